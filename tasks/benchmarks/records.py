@@ -1,0 +1,78 @@
+"""What a benchmark is to the pipeline: rows of a dataset, and what is asked about each.
+
+Two benchmarks exist, the native one (``native.py``) and lm-evaluation-harness's (``lm_eval``); the pipeline
+knows only this protocol.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, Protocol
+
+RequestKind = Literal["generate", "loglikelihood", "rolling"]
+
+
+@dataclass(frozen=True)
+class Item:
+    """One row of a dataset.
+
+    ``data`` holds the row's fields by name, ``ground_truth`` any JSON value (None: there is none),
+    ``doc_id`` the position in the dataset from 0, ``cluster`` the text of the cluster field's value.
+    """
+
+    item_id: str
+    doc_id: int
+    data: Mapping[str, Any]
+    ground_truth: Any = None
+    cluster: str | None = None
+
+
+@dataclass(frozen=True)
+class Rendered:
+    """What is asked of a model about one item, and what is right.
+
+    ``prompts`` and ``continuations`` stand beside each other, one entry a request: a generation has one prompt
+    and an empty continuation; multiple choice one entry a choice; a rolling log-likelihood an empty prompt and the
+    document as its continuation. A chat prompt is the JSON text of its list of messages. ``unconditional`` holds
+    continuations that are also asked without any context (mutual information). ``references`` are the acceptable
+    answers, ``gold`` the indices of the right choices, ``doc`` the row as filters, metrics and ``process_results``
+    see it.
+    """
+
+    item: Item
+    kind: RequestKind
+    prompts: Sequence[str]
+    continuations: Sequence[str]
+    references: Sequence[Any]
+    doc: Mapping[str, Any]
+    chat: bool = False
+    gold: Sequence[int] = ()
+    choices: Sequence[str] = ()
+    unconditional: Sequence[str] = ()
+
+
+class Benchmark(Protocol):
+    """A dataset and the way to ask a model about its rows."""
+
+    name: str
+
+    def items(self) -> Iterator[Item]:
+        """The dataset's rows in order; raises ConfigError naming file and line for a row it can't take."""
+        ...
+
+    def prompt_names(self) -> tuple[str, ...]:
+        """Names of the prompt templates, at least one."""
+        ...
+
+    def render(self, prompt: str, items: Iterable[Item]) -> Iterator[Rendered]:
+        """Renders the items with the named prompt template, in order. ``items`` may be any consecutive part of
+        ``items()``; the outcome for an item does not depend on which part it came in."""
+        ...
+
+    def dataset_digest(self) -> str:
+        """Digest of everything that decides what ``items()`` yields (file bytes, loader's rows, hub revision)."""
+        ...
+
+    def render_digest(self, prompt: str) -> str:
+        """Digest of everything besides the items that decides what ``render(prompt, …)`` yields: templates, few-shot
+        examples and their file, delimiters, the code of user functions."""
+        ...

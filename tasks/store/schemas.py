@@ -1,0 +1,164 @@
+"""Every Parquet schema of the pipeline, one comment a field.
+
+Field names are those of the exports (responses.jsonl, results.parquet …), so that a person who knows the
+exported files can read the store. Columns named ``*_json`` hold canonical JSON text.
+"""
+
+from typing import Final
+
+import pyarrow as pa
+
+# Prompts repeat (samples of an item, shared few-shot prefixes): dictionary encoding keeps each text once.
+TEXT: Final = pa.dictionary(pa.int32(), pa.string())
+FLOATS: Final = pa.list_(pa.float64())
+STRINGS: Final = pa.list_(pa.string())
+
+ITEMS: Final = pa.schema(
+    [
+        pa.field("item_id", pa.string(), nullable=False),  # the dataset's id, else derived from the content
+        pa.field("doc_id", pa.int64(), nullable=False),  # position in the dataset, from 0
+        pa.field("item_digest", pa.string(), nullable=False),  # of data and ground truth: joins two runs
+        pa.field("data_json", pa.string(), nullable=False),  # the row's fields, a JSON object
+        pa.field("ground_truth_json", pa.string()),  # any JSON value; null: the item has none
+        pa.field("cluster", pa.string()),  # value of the cluster field: clustered standard errors
+    ]
+)
+
+REQUESTS: Final = pa.schema(
+    [
+        pa.field("item_id", pa.string(), nullable=False),
+        pa.field("doc_id", pa.int64(), nullable=False),
+        pa.field("item_digest", pa.string(), nullable=False),
+        pa.field("cluster", pa.string()),
+        pa.field("prompt_template", pa.string(), nullable=False),  # its name
+        pa.field("kind", pa.string(), nullable=False),  # generate | loglikelihood | rolling
+        pa.field("chat", pa.bool_(), nullable=False),  # prompts are JSON lists of chat messages
+        pa.field("prompts", STRINGS, nullable=False),  # one a request: generation 1, multiple choice one a choice
+        pa.field("continuations", STRINGS, nullable=False),  # beside each prompt; empty strings for generation
+        pa.field("unconditional", STRINGS, nullable=False),  # continuations asked without context (mutual information)
+        pa.field("references_json", pa.string(), nullable=False),  # JSON list: any of them is right
+        pa.field("gold", pa.list_(pa.int32()), nullable=False),  # indices of the right choices; empty for generation
+        pa.field("choices", STRINGS, nullable=False),  # the choices' texts, without delimiter
+        pa.field("doc_json", pa.string(), nullable=False),  # the row as filters, metrics and process_results see it
+    ]
+)
+
+RESPONSES: Final = pa.schema(
+    [
+        pa.field("item_id", pa.string(), nullable=False),
+        pa.field("doc_id", pa.int64(), nullable=False),
+        pa.field("sample_id", pa.string(), nullable=False),  # "{item_id}_sample_{sample_index}"
+        pa.field("sample_index", pa.int32(), nullable=False),
+        pa.field("request_key", pa.string(), nullable=False),  # of the answer (several requests: digest of their keys)
+        pa.field("prompt", TEXT, nullable=False),  # text, or the JSON list of chat messages
+        pa.field("response", pa.string()),  # null unless status is ok and the kind is generate
+        pa.field("reasoning", pa.string()),  # reasoning content, apart from the answer
+        pa.field("status", TEXT, nullable=False),  # ok | model_error | infra_error
+        pa.field("error", pa.string()),  # what went wrong, in words
+        pa.field("attempts", pa.int32(), nullable=False),
+        pa.field("finish_reason", TEXT),  # stop | length | content_filter | …
+        pa.field("response_id", pa.string()),  # the server's id of the completion
+        pa.field("served_model", TEXT),  # the model name that the server answered with
+        pa.field("system_fingerprint", TEXT),
+        pa.field("inference_time", pa.float64()),  # seconds of the successful attempt
+        pa.field("timestamp", pa.string()),  # when the answer arrived, ISO 8601, UTC
+        pa.field("prompt_tokens", pa.int64()),
+        pa.field("completion_tokens", pa.int64()),
+        pa.field("total_tokens", pa.int64()),
+        pa.field("cached_tokens", pa.int64()),
+        pa.field("reasoning_tokens", pa.int64()),
+        pa.field("logprobs_json", pa.string()),  # only if asked for
+        pa.field("metadata_json", pa.string()),  # of recorded responses: whatever came with them
+        pa.field("lls", FLOATS),  # log-likelihoods, beside the item's prompts; null for generation
+        pa.field("is_greedy", pa.list_(pa.bool_())),  # would greedy decoding have produced the continuation
+        pa.field("unconditional_lls", FLOATS),  # beside the item's unconditional continuations
+    ]
+)
+
+PREDICTIONS: Final = pa.schema(
+    [
+        pa.field("item_id", pa.string(), nullable=False),
+        pa.field("doc_id", pa.int64(), nullable=False),
+        pa.field("sample_index", pa.int32(), nullable=False),
+        pa.field("scored", pa.bool_(), nullable=False),  # false: the request failed, there is nothing to score
+        pa.field("prediction", pa.string()),  # text, or JSON where is_json; null: the filter found nothing
+        pa.field("is_json", pa.bool_(), nullable=False),  # the prediction is another JSON value than a string
+        pa.field("lls", FLOATS),
+        pa.field("is_greedy", pa.list_(pa.bool_())),
+        pa.field("unconditional_lls", FLOATS),
+    ]
+)
+
+PROCESSED: Final = pa.schema(
+    [
+        pa.field("item_id", pa.string(), nullable=False),
+        pa.field("doc_id", pa.int64(), nullable=False),
+        pa.field("sample_index", pa.int32(), nullable=False),
+        pa.field("scored", pa.bool_(), nullable=False),
+        pa.field("results_json", pa.string()),  # what process_results returned, metric → value
+    ]
+)
+
+STATISTICS: Final = pa.schema(
+    [
+        pa.field("item_id", pa.string(), nullable=False),
+        pa.field("doc_id", pa.int64(), nullable=False),
+        pa.field("sample_index", pa.int32(), nullable=False),
+        pa.field("label", TEXT),  # what the score is about; null: the metric itself
+        pa.field("scored", pa.bool_(), nullable=False),
+        pa.field("score", pa.float64()),  # the sample's own number; null where the metric has none or it is unscored
+        pa.field("statistics", FLOATS),  # kind "sums": the vector; null for kind "values" and unscored samples
+        pa.field("value_json", pa.string()),  # kind "values": the object
+        pa.field("code", pa.int64(), nullable=False),  # hash of the prediction, for majorities; -1: no prediction
+        pa.field("passed", pa.bool_()),  # of evaluation methods
+        pa.field("details_json", pa.string()),  # whatever else the metric, judge or method said
+        pa.field("error", pa.string()),  # why a sample is unscored although its request succeeded
+        pa.field("evaluation_time", pa.float64()),  # seconds; of evaluation methods
+    ]
+)
+
+ITEM_ROWS: Final = pa.schema(
+    [
+        pa.field("benchmark", TEXT, nullable=False),
+        pa.field("filter", TEXT, nullable=False),
+        pa.field("metric", TEXT, nullable=False),
+        pa.field("reduction", TEXT, nullable=False),  # "mean", "pass@8", an entry of a user's dictionary …
+        pa.field("label", TEXT),
+        pa.field("facets", TEXT, nullable=False),  # JSON object facet → value; exports add one column a facet
+        pa.field("item_id", pa.string(), nullable=False),
+        pa.field("item_digest", pa.string(), nullable=False),
+        pa.field("cluster", pa.string()),
+        pa.field("value", pa.float64()),  # null: unscored, or the metric has no number an item
+        pa.field("statistics", FLOATS),
+        pa.field("value_json", pa.string()),  # kind "values" that is not one float
+        pa.field("n_samples", pa.int64(), nullable=False),
+        pa.field("n_scored", pa.int64(), nullable=False),
+    ]
+)
+
+RESULTS: Final = pa.schema(
+    [
+        pa.field("run_id", pa.string()),
+        pa.field("benchmark", pa.string(), nullable=False),
+        pa.field("model_name", pa.string()),  # null where the facets do not hold models apart
+        pa.field("prompt_template", pa.string()),
+        pa.field("filter", pa.string(), nullable=False),
+        pa.field("metric", pa.string(), nullable=False),
+        pa.field("reduction", pa.string(), nullable=False),
+        pa.field("label", pa.string()),
+        pa.field("facets", pa.string(), nullable=False),  # JSON object facet → value
+        pa.field("value", pa.float64()),
+        pa.field("stderr", pa.float64()),
+        pa.field("stderr_method", pa.string()),
+        pa.field("ci_low", pa.float64()),
+        pa.field("ci_high", pa.float64()),
+        pa.field("n_items", pa.int64(), nullable=False),
+        pa.field("n_samples", pa.int64(), nullable=False),
+        pa.field("n_scored", pa.int64(), nullable=False),
+        pa.field("n_unscored", pa.int64(), nullable=False),
+        pa.field("higher_is_better", pa.bool_()),
+        pa.field("status", pa.string(), nullable=False),  # ok | failed | unscored
+        pa.field("error", pa.string()),  # why the pair failed, or a warning about its error bar
+        pa.field("signature", pa.string()),  # says exactly how the number was computed
+    ]
+)
