@@ -1,0 +1,143 @@
+"""Fingerprints of code: a step is computed again when what it runs has changed, and only then.
+
+A fingerprint covers the normalised source (syntax tree without comments, docstrings and positions) of a module and of
+everything it imports, statically, from the project or from the folder of the user's file. Installed libraries are not
+followed: metrics declare the versions that matter to them.
+"""
+
+import ast
+import hashlib
+import inspect
+from collections.abc import Callable, Iterator
+from functools import lru_cache
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+PROJECT = Path(__file__).resolve().parents[2]
+PACKAGES = ("flows", "tasks", "scorers", "metrics")
+
+
+def fingerprint(*code: Callable[..., Any] | ModuleType | str) -> str:
+    """Digest of the source behind functions, classes, modules or names of the project's own modules.
+
+    64 hexadecimal digits, whatever the order of the arguments. A callable without a source file (a builtin, an
+    interactive definition) counts by its qualified name.
+    """
+    parts: set[str] = set()
+    for entry in code:
+        path = _source_path(entry)
+        if path is None:
+            parts.add(f"{getattr(entry, '__module__', '')}.{getattr(entry, '__qualname__', entry)}")
+        else:
+            parts.update(f"{_label(file)} {normalised_digest(*_stat(file))}" for file in closure(path))
+    return hashlib.sha256("\n".join(sorted(parts)).encode()).hexdigest()
+
+
+def closure(path: Path) -> frozenset[Path]:
+    """The file and every file of the project, or of the file's own folder, that it imports directly or indirectly."""
+    found: set[Path] = set()
+    waiting = [path.resolve()]
+    while waiting:
+        file = waiting.pop()
+        if file not in found:
+            found.add(file)
+            waiting.extend(_imports(*_stat(file)))
+    return frozenset(found)
+
+
+@lru_cache(maxsize=4096)
+def normalised_digest(path: Path, _mtime_ns: int, _size: int) -> str:
+    """Digest of a Python file's syntax tree without docstrings; of its bytes if it does not parse."""
+    source = path.read_bytes()
+    try:
+        tree = ast.parse(source)
+    except SyntaxError:
+        return hashlib.sha256(source).hexdigest()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+            node.body = _without_docstrings(node.body)
+    return hashlib.sha256(ast.dump(tree).encode()).hexdigest()
+
+
+@lru_cache(maxsize=4096)
+def _imports(path: Path, _mtime_ns: int, _size: int) -> tuple[Path, ...]:
+    try:
+        tree = ast.parse(path.read_bytes())
+    except SyntaxError:
+        return ()
+    names = [name for node in ast.walk(tree) for name in _imported_names(node, path)]
+    return tuple(file for name in names if (file := _find(name, path.parent)) is not None)
+
+
+def _imported_names(node: ast.AST, path: Path) -> Iterator[str]:
+    if isinstance(node, ast.Import):
+        yield from (alias.name for alias in node.names)
+    elif isinstance(node, ast.ImportFrom):
+        base = node.module or ""
+        if node.level:
+            package = path.resolve().parents[node.level - 1]
+            inside = package.relative_to(PROJECT).parts if package.is_relative_to(PROJECT) else ()
+            base = ".".join([*inside, base] if base else inside)
+        yield base
+        # ``from package import module`` names a module, ``from module import name`` does not: both are looked for.
+        yield from (f"{base}.{alias.name}" if base else alias.name for alias in node.names)
+
+
+def _find(name: str, folder: Path) -> Path | None:
+    """The file of a module of the project or of the user's folder; None for anything installed.
+
+    A package's ``__init__`` is not followed for its submodules: it would tie every module to all its siblings.
+    """
+    relative = Path(*name.split(".")) if name else Path()
+    roots = (PROJECT,) if name.split(".")[0] in PACKAGES else (folder,)
+    for root in roots:
+        for candidate in (root / relative.with_suffix(".py"), root / relative / "__init__.py"):
+            if name and candidate.is_file():
+                return candidate.resolve()
+    return None
+
+
+def _without_docstrings(body: list[ast.stmt]) -> list[ast.stmt]:
+    first = body[0] if body else None
+    if isinstance(first, ast.Expr) and isinstance(first.value, ast.Constant) and isinstance(first.value.value, str):
+        return body[1:]
+    return body
+
+
+def _source_path(entry: Callable[..., Any] | ModuleType | str) -> Path | None:
+    if isinstance(entry, str):
+        found = _find(entry, PROJECT)
+        if found is None:
+            raise LookupError(f"{entry} is not a module of this project")
+        return found
+    try:
+        target = inspect.unwrap(entry) if callable(entry) else entry
+        if not isinstance(target, ModuleType | type) and not inspect.isroutine(target):
+            target = type(target)
+        return Path(inspect.getsourcefile(target) or "").resolve() if inspect.getsourcefile(target) else None
+    except TypeError:
+        return None
+
+
+def _label(path: Path) -> str:
+    """A name that does not depend on where the project or the user's folder lies."""
+    return path.relative_to(PROJECT).as_posix() if path.is_relative_to(PROJECT) else path.name
+
+
+def _stat(path: Path) -> tuple[Path, int, int]:
+    stat = path.stat()
+    return path, stat.st_mtime_ns, stat.st_size
+
+
+def library_versions(names: tuple[str, ...]) -> dict[str, str]:
+    """Installed versions of the named distributions; an absent one is said to be."""
+    from importlib.metadata import PackageNotFoundError, version
+
+    found = {}
+    for name in names:
+        try:
+            found[name] = version(name)
+        except PackageNotFoundError:
+            found[name] = "not installed"
+    return found

@@ -1,0 +1,174 @@
+"""The content-addressed store: Parquet artifacts below one URI, local or on any fsspec file system."""
+
+import hashlib
+import os
+import uuid
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import IO, Any
+
+import fsspec
+import pyarrow as pa
+import pyarrow.parquet as pq
+from fsspec.implementations.local import LocalFileSystem
+
+from metrics.errors import NightjarError
+from tasks.store.refs import ArtifactRef
+
+ROW_GROUP = 20_000
+"""Rows a row group: smaller ones cost milliseconds to open, larger ones gain nothing."""
+BATCH = 4_096
+"""Rows read at once: a million-row artifact streams in under 300 MB."""
+
+
+class StoreError(NightjarError):
+    """The store can't be read or written."""
+
+
+class ArtifactMissing(StoreError):
+    """An artifact is gone, or its bytes are not those that its reference promises."""
+
+
+class Store:
+    """Artifacts below a URI (a local folder, ``s3://bucket/prefix`` or any fsspec URL).
+
+    Files are written under a temporary name and renamed (object stores: put at once), so a reader never sees half an
+    artifact. Reading verifies the bytes against the reference once per process.
+    """
+
+    def __init__(self, uri: str) -> None:
+        self.uri = uri
+        self.fs, self.root = fsspec.core.url_to_fs(uri)
+        self.root = self.root.rstrip("/")
+        self.local = isinstance(self.fs, LocalFileSystem)
+        self._verified: set[tuple[str, str]] = set()
+
+    def path(self, name: str) -> str:
+        """Where ``name`` lies, in the terms of the store's file system."""
+        return f"{self.root}/{name}"
+
+    def write(
+        self, kind: str, key: str, schema: pa.Schema, batches: Iterable[pa.RecordBatch | pa.Table]
+    ) -> ArtifactRef:
+        """Writes an artifact batch by batch and returns its reference.
+
+        Equal rows give equal bytes, so that a step computed again is recognised by what hangs on it. Raises StoreError
+        when the store can't be written; nothing is left behind then.
+        """
+        temporary = self._temporary(kind)
+        try:
+            rows = write_parquet(temporary, schema, batches)
+            size, file_hash = temporary.stat().st_size, _sha256(temporary)
+            ref = ArtifactRef(kind=kind, key=key, digest=file_hash, rows=rows, bytes=size)
+            self._publish(temporary, ref.name)
+        except OSError as error:
+            raise StoreError(f"store {self.uri}: can't write {kind} artifact: {error.strerror or error}") from error
+        finally:
+            temporary.unlink(missing_ok=True)
+        self._verified.add((ref.name, ref.digest))
+        return ref
+
+    def holds(self, ref: ArtifactRef) -> bool:
+        """Whether the artifact is there with the size it should have (its digest is checked when it is read)."""
+        try:
+            return int(self.fs.size(self.path(ref.name))) == ref.bytes
+        except (OSError, TypeError):
+            return False
+
+    def batches(
+        self, ref: ArtifactRef, columns: Sequence[str] | None = None, size: int = BATCH
+    ) -> Iterator[pa.RecordBatch]:
+        """Streams an artifact's rows; raises ArtifactMissing when it is gone or altered."""
+        with self._open(ref) as source, pq.ParquetFile(source, pre_buffer=False) as file:
+            yield from file.iter_batches(batch_size=size, columns=list(columns) if columns is not None else None)
+
+    def table(self, ref: ArtifactRef, columns: Sequence[str] | None = None) -> pa.Table:
+        """An artifact as one table; for small ones."""
+        with self._open(ref) as source, pq.ParquetFile(source, pre_buffer=False) as file:
+            return file.read(columns=list(columns) if columns is not None else None)
+
+    def put_bytes(self, name: str, content: bytes) -> None:
+        """Writes a small file (a manifest) whole or not at all; raises StoreError."""
+        temporary = self._temporary(name.rsplit("/", 1)[0] if "/" in name else "")
+        try:
+            temporary.write_bytes(content)
+            self._publish(temporary, name)
+        except OSError as error:
+            raise StoreError(f"store {self.uri}: can't write {name}: {error.strerror or error}") from error
+        finally:
+            temporary.unlink(missing_ok=True)
+
+    def _temporary(self, folder: str) -> Path:
+        """A path to write to: beside the target where a rename is possible, else on the local disk."""
+        base = Path(self.root) if self.local else Path(os.environ.get("TMPDIR", "/tmp"))
+        target = base / folder if self.local else base
+        try:
+            target.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise StoreError(f"store {self.uri}: can't create {target}: {error.strerror or error}") from error
+        return target / f".{uuid.uuid4().hex}.tmp"
+
+    def _publish(self, temporary: Path, name: str) -> None:
+        if self.local:
+            target = Path(self.path(name))
+            target.parent.mkdir(parents=True, exist_ok=True)
+            temporary.replace(target)
+        else:
+            self.fs.put_file(str(temporary), self.path(name))
+
+    def _open(self, ref: ArtifactRef) -> IO[bytes]:
+        path = self.path(ref.name)
+        try:
+            if (ref.name, ref.digest) not in self._verified:
+                with self.fs.open(path, "rb") as file:
+                    found = hashlib.file_digest(file, "sha256").hexdigest()
+                if found != ref.digest:
+                    raise ArtifactMissing(f"store {self.uri}: {ref.name} was altered; run again to compute it anew")
+                self._verified.add((ref.name, ref.digest))
+            stream: IO[bytes] = self.fs.open(path, "rb")
+        except FileNotFoundError as error:
+            raise ArtifactMissing(f"store {self.uri}: {ref.name} is gone; run again to compute it anew") from error
+        return stream
+
+
+def write_parquet(path: Path, schema: pa.Schema, batches: Iterable[Any]) -> int:
+    """Streams batches into one Parquet file (zstd, row groups of ``ROW_GROUP``) and returns the number of rows.
+
+    Rows are regrouped, so that the bytes depend on the rows alone and not on how they were batched.
+    """
+    rows = 0
+    pending: list[pa.Table] = []
+    waiting = 0
+    with pq.ParquetWriter(path, schema, compression="zstd", compression_level=3, store_schema=True) as writer:
+        for batch in batches:
+            table = pa.Table.from_batches([batch]) if isinstance(batch, pa.RecordBatch) else batch
+            pending.append(_conform(table, schema))
+            waiting += table.num_rows
+            rows += table.num_rows
+            while waiting >= ROW_GROUP:
+                whole = pa.concat_tables(pending)
+                writer.write_table(_plain_chunks(whole.slice(0, ROW_GROUP)), row_group_size=ROW_GROUP)
+                pending, waiting = [whole.slice(ROW_GROUP)], waiting - ROW_GROUP
+        if waiting:
+            writer.write_table(_plain_chunks(pa.concat_tables(pending)), row_group_size=ROW_GROUP)
+    return rows
+
+
+def _conform(table: pa.Table, schema: pa.Schema) -> pa.Table:
+    if table.schema.equals(schema):
+        return table
+    return table.select(schema.names).cast(schema)
+
+
+def _plain_chunks(table: pa.Table) -> pa.Table:
+    # Dictionaries are built anew, in order of appearance: batches may carry values that no row uses.
+    for index, field in enumerate(table.schema):
+        if pa.types.is_dictionary(field.type):
+            encoded = table.column(index).cast(field.type.value_type).combine_chunks().dictionary_encode()
+            table = table.set_column(index, field, encoded)
+    return table.combine_chunks()
+
+
+def _sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
