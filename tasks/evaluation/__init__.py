@@ -1,0 +1,1 @@
+"""Evaluation methods, metrics over what they said, and recorded responses: plain Python, no Prefect."""

@@ -1,0 +1,163 @@
+"""The arguments of the built-in evaluation methods and of the built-in metrics over evaluation results."""
+
+import difflib
+import re
+from collections.abc import Mapping
+from typing import Any, Final, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+
+class Params(BaseModel):
+    """Arguments of one built-in; an argument that it does not have is refused."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class ExactMatchParams(Params):
+    """Equal texts after the normalisation asked for; white space at both ends counts only if ``strip`` is off."""
+
+    ignore_case: bool = False
+    ignore_punctuation: bool = False
+    strip: bool = True
+
+
+class ContainsParams(Params):
+    """The ground truth, or ``values`` instead of it, stands in the response: any of them, or all."""
+
+    values: tuple[str, ...] | None = None
+    mode: Literal["any", "all"] = "any"
+    ignore_case: bool = False
+
+
+class RegexMatchParams(Params):
+    """``pattern`` (without one the ground truth is the pattern) is found in the response.
+
+    With ``group`` (number or name) the text of that group has to equal the ground truth.
+    """
+
+    pattern: str | None = None
+    mode: Literal["search", "match", "fullmatch"] = "search"
+    group: int | str | None = None
+    ignore_case: bool = False
+    multiline: bool = False
+    dotall: bool = False
+
+    @model_validator(mode="after")
+    def _compiles(self) -> "RegexMatchParams":
+        if self.group is not None and self.pattern is None:
+            raise ValueError("group needs a pattern: whose group equals the ground truth")
+        if self.pattern is not None:
+            try:
+                compiled = re.compile(self.pattern, self.flags())
+            except re.error as error:
+                raise ValueError(f"pattern {self.pattern!r} is no regular expression: {error}") from error
+            if self.group is not None and not _has_group(compiled, self.group):
+                raise ValueError(f"pattern {self.pattern!r} has no group {self.group!r}")
+        return self
+
+    def flags(self) -> int:
+        """The flags for ``re.compile``."""
+        asked = ((self.ignore_case, re.IGNORECASE), (self.multiline, re.MULTILINE), (self.dotall, re.DOTALL))
+        return sum((flag for on, flag in asked if on), start=0)
+
+
+def _has_group(pattern: "re.Pattern[str]", group: int | str) -> bool:
+    return group in pattern.groupindex if isinstance(group, str) else 0 <= group <= pattern.groups
+
+
+class JsonMatchParams(Params):
+    """The response is JSON with the ground truth's structure and, unless ``compare`` says otherwise, its values."""
+
+    compare: Literal["values", "structure"] = "values"
+    allow_extra_keys: bool = False
+    ignore_order: bool = False  # of lists
+    tolerance: float = Field(default=0.0, ge=0, allow_inf_nan=False)  # absolute, for numbers
+
+
+class NumericMatchParams(Params):
+    """A number of the response is off by ``tolerance + relative_tolerance × |ground truth|`` at most."""
+
+    tolerance: float = Field(default=1e-9, ge=0, allow_inf_nan=False)
+    relative_tolerance: float = Field(default=0.0, ge=0, allow_inf_nan=False)
+    take: Literal["last", "first", "whole"] = "last"  # which number; whole: the response is nothing else
+
+
+class LengthCheckParams(Params):
+    """The response's length lies between ``min_length`` and ``max_length``, both included."""
+
+    min_length: int | None = Field(default=None, ge=0)
+    max_length: int | None = Field(default=None, ge=0)
+    unit: Literal["characters", "words", "lines"] = "characters"
+
+    @model_validator(mode="after")
+    def _is_a_range(self) -> "LengthCheckParams":
+        if self.min_length is None and self.max_length is None:
+            raise ValueError("length_check needs min_length, max_length or both")
+        if self.min_length is not None and self.max_length is not None and self.min_length > self.max_length:
+            raise ValueError(f"min_length {self.min_length} is above max_length {self.max_length}")
+        return self
+
+
+class PassAtKParams(Params):
+    """Does one of k samples pass?
+
+    With ``num_trials`` an item's first k × num_trials samples are cut into trials of k consecutive ones and
+    ``aggregation`` makes the item's number of its trials; without, it is the unbiased estimator over all samples.
+    """
+
+    k: int = Field(ge=1)
+    num_trials: int | None = Field(default=None, ge=1)
+    aggregation: Literal["mean", "median", "min", "max"] = "mean"
+
+
+class ClassificationParams(Params):
+    """Which of the four numbers is the row's ``value``."""
+
+    value: Literal["f1", "precision", "recall", "balanced_accuracy"] = "f1"
+
+
+class PercentileParams(Params):
+    """``percentile``: which one, in percent."""
+
+    percentile: float = Field(ge=0, le=100)
+
+
+class NoParams(Params):
+    """Takes no arguments."""
+
+
+METHOD_PARAMS: Final[dict[str, type[Params]]] = {
+    "exact_match": ExactMatchParams,
+    "contains": ContainsParams,
+    "regex_match": RegexMatchParams,
+    "json_match": JsonMatchParams,
+    "numeric_match": NumericMatchParams,
+    "length_check": LengthCheckParams,
+}
+
+METRIC_PARAMS: Final[dict[str, type[Params]]] = {
+    "pass_at_k": PassAtKParams,
+    "classification": ClassificationParams,
+    "mean": NoParams,
+    "median": NoParams,
+    "percentile": PercentileParams,
+    "pass_rate": NoParams,
+    "count": NoParams,
+}
+
+
+def check_params(owner: str, model: type[Params], params: Mapping[str, Any]) -> None:
+    """Raises ValueError naming ``owner``, the argument, what was expected and the nearest known argument."""
+    unknown = [name for name in params if name not in model.model_fields]
+    if unknown:
+        nearest = difflib.get_close_matches(unknown[0], list(model.model_fields), n=1)
+        hint = f"; did you mean {nearest[0]!r}?" if nearest else ""
+        known = ", ".join(model.model_fields) or "no arguments"
+        raise ValueError(f"{owner} does not take the argument {unknown[0]!r}{hint} (it takes {known})")
+    try:
+        model.model_validate(dict(params))
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = "".join(f"{part}: " for part in first["loc"])
+        raise ValueError(f"{owner}: {where}{first['msg'].removeprefix('Value error, ')}") from error

@@ -1,0 +1,1 @@
+"""From statistics of samples to rows of items to numbers: the engine behind reduce and aggregate."""
