@@ -1,0 +1,212 @@
+"""What a config says about the benchmark itself: items, prompts, and what is right."""
+
+from collections.abc import Iterator
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, JsonValue, model_validator
+
+from tasks.benchmarks.records import Benchmark
+from tasks.datasets.config import DatasetConfig
+
+OutputType = Literal["generate_until", "multiple_choice", "loglikelihood", "loglikelihood_rolling"]
+DEFAULT_PROMPT = "default"
+
+Location = tuple[str | int, ...]
+
+
+class Message(BaseModel):
+    """One turn of a chat prompt; the content is a template."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    role: Literal["system", "developer", "user", "assistant"]
+    content: str = Field(description="Template of the turn's text")
+
+
+class PromptTemplate(BaseModel):
+    """One of several prompts: a template, a file that holds one, or chat messages. Its name is a facet."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    name: str = Field(min_length=1, description="Name of the prompt in results and facets")
+    template: str | None = Field(default=None, description="Jinja2 template of the prompt")
+    path: str | None = Field(default=None, description="File with the template, relative to the config")
+    messages: tuple[Message, ...] | None = Field(default=None, description="Chat turns")
+
+    @model_validator(mode="after")
+    def _is_one_thing(self) -> "PromptTemplate":
+        _exactly_one(self, ("template", "path", "messages"), f"prompt template '{self.name}'")
+        return self
+
+
+class FewshotConfig(BaseModel):
+    """Solved examples that stand before the question.
+
+    Drawn from ``examples`` or ``path`` or, without either, from the benchmark's own dataset; never the item itself.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    num: int = Field(default=-1, ge=-1, description="How many examples; -1: all of 'examples'")
+    path: str | None = Field(default=None, description="File of examples: .jsonl, .json, .csv or .parquet")
+    examples: tuple[dict[str, JsonValue], ...] | None = Field(default=None, description="A fixed list of examples")
+    sampler: Literal["random", "first_n"] = Field(
+        default="random", description="random: drawn for each item from seed and item id; first_n: the first ones"
+    )
+    seed: int = Field(default=1234, description="Seed of the random draw")
+    delimiter: str = Field(default="\n\n", description="Text between examples")
+    format: Literal["text", "turns", "message"] | None = Field(
+        default=None,
+        description="text: before a text prompt; turns: chat, one user and one assistant turn an example; "
+        "message: chat, all examples in the user's message. Without it: turns for chat prompts, else text",
+    )
+
+    @model_validator(mode="after")
+    def _fits(self) -> "FewshotConfig":
+        if self.path is not None and self.examples is not None:
+            raise ValueError("few-shot examples come from 'path' or from 'examples', not from both")
+        if self.examples is None and self.num < 0:
+            raise ValueError("fewshot needs num: how many examples to show")
+        if self.examples is not None and self.num > len(self.examples):
+            raise ValueError(f"fewshot.num is {self.num}, but 'examples' holds {len(self.examples)}")
+        return self
+
+    def count(self) -> int:
+        """How many examples stand before a question."""
+        return len(self.examples or ()) if self.num < 0 else self.num
+
+
+class BenchmarkFields(BaseModel):
+    """A benchmark: which items, how a model is asked, and what is right.
+
+    ``base_dir`` is the folder that paths and user functions are relative to; it travels with the config, so that a
+    worker elsewhere finds them.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    name: str = Field(min_length=1, pattern=r"^[^/\\\x00-\x1f]+$", description="Name of the benchmark in results")
+    output_type: OutputType = Field(default="generate_until", description="What is asked of the model")
+    dataset: DatasetConfig | None = Field(default=None, description="Where the items come from")
+    prompt_template: str | None = Field(default=None, description="Jinja2 template of the prompt")
+    prompt_templates: tuple[PromptTemplate, ...] | None = Field(default=None, description="Several named prompts")
+    messages: tuple[Message, ...] | None = Field(default=None, description="Chat turns, each content a template")
+    system_prompt: str | None = Field(default=None, description="Template of the system message")
+    gen_prefix: str | None = Field(default=None, description="Template of the text that the answer begins with")
+    target: str | int | tuple[str | int, ...] | None = Field(
+        default=None, description="Template of the right answer; a list: any of them; default: the ground truth"
+    )
+    choices: str | tuple[str | int | float, ...] | None = Field(
+        default=None, description="multiple_choice: the choices, a list of templates or a template that gives a list"
+    )
+    target_delimiter: str = Field(default=" ", description="Text between prompt and answer")
+    fewshot: FewshotConfig | None = Field(default=None, description="Solved examples before the question")
+    cluster: str | None = Field(default=None, description="Field whose equal values belong together")
+    mutual_information: bool = Field(
+        default=False, description="Ask for the choices without context too; set where a metric needs it"
+    )
+    harness: dict[str, Any] | None = Field(
+        default=None, description="A lm-evaluation-harness benchmark, resolved; replaces dataset and prompts"
+    )
+    base_dir: str = Field(default=".", description="Folder that paths and user functions are relative to")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _fewshot_number(cls, value: Any) -> Any:
+        if isinstance(value, dict) and type(value.get("fewshot")) is int:
+            return {**value, "fewshot": {"num": value["fewshot"]}}
+        return value
+
+    @model_validator(mode="after")
+    def _hangs_together(self) -> "BenchmarkFields":
+        if self.harness is None:
+            _check_native(self)
+        return self
+
+    def prompts(self) -> tuple[PromptTemplate, ...]:
+        """The prompts by name; a single one is called "default". A rolling document may have none."""
+        if self.prompt_templates is not None:
+            return self.prompt_templates
+        template = self.prompt_template if self.prompt_template is not None or self.messages is not None else ""
+        return (PromptTemplate(name=DEFAULT_PROMPT, template=template, messages=self.messages),)
+
+
+def template_texts(fields: BenchmarkFields) -> Iterator[tuple[Location, str]]:
+    """Every template written in the config itself, with its place there."""
+    for key in ("prompt_template", "system_prompt", "gen_prefix", "target", "choices"):
+        value = getattr(fields, key)
+        if isinstance(value, str):
+            yield (key,), value
+        elif isinstance(value, tuple):
+            yield from (((key, index), text) for index, text in enumerate(value) if isinstance(text, str))
+    yield from _message_texts(("messages",), fields.messages)
+    for index, prompt in enumerate(fields.prompt_templates or ()):
+        if prompt.template is not None:
+            yield ("prompt_templates", index, "template"), prompt.template
+        yield from _message_texts(("prompt_templates", index, "messages"), prompt.messages)
+
+
+def open_benchmark(fields: BenchmarkFields) -> Benchmark:
+    """The benchmark that the config describes; raises NightjarError where a file it names can't be read."""
+    if fields.harness is not None:
+        from tasks.benchmarks.lm_eval import open_harness_benchmark
+
+        return open_harness_benchmark(fields)
+    from tasks.benchmarks.native import NativeBenchmark
+
+    return NativeBenchmark(fields)
+
+
+def _message_texts(at: Location, messages: tuple[Message, ...] | None) -> Iterator[tuple[Location, str]]:
+    for index, message in enumerate(messages or ()):
+        yield (*at, index, "content"), message.content
+
+
+def _exactly_one(config: BaseModel, keys: tuple[str, ...], owner: str) -> None:
+    found = [key for key in keys if getattr(config, key) is not None]
+    if len(found) != 1:
+        given = " and ".join(found) if found else "none of them"
+        raise ValueError(f"{owner} takes one of {', '.join(keys)}; found {given}")
+
+
+def _check_native(fields: BenchmarkFields) -> None:
+    if fields.dataset is None:
+        raise ValueError("'dataset' is missing: a file of items, or a mapping with path, function or hub")
+    rolling = fields.output_type == "loglikelihood_rolling"
+    if not (rolling and fields.target is not None and fields.prompt_templates is None and fields.messages is None):
+        _exactly_one(fields, ("prompt_template", "prompt_templates", "messages"), "a benchmark")
+    elif fields.prompt_template:
+        raise ValueError("a rolling log-likelihood has one document: give prompt_template or target, not both")
+    if fields.prompt_templates is not None:
+        _check_names(fields.prompt_templates)
+    if (fields.choices is not None) != (fields.output_type == "multiple_choice"):
+        verb = "needs" if fields.choices is None else "takes no"
+        raise ValueError(f"output_type {fields.output_type} {verb} 'choices'")
+    _check_chat(fields)
+    if rolling and (fields.fewshot is not None or fields.gen_prefix is not None):
+        raise ValueError("a rolling log-likelihood is of the whole document: it takes no fewshot and no gen_prefix")
+
+
+def _check_names(prompts: tuple[PromptTemplate, ...]) -> None:
+    if not prompts:
+        raise ValueError("prompt_templates is empty: expected at least one prompt")
+    names = [prompt.name for prompt in prompts]
+    twice = sorted({name for name in names if names.count(name) > 1})
+    if twice:
+        raise ValueError(f"two prompt templates are named '{twice[0]}'; every name is there once")
+
+
+def _check_chat(fields: BenchmarkFields) -> None:
+    lists = [prompt.messages for prompt in fields.prompts() if prompt.messages is not None]
+    if any(not messages for messages in lists):
+        raise ValueError("messages is empty: expected at least one turn")
+    chat_form = fields.fewshot is not None and fields.fewshot.format in ("turns", "message")
+    if fields.output_type != "generate_until" and (lists or chat_form):
+        raise ValueError(
+            f"output_type {fields.output_type} asks for log-likelihoods of text, which chat messages don't have; "
+            "use prompt_template"
+        )
+    if lists and fields.fewshot is not None and fields.fewshot.format == "text":
+        raise ValueError("fewshot.format text stands before a text prompt; messages take turns or message")
+    if fields.system_prompt is not None and any(turn.role == "system" for turns in lists for turn in turns):
+        raise ValueError("system_prompt and a system message in messages: give one of them")

@@ -1,0 +1,128 @@
+"""Rows of JSONL, JSON, CSV and Parquet files, one at a time, each with the place it came from."""
+
+import csv
+import json
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+from metrics.errors import DataError
+
+PARQUET_ROWS = 1024
+
+
+class Row(NamedTuple):
+    """A row as it was read. ``place`` continues the source's name in a message: ":12" or ", row 3"."""
+
+    place: str
+    value: Any
+
+
+def read_rows(path: Path) -> Iterator[Row]:
+    """The rows of a file by its suffix, in order; only JSON is read as a whole.
+
+    Raises DataError naming the file, and the line where one is at fault.
+    """
+    reader = READERS.get(path.suffix.lower())
+    if reader is None:
+        raise DataError(f"{path.name}: a dataset file ends in {', '.join(READERS)}; got '{path.suffix or path.name}'")
+    if not path.is_file():
+        what = "is a folder, not a file" if path.is_dir() else f"is not there: expected a dataset at {path}"
+        raise DataError(f"{path.name} {what}")
+    try:
+        yield from reader(path)
+    except OSError as error:
+        raise DataError(f"{path.name} can't be read: {error.strerror or error}") from error
+
+
+def _jsonl(path: Path) -> Iterator[Row]:
+    with path.open("rb") as file:
+        for number, line in enumerate(file, 1):
+            if number == 1:
+                line = line.removeprefix(b"\xef\xbb\xbf")
+            if line.strip():
+                place = f":{number}"
+                yield Row(place, parse_json(line, f"{path.name}{place}"))
+
+
+def _json(path: Path) -> Iterator[Row]:
+    rows = parse_json(path.read_bytes().removeprefix(b"\xef\xbb\xbf"), path.name)
+    if not isinstance(rows, list):
+        raise DataError(f"{path.name}: expected a JSON list of items, got {type_name(rows)}")
+    for number, row in enumerate(rows, 1):
+        yield Row(f", item {number}", row)
+
+
+def parse_json(text: bytes, where: str) -> Any:
+    """The JSON value of ``text``; raises DataError naming ``where`` and the fault. NaN and infinities are no JSON."""
+    try:
+        return json.loads(text.decode("utf-8"), parse_constant=_refuse_constant)
+    except UnicodeDecodeError as error:
+        raise DataError(f"{where}: is not UTF-8 (byte {error.start + 1}); save the file as UTF-8") from error
+    except json.JSONDecodeError as error:
+        spot = f"column {error.colno}" if error.lineno == 1 else f"line {error.lineno}, column {error.colno}"
+        raise DataError(f"{where}: malformed JSON at {spot}: {error.msg}") from error
+    except (ValueError, RecursionError) as error:
+        raise DataError(f"{where}: malformed JSON: {error}") from error
+
+
+def _refuse_constant(text: str) -> Any:
+    raise ValueError(f"{text} is not a JSON value; write null")
+
+
+def _csv(path: Path) -> Iterator[Row]:
+    csv.field_size_limit(sys.maxsize)  # the module's default refuses documents beyond 128 KB
+    with path.open(encoding="utf-8-sig", newline="") as file:
+        reader = csv.reader(file, strict=True)
+        try:
+            header = next(reader, [])
+            twice = sorted({name for name in header if header.count(name) > 1})
+            if twice:
+                raise DataError(f"{path.name}:1: column '{twice[0]}' stands in the header twice")
+            start = reader.line_num + 1
+            for values in reader:
+                if values:
+                    yield Row(f":{start}", _csv_row(header, values, f"{path.name}:{start}"))
+                start = reader.line_num + 1
+        except csv.Error as error:
+            raise DataError(f"{path.name}:{reader.line_num}: malformed CSV: {error}") from error
+        except UnicodeDecodeError as error:
+            raise DataError(f"{path.name}: is not UTF-8 after line {reader.line_num}; save the file as UTF-8") from error
+
+
+def _csv_row(header: list[str], values: list[str], where: str) -> dict[str, str]:
+    if len(values) != len(header):
+        raise DataError(f"{where}: {len(values)} fields, but the header has {len(header)} columns")
+    return dict(zip(header, values, strict=True))
+
+
+def _parquet(path: Path) -> Iterator[Row]:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    try:
+        with pq.ParquetFile(path) as file:
+            number = 0
+            for batch in file.iter_batches(batch_size=PARQUET_ROWS):
+                for row in batch.to_pylist():
+                    number += 1
+                    yield Row(f", row {number}", row)
+    except pa.ArrowInvalid as error:
+        raise DataError(f"{path.name} is not a Parquet file that can be read: {error}") from error
+
+
+READERS: Final[dict[str, Callable[[Path], Iterator[Row]]]] = {
+    ".jsonl": _jsonl,
+    ".json": _json,
+    ".csv": _csv,
+    ".parquet": _parquet,
+}
+
+
+def type_name(value: Any) -> str:
+    """What a JSON-like value is, in the words of a message."""
+    if value is None:
+        return "null"
+    names = {bool: "a boolean", int: "an integer", float: "a number", str: "text", list: "a list", dict: "a mapping"}
+    return names.get(type(value), f"a value of type {type(value).__name__}")

@@ -1,0 +1,165 @@
+"""From rows to items: the identity, the data and the right answer of each."""
+
+import base64
+import datetime
+import decimal
+import hashlib
+import json
+import math
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from metrics.errors import DataError
+from tasks.benchmarks.records import Item
+from tasks.datasets.config import DatasetConfig
+from tasks.datasets.files import Row, type_name
+from tasks.datasets.sources import source_rows
+from tasks.store.keys import digest, file_digest
+
+DERIVED_ID_DIGITS = 16
+
+
+def open_dataset(config: DatasetConfig, base_dir: str | Path, cluster: str | None = None) -> Iterator[Item]:
+    """The dataset's items in order, read as they are asked for.
+
+    A row is either ``{"id", "data": {…}, "ground_truth"}`` or flat. ``cluster`` is the dotted path of the field whose
+    equal values belong together. Raises DataError, naming the source and the line, for a row that is no item, an id
+    that came before, and a dataset without items.
+    """
+    source = Path(config.path).name if config.path is not None else f"dataset {config.describe()}"
+    places: dict[str, str] = {}
+    doc_id = -1
+    for doc_id, row in enumerate(source_rows(config, base_dir)):
+        where = source + row.place
+        item = _item(row, doc_id, config, where)
+        if cluster is not None:
+            item = _clustered(item, cluster, where)
+        first = places.setdefault(item.item_id, row.place)
+        if first is not row.place:
+            raise DataError(_duplicate(item, row, where, source + first))
+        yield item
+    if doc_id < 0:
+        raise DataError(f"{source} holds no items; a dataset needs at least one")
+
+
+def dataset_digest(config: DatasetConfig, base_dir: str | Path, cluster: str | None = None) -> str:
+    """Digest of everything that decides what ``open_dataset`` yields.
+
+    A file counts by its bytes and suffix, not by its name; what a function or a hub's branch yields is read for it.
+    """
+    reading = {"id": config.id, "ground_truth": config.ground_truth, "cluster": cluster}
+    if config.path is not None:
+        path = Path(base_dir) / Path(config.path).expanduser()
+        if path.is_file():
+            return digest({**reading, "suffix": path.suffix.lower(), "bytes": file_digest(path)})
+    total = hashlib.sha256(digest(reading).encode())
+    for item in open_dataset(config, base_dir, cluster):
+        total.update(content_digest(item).encode() + item.item_id.encode() + b"\0")
+    return total.hexdigest()
+
+
+def content_digest(item: Item) -> str:
+    """Digest of an item's data and ground truth, whatever its id and position."""
+    return digest({"data": item.data, "ground_truth": item.ground_truth})
+
+
+def field_at(data: Mapping[str, Any], path: str) -> Any:
+    """The value at a dotted path (a field whose name holds dots wins); raises KeyError with the part not there."""
+    if path in data:
+        return data[path]
+    value: Any = data
+    for part in path.split("."):
+        if isinstance(value, Mapping) and part in value:
+            value = value[part]
+        elif isinstance(value, list) and part.isdigit() and int(part) < len(value):
+            value = value[int(part)]
+        else:
+            raise KeyError(part)
+    return value
+
+
+def _item(row: Row, doc_id: int, config: DatasetConfig, where: str) -> Item:
+    if not isinstance(row.value, Mapping):
+        raise DataError(f"{where}: an item is a mapping of fields, got {type_name(row.value)}")
+    fields = {str(key): _plain(value, f"{where}: field '{key}'") for key, value in row.value.items()}
+    data = fields
+    if isinstance(fields.get("data"), dict):
+        beside = {key: value for key, value in fields.items() if key not in ("id", "data", "ground_truth")}
+        data = {**beside, **fields["data"]}
+    ground_truth = _named(config.ground_truth, "ground_truth", fields, data, where)
+    identity = _named(config.id, "id", fields, data, where)
+    item = Item(item_id="", doc_id=doc_id, data=data, ground_truth=ground_truth)
+    item_id = _identity(identity, where, required=config.id is not None) or content_digest(item)[:DERIVED_ID_DIGITS]
+    return Item(item_id=item_id, doc_id=doc_id, data=data, ground_truth=ground_truth)
+
+
+def _named(field: str | None, default: str, fields: dict[str, Any], data: dict[str, Any], where: str) -> Any:
+    """The value of a field that the config names (it has to be there), else of the default one (it may be absent)."""
+    if field is None:
+        return fields.get(default)
+    for place in (fields, data):
+        try:
+            return field_at(place, field)
+        except KeyError:
+            continue
+    raise DataError(f"{where}: no field '{field}' ({default} in the dataset's config); it has {', '.join(data)}")
+
+
+def _identity(value: Any, where: str, required: bool) -> str:
+    if isinstance(value, str | int) and not isinstance(value, bool) and str(value).strip():
+        return str(value)
+    if value is None or value == "":
+        if required:
+            raise DataError(f"{where}: the id is empty; give every item one, or none at all and leave 'id' out")
+        return ""
+    raise DataError(f"{where}: an id is text or an integer, got {type_name(value)} {value!r}")
+
+
+def _clustered(item: Item, cluster: str, where: str) -> Item:
+    try:
+        value = field_at(item.data, cluster)
+    except KeyError:
+        raise DataError(f"{where}: no field '{cluster}' (cluster); it has {', '.join(item.data)}") from None
+    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, sort_keys=True)
+    return Item(item.item_id, item.doc_id, item.data, item.ground_truth, text)
+
+
+def _duplicate(item: Item, row: Row, where: str, first: str) -> str:
+    named = isinstance(row.value, Mapping) and row.value.get("id") not in (None, "")
+    if named or len(item.item_id) != DERIVED_ID_DIGITS or item.item_id != content_digest(item)[:DERIVED_ID_DIGITS]:
+        return f"{where}: item id '{item.item_id}' was already used at {first}; every item needs an id of its own"
+    return f"{where}: the same item stands at {first}, and neither has an id; remove one or give both an id"
+
+
+def _plain(value: Any, where: str) -> Any:
+    """``value`` as JSON holds it; what JSON lacks becomes the text a prompt would show.
+
+    NaN, the usual mark of a missing number in a table, becomes null. Integers beyond 64 bits and decimals become
+    text, dates ISO 8601, bytes base64.
+    """
+    if value is None or isinstance(value, str | bool):
+        return value
+    if isinstance(value, int):
+        return value if -(2**63) <= value < 2**64 else str(value)
+    if isinstance(value, float):
+        if math.isinf(value):
+            raise DataError(f"{where} is infinite, which JSON can't hold")
+        return None if math.isnan(value) else value
+    if isinstance(value, Mapping):
+        return {str(key): _plain(entry, where) for key, entry in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(entry, where) for entry in value]
+    return _scalar(value, where)
+
+
+def _scalar(value: Any, where: str) -> Any:
+    if isinstance(value, datetime.date | datetime.time):
+        return value.isoformat()
+    if isinstance(value, decimal.Decimal | datetime.timedelta):
+        return str(value)
+    if isinstance(value, bytes):
+        return base64.b64encode(value).decode("ascii")
+    if hasattr(value, "tolist"):  # numpy scalars and arrays, from loader functions
+        return _plain(value.tolist(), where)
+    raise DataError(f"{where} is {type_name(value)}, which JSON can't hold")
