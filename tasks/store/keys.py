@@ -38,9 +38,9 @@ def file_digest(path: Path) -> str:
     return total.hexdigest()
 
 
-def stage_key(stage: str, version: str, parameters: Mapping[str, Any], inputs: Any) -> str:
-    """The key of a stage's artifact: what it is made by, with which parameters, from which artifacts."""
-    return digest({"stage": stage, "version": version, "parameters": parameters, "inputs": inputs})
+def stage_key(stage: str, version: str, parameters: Mapping[str, Any]) -> str:
+    """The key of a stage's artifact: the stage, its code's version, and all it is given, artifacts by their digest."""
+    return digest({"stage": stage, "version": version, "parameters": parameters})
 
 
 def _plain(value: Any) -> Any:

@@ -69,11 +69,19 @@ class Store:
         return ref
 
     def holds(self, ref: ArtifactRef) -> bool:
-        """Whether the artifact is there with the size it should have (its digest is checked when it is read)."""
+        """Whether the artifact is there and is what its reference promises.
+
+        A local file is read once a process to check its digest; of a remote one the size must do here, and its digest
+        is checked when it is read.
+        """
         try:
-            return int(self.fs.size(self.path(ref.name))) == ref.bytes
-        except (OSError, TypeError):
+            if int(self.fs.size(self.path(ref.name))) != ref.bytes:
+                return False
+            if self.local:
+                self._verify(ref)
+        except (OSError, TypeError, ArtifactMissing):
             return False
+        return True
 
     def batches(
         self, ref: ArtifactRef, columns: Sequence[str] | None = None, size: int = BATCH
@@ -117,18 +125,23 @@ class Store:
             self.fs.put_file(str(temporary), self.path(name))
 
     def _open(self, ref: ArtifactRef) -> IO[bytes]:
-        path = self.path(ref.name)
         try:
-            if (ref.name, ref.digest) not in self._verified:
-                with self.fs.open(path, "rb") as file:
-                    found = hashlib.file_digest(file, "sha256").hexdigest()
-                if found != ref.digest:
-                    raise ArtifactMissing(f"store {self.uri}: {ref.name} was altered; run again to compute it anew")
-                self._verified.add((ref.name, ref.digest))
-            stream: IO[bytes] = self.fs.open(path, "rb")
+            self._verify(ref)
+            stream: IO[bytes] = self.fs.open(self.path(ref.name), "rb")
         except FileNotFoundError as error:
             raise ArtifactMissing(f"store {self.uri}: {ref.name} is gone; run again to compute it anew") from error
         return stream
+
+    def _verify(self, ref: ArtifactRef) -> None:
+        if (ref.name, ref.digest) in self._verified:
+            return
+        with self.fs.open(self.path(ref.name), "rb") as file:
+            found = hashlib.file_digest(file, "sha256").hexdigest()
+        if found != ref.digest:
+            # Out of the way, so that the next run finds it missing and computes it.
+            self.fs.rm_file(self.path(ref.name))
+            raise ArtifactMissing(f"store {self.uri}: {ref.name} was altered; run again to compute it anew")
+        self._verified.add((ref.name, ref.digest))
 
 
 def write_parquet(path: Path, schema: pa.Schema, batches: Iterable[Any]) -> int:
