@@ -1,0 +1,196 @@
+"""Item rows of a run, grouped: one group for each pair × reduction × label × facet values.
+
+Reads ``items.parquet`` as exports write it (one column a facet) and the history's copies of it (a ``facets``
+column of JSON objects) alike.
+"""
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from numpy.typing import NDArray
+
+from metrics.errors import NightjarError
+
+KEY_COLUMNS = ("benchmark", "filter", "metric", "reduction")
+ROW_COLUMNS = (
+    "item_id",
+    "item_digest",
+    "cluster",
+    "value",
+    "statistics",
+    "value_json",
+    "n_samples",
+    "n_scored",
+)
+NO_FACETS = ("run_id", "label", "facets")
+DEFAULT_REDUCTION = "mean"
+BATCH = 65_536
+
+
+class ComparisonError(NightjarError):
+    """Two runs can't be compared: one is not there, or its files are not those of a run."""
+
+
+@dataclass(frozen=True, order=True)
+class GroupKey:
+    """What a group's rows share: the pair, its reduction, the label and the values of the facets, sorted by
+    name."""
+
+    benchmark: str
+    filter: str
+    metric: str
+    reduction: str
+    label: str | None = None
+    facets: tuple[tuple[str, str | None], ...] = ()
+
+    @property
+    def pair(self) -> str:
+        """The name that exports and gate files use: ``metric,filter``, or ``reduction(metric),filter``."""
+        metric = self.metric if self.reduction == DEFAULT_REDUCTION else f"{self.reduction}({self.metric})"
+        return f"{metric},{self.filter}"
+
+    def facet(self, name: str) -> str | None:
+        """The value of one facet; None where the group has no such facet."""
+        return dict(self.facets).get(name)
+
+    def without(self, facets: frozenset[str]) -> "GroupKey":
+        """The key with some facets left out: what two groups share although those differ."""
+        return replace(self, facets=tuple(entry for entry in self.facets if entry[0] not in facets))
+
+
+@dataclass(frozen=True)
+class ItemGroup:
+    """The item rows of one group, n rows beside each other.
+
+    ``statistics`` is (n, k) and None for metrics of kind "values", whose rows are in ``objects`` (None where
+    the row is one float and ``value`` says it all). ``scored`` is False where the item could not be scored;
+    nothing of such a row may be looked at.
+    """
+
+    item_ids: NDArray[np.object_]
+    digests: NDArray[np.object_]
+    clusters: NDArray[np.object_] | None
+    value: NDArray[np.float64]
+    statistics: NDArray[np.float64] | None
+    objects: list[Any] | None
+    scored: NDArray[np.bool_]
+
+    def __len__(self) -> int:
+        return len(self.item_ids)
+
+
+def read_groups(source: Path | IO[bytes], name: str) -> Mapping[GroupKey, ItemGroup]:
+    """All groups of an items file, in the file's order; raises ComparisonError, with ``name``, for another file."""
+    parts: dict[GroupKey, list[pa.RecordBatch]] = {}
+    try:
+        with pq.ParquetFile(source, pre_buffer=False) as file:
+            _check_columns(file.schema_arrow.names, name)
+            for batch in file.iter_batches(batch_size=BATCH):
+                for key, rows in _split(batch):
+                    parts.setdefault(key, []).append(rows)
+    except (pa.ArrowInvalid, OSError) as error:
+        raise ComparisonError(f"{name}: not a readable Parquet file of item rows: {error}") from error
+    return {key: _group(pa.Table.from_batches(batches)) for key, batches in parts.items()}
+
+
+def _check_columns(names: list[str], source: str) -> None:
+    needed = {*KEY_COLUMNS, "item_id", "item_digest", "value"}
+    if absent := sorted(needed - set(names)):
+        raise ComparisonError(
+            f"{source}: no item rows: expected the columns of items.parquet, {', '.join(absent)} not there"
+        )
+
+
+def _split(batch: pa.RecordBatch) -> Iterator[tuple[GroupKey, pa.RecordBatch]]:
+    """The batch's rows by group, groups in order of appearance."""
+    names = [name for name in batch.schema.names if name not in ROW_COLUMNS and name != "run_id"]
+    codes = np.zeros(batch.num_rows, dtype=np.int64)
+    values: dict[str, list[Any]] = {}
+    for name in names:
+        column = batch.column(name)
+        if not pa.types.is_dictionary(column.type):
+            column = column.dictionary_encode()
+        values[name] = [*column.dictionary.to_pylist(), None]
+        indices = column.indices.fill_null(len(values[name]) - 1).to_numpy(zero_copy_only=False)
+        codes = codes * len(values[name]) + indices
+        # Codes are renumbered after each column, so that many facets of many values can't overflow.
+        codes = np.unique(codes, return_inverse=True)[1].astype(np.int64)
+    _, firsts, sizes = np.unique(codes, return_index=True, return_counts=True)
+    # One stable sort puts every group's rows beside each other: many facet values cost no more than few.
+    order = np.argsort(codes, kind="stable")
+    rows = batch.select([name for name in ROW_COLUMNS if name in batch.schema.names]).take(pa.array(order))
+    ends = np.cumsum(sizes)
+    for group in np.argsort(firsts):
+        row = {name: batch.column(name)[int(firsts[group])].as_py() for name in names}
+        yield _key(row), rows.slice(int(ends[group] - sizes[group]), int(sizes[group]))
+
+
+def _key(row: Mapping[str, Any]) -> GroupKey:
+    facets = {name: value for name, value in row.items() if name not in (*KEY_COLUMNS, *NO_FACETS)}
+    facets |= json.loads(row.get("facets") or "{}")
+    return GroupKey(
+        **{name: row[name] for name in KEY_COLUMNS},
+        label=row.get("label"),
+        facets=tuple(
+            sorted((name, None if value is None else _text(value)) for name, value in facets.items())
+        ),
+    )
+
+
+def _text(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+
+
+def _group(table: pa.Table) -> ItemGroup:
+    value = table.column("value").cast(pa.float64()).fill_null(np.nan).to_numpy()
+    statistics, has_statistics = _statistics(table)
+    objects = _objects(table)
+    scored = ~np.isnan(value) | has_statistics
+    if objects is not None:
+        scored |= np.array([entry is not None for entry in objects])
+    clusters = _texts(table, "cluster")
+    return ItemGroup(
+        item_ids=_texts(table, "item_id"),
+        digests=_texts(table, "item_digest"),
+        clusters=None if all(cluster is None for cluster in clusters) else clusters,
+        value=value,
+        statistics=statistics,
+        objects=objects,
+        scored=scored,
+    )
+
+
+def _texts(table: pa.Table, name: str) -> NDArray[np.object_]:
+    if name not in table.schema.names:
+        return np.full(table.num_rows, None, dtype=object)
+    texts: NDArray[np.object_] = table.column(name).cast(pa.string()).to_numpy()
+    return texts
+
+
+def _statistics(table: pa.Table) -> tuple[NDArray[np.float64] | None, NDArray[np.bool_]]:
+    """The (n, k) statistics, NaN where a row has none, and which rows have them."""
+    if "statistics" not in table.schema.names:
+        return None, np.zeros(table.num_rows, dtype=bool)
+    column = table.column("statistics").combine_chunks()
+    present = column.is_valid().to_numpy(zero_copy_only=False)
+    flat = column.flatten().to_numpy(zero_copy_only=False)
+    if not present.any() or not len(flat):
+        return None, np.zeros(table.num_rows, dtype=bool)
+    statistics = np.full((table.num_rows, len(flat) // int(present.sum())), np.nan)
+    statistics[present] = flat.reshape(int(present.sum()), -1)
+    return statistics, present
+
+
+def _objects(table: pa.Table) -> list[Any] | None:
+    if "value_json" not in table.schema.names:
+        return None
+    texts = table.column("value_json").to_pylist()
+    if all(text is None for text in texts):
+        return None
+    return [None if text is None else json.loads(text) for text in texts]

@@ -1,0 +1,70 @@
+"""Rows of two runs side by side: items are the same when their content is."""
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tasks.comparison.items import ItemGroup
+
+
+@dataclass(frozen=True)
+class Joined:
+    """Which rows of two groups belong to the same item and are scored in both, in the baseline's order.
+
+    ``base`` and ``candidate`` are row numbers of equal length. The counts say what became of the rest:
+    ``missing`` items of the baseline are not in the candidate, ``unscored`` ones are but have no score there,
+    ``unscored_base`` have none in the baseline, ``new`` ones the baseline does not know.
+    """
+
+    base: NDArray[np.intp]
+    candidate: NDArray[np.intp]
+    n_base: int
+    n_candidate: int
+    missing: int
+    unscored: int
+    unscored_base: int
+    new: int
+
+    @property
+    def coverage(self) -> float:
+        """Share of the baseline's items that are in the candidate and scored there; NaN without items."""
+        return (self.n_base - self.missing - self.unscored) / self.n_base if self.n_base else float("nan")
+
+    def __len__(self) -> int:
+        return len(self.base)
+
+
+def join(base: ItemGroup, candidate: ItemGroup) -> Joined:
+    """Joins on the content digest, never on position or id.
+
+    A dataset may hold a row twice under two ids: equal digests are told apart by the order of their ids, so
+    that the n-th copy meets the n-th copy.
+    """
+    rows = {key: row for row, key in enumerate(_keys(candidate))}
+    matched = np.array([rows.get(key, -1) for key in _keys(base)], dtype=np.intp)
+    present = matched >= 0
+    scored = present.copy()
+    scored[present] = candidate.scored[matched[present]]
+    both = scored & base.scored
+    return Joined(
+        base=np.flatnonzero(both),
+        candidate=matched[both],
+        n_base=len(base),
+        n_candidate=len(candidate),
+        missing=int((~present).sum()),
+        unscored=int((present & ~scored).sum()),
+        unscored_base=int((scored & ~base.scored).sum()),
+        new=len(candidate) - int(present.sum()),
+    )
+
+
+def _keys(group: ItemGroup) -> list[tuple[str, int]]:
+    """(digest, which copy of it) for each row."""
+    copies: dict[str, int] = {}
+    keys: list[tuple[str, int]] = [("", 0)] * len(group)
+    for row in np.argsort(group.item_ids.astype(str), kind="stable"):
+        digest = group.digests[row]
+        copies[digest] = copies.get(digest, -1) + 1
+        keys[row] = (digest, copies[digest])
+    return keys
