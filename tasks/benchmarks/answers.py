@@ -4,10 +4,10 @@ import string
 from collections.abc import Sequence
 from typing import Any
 
-from metrics.errors import DataError
 from tasks.benchmarks.config import BenchmarkFields
 from tasks.benchmarks.records import Item
 from tasks.benchmarks.templates import Template
+from tasks.datasets.errors import DataError
 
 IGNORED = -100  # an index that stands for "no choice", as label columns have it
 

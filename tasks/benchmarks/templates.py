@@ -8,8 +8,9 @@ from typing import Any
 import jinja2
 from jinja2 import meta, nodes
 
-from metrics.errors import ConfigError, DataError
+from metrics.errors import ConfigError
 from tasks.benchmarks.records import Item
+from tasks.datasets.errors import DataError
 
 ENVIRONMENT = jinja2.Environment(undefined=jinja2.StrictUndefined, keep_trailing_newline=True, autoescape=False)
 _ONE_EXPRESSION = re.compile(r"\s*\{\{-?((?:(?!\{\{|\}\}|\{%|%\}).)*?)-?\}\}\s*", re.DOTALL)
@@ -17,13 +18,18 @@ _OPTIONAL_TESTS = frozenset({"defined", "undefined"})
 _OPTIONAL_FILTERS = frozenset({"default", "d"})
 
 
-def scope(item: Item) -> dict[str, Any]:
-    """The names a template may use: the data fields, ``id``, ``ground_truth`` and ``item``, the whole row.
+def row(item: Item) -> dict[str, Any]:
+    """The item as filters, metrics and user functions see it: its data, beside ``id`` and ``ground_truth``.
 
-    A data field wins over ``id`` and ``ground_truth``.
+    A data field of the same name wins.
     """
-    row = {"id": item.item_id, "ground_truth": item.ground_truth, **item.data}
-    return {**row, "item": {"data": item.data, **row}}
+    return {"id": item.item_id, "ground_truth": item.ground_truth, **item.data}
+
+
+def scope(item: Item) -> dict[str, Any]:
+    """The names a template may use: those of ``row``, and ``item``, the whole row."""
+    names = row(item)
+    return {**names, "item": {"data": item.data, **names}}
 
 
 class Template:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from metrics.errors import DataError
+from tasks.datasets.errors import DataError
 
 PARQUET_ROWS = 1024
 

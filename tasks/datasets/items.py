@@ -10,9 +10,9 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from metrics.errors import DataError
 from tasks.benchmarks.records import Item
 from tasks.datasets.config import DatasetConfig
+from tasks.datasets.errors import DataError
 from tasks.datasets.files import Row, type_name
 from tasks.datasets.sources import source_rows
 from tasks.store.keys import digest, file_digest

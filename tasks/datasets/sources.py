@@ -5,8 +5,9 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from metrics.errors import ConfigError, DataError
+from metrics.errors import ConfigError
 from tasks.datasets.config import DatasetConfig
+from tasks.datasets.errors import DataError
 from tasks.datasets.files import Row, read_rows, type_name
 from tasks.usercode import load_function
 
