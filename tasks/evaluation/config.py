@@ -5,22 +5,14 @@ label and facet group. Both name a built-in ``type`` or a user's ``function``, n
 """
 
 from collections.abc import Sequence
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from tasks.evaluation.params import METHOD_PARAMS, METRIC_PARAMS, PassAtKParams, check_params
 
 MethodType = Literal["exact_match", "contains", "regex_match", "json_match", "numeric_match", "length_check"]
 MetricType = Literal["pass_at_k", "classification", "mean", "median", "percentile", "pass_rate", "count"]
-
-
-def _function_name(value: Any) -> Any:
-    """``!function file.fn`` arrives as an object of the YAML reader; its text is ``file.py:fn``."""
-    return value if value is None or isinstance(value, str) else str(value)
-
-
-FunctionName = Annotated[str | None, BeforeValidator(_function_name)]
 
 
 class _Named(BaseModel):
@@ -29,7 +21,7 @@ class _Named(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     name: str = Field(min_length=1)
-    function: FunctionName = None
+    function: str | None = None  # "file.py:fn"
     description: str | None = None
     params: dict[str, Any] = Field(default_factory=dict)
 
@@ -79,8 +71,8 @@ class LabelSelection(BaseModel):
 class EvaluationMetricConfig(_Named):
     """One entry of ``metrics``: a number for each label and facet group of the evaluation results.
 
-    ``facets`` are dotted paths of a response or an evaluation result; None takes the run's own facets. The label
-    is always a facet and need not be named.
+    ``facets`` are dotted paths of a response or an evaluation result; None takes the run's own facets. The
+    label is always a facet and need not be named.
     """
 
     type: MetricType | None = None

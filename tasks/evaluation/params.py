@@ -15,7 +15,7 @@ class Params(BaseModel):
 
 
 class ExactMatchParams(Params):
-    """Equal texts after the normalisation asked for; white space at both ends counts only if ``strip`` is off."""
+    """Equal texts after the normalisation asked for; white space at the ends counts without ``strip`` only."""
 
     ignore_case: bool = False
     ignore_punctuation: bool = False
@@ -67,7 +67,7 @@ def _has_group(pattern: "re.Pattern[str]", group: int | str) -> bool:
 
 
 class JsonMatchParams(Params):
-    """The response is JSON with the ground truth's structure and, unless ``compare`` says otherwise, its values."""
+    """The response is JSON with the ground truth's structure and, with ``compare: values``, its values."""
 
     compare: Literal["values", "structure"] = "values"
     allow_extra_keys: bool = False
@@ -103,7 +103,8 @@ class PassAtKParams(Params):
     """Does one of k samples pass?
 
     With ``num_trials`` an item's first k × num_trials samples are cut into trials of k consecutive ones and
-    ``aggregation`` makes the item's number of its trials; without, it is the unbiased estimator over all samples.
+    ``aggregation`` makes the item's number of its trials; without, it is the unbiased estimator over all of
+    them.
     """
 
     k: int = Field(ge=1)

@@ -1,0 +1,137 @@
+"""Samples to item rows: an item's samples that share facet values and label are its repeats."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+import numpy as np
+import orjson
+import pyarrow as pa
+
+from tasks.reduction.facets import Codes
+from tasks.reduction.reading import Layout
+from tasks.reduction.records import PairIdentity, Part
+from tasks.reduction.samples import Loaded, load
+from tasks.store.schemas import FLOATS, ITEM_ROWS
+
+if TYPE_CHECKING:
+    from metrics import Reduced, Repeats
+
+BATCH_ROWS = 65_536
+
+
+def reduce_pair(pair: PairIdentity, parts: Sequence[Part], facets: Sequence[str]) -> Iterator[pa.RecordBatch]:
+    """The pair's item rows (ITEM_ROWS): one a reduction × facet group × label × item, in that order.
+
+    ``facets`` are dotted paths of responses and evaluation results; the label is a facet always. Items stand in
+    dataset order; repeats in the order of the parts, then of the sample index. Raises NightjarError where the
+    artifacts do not belong together, and whatever a user's reduction raises.
+    """
+    metric = pair.metric
+    layout = Layout(facets=[facet for facet in facets if facet != "label"], kind=metric.kind)
+    yield from reduce_samples(pair, load(parts, layout))
+
+
+def reduce_samples(pair: PairIdentity, loaded: Loaded) -> Iterator[pa.RecordBatch]:
+    """``reduce_pair`` of samples that are in memory."""
+    if not len(loaded.samples):
+        return
+    entries = _entries(loaded)
+    for reduction in pair.metric.reductions:
+        for reduced in reduction.apply(entries.repeats):
+            yield from _item_rows(pair, reduced, entries, loaded)
+
+
+@dataclass(frozen=True)
+class _Entries:
+    """The n items × groups × labels that have samples: the cell and the item of each, and all their repeats."""
+
+    repeats: "Repeats"
+    group: Codes
+    label: Codes
+    item: Codes
+
+
+def _entries(loaded: Loaded) -> _Entries:
+    from metrics import Repeats
+
+    samples, items = loaded.samples, loaded.items
+    labels, n_items = len(loaded.labels) + 1, max(len(items.doc_ids), 1)
+    cell = loaded.groups.code * labels + (samples.label + 1)
+    key = cell * n_items + items.positions(samples.doc_id)
+    order = np.lexsort((samples.sample_index, samples.part, key))
+    key = key[order]
+    starts = np.flatnonzero(np.concatenate([[True], key[1:] != key[:-1]]))
+    cells, item = np.divmod(key[starts], n_items)
+    group, label = np.divmod(cells, labels)
+    table = samples.take(order)
+    repeats = Repeats(
+        score=table.score,
+        scored=table.scored,
+        codes=table.code,
+        offsets=np.append(starts, len(key)),
+        statistics=table.statistics,
+        values=table.values,
+    )
+    return _Entries(repeats=repeats, group=group, label=label - 1, item=item)
+
+
+def _item_rows(
+    pair: PairIdentity, reduced: "Reduced", entries: _Entries, loaded: Loaded
+) -> Iterator[pa.RecordBatch]:
+    texts = pa.array(loaded.groups.texts(), pa.string())
+    labels = pa.array(loaded.labels, pa.string())
+    bounds = [*range(0, len(entries.item), BATCH_ROWS), len(entries.item)]
+    for start, stop in pairwise(bounds):
+        rows = slice(start, stop)
+        items = loaded.items.columns.take(pa.array(entries.item[rows]))
+        label = pa.array(entries.label[rows], pa.int32(), mask=entries.label[rows] < 0)
+        columns = {
+            "benchmark": _constant(pair.benchmark, stop - start),
+            "filter": _constant(pair.filter, stop - start),
+            "metric": _constant(pair.metric.name, stop - start),
+            "reduction": _constant(reduced.name, stop - start),
+            "label": pa.DictionaryArray.from_arrays(label, labels),
+            "facets": pa.DictionaryArray.from_arrays(pa.array(entries.group[rows], pa.int32()), texts),
+            **{name: items.column(name).combine_chunks() for name in items.column_names},
+            **_outcome(reduced, rows),
+        }
+        yield pa.RecordBatch.from_arrays([columns[name] for name in ITEM_ROWS.names], schema=ITEM_ROWS)
+
+
+def _outcome(reduced: "Reduced", rows: slice) -> dict[str, pa.Array]:
+    """What the reduction says of each item; null where it is unscored."""
+    value = reduced.value[rows]
+    values = None if reduced.values is None else reduced.values[rows]
+    return {
+        "value": pa.array(value, mask=~np.isfinite(value) & np.isnan(value)),
+        "statistics": _lists(reduced, rows),
+        "value_json": pa.nulls(len(value), pa.string()) if values is None else _texts(values),
+        "n_samples": pa.array(reduced.n_samples[rows], pa.int64()),
+        "n_scored": pa.array(reduced.n_scored[rows], pa.int64()),
+    }
+
+
+def _lists(reduced: "Reduced", rows: slice) -> pa.Array:
+    """Statistics (n, k) as lists; null for items without any (a row of NaN)."""
+    if reduced.statistics is None:
+        return pa.nulls(rows.stop - rows.start, FLOATS)
+    matrix = np.ascontiguousarray(reduced.statistics[rows], dtype=np.float64)
+    present = ~np.isnan(matrix).any(axis=1)
+    sizes = np.where(present, matrix.shape[1], 0)
+    offsets = np.concatenate([[0], np.cumsum(sizes)])
+    return pa.ListArray.from_arrays(
+        pa.array(offsets, pa.int32()),
+        pa.array(matrix[present].ravel()),
+        mask=pa.array(~present),
+    )
+
+
+def _texts(values: Sequence[object]) -> pa.Array:
+    texts = [None if value is None else orjson.dumps(value, option=orjson.OPT_SERIALIZE_NUMPY).decode() for value in values]
+    return pa.array(texts, pa.string())
+
+
+def _constant(text: str, rows: int) -> pa.Array:
+    return pa.DictionaryArray.from_arrays(pa.array(np.zeros(rows, dtype=np.int32)), pa.array([text], pa.string()))
