@@ -1,0 +1,104 @@
+"""What is probably wrong with a run, said before anybody believes its numbers.
+
+A check looks at one sample after another and keeps counts and a few examples, never the samples, so that a million
+of them need no more memory than a thousand. `Diagnosis` feeds all checks in one pass; the report uses it beside its
+own, `diagnose` makes a pass of its own.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final, Literal, Protocol
+
+from tasks.reporting.view import RunView, SampleView
+
+Severity = Literal["error", "warning", "note"]
+GRAVEST_FIRST: Final = ("error", "warning", "note")
+
+
+@dataclass(frozen=True)
+class Example:
+    """A sample that shows the finding: which one, and the piece of text to look at."""
+
+    item_id: str
+    model_name: str
+    prompt_template: str
+    text: str
+
+
+@dataclass(frozen=True)
+class Diagnostic:
+    """One finding.
+
+    ``kind`` is a stable identifier ("filter_empty", "truncated" …), ``message`` a sentence or two: what was seen,
+    in how many of how many, and what to do. "error": the numbers can't be trusted as they are; "warning": look
+    before you quote them; "note": good to know. ``count`` says how often it was seen.
+    """
+
+    kind: str
+    severity: Severity
+    message: str
+    count: int
+    examples: tuple[Example, ...] = ()
+
+
+@dataclass(frozen=True)
+class DiagnosticOptions:
+    """From which share on something is said; shares are of samples or responses, from 0 to 1.
+
+    ``min_samples`` is how many samples a finding about sameness needs, so that a try-out of three items is not told
+    that its answers do not vary.
+    """
+
+    filter_empty: float = 0.05
+    truncated: float = 0.01
+    empty_response: float = 0.01
+    same_answer: float = 0.8
+    repeats_disagree: float = 0.2
+    format_gap: float = 0.1
+    grave: float = 0.5
+    min_samples: int = 10
+    examples: int = 5
+
+
+class Check(Protocol):
+    """Looks at samples one after another and says at the end what it found."""
+
+    def add(self, sample: SampleView) -> None:
+        """Takes one sample into account."""
+        ...
+
+    def finish(self) -> Iterator[Diagnostic]:
+        """The findings, once all samples were added."""
+        ...
+
+
+class Diagnosis:
+    """All checks over one pass of the samples."""
+
+    def __init__(self, view: RunView, options: DiagnosticOptions | None = None) -> None:
+        from tasks.reporting.diagnostics_checks import sample_checks
+
+        self._view = view
+        self._options = options or DiagnosticOptions()
+        self._checks = sample_checks(view, self._options)
+
+    def add(self, sample: SampleView) -> None:
+        """Shows one sample to every check."""
+        for check in self._checks:
+            check.add(sample)
+
+    def finish(self) -> tuple[Diagnostic, ...]:
+        """All findings, the gravest first, within a severity the most frequent first."""
+        from tasks.reporting.diagnostics_results import result_findings
+
+        found = [finding for check in self._checks for finding in check.finish()]
+        found += result_findings(self._view.results, self._options)
+        return tuple(sorted(found, key=lambda d: (GRAVEST_FIRST.index(d.severity), -d.count, d.kind)))
+
+
+def diagnose(view: RunView, options: DiagnosticOptions | None = None) -> tuple[Diagnostic, ...]:
+    """What is probably wrong with the run, the gravest first; one streaming pass over its samples."""
+    diagnosis = Diagnosis(view, options)
+    for sample in view.samples():
+        diagnosis.add(sample)
+    return diagnosis.finish()

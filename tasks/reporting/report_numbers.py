@@ -1,0 +1,74 @@
+"""Numbers as people read them: the same digits in the terminal, the report and the comparison."""
+
+import math
+
+MISSING = "–"
+
+
+def decimals(value: float) -> int:
+    """Digits after the point that suit a score of this size: 4 for shares, 2 for scores up to 100, fewer beyond."""
+    size = abs(value)
+    if size < 10:
+        return 4
+    return 2 if size < 10_000 else 0
+
+
+def number(value: float | None, like: float | None = None) -> str:
+    """``value`` with the digits that suit it, or suit ``like``, the number it stands beside; "–" for None and NaN."""
+    if value is None or math.isnan(value):
+        return MISSING
+    if math.isinf(value):
+        return "∞" if value > 0 else "-∞"
+    return f"{value:,.{decimals(value if like is None or not math.isfinite(like) else like)}f}"
+
+
+def signed(value: float | None, like: float | None = None) -> str:
+    """A difference: as ``number``, always with its sign."""
+    text = number(value, like)
+    return text if text[0] in "-–" else f"+{text}"
+
+
+def value_with_error(value: float | None, stderr: float | None) -> str:
+    """``"0.5531 ± 0.0137"``; without the second part where there is no standard error."""
+    if value is None or stderr is None or math.isnan(stderr):
+        return number(value)
+    return f"{number(value)} ± {number(stderr, like=value)}"
+
+
+def interval(low: float | None, high: float | None, like: float | None = None) -> str:
+    """``"[0.5262, 0.5800]"``, or "–" where an end is missing."""
+    if low is None or high is None or math.isnan(low) or math.isnan(high):
+        return MISSING
+    return f"[{number(low, like)}, {number(high, like)}]"
+
+
+def count(n: float | None) -> str:
+    """``1319`` as ``"1,319"``."""
+    return MISSING if n is None else f"{n:,.0f}"
+
+
+def share(part: float, whole: float) -> str:
+    """``part`` of ``whole`` in per cent; never 0 % or 100 % for what is neither."""
+    if not whole:
+        return MISSING
+    percent = 100 * part / whole
+    if 0 < percent < 0.1:
+        return "< 0.1 %"
+    if 99.9 < percent < 100:
+        return "> 99.9 %"
+    return f"{percent:.0f} %" if percent in (0, 100) or percent >= 10 else f"{percent:.1f} %"
+
+
+def plural(n: int, noun: str, many: str | None = None) -> str:
+    """``"1 item"``, ``"1,319 items"``; ``many`` for nouns that don't take an s."""
+    return f"{count(n)} {noun if n == 1 else many or noun + 's'}"
+
+
+def duration(seconds: float) -> str:
+    """``"4.2 s"``, ``"3 min 20 s"``, ``"2 h 05 min"``."""
+    if seconds < 60:
+        return f"{seconds:.1f} s" if seconds < 10 else f"{seconds:.0f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    if minutes < 60:
+        return f"{minutes} min {rest:02d} s"
+    return f"{minutes // 60} h {minutes % 60:02d} min"

@@ -1,0 +1,157 @@
+"""The result table of a run in the terminal, and its failed pairs with the command that retries them.
+
+Rich leaves colours out by itself where the output is not a terminal; `console` also stops it from folding the table
+to 80 columns there, so that a log file or a pipe gets one line a number.
+"""
+
+import shlex
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TextIO
+
+import pyarrow as pa
+from rich import box
+from rich.console import Console, ConsoleOptions, RenderResult
+from rich.table import Table
+from rich.text import Text
+
+from tasks.reporting import report_numbers as numbers
+from tasks.reporting.diagnostics import Diagnostic
+from tasks.reporting.report_rows import ResultRow, facet_names, facet_text, result_rows
+
+ASCII = str.maketrans({"↑": "^", "↓": "v", "±": "+", "–": "-", "×": "x", "∞": "inf", "…": ".", "·": "|"})
+SEVERITY_STYLE = {"error": "bold red", "warning": "yellow", "note": "cyan"}
+
+
+def console(file: TextIO | None = None) -> Console:
+    """A console for ``file`` (standard output): colours on a terminal; elsewhere plain text of any width."""
+    file = file or sys.stdout
+    if file.isatty():
+        return Console(file=file, highlight=False)
+    return Console(file=file, highlight=False, force_terminal=False, color_system=None, width=1000)
+
+
+@dataclass(frozen=True)
+class ResultsTable:
+    """A rich renderable; see `results_table`."""
+
+    rows: Sequence[ResultRow]
+    title: str | None = None
+    command: Sequence[str] = ("python", "-m", "flows.eval")
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        """The table of numbers, then the failed pairs."""
+        computed = [row for row in self.rows if row.status != "failed"]
+        failed = [row for row in self.rows if row.status == "failed"]
+        if self.title:
+            yield Text(self.title, style="bold")
+        if computed:
+            yield _table(computed, ascii_only=options.ascii_only)
+        if failed:
+            yield from _failures(failed, self.command, ascii_only=options.ascii_only)
+        if not self.rows:
+            yield Text("No results.", style="yellow")
+
+
+def results_table(
+    results: pa.Table, *, title: str | None = None, command: Sequence[str] = ("python", "-m", "flows.eval")
+) -> ResultsTable:
+    """The numbers of a run (RESULTS schema) as a rich renderable, failed pairs last.
+
+    A line holds the direction of the metric (↑ higher is better), value ± standard error, the confidence interval,
+    items, samples and how many of them are unscored. Columns that would be the same on every line (one prompt, no
+    label) are left out. ``command`` is how the run was started; a failed pair is shown with its reason and the
+    command that retries it alone.
+    """
+    return ResultsTable(result_rows(results), title, tuple(command))
+
+
+def diagnostics_text(diagnostics: Sequence[Diagnostic]) -> Text:
+    """One paragraph a diagnostic, the gravest first, each with an example; empty text without diagnostics."""
+    text = Text()
+    for diagnostic in diagnostics:
+        text.append(f"{diagnostic.severity}: ", style=SEVERITY_STYLE[diagnostic.severity])
+        text.append(f"{diagnostic.message}\n")
+        for example in diagnostic.examples[:1]:
+            where = f"{example.item_id}, {example.model_name}" if example.model_name else example.item_id
+            text.append(f"    e.g. {where}: {_one_line(example.text)}\n", style="dim")
+    return text
+
+
+def retry_command(row: ResultRow, command: Sequence[str]) -> str:
+    """The shell command that computes one failed pair again and takes the rest from the cache."""
+    return shlex.join([*command, "--refresh", f"{row.filter}:{row.metric}"])
+
+
+def _table(rows: Sequence[ResultRow], ascii_only: bool) -> Table:
+    columns = _columns(rows)
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, header_style="bold", show_edge=False)
+    for name, cells in columns.items():
+        right = name not in NAMES_LEFT and not name.startswith("facet:")
+        table.add_column(
+            _plain(name.removeprefix("facet:"), ascii_only),
+            justify="right" if right else "left",
+            no_wrap=right,
+            overflow="fold",
+        )
+        assert len(cells) == len(rows)
+    for index, row in enumerate(rows):
+        style = "dim" if row.status == "unscored" else None
+        table.add_row(*(Text(_plain(cells[index], ascii_only)) for cells in columns.values()), style=style)
+    return table
+
+
+NAMES_LEFT = frozenset({"Benchmark", "Model", "Prompt", "Filter", "Metric", "Label", "Note", ""})
+
+
+def _columns(rows: Sequence[ResultRow]) -> dict[str, list[str]]:
+    """Header → cells; optional columns only where they tell lines apart."""
+    named = {
+        "Benchmark": [row.benchmark for row in rows],
+        "Model": [row.model_name or "all" for row in rows],
+        "Prompt": [row.prompt_template or "all" for row in rows],
+        **{
+            f"facet:{name}": [facet_text(row.other_facets.get(name, "all")) for row in rows]
+            for name in facet_names(rows)
+        },
+        "Label": [row.label or numbers.MISSING for row in rows],
+    }
+    columns = {name: cells for name, cells in named.items() if name == "Model" or len(set(cells)) > 1}
+    columns["Filter"] = [row.filter for row in rows]
+    columns["Metric"] = [row.metric_key for row in rows]
+    columns[""] = [row.arrow for row in rows]
+    columns["Value"] = [numbers.number(row.value) for row in rows]
+    columns["± Stderr"] = [f"± {_stderr(row)}" if row.stderr is not None else "" for row in rows]
+    columns["Interval"] = [numbers.interval(row.ci_low, row.ci_high, like=row.value) for row in rows]
+    columns["Items"] = [numbers.count(row.n_items) for row in rows]
+    if any(row.n_samples != row.n_items for row in rows):
+        columns["Samples"] = [numbers.count(row.n_samples) for row in rows]
+    columns["Unscored"] = [numbers.count(row.n_unscored) for row in rows]
+    if any(row.error for row in rows):
+        columns["Note"] = [_one_line(row.error or "") for row in rows]
+    return columns
+
+
+def _stderr(row: ResultRow) -> str:
+    return numbers.number(row.stderr, like=row.value)
+
+
+def _failures(failed: Sequence[ResultRow], command: Sequence[str], ascii_only: bool) -> RenderResult:
+    pairs = {row.pair: row for row in reversed(failed)}  # one pair fails once, whatever the number of its rows
+    yield Text(f"\n{numbers.plural(len(pairs), 'pair')} failed:", style="bold red")
+    for row in reversed(pairs.values()):
+        text = Text("  ")
+        text.append(_plain(f"{row.filter} × {row.metric}", ascii_only), style="bold")
+        text.append(f": {_one_line(row.error or 'no reason was recorded')}\n    retry: ")
+        text.append(retry_command(row, command), style="cyan")
+        yield text
+
+
+def _plain(text: str, ascii_only: bool) -> str:
+    return text.translate(ASCII) if ascii_only else text
+
+
+def _one_line(text: str) -> str:
+    line = " ".join(text.split())
+    return line if len(line) <= 200 else f"{line[:199]}…"
