@@ -3,6 +3,7 @@
 import json
 import os
 import socket
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
@@ -16,10 +17,11 @@ FORGOTTEN_AFTER = timedelta(days=7)
 
 @dataclass(frozen=True)
 class Unreferenced:
-    """An artifact that no kept run refers to."""
+    """An artifact that no kept run refers to; ``alone`` if no kept artifact was made under the same key."""
 
     name: str
     bytes: int
+    alone: bool = True
 
 
 @dataclass(frozen=True)
@@ -57,12 +59,13 @@ def plan_pruning(store: Store, keep: int | None = None) -> Pruning:
         if run_id not in forgotten
         for reference in references(manifest)
     }
+    referred_keys = {_key(name) for name in referred}
     unreferenced, kept = [], 0
     for name, size in _artifacts(store):
         if name in referred:
             kept += 1
         else:
-            unreferenced.append(Unreferenced(name, size))
+            unreferenced.append(Unreferenced(name, size, alone=_key(name) not in referred_keys))
     return Pruning(tuple(forgotten), tuple(unreferenced), kept)
 
 
@@ -77,10 +80,11 @@ def prune(store: Store, pruning: Pruning) -> None:
         store.put_bytes(f"{FORGOTTEN}/{run_id}.json", manifest.encode())
         store.fs.rm_file(store.path(f"{RUNS}/{run_id}.json"))
     for artifact in pruning.artifacts:
-        try:
-            store.fs.rm_file(store.path(artifact.name))
-        except FileNotFoundError:
-            continue
+        # Prefect's record of the step goes first: without it the step is simply not cached.
+        record = [f"records/{_key(artifact.name).replace('/', '-')}"] if artifact.alone else []
+        for name in (*record, artifact.name):
+            with suppress(FileNotFoundError):
+                store.fs.rm_file(store.path(name))
 
 
 def _beyond(manifests: dict[str, dict[str, object]], keep: int) -> list[str]:
@@ -113,6 +117,11 @@ def _artifacts(store: Store) -> list[tuple[str, int]]:
         ):
             found.append((name, int(entry["size"])))
     return sorted(found)
+
+
+def _key(name: str) -> str:
+    """``stage/key`` of an artifact's name ``stage/key.digest.parquet``."""
+    return name.split(".", 1)[0]
 
 
 def _is_active(store: Store, run_id: str) -> bool:

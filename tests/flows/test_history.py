@@ -1,0 +1,74 @@
+"""The history's command line."""
+
+import json
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from typer.testing import CliRunner, Result
+
+from flows.history import app
+from tasks.history.record import record_run
+from tasks.store.refs import ArtifactRef
+from tasks.store.schemas import ITEM_ROWS, RESULTS
+from tasks.store.storage import Store
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    return Store(str(tmp_path))
+
+
+def history(store: Store, *arguments: str) -> Result:
+    return CliRunner().invoke(app, [*arguments, "--store", store.uri])
+
+
+def stray(store: Store) -> ArtifactRef:
+    return store.write("filter", "a" * 64, pa.schema([("x", pa.int64())]), [pa.table({"x": [1]})])
+
+
+def test_rows_come_as_one_json_document_with_null_for_nan(store: Store) -> None:
+    record_run(store, {"run_id": "monday"}, [RESULTS.empty_table()], [ITEM_ROWS.empty_table()])
+    answer = history(
+        store, "SELECT run_id, 'nan'::DOUBLE AS value, 1.5::DECIMAL(3, 1) AS cost FROM runs", "--json"
+    )
+    assert json.loads(answer.stdout) == [{"run_id": "monday", "value": None, "cost": 1.5}]
+
+
+def test_rows_are_a_table_without_json(store: Store) -> None:
+    answer = history(store, "SELECT 'exact_match' AS metric, 0.123456789::DOUBLE AS value")
+    assert answer.exit_code == 0
+    assert "exact_match" in answer.stdout
+    assert "0.123457" in answer.stdout
+
+
+def test_pruning_says_what_it_removed(store: Store) -> None:
+    ref = stray(store)
+    answer = history(store, "--prune")
+    assert (answer.exit_code, store.holds(ref)) == (0, False)
+    assert f"removed {ref.name}" in answer.stdout
+    assert "removed 1 artifacts" in answer.stdout
+
+
+def test_a_dry_pruning_names_the_same_and_removes_nothing(store: Store) -> None:
+    ref = stray(store)
+    answer = history(store, "--prune", "--dry-run", "--json")
+    assert [entry["name"] for entry in json.loads(answer.stdout)["removed"]] == [ref.name]
+    assert store.holds(ref)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ([], "either a SQL query or --prune"),
+        (["SELECT 1", "--prune"], "either a SQL query or --prune"),
+        (["SELECT 1", "--keep", "3"], "belong to --prune"),
+        (["DELETE FROM runs"], "read-only"),
+        (["SELECT nothing FROM runs"], "nothing"),
+    ],
+)
+def test_bad_input_is_answered_with_exit_code_2(store: Store, arguments: list[str], message: str) -> None:
+    answer = history(store, *arguments)
+    assert answer.exit_code == 2
+    assert message in answer.stderr
+    assert "Traceback" not in answer.output
