@@ -1,0 +1,126 @@
+"""OpenAI's wire format: request bodies read, answer bodies made."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from tasks.models.demo.answering import Draw, respond
+from tasks.models.demo.ngram import BOS, score
+
+BYTES_A_TOKEN = 4
+"""A generated token is counted for each four bytes; prompts of log-likelihoods have one token a byte."""
+FINGERPRINT = "nightjar-demo-1"
+
+
+class Unacceptable(Exception):
+    """A request that is answered 400, with the code OpenAI uses for it."""
+
+    def __init__(self, message: str, code: str | None = None) -> None:
+        super().__init__(message)
+        self.code = code
+
+
+@dataclass(frozen=True)
+class Generated:
+    """One choice: its text, why it ended, and its tokens."""
+
+    text: str
+    finish_reason: str
+    tokens: int
+
+
+def prompt_of(messages: Any) -> str:
+    """The text of a chat: its messages' contents, one paragraph each."""
+    if not isinstance(messages, list) or not messages:
+        raise Unacceptable("messages must be a list with at least one message")
+    parts = []
+    for message in messages:
+        content = message.get("content") if isinstance(message, dict) else None
+        if isinstance(content, list):
+            content = "".join(part.get("text", "") for part in content if isinstance(part, dict))
+        if not isinstance(content, str):
+            raise Unacceptable("each message needs a role and a content of text")
+        parts.append(content)
+    return "\n\n".join(parts)
+
+
+def prompts_of(prompt: Any) -> list[list[int]]:
+    """The prompts of a completion as token ids (bytes, BOS = 256): a text, texts, ids or lists of ids."""
+    if isinstance(prompt, str):
+        return [list(prompt.encode("utf-8", "surrogatepass"))]
+    if isinstance(prompt, list) and prompt:
+        if all(isinstance(token, int) for token in prompt):
+            prompt = [prompt]
+        if all(isinstance(text, str) for text in prompt):
+            return [list(text.encode("utf-8", "surrogatepass")) for text in prompt]
+        if all(isinstance(ids, list) and all(isinstance(t, int) and 0 <= t <= BOS for t in ids) for ids in prompt):
+            return [list(ids) for ids in prompt]
+    raise Unacceptable("prompt must be a text, a list of texts, or lists of token ids between 0 and 256")
+
+
+def text_of(tokens: Sequence[int]) -> str:
+    """The text that token ids stand for, BOS left out."""
+    return bytes(token for token in tokens if token != BOS).decode("utf-8", "replace")
+
+
+def generate(prompt: str, body: Mapping[str, Any], index: int, error_rate: float) -> Generated:
+    """The answer to a prompt, cut at the first stop sequence and at ``max_tokens``."""
+    draw = Draw(seed=body.get("seed"), temperature=body.get("temperature"), index=index)
+    text, reason = respond(prompt, draw, error_rate), "stop"
+    stop = body.get("stop") or ()
+    for sequence in (stop,) if isinstance(stop, str) else stop:
+        if sequence:
+            text = text.partition(sequence)[0]
+    limit = body.get("max_completion_tokens") or body.get("max_tokens")
+    content = text.encode()
+    if limit is not None and len(content) > BYTES_A_TOKEN * limit:
+        text, reason = content[: BYTES_A_TOKEN * limit].decode("utf-8", "ignore"), "length"
+    return Generated(text, reason, -(-len(text.encode()) // BYTES_A_TOKEN))
+
+
+def usage(prompt_tokens: int, completion_tokens: int) -> dict[str, Any]:
+    """The usage object of an answer."""
+    return {
+        "prompt_tokens": prompt_tokens,
+        "completion_tokens": completion_tokens,
+        "total_tokens": prompt_tokens + completion_tokens,
+    }
+
+
+def prompt_logprobs(tokens: list[int]) -> dict[str, list[Any]]:
+    """The four lists of ``logprobs`` over a prompt: the first token has no log-probability."""
+    texts = [_token_text(token) for token in tokens]
+    offsets, position = [], 0
+    for token in tokens:
+        starts = token != BOS and token & 0xC0 != 0x80
+        offsets.append(position if starts or token == BOS else max(0, position - 1))
+        position += starts
+    logprobs: list[float | None] = [None]
+    tops: list[dict[str, float] | None] = [None]
+    for token, (value, best, best_value) in zip(tokens[1:], score(tokens), strict=True):
+        logprobs.append(value)
+        tops.append({_token_text(best): best_value, _token_text(token): value})
+    return {"tokens": texts, "token_logprobs": logprobs, "top_logprobs": tops, "text_offset": offsets}
+
+
+def chat_logprobs(text: str) -> dict[str, Any]:
+    """The ``logprobs`` object of a chat answer, one entry a byte."""
+    tokens = [0x0A, *text.encode()]
+    return {
+        "content": [
+            {"token": _token_text(token), "logprob": value, "bytes": [token], "top_logprobs": []}
+            for token, (value, _, _) in zip(tokens[1:], score(tokens), strict=True)
+        ]
+    }
+
+
+def greedy_token(tokens: list[int]) -> tuple[int, float]:
+    """The likeliest token after a prompt, and its log-probability."""
+    _, best, value = score([*tokens, 0])[-1] if tokens else (0, 0x0A, 0.0)
+    return best, value
+
+
+def _token_text(token: int) -> str:
+    if token == BOS:
+        return "<s>"
+    return chr(token) if token < 0x80 else f"bytes:\\x{token:02x}"

@@ -1,0 +1,300 @@
+"""The embedded server: ``/v1/models``, ``/v1/chat/completions``, ``/v1/completions`` and ``/stats``."""
+
+import asyncio
+import hashlib
+import itertools
+import time
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import orjson
+from aiohttp import web
+
+from tasks.models.demo import protocol
+from tasks.models.demo.faults import FaultDraw, Faults
+from tasks.models.demo.protocol import Unacceptable
+
+VERSION = 1
+"""Enters cache keys: raise it when the server would answer anything differently."""
+
+
+@dataclass(frozen=True)
+class DemoOptions:
+    """What the server is and how it behaves; ``latency`` in seconds, ``context`` in tokens."""
+
+    model: str = "demo"
+    error_rate: float = 0.2
+    latency: float = 0.0
+    api_key: str | None = None
+    context: int = 1 << 16
+    faults: Faults = field(default_factory=Faults)
+
+
+class Stats:
+    """What came in: requests by path, the most in flight at once, faults shown, and what was answered again."""
+
+    def __init__(self) -> None:
+        self.received = 0
+        self.answered = 0
+        self.in_flight = 0
+        self.peak = 0
+        self.tokens = 0
+        self.paths: Counter[str] = Counter()
+        self.faults: Counter[str] = Counter()
+        self._asked: Counter[bytes] = Counter()
+        self._answers: Counter[bytes] = Counter()
+
+    def arrive(self, path: str, body: bytes) -> bytes:
+        """Counts a request; returns the mark under which its answer is counted."""
+        self.received += 1
+        self.paths[path] += 1
+        self.in_flight += 1
+        self.peak = max(self.peak, self.in_flight)
+        mark = hashlib.blake2b(body, digest_size=12).digest()
+        self._asked[mark] += 1
+        return mark
+
+    def answer(self, mark: bytes) -> None:
+        """Counts an answer that was given in full."""
+        self.answered += 1
+        self._answers[mark] += 1
+
+    def snapshot(self) -> dict[str, Any]:
+        """The counts as ``/stats`` shows them; ``asked_again`` counts requests beyond the first of equal ones,
+        ``answered_again`` those of them that had been answered before."""
+        return {
+            "received": self.received,
+            "answered": self.answered,
+            "distinct": len(self._asked),
+            "asked_again": self.received - len(self._asked),
+            "answered_again": sum(count - 1 for count in self._answers.values() if count > 1),
+            "most_often_asked": max(self._asked.values(), default=0),
+            "in_flight": self.in_flight,
+            "peak": self.peak,
+            "tokens": self.tokens,
+            "paths": dict(self.paths),
+            "faults": dict(self.faults),
+        }
+
+
+class DemoServer:
+    """The request handlers over one model, one set of faults and one count of what came in."""
+
+    def __init__(self, options: DemoOptions) -> None:
+        self.options = options
+        self.stats = Stats()
+        self._draw = FaultDraw(options.faults)
+        self._ids = itertools.count(1)
+
+    def app(self) -> web.Application:
+        """The aiohttp application."""
+        app = web.Application(client_max_size=1 << 28)
+        app.router.add_get("/v1/models", self.models)
+        app.router.add_post("/v1/chat/completions", self.ask)
+        app.router.add_post("/v1/completions", self.ask)
+        app.router.add_get("/stats", self.show_stats)
+        app.router.add_get("/health", self.health)
+        return app
+
+    async def models(self, request: web.Request) -> web.Response:
+        """Lists the one model served."""
+        if not self._admits(request):
+            return _error(401, "Incorrect API key provided", "invalid_api_key")
+        return _json({"object": "list", "data": [{"id": self.options.model, "object": "model", "owned_by": "nightjar"}]})
+
+    async def show_stats(self, request: web.Request) -> web.Response:
+        """Shows the counts."""
+        return _json(self.stats.snapshot())
+
+    async def health(self, request: web.Request) -> web.Response:
+        """Says that the server is there."""
+        return _json({"status": "ok"})
+
+    async def ask(self, request: web.Request) -> web.StreamResponse:
+        """Answers a chat or completion request, or shows the fault drawn for it."""
+        content = await request.read()
+        mark = self.stats.arrive(request.path, content)
+        try:
+            if not self._admits(request):
+                return _error(401, "Incorrect API key provided", "invalid_api_key")
+            fault = self._fault()
+            if fault is not None:
+                self.stats.faults[fault] += 1
+            if self.options.latency:
+                await asyncio.sleep(self.options.latency)
+            if fault is not None and (shown := await self._show(fault, request)) is not None:
+                return shown
+            return await self._answer(request, content, mark)
+        except Unacceptable as error:
+            return _error(400, str(error), error.code)
+        finally:
+            self.stats.in_flight -= 1
+
+    def _admits(self, request: web.Request) -> bool:
+        key = self.options.api_key
+        return key is None or request.headers.get("Authorization") == f"Bearer {key}"
+
+    def _fault(self) -> str | None:
+        faults = self.options.faults
+        if faults.capacity is not None and self.stats.in_flight > faults.capacity:
+            return "error_429"
+        if faults.down_after is not None and self.stats.received > faults.down_after:
+            if faults.up_after is None or self.stats.received <= faults.up_after:
+                return "error_503"
+        return self._draw.next()
+
+    async def _show(self, fault: str, request: web.Request) -> web.StreamResponse | None:
+        """The answer that shows a fault; None: the answer comes after all, late."""
+        faults = self.options.faults
+        if fault == "error_429":
+            wait = {} if faults.retry_after is None else {"Retry-After": f"{faults.retry_after:g}"}
+            return _error(429, "Rate limit reached", "rate_limit_exceeded", wait)
+        if fault in ("error_500", "error_503"):
+            return _error(int(fault[-3:]), "The server had an error", "server_error")
+        if fault == "malformed":
+            return web.Response(body=b'{"id": "x", "choices": [{"mess', content_type="application/json")
+        if fault == "empty":
+            return web.Response(body=b"", content_type="application/json")
+        if fault == "cut":
+            response = web.StreamResponse(headers={"Content-Type": "application/json", "Content-Length": "1000"})
+            await response.prepare(request)
+            await response.write(b'{"id": "cut", "choices": [')
+            if request.transport is not None:
+                request.transport.abort()
+            return response
+        await asyncio.sleep(faults.stall_seconds)
+        return None
+
+    async def _answer(self, request: web.Request, content: bytes, mark: bytes) -> web.StreamResponse:
+        body = _parsed(content)
+        self._check(body, content)
+        chat = request.path.endswith("/chat/completions")
+        answer = self._chat(body) if chat else self._completion(body)
+        self.stats.tokens += answer["usage"]["total_tokens"]
+        if body.get("stream"):
+            response = await _stream(request, answer, chat)
+        else:
+            response = _json(answer)
+        self.stats.answer(mark)
+        return response
+
+    def _check(self, body: Mapping[str, Any], content: bytes) -> None:
+        faults = self.options.faults
+        text = content.decode("utf-8", "replace")
+        if faults.fail_prompts is not None and faults.fail_prompts in text:
+            raise Unacceptable("this prompt is never taken", "invalid_prompt")
+        if faults.filter_prompts is not None and faults.filter_prompts in text:
+            raise Unacceptable("The response was filtered due to the content policy", "content_filter")
+        if faults.refuse_max_tokens_0 and body.get("max_tokens") == 0:
+            raise Unacceptable("max_tokens must be at least 1")
+        if faults.refuse_echo and body.get("echo"):
+            raise Unacceptable("echo is not supported")
+
+    def _chat(self, body: Mapping[str, Any]) -> dict[str, Any]:
+        prompt = protocol.prompt_of(body.get("messages"))
+        size = -(-len(prompt.encode("utf-8", "surrogatepass")) // protocol.BYTES_A_TOKEN)
+        self._fits(size)
+        null = self.options.faults.null_prompts
+        choices, tokens = [], 0
+        for index in range(body.get("n") or 1):
+            made = protocol.generate(prompt, body, index, self.options.error_rate)
+            tokens += made.tokens
+            message = {"role": "assistant", "content": None if null is not None and null in prompt else made.text}
+            choice = {"index": index, "message": message, "finish_reason": made.finish_reason}
+            if body.get("logprobs"):
+                choice["logprobs"] = protocol.chat_logprobs(made.text)
+            choices.append(choice)
+        return self._envelope("chat.completion", choices, protocol.usage(size, tokens))
+
+    def _completion(self, body: Mapping[str, Any]) -> dict[str, Any]:
+        choices: list[dict[str, Any]] = []
+        prompt_tokens = completion_tokens = 0
+        for tokens in protocol.prompts_of(body.get("prompt")):
+            self._fits(len(tokens))
+            prompt_tokens += len(tokens)
+            if body.get("echo") and not self.options.faults.ignore_echo:
+                made, count = self._echoed(tokens, body)
+                choices.append({"index": len(choices), **made})
+                completion_tokens += count
+                continue
+            for index in range(body.get("n") or 1):
+                generated = protocol.generate(protocol.text_of(tokens), body, index, self.options.error_rate)
+                choice: dict[str, Any] = {"text": generated.text, "finish_reason": generated.finish_reason}
+                if body.get("logprobs") is not None:
+                    choice["logprobs"] = protocol.prompt_logprobs(list(generated.text.encode()))
+                choices.append({"index": len(choices), **choice})
+                completion_tokens += generated.tokens
+        return self._envelope("text_completion", choices, protocol.usage(prompt_tokens, completion_tokens))
+
+    def _echoed(self, tokens: list[int], body: Mapping[str, Any]) -> tuple[dict[str, Any], int]:
+        """A prompt said back, with at most one generated token after it."""
+        limit = body.get("max_tokens", 16)
+        count = min(1, 16 if limit is None else limit)
+        said = list(tokens) + ([protocol.greedy_token(tokens)[0]] if count else [])
+        made: dict[str, Any] = {"text": protocol.text_of(said), "finish_reason": "length"}
+        if body.get("logprobs") is not None:
+            lists = protocol.prompt_logprobs(said)
+            if self.options.faults.drop_bos and said[:1] == [protocol.BOS]:
+                lists = {name: values[1:] for name, values in lists.items()}
+            if self.options.faults.no_text_offset:
+                del lists["text_offset"]
+            made["logprobs"] = lists
+        return made, count
+
+    def _fits(self, size: int) -> None:
+        if size > self.options.context:
+            message = f"This model's maximum context length is {self.options.context} tokens; the prompt has {size}"
+            raise Unacceptable(message, "context_length_exceeded")
+
+    def _envelope(self, kind: str, choices: list[dict[str, Any]], usage: dict[str, Any]) -> dict[str, Any]:
+        return {
+            "id": f"demo-{next(self._ids)}",
+            "object": kind,
+            "created": int(time.time()),
+            "model": self.options.model,
+            "system_fingerprint": protocol.FINGERPRINT,
+            "choices": choices,
+            "usage": usage,
+        }
+
+
+def _parsed(content: bytes) -> dict[str, Any]:
+    try:
+        body = orjson.loads(content)
+    except orjson.JSONDecodeError as error:
+        raise Unacceptable(f"the body is not JSON: {error}") from error
+    if not isinstance(body, dict):
+        raise Unacceptable("the body must be a JSON object")
+    return body
+
+
+async def _stream(request: web.Request, answer: dict[str, Any], chat: bool) -> web.StreamResponse:
+    """The same answer as server-sent events, some words an event."""
+    response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
+    await response.prepare(request)
+    head = {**answer, "object": "chat.completion.chunk" if chat else "text_completion", "usage": None}
+    for choice in answer["choices"]:
+        text = choice["message"]["content"] if chat else choice["text"]
+        pieces = [text[start : start + 40] for start in range(0, len(text or ""), 40)]
+        for piece in [*pieces, None]:
+            end = choice["finish_reason"] if piece is None else None
+            said = {"delta": {} if piece is None else {"content": piece}} if chat else {"text": piece or ""}
+            await _event(response, {**head, "choices": [{"index": choice["index"], **said, "finish_reason": end}]})
+    await _event(response, {**head, "choices": [], "usage": answer["usage"]})
+    await response.write(b"data: [DONE]\n\n")
+    return response
+
+
+async def _event(response: web.StreamResponse, body: dict[str, Any]) -> None:
+    await response.write(b"data: " + orjson.dumps(body) + b"\n\n")
+
+
+def _json(body: Any) -> web.Response:
+    return web.Response(body=orjson.dumps(body), content_type="application/json")
+
+
+def _error(status: int, message: str, code: str | None, headers: Mapping[str, str] | None = None) -> web.Response:
+    body = {"error": {"message": message, "type": "invalid_request_error" if status == 400 else code, "code": code}}
+    return web.Response(status=status, body=orjson.dumps(body), content_type="application/json", headers=headers)

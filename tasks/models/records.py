@@ -1,0 +1,80 @@
+"""A request, its answer, and what came of both."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from tasks.store.keys import canonical_json
+
+Kind = Literal["generate", "loglikelihood", "rolling"]
+Status = Literal["ok", "model_error", "infra_error"]
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """One thing asked of a model: an answer to a prompt, or how likely a continuation is.
+
+    ``key`` is the 32-byte request key. A chat prompt is the JSON text of its messages. ``seed`` is the seed
+    this sample is drawn with.
+    """
+
+    key: bytes
+    kind: Kind
+    prompt: str
+    continuation: str = ""
+    chat: bool = False
+    sample_index: int = 0
+    seed: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What a request came to.
+
+    ``response`` is text if ``status`` is ok and a text was asked for, ``ll`` and ``is_greedy`` the log-likelihood
+    of the continuation otherwise. ``arrived`` is in seconds since 1970, ``inference_time`` in seconds of the attempt
+    that succeeded.
+    """
+
+    key: bytes
+    status: Status
+    response: str | None = None
+    reasoning: str | None = None
+    error: str | None = None
+    attempts: int = 1
+    finish_reason: str | None = None
+    response_id: str | None = None
+    served_model: str | None = None
+    system_fingerprint: str | None = None
+    inference_time: float | None = None
+    arrived: float = 0.0
+    prompt_tokens: int | None = None
+    completion_tokens: int | None = None
+    total_tokens: int | None = None
+    cached_tokens: int | None = None
+    reasoning_tokens: int | None = None
+    logprobs: Any = None
+    ll: float | None = None
+    is_greedy: bool | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One HTTP request: the path below ``base_url`` and the JSON body."""
+
+    path: Literal["chat/completions", "completions"]
+    body: Mapping[str, Any]
+
+    @property
+    def content(self) -> bytes:
+        """The body's bytes."""
+        return canonical_json(self.body)
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """A parsed JSON body, as it would come without streaming, and the seconds it took."""
+
+    body: Mapping[str, Any]
+    seconds: float
+    headers: Mapping[str, str] = field(default_factory=dict)
