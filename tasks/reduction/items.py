@@ -12,26 +12,27 @@ from metrics.errors import NightjarError
 from tasks.reduction.facets import Codes, Vocabulary, integers
 from tasks.reduction.paths import locate, resolve
 from tasks.reduction.records import Part
-
-_COLUMNS = ("item_id", "doc_id", "item_digest", "cluster")
+from tasks.store.schemas import REQUESTS
 
 
 @dataclass
 class ItemTable:
     """Collects the items of all parts; items that several models answered are kept once.
 
-    ``facets`` are the facet paths that are read from an item (its document or its own columns).
+    ``facets`` are the facet paths that are read from an item (its document or its own columns), ``carried``
+    the request columns that the finished table holds.
     """
 
     facets: Sequence[str]
     vocabularies: Mapping[str, Vocabulary]
+    carried: Sequence[str] = ("item_id", "item_digest", "cluster")
     _doc_ids: list[Codes] = field(default_factory=list)
     _rows: list[pa.RecordBatch] = field(default_factory=list)
     _codes: dict[str, list[Codes]] = field(default_factory=dict)
     _known: Codes = field(default_factory=lambda: np.empty(0, dtype=np.int64))
 
     def add(self, part: Part, doc_ids: Codes) -> None:
-        """Takes in those of ``doc_ids`` (ascending, distinct) that are not known yet, from the part's requests."""
+        """Takes in those of ``doc_ids`` (ascending) that are not known yet, from the part's requests."""
         wanted = doc_ids[~_contains(self._known, doc_ids)]
         if not len(wanted):
             return
@@ -47,15 +48,16 @@ class ItemTable:
         self._known = np.union1d(self._known, arrived)
 
     def _columns(self) -> list[str]:
-        documents = any(locate(facet)[0] == "document" for facet in self.facets)
-        return [*_COLUMNS, "doc_json"] if documents else list(_COLUMNS)
+        read = {"document": "doc_json"}
+        needed = [read.get(source, name) for source, name in map(locate, self.facets)]
+        return list(dict.fromkeys(["doc_id", *self.carried, *needed]))
 
     def _take(self, batch: pa.RecordBatch, wanted: Codes) -> Codes:
         doc_ids = integers(batch, "doc_id")
         mask = _contains(wanted, doc_ids)
         kept = batch if mask.all() else batch.filter(pa.array(mask))
         self._doc_ids.append(doc_ids[mask])
-        self._rows.append(kept.select(["item_id", "item_digest", "cluster"]))
+        self._rows.append(kept.select(list(self.carried)))
         for facet, codes in self._encode(kept).items():
             self._codes.setdefault(facet, []).append(codes)
         return doc_ids[mask]
@@ -84,14 +86,15 @@ class ItemTable:
         """All items collected, in the order of their position in the dataset."""
         doc_ids = np.concatenate(self._doc_ids) if self._doc_ids else self._known
         order = np.argsort(doc_ids, kind="stable")
-        columns = pa.Table.from_batches(self._rows).take(pa.array(order)) if self._rows else _NO_ITEMS
+        schema = pa.schema([REQUESTS.field(name) for name in self.carried])
+        columns = pa.Table.from_batches(self._rows, schema=schema).take(pa.array(order))
         codes = {facet: np.concatenate(parts)[order] for facet, parts in self._codes.items()}
         return Items(doc_ids=doc_ids[order], columns=columns, codes=codes)
 
 
 @dataclass(frozen=True)
 class Items:
-    """n items in dataset order: ``doc_ids`` and facet codes (n,), a table of item_id, item_digest, cluster."""
+    """n items in dataset order: ``doc_ids`` and facet codes (n,), a table of their other columns."""
 
     doc_ids: Codes
     columns: pa.Table
@@ -100,15 +103,6 @@ class Items:
     def positions(self, doc_ids: Codes) -> Codes:
         """The row of each document; all of them are there."""
         return np.searchsorted(self.doc_ids, doc_ids)
-
-
-_NO_ITEMS = pa.table(
-    {
-        "item_id": pa.array([], pa.string()),
-        "item_digest": pa.array([], pa.string()),
-        "cluster": pa.array([], pa.string()),
-    }
-)
 
 
 def _contains(ordered: Codes, values: Codes) -> NDArray[np.bool_]:

@@ -5,6 +5,8 @@ from typing import Any, Final, Literal
 
 import orjson
 
+from tasks.store.schemas import RESPONSES
+
 Source = Literal["origin", "request", "document", "response", "metadata", "statistic", "details"]
 
 UNKNOWN: Final = "unknown"
@@ -12,13 +14,7 @@ UNKNOWN: Final = "unknown"
 
 _REQUEST_COLUMNS: Final = frozenset({"item_id", "doc_id", "item_digest", "cluster"})
 _STATISTIC_COLUMNS: Final = frozenset({"passed", "scored", "score", "sample_index"})
-_RESPONSE_COLUMNS: Final = frozenset(
-    {
-        "status", "finish_reason", "response_id", "served_model", "system_fingerprint", "attempts", "sample_id",
-        "inference_time", "timestamp", "prompt_tokens", "completion_tokens", "total_tokens", "cached_tokens",
-        "reasoning_tokens", "error", "prompt", "response",
-    }
-)  # fmt: skip
+_RESPONSE_COLUMNS: Final = frozenset(RESPONSES.names) - {"metadata_json", "logprobs_json"}
 RESPONSE_METADATA: Final = ("finish_reason", "response_id", "attempts", "served_model", "system_fingerprint")
 """Columns of RESPONSES that an exported response carries inside its ``metadata``."""
 

@@ -30,6 +30,7 @@ class Layout:
     facets: Sequence[str]
     kind: Literal["sums", "values", "score"] = "score"
     score: Literal["score", "passed"] = "score"
+    references: bool = False  # a user's reduction looks at them
 
 
 def read_statistics(

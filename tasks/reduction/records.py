@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 if TYPE_CHECKING:
-    from metrics import Metric
+    from metrics.metric import Metric
 
 BatchSource = Callable[[Sequence[str]], Iterable[pa.RecordBatch]]
 """Given column names, streams the batches of an artifact with those columns; may be called several times."""

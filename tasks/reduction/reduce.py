@@ -3,20 +3,22 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import orjson
 import pyarrow as pa
 
 from tasks.reduction.facets import Codes
+from tasks.reduction.items import Items
 from tasks.reduction.reading import Layout
 from tasks.reduction.records import PairIdentity, Part
 from tasks.reduction.samples import Loaded, load
+from tasks.store.keys import canonical_json
 from tasks.store.schemas import FLOATS, ITEM_ROWS
 
 if TYPE_CHECKING:
-    from metrics import Reduced, Repeats
+    from metrics.reductions import Reduced, Repeats
 
 BATCH_ROWS = 65_536
 
@@ -24,13 +26,14 @@ BATCH_ROWS = 65_536
 def reduce_pair(pair: PairIdentity, parts: Sequence[Part], facets: Sequence[str]) -> Iterator[pa.RecordBatch]:
     """The pair's item rows (ITEM_ROWS): one a reduction × facet group × label × item, in that order.
 
-    ``facets`` are dotted paths of responses and evaluation results; the label is a facet always. Items stand in
-    dataset order; repeats in the order of the parts, then of the sample index. Raises NightjarError where the
-    artifacts do not belong together, and whatever a user's reduction raises.
+    ``facets`` are dotted paths of responses and evaluation results; the label is a facet always. Items stand
+    in dataset order; repeats in the order of the parts, then of the sample index. Raises NightjarError where
+    the artifacts do not belong together, and whatever a user's reduction raises.
     """
     metric = pair.metric
-    layout = Layout(facets=[facet for facet in facets if facet != "label"], kind=metric.kind)
-    yield from reduce_samples(pair, load(parts, layout))
+    by_hand = any(reduction.function is not None for reduction in metric.reductions)
+    named = [facet for facet in facets if facet != "label"]
+    yield from reduce_samples(pair, load(parts, Layout(facets=named, kind=metric.kind, references=by_hand)))
 
 
 def reduce_samples(pair: PairIdentity, loaded: Loaded) -> Iterator[pa.RecordBatch]:
@@ -39,13 +42,13 @@ def reduce_samples(pair: PairIdentity, loaded: Loaded) -> Iterator[pa.RecordBatc
         return
     entries = _entries(loaded)
     for reduction in pair.metric.reductions:
-        for reduced in reduction.apply(entries.repeats):
+        for reduced in reduction.apply(entries.repeats, pair.metric.aggregation):
             yield from _item_rows(pair, reduced, entries, loaded)
 
 
 @dataclass(frozen=True)
 class _Entries:
-    """The n items × groups × labels that have samples: the cell and the item of each, and all their repeats."""
+    """The n items × groups × labels that have samples: which they are (n,), and their repeats."""
 
     repeats: "Repeats"
     group: Codes
@@ -54,7 +57,7 @@ class _Entries:
 
 
 def _entries(loaded: Loaded) -> _Entries:
-    from metrics import Repeats
+    from metrics.reductions import Repeats  # numpy and the registry: only where something is reduced
 
     samples, items = loaded.samples, loaded.items
     labels, n_items = len(loaded.labels) + 1, max(len(items.doc_ids), 1)
@@ -73,8 +76,16 @@ def _entries(loaded: Loaded) -> _Entries:
         offsets=np.append(starts, len(key)),
         statistics=table.statistics,
         values=table.values,
+        references=_references(items, item),
     )
     return _Entries(repeats=repeats, group=group, label=label - 1, item=item)
+
+
+def _references(items: Items, item: Codes) -> list[list[Any]] | None:
+    if "references_json" not in items.columns.column_names:
+        return None
+    decoded = [orjson.loads(text) for text in items.columns.column("references_json").to_pylist()]
+    return [decoded[row] for row in item.tolist()]
 
 
 def _item_rows(
@@ -94,44 +105,45 @@ def _item_rows(
             "reduction": _constant(reduced.name, stop - start),
             "label": pa.DictionaryArray.from_arrays(label, labels),
             "facets": pa.DictionaryArray.from_arrays(pa.array(entries.group[rows], pa.int32()), texts),
-            **{name: items.column(name).combine_chunks() for name in items.column_names},
-            **_outcome(reduced, rows),
+            **{name: items.column(name).combine_chunks() for name in ("item_id", "item_digest", "cluster")},
+            **_outcome(pair, reduced, rows),
         }
         yield pa.RecordBatch.from_arrays([columns[name] for name in ITEM_ROWS.names], schema=ITEM_ROWS)
 
 
-def _outcome(reduced: "Reduced", rows: slice) -> dict[str, pa.Array]:
-    """What the reduction says of each item; null where it is unscored."""
-    value = reduced.value[rows]
-    values = None if reduced.values is None else reduced.values[rows]
+def _outcome(pair: PairIdentity, reduced: "Reduced", rows: slice) -> dict[str, pa.Array]:
+    """What the reduction says of each item; null where the item is unscored."""
+    value, valid = reduced.value[rows], reduced.valid[rows]
+    # Where items add up, NaN only says that one item has no number of its own (BLEU's statistics, say).
+    absent = ~valid | np.isnan(value) if pair.metric.kind == "sums" else ~valid
     return {
-        "value": pa.array(value, mask=~np.isfinite(value) & np.isnan(value)),
+        "value": pa.array(value, mask=absent),
         "statistics": _lists(reduced, rows),
-        "value_json": pa.nulls(len(value), pa.string()) if values is None else _texts(values),
+        "value_json": _texts(reduced, rows),
         "n_samples": pa.array(reduced.n_samples[rows], pa.int64()),
         "n_scored": pa.array(reduced.n_scored[rows], pa.int64()),
     }
 
 
 def _lists(reduced: "Reduced", rows: slice) -> pa.Array:
-    """Statistics (n, k) as lists; null for items without any (a row of NaN)."""
+    """Statistics (n, k) as lists; null for unscored items."""
     if reduced.statistics is None:
         return pa.nulls(rows.stop - rows.start, FLOATS)
-    matrix = np.ascontiguousarray(reduced.statistics[rows], dtype=np.float64)
-    present = ~np.isnan(matrix).any(axis=1)
-    sizes = np.where(present, matrix.shape[1], 0)
-    offsets = np.concatenate([[0], np.cumsum(sizes)])
-    return pa.ListArray.from_arrays(
-        pa.array(offsets, pa.int32()),
-        pa.array(matrix[present].ravel()),
-        mask=pa.array(~present),
-    )
+    matrix, present = reduced.statistics[rows], reduced.valid[rows]
+    offsets = np.concatenate([[0], np.cumsum(np.where(present, matrix.shape[1], 0))])
+    flat = pa.array(np.asarray(matrix[present], dtype=np.float64).ravel())
+    return pa.ListArray.from_arrays(pa.array(offsets, pa.int32()), flat, mask=pa.array(~present))
 
 
-def _texts(values: Sequence[object]) -> pa.Array:
-    texts = [None if value is None else orjson.dumps(value, option=orjson.OPT_SERIALIZE_NUMPY).decode() for value in values]
-    return pa.array(texts, pa.string())
+def _texts(reduced: "Reduced", rows: slice) -> pa.Array:
+    """Values that are not one number as JSON; null for unscored items."""
+    if reduced.values is None:
+        return pa.nulls(rows.stop - rows.start, pa.string())
+    pairs = zip(reduced.values[rows], reduced.valid[rows].tolist(), strict=True)
+    return pa.array([canonical_json(value).decode() if valid else None for value, valid in pairs],
+    pa.string())
 
 
 def _constant(text: str, rows: int) -> pa.Array:
-    return pa.DictionaryArray.from_arrays(pa.array(np.zeros(rows, dtype=np.int32)), pa.array([text], pa.string()))
+    indices = pa.array(np.zeros(rows, dtype=np.int32))
+    return pa.DictionaryArray.from_arrays(indices, pa.array([text], pa.string()))

@@ -41,7 +41,8 @@ def load(parts: Sequence[Part], layout: Layout) -> Loaded:
     labels = Vocabulary()
     vocabularies = {facet: Vocabulary() for facet in layout.facets}
     of_items = [facet for facet in layout.facets if locate(facet)[0] in ("request", "document")]
-    items = ItemTable(of_items, vocabularies)
+    carried = ["item_id", "item_digest", "cluster", *(["references_json"] if layout.references else [])]
+    items = ItemTable(of_items, vocabularies, carried)
     tables = [empty_table([facet for facet in layout.facets if facet not in of_items])]
     for number, part in enumerate(parts):
         table = read_statistics(part, number, layout, labels, vocabularies)

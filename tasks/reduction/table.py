@@ -75,6 +75,12 @@ def empty_table(facets: Sequence[str]) -> Table:
     """No samples."""
     none = np.empty(0, dtype=np.int64)
     return Table(
-        doc_id=none, part=none, sample_index=none, label=none, scored=none.astype(bool),
-        score=none.astype(float), code=none, facets=dict.fromkeys(facets, none),
-    )  # fmt: skip
+        doc_id=none,
+        part=none,
+        sample_index=none,
+        label=none,
+        scored=none.astype(bool),
+        score=none.astype(float),
+        code=none,
+        facets=dict.fromkeys(facets, none),
+    )
