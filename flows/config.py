@@ -1,0 +1,133 @@
+"""The config of an evaluation: one flat set of keys, composed of what each layer says about its own.
+
+It is what a YAML file holds (``flows.loading``), what the flow takes as its parameter, and what the Prefect UI shows
+as a form; so it survives a round trip through JSON, ``base_dir`` included.
+"""
+
+from collections.abc import Iterable
+from typing import Annotated, Any, Final
+
+from pydantic import BeforeValidator, Field, field_serializer, model_validator
+
+from metrics.config import MetricConfig, StatisticsConfig
+from scorers.config import FilterConfig, ScorerConfig, ScoringConfig
+from tasks.benchmarks.config import BenchmarkFields
+from tasks.evaluation.config import (
+    EvaluationMethodConfig,
+    EvaluationMetricConfig,
+    duplicate_names,
+    lacking_samples,
+)
+from tasks.models.config import ErrorBudget, Limits, ModelConfig, Price, SampleParams
+
+MUTUAL_INFORMATION_METRICS: Final = frozenset({"acc_mutual_info"})
+
+
+def _one_or_many(value: Any) -> Any:
+    return [value] if isinstance(value, str) else value
+
+
+def _named(value: Any) -> Any:
+    return {"type": value} if isinstance(value, str) else value
+
+
+Names = Annotated[tuple[str, ...], BeforeValidator(_one_or_many)]
+Scorer = Annotated[ScorerConfig, BeforeValidator(_named)]
+
+
+class EvalConfig(BenchmarkFields):
+    """One benchmark, the models to evaluate on it, and how their answers are scored."""
+
+    models: tuple[ModelConfig, ...] = Field(default=(), description="Models to evaluate")
+    sample_params: SampleParams = Field(default_factory=SampleParams, description="How answers are sampled")
+    filter_list: tuple[FilterConfig, ...] | None = Field(
+        default=None, description="Named chains of filters; without it one named none, whole responses"
+    )
+    metric_list: tuple[MetricConfig, ...] | None = Field(
+        default=None, description="Metrics of the filters that have no list of their own"
+    )
+    process_results: str | None = Field(default=None, description="User function 'file.py:function' that scores an item")
+    scorer: Scorer | None = Field(default=None, description="Chosen by output_type unless given")
+    evaluation_methods: tuple[EvaluationMethodConfig, ...] = Field(
+        default=(), description="Judgements of every response, each under a label"
+    )
+    metrics: tuple[EvaluationMetricConfig, ...] = Field(
+        default=(), description="Metrics over evaluation results, by facets and label"
+    )
+    facets: Names = Field(default=("model_name", "prompt_template"), description="Fields that results are grouped by")
+    statistics: StatisticsConfig = Field(default_factory=StatisticsConfig, description="Error bars")
+    errors: ErrorBudget = Field(default_factory=ErrorBudget, description="How many requests may fail")
+    limits: Limits = Field(default_factory=Limits, description="Where inference stops")
+    prices: dict[str, Price] = Field(default_factory=dict, description="Prices per million tokens, by model")
+    config_file: str | None = Field(default=None, description="Name of the file in base_dir that this was read from")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _asks_for_mutual_information(cls, value: Any) -> Any:
+        if isinstance(value, dict) and "mutual_information" not in value and _names_mutual_information(value):
+            return {**value, "mutual_information": True}
+        return value
+
+    @model_validator(mode="after")
+    def _is_sound(self) -> "EvalConfig":
+        _refuse_twice("model", [model.name for model in self.models], "give each a name of its own")
+        _refuse_twice("filter", [entry.name for entry in self.filter_list or ()], "give each a name of its own")
+        _refuse_twice("evaluation method", duplicate_names(self.evaluation_methods) * 2, "give each a name of its own")
+        _refuse_twice("metric", duplicate_names(self.metrics) * 2, "give each a name of its own")
+        _refuse_twice("facet", self.facets, "name it once")
+        if self.filter_list is not None and not self.filter_list:
+            raise ValueError("filter_list is empty; leave it out for one filter named none")
+        if self.process_results is not None and not any(
+            entry.metric_list or self.metric_list for entry in self.scoring().filters
+        ):
+            raise ValueError("process_results needs metric_list: the names of the metrics that it returns")
+        for sentence in lacking_samples(self.metrics, self.fewest_samples()):
+            raise ValueError(sentence)
+        if self.metrics and not self.evaluation_methods:
+            raise ValueError(
+                "metrics are computed over the results of evaluation_methods, and there are none; "
+                "metrics of the responses themselves go into metric_list"
+            )
+        return self
+
+    @field_serializer("models")
+    def _keep_unset(self, models: tuple[ModelConfig, ...]) -> list[dict[str, Any]]:
+        # A model's sample_params override only what they set: written out in full they would override everything.
+        return [model.model_dump(mode="json", exclude_unset=True) for model in models]
+
+    def scoring(self) -> ScoringConfig:
+        """What the scorer factory needs. With ``evaluation_methods`` there is no default metric."""
+        none = () if self.evaluation_methods else None
+        return ScoringConfig(
+            output_type=self.output_type,
+            filter_list=self.filter_list or (),
+            metric_list=self.metric_list if self.metric_list is not None else none,
+            process_results=self.process_results,
+            scorer=self.scorer,
+        )
+
+    def sampling(self, model: ModelConfig) -> SampleParams:
+        """A model's sampling parameters: its own over the common ones."""
+        return self.sample_params.merged(model.sample_params)
+
+    def fewest_samples(self) -> int:
+        """The smallest number of samples that any model gives an item."""
+        return min((self.sampling(model).num_samples for model in self.models), default=self.sample_params.num_samples)
+
+
+def _refuse_twice(what: str, names: Iterable[str], remedy: str) -> None:
+    seen: set[str] = set()
+    for name in names:
+        if name in seen:
+            raise ValueError(f"{what} '{name}' is there twice; {remedy}")
+        seen.add(name)
+
+
+def _names_mutual_information(value: dict[str, Any]) -> bool:
+    lists = [value.get("metric_list"), *(_of(entry, "metric_list") for entry in value.get("filter_list") or ())]
+    names = (_of(entry, "metric") or entry for entries in lists for entry in entries or ())
+    return any(isinstance(name, str) and name in MUTUAL_INFORMATION_METRICS for name in names)
+
+
+def _of(entry: Any, key: str) -> Any:
+    return entry.get(key) if isinstance(entry, dict) else getattr(entry, key, None)
