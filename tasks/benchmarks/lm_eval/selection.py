@@ -1,0 +1,131 @@
+"""From the names a person asked for to definitions and groups: tags spread out, overrides merged, members resolved."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from metrics.errors import ConfigError
+from tasks.benchmarks.lm_eval.definitions import Definition, Entry, Index, build_index, file_entries
+from tasks.benchmarks.lm_eval.groups import Group, group_of
+from tasks.benchmarks.lm_eval.reading import Reader
+from tasks.benchmarks.lm_eval.schema import GROUP_KEYS
+
+# What belongs to the file a definition was found in, not to the definition.
+STRUCTURE = ("tag", "group", "task_list", "group_alias")
+Overrides = Mapping[str, Any]
+
+
+@dataclass
+class Selection:
+    """Benchmarks to run, by name in the order they were asked for, and the groups they are scored in, parents first."""
+
+    benchmarks: dict[str, Definition] = field(default_factory=dict)
+    groups: dict[str, Group] = field(default_factory=dict)
+    warnings: list[str] = field(default_factory=list)
+
+
+def select(patterns: Iterable[str], folders: Iterable[Path], reader: Reader | None = None) -> Selection:
+    """What ``--tasks`` names (benchmarks, groups, tags, globs of them) in the folders of ``--include-path``."""
+    index = build_index(folders, reader)
+    return select_from(index, patterns)
+
+
+def select_from(index: Index, patterns: Iterable[str]) -> Selection:
+    """The same in an index that exists."""
+    selection = Selection(warnings=list(index.warnings))
+    for entry in index.matching(patterns):
+        _add(selection, index, entry, {})
+    return selection
+
+
+def select_file(path: Path, index: Index) -> Selection:
+    """What one file defines; a group's members are looked up in ``index``."""
+    path = path.expanduser().resolve()
+    config = index.reader.read(path)
+    entries = list(file_entries(path, config))
+    if not entries:
+        raise ConfigError(f"{path}: has neither 'task' nor 'group': it's a base that other files include")
+    selection = Selection()
+    for entry in entries:
+        _add(selection, index, entry, {})
+    return selection
+
+
+def _add(selection: Selection, index: Index, entry: Entry, overrides: Overrides, inside: tuple[str, ...] = ()) -> list[str]:
+    """Adds what an entry stands for; returns the names it is known by in its group."""
+    if entry.kind == "group":
+        return [_add_group(selection, index, entry, overrides, inside)]
+    if entry.kind == "tag":
+        return [
+            name
+            for member in sorted(set(entry.members))
+            for name in _add(selection, index, index.entries[member], overrides, inside)
+        ]
+    config = {key: value for key, value in {**entry.config, **overrides}.items() if key not in STRUCTURE}
+    name = str(config.get("task", entry.name))
+    _add_benchmark(selection, Definition(name, entry.path, {**config, "task": name}))
+    return [name]
+
+
+def _add_benchmark(selection: Selection, definition: Definition) -> None:
+    known = selection.benchmarks.get(definition.name)
+    if known is not None and known.config != definition.config:
+        raise ConfigError(
+            f"{definition.path}: '{definition.name}' is asked for twice with different settings; "
+            "select the groups one at a time"
+        )
+    selection.benchmarks.setdefault(definition.name, definition)
+
+
+def _add_group(
+    selection: Selection, index: Index, entry: Entry, overrides: Overrides, inside: tuple[str, ...]
+) -> str:
+    if entry.name in inside:
+        raise ConfigError(f"{entry.path}: group '{entry.name}' contains itself: {' → '.join((*inside, entry.name))}")
+    inherited = {**{key: value for key, value in entry.config.items() if key not in GROUP_KEYS}, **overrides}
+    # The group stands before its members, so that parents come first.
+    selection.groups[entry.name] = group_of(entry.name, entry.config, (), str(entry.path))
+    names: list[str] = []
+    task = entry.config.get("task")
+    for member in task if isinstance(task, list) else [] if task is None else [task]:
+        names += _add_member(selection, index, (entry, member), inherited, (*inside, entry.name))
+    selection.groups[entry.name] = group_of(entry.name, entry.config, tuple(dict.fromkeys(names)), str(entry.path))
+    return entry.name
+
+
+def _add_member(
+    selection: Selection, index: Index, member: tuple[Entry, Any], inherited: Overrides, inside: tuple[str, ...]
+) -> list[str]:
+    group, value = member
+    own: Overrides = value if isinstance(value, Mapping) else {}
+    name = value if isinstance(value, str) else own.get("group", own.get("task"))
+    if not isinstance(name, str):
+        raise ConfigError(f"{group.path}: a member of group '{group.name}' is a name or a mapping with 'task', got {value!r}")
+    overrides = {**inherited, **{key: entry for key, entry in own.items() if key != "group"}}
+    known = index.entries.get(name)
+    if known is not None:
+        if "group" not in own and known.kind != "tag":
+            overrides = {**overrides, "task": name} if known.kind == "benchmark" else overrides
+        if known.kind != "benchmark":
+            overrides.pop("task", None)
+        return _add(selection, index, known, overrides, inside)
+    return _add_inline(selection, index, Entry(f"{group.name}::{name}", "group", group.path, own), overrides, inside)
+
+
+def _add_inline(
+    selection: Selection, index: Index, entry: Entry, overrides: Overrides, inside: tuple[str, ...]
+) -> list[str]:
+    """A member that the group itself defines, under a name of the group's."""
+    if "group" in entry.config:
+        inherited = {key: value for key, value in overrides.items() if key not in GROUP_KEYS and key not in entry.config}
+        return [_add_group(selection, index, entry, inherited, inside)]
+    if overrides.get("dataset_path") is None and overrides.get("custom_dataset") is None:
+        name = entry.name.partition("::")[2]
+        raise ConfigError(
+            f"{entry.path}: member '{name}' of group '{inside[-1]}' is not known; "
+            "--include-path names the folder that holds it"
+        )
+    config = {key: value for key, value in overrides.items() if key not in STRUCTURE}
+    _add_benchmark(selection, Definition(entry.name, entry.path, {**config, "task": entry.name}))
+    return [entry.name]

@@ -1,0 +1,46 @@
+"""The harness's Jinja2: strict about undefined names, trailing newlines kept, one filter more."""
+
+import re
+from collections.abc import Mapping
+from functools import lru_cache
+from typing import Any
+
+import jinja2
+
+from metrics.errors import ConfigError
+from tasks.datasets.errors import DataError
+
+
+def regex_replace(text: str, pattern: str, replacement: str, count: int = 0) -> str:
+    """``re.sub`` as a filter: ``{{ text | regex_replace('\\\\s+', ' ') }}``."""
+    return re.sub(pattern, replacement, text, count=count)
+
+
+_environment = jinja2.Environment(undefined=jinja2.StrictUndefined, keep_trailing_newline=True, autoescape=False)  # noqa: S701
+_environment.filters["regex_replace"] = regex_replace
+
+
+def render_template(text: str, doc: Mapping[str, Any]) -> str:
+    """The template with the document's fields by name; raises DataError naming what is undefined."""
+    try:
+        return _compiled(text).render(**doc)
+    except jinja2.UndefinedError as error:
+        fields = ", ".join(map(str, doc))
+        raise DataError(f"template {text!r:.120}: {error}; the document has {fields}") from error
+    except jinja2.TemplateError as error:
+        raise ConfigError(f"template {text!r:.120}: {error}") from error
+
+
+def check_template(text: str, where: str) -> None:
+    """Raises ConfigError for a text that is no template; most column names and plain texts are one."""
+    if "{" not in text:
+        return
+    try:
+        _environment.parse(text)
+    except jinja2.TemplateSyntaxError as error:
+        raise ConfigError(f"{where}: not a Jinja2 template: {error.message} (line {error.lineno} of it)") from error
+
+
+@lru_cache(maxsize=4096)
+def _compiled(text: str) -> jinja2.Template:
+    return _environment.from_string(text)
