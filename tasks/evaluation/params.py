@@ -15,7 +15,7 @@ class Params(BaseModel):
 
 
 class ExactMatchParams(Params):
-    """Equal texts after the normalisation asked for; white space at the ends counts without ``strip`` only."""
+    """Equal texts after the normalisation asked for; white space at the ends counts unless ``strip``."""
 
     ignore_case: bool = False
     ignore_punctuation: bool = False

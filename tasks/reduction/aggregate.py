@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from metrics.config import StatisticsConfig
     from metrics.types import Estimate
 
+
 def aggregate_pair(
     pair: PairIdentity,
     item_rows: Iterable[pa.RecordBatch],

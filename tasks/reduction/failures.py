@@ -31,8 +31,10 @@ def failure_of(values: Mapping[str, Any], failed: Sequence[FailedPart]) -> str |
 
 
 def rows_of_failures(
-    pair: PairIdentity, failed: Sequence[FailedPart], facets: Sequence[str], present: Collection[tuple[str,
-    str]]
+    pair: PairIdentity,
+    failed: Sequence[FailedPart],
+    facets: Sequence[str],
+    present: Collection[tuple[str, str]],
 ) -> list[Row]:
     """Rows of RESULTS for failed parts of whose groups nothing is left: one a reduction × group."""
     known = {text for _, text in present}

@@ -111,5 +111,3 @@ def _contains(ordered: Codes, values: Codes) -> NDArray[np.bool_]:
         return np.zeros(len(values), dtype=bool)
     places = np.minimum(np.searchsorted(ordered, values), len(ordered) - 1)
     return np.asarray(ordered[places] == values)
-
-

@@ -42,7 +42,7 @@ def reduce_samples(pair: PairIdentity, loaded: Loaded) -> Iterator[pa.RecordBatc
         return
     entries = _entries(loaded)
     for reduction in pair.metric.reductions:
-        for reduced in reduction.apply(entries.repeats, pair.metric.aggregation):
+        for reduced in reduction.apply(entries.repeats):
             yield from _item_rows(pair, reduced, entries, loaded)
 
 
@@ -140,8 +140,9 @@ def _texts(reduced: "Reduced", rows: slice) -> pa.Array:
     if reduced.values is None:
         return pa.nulls(rows.stop - rows.start, pa.string())
     pairs = zip(reduced.values[rows], reduced.valid[rows].tolist(), strict=True)
-    return pa.array([canonical_json(value).decode() if valid else None for value, valid in pairs],
-    pa.string())
+    return pa.array(
+        [canonical_json(value).decode() if valid else None for value, valid in pairs], pa.string()
+    )
 
 
 def _constant(text: str, rows: int) -> pa.Array:

@@ -1,0 +1,127 @@
+"""What an evaluation method says about one response, read from what the user's function returned."""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from tasks.store.keys import canonical_json
+
+_OUTCOME = ("passed", "score", "custom_fields", "detailed_results", "details")
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """One label of one response.
+
+    ``label`` is None where the method raised, so that nobody knows what it would have been called.
+    ``details`` is the JSON text of an object with ``detailed_results`` and ``custom_fields``. With ``error``
+    the response is unscored under this label.
+    """
+
+    label: str | None
+    passed: bool | None = None
+    score: float | None = None
+    details: str | None = None
+    error: str | None = None
+
+
+def read_verdicts(returned: Any, default_label: str) -> list[Verdict]:
+    """The labels of one return: ``{"label": …, "result": {…}}``, a list of those, or one under ``labels``.
+
+    Raises ValueError saying what is wrong with it.
+
+    >>> read_verdicts({"label": "polite", "result": {"passed": True}}, "method")
+    [Verdict(label='polite', passed=True, score=1.0, details=None, error=None)]
+    """
+    entries = _entries(returned)
+    verdicts = [_verdict(entry, default_label) for entry in entries]
+    labels = [verdict.label for verdict in verdicts]
+    twice = next((label for label in labels if labels.count(label) > 1), None)
+    if twice is not None:
+        raise ValueError(f"returned the label {twice!r} twice for one response")
+    return verdicts
+
+
+def _entries(returned: Any) -> Sequence[Any]:
+    held = returned["labels"] if isinstance(returned, Mapping) and "labels" in returned else returned
+    entries = [held] if isinstance(held, Mapping) else held
+    if not isinstance(entries, (list, tuple)) or not entries:
+        raise ValueError(
+            'expected {"label": …, "result": {"passed": …, "score": …}} or a list of those under "labels", '
+            f"not {_shown(returned)}"
+        )
+    return entries
+
+
+def _verdict(entry: Any, default_label: str) -> Verdict:
+    if not isinstance(entry, Mapping):
+        raise ValueError(f'expected {{"label": …, "result": {{…}}}}, not {_shown(entry)}')
+    label = entry.get("label", default_label)
+    if not isinstance(label, str) or not label:
+        raise ValueError(f"a label must be a text that is not empty, not {_shown(label)}")
+    result = entry["result"] if "result" in entry else {k: v for k, v in entry.items() if k in _OUTCOME}
+    if not isinstance(result, Mapping):
+        raise ValueError(f"the result of label {label!r} must be a mapping, not {_shown(result)}")
+    passed, score = _passed(result.get("passed"), label), _score(result.get("score"), label)
+    details = _details(entry, result, label)
+    if passed is None and score is None and details is None:
+        raise ValueError(f"label {label!r} says nothing: its result needs passed, score or custom_fields")
+    if score is None and passed is not None:
+        score = float(passed)
+    return Verdict(label=label, passed=passed, score=score, details=details)
+
+
+def _passed(value: Any, label: str) -> bool | None:
+    plain = _plain(value)
+    if plain is None or isinstance(plain, bool):
+        return plain
+    if plain in (0, 1):
+        return bool(plain)
+    raise ValueError(f"passed of label {label!r} must be true or false, not {_shown(value)}")
+
+
+def _score(value: Any, label: str) -> float | None:
+    plain = _plain(value)
+    if plain is None:
+        return None
+    if not isinstance(plain, (int, float)):
+        raise ValueError(f"the score of label {label!r} must be a number, not {_shown(value)}")
+    if not math.isfinite(plain):
+        raise ValueError(f"the score of label {label!r} is {plain}, which is no number to average")
+    return float(plain)
+
+
+def _details(entry: Mapping[str, Any], result: Mapping[str, Any], label: str) -> str | None:
+    """Names, descriptions, details and custom fields as one JSON object; None where there are none."""
+    named = {key: entry[key] for key in ("name", "description") if entry.get(key) is not None}
+    rest = {key: value for key, value in result.items() if key not in _OUTCOME}
+    detailed = named | rest
+    for key in ("details", "detailed_results"):
+        value = result.get(key)
+        detailed |= dict(value) if isinstance(value, Mapping) else {} if value is None else {key: value}
+    custom = result.get("custom_fields") or {}
+    if not isinstance(custom, Mapping):
+        raise ValueError(f"custom_fields of label {label!r} must be a mapping, not {_shown(custom)}")
+    parts = {"detailed_results": detailed, "custom_fields": dict(custom)}
+    return details_json({key: value for key, value in parts.items() if value})
+
+
+def details_json(parts: Mapping[str, Any]) -> str | None:
+    """A verdict's details as JSON, None where there are none; raises ValueError for what JSON can't hold."""
+    if not parts:
+        return None
+    try:
+        return canonical_json(parts).decode()
+    except TypeError as error:
+        raise ValueError(f"the details of a label must be JSON values: {error}") from error
+
+
+def _plain(value: Any) -> Any:
+    """numpy's and torch's scalars as Python's."""
+    return value.item() if hasattr(value, "item") else value
+
+
+def _shown(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 80 else text[:77] + "…"
