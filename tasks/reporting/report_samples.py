@@ -64,6 +64,12 @@ class SampleRecords:
             ],
         }
 
+    @staticmethod
+    def size(record: Mapping[str, Any], question: Mapping[str, Any] | None) -> int:
+        """About how many characters the records hold, for filling blocks."""
+        texts = sum(len(r.get("text", "")) + len(r.get("reasoning", "")) for r in record["responses"])
+        return texts + 300 + (len(question["prompt"]) if question else 0)
+
     def _response(self, response: ResponseView) -> dict[str, Any]:
         record = {
             "text": self._text(response.text),

@@ -1,0 +1,235 @@
+// The list of samples: search, filters, order, and one sample beside it. Only the rows in sight are in the document.
+
+const ROW_HEIGHT = 58;
+
+class Browser {
+  constructor(store, texts, view) {
+    Object.assign(this, { store, texts, view, chosen: -1, shown: [], query: new URLSearchParams() });
+    this.list = byId('list');
+    this.rows = byId('rows');
+    this.detail = byId('detail');
+    this.controls = byId('controls');
+  }
+
+  start() {
+    byId('browser').hidden = false;
+    this.fillControls();
+    this.controls.addEventListener('input', () => this.readControls());
+    this.controls.addEventListener('submit', (event) => event.preventDefault());
+    this.controls.addEventListener('reset', () => this.apply(new URLSearchParams()));
+    this.list.addEventListener('scroll', () => this.draw(), { passive: true });
+    this.list.addEventListener('click', (event) => {
+      const row = event.target.closest('[data-at]');
+      if (row) this.choose(Number(row.dataset.at), true);
+    });
+    document.addEventListener('keydown', (event) => this.key(event));
+    window.addEventListener('resize', () => this.draw());
+    window.addEventListener('hashchange', () => this.fromAddress(true));
+    this.fromAddress(false);
+  }
+
+  fillControls() {
+    const { index } = this.store;
+    const pairs = Object.keys(index.mean);
+    options(byId('pair'), [['', 'any pair'], ...pairs.map((pair) => [pair, pair])]);
+    byId('pair-control').hidden = pairs.length < 2;
+    options(byId('outcome'), this.view.outcomes(index));
+    const labels = Object.keys(index.passed);
+    options(byId('label'), [['', 'any'], ...labels.flatMap((label) => [[`${label}:1`, `${label}: passed`], [`${label}:0`, `${label}: did not pass`], [`${label}:?`, `${label}: unscored`]])]);
+    byId('label-control').hidden = !labels.length;
+    options(byId('order'), this.view.orders(index));
+    const facets = Object.entries(index.facets).filter(([, { values }]) => values.length > 1);
+    byId('facet-controls').replaceChildren(...facets.map(([name, { values }]) => {
+      const select = element('select', { 'data-facet': name });
+      options(select, [['', `any`], ...values.map((value) => [value, value])]);
+      return element('label', {}, element('span', { text: name }), select);
+    }));
+  }
+
+  // The controls, the address and the list say the same thing: the query goes from one to the others.
+  readControls() {
+    const query = new URLSearchParams();
+    const put = (name, value) => { if (value) query.set(name, value); };
+    put('q', byId('search').value.trim());
+    for (const name of ['pair', 'outcome', 'label', 'order']) put(name, byId(name).value);
+    for (const select of this.controls.querySelectorAll('[data-facet]')) put(`f.${select.dataset.facet}`, select.value);
+    this.apply(query, { controls: false });
+  }
+
+  fromAddress(scroll) {
+    const { section, query } = addressQuery();
+    if (section !== 'samples' || query === null) {
+      if (!scroll) this.apply(new URLSearchParams(), { address: false });
+      return;
+    }
+    this.apply(query, { address: false });
+    if (scroll || query.size) byId('samples').scrollIntoView();
+  }
+
+  apply(query, { controls = true, address = true } = {}) {
+    this.query = query;
+    if (controls) this.writeControls();
+    const before = this.shown[this.chosen];
+    this.shown = this.find();
+    if (address) setAddress(query);
+    this.list.scrollTop = 0;
+    const kept = before === undefined ? -1 : this.shown.indexOf(before);
+    this.announce();
+    if (query.has('item') && this.shown.length) this.choose(0, false);
+    else {
+      this.chosen = kept;
+      if (kept < 0 && this.shown.length && matchMedia('(min-width: 800px)').matches) this.choose(0, false);
+      else this.draw();
+    }
+    if (!this.shown.length) this.detail.replaceChildren(element('p', { class: 'dim empty', text: 'No sample matches.' }));
+  }
+
+  writeControls() {
+    byId('search').value = this.query.get('q') ?? '';
+    for (const name of ['pair', 'outcome', 'label', 'order']) {
+      const select = byId(name);
+      select.value = this.query.get(name) ?? select.options[0]?.value ?? '';
+    }
+    for (const select of this.controls.querySelectorAll('[data-facet]')) select.value = this.query.get(`f.${select.dataset.facet}`) ?? '';
+  }
+
+  find() {
+    const { index, length } = this.store;
+    const hits = this.query.get('q') ? this.texts.search(this.query.get('q')) : null;
+    const tests = this.tests(index);
+    const found = [];
+    for (let row = 0; row < length; row++) {
+      if ((!hits || hits[row]) && tests.every((test) => test(row))) found.push(row);
+    }
+    return this.view.ordered(index, found, this.query);
+  }
+
+  tests(index) {
+    const tests = [];
+    for (const [name, value] of this.query) {
+      if (name === 'item') tests.push((row) => index.item[row] === value);
+      if (!name.startsWith('f.')) continue;
+      const facet = index.facets[name.slice(2)];
+      if (!facet) continue;
+      const code = facet.values.indexOf(value);
+      tests.push((row) => facet.codes[row] === code);
+    }
+    const label = this.query.get('label');
+    if (label) {
+      const column = index.passed[label.slice(0, label.lastIndexOf(':'))] ?? [];
+      const wanted = label.slice(label.lastIndexOf(':') + 1);
+      tests.push((row) => column[row] !== undefined && (wanted === '?' ? column[row] === null : column[row] === Number(wanted)));
+    }
+    const outcome = this.view.test(index, this.query);
+    if (outcome) tests.push(outcome);
+    return tests;
+  }
+
+  announce() {
+    const total = this.store.length;
+    const item = this.query.get('item');
+    const only = item === null ? '' : ` (item ${item} only)`;
+    byId('status').textContent = this.shown.length === total
+      ? `${plural(total, this.view.noun)}`
+      : `${count(this.shown.length)} of ${plural(total, this.view.noun)}${only}`;
+  }
+
+  draw() {
+    this.rows.style.height = `${this.shown.length * ROW_HEIGHT}px`;
+    const first = Math.max(0, Math.floor(this.list.scrollTop / ROW_HEIGHT) - 4);
+    const last = Math.min(this.shown.length, first + Math.ceil(this.list.clientHeight / ROW_HEIGHT) + 8);
+    const drawn = [];
+    for (let at = first; at < last; at++) drawn.push(this.row(at));
+    this.rows.replaceChildren(...drawn);
+    this.list.setAttribute('aria-activedescendant', this.chosen >= first && this.chosen < last ? `row-${this.chosen}` : '');
+  }
+
+  row(at) {
+    const row = this.view.row(this.store.index, this.shown[at], this.query);
+    const made = element('div', {
+      class: `row${at === this.chosen ? ' chosen' : ''}`, id: `row-${at}`, role: 'option', 'data-at': at,
+      'aria-selected': String(at === this.chosen), 'aria-setsize': this.shown.length, 'aria-posinset': at + 1,
+    }, ...row);
+    made.style.transform = `translateY(${at * ROW_HEIGHT}px)`;
+    return made;
+  }
+
+  async choose(at, read) {
+    if (at < 0 || at >= this.shown.length) return;
+    this.chosen = at;
+    const top = at * ROW_HEIGHT;
+    if (top < this.list.scrollTop) this.list.scrollTop = top;
+    else if (top + ROW_HEIGHT > this.list.scrollTop + this.list.clientHeight) this.list.scrollTop = top + ROW_HEIGHT - this.list.clientHeight;
+    this.draw();
+    const row = this.shown[at];
+    const content = await this.view.detail(row, this);
+    if (this.shown[this.chosen] !== row) return; // another one was chosen meanwhile
+    this.detail.replaceChildren(...content);
+    this.detail.scrollTop = 0;
+    for (const prompt of this.detail.querySelectorAll('.prompt')) prompt.scrollTop = prompt.scrollHeight;
+    byId('browser').classList.toggle('reading', read);
+    if (read && matchMedia('(max-width: 799px)').matches) {
+      byId('browser').scrollIntoView();
+      this.detail.focus({ preventScroll: true });
+    }
+  }
+
+  back() {
+    byId('browser').classList.remove('reading');
+    this.list.focus();
+  }
+
+  key(event) {
+    if (event.ctrlKey || event.metaKey || event.altKey) return;
+    const inBrowser = byId('browser').contains(event.target);
+    if (event.target.matches('input, select, textarea')) {
+      if (event.key === 'Escape' && inBrowser) this.list.focus();
+      return;
+    }
+    if (event.key === '/') {
+      event.preventDefault();
+      byId('search').focus();
+      byId('search').select();
+      return;
+    }
+    const onList = event.target === this.list;
+    const step = { j: 1, k: -1, ...(onList ? { ArrowDown: 1, ArrowUp: -1, PageDown: 8, PageUp: -8, Home: -Infinity, End: Infinity } : {}) }[event.key];
+    if (step !== undefined && this.shown.length) {
+      event.preventDefault();
+      this.choose(Math.min(this.shown.length - 1, Math.max(0, this.chosen + step)), false);
+    } else if (event.key === 'Enter' && onList && this.chosen >= 0) {
+      byId('browser').classList.add('reading');
+      this.detail.focus();
+    } else if (event.key === 'Escape' && inBrowser) this.back();
+  }
+}
+
+// Opens the samples: the list as soon as its columns are there, the texts after it.
+async function openBrowser(stores, makeView) {
+  const status = byId('status');
+  if (typeof DecompressionStream === 'undefined') {
+    byId('browser').hidden = false;
+    status.textContent = 'This browser is too old to unpack the samples (it lacks DecompressionStream); any from 2023 on will do.';
+    return;
+  }
+  await Promise.all(stores.map((store) => store.open()));
+  const { combined, texts, view } = makeView(stores);
+  const browser = new Browser(combined, texts, view);
+  const total = stores.reduce((sum, store) => sum + store.nodes.length, 0);
+  let drawn = performance.now();
+  stores.forEach((store) => {
+    const before = store.onblock;
+    store.onblock = (b, block) => {
+      before(b, block);
+      const ready = stores.reduce((sum, each) => sum + each.ready, 0);
+      byId('loading').textContent = ready < total ? `search has seen ${Math.floor((100 * ready) / total)} %` : '';
+      if (browser.query.get('q') && (ready === total || performance.now() - drawn > 500)) {
+        drawn = performance.now();
+        browser.apply(browser.query, { controls: false, address: false });
+      }
+    };
+  });
+  browser.start();
+  for (const store of stores) await store.unpackAll();
+  document.documentElement.dataset.ready = 'true';
+}

@@ -1,0 +1,48 @@
+// Elements are made here and nowhere else: texts go in through textContent, so that nothing a model wrote is markup.
+
+const byId = (id) => document.getElementById(id);
+
+function element(tag, properties = {}, ...children) {
+  const made = document.createElement(tag);
+  for (const [name, value] of Object.entries(properties)) {
+    if (value === undefined || value === null || value === false) continue;
+    if (name === 'class') made.className = value;
+    else if (name === 'text') made.textContent = value;
+    else if (name.startsWith('on')) made.addEventListener(name.slice(2), value);
+    else made.setAttribute(name, value === true ? '' : value);
+  }
+  for (const child of children.flat()) if (child !== null && child !== undefined && child !== false) made.append(child);
+  return made;
+}
+
+function options(select, entries, chosen) {
+  select.replaceChildren(...entries.map(([value, text]) => element('option', { value, text, selected: value === chosen })));
+}
+
+const grouped = new Intl.NumberFormat('en-US');
+const count = (n) => grouped.format(n);
+const plural = (n, noun) => `${count(n)} ${noun}${n === 1 ? '' : 's'}`;
+
+function score(value) {
+  if (value === null || value === undefined) return 'unscored';
+  if (typeof value !== 'number') return String(value);
+  if (Number.isInteger(value)) return String(value);
+  return value.toFixed(Math.abs(value) < 10 ? 4 : 2).replace(/0+$/, '').replace(/\.$/, '');
+}
+
+const asText = (value) => (typeof value === 'string' ? value : JSON.stringify(value, null, 1));
+
+// Addresses within the page: "#samples?pair=…&outcome=…", so that a finding or a colleague's link opens what it means.
+function addressQuery() {
+  const [section, query] = location.hash.slice(1).split('?');
+  return { section, query: query === undefined ? null : new URLSearchParams(query) };
+}
+
+function setAddress(query) {
+  const text = query.toString();
+  try {
+    history.replaceState(null, '', text ? `#samples?${text}` : '#samples');
+  } catch {
+    // some browsers refuse this for pages from disk; the address is a convenience
+  }
+}

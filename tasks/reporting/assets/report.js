@@ -1,0 +1,164 @@
+// The report of one run: what the list of samples shows, and the table of facets.
+
+const badge = (kind, text) => element('span', { class: `chip ${kind}`, text });
+
+class RunBrowserView {
+  constructor(store) {
+    this.store = store;
+    this.noun = 'sample';
+    if (Math.max(0, ...store.index.n) > 1) this.noun = 'item'; // an entry holds all repeats of its item
+  }
+
+  outcomes(index) {
+    const some = (column) => column.some((value) => value > 0);
+    const binary = this.pairs(index).every((pair) => index.mean[pair].every((value) => value === null || (value >= 0 && value <= 1)));
+    return [
+      ['', 'any'],
+      ...(this.pairs(index).length ? [['right', binary ? 'right (score 1)' : 'score 1 or more'], ['wrong', 'wrong (score 0)'], ['part', 'in between']] : []),
+      ...(Object.values(index.unscored).some(some) || some(index.failed) ? [['unscored', 'unscored']] : []),
+      ...(some(index.failed) ? [['failed', 'request failed']] : []),
+      ...Object.entries(index.nothing).filter(([, column]) => some(column)).map(([name]) => [`nothing:${name}`, `${name} found nothing`]),
+      ...(some(index.disagree) ? [['disagree', 'repeats disagree']] : []),
+      ...(some(index.cut) ? [['cut', 'cut off at the token limit']] : []),
+    ];
+  }
+
+  orders(index) {
+    return [['', 'as in the dataset'], ...(this.pairs(index).length ? [['low', 'lowest score first'], ['high', 'highest score first']] : []), ['long', 'longest response first']];
+  }
+
+  pairs(index) {
+    return Object.keys(index.mean);
+  }
+
+  chosenPairs(index, query) {
+    const pair = query.get('pair');
+    return pair && index.mean[pair] ? [pair] : this.pairs(index);
+  }
+
+  test(index, query) {
+    const outcome = query.get('outcome') ?? '';
+    const pairs = this.chosenPairs(index, query);
+    const means = (test) => (row) => pairs.some((pair) => index.mean[pair][row] !== null && test(index.mean[pair][row]));
+    if (outcome === 'right') return means((mean) => mean >= 1);
+    if (outcome === 'wrong') return means((mean) => mean === 0);
+    if (outcome === 'part') return means((mean) => mean > 0 && mean < 1);
+    if (outcome === 'unscored') return (row) => index.failed[row] > 0 || pairs.some((pair) => index.unscored[pair][row] > 0);
+    if (outcome.startsWith('nothing:')) return (row) => (index.nothing[outcome.slice(8)] ?? [])[row] > 0;
+    if (index[outcome]) return (row) => index[outcome][row] > 0;
+    if (query.get('pair')) return (row) => pairs.some((pair) => index.mean[pair][row] !== null || index.unscored[pair][row] !== null);
+    return null;
+  }
+
+  ordered(index, rows, query) {
+    const order = query.get('order') ?? '';
+    const pair = this.chosenPairs(index, query)[0];
+    const missing = order === 'low' ? Infinity : -Infinity;
+    const value = (row) => index.mean[pair]?.[row] ?? missing;
+    if (order === 'low') return rows.sort((a, b) => value(a) - value(b) || a - b);
+    if (order === 'high') return rows.sort((a, b) => value(b) - value(a) || a - b);
+    if (order === 'long') return rows.sort((a, b) => index.length[b] - index.length[a] || a - b);
+    return rows;
+  }
+
+  row(index, row, query) {
+    const badges = this.chosenPairs(index, query).filter((pair) => index.mean[pair][row] !== null || index.unscored[pair][row]).slice(0, 4).map((pair) => {
+      const mean = index.mean[pair][row];
+      const kind = mean === null ? 'unscored' : mean >= 1 ? 'full' : mean === 0 ? 'none' : 'part';
+      const sign = { unscored: '?', full: '✓', none: '✗', part: '' }[kind];
+      return badge(kind, sign && (mean === null || mean === 0 || mean === 1) ? sign : score(mean));
+    });
+    if (index.failed[row]) badges.unshift(badge('unscored', 'failed'));
+    const names = Object.values(index.facets).slice(0, 2).filter(({ values }) => values.length > 1).map(({ values, codes }) => values[codes[row]]);
+    return [
+      element('div', { class: 'row-head' }, element('b', { text: index.item[row] }), element('span', { class: 'dim', text: names.join(' · ') }), element('span', { class: 'badges' }, ...badges)),
+      element('div', { class: 'row-text', dir: 'auto', text: index.snippet[row] || '(no text)' }),
+    ];
+  }
+
+  async detail(row, browser) {
+    const { index } = this.store;
+    const [question, sample] = await Promise.all([this.store.question(row), this.store.sample(row)]);
+    const facets = Object.entries(index.facets).map(([name, { values, codes }]) => (codes[row] < 0 ? null : `${name}: ${values[codes[row]]}`)).filter(Boolean);
+    return [
+      element('header', {},
+        element('button', { type: 'button', class: 'quiet back', text: '← List', onclick: () => browser.back() }),
+        element('h3', { text: `Item ${index.item[row]}` }),
+        element('p', { class: 'dim', text: facets.join(' · ') }),
+        this.siblings(row)),
+      ...sampleView(question, sample),
+    ];
+  }
+
+  // The same item of the other models and prompts, one press away.
+  siblings(row) {
+    const { index } = this.store;
+    const pair = this.pairs(index)[0];
+    const same = [];
+    for (let other = 0; other < index.item.length; other++) if (index.item[other] === index.item[row]) same.push(other);
+    if (same.length < 2) return null;
+    const several = Object.entries(index.facets).filter(([, { values }]) => values.length > 1);
+    return element('nav', { class: 'siblings', 'aria-label': 'The same item elsewhere' }, ...same.slice(0, 40).map((other) => {
+      const query = new URLSearchParams({ item: index.item[row] });
+      for (const [name, { values, codes }] of several) if (codes[other] >= 0) query.set(`f.${name}`, values[codes[other]]);
+      const mean = pair === undefined ? null : index.mean[pair][other];
+      const name = several.map(([, { values, codes }]) => values[codes[other]]).filter(Boolean).join(' · ');
+      return element('a', { href: `#samples?${query}`, 'aria-current': other === row ? 'true' : null, text: `${name || index.item[other]} ${mean === null ? '?' : mean === 1 ? '✓' : mean === 0 ? '✗' : score(mean)}` });
+    }));
+  }
+}
+
+// Two facets against each other for one score. Facets that are not shown have to have one value only.
+function facetTable() {
+  const rows = JSON.parse(byId('results-data').textContent);
+  const values = new Map();
+  for (const row of rows) for (const [name, value] of Object.entries(row.facets)) {
+    if (!values.has(name)) values.set(name, new Set());
+    values.get(name).add(value);
+  }
+  const names = [...values.keys()].filter((name) => values.get(name).size > 1);
+  const scores = [...new Set(rows.map((row) => row.name))];
+  if (!names.length || scores.length * values.get(names[0]).size < 4) return;
+  byId('facets').hidden = false;
+  byId('facets-link').hidden = false;
+  options(byId('facet-score'), [['', 'all scores'], ...scores.map((name) => [name, name])], names.length > 1 ? scores[0] : '');
+  options(byId('facet-rows'), names.map((name) => [name, name]), names.at(-1));
+  options(byId('facet-columns'), [...names.map((name) => [name, name]), ['', 'scores']], names.length > 1 ? names[0] : '');
+  byId('facet-form').addEventListener('input', () => drawPivot(rows, values));
+  byId('facet-form').addEventListener('submit', (event) => event.preventDefault());
+  drawPivot(rows, values);
+}
+
+function drawPivot(rows, values) {
+  const [chosen, by, across] = ['facet-score', 'facet-rows', 'facet-columns'].map((id) => byId(id).value);
+  const column = (row) => (across ? row.facets[across] ?? 'all' : row.name);
+  const line = (row) => row.facets[by] ?? 'all';
+  const used = rows.filter((row) => !chosen || row.name === chosen);
+  const cells = new Map();
+  for (const row of used) {
+    const key = JSON.stringify([line(row), column(row)]);
+    cells.set(key, [...(cells.get(key) ?? []), row]);
+  }
+  const columns = [...new Set(used.map(column))];
+  const lines = [...new Set(used.map(line))];
+  const cell = (name, head) => {
+    const found = cells.get(JSON.stringify([name, head])) ?? [];
+    if (found.length !== 1) return element('td', { class: 'num dim', text: found.length ? `${found.length} groups` : '–' });
+    const alike = used.filter((row) => row.name === found[0].name && row.value !== null).map((row) => row.value);
+    const [low, high] = [Math.min(...alike), Math.max(...alike)];
+    const share = high > low ? (found[0].value - low) / (high - low) : 0;
+    const made = element('td', { class: 'num heat', title: plural(found[0].items, 'item'), text: found[0].text });
+    made.style.setProperty('--heat', `${Math.round(32 * (found[0].higher === false ? 1 - share : share))}%`);
+    return made;
+  };
+  byId('pivot').replaceChildren(
+    element('thead', {}, element('tr', {}, element('th', { scope: 'col', text: by }), ...columns.map((text) => element('th', { scope: 'col', class: 'num', text })))),
+    element('tbody', {}, ...lines.map((name) => element('tr', {}, element('th', { scope: 'row', text: name }), ...columns.map((head) => cell(name, head))))));
+}
+
+facetTable();
+openBrowser([new Store('run')], ([store]) => {
+  const texts = new TextIndex(store);
+  store.onblock = (b, block) => texts.add(b, block);
+  return { combined: store, texts, view: new RunBrowserView(store) };
+});

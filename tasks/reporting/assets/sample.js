@@ -1,0 +1,145 @@
+// One sample, read in full: prompt, references, each repeat's response with what the filters took from it, scores,
+// and what judges said.
+
+function textBlock(text, properties = {}) {
+  return element('pre', { dir: 'auto', ...properties, text });
+}
+
+function messages(question) {
+  if (!question.chat) return null;
+  try {
+    const parsed = JSON.parse(question.prompt);
+    return Array.isArray(parsed) ? parsed : null;
+  } catch {
+    return null; // shortened, or not what it says it is: shown as text
+  }
+}
+
+function promptView(question) {
+  const turns = messages(question);
+  const body = turns
+    ? turns.map((turn) => element('div', { class: 'turn' },
+      element('span', { class: 'role', text: turn.role ?? '?' }), textBlock(asText(turn.content ?? ''))))
+    : [textBlock(question.prompt)];
+  return element('div', { class: 'prompt', tabindex: '0', role: 'region', 'aria-label': 'Prompt' }, ...body);
+}
+
+// The response with each filter's find marked. Finds may overlap: the text is cut at every end of every one.
+function markedText(text, finds) {
+  const ends = [...new Set([0, text.length, ...finds.flatMap(({ span }) => span)])].sort((a, b) => a - b);
+  const pieces = [];
+  for (let i = 0; i + 1 < ends.length; i++) {
+    const piece = text.slice(ends[i], ends[i + 1]);
+    const by = finds.filter(({ span }) => span[0] <= ends[i] && span[1] >= ends[i + 1]);
+    if (!by.length) pieces.push(document.createTextNode(piece));
+    else {
+      const names = by.map(({ name }) => name).join(', ');
+      pieces.push(element('mark', { class: `f${by[0].order % 6}`, title: `taken by ${names}`, text: piece }));
+    }
+  }
+  return element('pre', { dir: 'auto', class: 'response' }, ...pieces);
+}
+
+function responseMeta(response) {
+  const parts = [];
+  if (response.finish) parts.push(response.finish === 'length' ? 'cut off at the token limit' : `finished: ${response.finish}`);
+  if (response.completion_tokens !== undefined) parts.push(plural(response.completion_tokens, 'token'));
+  if (response.seconds !== undefined) parts.push(`${response.seconds.toFixed(2)} s`);
+  return parts.join(' · ');
+}
+
+function choiceTable(question, response) {
+  const best = response.lls.indexOf(Math.max(...response.lls));
+  const rows = response.lls.map((ll, i) => element('tr', { class: i === best ? 'best' : null },
+    element('td', { text: question.gold.includes(i) ? '✓ right' : '' }),
+    element('td', {}, textBlock(question.choices[i] ?? `continuation ${i + 1}`)),
+    element('td', { class: 'num', text: score(ll) }),
+    element('td', { text: i === best ? 'chosen' : '' })));
+  return element('table', { class: 'choices' },
+    element('thead', {}, element('tr', {}, ...['', 'Choice', 'Log-likelihood', ''].map((text) => element('th', { scope: 'col', text })))),
+    element('tbody', {}, ...rows));
+}
+
+function outcomeSign(value, lowerIsBetter = false) {
+  if (value === null || value === undefined) return '?';
+  if (value === 1) return lowerIsBetter ? '' : '✓';
+  if (value === 0) return lowerIsBetter ? '' : '✗';
+  return '';
+}
+
+function filterRows(sample, repeat, filters) {
+  return filters.map((name, order) => {
+    const predictions = sample.filters[name];
+    if (!predictions || repeat >= predictions.length) return null;
+    const prediction = predictions[repeat];
+    const scores = Object.entries(sample.scores).filter(([pair]) => filterOf(pair) === name);
+    return element('tr', {},
+      element('th', { scope: 'row' }, element('span', { class: `swatch f${order % 6}`, 'aria-hidden': 'true' }), name),
+      element('td', {}, prediction === null
+        ? element('i', { text: 'found nothing' })
+        : element('code', { dir: 'auto', text: asText(prediction).length > 400 ? `${asText(prediction).slice(0, 400)}…` : asText(prediction) })),
+      element('td', {}, ...scores.map(([pair, values]) => scoreChip(sample, pair, values[repeat], repeat))));
+  }).filter(Boolean);
+}
+
+const filterOf = (pair) => pair.slice(pair.indexOf(',') + 1);
+const metricOf = (pair) => pair.slice(0, pair.indexOf(','));
+
+function scoreChip(sample, pair, value, repeat) {
+  const reason = sample.reasons[pair]?.[repeat];
+  const kind = value === null || value === undefined ? 'unscored' : value === 1 ? 'full' : value === 0 ? 'none' : 'part';
+  return element('span', { class: `chip ${kind}`, title: reason ?? null },
+    `${metricOf(pair)} `, element('b', { text: `${score(value)} ${outcomeSign(value)}`.trim() }), reason ? `: ${reason}` : '');
+}
+
+function words(details) {
+  return element('dl', { class: 'words' }, ...Object.entries(details).map(([name, value]) => element('div', {},
+    element('dt', { text: name }), element('dd', {}, textBlock(asText(value))))));
+}
+
+function judgements(sample, repeat) {
+  const labels = sample.labels.filter((label) => label.index === repeat).map((label) => element('div', { class: 'judgement' },
+    element('p', {}, element('span', { class: `chip ${label.passed === true ? 'full' : label.passed === false ? 'none' : 'unscored'}` },
+      `${label.label} `, element('b', { text: label.passed === true ? 'passed ✓' : label.passed === false ? 'did not pass ✗' : label.status === 'ok' ? score(label.score) : 'unscored' }),
+      label.passed !== null && label.score !== null ? ` ${score(label.score)}` : '')),
+    Object.keys(label.details).length ? words(label.details) : null));
+  const details = Object.entries(sample.details)
+    .filter(([, values]) => values[repeat] && Object.keys(values[repeat]).length)
+    .map(([pair, values]) => element('details', { class: 'judgement', open: Object.keys(sample.details).length < 3 },
+      element('summary', { text: `What ${pair} says` }), words(values[repeat])));
+  return [...labels, ...details];
+}
+
+function responseView(question, sample, repeat, filters) {
+  const response = sample.responses[repeat];
+  const many = sample.responses.length > 1;
+  const finds = filters
+    .map((name, order) => ({ name, order, span: sample.spans[name]?.[repeat] }))
+    .filter(({ span }) => span);
+  const rows = filterRows(sample, repeat, filters);
+  let body;
+  if (response.status !== 'ok') body = element('div', { class: 'note error' }, element('b', { text: response.status }), ` ${response.error ?? 'no reason was recorded'}`);
+  else if (response.text === undefined && response.lls) body = choiceTable(question, response);
+  else if (!response.text) body = element('p', { class: 'dim', text: 'The response is empty.' });
+  else body = markedText(response.text, finds);
+  return element('section', { class: `repeat${response.finish === 'length' ? ' cut' : ''}` },
+    element('h4', {}, many ? `Response ${repeat + 1} of ${sample.responses.length} ` : 'Response ', element('span', { class: 'dim', text: responseMeta(response) })),
+    response.reasoning ? element('details', {}, element('summary', { text: `Reasoning (${plural(response.reasoning.length, 'character')})` }), textBlock(response.reasoning)) : null,
+    body,
+    rows.length ? element('table', { class: 'predictions' },
+      element('thead', { class: 'offscreen' }, element('tr', {}, ...['Filter', 'Prediction', 'Scores'].map((text) => element('th', { scope: 'col', text })))),
+      element('tbody', {}, ...rows)) : null,
+    ...judgements(sample, repeat));
+}
+
+function sampleView(question, sample) {
+  const filters = Object.keys(sample.filters);
+  const references = question.references.map((reference) => textBlock(asText(reference), { class: 'reference' }));
+  const orphans = Object.entries(sample.scores).filter(([pair]) => !(filterOf(pair) in sample.filters));
+  return [
+    element('h4', { text: 'Prompt' }), promptView(question),
+    references.length ? element('h4', { text: references.length > 1 ? 'References (any of them is right)' : 'Reference' }) : null, ...references,
+    ...sample.responses.map((_, repeat) => responseView(question, sample, repeat, filters)),
+    orphans.length ? element('p', {}, ...orphans.flatMap(([pair, values]) => values.map((value, repeat) => scoreChip(sample, pair, value, repeat)))) : null,
+  ].filter(Boolean);
+}

@@ -1,0 +1,136 @@
+"""``report.html``: one page that opens from disk and lets people look through a run.
+
+Two passes over the samples. The first counts, diagnoses and decides what is shown; the second writes blocks of
+samples into the page as they come. Nothing but counters, the list's columns and one block is in memory, whatever the
+size of the run::
+
+    samples ─► Scan, Diagnosis, Usage ─► head of the page
+    samples ─► chosen ones ─► blocks ─► index, script
+"""
+
+import os
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, TextIO
+
+from tasks.reporting.diagnostics import Diagnosis, Diagnostic
+from tasks.reporting.report_chunks import BlockWriter, packed_element
+from tasks.reporting.report_highlight import patterns
+from tasks.reporting.report_html import page_parts
+from tasks.reporting.report_page import page_context
+from tasks.reporting.report_rows import result_rows
+from tasks.reporting.report_samples import SampleIndex, SampleRecords
+from tasks.reporting.report_select import Limits, Scan, Selection
+from tasks.reporting.report_usage import Usage
+from tasks.reporting.view import RunView, SampleView
+
+SCRIPTS: Final = ("dom.js", "unpack.js", "search.js", "sample.js", "browser.js", "page.js", "report.js")
+KEPT_BYTES: Final = 1 << 25  # runs up to this size are not read a second time
+
+
+@dataclass(frozen=True)
+class WrittenReport:
+    """Where the page is, how many samples it shows of how many, and what the diagnostics found on the way."""
+
+    path: Path
+    n_samples: int
+    n_shown: int
+    diagnostics: tuple[Diagnostic, ...]
+
+
+def write_report(view: RunView, path: str | Path, limits: Limits | None = None) -> WrittenReport:
+    """Writes the page to ``path`` in a streaming manner; the file appears when it is complete.
+
+    Beyond ``limits.samples`` the page holds all failed samples and a seeded choice of the others and says so.
+    Raises OSError if the file can't be written.
+    """
+    limits = limits or Limits()
+    passes = _Passes(view)
+    rows = result_rows(view.results)
+    scan = Scan(limits, frozenset(row.pair for row in rows if row.higher_is_better is False))
+    diagnosis, usage = Diagnosis(view), Usage()
+    for sample in passes.first():
+        scan.add(sample)
+        diagnosis.add(sample)
+        usage.add(sample)
+    selection, diagnostics = scan.select(), diagnosis.finish()
+    context = page_context(view.manifest, rows, diagnostics, usage, selection.statement)
+    before, after = page_parts("report.html", context, SCRIPTS)
+
+    path = Path(path)
+    with _replacing(path) as file:
+        file.write(before)
+        shown = write_samples(file, "run", passes.second(), selection, view, limits)
+        file.write(after)
+    return WrittenReport(path, scan.samples, shown, diagnostics)
+
+
+def write_samples(
+    file: TextIO,
+    name: str,
+    samples: Iterator[SampleView],
+    selection: Selection,
+    view: RunView,
+    limits: Limits,
+) -> int:
+    """Writes the chosen samples as blocks, then their index, under ``name``; returns how many samples that were."""
+    config = view.manifest.get("config")
+    records = SampleRecords(patterns(config if isinstance(config, dict) else {}), selection.cap)
+    blocks, index, shown = BlockWriter(name, file.write), SampleIndex(), 0
+    for position, sample in enumerate(samples):
+        if position not in selection:
+            continue
+        if blocks.written > limits.file_bytes:  # the estimate was too low: keep every sample, but little of it
+            records.cap = min(records.cap or 500, 500)
+        number, question = records.question(sample)
+        record = records.sample(sample, number)
+        blocks.add(record, question, records.size(record, question))
+        index.add(sample, number)
+        shown += len(sample.responses)
+    blocks.close()
+    file.write(packed_element(f"{name}-index", index.record(blocks.sizes, records.shortened)))
+    return shown
+
+
+class _Passes:
+    """Two passes over the samples; a small run is kept after the first, since reading it again costs more."""
+
+    def __init__(self, view: RunView) -> None:
+        self._view = view
+        self._kept: list[SampleView] | None = []
+
+    def first(self) -> Iterator[SampleView]:
+        size = 0
+        for sample in self._view.samples():
+            if self._kept is not None:
+                size += 1000 + len(sample.prompt) + sum(len(r.text or "") + len(r.reasoning or "") for r in sample.responses)
+                self._kept.append(sample)
+                if size > KEPT_BYTES:
+                    self._kept = None
+            yield sample
+
+    def second(self) -> Iterator[SampleView]:
+        return self._view.samples() if self._kept is None else iter(self._kept)
+
+
+class _replacing:
+    """A text file that takes the place of ``path`` when it was written to the end."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def __enter__(self) -> TextIO:
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+        handle, self._name = tempfile.mkstemp(dir=self._path.parent, prefix=f".{self._path.name}.")
+        self._file = os.fdopen(handle, "w", encoding="utf-8", errors="replace", newline="\n")
+        return self._file
+
+    def __exit__(self, kind: object, *_: object) -> None:
+        self._file.close()
+        if kind is None:
+            os.chmod(self._name, 0o644)
+            os.replace(self._name, self._path)
+        else:
+            os.unlink(self._name)
