@@ -15,7 +15,7 @@ COLUMNS_WITH_DOCUMENTS = (*COLUMNS, "doc_json")
 
 @dataclass(frozen=True)
 class Asked:
-    """One item as a method sees it: its acceptable answers and, where it was read, the JSON text of its row."""
+    """One item as a method sees it: its acceptable answers and, where read, the JSON text of its row."""
 
     doc_id: int
     references: list[Any]
@@ -23,7 +23,7 @@ class Asked:
 
     @property
     def ground_truth(self) -> Any:
-        """What a user's method is given: the answer, the list of them where there are several, None for none."""
+        """What a user's method is given: the answer, a list of several, None where there is none."""
         return self.references[0] if len(self.references) == 1 else (self.references or None)
 
 
@@ -35,7 +35,7 @@ class RequestCursor:
         self._current: Asked | None = None
 
     def find(self, doc_id: int) -> Asked:
-        """The request of ``doc_id``, at or after the last one found; raises NightjarError if it does not come."""
+        """The request of ``doc_id``, the last one found or a later one; NightjarError if it does not come."""
         while self._current is None or self._current.doc_id != doc_id:
             self._current = next(self._asked, None)
             if self._current is None:

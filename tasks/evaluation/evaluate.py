@@ -8,8 +8,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tasks.evaluation.asked import RequestCursor
+from tasks.evaluation.judgement import EvaluationMethod, Judgement
 from tasks.evaluation.labels import Verdict
-from tasks.evaluation.methods import EvaluationMethod, Judgement
 from tasks.reduction.records import BatchSource, Origin
 from tasks.store.schemas import STATISTICS
 
