@@ -1,0 +1,33 @@
+"""Metrics, aggregations, reductions and error bars: pure functions of texts and numbers."""
+
+from metrics.aggregations import Aggregation, statistics_of
+from metrics.corpus import CorpusMetric
+from metrics.errors import ConfigError, MetricError, NightjarError
+from metrics.metric import Metric
+from metrics.reductions import Reduced, Reduction, Repeats, reduction_key
+from metrics.registry import AGGREGATIONS, METRICS, REDUCTIONS, aggregation, metric, reduction
+from metrics.types import ChoiceBatch, Estimate, OutputType, Scores
+
+__all__ = [
+    "AGGREGATIONS",
+    "METRICS",
+    "REDUCTIONS",
+    "Aggregation",
+    "ChoiceBatch",
+    "ConfigError",
+    "CorpusMetric",
+    "Estimate",
+    "Metric",
+    "MetricError",
+    "NightjarError",
+    "OutputType",
+    "Reduced",
+    "Reduction",
+    "Repeats",
+    "Scores",
+    "aggregation",
+    "metric",
+    "reduction",
+    "reduction_key",
+    "statistics_of",
+]

@@ -1,27 +1,34 @@
-"""The errors that people see.
+"""Errors that a person can act on: one sentence with what was expected, what came and what to do.
 
-NightjarError            one sentence: what was expected, what came, what to do
-├─ ConfigError           a config, an argument or a user's function that can't be used; refused before anything starts
-├─ DataError             a dataset or recorded responses that can't be read, naming file and line
-└─ MetricError           a metric that raised on an item, naming the row
+::
+
+    NightjarError (ValueError)
+    ├── ConfigError      refused before anything starts; the command line prints it and exits with 2
+    └── MetricError      a metric, reduction or aggregation could not make a number of what it was given
 """
+
+from collections.abc import Iterable
 
 
 class NightjarError(ValueError):
-    """Base of every error whose message is meant for the person who started the run."""
+    """Base of every error whose text is meant for the person who started the run."""
 
 
 class ConfigError(NightjarError):
-    """A config, argument or user function that can't be used."""
-
-
-class DataError(NightjarError):
-    """A dataset or a file of responses that can't be read."""
+    """A config names something that does not exist, does not fit, or has the wrong type."""
 
 
 class MetricError(NightjarError):
-    """A metric that raised; ``index`` is the row of the batch it raised on."""
+    """A metric failed on its input; ``index`` is the row of the batch it failed on, None if it is not one row."""
 
-    def __init__(self, message: str, index: int | None = None) -> None:
+    def __init__(self, message: str, index: int | None = None):
         super().__init__(message)
         self.index = index
+
+
+def nearest(name: str, known: Iterable[str]) -> str:
+    """A half-sentence ``; did you mean 'x'?`` for the known name closest to ``name``, empty if none is close."""
+    from difflib import get_close_matches  # only when something is wrong already
+
+    found = get_close_matches(name, list(known), n=1, cutoff=0.6)
+    return f"; did you mean {found[0]!r}?" if found else ""

@@ -1,0 +1,209 @@
+"""How all items become one number: aggregations as functions of added-up statistics, or of all values.
+
+Kind "sums": each item is a row of k numbers; the value is ``compute(total, n)`` of the rows' sum, so that
+partitions merge by adding, facets add within their group, and a resample is a matrix product. Kind "values":
+everything else (median, extremes, a user's function); items are kept, and merge by concatenation.
+
+This module holds the record and the aggregations of plain numbers; those of BLEU, F1 and the like stand beside
+their metrics.
+"""
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import numpy as np
+
+from metrics.errors import ConfigError, MetricError, nearest
+from metrics.registry import AGGREGATIONS, NamedFunction, parameters
+from metrics.types import Floats, Kind, Scores
+
+Rule = Literal["mean", "sum", "moments", "quantile", "jackknife", "multinomial", "bootstrap", "none"]
+Total = Floats  # (..., k)
+Count = Floats | float  # (...)
+
+
+@dataclass(frozen=True)
+class Aggregation:
+    """All items → one number, with what error bars need to know.
+
+    ``compute(total, n)`` takes totals (..., k) and counts (...) and is vectorised over the leading axes;
+    ``point``, where given, computes a single value exactly as the reference library does. ``combine(values)``
+    is the kind "values" counterpart. ``encode`` turns scores (n,) into statistics (n, k): it exists where one
+    number a sample is all that is needed, so that any reduction may produce that number. ``read`` turns the
+    per-sample values of a ``process_results`` function into ``Scores`` where those are not plain numbers.
+    ``tabulate`` turns values into statistics after all, once all are known, with the aggregation of those;
+    ``merge`` averages the values of repeats. ``rule`` is the default way to the standard error, ``q`` the
+    level of a quantile, ``function`` a user's own.
+    """
+
+    name: str
+    kind: Kind = "sums"
+    k: int = 1
+    compute: Callable[[Total, Count], Floats] | None = None
+    point: Callable[[Floats, float], float] | None = None
+    combine: Callable[[Sequence[Any]], float] | None = None
+    encode: Callable[[Floats], Floats] | None = None
+    read: Callable[[Sequence[Any]], Scores] | None = None
+    tabulate: Callable[[Sequence[Any]], "tuple[Aggregation, Floats]"] | None = None
+    merge: Callable[[Sequence[Any]], Any] | None = None
+    rule: Rule = "jackknife"
+    bounds: tuple[float, float] = (-math.inf, math.inf)
+    q: float | None = None
+    parameters: Mapping[str, Any] = field(default_factory=dict)
+    function: Callable[..., Any] | None = None  # the user's own, for the fingerprint
+
+    @property
+    def scalar(self) -> bool:
+        """One number per item is all it takes: any reduction fits."""
+        return self.encode is not None
+
+    def value(self, statistics: Floats | None, values: Sequence[Any] | None) -> float:
+        """The aggregate of n items; NaN for none."""
+        adding, table = self.tabled(statistics, values)
+        if table is not None:
+            return adding.of_total(table.sum(axis=0), float(len(table)))
+        return self.of_values(values if values is not None else [])
+
+    def tabled(self, statistics: Floats | None, values: Sequence[Any] | None) -> "tuple[Aggregation, Floats | None]":
+        """An aggregation of kind "sums" and its (n, k) table, wherever there is one; else this one and None."""
+        if self.tabulate is not None:
+            return self.tabulate(values if values is not None else [])
+        if self.kind == "values":
+            return self, None
+        if statistics is None:
+            raise MetricError(f"aggregation {self.name!r} adds up statistics, and got none")
+        return self, statistics
+
+    def of_values(self, values: Sequence[Any]) -> float:
+        """The aggregate of n values, kind "values"; NaN for none."""
+        assert self.combine is not None
+        if len(values) == 0:
+            return math.nan
+        result = self.combine(values)
+        if not isinstance(result, (int, float, np.number)):
+            raise MetricError(f"aggregation {self.name!r} must return a number, not {type(result).__name__}")
+        return float(result)
+
+    def of_total(self, total: Floats, n: float) -> float:
+        """The aggregate of n items whose statistics sum to ``total`` (k,); NaN for none."""
+        if n == 0:
+            return math.nan
+        if self.point is not None:
+            return self.point(total, n)
+        return float(self.of_totals(total, n))
+
+    def of_totals(self, totals: Total, n: Count) -> Floats:
+        """The aggregates of many sums at once: (..., k) and (...) → (...)."""
+        assert self.compute is not None
+        with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
+            return np.asarray(self.compute(totals, n), dtype=np.float64)
+
+    def gradient(self, total: Floats, n: float) -> Floats:
+        """Derivative of the value by the total (k,), by central differences."""
+        step = np.diag(1e-6 * np.maximum(np.abs(total), 1.0))
+        high, low = self.of_totals(total + step, n), self.of_totals(total - step, n)
+        return np.asarray((high - low) / (2 * np.diag(step)), dtype=np.float64)
+
+    def scores(self, values: Sequence[Any]) -> Scores:
+        """Statistics of per-sample values that come from elsewhere (``process_results``, a judge, a user)."""
+        if self.read is not None:
+            return self.read(values)
+        column = numbers(values, self.name)
+        if self.kind == "values":
+            return Scores(statistics=None, values=None, score=column)
+        assert self.encode is not None
+        return Scores(statistics=self.encode(column), values=None, score=column)
+
+
+def statistics_of(aggregation: str | Aggregation, values: Sequence[Any]) -> Scores:
+    """Statistics of n per-sample values as ``process_results`` returns them for this aggregation.
+
+    Numbers for most; (reference, prediction) for bleu, chrf, chrf++, ter; (gold, predicted) for f1 and
+    matthews_corrcoef; (a, b) for weighted_mean, weighted_perplexity, bits_per_byte; (gold, probabilities) for
+    brier_score.
+    """
+    built = aggregation if isinstance(aggregation, Aggregation) else build_aggregation(aggregation)
+    return built.scores(values)
+
+
+def factory(name: str, *, source: str = "") -> Callable[[Callable[..., Aggregation]], Callable[..., Aggregation]]:
+    """Register a function that builds an aggregation; its keywords are the aggregation's parameters."""
+
+    def register(make: Callable[..., Aggregation]) -> Callable[..., Aggregation]:
+        AGGREGATIONS.add(name, NamedFunction(name, make, source, builds=True))
+        return make
+
+    return register
+
+
+def build_aggregation(
+    name: str, arguments: Mapping[str, Any] | None = None, resolve: Callable[[str], Callable[..., Any]] | None = None
+) -> Aggregation:
+    """The aggregation called ``name`` (``percentile@90`` too), or the user's function ``file.py:fn``."""
+    arguments = dict(arguments or {})
+    if name not in AGGREGATIONS and ":" in name and resolve is not None:
+        return from_function(resolve(name), arguments)
+    base, at, level = name.partition("@")
+    if at and base == "percentile":
+        try:
+            arguments["q"] = float(level)
+        except ValueError:
+            raise ConfigError(f"aggregation {name!r}: what follows @ must be a number from 0 to 100") from None
+    definition = AGGREGATIONS[base if at and base == "percentile" else name]
+    if not definition.builds:
+        return from_function(definition.function, arguments, definition.name)
+    taken = parameters(definition.function) or frozenset()
+    for key in arguments:
+        if key not in taken:
+            raise ConfigError(f"aggregation {name!r} takes no argument {key!r}{nearest(key, taken)}")
+    built: Aggregation = definition.function(**arguments)
+    return built
+
+
+def from_function(function: Callable[..., Any], arguments: Mapping[str, Any], name: str | None = None) -> Aggregation:
+    """An aggregation of a user's ``fn(values) -> float``; values are whatever the metric returned."""
+    if not callable(function):
+        raise ConfigError(f"aggregation {name or function!r} is not a function")
+    called = name or getattr(function, "__name__", type(function).__name__)
+    bound = dict(arguments)
+
+    def combine(values: Sequence[Any]) -> float:
+        result: float = function(list(values), **bound)
+        return result
+
+    return Aggregation(
+        name=called, kind="values", combine=combine, read=_as_they_are, merge=mean_value,
+        encode=as_column, rule="bootstrap", parameters=bound, function=function,
+    )
+
+
+def numbers(values: Sequence[Any], name: str) -> Floats:
+    """Per-sample values as floats; a value that is not a number raises ``MetricError`` with its index."""
+    for index, value in enumerate(values):
+        if not isinstance(value, (int, float, np.number, np.bool_)):
+            raise MetricError(
+                f"{name} takes one number a sample, and sample {index} has {type(value).__name__}", index
+            )
+    return np.asarray(values, dtype=np.float64)
+
+
+def as_column(score: Floats) -> Floats:
+    """Scores (n,) as statistics (n, 1)."""
+    return np.asarray(score, dtype=np.float64).reshape(-1, 1)
+
+
+def mean_value(values: Sequence[Any]) -> Any:
+    """Mean of repeats' values, element by element; the first where they are not numbers."""
+    try:
+        averaged = np.mean(np.asarray(values, dtype=np.float64), axis=0)
+    except (TypeError, ValueError):
+        return values[0]
+    return averaged.tolist()
+
+
+def _as_they_are(values: Sequence[Any]) -> Scores:
+    plain = all(isinstance(value, (int, float, np.number, np.bool_)) for value in values)
+    score = np.asarray(values, dtype=np.float64) if plain else np.full(len(values), math.nan)
+    return Scores(statistics=None, values=None if plain else list(values), score=score)

@@ -1,0 +1,64 @@
+"""What a config says about metrics and about error bars."""
+
+from collections.abc import Mapping
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+
+FunctionRef = str
+"""``"file.py:fn"`` or ``"module:fn"``: a user's function; a colon is what tells it from a registered name."""
+
+_OWN_KEYS = frozenset({"metric", "alias", "function", "reduction", "aggregation", "higher_is_better", "kwargs"})
+
+
+class MetricConfig(BaseModel):
+    """One entry of a ``metric_list``; a bare name is enough, and keys not named here are the metric's arguments.
+
+    >>> MetricConfig.model_validate("bleu").metric
+    'bleu'
+    >>> MetricConfig.model_validate({"metric": "exact_match", "ignore_case": True}).kwargs
+    {'ignore_case': True}
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    metric: str | FunctionRef = Field(description="Registered name, or file.py:fn")
+    alias: str | None = Field(None, description="Name of the result; default: the metric's")
+    function: FunctionRef | None = Field(None, description="file.py:fn that computes it; `metric` is then its name")
+    reduction: list[str] | None = Field(None, description="How repeats become one row: mean, pass@8, maj@8 …")
+    aggregation: str | None = Field(None, description="How items become one number")
+    higher_is_better: bool | None = None
+    kwargs: dict[str, Any] = Field(default_factory=dict, description="Arguments of the metric")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _gather_arguments(cls, data: Any) -> Any:
+        if isinstance(data, str):
+            return {"metric": data}
+        if not isinstance(data, Mapping):
+            return data
+        own = {key: value for key, value in data.items() if key in _OWN_KEYS}
+        arguments = {key: value for key, value in data.items() if key not in _OWN_KEYS}
+        if "metric" not in own and isinstance(own.get("function"), str):
+            own["metric"] = own["function"].rpartition(":")[2]
+        if arguments:
+            own["kwargs"] = {**(own.get("kwargs") or {}), **arguments}
+        return own
+
+    @field_validator("reduction", mode="before")
+    @classmethod
+    def _one_or_many(cls, value: Any) -> Any:
+        return [value] if isinstance(value, str) else value
+
+
+class StatisticsConfig(BaseModel):
+    """How error bars are made. ``bootstrap_iters`` of 0 or less: no standard errors at all."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    ci_level: float = Field(0.95, gt=0, lt=1, description="Coverage of the intervals")
+    bootstrap_iters: int = Field(100_000, description="Draws where a bootstrap is used; <= 0: no standard errors")
+    seed: int = Field(0, ge=0, description="Of the bootstrap and permutation draws")
+    method: Literal["auto", "analytic", "delta", "jackknife", "bootstrap", "bca"] = Field(
+        "auto", description="auto: the method documented for each aggregation"
+    )

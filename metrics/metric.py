@@ -1,0 +1,156 @@
+"""The metric record: a function, its arguments, and how samples become items and items one number."""
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+
+from metrics.aggregations import Aggregation
+from metrics.errors import ConfigError, MetricError
+from metrics.outcomes import read_outcomes
+from metrics.reductions import Reduction
+from metrics.registry import Style
+from metrics.types import OUTPUT_TYPES, ChoiceBatch, Floats, Kind, OutputType, Scores
+
+if TYPE_CHECKING:
+    from metrics.config import MetricConfig
+
+Resolve = Callable[[str], Callable[..., Any]]
+
+
+@dataclass(frozen=True)
+class Metric:
+    """One metric as a config asks for it.
+
+    ``name`` is unique within a filter. ``function`` is None where the samples' values come from elsewhere
+    (``process_results``, a judge, a reward model): then ``scores_of`` takes them. ``entry`` is the key under
+    which a dictionary that the function returns holds the number. ``arguments`` are all keywords of the
+    config, ``kwargs`` those that the function takes, and the aggregation has the rest.
+    """
+
+    name: str
+    function: Callable[..., Any] | None
+    aggregation: Aggregation
+    reductions: tuple[Reduction, ...]
+    kwargs: Mapping[str, Any] = field(default_factory=dict)
+    higher_is_better: bool = True
+    output_types: tuple[OutputType, ...] = OUTPUT_TYPES
+    style: Style = "item"
+    version: int = 1
+    libraries: tuple[str, ...] = ()
+    entry: str = ""
+    arguments: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if not self.name:
+            raise ConfigError("a metric needs a name that is not empty")
+        if self.function is not None and not callable(self.function):
+            raise ConfigError(f"metric {self.name!r}: {self.function!r} is not a function")
+        if not isinstance(self.aggregation, Aggregation):
+            raise ConfigError(f"metric {self.name!r} has no aggregation; name one, such as mean")
+        if not self.reductions:
+            raise ConfigError(f"metric {self.name!r} has no reduction; name one, such as mean")
+
+    @classmethod
+    def build(cls, config: "MetricConfig", resolve: Resolve, output_type: OutputType | None = None) -> "Metric":
+        """The metric that ``config`` describes; ``resolve`` turns ``file.py:fn`` into the function.
+
+        Raises ``ConfigError`` for an unknown name, a keyword that nothing takes, an output type (where given)
+        that the metric is not made for, and a reduction that does not fit the aggregation.
+        """
+        from metrics.building import build_metric  # knows this class
+
+        return build_metric(config, resolve, output_type)
+
+    @classmethod
+    def column(cls, config: "MetricConfig", resolve: Resolve) -> "Metric":
+        """A metric whose per-sample values come from elsewhere: any name, default aggregation mean."""
+        from metrics.building import build_column
+
+        return build_column(config, resolve)
+
+    @property
+    def kind(self) -> Kind:
+        """"sums" if items add up, "values" if they are kept."""
+        return self.aggregation.kind
+
+    @property
+    def input(self) -> Literal["text", "choices"]:
+        """What the metric is given: texts, or log-likelihoods of choices."""
+        return "choices" if self.style == "choices" else "text"
+
+    def evaluate(self, references: Sequence[Sequence[Any]], predictions: Sequence[Any]) -> Scores:
+        """Scores of n samples; ``references[i]`` are the acceptable answers, prediction None means there is none.
+
+        Raises ``MetricError`` with the row in ``index``.
+        """
+        if self.style == "choices" or self.function is None:
+            raise MetricError(f"metric {self.name!r} is not computed from texts")
+        if len(references) != len(predictions):
+            raise MetricError(
+                f"metric {self.name!r} got {len(references)} references for {len(predictions)} predictions"
+            )
+        if self.style == "batched":
+            return self._checked(self.function(references, predictions, **self.kwargs), len(predictions))
+        outcomes = [self._one(i, references[i], predictions[i]) for i in range(len(predictions))]
+        return read_outcomes(outcomes, self.name, self.entry, self.aggregation)
+
+    def evaluate_choices(self, batch: ChoiceBatch) -> Scores:
+        """Scores of the n items of a batch of log-likelihoods."""
+        if self.style != "choices" or self.function is None:
+            raise MetricError(f"metric {self.name!r} is not computed from log-likelihoods")
+        return self._checked(self.function(batch, **self.kwargs), len(batch))
+
+    def scores_of(self, values: Sequence[Any]) -> Scores:
+        """Scores of per-sample values that something else computed."""
+        return self.aggregation.scores(values)
+
+    def code(self) -> tuple[Callable[..., Any], ...]:
+        """The functions whose source decides the numbers: the metric's, a user's aggregation and reductions."""
+        functions = [self.function, self.aggregation.function, *(r.function for r in self.reductions)]
+        return tuple(function for function in functions if function is not None)
+
+    def signature(self) -> str:
+        """Says exactly how the number was computed: name, arguments, aggregation, versions."""
+        from importlib.metadata import version
+
+        parts = [self.entry or self.name, f"agg:{self.aggregation.name}"]
+        parts += [f"{key}:{value}" for key, value in sorted(self.arguments.items())]
+        parts += [f"version:{self.version}", *(f"{name}:{version(name)}" for name in self.libraries)]
+        return "|".join(parts)
+
+    def _one(self, index: int, references: Sequence[Any], prediction: Any) -> Any:
+        assert self.function is not None
+        try:
+            return self.function(
+                references=list(references), predictions=["" if prediction is None else prediction], **self.kwargs
+            )
+        except Exception as error:
+            raise MetricError(
+                f"metric {self.name!r} failed on row {index}: {type(error).__name__}: {error}", index
+            ) from error
+
+    def _checked(self, result: Any, n: int) -> Scores:
+        if isinstance(result, list):  # per-sample values, as process_results would give them
+            result = self.aggregation.scores(result)
+        if not isinstance(result, Scores):
+            result = self._from_array(np.asarray(result, dtype=np.float64))
+        if len(result) != n:
+            raise MetricError(f"metric {self.name!r} returned {len(result)} rows for {n} samples")
+        return result
+
+    def _from_array(self, array: Floats) -> Scores:
+        if array.ndim == 1 and self.aggregation.encode is not None:
+            return self.aggregation.scores(array.tolist())
+        statistics = array.reshape(len(array), -1)
+        if statistics.shape[1] != self.aggregation.k:
+            raise MetricError(
+                f"metric {self.name!r} returned {statistics.shape[1]} statistics a sample; "
+                f"aggregation {self.aggregation.name!r} takes {self.aggregation.k}"
+            )
+        if self.aggregation.encode is not None and statistics.shape[1] == 1:
+            return self.aggregation.scores(statistics[:, 0].tolist())
+        score = self.aggregation.of_totals(statistics, 1.0) if self.kind == "sums" else np.full(len(array), math.nan)
+        return Scores(statistics=statistics, values=None, score=score)

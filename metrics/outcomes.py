@@ -1,0 +1,67 @@
+"""What a user's metric may return for one item (a number, or a dictionary), read into scores."""
+
+import math
+import warnings
+from collections.abc import Mapping, Sequence
+from functools import cache
+from typing import Any
+
+import numpy as np
+
+from metrics.aggregations import Aggregation
+from metrics.errors import MetricError
+from metrics.types import Scores
+
+NUMBER = (bool, int, float, np.number, np.bool_)
+
+
+@cache
+def warn_once(text: str) -> None:
+    """Say something once a process: a metric is called batch after batch."""
+    warnings.warn(text, UserWarning, stacklevel=3)
+
+
+def read_outcomes(outcomes: Sequence[Any], name: str, entry: str, aggregation: Aggregation) -> Scores:
+    """Scores of per-item returns; of a dictionary, the entry called like the metric, else the first one.
+
+    Raises ``MetricError`` with the row for an empty dictionary, and for something that is not a number where
+    the aggregation takes numbers.
+    """
+    details: list[dict[str, Any] | None] = [None] * len(outcomes)
+    values = list(outcomes)
+    for index, outcome in enumerate(outcomes):
+        if isinstance(outcome, Mapping):
+            values[index], details[index] = _from_mapping(outcome, name, entry, index)
+    if aggregation.function is None:
+        values = [_number(value, name, index) for index, value in enumerate(values)] if aggregation.scalar else values
+    try:
+        scores = aggregation.scores(values)
+    except MetricError as error:
+        raise MetricError(f"metric {name!r}: {error}", error.index) from error
+    kept = details if any(detail is not None for detail in details) else None
+    return Scores(scores.statistics, scores.values, scores.score, kept)
+
+
+def _from_mapping(outcome: Mapping[str, Any], name: str, entry: str, index: int) -> tuple[Any, dict[str, Any] | None]:
+    if not outcome:
+        raise MetricError(f"metric {name!r} returned an empty dictionary for row {index}", index)
+    key = next((known for known in (name, entry) if known in outcome), None)
+    if key is None:
+        key = next(iter(outcome))
+        warn_once(
+            f"metric {name!r} returned a dictionary without an entry {name!r}; its first entry {key!r} is the score"
+        )
+    rest = {str(other): value for other, value in outcome.items() if other != key}
+    return outcome[key], rest or None
+
+
+def _number(value: Any, name: str, index: int) -> float:
+    if isinstance(value, NUMBER):
+        return float(value)
+    if isinstance(value, np.ndarray) and value.size == 1:
+        return float(value.reshape(())[()])
+    if value is None:
+        raise MetricError(f"metric {name!r} returned nothing for row {index}; return a number or a dictionary", index)
+    raise MetricError(f"metric {name!r} returned {type(value).__name__} for row {index}, not a number", index)
+
+

@@ -1,0 +1,195 @@
+"""Names that a config may use, and the decorators that give a function such a name.
+
+The package's modules are imported by name when something is first looked up, not by an import statement: a
+metric's code fingerprint follows import statements, and must not contain every other metric.
+"""
+
+import inspect
+import pkgutil
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from importlib import import_module
+from typing import Any, Generic, Literal, TypeVar
+
+from metrics.errors import ConfigError, nearest
+from metrics.types import OUTPUT_TYPES, OutputType
+
+T = TypeVar("T")
+F = TypeVar("F", bound=Callable[..., Any])
+
+Style = Literal["item", "batched", "choices", "corpus"]
+
+
+@dataclass(frozen=True)
+class MetricDefinition:
+    """A registered metric: its function, and what a config need not say because the metric knows it.
+
+    ``style`` says how the function is called: per item with lists of references and predictions, batched with
+    columns of them, on a ``ChoiceBatch``, or as a corpus metric's class. ``bounds`` is the range of the value.
+    ``variants`` names the metric that takes over for another output type.
+    """
+
+    name: str
+    function: Callable[..., Any]
+    aggregation: str = "mean"
+    higher_is_better: bool = True
+    output_types: tuple[OutputType, ...] = ("generate_until",)
+    style: Style = "item"
+    version: int = 1
+    libraries: tuple[str, ...] = ()
+    bounds: tuple[float, float] = (0.0, 1.0)
+    source: str = ""
+    variants: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def summary(self) -> str:
+        """First line of the function's docstring."""
+        return _first_line(self.function)
+
+
+@dataclass(frozen=True)
+class NamedFunction:
+    """An aggregation or a reduction under its name: the function itself, or one that ``builds`` the record."""
+
+    name: str
+    function: Callable[..., Any]
+    source: str = ""
+    builds: bool = False
+
+    @property
+    def summary(self) -> str:
+        """First line of the function's docstring."""
+        return _first_line(self.function)
+
+
+class Registry(Generic[T]):
+    """Name → definition. Unknown names raise ``ConfigError`` with the nearest known one."""
+
+    def __init__(self, kind: str, package: str):
+        self.kind = kind
+        self._package = package
+        self._entries: dict[str, T] = {}
+        self._loaded = False
+
+    def add(self, name: str, definition: T) -> None:
+        """Enter ``definition``; a name of this package cannot be taken over from outside it."""
+        if not name:
+            raise ConfigError(f"a {self.kind} needs a name that is not empty")
+        old = self._entries.get(name)
+        if old is not None and _module(old).startswith(f"{self._package}.") and _module(old) != _module(definition):
+            raise ConfigError(f"{self.kind} {name!r} exists already; choose another name")
+        self._entries[name] = definition
+
+    def __getitem__(self, name: str) -> T:
+        self._load()
+        try:
+            return self._entries[name]
+        except KeyError:
+            raise ConfigError(self.unknown(name)) from None
+
+    def __contains__(self, name: object) -> bool:
+        self._load()
+        return name in self._entries
+
+    def __iter__(self) -> Iterator[str]:
+        self._load()
+        return iter(sorted(self._entries))
+
+    def __len__(self) -> int:
+        self._load()
+        return len(self._entries)
+
+    def unknown(self, name: str) -> str:
+        """The sentence for a name that is not known."""
+        return f"{self.kind} {name!r} is not known{nearest(name, self)} (python -m flows.catalog lists them)"
+
+    def _load(self) -> None:
+        if self._loaded:
+            return
+        self._loaded = True  # before the imports: they may look names up themselves
+        for module in pkgutil.iter_modules(import_module(self._package).__path__):
+            import_module(f"{self._package}.{module.name}")
+
+
+METRICS: Registry[MetricDefinition] = Registry("metric", "metrics")
+AGGREGATIONS: Registry[NamedFunction] = Registry("aggregation", "metrics")
+REDUCTIONS: Registry[NamedFunction] = Registry("reduction", "metrics")
+
+
+def metric(
+    name: str | None = None, *, batched: bool = False, output_type: str | tuple[str, ...] = "generate_until", **about: Any
+) -> Callable[[F], F]:
+    """Register a function, or a class of a corpus metric, as a metric.
+
+    ``batched``: the function takes columns (of reference lists, of predictions) and returns an (n, k) array of
+    statistics or ``Scores``; otherwise it takes one item and returns a number or a dictionary. Further keywords
+    are the fields of ``MetricDefinition``. The function itself comes back unchanged.
+
+    >>> @metric("shouts")
+    ... def shouts(references, predictions):
+    ...     return float(predictions[0].isupper())
+    """
+    types = (output_type,) if isinstance(output_type, str) else tuple(output_type)
+    for given in types:
+        if given not in OUTPUT_TYPES:
+            raise ConfigError(f"output type {given!r} is not known{nearest(given, OUTPUT_TYPES)}")
+
+    def register(function: F) -> F:
+        style = about.pop("style", None) or _style(function, batched)
+        entry = MetricDefinition(
+            name=name if name is not None else function.__name__,
+            function=function,
+            output_types=types,  # type: ignore[arg-type]  # checked above
+            style=style,
+            **about,
+        )
+        METRICS.add(entry.name, entry)
+        function.__metric__ = entry  # type: ignore[attr-defined]  # a config that names the function finds it here
+        return function
+
+    return register
+
+
+def aggregation(name: str | None = None, *, source: str = "") -> Callable[[F], F]:
+    """Register ``fn(values) -> float``, a function of all items' values, as an aggregation."""
+
+    def register(function: F) -> F:
+        entry = NamedFunction(name if name is not None else function.__name__, function, source)
+        AGGREGATIONS.add(entry.name, entry)
+        return function
+
+    return register
+
+
+def reduction(name: str | None = None, *, source: str = "") -> Callable[[F], F]:
+    """Register ``fn(references, predictions)``, a function of one item's scores, as a reduction."""
+
+    def register(function: F) -> F:
+        entry = NamedFunction(name if name is not None else function.__name__, function, source)
+        REDUCTIONS.add(entry.name, entry)
+        return function
+
+    return register
+
+
+def parameters(function: Callable[..., Any]) -> frozenset[str] | None:
+    """Keywords that ``function`` takes besides its data; None if it takes any (``**kwargs``)."""
+    taken = inspect.signature(function).parameters.values()
+    if any(p.kind is inspect.Parameter.VAR_KEYWORD for p in taken):
+        return None
+    keyword = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+    return frozenset(p.name for p in taken if p.kind in keyword) - {"references", "predictions", "batch", "values"}
+
+
+def _style(function: Callable[..., Any], batched: bool) -> Style:
+    if inspect.isclass(function):
+        return "corpus"
+    return "batched" if batched else "item"
+
+
+def _first_line(function: Callable[..., Any]) -> str:
+    return (inspect.getdoc(function) or "").partition("\n")[0]
+
+
+def _module(definition: object) -> str:
+    return str(getattr(getattr(definition, "function", definition), "__module__", ""))

@@ -1,0 +1,73 @@
+"""Bootstrap resamples as sums of statistics: no resample is ever scored again from its items.
+
+Few distinct rows (confusion cells, 0/1 scores): one multinomial draw of their counts per resample. Few items:
+rows are gathered. Otherwise circulant weights: one multinomial count vector w over the items, correlated with
+a random order of the rows by a Fourier transform, gives as many resample sums as there are items, each an
+exact multinomial resample. Sums under one w depend on each other, which halves their effective number, so
+that twice as many are drawn. Every generator is explicit and seeded.
+"""
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from metrics.types import Floats
+
+_FEW_ROWS = 64
+_FEW_ITEMS = 32
+_CHUNK = 1 << 21  # floats held at once
+
+
+def resampled_totals(table: Floats, draws: int, rng: np.random.Generator) -> Iterator[Floats]:
+    """Totals (d, k) of resamples of the rows of ``table`` (n, k), chunk by chunk; at least ``draws`` altogether."""
+    rows, counts = distinct_rows(table)
+    if rows is not None and counts is not None:
+        yield from _multinomial(rows, counts, draws, rng)
+    elif len(table) < _FEW_ITEMS:
+        yield from _gathered(table, draws, rng)
+    else:
+        yield from _circulant(table, 2 * draws, rng)
+
+
+def distinct_rows(table: Floats) -> tuple[Floats | None, Floats | None]:
+    """The distinct rows and how often each occurs, or (None, None) if there are many."""
+    probe = table[:: max(1, len(table) // 256)]
+    if len(np.unique(probe, axis=0)) > _FEW_ROWS:
+        return None, None
+    if table.shape[1] > 1 and bool(((table == 0) | (table == 1)).all()) and bool((table.sum(axis=1) == 1).all()):
+        counts = table.sum(axis=0)  # one-hot rows: the columns are the distinct rows
+        used = counts > 0
+        return np.eye(table.shape[1])[used], counts[used]
+    rows, counts = np.unique(table, axis=0, return_counts=True)
+    return (rows, counts) if len(rows) <= _FEW_ROWS else (None, None)
+
+
+def _multinomial(rows: Floats, counts: Floats, draws: int, rng: np.random.Generator) -> Iterator[Floats]:
+    n = int(round(float(counts.sum())))
+    chances = counts / counts.sum()
+    step = max(1, _CHUNK // max(rows.shape))
+    for start in range(0, draws, step):
+        weights = rng.multinomial(n, chances, size=min(step, draws - start))
+        yield weights.astype(np.float64) @ rows
+
+
+def _gathered(table: Floats, draws: int, rng: np.random.Generator) -> Iterator[Floats]:
+    n, k = table.shape
+    step = max(1, _CHUNK // (n * k))
+    for start in range(0, draws, step):
+        yield table[rng.integers(0, n, size=(min(step, draws - start), n))].sum(axis=1)
+
+
+def _circulant(table: Floats, draws: int, rng: np.random.Generator) -> Iterator[Floats]:
+    n, k = table.shape
+    whole = bool((table == np.rint(table)).all())
+    vectors = -(-draws // n)
+    step = max(1, _CHUNK // (n * k))
+    for start in range(0, vectors, step):
+        count = min(step, vectors - start)
+        picks = rng.integers(0, n, size=(count, n)) + n * np.arange(count)[:, None]
+        weights = np.bincount(picks.ravel(), minlength=count * n).reshape(count, n).astype(np.float64)
+        order = rng.permuted(np.broadcast_to(np.arange(n), (count, n)), axis=1)
+        spectrum = np.conj(np.fft.rfft(weights, axis=1))[:, :, None]
+        totals = np.fft.irfft(spectrum * np.fft.rfft(table[order], axis=1), n=n, axis=1)
+        yield (np.rint(totals) if whole else totals).reshape(count * n, k)[: draws - start * n]

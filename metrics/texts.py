@@ -1,0 +1,40 @@
+"""Predictions and references as the text metrics want them: strings, and at least one reference each."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from metrics.errors import MetricError
+
+
+def hypotheses(predictions: Sequence[Any], name: str) -> list[str]:
+    """Predictions as text: no prediction (None) is an empty hypothesis; anything but text raises ``MetricError``."""
+    texts = ["" if prediction is None else prediction for prediction in predictions]
+    for row, text in enumerate(texts):
+        if not isinstance(text, str):
+            raise MetricError(f"{name}: the prediction of row {row} is {type(text).__name__}, not text", row)
+    return texts
+
+
+def reference_lists(references: Sequence[Sequence[Any]], name: str) -> list[list[str]]:
+    """References as lists of text, numbers written out; an item without any raises ``MetricError``."""
+    lists = [[gold if isinstance(gold, str) else str(gold) for gold in golds] for golds in references]
+    for row, golds in enumerate(lists):
+        if not golds:
+            raise MetricError(f"{name}: row {row} has no reference to compare with", row)
+    return lists
+
+
+def read_text_pairs(values: Sequence[Any], name: str) -> tuple[list[Any], list[Any]]:
+    """Columns of (reference, prediction) pairs; either may be a list, the prediction's of one text."""
+    references, predictions = [], []
+    for row, value in enumerate(values):
+        if isinstance(value, str) or not isinstance(value, Sequence) or len(value) != 2:
+            raise MetricError(f"{name} takes a pair (reference, prediction) a sample, and sample {row} has {value!r}", row)
+        reference, prediction = value
+        references.append([reference] if isinstance(reference, str) or not isinstance(reference, Sequence) else list(reference))
+        if isinstance(prediction, Sequence) and not isinstance(prediction, str):
+            if len(prediction) != 1:
+                raise MetricError(f"{name} takes one prediction a sample, and sample {row} has {len(prediction)}", row)
+            prediction = prediction[0]
+        predictions.append(prediction)
+    return references, predictions

@@ -1,0 +1,89 @@
+"""The records that metrics take and give: batches of choices in, scores out."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+OutputType = Literal["generate_until", "multiple_choice", "loglikelihood", "loglikelihood_rolling"]
+OUTPUT_TYPES: tuple[OutputType, ...] = (
+    "generate_until",
+    "multiple_choice",
+    "loglikelihood",
+    "loglikelihood_rolling",
+)
+Kind = Literal["sums", "values"]
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+Bools = NDArray[np.bool_]
+
+IGNORED_TARGET = -100
+"""A gold index that counts for nothing: the convention of lm-evaluation-harness."""
+
+
+@dataclass(frozen=True)
+class Scores:
+    """What a metric makes of n samples.
+
+    ``statistics`` is (n, k) for kind "sums", otherwise None. ``values`` holds n JSON-able objects where the
+    aggregation takes objects that are not one number each, otherwise None. ``score`` is each sample's own
+    number, which reductions act on and people look at: NaN where the metric has none.
+    """
+
+    statistics: Floats | None
+    values: list[Any] | None
+    score: Floats
+    details: list[dict[str, Any] | None] | None = None
+
+    def __len__(self) -> int:
+        return len(self.score)
+
+
+@dataclass(frozen=True)
+class ChoiceBatch:
+    """Log-likelihoods of n items in flat arrays; item i owns the choices ``offsets[i]:offsets[i + 1]``.
+
+    ``gold`` lists the acceptable choices of item i at ``gold_offsets[i]:gold_offsets[i + 1]``, as indices
+    within the item; -100 is ignored. ``chars``, ``bytes`` and ``words`` are the lengths of the choices (of the
+    whole document for a rolling log-likelihood, where an item has one "choice"); all 1 where a benchmark has
+    no choices. Log-likelihoods are in nats, ``unconditional`` those of the same choices without context.
+    """
+
+    lls: Floats  # (m,)
+    is_greedy: Bools  # (m,)
+    offsets: Ints  # (n + 1,)
+    gold: NDArray[np.int32]  # (g,)
+    gold_offsets: Ints  # (n + 1,)
+    chars: NDArray[np.int32]  # (m,)
+    bytes: NDArray[np.int32]  # (m,)
+    words: NDArray[np.int32]  # (m,)
+    unconditional: Floats | None = None  # (m,)
+
+    def __len__(self) -> int:
+        return len(self.offsets) - 1
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """A number with its uncertainty.
+
+    ``value`` is NaN for no items; ``stderr`` and the interval are NaN where nothing can be said (no items, one
+    item, standard errors switched off, an aggregation without a sound method) and then ``stderr_method`` is
+    "none". ``warning`` says in a sentence when the error bar deserves doubt.
+    """
+
+    value: float
+    stderr: float
+    stderr_method: str
+    ci_low: float
+    ci_high: float
+    n_items: int
+    warning: str | None = None
+
+
+def scalar_scores(score: Sequence[float] | Floats) -> Scores:
+    """The scores of a metric whose statistic is the number itself."""
+    column = np.asarray(score, dtype=np.float64)
+    return Scores(statistics=column.reshape(-1, 1), values=None, score=column)
