@@ -3,7 +3,8 @@
 ::
 
     NightjarError (ValueError)
-    ├── ConfigError      refused before anything starts; the command line prints it and exits with 2
+    ├── ConfigError      a config, an argument or a user's function that cannot be used; refused at the start
+    ├── DataError        a dataset or recorded responses that cannot be read, naming file and line
     └── MetricError      a metric, reduction or aggregation could not make a number of what it was given
 """
 
@@ -16,6 +17,10 @@ class NightjarError(ValueError):
 
 class ConfigError(NightjarError):
     """A config names something that does not exist, does not fit, or has the wrong type."""
+
+
+class DataError(NightjarError):
+    """A dataset, or a file of responses, that cannot be read."""
 
 
 class MetricError(NightjarError):
