@@ -24,7 +24,7 @@ MUTUAL_INFORMATION_METRICS: Final = frozenset({"acc_mutual_info"})
 
 
 def _one_or_many(value: Any) -> Any:
-    return [value] if isinstance(value, str) else value
+    return [value] if isinstance(value, str | dict) else value
 
 
 def _named(value: Any) -> Any:
@@ -43,7 +43,7 @@ class EvalConfig(BenchmarkFields):
     filter_list: tuple[FilterConfig, ...] | None = Field(
         default=None, description="Named chains of filters; without it one named none, whole responses"
     )
-    metric_list: tuple[MetricConfig, ...] | None = Field(
+    metric_list: Annotated[tuple[MetricConfig, ...], BeforeValidator(_one_or_many)] | None = Field(
         default=None, description="Metrics of the filters that have no list of their own"
     )
     process_results: str | None = Field(default=None, description="User function 'file.py:function' that scores an item")
@@ -78,7 +78,7 @@ class EvalConfig(BenchmarkFields):
         if self.filter_list is not None and not self.filter_list:
             raise ValueError("filter_list is empty; leave it out for one filter named none")
         if self.process_results is not None and not any(
-            entry.metric_list or self.metric_list for entry in self.scoring().filters
+            entry.metric_list or self.metric_list for entry in self.filters()
         ):
             raise ValueError("process_results needs metric_list: the names of the metrics that it returns")
         for sentence in lacking_samples(self.metrics, self.fewest_samples()):
@@ -105,6 +105,10 @@ class EvalConfig(BenchmarkFields):
             process_results=self.process_results,
             scorer=self.scorer,
         )
+
+    def filters(self) -> tuple[FilterConfig, ...]:
+        """The filters; without ``filter_list`` one named none, for whole responses."""
+        return self.scoring().filters
 
     def sampling(self, model: ModelConfig) -> SampleParams:
         """A model's sampling parameters: its own over the common ones."""

@@ -25,7 +25,7 @@ def with_overrides(source: Source, overrides: Sequence[str], base_dir: Path) -> 
     for text in overrides:
         origin = f"--set {text}"
         location, value = parse_override(text, base_dir)
-        location = _put(data, location, value, origin)
+        location = put(data, location, value, origin)
         origins = {place: found for place, found in origins.items() if place[: len(location)] != location}
         origins[location] = origin
     return Source(source.name, data, origins)
@@ -42,8 +42,8 @@ def parse_override(text: str, base_dir: Path) -> tuple[Location, Any]:
     return location, read_value(value, f"--set {text}", base_dir)[0]
 
 
-def _put(data: dict[str, Any], location: Location, value: Any, origin: str) -> Location:
-    """Puts the value at its place and returns that place: a number is a key where it meets a mapping."""
+def put(data: dict[str, Any], location: Location, value: Any, origin: str) -> Location:
+    """Puts the value at its place in ``data`` and returns that place: a number is a key where it meets a mapping."""
     place: Any = data
     done: Location = ()
     for depth, part in enumerate(location):

@@ -121,6 +121,8 @@ class BenchmarkFields(BaseModel):
     def _hangs_together(self) -> "BenchmarkFields":
         if self.harness is None:
             _check_native(self)
+        else:
+            _check_harness(self)
         return self
 
     def prompts(self) -> tuple[PromptTemplate, ...]:
@@ -185,6 +187,16 @@ def _check_native(fields: BenchmarkFields) -> None:
     _check_chat(fields)
     if rolling and (fields.fewshot is not None or fields.gen_prefix is not None):
         raise ValueError("a rolling log-likelihood is of the whole document: it takes no fewshot and no gen_prefix")
+
+
+def _check_harness(fields: BenchmarkFields) -> None:
+    native = ("dataset", "prompt_template", "prompt_templates", "messages", "system_prompt", "target", "choices", "fewshot")
+    given = [key for key in native if getattr(fields, key) is not None]
+    if given:
+        raise ValueError(
+            f"'{given[0]}' is of native benchmarks; lm-evaluation-harness's own keys (doc_to_text, num_fewshot …) change "
+            "one of its benchmarks"
+        )
 
 
 def _check_names(prompts: tuple[PromptTemplate, ...]) -> None:

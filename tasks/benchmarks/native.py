@@ -1,7 +1,6 @@
 """The native benchmark: items of a dataset, asked with Jinja2 templates."""
 
 from collections.abc import Iterable, Iterator
-from pathlib import Path
 
 from metrics.errors import ConfigError
 from tasks.benchmarks.answers import Answers
@@ -9,7 +8,7 @@ from tasks.benchmarks.config import BenchmarkFields, PromptTemplate
 from tasks.benchmarks.fewshot import Fewshot
 from tasks.benchmarks.prompts import Layout, Prompt, after, render_prompt
 from tasks.benchmarks.records import Item, Rendered
-from tasks.benchmarks.templates import Template, row
+from tasks.benchmarks.templates import Template, row, template_source
 from tasks.datasets import DatasetConfig, dataset_digest, open_dataset
 from tasks.datasets.errors import DataError
 from tasks.store.keys import digest
@@ -141,16 +140,4 @@ def _compiled(prompt: PromptTemplate, fields: BenchmarkFields) -> Prompt:
     if prompt.messages is not None:
         turns = tuple((turn.role, Template(turn.content, f"{label} ({turn.role})")) for turn in prompt.messages)
         return Prompt(prompt.name, None, turns)
-    text = prompt.template if prompt.path is None else _file_text(prompt.path, Path(fields.base_dir))
-    return Prompt(prompt.name, Template(text or "", label))
-
-
-def _file_text(path: str, base_dir: Path) -> str:
-    """A template file's text without the line break that editors put at the end of a file."""
-    try:
-        text = (base_dir / Path(path).expanduser()).read_text(encoding="utf-8")
-    except FileNotFoundError:
-        raise DataError(f"prompt template file '{path}' is not there: expected it at {base_dir / path}") from None
-    except (OSError, UnicodeDecodeError) as error:
-        raise DataError(f"prompt template file '{path}' can't be read: {error}") from error
-    return text.removesuffix("\n")
+    return Prompt(prompt.name, Template(template_source(prompt, fields.base_dir), label))

@@ -3,12 +3,14 @@
 import re
 from collections.abc import Mapping
 from functools import lru_cache
+from pathlib import Path
 from typing import Any
 
 import jinja2
 from jinja2 import meta, nodes
 
 from metrics.errors import ConfigError
+from tasks.benchmarks.config import PromptTemplate
 from tasks.benchmarks.records import Item
 from tasks.datasets.errors import DataError
 
@@ -86,6 +88,19 @@ def check_syntax(source: str) -> None:
 def missing_names(source: str, names: Mapping[str, Any]) -> list[str]:
     """Names that the template needs and ``names`` has not, sorted."""
     return sorted(required_names(source) - set(names))
+
+
+def template_source(prompt: PromptTemplate, base_dir: str | Path) -> str:
+    """The text of a prompt's template: its own, or its file's without the line break at the end of every file."""
+    if prompt.path is None:
+        return prompt.template or ""
+    path = Path(base_dir) / Path(prompt.path).expanduser()
+    try:
+        return path.read_text(encoding="utf-8").removesuffix("\n")
+    except FileNotFoundError:
+        raise DataError(f"prompt template file '{prompt.path}' is not there: expected it at {path}") from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise DataError(f"prompt template file '{prompt.path}' can't be read: {error}") from error
 
 
 @lru_cache(maxsize=256)

@@ -1,0 +1,177 @@
+"""Names and functions that a config mentions, checked before anything starts: what a schema alone can't know."""
+
+import inspect
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any
+
+from flows.config import EvalConfig
+from flows.schema_errors import Problem
+from flows.yaml_source import Location
+from metrics import Metric
+from metrics.config import MetricConfig
+from metrics.errors import NightjarError
+from scorers.config import FilterConfig, UserScorerConfig
+from scorers.factory import build_scorer
+from scorers.filters import FilterPipeline
+from tasks.benchmarks.config import template_texts
+from tasks.datasets import check_source
+from tasks.usercode import Resolve, resolver
+
+METHOD_KEYWORDS = ("response", "ground_truth", "inference_result")
+EVALUATION_METRIC_KEYWORDS = ("evaluation_results", "facets")
+
+
+def config_problems(config: EvalConfig) -> list[Problem]:
+    """Everything in a valid config that names what does not exist or does not fit. Imports the user's functions.
+
+    Filters and metrics are looked at one by one, so that each mistake has its line; what only shows when the scorer
+    is built is looked at last.
+    """
+    resolve = resolver(config.base_dir)
+    checks = (_templates, _dataset, _functions, _filters, _metrics)
+    found = [problem for check in checks for problem in check(config, resolve)]
+    return found or list(_scorer(config, resolve))
+
+
+def _templates(config: EvalConfig, resolve: Resolve) -> Iterator[Problem]:
+    if config.harness is not None:
+        return
+    from tasks.benchmarks.templates import check_syntax, template_source
+
+    for location, text in template_texts(config):
+        yield from _refused(location, lambda text=text: check_syntax(text))
+    for index, prompt in enumerate(config.prompt_templates or ()):
+        if prompt.path is not None:
+            at = ("prompt_templates", index, "path")
+            yield from _refused(at, lambda prompt=prompt: check_syntax(template_source(prompt, config.base_dir)))
+
+
+def _dataset(config: EvalConfig, resolve: Resolve) -> Iterator[Problem]:
+    dataset = config.dataset
+    if dataset is not None:
+        yield from _refused(("dataset", "function"), lambda: check_source(dataset, config.base_dir))
+
+
+def _functions(config: EvalConfig, resolve: Resolve) -> Iterator[Problem]:
+    if config.process_results is not None:
+        yield from _callable(("process_results",), config.process_results, ("doc", "results"), resolve)
+    for index, method in enumerate(config.evaluation_methods):
+        if method.function is not None:
+            taken = (*METHOD_KEYWORDS, *method.params)
+            yield from _callable(("evaluation_methods", index, "function"), method.function, taken, resolve)
+    for index, metric in enumerate(config.metrics):
+        if metric.function is not None:
+            taken = (*EVALUATION_METRIC_KEYWORDS, *metric.params)
+            yield from _callable(("metrics", index, "function"), metric.function, taken, resolve)
+
+
+def _callable(location: Location, reference: str, keywords: Sequence[str], resolve: Resolve) -> Iterator[Problem]:
+    try:
+        function = resolve(reference)
+    except NightjarError as error:
+        yield Problem(location, str(error))
+        return
+    refused = _not_taken(function, keywords)
+    if refused:
+        yield Problem(location, f"'{reference}' is called with {', '.join(keywords)}: {refused}")
+
+
+def _not_taken(function: Callable[..., Any], keywords: Sequence[str]) -> str | None:
+    try:
+        inspect.signature(function).bind(**dict.fromkeys(keywords))
+    except TypeError as error:
+        return str(error)
+    except ValueError:  # a builtin that tells no signature
+        return None
+    return None
+
+
+def _filters(config: EvalConfig, resolve: Resolve) -> Iterator[Problem]:
+    for index, entry in enumerate(config.filter_list or ()):
+        at = ("filter_list", index, "filter")
+        found = [problem for step in range(len(entry.filter)) for problem in _step(config, entry, at, step, resolve)]
+        yield from found
+        if not found:
+            pipeline = FilterPipeline.build(entry, resolve, config.output_type)
+            yield from _refused(at, lambda pipeline=pipeline: pipeline.keeps(config.fewest_samples()))
+
+
+def _step(config: EvalConfig, entry: FilterConfig, at: Location, index: int, resolve: Resolve) -> Iterator[Problem]:
+    step = entry.filter[index]
+    alone = entry.model_copy(update={"filter": (step,)})
+    for problem in _refused((*at, index), lambda: FilterPipeline.build(alone, resolve, config.output_type)):
+        yield _pointed(problem, step.kwargs, "function")
+
+
+def _metrics(config: EvalConfig, resolve: Resolve) -> Iterator[Problem]:
+    if config.process_results is not None or isinstance(config.scorer, UserScorerConfig):
+        return  # their names are the function's own
+    for location, metric in _metric_entries(config):
+        build = _builder(metric, resolve, config)
+        for problem in _refused(location, build):
+            yield _pointed(problem, metric.kwargs, "metric")
+
+
+def _builder(metric: MetricConfig, resolve: Resolve, config: EvalConfig) -> Callable[[], Metric]:
+    return lambda: Metric.build(metric, resolve, config.output_type)
+
+
+def _metric_entries(config: EvalConfig) -> Iterator[tuple[Location, MetricConfig]]:
+    for index, metric in enumerate(config.metric_list or ()):
+        yield ("metric_list", index), metric
+    for place, entry in enumerate(config.filter_list or ()):
+        for index, metric in enumerate(entry.metric_list or ()):
+            yield ("filter_list", place, "metric_list", index), metric
+
+
+def _scorer(config: EvalConfig, resolve: Resolve) -> Iterator[Problem]:
+    """What only the whole shows: names that collide, arguments of the scorer, reductions beyond the repeats."""
+    try:
+        scorer = build_scorer(config.scoring(), resolve)
+        metrics = {entry.name: scorer.get_metrics(entry.name) for entry in config.filters()}
+    except NightjarError as error:
+        yield Problem(("scorer",) if config.scorer is not None else (), str(error))
+        return
+    for index, entry in enumerate(config.filters()):
+        kept = FilterPipeline.build(entry, resolve, config.output_type).keeps(config.fewest_samples())
+        at: Location = ("metric_list",) if entry.metric_list is None else ("filter_list", index, "metric_list")
+        for position, metric in enumerate(metrics[entry.name]):
+            place = (*at, position) if len(metrics[entry.name]) == _listed(config, entry) else at
+            yield from _too_few(place, metric, entry, kept, config)
+
+
+def _listed(config: EvalConfig, entry: FilterConfig) -> int:
+    return len(entry.metric_list if entry.metric_list is not None else config.metric_list or ())
+
+
+def _too_few(
+    at: Location, metric: Metric, entry: FilterConfig, kept: int | None, config: EvalConfig
+) -> Iterator[Problem]:
+    for reduction in metric.reductions:
+        if kept is not None and reduction.requires > kept:
+            samples = config.fewest_samples()
+            remedy = (
+                f"raise sample_params.num_samples (now {samples})"
+                if kept >= samples
+                else f"filter '{entry.name}' keeps {kept} of {samples}, so let it keep more"
+            )
+            yield Problem(
+                (*at, "reduction"),
+                f"{reduction.name} of '{metric.name}' needs {reduction.requires} repeats of an item, and "
+                f"{kept} {'is' if kept == 1 else 'are'} left; {remedy}",
+            )
+
+
+def _refused(location: Location, check: Callable[[], object]) -> Iterator[Problem]:
+    try:
+        check()
+    except NightjarError as error:
+        yield Problem(location, str(error))
+
+
+def _pointed(problem: Problem, arguments: Iterable[str], default: str) -> Problem:
+    """The problem at the key that its message is about: an argument it quotes, else the kind it begins with."""
+    quoted = [key for key in arguments if f"'{key}'" in problem.message]
+    kind = problem.message.partition(" ")[0]
+    key = quoted[0] if quoted else kind if kind in ("aggregation", "reduction") else default
+    return problem._replace(location=(*problem.location, key))
