@@ -1,0 +1,54 @@
+"""Where filters and metrics meet: filters prepare responses, scorers turn predictions into statistics.
+
+The public names are loaded when first used, so that importing the package costs nothing.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from scorers.base import ALL_FILTERS, Scorer
+    from scorers.config import ScoringConfig
+    from scorers.errors import FilterError, ScorerError
+    from scorers.factory import build_pipelines, build_scorer
+    from scorers.filters.pipeline import FilterPipeline
+    from scorers.filters.registry import filter_step
+    from scorers.records import Batch, Reply, SampleScores, ScorerRequest
+
+_HOMES = {
+    "ALL_FILTERS": "scorers.base",
+    "Batch": "scorers.records",
+    "FilterError": "scorers.errors",
+    "FilterPipeline": "scorers.filters.pipeline",
+    "Reply": "scorers.records",
+    "SampleScores": "scorers.records",
+    "Scorer": "scorers.base",
+    "ScorerError": "scorers.errors",
+    "ScorerRequest": "scorers.records",
+    "ScoringConfig": "scorers.config",
+    "build_pipelines": "scorers.factory",
+    "build_scorer": "scorers.factory",
+    "filter_step": "scorers.filters.registry",
+}
+
+__all__ = [
+    "ALL_FILTERS",
+    "Batch",
+    "FilterError",
+    "FilterPipeline",
+    "Reply",
+    "SampleScores",
+    "Scorer",
+    "ScorerError",
+    "ScorerRequest",
+    "ScoringConfig",
+    "build_pipelines",
+    "build_scorer",
+    "filter_step",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'scorers' has no attribute {name!r}")
+    return getattr(import_module(_HOMES[name]), name)

@@ -1,0 +1,205 @@
+"""``ChoiceBatch`` from Arrow columns, and what scorers do with one: flat arrays throughout, no object per row."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from metrics.types import IGNORED_TARGET, ChoiceBatch, Ints
+from scorers.errors import ScorerError
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+# What Python's ``\s`` matches in text, spelled out: Arrow's engine knows only the ASCII part by that name.
+_WHITE_SPACE = (
+    r"[\t-\r\x{1c}-\x{20}\x{85}\x{a0}\x{1680}\x{2000}-\x{200a}\x{2028}\x{2029}\x{202f}\x{205f}\x{3000}]+"
+)
+
+
+@dataclass(frozen=True)
+class Lists:
+    """A list column in two flat parts: item i owns ``values[offsets[i]:offsets[i + 1]]``; a null list is empty."""
+
+    values: "pa.Array"
+    offsets: Ints
+
+    @classmethod
+    def of(cls, column: "pa.Array | pa.ChunkedArray") -> "Lists":
+        """The parts of an Arrow list column, whatever its slicing, chunks and nulls."""
+        import pyarrow as pa
+        import pyarrow.compute as pc
+
+        if isinstance(column, pa.ChunkedArray):
+            column = column.combine_chunks()
+        lengths = pc.fill_null(pc.list_value_length(column), 0).to_numpy(zero_copy_only=False)
+        offsets = np.zeros(len(column) + 1, dtype=np.int64)
+        np.cumsum(lengths, out=offsets[1:])
+        return cls(column.flatten(), offsets)  # flatten leaves null lists out, and minds the slice
+
+    @property
+    def lengths(self) -> Ints:
+        """Entries of each item (n,)."""
+        return np.diff(self.offsets)
+
+    def numbers(self, dtype: Any) -> NDArray[Any]:
+        """The flat values as an array."""
+        return np.ascontiguousarray(self.values.to_numpy(zero_copy_only=False).astype(dtype, copy=False))
+
+
+@dataclass(frozen=True)
+class ChoiceColumns:
+    """The Arrow columns of a batch of items with log-likelihoods, one row per sample.
+
+    ``lls``, ``is_greedy`` and ``unconditional_lls`` (None: never asked for) are the model's; ``continuations`` and
+    ``unconditional`` the texts that were asked about, ``choices`` the choices' texts without delimiter, ``gold`` the
+    indices of the right ones. ``scored`` is False where the request failed.
+    """
+
+    item_ids: Sequence[str]
+    scored: NDArray[np.bool_]
+    lls: "pa.Array"
+    is_greedy: "pa.Array"
+    gold: "pa.Array"
+    continuations: "pa.Array"
+    choices: "pa.Array"
+    unconditional: "pa.Array | None" = None
+    unconditional_lls: "pa.Array | None" = None
+
+
+def choice_batch(columns: ChoiceColumns, *, rolling: bool = False) -> ChoiceBatch:
+    """The columns as one ``ChoiceBatch`` of as many items; items that are not scored have no choices.
+
+    Lengths are lm-evaluation-harness's: characters and UTF-8 bytes of the choice without its delimiter; words are what
+    ``re.split(r"\\s+", text)`` gives. Without choices they are 1, but for a ``rolling`` log-likelihood they are the
+    document's. A gold index that no choice has becomes -100. Raises ScorerError naming the item whose
+    log-likelihoods, choices or unconditional log-likelihoods do not match each other.
+    """
+    scored = columns.scored
+    lls, greedy = _only(Lists.of(columns.lls), scored), _only(Lists.of(columns.is_greedy), scored)
+    asked = _only(Lists.of(columns.continuations), scored)
+    texts = asked if rolling else _only(Lists.of(columns.choices), scored)
+    _match(columns, lls, asked, "log-likelihoods", "requests")
+    if not rolling:  # greediness says nothing about a document
+        _match(columns, greedy, lls, "greedy flags", "log-likelihoods")
+    if len(texts.values):
+        _match(columns, texts, lls, "choices", "log-likelihoods")
+    m = len(lls.values)
+    chars, byte_counts, words = _lengths(texts.values) if len(texts.values) else (_ones(m), _ones(m), _ones(m))
+    gold = Lists.of(columns.gold)
+    return ChoiceBatch(
+        lls=lls.numbers(np.float64),
+        is_greedy=greedy.numbers(np.bool_) if len(greedy.values) == m else np.zeros(m, dtype=np.bool_),
+        offsets=lls.offsets,
+        gold=_within(gold, lls),
+        gold_offsets=gold.offsets,
+        chars=chars,
+        bytes=byte_counts,
+        words=words,
+        unconditional=_unconditional(columns, lls),
+    )
+
+
+def take_items(batch: ChoiceBatch, rows: NDArray[np.intp]) -> ChoiceBatch:
+    """The batch of the given items, in that order."""
+    choices, offsets = _positions(batch.offsets, rows)
+    gold, gold_offsets = _positions(batch.gold_offsets, rows)
+    return ChoiceBatch(
+        lls=batch.lls[choices],
+        is_greedy=batch.is_greedy[choices],
+        offsets=offsets,
+        gold=batch.gold[gold],
+        gold_offsets=gold_offsets,
+        chars=batch.chars[choices],
+        bytes=batch.bytes[choices],
+        words=batch.words[choices],
+        unconditional=None if batch.unconditional is None else batch.unconditional[choices],
+    )
+
+
+def _only(lists: Lists, scored: NDArray[np.bool_]) -> Lists:
+    """The lists with those of unscored items emptied."""
+    if scored.all() or not lists.lengths[~scored].any():
+        return lists
+    import pyarrow as pa
+
+    keep = np.repeat(scored, lists.lengths)
+    offsets = np.zeros_like(lists.offsets)
+    np.cumsum(np.where(scored, lists.lengths, 0), out=offsets[1:])
+    return Lists(lists.values.filter(pa.array(keep)), offsets)
+
+
+def _match(columns: ChoiceColumns, one: Lists, other: Lists, what: str, than: str) -> None:
+    wrong = np.flatnonzero(one.lengths != other.lengths)
+    if len(wrong):
+        row = int(wrong[0])
+        raise ScorerError(
+            f"item {columns.item_ids[row]!r} has {one.lengths[row]} {what} for {other.lengths[row]} {than}; as many are due"
+        )
+
+
+def _unconditional(columns: ChoiceColumns, lls: Lists) -> NDArray[np.float64] | None:
+    """Mutual information subtracts choice by choice: as many, the same, in the same order."""
+    if columns.unconditional_lls is None:
+        return None
+    answers = _only(Lists.of(columns.unconditional_lls), columns.scored)
+    if not len(answers.values):
+        return None
+    _match(columns, answers, lls, "unconditional log-likelihoods", "conditional ones")
+    if columns.unconditional is not None:
+        asked = _only(Lists.of(columns.continuations), columns.scored)
+        without_context = _only(Lists.of(columns.unconditional), columns.scored)
+        _match(columns, without_context, asked, "unconditional requests", "conditional ones")
+        _same_texts(columns, without_context, asked)
+    return answers.numbers(np.float64)
+
+
+def _same_texts(columns: ChoiceColumns, without_context: Lists, asked: Lists) -> None:
+    import pyarrow.compute as pc
+
+    equal = pc.equal(without_context.values, asked.values).to_numpy(zero_copy_only=False)
+    wrong = np.flatnonzero(~equal.astype(np.bool_))
+    if len(wrong):
+        place = int(wrong[0])
+        row = int(np.searchsorted(asked.offsets, place, side="right")) - 1
+        raise ScorerError(
+            f"item {columns.item_ids[row]!r}: unconditional request {place - asked.offsets[row]} is about "
+            f"{without_context.values[place].as_py()!r}, the conditional one about {asked.values[place].as_py()!r}; mutual "
+            "information needs the same choices in the same order"
+        )
+
+
+def _within(gold: Lists, lls: Lists) -> NDArray[np.int32]:
+    indices = gold.numbers(np.int32)
+    counts = np.repeat(lls.lengths, gold.lengths)
+    # Where there are no choices to count (failed items) the index stays: nobody looks at it.
+    outside = ((indices < 0) | (indices >= counts)) & (counts > 0)
+    return np.where(outside, np.int32(IGNORED_TARGET), indices)
+
+
+def _lengths(texts: "pa.Array") -> tuple[NDArray[np.int32], NDArray[np.int32], NDArray[np.int32]]:
+    import pyarrow.compute as pc
+
+    def array(lengths: "pa.Array") -> NDArray[np.int32]:
+        return lengths.to_numpy(zero_copy_only=False).astype(np.int32)  # type: ignore[no-any-return]
+
+    return (
+        array(pc.utf8_length(texts)),
+        array(pc.binary_length(texts)),
+        array(pc.count_substring_regex(texts, _WHITE_SPACE)) + np.int32(1),
+    )
+
+
+def _ones(m: int) -> NDArray[np.int32]:
+    return np.ones(m, dtype=np.int32)
+
+
+def _positions(offsets: Ints, rows: NDArray[np.intp]) -> tuple[Ints, Ints]:
+    """Flat positions of the given items' entries, and the offsets of these."""
+    lengths = np.diff(offsets)[rows]
+    taken = np.zeros(len(rows) + 1, dtype=np.int64)
+    np.cumsum(lengths, out=taken[1:])
+    within = np.arange(taken[-1]) - np.repeat(taken[:-1], lengths)
+    return np.repeat(offsets[:-1][rows], lengths) + within, taken

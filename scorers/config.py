@@ -1,0 +1,150 @@
+"""What a config says about scoring: which scorer, its knobs, and the metrics and filters it works with."""
+
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag, field_validator, model_serializer, model_validator
+
+from metrics.config import MetricConfig
+from metrics.errors import nearest
+from metrics.types import OutputType
+from scorers.filters.config import FilterConfig, FilterStepConfig
+from scorers.judge.config import JudgeConfig
+
+__all__ = [
+    "AgreementConfig", "EnsembleConfig", "EnsembleMember", "FilterConfig", "FilterStepConfig", "JudgeConfig",
+    "PlainScorerConfig", "RewardModelConfig", "ScorerConfig", "ScoringConfig", "UserScorerConfig",
+]
+
+
+class _Frozen(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class PlainScorerConfig(_Frozen):
+    """A scorer without knobs: what the factory takes by itself when the config names none."""
+
+    type: Literal["generation", "loglikelihood", "process_results"]
+
+
+class RewardModelConfig(_Frozen):
+    """A reward model beside the benchmark's metrics: a function ``fn(responses, docs)``, or a model that is asked."""
+
+    type: Literal["reward_model"] = "reward_model"
+    function: str | None = Field(None, description="file.py:fn, one number per response")
+    params: dict[str, Any] = Field(default_factory=dict, description="Further keywords of the function")
+    model: str | dict[str, Any] | None = Field(None, description="Entry of models:, or a model's own entry: the endpoint")
+    prompt: str = Field("{{ response }}", description="Jinja2; what the endpoint is asked to rate")
+    sample_params: dict[str, Any] = Field(default_factory=dict, description="Sampling parameters of the endpoint")
+
+    @model_validator(mode="after")
+    def _one_source(self) -> "RewardModelConfig":
+        if (self.function is None) == (self.model is None):
+            raise ValueError("a reward model is either function: file.py:fn or model: (an endpoint), one of the two")
+        return self
+
+
+class EnsembleMember(_Frozen):
+    """One part of an ensemble: a scorer, the one metric it gives, and its weight."""
+
+    metric: MetricConfig | None = Field(None, description="Default: the scorer's own metric (reward, llm_judge)")
+    weight: float = Field(1.0, gt=0, allow_inf_nan=False)
+    scorer: "ScorerConfig | None" = Field(None, description="Default: by output type, as without an ensemble")
+
+
+class EnsembleConfig(_Frozen):
+    """Weighted combination of other scorers' numbers, sample by sample, under the metric ``ensemble``."""
+
+    type: Literal["ensemble"] = "ensemble"
+    members: tuple[EnsembleMember, ...] = Field(min_length=1)
+    normalize: bool = Field(True, description="Divide by the sum of the weights: a mean; else a weighted sum")
+
+
+class AgreementConfig(_Frozen):
+    """Beside the benchmark's metrics: how far the filters' predictions of a response agree."""
+
+    type: Literal["agreement"] = "agreement"
+    filters: tuple[str, ...] | None = Field(None, description="Filters to compare; default: all")
+
+
+class UserScorerConfig(_Frozen):
+    """A scorer class in the user's file; all other keys are arguments of its constructor."""
+
+    type: str = Field(description="file.py:Class")
+    kwargs: dict[str, Any] = Field(default_factory=dict)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _gather_arguments(cls, data: Any) -> Any:
+        if not isinstance(data, Mapping):
+            return data
+        arguments = {key: value for key, value in data.items() if key not in ("type", "kwargs")}
+        return {"type": data.get("type"), "kwargs": {**(data.get("kwargs") or {}), **arguments}}
+
+    @field_validator("type")
+    @classmethod
+    def _names_a_class(cls, value: str) -> str:
+        if ":" not in value:
+            raise ValueError(
+                f"scorer type {value!r} is not known{nearest(value, SCORER_TYPES)} (known: {', '.join(SCORER_TYPES)}, or "
+                "file.py:Class)"
+            )
+        return value
+
+    @model_serializer
+    def _flat(self) -> dict[str, Any]:
+        return {"type": self.type, **self.kwargs}
+
+
+SCORER_TYPES = (
+    "generation", "loglikelihood", "process_results", "reward_model", "llm_judge", "ensemble", "agreement"
+)
+
+
+def _tag(value: Any) -> str:
+    name = value.get("type") if isinstance(value, Mapping) else getattr(value, "type", None)
+    if name in ("generation", "loglikelihood", "process_results"):
+        return "plain"
+    return name if isinstance(name, str) and name in SCORER_TYPES else "user"
+
+
+def _bare_name(value: Any) -> Any:
+    return {"type": value} if isinstance(value, str) else value
+
+
+ScorerConfig = Annotated[
+    Annotated[PlainScorerConfig, Tag("plain")]
+    | Annotated[RewardModelConfig, Tag("reward_model")]
+    | Annotated[JudgeConfig, Tag("llm_judge")]
+    | Annotated[EnsembleConfig, Tag("ensemble")]
+    | Annotated[AgreementConfig, Tag("agreement")]
+    | Annotated[UserScorerConfig, Tag("user")],
+    Discriminator(_tag),
+]
+"""``scorer:`` of a benchmark, told apart by ``type``; anything with a colon is a user's class."""
+
+
+class ScoringConfig(_Frozen):
+    """All that ``build_scorer`` needs of a benchmark's config.
+
+    ``metric_list`` None means the output type's default metrics, an empty list none at all.
+    """
+
+    output_type: OutputType = "generate_until"
+    filter_list: tuple[FilterConfig, ...] = ()
+    metric_list: tuple[MetricConfig, ...] | None = None
+    process_results: str | None = Field(None, description="file.py:fn")
+    scorer: ScorerConfig | None = None
+
+    @field_validator("scorer", mode="before")
+    @classmethod
+    def _name_alone(cls, value: Any) -> Any:
+        return _bare_name(value)
+
+    @property
+    def filters(self) -> tuple[FilterConfig, ...]:
+        """The filters; without ``filter_list`` one called ``none`` that leaves responses whole."""
+        return self.filter_list or (FilterConfig(name="none"),)
+
+
+EnsembleMember.model_rebuild()

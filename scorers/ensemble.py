@@ -1,0 +1,82 @@
+"""Weighted combination of other scorers, sample by sample."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from metrics.metric import Metric
+from scorers.asking import needs
+from scorers.base import Scorer
+from scorers.errors import ScorerError
+from scorers.records import Batch, Reply, SampleScores, ScorerRequest
+from scorers.values import score_values
+
+ENSEMBLE = "ensemble"
+"""The metric of an ensemble."""
+
+
+@dataclass(frozen=True)
+class Member:
+    """One part of an ensemble: a scorer, the metric it gives for a sample, and its weight."""
+
+    scorer: Scorer
+    metric: Metric
+    weight: float
+
+
+@dataclass(frozen=True)
+class EnsembleScorer:
+    """The metric ``ensemble`` of every filter: Σ weight · number / Σ weight, or without the division.
+
+    A sample that one member leaves unscored is unscored: leaving the member out would compare unlike with like.
+    """
+
+    members: tuple[Member, ...]
+    metric: Metric
+    filters: tuple[str, ...]
+    normalize: bool = True
+
+    def get_metrics(self, filter_name: str) -> tuple[Metric, ...]:
+        """``ensemble`` for each of the benchmark's filters."""
+        return (self.metric,) if filter_name in self.filters else ()
+
+    def needs(self, metric: Metric) -> str | None:
+        """Name of the set of requests that the members wait for together; None if none does."""
+        return ENSEMBLE if any(needs(member.scorer, member.metric) for member in self.members) else None
+
+    def requests(self, batch: Batch, metric: Metric) -> Sequence[ScorerRequest]:
+        """The members' requests, one member after the other."""
+        return [request for member in self.members for request in member.scorer.requests(batch, member.metric)]
+
+    def score(self, batch: Batch, metric: Metric, replies: Sequence[Reply | None] = ()) -> SampleScores:
+        """The weighted combination; the members' own numbers are its details."""
+        parts = self._parts(batch, replies)
+        weights = np.array([member.weight for member in self.members])
+        columns = np.column_stack([part.scores.score for part in parts])
+        total = columns @ weights / (weights.sum() if self.normalize else 1.0)
+        errors = [self._problem(parts, row) for row in range(len(batch))]
+        values = [None if error else value for error, value in zip(errors, total.tolist(), strict=True)]
+        return score_values(batch, metric, values, errors, self._details(columns))
+
+    def _parts(self, batch: Batch, replies: Sequence[Reply | None]) -> list[SampleScores]:
+        parts, start = [], 0
+        for member in self.members:
+            end = start + len(member.scorer.requests(batch, member.metric))
+            parts.append(member.scorer.score(batch, member.metric, replies[start:end]))
+            start = end
+        if start != len(replies):
+            raise ScorerError(f"{len(replies)} replies for the {start} requests of an ensemble; one each is due")
+        return parts
+
+    def _problem(self, parts: Sequence[SampleScores], row: int) -> str | None:
+        for member, part in zip(self.members, parts, strict=True):
+            if not part.scored[row] or np.isnan(part.scores.score[row]):
+                return f"{member.metric.name}: {part.errors[row] or 'no number for this sample'}"
+        return None
+
+    def _details(self, columns: NDArray[np.float64]) -> list[dict[str, Any] | None]:
+        names = [member.metric.name for member in self.members]
+        return [dict(zip(names, row, strict=True)) if not np.isnan(row).any() else None for row in columns.tolist()]

@@ -1,0 +1,79 @@
+"""Names of filter steps, and the decorator that gives a function such a name."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, TypeVar
+
+from metrics.errors import ConfigError
+from metrics.registry import Registry
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+Responses = Sequence[Sequence[Any]]
+"""Responses, or what earlier steps made of them: one list per item."""
+Docs = Sequence[Mapping[str, Any]]
+"""The items' rows, beside the responses."""
+Keeps = Literal["all", "first", "one"]
+"""Which repeats a step keeps: every one, the first k (take_first: 1), or one that stands for all of them."""
+
+
+@dataclass(frozen=True)
+class FilterDefinition:
+    """A registered step: its function, which repeats it keeps, and whether it only takes text.
+
+    ``keeps`` is None where nobody can know (a user's function). ``text`` steps cannot work on log-likelihoods.
+    """
+
+    name: str
+    function: Callable[..., Any]
+    keeps: Keeps | None = None
+    text: bool = True
+    source: str = ""
+
+    @property
+    def summary(self) -> str:
+        """First line of the function's docstring."""
+        return (self.function.__doc__ or "").strip().partition("\n")[0]
+
+
+class FilterRegistry(Registry[FilterDefinition]):
+    """The steps, with a word on those that lm-evaluation-harness registers and that cannot work."""
+
+    def unknown(self, name: str) -> str:
+        """The sentence for a name that is not known."""
+        if name == "decontaminate":
+            return (
+                "filter 'decontaminate' drops every response in lm-evaluation-harness, where nothing uses it; remove "
+                "the step (should_decontaminate in the benchmark is recorded)"
+            )
+        return super().unknown(name)
+
+
+FILTERS: FilterRegistry = FilterRegistry("filter", "scorers.filters")
+
+
+def filter_step(
+    name: str | None = None, *, keeps: Keeps | None = None, text: bool = True, source: str = ""
+) -> Callable[[F], F]:
+    """Register ``fn(resps, docs, **arguments)`` as a filter step; the function itself comes back unchanged.
+
+    ``resps`` has one list per item, ``docs`` the items' rows; the result has the same items in the same order,
+    each with as many entries or fewer. None stands for "no prediction". The arguments' annotations and defaults
+    are what a config is checked against.
+
+    >>> @filter_step("shout", keeps="all")
+    ... def shout(resps, docs):
+    ...     return [[None if resp is None else resp.upper() for resp in item] for item in resps]
+    """
+
+    def register(function: F) -> F:
+        entry = FilterDefinition(
+            name=name if name is not None else function.__name__, function=function, keeps=keeps, text=text, source=source
+        )
+        if not callable(function):
+            raise ConfigError(f"filter {entry.name!r}: {function!r} is not callable")
+        FILTERS.add(entry.name, entry)
+        function.__filter__ = entry  # type: ignore[attr-defined]  # a config that names the function finds it here
+        return function
+
+    return register

@@ -1,0 +1,119 @@
+"""Steps that rewrite each response by itself."""
+
+import re
+from typing import Any
+
+from scorers.filters.registry import Docs, Responses, filter_step
+from scorers.filters.text import each_text
+
+_HARNESS = "lm-evaluation-harness 0.4.13, lm_eval/filters/"
+
+_SPAN_LABELS = {
+    "person": "PER",
+    "location": "LOC",
+    "organization": "ORG",
+    "counties": "LOC",
+    "places": "LOC",
+    "people": "PER",
+    "persons": "PER",
+    "company": "ORG",
+    "country": "LOC",
+    "continent": "LOC",
+    "time": "DATE",
+    "date": "DATE",
+    "per": "PER",
+    "loc": "LOC",
+    "org": "ORG",
+}
+_SPAN_PATTERNS = [(re.compile(rf"\b{word}\s*:"), f"{label}:") for word, label in _SPAN_LABELS.items()]
+_SPAN = re.compile(r"\b(PER|LOC|ORG|DATE):\s*([^$]+)")
+
+
+@filter_step("lowercase", keeps="all", source=_HARNESS + "transformation.py")
+def lowercase(resps: Responses, docs: Docs) -> list[list[str | None]]:
+    """The text in lower case (``str.lower``)."""
+    return each_text(resps, "lowercase", str.lower)
+
+
+@filter_step("uppercase", keeps="all", source=_HARNESS + "transformation.py")
+def uppercase(resps: Responses, docs: Docs) -> list[list[str | None]]:
+    """The text in upper case (``str.upper``)."""
+    return each_text(resps, "uppercase", str.upper)
+
+
+@filter_step("remove_whitespace", keeps="all", source=_HARNESS + "extraction.py")
+def remove_whitespace(resps: Responses, docs: Docs) -> list[list[str | None]]:
+    """The text without white space around it; what is inside stays, as in lm-evaluation-harness."""
+    return each_text(resps, "remove_whitespace", str.strip)
+
+
+@filter_step("strip", keeps="all", source="this project")
+def strip(resps: Responses, docs: Docs, chars: str | None = None) -> list[list[str | None]]:
+    """The text without ``chars`` (default: white space) at both ends.
+
+    >>> strip([["**4**"]], [{}], chars="*")
+    [['4']]
+    """
+    return each_text(resps, "strip", lambda text: text.strip(chars))
+
+
+@filter_step("map", keeps="all", source=_HARNESS + "transformation.py")
+def map_values(
+    resps: Responses, docs: Docs, mapping_dict: dict[Any, Any] | None = None, default_value: Any = None
+) -> list[list[Any]]:
+    """Each prediction's entry in ``mapping_dict``; without one, and for no prediction, ``default_value``.
+
+    >>> map_values([["A", "Z"]], [{}], {"A": 0, "B": 1})
+    [[0, None]]
+    """
+    table = mapping_dict or {}
+
+    def look_up(resp: Any) -> Any:
+        try:
+            return table.get(resp, default_value)
+        except TypeError:  # a list or a mapping is no key
+            return default_value
+
+    return [[look_up(resp) for resp in item] for item in resps]
+
+
+@filter_step("strip_think", keeps="all", source="lm-evaluation-harness, main branch, lm_eval/filters/think.py")
+def strip_think(resps: Responses, docs: Docs, think_end_token: str = "</think>") -> list[list[str | None]]:
+    """The answer after a reasoning section: what follows the first ``think_end_token``, or all without one.
+
+    A response that opens with ``<think>`` and never closes it holds no answer: the empty text.
+
+    >>> strip_think([["<think>hm</think> 4", "4", "<think>hm"]], [{}])
+    [['4', '4', '']]
+    """
+
+    def answer(text: str) -> str:
+        _, closed, rest = text.partition(think_end_token)
+        if closed:
+            return rest.lstrip()
+        return "" if text.lstrip().startswith("<think>") else text
+
+    return each_text(resps, "strip_think", answer)
+
+
+@filter_step("format_span", keeps="all", source=_HARNESS + "transformation.py")
+def format_span(resps: Responses, docs: Docs) -> list[list[str | None]]:
+    """Named entities as ``per: ann $ loc: kenya``: labels unified, groups spread out, "none" left out.
+
+    >>> format_span([["person: Ann $$ country: Kenya, Uganda"]], [{}])
+    [['per: ann $ loc: kenya $ loc: uganda']]
+    """
+    return each_text(resps, "format_span", _format_span)
+
+
+def _format_span(text: str) -> str:
+    text = text.lower()
+    for pattern, label in _SPAN_PATTERNS:
+        text = pattern.sub(label, text)
+    text = text.replace("$$", "$").rstrip("$").replace("\n", "$").strip()
+    return " $ ".join(
+        f"{label.lower()}: {entity.strip()}"
+        for label, entities in _SPAN.findall(text)
+        for entity in entities.split(",")
+        if entity.strip().lower() != "none"
+    )

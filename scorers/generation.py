@@ -1,0 +1,40 @@
+"""Scores of generated text: predictions × references through the pair's metric."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from metrics.metric import Metric
+from scorers.codes import NO_PREDICTION, prediction_codes
+from scorers.records import Batch, Reply, SampleScores, ScorerRequest
+from scorers.rows import evaluate_rows
+
+
+@dataclass(frozen=True)
+class GenerationScorer:
+    """The default for ``generate_until``: each metric sees the predictions and references of all scored rows.
+
+    ``metrics`` holds the metrics of each filter by the filter's name.
+    """
+
+    metrics: Mapping[str, tuple[Metric, ...]]
+
+    def get_metrics(self, filter_name: str) -> tuple[Metric, ...]:
+        """The metrics of a filter; empty for a filter that the benchmark does not have."""
+        return self.metrics.get(filter_name, ())
+
+    def requests(self, batch: Batch, metric: Metric) -> Sequence[ScorerRequest]:
+        """Nothing: comparing texts needs no model."""
+        return ()
+
+    def score(self, batch: Batch, metric: Metric, replies: Sequence[Reply | None] = ()) -> SampleScores:
+        """Scores of ``metric`` for every scored row; raises ScorerError naming the item that the metric failed on."""
+        rows = np.flatnonzero(batch.scored)
+        chosen = rows.tolist()
+        predictions = [batch.predictions[row] for row in chosen]
+        references = [batch.references[row] for row in chosen]
+        scores = evaluate_rows(batch, rows, lambda: metric.evaluate(references, predictions))
+        codes = np.full(len(batch), NO_PREDICTION, dtype=np.int64)
+        codes[rows] = prediction_codes(predictions)
+        return SampleScores(scores, batch.scored, codes, [None] * len(batch))

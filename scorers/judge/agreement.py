@@ -1,0 +1,91 @@
+"""Krippendorff's alpha: how far raters agree beyond chance, as an aggregation of the metrics' registry."""
+
+from collections.abc import Sequence
+from typing import Any, Literal
+
+import numpy as np
+
+from metrics.aggregations import Aggregation, Count, Total, factory
+from metrics.errors import ConfigError, MetricError
+from metrics.types import Floats, Scores
+
+Unit = Sequence[float | None]
+"""The raters' grades of one sample; None where a rater gave none."""
+
+
+@factory("krippendorff_alpha", source="Krippendorff (2011), Computing Krippendorff's alpha-reliability")
+def krippendorff_alpha(*, level: Literal["nominal", "interval"] = "nominal") -> Aggregation:
+    """Krippendorff's alpha: 1 is full agreement, 0 what chance gives, below 0 systematic disagreement.
+
+    An item's value is a list of units, each the grades of one sample. ``level`` nominal: grades are equal or not;
+    interval: their squared difference counts. NaN where all grades are the same, since chance then agrees as well.
+    Source: Krippendorff (2011), Computing Krippendorff's alpha-reliability.
+    """
+    if level not in ("nominal", "interval"):
+        raise ConfigError(f"krippendorff_alpha: level is nominal or interval, not {level!r}")
+    tabulate, compute = (_nominal_table, _nominal) if level == "nominal" else (_interval_table, _interval)
+    return Aggregation(
+        "krippendorff_alpha", kind="values", compute=compute, read=_read_units, tabulate=tabulate, merge=_merged,
+        rule="jackknife", bounds=(-1.0, 1.0), parameters={"level": level},
+    )
+
+
+def _nominal_table(values: Sequence[Any]) -> Floats:
+    """Per item: observed disagreement, grades, and how often each grade was given."""
+    grades = sorted({grade for item in values for unit in _rated(item) for grade in unit})
+    column = {grade: place for place, grade in enumerate(grades)}
+    table = np.zeros((len(values), 2 + len(grades)))
+    for row, item in enumerate(values):
+        for unit in _rated(item):
+            counts = np.bincount([column[grade] for grade in unit], minlength=len(grades))
+            n = len(unit)
+            table[row, 0] += (n * n - int((counts**2).sum())) / (n - 1)
+            table[row, 1] += n
+            table[row, 2:] += counts
+    return table
+
+
+def _nominal(total: Total, n: Count) -> Floats:
+    rated, by_grade = total[..., 1], total[..., 2:]
+    expected = (rated**2 - (by_grade**2).sum(axis=-1)) / (rated - 1)
+    return _alpha(total[..., 0], expected)
+
+
+def _interval_table(values: Sequence[Any]) -> Floats:
+    """Per item: observed disagreement, grades, their sum and their sum of squares."""
+    table = np.zeros((len(values), 4))
+    for row, item in enumerate(values):
+        for unit in _rated(item):
+            grades = np.asarray(unit)
+            n, plain, squares = len(unit), float(grades.sum()), float((grades**2).sum())
+            table[row] += [2 * n * float(((grades - plain / n) ** 2).sum()) / (n - 1), n, plain, squares]
+    return table
+
+
+def _interval(total: Total, n: Count) -> Floats:
+    rated, plain, squares = total[..., 1], total[..., 2], total[..., 3]
+    return _alpha(total[..., 0], 2 * (rated * squares - plain**2) / (rated - 1))
+
+
+def _alpha(observed: Floats, expected: Floats) -> Floats:
+    # Rounding leaves a trace of "expected" where all grades are equal.
+    varied = expected > 1e-9
+    return np.asarray(np.where(varied, 1 - observed / np.where(varied, expected, 1.0), np.nan))
+
+
+def _rated(item: Sequence[Unit]) -> list[list[float]]:
+    """Units with the grades there are; one grade alone agrees with nothing."""
+    units = [[float(grade) for grade in unit if grade is not None] for unit in item]
+    return [unit for unit in units if len(unit) > 1]
+
+
+def _read_units(values: Sequence[Any]) -> Scores:
+    for index, value in enumerate(values):
+        if not isinstance(value, Sequence) or not all(isinstance(unit, Sequence) for unit in value):
+            raise MetricError(f"krippendorff_alpha takes a list of units a sample, and sample {index} has {value!r}", index)
+    return Scores(statistics=None, values=list(values), score=np.full(len(values), np.nan))
+
+
+def _merged(values: Sequence[Any]) -> list[Unit]:
+    """Repeats of an item are units of their own."""
+    return [unit for item in values for unit in item]

@@ -1,0 +1,164 @@
+"""What a config says about a judge."""
+
+import re
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+
+
+class _Frozen(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class ChoiceReading(_Frozen):
+    """The reply names one of several labels, each worth a number."""
+
+    type: Literal["choice"] = "choice"
+    choices: dict[str, float] = Field(min_length=2, description="Label → grade, such as {CORRECT: 1, INCORRECT: 0}")
+
+
+class NumberReading(_Frozen):
+    """The reply holds a number from ``min`` to ``max``; one outside is unreadable, never clipped."""
+
+    type: Literal["number"] = "number"
+    min: float = 0.0
+    max: float = 10.0
+    normalize: bool = Field(False, description="Map min … max to 0 … 1")
+
+    @model_validator(mode="after")
+    def _in_order(self) -> "NumberReading":
+        if not self.min < self.max:
+            raise ValueError(f"min must be below max, not {self.min} and {self.max}")
+        return self
+
+
+class FieldReading(_Frozen):
+    """The reply holds a JSON object; the grade is one of its fields: a number, a boolean, or a label of ``choices``."""
+
+    type: Literal["json"] = "json"
+    field: str = Field("score", description="Dotted path inside the object")
+    choices: dict[str, float] | None = None
+    min: float | None = None
+    max: float | None = None
+
+
+class PatternReading(_Frozen):
+    """The grade is group ``group`` of a regular expression's last match: a number, or a label of ``choices``."""
+
+    type: Literal["regex"] = "regex"
+    pattern: str
+    group: int = Field(1, ge=0)
+    choices: dict[str, float] | None = None
+    min: float | None = None
+    max: float | None = None
+
+    @model_validator(mode="after")
+    def _compiles(self) -> "PatternReading":
+        try:
+            groups = re.compile(self.pattern).groups
+        except re.error as error:
+            raise ValueError(f"pattern {self.pattern!r} is not a regular expression: {error}") from None
+        if self.group > groups:
+            raise ValueError(f"pattern {self.pattern!r} has {groups} groups, not {self.group}")
+        return self
+
+
+Reading = Annotated[
+    ChoiceReading | NumberReading | FieldReading | PatternReading, Field(discriminator="type")
+]
+
+
+class JudgeModel(_Frozen):
+    """A judge: the name of an entry of ``models:``, or such an entry itself (all keys besides ``name``)."""
+
+    name: str = Field(min_length=1)
+    entry: dict[str, Any] = Field(default_factory=dict, description="type, config, sample_params … as in models:")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _gather_entry(cls, data: Any) -> Any:
+        if isinstance(data, str):
+            return {"name": data}
+        if not isinstance(data, Mapping):
+            return data
+        rest = {key: value for key, value in data.items() if key not in ("name", "entry")}
+        return {"name": data.get("name"), "entry": {**(data.get("entry") or {}), **rest}}
+
+
+class Pairwise(_Frozen):
+    """The response is compared with another answer, shown as ``answer_a`` and ``answer_b``."""
+
+    baseline: str = Field(description="Jinja2: the other answer, such as {{ baseline_answer }}")
+    swap: bool = Field(True, description="Ask again with places changed; the verdict is the mean of both orders")
+
+
+class CalibrationRow(BaseModel):
+    """A human's verdict, and the judge's on the same answer: given as ``judge``, or still to be asked for.
+
+    Without ``judge`` the row holds ``response`` and the fields that the grading prompt uses.
+    """
+
+    model_config = ConfigDict(extra="allow", frozen=True)
+
+    human: bool
+    judge: bool | None = None
+    response: str | None = None
+
+    @model_validator(mode="after")
+    def _can_be_judged(self) -> "CalibrationRow":
+        if self.judge is None and self.response is None:
+            raise ValueError("a calibration row needs judge: the judge's verdict, or response: a text to be judged")
+        return self
+
+
+class JudgeConfig(_Frozen):
+    """One or several models grade each response, beside the benchmark's metrics.
+
+    The templates see the item's fields by name, and over them ``response`` (unfiltered), ``prediction`` (what the
+    filter left; empty where it found nothing), ``reference`` (the first), ``references``, ``item`` (all fields),
+    and ``answer_a``, ``answer_b`` in pairwise grading. A label in the place of a choice's grade speaks of answer A.
+    """
+
+    type: Literal["llm_judge"] = "llm_judge"
+    prompt: str | None = Field(None, description="Jinja2: one user message")
+    messages: tuple[dict[Literal["role", "content"], str], ...] | None = Field(None, description="Chat turns instead")
+    system_prompt: str | None = None
+    judges: tuple[JudgeModel, ...] = Field(min_length=1, description="Entries of models:, or entries of their own")
+    repeats: int = Field(1, ge=1, description="Verdicts asked of each judge")
+    sample_params: dict[str, Any] = Field(default_factory=lambda: {"temperature": 0.0})
+    parse: Reading = Field(description="How a grade is read off the reply")
+    combine: Literal["mean", "majority"] = Field("mean", description="How verdicts become the sample's score")
+    quorum: int | None = Field(None, ge=1, description="Judges that must be readable for a sample to be scored; default: all")
+    pairwise: Pairwise | None = None
+    calibration: str | tuple[CalibrationRow, ...] | None = Field(None, description="File with human verdicts, or its rows")
+    threshold: float = Field(0.5, description="A score at or above counts as a positive verdict, in the corrected rate")
+
+    @field_validator("judges", mode="before")
+    @classmethod
+    def _one_or_many(cls, value: Any) -> Any:
+        return [value] if isinstance(value, str | Mapping) else value
+
+    @model_validator(mode="after")
+    def _fits_together(self) -> "JudgeConfig":
+        if (self.prompt is None) == (self.messages is None):
+            raise ValueError("a judge needs prompt: or messages:, one of the two")
+        names = [judge.name for judge in self.judges]
+        if len(set(names)) < len(names):
+            raise ValueError(f"each judge needs a name of its own, not {', '.join(names)}")
+        if self.quorum is not None and self.quorum > len(names):
+            raise ValueError(f"quorum is {self.quorum} of {len(names)} judges")
+        if self.pairwise is not None and self.pairwise.swap and grade_range(self.parse) is None:
+            raise ValueError("pairwise grading with places changed needs choices, or min and max, under parse")
+        return self
+
+
+def grade_range(reading: Reading) -> tuple[float, float] | None:
+    """Lowest and highest grade that a reply can give; None if the config leaves that open."""
+    if isinstance(reading, NumberReading):
+        return (0.0, 1.0) if reading.normalize else (reading.min, reading.max)
+    if reading.choices:
+        return min(reading.choices.values()), max(reading.choices.values())
+    if isinstance(reading, ChoiceReading) or reading.min is None or reading.max is None:
+        return None
+    return reading.min, reading.max

@@ -1,0 +1,176 @@
+"""A model grades the responses: what it is asked, and what its replies are worth."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from metrics.config import MetricConfig, StatisticsConfig
+from metrics.metric import Metric
+from metrics.types import Estimate, Floats
+from scorers.errors import ScorerError
+from scorers.generation import GenerationScorer
+from scorers.judge.calibration import Calibration, corrected_estimate, corrected_rate
+from scorers.judge.config import ChoiceReading, JudgeConfig
+from scorers.judge.verdicts import Verdicts, read_reply, verdicts
+from scorers.prompts import Prompt, render, scope
+from scorers.records import Batch, Reply, SampleScores, ScorerRequest
+from scorers.values import score_values
+
+JUDGE, AGREEMENT, CORRECTED = "llm_judge", "llm_judge_agreement", "llm_judge_corrected"
+
+
+@dataclass(frozen=True)
+class LLMJudgeScorer(GenerationScorer):
+    """Adds a judge's metrics to those of a benchmark; all others are scored as generated text.
+
+    ``llm_judge`` is the combined grade of a sample, ``llm_judge_agreement`` Krippendorff's alpha over several
+    verdicts, ``llm_judge_corrected`` the rate of positive verdicts without the judge's bias, given a calibration. A
+    reply that cannot be read leaves its sample unscored, never zero.
+    """
+
+    config: JudgeConfig
+    prompt: Prompt
+    calibration: Calibration | None = None
+
+    @property
+    def repeats(self) -> int:
+        """Verdicts asked of each judge about a sample."""
+        return self.config.repeats
+
+    def needs(self, metric: Metric) -> str | None:
+        """All of the judge's metrics wait for the same verdicts."""
+        return JUDGE if _is_own(metric) else None
+
+    def requests(self, batch: Batch, metric: Metric) -> Sequence[ScorerRequest]:
+        """For each scored row: both orders (if places change), each judge, each repeat."""
+        if not _is_own(metric):
+            return ()
+        return [request for row in np.flatnonzero(batch.scored).tolist() for request in self._ask(batch, row)]
+
+    def unreadable(
+        self, batch: Batch, metric: Metric, requests: Sequence[ScorerRequest], replies: Sequence[Reply | None]
+    ) -> list[bool]:
+        """Beside each request whether it was answered and the answer could not be read: worth another attempt."""
+        return [
+            reply is not None and reply.text is not None and read_reply(reply, self.config).error is not None
+            for reply in replies
+        ]
+
+    def score(self, batch: Batch, metric: Metric, replies: Sequence[Reply | None] = ()) -> SampleScores:
+        """The grades of ``metric`` row for row; ``replies`` stand beside ``requests(batch, metric)``."""
+        if not _is_own(metric):
+            return super().score(batch, metric)
+        given = self._verdicts(batch, metric, replies)
+        values, errors = zip(*(self._value(one, metric) for one in given), strict=True) if given else ((), ())
+        return score_values(batch, metric, values, errors, [one.details() if one else None for one in given])
+
+    def estimate(
+        self, metric: Metric, statistics: Floats | None, clusters: NDArray[np.int64] | None, options: StatisticsConfig
+    ) -> Estimate | None:
+        """The corrected rate with the calibration's share of its error; None for all other metrics."""
+        if metric.entry != CORRECTED or self.calibration is None or statistics is None:
+            return None
+        estimate = corrected_estimate(self.calibration, statistics[:, 0], clusters, options.ci_level)
+        if options.bootstrap_iters > 0:
+            return estimate
+        return replace(estimate, stderr=np.nan, stderr_method="none", ci_low=np.nan, ci_high=np.nan)
+
+    def calibration_batch(self) -> Batch | None:
+        """The calibration's answers that the judge has not judged yet; None if there are none."""
+        rows = self.config.calibration
+        if self.calibration is not None or not isinstance(rows, tuple) or not rows:
+            return None
+        docs: list[Mapping[str, Any]] = [row.model_extra or {} for row in rows]
+        texts = [row.response or "" for row in rows]
+        return Batch(
+            item_ids=[f"calibration-{place}" for place in range(len(rows))],
+            sample_index=np.zeros(len(rows), dtype=np.int32),
+            scored=np.ones(len(rows), dtype=np.bool_),
+            predictions=texts,
+            references=[_references(doc) for doc in docs],
+            docs=docs,
+            responses=texts,
+        )
+
+    def calibrated(self, judged: SampleScores) -> "LLMJudgeScorer":
+        """The scorer that knows how the judge did on ``calibration_batch``; unscored rows do not count."""
+        rows = self.config.calibration
+        assert isinstance(rows, tuple)
+        kept = np.flatnonzero(judged.scored).tolist()
+        positive = judged.scores.score >= self.config.threshold
+        calibration = Calibration.of([rows[row].human for row in kept], [bool(positive[row]) for row in kept])
+        metrics = {
+            name: tuple(with_calibration(metric, calibration) for metric in own) for name, own in self.metrics.items()
+        }
+        return replace(self, metrics=metrics, calibration=calibration)
+
+    def _ask(self, batch: Batch, row: int) -> list[ScorerRequest]:
+        variables = scope(batch, row)
+        orders = [variables]
+        pairwise = self.config.pairwise
+        if pairwise is not None:
+            a, b = variables["prediction"], render(pairwise.baseline, variables, batch.name(row))
+            orders = [{**variables, "answer_a": a, "answer_b": b}]
+            if pairwise.swap:
+                orders.append({**variables, "answer_a": b, "answer_b": a})
+        prompts = [self.prompt.render(order, batch.name(row)) for order in orders]
+        return [
+            ScorerRequest(row, judge.name, repeat, prompt, self.config.sample_params, place == 1, 0, repeat)
+            for place, prompt in enumerate(prompts)
+            for judge in self.config.judges
+            for repeat in range(self.config.repeats)
+        ]
+
+    def _verdicts(self, batch: Batch, metric: Metric, replies: Sequence[Reply | None]) -> list[Verdicts | None]:
+        requests = self.requests(batch, metric)
+        if len(replies) != len(requests):
+            raise ScorerError(f"{len(replies)} replies of judges for {len(requests)} requests; one each is due")
+        by_row: dict[int, list[int]] = {}
+        for place, request in enumerate(requests):
+            by_row.setdefault(request.row, []).append(place)
+        given: list[Verdicts | None] = [None] * len(batch)
+        for row, places in by_row.items():
+            given[row] = verdicts(self.config, [requests[p] for p in places], [replies[p] for p in places])
+        return given
+
+    def _value(self, given: Verdicts | None, metric: Metric) -> tuple[Any, str | None]:
+        if given is None:
+            return None, None
+        if metric.entry == AGREEMENT:
+            unit = given.unit()
+            rated = sum(grade is not None for grade in unit)
+            return ([unit], None) if rated > 1 else (None, given.error or "one verdict alone agrees with nothing")
+        if given.score is None:
+            return None, given.error
+        return (float(given.score >= self.config.threshold) if metric.entry == CORRECTED else given.score), None
+
+
+def judge_metrics(config: JudgeConfig) -> tuple[MetricConfig, ...]:
+    """The metrics that a judge adds: agreement where there are several verdicts, the corrected rate where calibrated."""
+    own = [MetricConfig(metric=JUDGE)]
+    if len(config.judges) * config.repeats > 1:
+        level = "nominal" if isinstance(config.parse, ChoiceReading) else "interval"
+        own.append(MetricConfig(metric=AGREEMENT, aggregation="krippendorff_alpha", kwargs={"level": level}))
+    if config.calibration is not None:
+        own.append(MetricConfig(metric=CORRECTED))
+    return tuple(own)
+
+
+def with_calibration(metric: Metric, calibration: Calibration | None) -> Metric:
+    """The metric, ``llm_judge_corrected`` with its aggregation."""
+    return replace(metric, aggregation=corrected_rate(calibration)) if metric.entry == CORRECTED else metric
+
+
+def _is_own(metric: Metric) -> bool:
+    return metric.entry in (JUDGE, AGREEMENT, CORRECTED)
+
+
+def _references(doc: Mapping[str, Any]) -> list[Any]:
+    """A calibration row may say what is right, under the names of a dataset's row."""
+    if "references" in doc:
+        return list(doc["references"])
+    given = doc.get("reference", doc.get("ground_truth"))
+    return [] if given is None else [given]

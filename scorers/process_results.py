@@ -1,0 +1,163 @@
+"""A user's ``process_results(doc, results)``: run once per filter, its dictionary fanned out into pairs."""
+
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from metrics.errors import MetricError, nearest
+from metrics.metric import Metric
+from metrics.types import Scores
+from scorers.codes import NO_PREDICTION, prediction_codes
+from scorers.errors import ScorerError
+from scorers.naming import split_name
+from scorers.plain import as_plain
+from scorers.records import Batch, Reply, SampleScores, ScorerRequest
+from scorers.rows import scatter
+
+Processed = dict[str, Any]
+"""What ``process_results`` returned for one sample: metric → value."""
+
+
+@dataclass(frozen=True)
+class ProcessResultsScorer:
+    """Fans the dictionary of a user's function out into pairs.
+
+    ``function(doc, results)`` is given the item's row and the sample's prediction in a list; for multiple choice one
+    ``(log-likelihood, is_greedy)`` per choice, then those without context; for a whole document its log-likelihood.
+    ``metrics`` are the named metrics of each filter; names may hold a filter of their own after a comma.
+    """
+
+    function: Callable[..., Any]
+    metrics: Mapping[str, tuple[Metric, ...]]
+    rolling: bool = False
+
+    def get_metrics(self, filter_name: str) -> tuple[Metric, ...]:
+        """The metrics whose columns a filter's results hold.
+
+        A name such as ``exact_match,strict-match`` belongs to the filter it names where there is one, and to every
+        filter otherwise.
+        """
+        return tuple(
+            metric
+            for metric in self.metrics.get(filter_name, ())
+            if (own := split_name(metric.name, filter_name)[1]) == filter_name or own not in self.metrics
+        )
+
+    def requests(self, batch: Batch, metric: Metric) -> Sequence[ScorerRequest]:
+        """Nothing: the function has the predictions."""
+        return ()
+
+    def process(self, batch: Batch) -> list[Processed | None]:
+        """The function's result for every scored row, as JSON-able values; None for the others.
+
+        Raises ScorerError naming the item where the function raised or returned something that is not a dictionary,
+        and warns about names that no metric list has.
+        """
+        processed = [self._process_row(batch, row) if ok else None for row, ok in enumerate(batch.scored.tolist())]
+        unknown = self.undeclared(processed)
+        if unknown:
+            known = self._declared()
+            said = ", ".join(f"{name!r}{nearest(name, known)}" for name in unknown)
+            warnings.warn(f"process_results returned {said}: not in metric_list, so not reported", stacklevel=2)
+        return processed
+
+    def column(self, processed: Sequence[Processed | None], metric: Metric, batch: Batch) -> SampleScores:
+        """One metric's column of what ``process`` returned for ``batch``.
+
+        A value of None leaves its sample unscored. Raises ScorerError naming the item whose result lacks the metric, or
+        has a value that its aggregation cannot take.
+        """
+        scored = np.array([entry is not None for entry in processed], dtype=np.bool_)
+        errors: list[str | None] = [None] * len(processed)
+        values: list[Any] = []
+        details: list[dict[str, Any] | None] = []
+        for row in np.flatnonzero(scored).tolist():
+            value, rest = self._value(processed[row] or {}, metric, batch, row)
+            if value is None:
+                scored[row] = False
+                errors[row] = f"process_results gave no value for {metric.name!r}"
+            else:
+                values.append(value)
+                details.append(rest)
+        rows = np.flatnonzero(scored)
+        try:
+            scores = metric.scores_of(values)
+        except MetricError as error:
+            where = "" if error.index is None else f"{batch.name(int(rows[error.index]))}: "
+            raise ScorerError(f"{where}metric {metric.name!r}: {error}") from error
+        kept = details if any(details) else None
+        scores = scatter(Scores(scores.statistics, scores.values, scores.score, kept), rows, len(processed))
+        return SampleScores(scores, scored, self._codes(batch, scored), errors)
+
+    def score(self, batch: Batch, metric: Metric, replies: Sequence[Reply | None] = ()) -> SampleScores:
+        """``process`` and ``column`` in one, for a single metric."""
+        return self.column(self.process(batch), metric, batch)
+
+    def undeclared(self, processed: Sequence[Processed | None]) -> tuple[str, ...]:
+        """Names in the results that no metric list has, sorted."""
+        known = self._declared()
+        return tuple(sorted({name for entry in processed if entry for name in entry if name not in known}))
+
+    def _declared(self) -> set[str]:
+        names = {metric.name for metrics in self.metrics.values() for metric in metrics}
+        return names | {metric.entry for metrics in self.metrics.values() for metric in metrics}
+
+    def _process_row(self, batch: Batch, row: int) -> Processed:
+        try:
+            result = self.function(dict(batch.docs[row]), self._results(batch, row))
+        except Exception as error:
+            raise ScorerError(f"{batch.name(row)}: process_results raised {type(error).__name__}: {error}") from error
+        names = sorted(self._declared())
+        if not isinstance(result, Mapping):
+            if len(names) != 1:
+                raise ScorerError(
+                    f"{batch.name(row)}: process_results returned {type(result).__name__}; a dictionary with an entry for "
+                    f"each of {', '.join(names)} is due"
+                )
+            result = {names[0]: result}
+        try:
+            return {str(name): as_plain(value) for name, value in result.items()}
+        except TypeError as error:
+            raise ScorerError(f"{batch.name(row)}: process_results returned {error}") from error
+
+    def _results(self, batch: Batch, row: int) -> list[Any]:
+        choices = batch.choices
+        if choices is None:
+            return [batch.predictions[row]]
+        of_row = slice(int(choices.offsets[row]), int(choices.offsets[row + 1]))
+        lls = choices.lls[of_row].tolist()
+        if self.rolling:
+            return lls
+        results = list(zip(lls, choices.is_greedy[of_row].tolist(), strict=True))
+        if choices.unconditional is not None:
+            results += [(ll, False) for ll in choices.unconditional[of_row].tolist()]
+        return results
+
+    def _value(
+        self, entry: Processed, metric: Metric, batch: Batch, row: int
+    ) -> tuple[Any, dict[str, Any] | None]:
+        """The metric's value; of a dictionary the entry named like the metric, else the first, the rest as details."""
+        key = metric.name if metric.name in entry else metric.entry
+        if key not in entry:
+            raise ScorerError(
+                f"{batch.name(row)}: process_results returned no {metric.name!r}{nearest(metric.name, entry)} "
+                f"(it returned {', '.join(map(repr, entry)) or 'nothing'})"
+            )
+        value = entry[key]
+        if not isinstance(value, Mapping):
+            return value, None
+        if not value:
+            raise ScorerError(f"{batch.name(row)}: process_results returned an empty dictionary for {metric.name!r}")
+        chosen = key if key in value else next(iter(value))
+        if chosen != key:
+            warnings.warn(f"process_results: {key!r} is a dictionary without {key!r}; {chosen!r} counts", stacklevel=3)
+        return value[chosen], {name: other for name, other in value.items() if name != chosen}
+
+    def _codes(self, batch: Batch, scored: np.ndarray[Any, np.dtype[np.bool_]]) -> np.ndarray[Any, np.dtype[np.int64]]:
+        if batch.choices is not None:
+            return np.full(len(batch), NO_PREDICTION, dtype=np.int64)
+        kept = [prediction if ok else None for prediction, ok in zip(batch.predictions, scored.tolist(), strict=True)]
+        return prediction_codes(kept)

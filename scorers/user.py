@@ -1,0 +1,86 @@
+"""A user's scorer class behind the interface of the built-in ones."""
+
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from metrics.errors import ConfigError, nearest
+from metrics.metric import Metric
+from scorers.errors import ScorerError
+from scorers.plain import as_plain
+from scorers.records import Batch, Reply, SampleScores, ScorerRequest
+from scorers.values import score_values
+
+USER = "user"
+
+
+@dataclass(frozen=True)
+class UserScorer:
+    """Adapts an object with ``score(batch)``, and optionally ``requests(batch)``.
+
+    ``score`` returns a number per row (None: unscored), a dictionary of such columns by metric, or ``SampleScores``;
+    it is also given ``metric`` and ``replies`` if it takes them. ``requests`` returns ``ScorerRequest`` records.
+    """
+
+    name: str
+    instance: Any
+    metrics: Mapping[str, tuple[Metric, ...]]
+
+    def __post_init__(self) -> None:
+        if not callable(getattr(self.instance, "score", None)):
+            raise ConfigError(f"scorer {self.name!r} has no method score(batch)")
+
+    def get_metrics(self, filter_name: str) -> tuple[Metric, ...]:
+        """The metrics that the class names for a filter, or the config does."""
+        return self.metrics.get(filter_name, ())
+
+    def needs(self, metric: Metric) -> str | None:
+        """One set of requests for all metrics, if the class asks anything."""
+        return USER if callable(getattr(self.instance, "requests", None)) else None
+
+    def requests(self, batch: Batch, metric: Metric) -> Sequence[ScorerRequest]:
+        """What the class wants to ask; raises ScorerError if that is not a list of ScorerRequest."""
+        if self.needs(metric) is None:
+            return ()
+        asked = list(self._call(self.instance.requests, batch, metric=metric) or ())
+        for request in asked:
+            if not isinstance(request, ScorerRequest):
+                raise ScorerError(f"scorer {self.name!r}: requests(batch) returned {type(request).__name__}, not ScorerRequest")
+            if not 0 <= request.row < len(batch):
+                raise ScorerError(f"scorer {self.name!r}: requests(batch) asks about row {request.row} of {len(batch)}")
+        return asked
+
+    def score(self, batch: Batch, metric: Metric, replies: Sequence[Reply | None] = ()) -> SampleScores:
+        """The class's numbers for ``metric``; raises ScorerError naming the scorer where they do not fit the batch."""
+        result = self._call(self.instance.score, batch, metric=metric, replies=replies)
+        if isinstance(result, SampleScores):
+            return self._checked(result, batch)
+        if isinstance(result, Mapping):
+            if metric.name not in result:
+                raise ScorerError(
+                    f"scorer {self.name!r} returned no {metric.name!r}{nearest(metric.name, result)} (it returned "
+                    f"{', '.join(map(repr, result)) or 'nothing'})"
+                )
+            result = result[metric.name]
+        try:
+            values = as_plain(list(result))
+        except TypeError as error:
+            raise ScorerError(f"scorer {self.name!r} returned {error}; a number per sample is due") from error
+        if len(values) != len(batch):
+            raise ScorerError(f"scorer {self.name!r} returned {len(values)} numbers for {len(batch)} samples")
+        return score_values(batch, metric, values, [f"scorer {self.name!r} gave no number"] * len(batch))
+
+    def _call(self, method: Callable[..., Any], batch: Batch, **offered: Any) -> Any:
+        taken = inspect.signature(method).parameters
+        takes_any = any(p.kind is p.VAR_KEYWORD for p in taken.values())
+        try:
+            return method(batch, **{key: value for key, value in offered.items() if takes_any or key in taken})
+        except Exception as error:
+            raise ScorerError(f"scorer {self.name!r} raised {type(error).__name__}: {error}") from error
+
+    def _checked(self, result: SampleScores, batch: Batch) -> SampleScores:
+        lengths = {len(result.scored), len(result.scores), len(result.codes), len(result.errors)}
+        if lengths != {len(batch)}:
+            raise ScorerError(f"scorer {self.name!r} returned columns of {sorted(lengths)} rows for {len(batch)} samples")
+        return result
