@@ -14,8 +14,8 @@ def accepted_keywords(
 ) -> list[str]:
     """Which of ``given`` the function takes; the first of them it must take.
 
-    ``where`` begins the message of the ConfigError that is raised if it does not, if it does not take an entry of
-    ``params``, or if it needs an argument that nobody gives.
+    ``where`` begins the message of the ConfigError that is raised if it does not, if it does not take an
+    entry of ``params``, or if it needs an argument that nobody gives.
     """
     try:
         known = inspect.signature(function).parameters

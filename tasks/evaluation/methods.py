@@ -1,4 +1,4 @@
-"""Evaluation methods of a config: what judges one response and gives it labels, built in or a user's function."""
+"""Evaluation methods of a config: what judges one response and gives it labels, built in or a user's."""
 
 import time
 from collections.abc import Callable, Iterator, Sequence

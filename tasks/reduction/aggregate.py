@@ -33,7 +33,7 @@ def aggregate_pair(
     what a user's aggregation raises.
     """
     rows = [
-        _failed(pair, cell, error) if error else result_row(pair, cell, options)
+        failed_row(pair, cell, error) if error else result_row(pair, cell, options)
         for cell in cells(item_rows)
         for error in [failure_of(parse_facets(cell.facets), failed)]
     ]
@@ -84,7 +84,8 @@ def signature(pair: PairIdentity, reduction: str, made: "Estimate", options: "St
     return "|".join(parts)
 
 
-def _failed(pair: PairIdentity, cell: Cell, error: str) -> Row:
+def failed_row(pair: PairIdentity, cell: Cell, error: str) -> Row:
+    """One row of RESULTS for a group whose numbers would rest on a part of its items."""
     return base_row(pair, cell.reduction, cell.label, cell.facets) | {
         **_counts(cell),
         "status": "failed",
