@@ -1,8 +1,8 @@
 """What is probably wrong with a run, said before anybody believes its numbers.
 
-A check looks at one sample after another and keeps counts and a few examples, never the samples, so that a million
-of them need no more memory than a thousand. `Diagnosis` feeds all checks in one pass; the report uses it beside its
-own, `diagnose` makes a pass of its own.
+A check looks at one sample after another and keeps counts and a few examples, never the samples, so that a
+million of them need no more memory than a thousand. `Diagnosis` feeds all checks in one pass; the report uses
+it beside its own, `diagnose` makes a pass of its own.
 """
 
 from collections.abc import Iterator
@@ -29,9 +29,9 @@ class Example:
 class Diagnostic:
     """One finding.
 
-    ``kind`` is a stable identifier ("filter_empty", "truncated" …), ``message`` a sentence or two: what was seen,
-    in how many of how many, and what to do. "error": the numbers can't be trusted as they are; "warning": look
-    before you quote them; "note": good to know. ``count`` says how often it was seen.
+    ``kind`` is a stable identifier ("filter_empty", "truncated" …), ``message`` a sentence or two: what was
+    seen, in how many of how many, and what to do. "error": the numbers can't be trusted as they are;
+    "warning": look before you quote them; "note": good to know. ``count`` says how often it was seen.
     """
 
     kind: str
@@ -45,8 +45,8 @@ class Diagnostic:
 class DiagnosticOptions:
     """From which share on something is said; shares are of samples or responses, from 0 to 1.
 
-    ``min_samples`` is how many samples a finding about sameness needs, so that a try-out of three items is not told
-    that its answers do not vary.
+    ``min_samples`` is how many samples a finding about sameness needs, so that a try-out of three items is
+    not told that its answers do not vary.
     """
 
     filter_empty: float = 0.05
@@ -76,11 +76,9 @@ class Diagnosis:
     """All checks over one pass of the samples."""
 
     def __init__(self, view: RunView, options: DiagnosticOptions | None = None) -> None:
-        from tasks.reporting.diagnostics_checks import sample_checks
-
         self._view = view
         self._options = options or DiagnosticOptions()
-        self._checks = sample_checks(view, self._options)
+        self._checks = _checks(view, self._options)
 
     def add(self, sample: SampleView) -> None:
         """Shows one sample to every check."""
@@ -89,10 +87,10 @@ class Diagnosis:
 
     def finish(self) -> tuple[Diagnostic, ...]:
         """All findings, the gravest first, within a severity the most frequent first."""
-        from tasks.reporting.diagnostics_results import result_findings
+        from tasks.reporting.diagnostics_results import format_gaps
 
         found = [finding for check in self._checks for finding in check.finish()]
-        found += result_findings(self._view.results, self._options)
+        found += format_gaps(self._view.results, self._options)
         return tuple(sorted(found, key=lambda d: (GRAVEST_FIRST.index(d.severity), -d.count, d.kind)))
 
 
@@ -102,3 +100,22 @@ def diagnose(view: RunView, options: DiagnosticOptions | None = None) -> tuple[D
     for sample in view.samples():
         diagnosis.add(sample)
     return diagnosis.finish()
+
+
+def _checks(view: RunView, options: DiagnosticOptions) -> list[Check]:
+    """A fresh instance of every check; the modules import this one, hence not at the top."""
+    from tasks.reporting import diagnostics_answers as answers
+    from tasks.reporting import diagnostics_responses as responses
+    from tasks.reporting.diagnostics_references import UnreachableReferences
+
+    return [
+        responses.FailedRequests(options),
+        responses.UnscoredResponses(options),
+        responses.TruncatedResponses(options),
+        responses.EmptyResponses(options),
+        answers.EmptyFilters(options),
+        answers.SameAnswers(options),
+        answers.DisagreeingRepeats(options),
+        answers.ConstantScores(options),
+        UnreachableReferences(view, options),
+    ]

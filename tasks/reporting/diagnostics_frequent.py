@@ -6,8 +6,8 @@ from collections import Counter
 class Frequent:
     """Counts texts with at most ``size`` counters.
 
-    A text's count is a lower bound that errs by at most ``total / size``, so that with 200 counters a text that makes
-    up half of the stream is found and its share is right to half a per cent.
+    A text's count is a lower bound that errs by at most ``total / size``, so that with 200 counters a text
+    that makes up half of the stream is found and its share is right to half a per cent.
     """
 
     def __init__(self, size: int = 200) -> None:

@@ -1,8 +1,8 @@
 """References that the scoring could never meet: empty ones, and those that a filter can't produce.
 
-The test puts the reference where the model's answer stood in its own response and runs the filter again: a model
-that answers correctly in that very format should get the reference back. If something else comes out ("1319" for a
-reference of "1,319"), no model can score on that item.
+The test puts the reference where the model's answer stood in its own response and runs the filter again: a
+model that answers correctly in that very format should get the reference back. If something else comes out
+("1319" for a reference of "1,319"), no model can score on that item.
 """
 
 from collections import defaultdict
@@ -10,7 +10,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from tasks.reporting.diagnostics import Diagnostic, DiagnosticOptions
+from tasks.reporting.diagnostics import Diagnostic, DiagnosticOptions, Severity
+from tasks.reporting.diagnostics_tally import Tally
 from tasks.reporting.report_highlight import find_span, patterns
 from tasks.reporting.view import RunView, SampleView
 
@@ -34,24 +35,26 @@ class UnreachableReferences:
     """Empty references, and references that come out of a filter as something else."""
 
     def __init__(self, view: RunView, options: DiagnosticOptions) -> None:
-        from tasks.reporting.diagnostics_checks import Tally
-
         self._options = options
         self._patterns = patterns(_config(view))
         self._extractors = {**_pattern_extractors(_config(view)), **_applied(view.extractors)}
         self._frames: dict[str, _Frame] = {}
         self._tested: defaultdict[str, set[str]] = defaultdict(set)
-        self._lenient: set[str] = set()  # filters whose metric takes a prediction that differs from the reference
+        self._lenient: set[str] = (
+            set()
+        )  # filters whose metric takes a prediction that differs from the reference
         self._empty = Tally(options.examples)
-        self._exactly = defaultdict(lambda: Tally(options.examples))
-        self._loosely = defaultdict(lambda: Tally(options.examples))
+        self._exactly: defaultdict[str, Tally] = defaultdict(lambda: Tally(options.examples))
+        self._loosely: defaultdict[str, Tally] = defaultdict(lambda: Tally(options.examples))
 
     def add(self, sample: SampleView) -> None:
         """Tests the sample's references once for every filter with a known pattern."""
         texts = [reference for reference in sample.references if isinstance(reference, str)]
         if not sample.choices and sample.scores:
             self._empty.total += 1
-            if not sample.references or (len(texts) == len(sample.references) and not any(map(str.strip, texts))):
+            if not sample.references or (
+                len(texts) == len(sample.references) and not any(map(str.strip, texts))
+            ):
                 self._empty.hit(sample, "the reference is empty")
         if texts:
             for name, extract in self._extractors.items():
@@ -61,22 +64,24 @@ class UnreachableReferences:
     def finish(self) -> Iterator[Diagnostic]:
         """One finding for empty references, one for every filter that can't produce some."""
         if self._empty.seen:
-            severity = "error" if self._empty.share > self._options.grave else "warning"
             yield self._empty.finding(
                 "reference_missing",
-                severity,
+                self._gravity(self._empty),
                 f"{self._empty.words('sample')} have an empty reference; look at target and ground_truth.",
             )
         for name in self._exactly:
             tally = (self._loosely if name in self._lenient else self._exactly)[name]
             if tally.seen:
-                severity = "error" if tally.share > self._options.grave else "warning"
                 yield tally.finding(
                     "reference_unreachable",
-                    severity,
-                    f"{name} can't produce the reference of {tally.words('item')} tested: put in place of a model's "
-                    "answer, it comes out as something else, so that no answer can be right. Change target or filter.",
+                    self._gravity(tally),
+                    f"{name} can't produce the reference of {tally.words('item')} tested: put in place of "
+                    "a model's answer, it comes out as something else, so that no answer can be right. "
+                    "Change target or filter.",
                 )
+
+    def _gravity(self, tally: Tally) -> Severity:
+        return "error" if tally.share > self._options.grave else "warning"
 
     def _test(self, name: str, extract: Extractor, sample: SampleView, references: Sequence[str]) -> None:
         self._learn(name, sample)
@@ -120,7 +125,8 @@ def _config(view: RunView) -> Mapping[str, Any]:
 
 
 def _pattern_extractors(config: Mapping[str, Any]) -> dict[str, Extractor]:
-    """Filters that are one regular expression, perhaps with take_first: what they do is known from the config."""
+    """Filters that are one regular expression, perhaps with take_first: what they do is known from the
+    config."""
     simple = {
         str(entry.get("name"))
         for entry in config.get("filter_list") or ()
@@ -136,7 +142,8 @@ def _pattern_extractors(config: Mapping[str, Any]) -> dict[str, Extractor]:
 
 
 def _applied(extractors: Mapping[str, Any]) -> dict[str, Extractor]:
-    """Filter pipelines, which work on lists of lists, as functions of one text; UNKNOWN where the pipeline raises."""
+    """Filter pipelines, which work on lists of lists, as functions of one text; UNKNOWN where the pipeline
+    raises."""
 
     def one(apply: Any) -> Extractor:
         def extract(text: str) -> Any:

@@ -1,8 +1,8 @@
 """``report.html``: one page that opens from disk and lets people look through a run.
 
-Two passes over the samples. The first counts, diagnoses and decides what is shown; the second writes blocks of
-samples into the page as they come. Nothing but counters, the list's columns and one block is in memory, whatever the
-size of the run::
+Two passes over the samples. The first counts, diagnoses and decides what is shown; the second writes blocks
+of samples into the page as they come. Nothing but counters, the list's columns and one block is in memory,
+whatever the size of the run::
 
     samples ─► Scan, Diagnosis, Usage ─► head of the page
     samples ─► chosen ones ─► blocks ─► index, script
@@ -60,7 +60,7 @@ def write_report(view: RunView, path: str | Path, limits: Limits | None = None) 
     before, after = page_parts("report.html", context, SCRIPTS)
 
     path = Path(path)
-    with _replacing(path) as file:
+    with _Replacing(path) as file:
         file.write(before)
         shown = write_samples(file, "run", passes.second(), selection, view, limits)
         file.write(after)
@@ -75,14 +75,17 @@ def write_samples(
     view: RunView,
     limits: Limits,
 ) -> int:
-    """Writes the chosen samples as blocks, then their index, under ``name``; returns how many samples that were."""
+    """Writes the chosen samples as blocks, then their index, under ``name``; returns how many samples that
+    were."""
     config = view.manifest.get("config")
     records = SampleRecords(patterns(config if isinstance(config, dict) else {}), selection.cap)
     blocks, index, shown = BlockWriter(name, file.write), SampleIndex(), 0
     for position, sample in enumerate(samples):
         if position not in selection:
             continue
-        if blocks.written > limits.file_bytes:  # the estimate was too low: keep every sample, but little of it
+        if (
+            blocks.written > limits.file_bytes
+        ):  # the estimate was too low: keep every sample, but little of it
             records.cap = min(records.cap or 500, 500)
         number, question = records.question(sample)
         record = records.sample(sample, number)
@@ -105,7 +108,11 @@ class _Passes:
         size = 0
         for sample in self._view.samples():
             if self._kept is not None:
-                size += 1000 + len(sample.prompt) + sum(len(r.text or "") + len(r.reasoning or "") for r in sample.responses)
+                size += (
+                    1000
+                    + len(sample.prompt)
+                    + sum(len(r.text or "") + len(r.reasoning or "") for r in sample.responses)
+                )
                 self._kept.append(sample)
                 if size > KEPT_BYTES:
                     self._kept = None
@@ -115,7 +122,7 @@ class _Passes:
         return self._view.samples() if self._kept is None else iter(self._kept)
 
 
-class _replacing:
+class _Replacing:
     """A text file that takes the place of ``path`` when it was written to the end."""
 
     def __init__(self, path: Path) -> None:

@@ -1,8 +1,8 @@
 """Samples inside an HTML page: compressed blocks of JSON that the browser unpacks when it needs them.
 
-A block is gzip in base64 in a ``<script type="application/octet-stream">`` element, which no browser runs, so that
-text from models can't end the element or begin another, whatever it holds. Blocks are written as soon as they are
-full: memory does not grow with the run.
+A block is gzip in base64 in a ``<script type="application/octet-stream">`` element, which no browser runs, so
+that text from models can't end the element or begin another, whatever it holds. Blocks are written as soon as
+they are full: memory does not grow with the run.
 """
 
 import base64
@@ -25,7 +25,8 @@ def json_bytes(value: Any) -> bytes:
 
 
 def inline_json(value: Any) -> str:
-    """JSON for a ``<script type="application/json">`` element: no ``<``, ``>`` or ``&`` stands in it as itself."""
+    """JSON for a ``<script type="application/json">`` element: no ``<``, ``>`` or ``&`` stands in it as
+    itself."""
     text = json_bytes(value).decode()
     return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
 

@@ -29,7 +29,8 @@ class Pattern:
 
 
 def patterns(config: Mapping[str, Any]) -> dict[str, Pattern]:
-    """Filter name → pattern, for the filters of a config (``filter_list``) whose first step is a regular expression.
+    """Filter name → pattern, for the filters of a config (``filter_list``) whose first step is a regular
+    expression.
 
     A pattern that does not compile is left out: where it matters, the run has said so already.
     """
@@ -48,9 +49,9 @@ def patterns(config: Mapping[str, Any]) -> dict[str, Pattern]:
 def find_span(text: str, prediction: Any, pattern: Pattern | None = None) -> Span | None:
     """Start and end of the prediction in the response, in characters; None where it does not stand there.
 
-    The pattern's own match wins if it holds the prediction. Without one it is the last place where the prediction
-    stands as words of its own, since answers come last; then the last place at all, in any case. A prediction that is
-    the whole response, or no text, has no span.
+    The pattern's own match wins if it holds the prediction. Without one it is the last place where the
+    prediction stands as words of its own, since answers come last; then the last place at all, in any case. A
+    prediction that is the whole response, or no text, has no span.
     """
     if not isinstance(prediction, str) or not prediction.strip() or prediction.strip() == text.strip():
         return None
@@ -60,11 +61,9 @@ def find_span(text: str, prediction: Any, pattern: Pattern | None = None) -> Spa
             return span
     wanted = prediction.strip()
     whole_words = rf"(?<!\w){re.escape(wanted)}(?!\w)"
-    last = None
-    for last in re.finditer(whole_words, text):
-        pass
-    if last:
-        return last.span()
+    places = list(re.finditer(whole_words, text))
+    if places:
+        return places[-1].span()
     start = text.lower().rfind(wanted.lower())
     return (start, start + len(wanted)) if start >= 0 and len(text.lower()) == len(text) else None
 

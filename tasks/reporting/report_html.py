@@ -1,8 +1,8 @@
 """Templates, styles and scripts become one page that needs no network.
 
-The page's content security policy allows exactly the style and the script that are in it, by their digest, and
-nothing else: no request, no frame, no form, no inline handler. Whatever a model wrote could not run even if it were
-taken for markup, and it is not: templates escape, scripts set ``textContent``.
+The page's content security policy allows exactly the style and the script that are in it, by their digest,
+and nothing else: no request, no frame, no form, no inline handler. Whatever a model wrote could not run even
+if it were taken for markup, and it is not: templates escape, scripts set ``textContent``.
 """
 
 import base64
@@ -39,8 +39,8 @@ def environment() -> Environment:
 def page_parts(template: str, context: Mapping[str, Any], scripts: Sequence[str]) -> tuple[str, str]:
     """The page before and after its samples.
 
-    ``template`` names a file in the assets that holds the marker ``<!-- samples -->`` once; ``scripts`` are joined in
-    order into the page's one script.
+    ``template`` names a file in the assets that holds the marker ``<!-- samples -->`` once; ``scripts`` are
+    joined in order into the page's one script.
     """
     style = read_asset("page.css")
     script = "(() => {\n'use strict';\n" + "\n".join(map(read_asset, scripts)) + "\n})();"
@@ -48,8 +48,10 @@ def page_parts(template: str, context: Mapping[str, Any], scripts: Sequence[str]
         f"default-src 'none'; script-src {_digest(script)}; style-src {_digest(style)}; "
         "img-src data:; base-uri 'none'; form-action 'none'"
     )
-    page = environment().get_template(template).render(
-        **context, style=Markup(style), script=Markup(script), policy=policy
+    page = (
+        environment()
+        .get_template(template)
+        .render(**context, style=Markup(style), script=Markup(script), policy=policy)
     )
     before, after = page.split("<!-- samples -->")
     return before, after

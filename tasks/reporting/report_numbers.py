@@ -6,7 +6,8 @@ MISSING = "–"
 
 
 def decimals(value: float) -> int:
-    """Digits after the point that suit a score of this size: 4 for shares, 2 for scores up to 100, fewer beyond."""
+    """Digits after the point that suit a score of this size: 4 for shares, 2 for scores up to 100, fewer
+    beyond."""
     size = abs(value)
     if size < 10:
         return 4
@@ -14,7 +15,8 @@ def decimals(value: float) -> int:
 
 
 def number(value: float | None, like: float | None = None) -> str:
-    """``value`` with the digits that suit it, or suit ``like``, the number it stands beside; "–" for None and NaN."""
+    """``value`` with the digits that suit it, or suit ``like``, the number it stands beside; "–" for None and
+    NaN."""
     if value is None or math.isnan(value):
         return MISSING
     if math.isinf(value):

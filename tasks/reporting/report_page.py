@@ -95,8 +95,16 @@ def facts(manifest: Mapping[str, Any], rows: Sequence[ResultRow], usage: Usage) 
             _samples_link(outcome="failed") if usage.failed else None,
             usage.failed > 0,
         ),
-        Fact("unscored", numbers.count(unscored), "over all pairs", _samples_link(outcome="unscored"), unscored > 0),
-        Fact("failed pairs", numbers.count(failed_pairs), link="#failed", alarming=True) if failed_pairs else None,
+        Fact(
+            "unscored",
+            numbers.count(unscored),
+            "over all pairs",
+            _samples_link(outcome="unscored"),
+            unscored > 0,
+        ),
+        Fact("failed pairs", numbers.count(failed_pairs), link="#failed", alarming=True)
+        if failed_pairs
+        else None,
         _requests_fact(manifest.get("requests")),
         _wall_fact(manifest),
     ]
@@ -105,7 +113,9 @@ def facts(manifest: Mapping[str, Any], rows: Sequence[ResultRow], usage: Usage) 
 
 def unscored_link(row: ResultRow) -> str:
     """The address, within the page, of a row's unscored samples."""
-    return _samples_link(pair=row.pair, outcome="unscored", **_facet_query(row.model_name, row.prompt_template))
+    return _samples_link(
+        pair=row.pair, outcome="unscored", **_facet_query(row.model_name, row.prompt_template)
+    )
 
 
 def example_link(example: Example) -> str:
@@ -149,7 +159,11 @@ def _requests_fact(requests: Any) -> Fact | None:
 
 def _wall_fact(manifest: Mapping[str, Any]) -> Fact | None:
     seconds = next(
-        (manifest[key] for key in ("wall_time", "wall_seconds", "seconds") if isinstance(manifest.get(key), int | float)),
+        (
+            manifest[key]
+            for key in ("wall_time", "wall_seconds", "seconds")
+            if isinstance(manifest.get(key), int | float)
+        ),
         None,
     )
     return None if seconds is None else Fact("wall time", numbers.duration(seconds))
@@ -157,7 +171,7 @@ def _wall_fact(manifest: Mapping[str, Any]) -> Fact | None:
 
 def _optional_columns(rows: Sequence[ResultRow]) -> frozenset[str]:
     """Columns that tell rows apart; the others would say the same on every line."""
-    told = {
+    told: dict[str, set[Any]] = {
         "benchmark": {row.benchmark for row in rows},
         "prompt_template": {row.prompt_template for row in rows},
         "label": {row.label for row in rows},
@@ -171,7 +185,9 @@ def _pivot_record(row: ResultRow) -> dict[str, Any]:
     """A row as the facet table of the page reads it."""
     facets = {"Model": row.model_name, "Prompt": row.prompt_template, **row.other_facets}
     return {
-        "name": f"{row.label}: {row.metric_key}, {row.filter}" if row.label else f"{row.metric_key}, {row.filter}",
+        "name": f"{row.label}: {row.metric_key}, {row.filter}"
+        if row.label
+        else f"{row.metric_key}, {row.filter}",
         "facets": {name: facet_text(value) for name, value in facets.items() if value is not None},
         "value": row.value,
         "text": numbers.value_with_error(row.value, row.stderr),

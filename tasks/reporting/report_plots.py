@@ -3,7 +3,7 @@
 import math
 import re
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from tasks.reporting import report_numbers as numbers
@@ -62,7 +62,8 @@ class ForestRow:
 
 @dataclass(frozen=True)
 class Forest:
-    """The scores of one pair and reduction over all groups, on one axis; ``zero`` is where a difference is none."""
+    """The scores of one pair and reduction over all groups, on one axis; ``zero`` is where a difference is
+    none."""
 
     title: str
     filter: str
@@ -72,6 +73,19 @@ class Forest:
     zero: float | None = None
 
 
+def group_names(rows: Sequence[ResultRow]) -> dict[str, str]:
+    """Facet group → its name with only what tells the groups of these rows apart; the full name if nothing does."""
+    parts = {row.group: row.group_parts for row in rows}
+    told = {
+        name for some in parts.values() for name in some if len({p.get(name) for p in parts.values()}) > 1
+    }
+    return {
+        group: " · ".join(text for name, text in some.items() if name in told)
+        or some.get("model_name", group)
+        for group, some in parts.items()
+    }
+
+
 def forests(rows: Sequence[ResultRow]) -> list[Forest]:
     """A forest plot for each metric, filter, reduction and label, groups in the order of the results."""
     panels: defaultdict[tuple[str, ...], list[ResultRow]] = defaultdict(list)
@@ -79,21 +93,28 @@ def forests(rows: Sequence[ResultRow]) -> list[Forest]:
         if row.value is not None and math.isfinite(row.value):
             panels[row.benchmark, row.metric_key, row.filter, row.label or ""].append(row)
     several = len({row.benchmark for row in rows}) > 1
-    return [_forest(group, several) for group in panels.values()]
+    names = group_names(rows)
+    return [_forest(group, names, several) for group in panels.values()]
 
 
-def forest_row(name: str, estimate: tuple[float, float | None, float | None], text: str, axis: Axis) -> ForestRow:
+def forest_row(
+    name: str, estimate: tuple[float, float | None, float | None], text: str, axis: Axis
+) -> ForestRow:
     """One line of a plot for (value, low end, high end); ``text`` is what stands beside it."""
     value, low, high = estimate
     known = low is not None and high is not None and math.isfinite(low) and math.isfinite(high)
     spoken = f"{name}: {text}"
     if known:
         spoken += f", interval {numbers.number(low, like=value)} to {numbers.number(high, like=value)}"
-    ends = (_within(axis.at(low)), _within(axis.at(high))) if known and low is not None and high is not None else (None, None)
+    ends = (
+        (_within(axis.at(low)), _within(axis.at(high)))
+        if known and low is not None and high is not None
+        else (None, None)
+    )
     return ForestRow(name, text, spoken, axis.at(value), *ends)
 
 
-def _forest(group: Sequence[ResultRow], name_benchmark: bool) -> Forest:
+def _forest(group: Sequence[ResultRow], names: Mapping[str, str], name_benchmark: bool) -> Forest:
     ends = [end for row in group for end in (row.value, row.ci_low, row.ci_high) if end is not None]
     axis = Axis.around(ends)
     first = group[0]
@@ -105,7 +126,7 @@ def _forest(group: Sequence[ResultRow], name_benchmark: bool) -> Forest:
         axis=axis,
         rows=tuple(
             forest_row(
-                row.group,
+                names[row.group],
                 (row.value or 0.0, row.ci_low, row.ci_high),
                 numbers.value_with_error(row.value, row.stderr),
                 axis,
@@ -159,8 +180,11 @@ def curves(rows: Sequence[ResultRow]) -> list[Curves]:
 
 def _curves(title: str, filter_name: str, groups: dict[str, dict[int, ResultRow]]) -> Curves:
     rows = [row for by_k in groups.values() for row in by_k.values()]
+    names = group_names(rows)
     ks = sorted({k for by_k in groups.values() for k in by_k})
-    axis = Axis.around([end for row in rows for end in (row.value, row.ci_low, row.ci_high) if end is not None])
+    axis = Axis.around(
+        [end for row in rows for end in (row.value, row.ci_low, row.ci_high) if end is not None]
+    )
     low, high = math.log2(ks[0]), math.log2(ks[-1])
 
     def x(k: int) -> float:
@@ -175,10 +199,16 @@ def _curves(title: str, filter_name: str, groups: dict[str, dict[int, ResultRow]
         upper = [(x(k), y(row.ci_high)) for k, row in points if row.ci_high is not None]
         lower = [(x(k), y(row.ci_low)) for k, row in points if row.ci_low is not None]
         marks = tuple(
-            (x(k), y(row.value or 0.0), f"{name}, k = {k}: {numbers.value_with_error(row.value, row.stderr)}")
+            (
+                x(k),
+                y(row.value or 0.0),
+                f"{names[name]}, k = {k}: {numbers.value_with_error(row.value, row.stderr)}",
+            )
             for k, row in points
         )
-        lines.append(Line(name, _path([mark[:2] for mark in marks]), _path(upper + lower[::-1]), marks))
+        lines.append(
+            Line(names[name], _path([mark[:2] for mark in marks]), _path(upper + lower[::-1]), marks)
+        )
     y_ticks = tuple(Tick(BOTTOM - (BOTTOM - TOP) * tick.at / 100, tick.text) for tick in axis.ticks)
     return Curves(title, filter_name, _k_ticks(ks, x), y_ticks, tuple(lines))
 

@@ -65,9 +65,14 @@ class ResultRow:
     @property
     def group(self) -> str:
         """The facet group in words: ``"gpt · plain · subject=algebra"``."""
-        parts = [part for part in (self.model_name, self.prompt_template) if part]
-        parts += [f"{name}={facet_text(value)}" for name, value in self.other_facets.items()]
-        return " · ".join(parts) or "all"
+        return " · ".join(self.group_parts.values()) or "all"
+
+    @cached_property
+    def group_parts(self) -> dict[str, str]:
+        """The facet group's values by facet, in words."""
+        own = {"model_name": self.model_name, "prompt_template": self.prompt_template}
+        others = {name: f"{name}={facet_text(value)}" for name, value in self.other_facets.items()}
+        return {name: value for name, value in own.items() if value} | others
 
 
 def result_rows(results: pa.Table) -> list[ResultRow]:

@@ -1,4 +1,5 @@
-"""Samples as the page's script reads them: one record a sample, one a question, and columns to list and filter by."""
+"""Samples as the page's script reads them: one record a sample, one a question, and columns to list and
+filter by."""
 
 import math
 from collections import defaultdict
@@ -45,9 +46,7 @@ class SampleRecords:
             "question": question,
             "responses": responses,
             "filters": {name: list(values) for name, values in sample.filters.items()},
-            "spans": {
-                name: self._spans(name, values, responses) for name, values in sample.filters.items()
-            },
+            "spans": {name: self._spans(name, values, responses) for name, values in sample.filters.items()},
             "scores": {pair: [_score(score) for score in scores] for pair, scores in sample.scores.items()},
             "details": _present(sample.details),
             "reasons": _present(sample.reasons),

@@ -1,7 +1,8 @@
-"""Which samples a report shows, and how much of their texts: what a browser can bear, with everything that failed.
+"""Which samples a report shows, and how much of their texts: what a browser can bear, with everything that
+failed.
 
-The first pass over a run keeps some twenty bytes a sample and no text. From them follows a choice that depends on
-the seed and on nothing else, not on the order of the samples.
+The first pass over a run keeps some twenty bytes a sample and no text. From them follows a choice that
+depends on the seed and on nothing else, not on the order of the samples.
 """
 
 import zlib
@@ -26,7 +27,8 @@ PROBE_EVERY: Final = 16  # one block in sixteen is compressed to see how well th
 
 @dataclass(frozen=True)
 class Limits:
-    """What a page may hold: samples (responses), bytes of the file, bytes of text once unpacked; ``seed`` of the choice."""
+    """What a page may hold: samples (responses), bytes of the file, bytes of text once unpacked; ``seed`` of
+    the choice."""
 
     samples: int = 20_000
     file_bytes: int = 54_000_000
@@ -78,7 +80,8 @@ class Scan:
         return sum(self._responses)
 
     def select(self) -> Selection:
-        """Everything if it fits; else all failures, all wrong answers if they fit too, and a draw from the others."""
+        """Everything if it fits; else all failures, all wrong answers if they fit too, and a draw from the
+        others."""
         total, limit = self.samples, self.limits.samples
         if total <= limit:
             return Selection(None, self._cap(self._bytes, 1.0), None)
@@ -89,7 +92,9 @@ class Scan:
         certain = {FAILED, WRONG} if all_wrong else {FAILED}
         chosen, shown = self._draw(certain)
         statement = _statement(shown, total, sizes, all_wrong, self.limits.seed)
-        return Selection(frozenset(chosen), self._cap([self._bytes[i] for i in chosen], shown / total), statement)
+        return Selection(
+            frozenset(chosen), self._cap([self._bytes[i] for i in chosen], shown / total), statement
+        )
 
     def _draw(self, certain: set[int]) -> tuple[list[int], int]:
         chosen = [i for i, kind in enumerate(self._kinds) if kind in certain]
@@ -103,13 +108,17 @@ class Scan:
         return chosen, shown
 
     def _cap(self, sizes: Iterable[int], share: float) -> int | None:
-        """The longest text to show in full, so that file and browser hold all of the chosen ones; None: any."""
+        """The longest text to show in full, so that file and browser hold all of the chosen ones; None:
+        any."""
         size = sum(sizes)
         allowed = min(self.limits.text_bytes, self.limits.file_bytes / self._probe.ratio())
         if size <= allowed:
             return None
         cap = 1 << 24
-        while cap > 256 and share * sum(n * min(cap, 3 << bits >> 2) for bits, n in self._lengths.items()) > allowed:
+        while (
+            cap > 256
+            and share * sum(n * min(cap, 3 << bits >> 2) for bits, n in self._lengths.items()) > allowed
+        ):
             cap //= 2
         return cap
 
@@ -161,8 +170,11 @@ def _statement(shown: int, total: int, sizes: list[int], all_wrong: bool, seed: 
     parts = [f"all {numbers.count(sizes[FAILED])} that failed or are unscored"] if sizes[FAILED] else []
     if all_wrong and sizes[WRONG]:
         parts.append(f"all {numbers.count(sizes[WRONG])} that scored 0 or did not pass")
-    parts.append(f"a random choice of the others (seed {seed})" if parts else f"a random choice (seed {seed})")
+    parts.append(
+        f"a random choice of the others (seed {seed})" if parts else f"a random choice (seed {seed})"
+    )
     return (
-        f"{numbers.count(shown)} of {numbers.plural(total, 'sample')} can be looked through here: {', '.join(parts)}. "
-        "Scores, counts and findings are those of all samples; responses.jsonl holds every one."
+        f"{numbers.count(shown)} of {numbers.plural(total, 'sample')} can be looked through here: "
+        f"{', '.join(parts)}. Scores, counts and findings are those of all samples; "
+        "responses.jsonl holds every one."
     )

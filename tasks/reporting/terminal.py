@@ -1,7 +1,7 @@
 """The result table of a run in the terminal, and its failed pairs with the command that retries them.
 
-Rich leaves colours out by itself where the output is not a terminal; `console` also stops it from folding the table
-to 80 columns there, so that a log file or a pipe gets one line a number.
+Rich leaves colours out by itself where the output is not a terminal; `console` also stops it from folding the
+table to 80 columns there, so that a log file or a pipe gets one line a number.
 """
 
 import shlex
@@ -59,10 +59,10 @@ def results_table(
 ) -> ResultsTable:
     """The numbers of a run (RESULTS schema) as a rich renderable, failed pairs last.
 
-    A line holds the direction of the metric (↑ higher is better), value ± standard error, the confidence interval,
-    items, samples and how many of them are unscored. Columns that would be the same on every line (one prompt, no
-    label) are left out. ``command`` is how the run was started; a failed pair is shown with its reason and the
-    command that retries it alone.
+    A line holds the direction of the metric (↑ higher is better), value ± standard error, the confidence
+    interval, items, samples and how many of them are unscored. Columns that would be the same on every line
+    (one prompt, no label) are left out. ``command`` is how the run was started; a failed pair is shown with
+    its reason and the command that retries it alone.
     """
     return ResultsTable(result_rows(results), title, tuple(command))
 
@@ -138,7 +138,9 @@ def _stderr(row: ResultRow) -> str:
 
 
 def _failures(failed: Sequence[ResultRow], command: Sequence[str], ascii_only: bool) -> RenderResult:
-    pairs = {row.pair: row for row in reversed(failed)}  # one pair fails once, whatever the number of its rows
+    pairs = {
+        row.pair: row for row in reversed(failed)
+    }  # one pair fails once, whatever the number of its rows
     yield Text(f"\n{numbers.plural(len(pairs), 'pair')} failed:", style="bold red")
     for row in reversed(pairs.values()):
         text = Text("  ")

@@ -1,13 +1,13 @@
 """A run as people look at it: numbers, provenance, and samples that are read one after another.
 
-The report, the comparison of two runs and the diagnostics all read these records and nothing else, so that they
-know neither the store nor Prefect::
+The report, the comparison of two runs and the diagnostics all read these records and nothing else, so that
+they know neither the store nor Prefect::
 
     RunView ─ manifest, results ─ samples() ─► SampleView ─ ResponseView   (one a repeat)
                                                           └ LabelView      (one an evaluation method's row)
 
-``RunView.samples`` is a function and not a list: every call starts a new pass over the artifacts, so that a run of
-a million samples is never in memory at once.
+``RunView.samples`` is a function and not a list: every call starts a new pass over the artifacts, so that a
+run of a million samples is never in memory at once.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -24,9 +24,10 @@ Extractor = Callable[[list[list[Any]], list[Mapping[str, Any]]], list[list[Any]]
 class ResponseView:
     """One response, or what came instead of it.
 
-    ``text`` is None unless ``status`` is "ok" and text was asked for. ``error`` says in words why a request failed.
-    ``lls`` and ``is_greedy`` stand beside ``SampleView.choices``: one log-likelihood (natural logarithm) a choice.
-    Tokens are as the endpoint counted them, ``seconds`` the time of the attempt that succeeded; None: not reported.
+    ``text`` is None unless ``status`` is "ok" and text was asked for. ``error`` says in words why a request
+    failed. ``lls`` and ``is_greedy`` stand beside ``SampleView.choices``: one log-likelihood (natural
+    logarithm) a choice. Tokens are as the endpoint counted them, ``seconds`` the time of the attempt that
+    succeeded; None: not reported.
     """
 
     text: str | None
@@ -50,8 +51,8 @@ class ResponseView:
 class LabelView:
     """What an evaluation method said about one response under one label.
 
-    ``score`` is None and ``status`` not "ok" where the method could not judge; ``details`` holds the method's own
-    words (a judge's explanation, what was expected and what was found).
+    ``score`` is None and ``status`` not "ok" where the method could not judge; ``details`` holds the method's
+    own words (a judge's explanation, what was expected and what was found).
     """
 
     label: str
@@ -66,12 +67,14 @@ class LabelView:
 class SampleView:
     """One item asked of one model with one prompt template, with everything that came of it.
 
-    ``prompt`` is text, or the JSON text of a list of chat messages where ``chat``. ``responses`` are in order of the
-    sample index. The mappings hold one entry a repeat, in the same order; a filter that keeps fewer repeats (take_first)
-    has fewer. In ``filters`` (filter name → predictions) None says that the filter found nothing. In ``scores``,
-    ``details`` and ``reasons`` the key is ``"metric,filter"``; a score of None is *unscored*, and ``reasons`` says
-    why although the request succeeded. ``choices`` and ``gold`` (indices of the right ones) belong to log-likelihood
-    benchmarks. ``facets`` holds what results are grouped by beside model and prompt (``item.subject`` …).
+    ``prompt`` is text, or the JSON text of a list of chat messages where ``chat``. ``responses`` are in order
+    of the sample index. The mappings hold one entry a repeat, in the same order; a filter that keeps fewer
+    repeats (take_first) has fewer. In ``filters`` (filter name → predictions) None says that the filter found
+    nothing. In ``scores``, ``details`` and ``reasons`` the key is ``"metric,filter"``; a score of None is
+    *unscored*, and ``reasons`` says why although the request succeeded; NaN: the metric has no number for one
+    sample. ``choices`` and ``gold`` (indices of
+    the right ones) belong to log-likelihood benchmarks. ``facets`` holds what results are grouped by beside
+    model and prompt (``item.subject`` …).
     """
 
     item_id: str
@@ -105,10 +108,11 @@ class SampleView:
 class RunView:
     """One run: provenance, numbers and samples.
 
-    ``manifest`` is the content of ``manifest.json``; ``results`` has the RESULTS schema (``tasks/store/schemas.py``),
-    failed pairs included; each call of ``samples`` gives a new pass over all samples, in the same order each time.
-    ``extractors`` (filter name → the pipeline's ``apply``) lets the diagnostics run a filter again; without one, only
-    filters that are a single regular expression are looked into.
+    ``manifest`` is the content of ``manifest.json``; ``results`` has the RESULTS schema
+    (``tasks/store/schemas.py``), failed pairs included; each call of ``samples`` gives a new pass over all
+    samples, in the same order each time. ``extractors`` (filter name → the pipeline's ``apply``) lets the
+    diagnostics run a filter again; without one, only filters that are a single regular expression are looked
+    into.
     """
 
     manifest: Mapping[str, Any]

@@ -166,6 +166,7 @@ class Browser {
     if (this.shown[this.chosen] !== row) return; // another one was chosen meanwhile
     this.detail.replaceChildren(...content);
     this.detail.scrollTop = 0;
+    highlightTerms(this.detail, searchTerms(this.query.get('q') ?? ''));
     for (const prompt of this.detail.querySelectorAll('.prompt')) prompt.scrollTop = prompt.scrollHeight;
     byId('browser').classList.toggle('reading', read);
     if (read && matchMedia('(max-width: 799px)').matches) {

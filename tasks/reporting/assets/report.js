@@ -1,6 +1,6 @@
 // The report of one run: what the list of samples shows, and the table of facets.
 
-const badge = (kind, text) => element('span', { class: `chip ${kind}`, text });
+const badge = (kind, text, title) => element('span', { class: `chip ${kind}`, text, title });
 
 class RunBrowserView {
   constructor(store) {
@@ -66,7 +66,7 @@ class RunBrowserView {
       const mean = index.mean[pair][row];
       const kind = mean === null ? 'unscored' : mean >= 1 ? 'full' : mean === 0 ? 'none' : 'part';
       const sign = { unscored: '?', full: '✓', none: '✗', part: '' }[kind];
-      return badge(kind, sign && (mean === null || mean === 0 || mean === 1) ? sign : score(mean));
+      return badge(kind, sign && (mean === null || mean === 0 || mean === 1) ? sign : score(mean), `${pair}: ${score(mean)}`);
     });
     if (index.failed[row]) badges.unshift(badge('unscored', 'failed'));
     const names = Object.values(index.facets).slice(0, 2).filter(({ values }) => values.length > 1).map(({ values, codes }) => values[codes[row]]);

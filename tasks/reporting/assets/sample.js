@@ -34,7 +34,7 @@ function markedText(text, finds) {
     if (!by.length) pieces.push(document.createTextNode(piece));
     else {
       const names = by.map(({ name }) => name).join(', ');
-      pieces.push(element('mark', { class: `f${by[0].order % 6}`, title: `taken by ${names}`, text: piece }));
+      pieces.push(element('mark', { class: `f${by[0].order % 6}${by[1] ? ` u${by[1].order % 6}` : ''}`, title: `taken by ${names}`, text: piece }));
     }
   }
   return element('pre', { dir: 'auto', class: 'response' }, ...pieces);

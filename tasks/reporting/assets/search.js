@@ -89,3 +89,24 @@ class TextIndex {
     return found;
   }
 }
+
+// Shows the terms where they stand, without touching the document: a browser that can't does without.
+function highlightTerms(root, terms) {
+  if (!CSS.highlights) return;
+  CSS.highlights.delete('search');
+  const ranges = [];
+  const walker = document.createTreeWalker(root, NodeFilter.SHOW_TEXT);
+  while (terms.length && walker.nextNode() && ranges.length < 2000) {
+    const text = walker.currentNode.data.toLowerCase();
+    if (text.length !== walker.currentNode.data.length) continue; // lower case of another length: positions differ
+    for (const term of terms) {
+      for (let at = text.indexOf(term); at >= 0; at = text.indexOf(term, at + term.length)) {
+        const range = document.createRange();
+        range.setStart(walker.currentNode, at);
+        range.setEnd(walker.currentNode, at + term.length);
+        ranges.push(range);
+      }
+    }
+  }
+  if (ranges.length) CSS.highlights.set('search', new Highlight(...ranges));
+}
