@@ -4,7 +4,7 @@ It is what a YAML file holds (``flows.loading``), what the flow takes as its par
 as a form; so it survives a round trip through JSON, ``base_dir`` included.
 """
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 from typing import Annotated, Any, Final
 
 from pydantic import BeforeValidator, Field, field_serializer, model_validator
@@ -12,6 +12,7 @@ from pydantic import BeforeValidator, Field, field_serializer, model_validator
 from metrics.config import MetricConfig, StatisticsConfig
 from scorers.config import FilterConfig, ScorerConfig, ScoringConfig
 from tasks.benchmarks.config import BenchmarkFields
+from tasks.benchmarks.errors import PlacedError
 from tasks.evaluation.config import (
     EvaluationMethodConfig,
     EvaluationMetricConfig,
@@ -70,24 +71,24 @@ class EvalConfig(BenchmarkFields):
 
     @model_validator(mode="after")
     def _is_sound(self) -> "EvalConfig":
-        _refuse_twice("model", [model.name for model in self.models], "give each a name of its own")
-        _refuse_twice("filter", [entry.name for entry in self.filter_list or ()], "give each a name of its own")
-        _refuse_twice("evaluation method", duplicate_names(self.evaluation_methods) * 2, "give each a name of its own")
-        _refuse_twice("metric", duplicate_names(self.metrics) * 2, "give each a name of its own")
-        _refuse_twice("facet", self.facets, "name it once")
+        for key in ("models", "filter_list", "evaluation_methods", "metrics"):
+            _refuse_twice(key, [entry.name for entry in getattr(self, key) or ()])
+        _refuse_twice("facets", self.facets)
         if self.filter_list is not None and not self.filter_list:
-            raise ValueError("filter_list is empty; leave it out for one filter named none")
+            raise PlacedError("is empty; leave it out for one filter named none", "filter_list")
         if self.process_results is not None and not any(
             entry.metric_list or self.metric_list for entry in self.filters()
         ):
-            raise ValueError("process_results needs metric_list: the names of the metrics that it returns")
-        for sentence in lacking_samples(self.metrics, self.fewest_samples()):
-            raise ValueError(sentence)
+            raise PlacedError("needs metric_list beside it: the names of the metrics it returns", "process_results")
         if self.metrics and not self.evaluation_methods:
-            raise ValueError(
-                "metrics are computed over the results of evaluation_methods, and there are none; "
-                "metrics of the responses themselves go into metric_list"
+            raise PlacedError(
+                "are computed over the results of evaluation_methods, and there are none; metrics of the responses "
+                "themselves go into metric_list",
+                "metrics",
             )
+        for index, metric in enumerate(self.metrics):
+            for sentence in lacking_samples([metric], self.fewest_samples()):
+                raise PlacedError(sentence, "metrics", index)
         return self
 
     @field_serializer("models")
@@ -119,18 +120,21 @@ class EvalConfig(BenchmarkFields):
         return min((self.sampling(model).num_samples for model in self.models), default=self.sample_params.num_samples)
 
 
-def _refuse_twice(what: str, names: Iterable[str], remedy: str) -> None:
-    seen: set[str] = set()
-    for name in names:
-        if name in seen:
-            raise ValueError(f"{what} '{name}' is there twice; {remedy}")
-        seen.add(name)
+def _refuse_twice(key: str, names: Sequence[str]) -> None:
+    for index, name in enumerate(names):
+        if name in names[:index]:
+            raise PlacedError(f"'{name}' is there twice; give each entry a name of its own", key, index)
 
 
 def _names_mutual_information(value: dict[str, Any]) -> bool:
-    lists = [value.get("metric_list"), *(_of(entry, "metric_list") for entry in value.get("filter_list") or ())]
-    names = (_of(entry, "metric") or entry for entries in lists for entry in entries or ())
+    filters = _entries(value.get("filter_list"))
+    lists = [value.get("metric_list"), *(_of(entry, "metric_list") for entry in filters)]
+    names = (_of(entry, "metric") or entry for entries in lists for entry in _entries(entries))
     return any(isinstance(name, str) and name in MUTUAL_INFORMATION_METRICS for name in names)
+
+
+def _entries(value: Any) -> Sequence[Any]:
+    return value if isinstance(value, list | tuple) else () if value is None else (value,)
 
 
 def _of(entry: Any, key: str) -> Any:

@@ -130,7 +130,7 @@ def _scorer(config: EvalConfig, resolve: Resolve) -> Iterator[Problem]:
         scorer = build_scorer(config.scoring(), resolve)
         metrics = {entry.name: scorer.get_metrics(entry.name) for entry in config.filters()}
     except NightjarError as error:
-        yield Problem(("scorer",) if config.scorer is not None else (), str(error))
+        yield Problem(_scorer_place(config, str(error)), str(error))
         return
     for index, entry in enumerate(config.filters()):
         kept = FilterPipeline.build(entry, resolve, config.output_type).keeps(config.fewest_samples())
@@ -138,6 +138,13 @@ def _scorer(config: EvalConfig, resolve: Resolve) -> Iterator[Problem]:
         for position, metric in enumerate(metrics[entry.name]):
             place = (*at, position) if len(metrics[entry.name]) == _listed(config, entry) else at
             yield from _too_few(place, metric, entry, kept, config)
+
+
+def _scorer_place(config: EvalConfig, message: str) -> Location:
+    for index, entry in enumerate(config.filter_list or ()):
+        if f"filter '{entry.name}'" in message:
+            return ("filter_list", index)
+    return ("scorer",) if config.scorer is not None else ("metric_list",)
 
 
 def _listed(config: EvalConfig, entry: FilterConfig) -> int:
@@ -171,7 +178,8 @@ def _refused(location: Location, check: Callable[[], object]) -> Iterator[Proble
 
 def _pointed(problem: Problem, arguments: Iterable[str], default: str) -> Problem:
     """The problem at the key that its message is about: an argument it quotes, else the kind it begins with."""
-    quoted = [key for key in arguments if f"'{key}'" in problem.message]
+    places = {key: problem.message.find(f"'{key}'") for key in arguments}
+    quoted = sorted((place, key) for key, place in places.items() if place >= 0)  # before what was perhaps meant
     kind = problem.message.partition(" ")[0]
-    key = quoted[0] if quoted else kind if kind in ("aggregation", "reduction") else default
+    key = quoted[0][1] if quoted else kind if kind in ("aggregation", "reduction") else default
     return problem._replace(location=(*problem.location, key))

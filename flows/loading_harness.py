@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from flows.overrides import parse_override, put, with_overrides
+from flows.overrides import origin_of, parse_override, put, with_overrides
 from flows.yaml_source import Location, Source
 from metrics.errors import ConfigError
 
@@ -43,7 +43,7 @@ def translated(selection: "Selection", overrides: Sequence[str], base_dir: Path)
     from tasks.benchmarks.lm_eval.schema import TASK_KEYS
 
     parsed = [(text, *parse_override(text, base_dir)) for text in overrides]
-    inner = [(text, location, value) for text, location, value in parsed if location[0] in TASK_KEYS]
+    inner = [(origin_of(text), location, value) for text, location, value in parsed if location[0] in TASK_KEYS]
     outer = [text for text, location, _ in parsed if location[0] not in TASK_KEYS]
     sources = (_translated(definition, inner) for definition in selection.benchmarks.values())
     return tuple(with_overrides(source, outer, base_dir) for source in sources)

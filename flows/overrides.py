@@ -6,7 +6,7 @@ from copy import deepcopy
 from pathlib import Path
 from typing import Any, Final
 
-from flows.yaml_source import Location, Source, read_value
+from flows.yaml_source import OVERRIDE, Location, Source, read_value
 from metrics.errors import ConfigError
 
 _PART = re.compile(r'"([^"]*)"|([^."]+)')
@@ -23,12 +23,18 @@ def with_overrides(source: Source, overrides: Sequence[str], base_dir: Path) -> 
     data = deepcopy(source.data)
     origins = dict(source.origins)
     for text in overrides:
-        origin = f"--set {text}"
         location, value = parse_override(text, base_dir)
+        origin = origin_of(text)
         location = put(data, location, value, origin)
         origins = {place: found for place, found in origins.items() if place[: len(location)] != location}
-        origins[location] = origin
+        for end in range(1, len(location) + 1):
+            origins.setdefault(location[:end], origin)
     return Source(source.name, data, origins)
+
+
+def origin_of(text: str) -> str:
+    """What messages call an override: its key alone, because a value may be a secret that was put in the wrong place."""
+    return f"{OVERRIDE} {text.partition('=')[0].strip()}".rstrip()
 
 
 def parse_override(text: str, base_dir: Path) -> tuple[Location, Any]:
@@ -37,9 +43,9 @@ def parse_override(text: str, base_dir: Path) -> tuple[Location, Any]:
     parts = [quoted or plain for quoted, plain in _PART.findall(key.strip())]
     joined = ".".join(f'"{part}"' if f'"{part}"' in key else part for part in parts)
     if not equals or not parts or joined != key.strip():
-        raise ConfigError(f"--set {text}: expected KEY=VALUE with a dotted key, such as models.0.name=qwen")
+        raise ConfigError(f"{origin_of(text)}: expected KEY=VALUE with a dotted key, such as models.0.name=qwen")
     location = tuple(int(part) if part.isascii() and part.isdigit() else part for part in parts)
-    return location, read_value(value, f"--set {text}", base_dir)[0]
+    return location, read_value(value, origin_of(text), base_dir)[0]
 
 
 def put(data: dict[str, Any], location: Location, value: Any, origin: str) -> Location:

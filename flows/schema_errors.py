@@ -1,13 +1,12 @@
 """What pydantic refuses, as sentences that name the file, the line, what was expected and the nearest known name."""
 
-import typing
 from collections.abc import Iterable, Iterator, Mapping
 from types import UnionType
 from typing import Annotated, Any, NamedTuple, Union, get_args, get_origin
 
 from pydantic import BaseModel, ValidationError
 
-from flows.yaml_source import Location, Source
+from flows.yaml_source import OVERRIDE, Location, Source
 from metrics.errors import ConfigError, nearest
 
 _EXPECTED = {
@@ -26,6 +25,8 @@ _EXPECTED = {
     "list_type": "a list",
     "tuple_type": "a list",
     "finite_number": "a finite number",
+    "string_too_short": "text that is not empty",
+    "string_pattern_mismatch": "text without slashes and control characters",
 }
 SHOWN = 60  # characters of a value that a message repeats
 
@@ -45,83 +46,97 @@ def refusal(source: Source, problems: Iterable[Problem]) -> ConfigError:
 def sentence(source: Source, problem: Problem) -> str:
     """A problem with its place before it."""
     name = ".".join(map(str, problem.location))
-    return ": ".join(part for part in (source.where(problem.location), name, problem.message) if part)
+    origin = source.where(problem.location)
+    return ": ".join(part for part in (origin, "" if origin == f"{OVERRIDE} {name}" else name, problem.message) if part)
 
 
 def schema_problems(error: ValidationError, model: type[BaseModel], data: Any) -> list[Problem]:
     """What ``model`` refused in ``data``; alternatives of one place are one problem."""
-    found: dict[Location, list[tuple[Mapping[str, Any], Any]]] = {}
-    for entry in _entries(error, (), model, data):
-        found.setdefault(entry[0], []).append(entry[1:])
-    wrong_types = {at[:-1] for at in found if at and at[-1] == "type"}
+    found: dict[Location, list[Mapping[str, Any]]] = {}
+    for entry in error.errors(include_url=False):
+        own = getattr(entry.get("ctx", {}).get("error"), "location", ())
+        found.setdefault((*_place(entry, data), *own), []).append(entry)
     return [
-        Problem(location, _message(location, entries, model))
+        Problem(location, _message(location, entries, model, data))
         for location, entries in found.items()
-        # Where the type of a model or scorer is unknown, nothing can be said about the keys that belong to a type.
-        if not any(at != location[:-1] and location[: len(at)] == at for at in wrong_types)
-        or not any("config" in location[len(at) :] for at in wrong_types if location[: len(at)] == at)
+        if not _said_elsewhere(location, entries, found)
     ]
 
 
-def _entries(
-    error: ValidationError, prefix: Location, model: type[BaseModel], data: Any
-) -> Iterator[tuple[Location, Mapping[str, Any], Any]]:
-    for entry in error.errors(include_url=False):
-        location, value = _place(prefix, entry, data)
-        nested = entry.get("ctx", {}).get("error")
-        if isinstance(nested, ValidationError):
-            field = _field_of(nested.title, model, location)
-            yield from _entries(nested, (*location, field) if field else location, model, data)
-        else:
-            yield location, entry, value
+def _said_elsewhere(location: Location, entries: list[Mapping[str, Any]], found: Iterable[Location]) -> bool:
+    """Whether the problem only follows from another one.
+
+    Where the type of a model is unknown, nothing can be said about the keys that belong to a type; where an entry of
+    a list is wrong, that the list is not one of the other things it may be is no news.
+    """
+    if any(at and at[-1] == "type" and location[: len(at)] == (*at[:-1], "config") for at in found):
+        return True
+    deeper = any(len(at) > len(location) and at[: len(location)] == location for at in found)
+    return deeper and all(entry["type"] in _EXPECTED for entry in entries)
 
 
-def _place(prefix: Location, entry: Mapping[str, Any], data: Any) -> tuple[Location, Any]:
-    """The place in the written config: pydantic's own also names the alternatives of a union it tried."""
+def _place(entry: Mapping[str, Any], data: Any) -> Location:
+    """The place in the written config. Pydantic's own also names the alternatives of a union that it tried, and leaves
+    out a mapping that a validator took apart."""
     value = data
-    for part in prefix:
-        value = _step(value, part)
-    location = prefix
+    location: Location = ()
     parts = entry["loc"]
     for index, part in enumerate(parts):
-        inside = _step(value, part, _ABSENT)
+        inside = _step(value, part)
+        if inside is _ABSENT and isinstance(value, Mapping):
+            wrapping = next((key for key, inner in value.items() if _step(inner, part) is not _ABSENT), None)
+            if wrapping is not None:
+                location, inside = (*location, wrapping), _step(value[wrapping], part)
         if inside is not _ABSENT:
             location, value = (*location, part), inside
         elif index == len(parts) - 1 and entry["type"] == "missing":
             location = (*location, part)
-    return location, value
+    return location
 
 
 _ABSENT = object()
 
 
-def _step(value: Any, part: str | int, default: Any = None) -> Any:
+def _step(value: Any, part: str | int) -> Any:
     if isinstance(value, Mapping) and part in value:
         return value[part]
     if isinstance(value, list | tuple) and isinstance(part, int) and part < len(value):
         return value[part]
-    return default
+    return _ABSENT
 
 
-def _message(location: Location, entries: list[tuple[Mapping[str, Any], Any]], model: type[BaseModel]) -> str:
-    kinds = {entry["type"] for entry, _ in entries}
-    first, value = entries[0]
+def _message(location: Location, entries: list[Mapping[str, Any]], model: type[BaseModel], data: Any) -> str:
+    kinds = {entry["type"] for entry in entries}
     if "extra_forbidden" in kinds:
-        known = _keys(model, location[:-1])
+        known = _keys(_fitting(_models_at(model, location[:-1]), _value_at(data, location[:-1])))
         return f"'{location[-1]}' is not a key here{nearest(str(location[-1]), known)} (known: {', '.join(known)})"
     if kinds == {"missing"}:
         return f"'{location[-1]}' is missing{_purpose(model, location)}"
-    own = [entry for entry, _ in entries if entry["type"] in ("value_error", "assertion_error")]
+    if "union_tag_invalid" in kinds:
+        context = entries[0]["ctx"]
+        known = [tag.strip("'") for tag in context["expected_tags"].split(", ")]
+        return f"expected type to be one of {', '.join(known)}, got '{context['tag']}'{nearest(context['tag'], known)}"
+    own = [entry for entry in entries if entry["type"] in ("value_error", "assertion_error")]
     if own:
-        return str(own[0]["ctx"]["error"])
-    expected = " or ".join(dict.fromkeys(_expectation(entry) for entry, _ in entries))
-    hint = nearest(value, _literals(first)) if isinstance(value, str) and first["type"] == "literal_error" else ""
-    return f"expected {expected}, got {shown(value)}{hint}"
+        error = own[0]["ctx"]["error"]
+        return str(getattr(error, "message", error))
+    value = _value_at(data, location)
+    expected = " or ".join(dict.fromkeys(_expectation(entry) for entry in entries))
+    literals = [name for entry in entries if entry["type"] == "literal_error" for name in _literals(entry)]
+    return f"expected {expected}, got {shown(value)}{nearest(value, literals) if isinstance(value, str) else ''}"
+
+
+def _value_at(data: Any, location: Location) -> Any:
+    for part in location:
+        data = _step(data, part)
+    return None if data is _ABSENT else data
 
 
 def _expectation(entry: Mapping[str, Any]) -> str:
     if entry["type"] == "literal_error":
         return f"one of {', '.join(_literals(entry))}"
+    if entry["type"] == "too_short":
+        return f"at least {entry['ctx']['min_length']} entries"
     message: str = entry["msg"]
     return _EXPECTED.get(entry["type"]) or message.removeprefix("Input should be ").removeprefix("Value error, ")
 
@@ -152,17 +167,14 @@ def _purpose(model: type[BaseModel], location: Location) -> str:
     return ""
 
 
-def _keys(model: type[BaseModel], location: Location) -> list[str]:
-    return list(dict.fromkeys(name for owner in _models_at(model, location) for name in owner.model_fields))
+def _keys(models: Iterable[type[BaseModel]]) -> list[str]:
+    return list(dict.fromkeys(name for owner in models for name in owner.model_fields))
 
 
-def _field_of(title: str, model: type[BaseModel], location: Location) -> str | None:
-    """The field of the model at ``location`` whose value is of the class ``title``."""
-    for owner in _models_at(model, location):
-        for name, info in owner.model_fields.items():
-            if any(inner.__name__ == title for inner in _models(info.annotation)):
-                return name
-    return None
+def _fitting(models: list[type[BaseModel]], written: Any) -> list[type[BaseModel]]:
+    """Of alternatives those that know the most of the keys that were written: the ones that were meant."""
+    known = [sum(key in owner.model_fields for key in written or ()) for owner in models]
+    return [owner for owner, count in zip(models, known, strict=True) if count == max(known)]
 
 
 def _models_at(model: type[BaseModel], location: Location) -> list[type[BaseModel]]:
@@ -192,7 +204,7 @@ def _options(annotation: Any) -> Iterator[Any]:
     origin = get_origin(annotation)
     if origin is Annotated:
         yield from _options(get_args(annotation)[0])
-    elif origin in (Union, UnionType, typing.Union):
+    elif origin in (Union, UnionType):
         for option in get_args(annotation):
             yield from _options(option)
     else:

@@ -18,6 +18,7 @@ except ImportError:  # PyYAML without libyaml reads the same, more slowly
 Location = tuple[str | int, ...]
 
 FUNCTION_TAG = "!function"
+OVERRIDE = "--set"
 _TAG = "tag:yaml.org,2002:"
 _AS_TEXT = frozenset({_TAG + "timestamp"})  # a config is JSON, which has no dates
 _SCALARS = frozenset(_TAG + name for name in ("null", "bool", "int", "float", "str"))
@@ -67,7 +68,7 @@ def parse_yaml(text: str, name: str, base_dir: Path) -> Source:
 
 
 def read_value(text: str, name: str, base_dir: Path) -> tuple[Any, dict[Location, str]]:
-    """Any YAML value with the origins of its parts; raises ConfigError naming the line."""
+    """Any YAML value with the origins of its parts; raises ConfigError naming the line (a ``--set`` has none)."""
     loader = _Loader(text)
     try:
         node = loader.get_single_node()
@@ -75,7 +76,7 @@ def read_value(text: str, name: str, base_dir: Path) -> tuple[Any, dict[Location
         return (None if node is None else reader.value(node, ())), reader.origins
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
-        line = f":{mark.line + 1}" if mark is not None else ""
+        line = f":{mark.line + 1}" if mark is not None and not name.startswith(OVERRIDE) else ""
         raise ConfigError(f"{name}{line}: not valid YAML: {_problem(error)}") from error
     except yaml.YAMLError as error:
         raise ConfigError(f"{name}: not valid YAML: {error}") from error
@@ -182,4 +183,4 @@ class _Reader:
         return function_reference(text, self._base_dir)
 
     def _where(self, node: yaml.Node) -> str:
-        return f"{self._name}:{node.start_mark.line + 1}"
+        return self._name if self._name.startswith(OVERRIDE) else f"{self._name}:{node.start_mark.line + 1}"

@@ -5,6 +5,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, JsonValue, model_validator
 
+from tasks.benchmarks.errors import PlacedError
 from tasks.benchmarks.records import Benchmark
 from tasks.datasets.config import DatasetConfig
 
@@ -166,59 +167,69 @@ def _message_texts(at: Location, messages: tuple[Message, ...] | None) -> Iterat
 
 def _exactly_one(config: BaseModel, keys: tuple[str, ...], owner: str) -> None:
     found = [key for key in keys if getattr(config, key) is not None]
-    if len(found) != 1:
-        given = " and ".join(found) if found else "none of them"
-        raise ValueError(f"{owner} takes one of {', '.join(keys)}; found {given}")
+    if not found:
+        raise ValueError(f"{owner} needs one of {', '.join(keys)}")
+    if len(found) > 1:
+        raise PlacedError(f"{owner} takes one of {', '.join(keys)}, not {' and '.join(found)}", found[-1])
 
 
 def _check_native(fields: BenchmarkFields) -> None:
     if fields.dataset is None:
-        raise ValueError("'dataset' is missing: a file of items, or a mapping with path, function or hub")
+        raise PlacedError("'dataset' is missing: a file of items, or a mapping with path, function or hub", "dataset")
     rolling = fields.output_type == "loglikelihood_rolling"
+    prompts = ("prompt_template", "prompt_templates", "messages")
+    if rolling and fields.target is not None and fields.prompt_template:
+        raise PlacedError("a rolling log-likelihood has one document: in prompt_template or in target", "target")
     if not (rolling and fields.target is not None and fields.prompt_templates is None and fields.messages is None):
-        _exactly_one(fields, ("prompt_template", "prompt_templates", "messages"), "a benchmark")
-    elif fields.prompt_template:
-        raise ValueError("a rolling log-likelihood has one document: give prompt_template or target, not both")
+        _exactly_one(fields, prompts, "a benchmark")
     if fields.prompt_templates is not None:
         _check_names(fields.prompt_templates)
-    if (fields.choices is not None) != (fields.output_type == "multiple_choice"):
-        verb = "needs" if fields.choices is None else "takes no"
-        raise ValueError(f"output_type {fields.output_type} {verb} 'choices'")
+    if fields.choices is None and fields.output_type == "multiple_choice":
+        raise PlacedError("output_type multiple_choice needs 'choices': a list, or a template of one", "output_type")
+    if fields.choices is not None and fields.output_type != "multiple_choice":
+        raise PlacedError(f"belong to output_type multiple_choice, and this one is {fields.output_type}", "choices")
     _check_chat(fields)
-    if rolling and (fields.fewshot is not None or fields.gen_prefix is not None):
-        raise ValueError("a rolling log-likelihood is of the whole document: it takes no fewshot and no gen_prefix")
+    for key in ("fewshot", "gen_prefix"):
+        if rolling and getattr(fields, key) is not None:
+            raise PlacedError("a rolling log-likelihood is of the whole document, with nothing beside it", key)
 
 
 def _check_harness(fields: BenchmarkFields) -> None:
     native = ("dataset", "prompt_template", "prompt_templates", "messages", "system_prompt", "target", "choices", "fewshot")
-    given = [key for key in native if getattr(fields, key) is not None]
-    if given:
-        raise ValueError(
-            f"'{given[0]}' is of native benchmarks; lm-evaluation-harness's own keys (doc_to_text, num_fewshot …) change "
-            "one of its benchmarks"
-        )
+    for key in native:
+        if getattr(fields, key) is not None:
+            raise PlacedError(
+                "is of native benchmarks; a benchmark of lm-evaluation-harness is changed by its own keys "
+                "(doc_to_text, num_fewshot …)",
+                key,
+            )
 
 
 def _check_names(prompts: tuple[PromptTemplate, ...]) -> None:
     if not prompts:
-        raise ValueError("prompt_templates is empty: expected at least one prompt")
+        raise PlacedError("is empty: expected at least one prompt", "prompt_templates")
     names = [prompt.name for prompt in prompts]
-    twice = sorted({name for name in names if names.count(name) > 1})
-    if twice:
-        raise ValueError(f"two prompt templates are named '{twice[0]}'; every name is there once")
+    for index, name in enumerate(names):
+        if name in names[:index]:
+            raise PlacedError(f"'{name}' is there twice; give each prompt a name of its own", "prompt_templates", index)
 
 
 def _check_chat(fields: BenchmarkFields) -> None:
-    lists = [prompt.messages for prompt in fields.prompts() if prompt.messages is not None]
-    if any(not messages for messages in lists):
-        raise ValueError("messages is empty: expected at least one turn")
-    chat_form = fields.fewshot is not None and fields.fewshot.format in ("turns", "message")
-    if fields.output_type != "generate_until" and (lists or chat_form):
-        raise ValueError(
-            f"output_type {fields.output_type} asks for log-likelihoods of text, which chat messages don't have; "
-            "use prompt_template"
-        )
-    if lists and fields.fewshot is not None and fields.fewshot.format == "text":
-        raise ValueError("fewshot.format text stands before a text prompt; messages take turns or message")
-    if fields.system_prompt is not None and any(turn.role == "system" for turns in lists for turn in turns):
-        raise ValueError("system_prompt and a system message in messages: give one of them")
+    chats: dict[Location, tuple[Message, ...]] = {}
+    if fields.messages is not None:
+        chats["messages",] = fields.messages
+    for index, prompt in enumerate(fields.prompt_templates or ()):
+        if prompt.messages is not None:
+            chats["prompt_templates", index, "messages"] = prompt.messages
+    for at, messages in chats.items():
+        if not messages:
+            raise PlacedError("is empty: expected at least one turn", *at)
+        if fields.output_type != "generate_until":
+            raise PlacedError(f"{fields.output_type} asks for log-likelihoods of text; use prompt_template", *at)
+        if fields.system_prompt is not None and any(message.role == "system" for message in messages):
+            raise PlacedError("there is a system message in messages already; give one of them", "system_prompt")
+    shape = fields.fewshot.format if fields.fewshot is not None else None
+    if shape == "text" and chats:
+        raise PlacedError("text stands before a text prompt; messages take turns or message", "fewshot", "format")
+    if shape in ("turns", "message") and fields.output_type != "generate_until":
+        raise PlacedError(f"{fields.output_type} asks for log-likelihoods of text; use format text", "fewshot", "format")
