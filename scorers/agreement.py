@@ -23,8 +23,9 @@ FILTER_AGREEMENT = "filter_agreement"
 class AgreementScorer:
     """Adds the metric ``filter_agreement`` of the filter ``*`` to another scorer's metrics.
 
-    It is the share of pairs of filters with the same prediction, from 0 to 1; finding nothing is an outcome like any
-    other, so that two filters that both find nothing agree. ``filters`` are the names that are compared.
+    It is the share of pairs of filters with the same prediction, from 0 to 1; finding nothing is an outcome
+    like any other, so that two filters that both find nothing agree. ``filters`` are the names that are
+    compared.
     """
 
     base: Scorer
@@ -34,7 +35,8 @@ class AgreementScorer:
     def __post_init__(self) -> None:
         if len(self.filters) < 2:
             raise ConfigError(
-                f"scorer 'agreement' compares filters and has {len(self.filters)} ({', '.join(self.filters)}); give "
+                f"scorer 'agreement' compares filters and has {len(self.filters)} "
+                f"({', '.join(self.filters)}); give "
                 "filter_list two or more"
             )
 
@@ -47,7 +49,8 @@ class AgreementScorer:
         return () if metric.entry == FILTER_AGREEMENT else self.base.requests(batch, metric)
 
     def combine(self, batches: Mapping[str, Batch]) -> Batch:
-        """One batch of the samples that any filter kept; a prediction is {filter: prediction} of those that kept it.
+        """One batch of the samples that any filter kept; a prediction is {filter: prediction} of those that
+        kept it.
 
         A sample is scored if all its filters' rows are.
         """

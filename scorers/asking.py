@@ -18,7 +18,11 @@ def needs(scorer: Any, metric: Metric) -> str | None:
 
 
 def ask_again(
-    scorer: Any, batch: Batch, metric: Metric, requests: Sequence[ScorerRequest], replies: Sequence[Reply | None]
+    scorer: Any,
+    batch: Batch,
+    metric: Metric,
+    requests: Sequence[ScorerRequest],
+    replies: Sequence[Reply | None],
 ) -> list[ScorerRequest | None]:
     """The next attempt beside each request whose reply could not be read; None beside those that could.
 
@@ -35,5 +39,6 @@ def ask_again(
 
 
 def next_attempt(request: ScorerRequest, repeats: int) -> ScorerRequest:
-    """The same request once more: a new attempt has a sample index of its own, hence its own seed and cache key."""
+    """The same request once more: a new attempt has a sample index of its own, hence its own seed and cache
+    key."""
     return replace(request, attempt=request.attempt + 1, sample_index=request.sample_index + repeats)

@@ -14,7 +14,8 @@ ALL_FILTERS = "*"
 class Scorer(Protocol):
     """Where filters and metrics meet: what is needed from a model, and how predictions become statistics.
 
-    A scorer never filters and never calls a model; it works on one batch at a time and keeps nothing in between.
+    A scorer never filters and never calls a model; it works on one batch at a time and keeps nothing in
+    between.
     """
 
     def get_metrics(self, filter_name: str) -> tuple[Metric, ...]:

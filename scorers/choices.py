@@ -1,4 +1,5 @@
-"""``ChoiceBatch`` from Arrow columns, and what scorers do with one: flat arrays throughout, no object per row."""
+"""``ChoiceBatch`` from Arrow columns, and what scorers do with one: flat arrays throughout, no object per
+row."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -21,7 +22,8 @@ _WHITE_SPACE = (
 
 @dataclass(frozen=True)
 class Lists:
-    """A list column in two flat parts: item i owns ``values[offsets[i]:offsets[i + 1]]``; a null list is empty."""
+    """A list column in two flat parts: item i owns ``values[offsets[i]:offsets[i + 1]]``; a null list is
+    empty."""
 
     values: "pa.Array"
     offsets: Ints
@@ -53,9 +55,9 @@ class Lists:
 class ChoiceColumns:
     """The Arrow columns of a batch of items with log-likelihoods, one row per sample.
 
-    ``lls``, ``is_greedy`` and ``unconditional_lls`` (None: never asked for) are the model's; ``continuations`` and
-    ``unconditional`` the texts that were asked about, ``choices`` the choices' texts without delimiter, ``gold`` the
-    indices of the right ones. ``scored`` is False where the request failed.
+    ``lls``, ``is_greedy`` and ``unconditional_lls`` (None: never asked for) are the model's;
+    ``continuations`` and ``unconditional`` the texts that were asked about, ``choices`` the choices' texts
+    without delimiter, ``gold`` the indices of the right ones. ``scored`` is False where the request failed.
     """
 
     item_ids: Sequence[str]
@@ -72,10 +74,10 @@ class ChoiceColumns:
 def choice_batch(columns: ChoiceColumns, *, rolling: bool = False) -> ChoiceBatch:
     """The columns as one ``ChoiceBatch`` of as many items; items that are not scored have no choices.
 
-    Lengths are lm-evaluation-harness's: characters and UTF-8 bytes of the choice without its delimiter; words are what
-    ``re.split(r"\\s+", text)`` gives. Without choices they are 1, but for a ``rolling`` log-likelihood they are the
-    document's. A gold index that no choice has becomes -100. Raises ScorerError naming the item whose
-    log-likelihoods, choices or unconditional log-likelihoods do not match each other.
+    Lengths are lm-evaluation-harness's: characters and UTF-8 bytes of the choice without its delimiter; words
+    are what ``re.split(r"\\s+", text)`` gives. Without choices they are 1, but for a ``rolling``
+    log-likelihood they are the document's. A gold index that no choice has becomes -100. Raises ScorerError
+    naming the item whose log-likelihoods, choices or unconditional log-likelihoods do not match each other.
     """
     scored = columns.scored
     lls, greedy = _only(Lists.of(columns.lls), scored), _only(Lists.of(columns.is_greedy), scored)
@@ -87,7 +89,9 @@ def choice_batch(columns: ChoiceColumns, *, rolling: bool = False) -> ChoiceBatc
     if len(texts.values):
         _match(columns, texts, lls, "choices", "log-likelihoods")
     m = len(lls.values)
-    chars, byte_counts, words = _lengths(texts.values) if len(texts.values) else (_ones(m), _ones(m), _ones(m))
+    chars, byte_counts, words = (
+        _lengths(texts.values) if len(texts.values) else (_ones(m), _ones(m), _ones(m))
+    )
     gold = Lists.of(columns.gold)
     return ChoiceBatch(
         lls=lls.numbers(np.float64),
@@ -136,7 +140,8 @@ def _match(columns: ChoiceColumns, one: Lists, other: Lists, what: str, than: st
     if len(wrong):
         row = int(wrong[0])
         raise ScorerError(
-            f"item {columns.item_ids[row]!r} has {one.lengths[row]} {what} for {other.lengths[row]} {than}; as many are due"
+            f"item {columns.item_ids[row]!r} has {one.lengths[row]} {what} for {other.lengths[row]} {than}; "
+            "as many are due"
         )
 
 
@@ -166,7 +171,8 @@ def _same_texts(columns: ChoiceColumns, without_context: Lists, asked: Lists) ->
         row = int(np.searchsorted(asked.offsets, place, side="right")) - 1
         raise ScorerError(
             f"item {columns.item_ids[row]!r}: unconditional request {place - asked.offsets[row]} is about "
-            f"{without_context.values[place].as_py()!r}, the conditional one about {asked.values[place].as_py()!r}; mutual "
+            f"{without_context.values[place].as_py()!r}, the conditional one about "
+            f"{asked.values[place].as_py()!r}; mutual "
             "information needs the same choices in the same order"
         )
 

@@ -3,7 +3,16 @@
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag, field_validator, model_serializer, model_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Discriminator,
+    Field,
+    Tag,
+    field_validator,
+    model_serializer,
+    model_validator,
+)
 
 from metrics.config import MetricConfig
 from metrics.errors import nearest
@@ -12,8 +21,17 @@ from scorers.filters.config import FilterConfig, FilterStepConfig
 from scorers.judge.config import JudgeConfig
 
 __all__ = [
-    "AgreementConfig", "EnsembleConfig", "EnsembleMember", "FilterConfig", "FilterStepConfig", "JudgeConfig",
-    "PlainScorerConfig", "RewardModelConfig", "ScorerConfig", "ScoringConfig", "UserScorerConfig",
+    "AgreementConfig",
+    "EnsembleConfig",
+    "EnsembleMember",
+    "FilterConfig",
+    "FilterStepConfig",
+    "JudgeConfig",
+    "PlainScorerConfig",
+    "RewardModelConfig",
+    "ScorerConfig",
+    "ScoringConfig",
+    "UserScorerConfig",
 ]
 
 
@@ -28,26 +46,35 @@ class PlainScorerConfig(_Frozen):
 
 
 class RewardModelConfig(_Frozen):
-    """A reward model beside the benchmark's metrics: a function ``fn(responses, docs)``, or a model that is asked."""
+    """A reward model beside the benchmark's metrics: a function ``fn(responses, docs)``, or a model that is
+    asked."""
 
     type: Literal["reward_model"] = "reward_model"
     function: str | None = Field(None, description="file.py:fn, one number per response")
     params: dict[str, Any] = Field(default_factory=dict, description="Further keywords of the function")
-    model: str | dict[str, Any] | None = Field(None, description="Entry of models:, or a model's own entry: the endpoint")
+    model: str | dict[str, Any] | None = Field(
+        None, description="Entry of models:, or a model's own entry: the endpoint"
+    )
     prompt: str = Field("{{ response }}", description="Jinja2; what the endpoint is asked to rate")
-    sample_params: dict[str, Any] = Field(default_factory=dict, description="Sampling parameters of the endpoint")
+    sample_params: dict[str, Any] = Field(
+        default_factory=dict, description="Sampling parameters of the endpoint"
+    )
 
     @model_validator(mode="after")
     def _one_source(self) -> "RewardModelConfig":
         if (self.function is None) == (self.model is None):
-            raise ValueError("a reward model is either function: file.py:fn or model: (an endpoint), one of the two")
+            raise ValueError(
+                "a reward model is either function: file.py:fn or model: (an endpoint), one of the two"
+            )
         return self
 
 
 class EnsembleMember(_Frozen):
     """One part of an ensemble: a scorer, the one metric it gives, and its weight."""
 
-    metric: MetricConfig | None = Field(None, description="Default: the scorer's own metric (reward, llm_judge)")
+    metric: MetricConfig | None = Field(
+        None, description="Default: the scorer's own metric (reward, llm_judge)"
+    )
     weight: float = Field(1.0, gt=0, allow_inf_nan=False)
     scorer: "ScorerConfig | None" = Field(None, description="Default: by output type, as without an ensemble")
 
@@ -86,7 +113,8 @@ class UserScorerConfig(_Frozen):
     def _names_a_class(cls, value: str) -> str:
         if ":" not in value:
             raise ValueError(
-                f"scorer type {value!r} is not known{nearest(value, SCORER_TYPES)} (known: {', '.join(SCORER_TYPES)}, or "
+                f"scorer type {value!r} is not known{nearest(value, SCORER_TYPES)} (known: "
+                f"{', '.join(SCORER_TYPES)}, or "
                 "file.py:Class)"
             )
         return value
@@ -97,7 +125,13 @@ class UserScorerConfig(_Frozen):
 
 
 SCORER_TYPES = (
-    "generation", "loglikelihood", "process_results", "reward_model", "llm_judge", "ensemble", "agreement"
+    "generation",
+    "loglikelihood",
+    "process_results",
+    "reward_model",
+    "llm_judge",
+    "ensemble",
+    "agreement",
 )
 
 

@@ -31,7 +31,8 @@ class Member:
 class EnsembleScorer:
     """The metric ``ensemble`` of every filter: Σ weight · number / Σ weight, or without the division.
 
-    A sample that one member leaves unscored is unscored: leaving the member out would compare unlike with like.
+    A sample that one member leaves unscored is unscored: leaving the member out would compare unlike with
+    like.
     """
 
     members: tuple[Member, ...]
@@ -49,7 +50,9 @@ class EnsembleScorer:
 
     def requests(self, batch: Batch, metric: Metric) -> Sequence[ScorerRequest]:
         """The members' requests, one member after the other."""
-        return [request for member in self.members for request in member.scorer.requests(batch, member.metric)]
+        return [
+            request for member in self.members for request in member.scorer.requests(batch, member.metric)
+        ]
 
     def score(self, batch: Batch, metric: Metric, replies: Sequence[Reply | None] = ()) -> SampleScores:
         """The weighted combination; the members' own numbers are its details."""
@@ -68,7 +71,9 @@ class EnsembleScorer:
             parts.append(member.scorer.score(batch, member.metric, replies[start:end]))
             start = end
         if start != len(replies):
-            raise ScorerError(f"{len(replies)} replies for the {start} requests of an ensemble; one each is due")
+            raise ScorerError(
+                f"{len(replies)} replies for the {start} requests of an ensemble; one each is due"
+            )
         return parts
 
     def _problem(self, parts: Sequence[SampleScores], row: int) -> str | None:
@@ -79,4 +84,7 @@ class EnsembleScorer:
 
     def _details(self, columns: NDArray[np.float64]) -> list[dict[str, Any] | None]:
         names = [member.metric.name for member in self.members]
-        return [dict(zip(names, row, strict=True)) if not np.isnan(row).any() else None for row in columns.tolist()]
+        return [
+            dict(zip(names, row, strict=True)) if not np.isnan(row).any() else None
+            for row in columns.tolist()
+        ]

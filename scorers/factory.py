@@ -1,4 +1,5 @@
-"""From a benchmark's config to its scorer: ``scorer:`` if given, else ``process_results``, else by output type."""
+"""From a benchmark's config to its scorer: ``scorer:`` if given, else ``process_results``, else by output
+type."""
 
 import inspect
 from collections.abc import Callable, Sequence
@@ -17,7 +18,6 @@ from scorers.config import (
     JudgeConfig,
     PlainScorerConfig,
     RewardModelConfig,
-    ScorerConfig,
     ScoringConfig,
     UserScorerConfig,
 )
@@ -39,8 +39,8 @@ Metrics = dict[str, tuple[Metric, ...]]
 def build_scorer(config: ScoringConfig, resolve: Resolve) -> Scorer:
     """The scorer of a benchmark; ``resolve`` turns ``file.py:fn`` into the function.
 
-    Raises ConfigError for anything that cannot work: unknown names and arguments, a metric that is not made for the
-    output type, two results under one name, a scorer without what it needs.
+    Raises ConfigError for anything that cannot work: unknown names and arguments, a metric that is not made
+    for the output type, two results under one name, a scorer without what it needs.
     """
     _refuse_duplicates(config.filters)
     chosen = config.scorer
@@ -102,7 +102,9 @@ def _reward(config: ScoringConfig, chosen: RewardModelConfig, resolve: Resolve) 
         _check_call(chosen.function, function, ("responses", "docs"), tuple(chosen.params))
     model = chosen.model if isinstance(chosen.model, str) else str((chosen.model or {}).get("name", REWARD))
     metrics = _with_own(config, resolve, (MetricConfig(metric=REWARD),))
-    return RewardModelScorer(metrics, function, chosen.params, model, Prompt(chosen.prompt), chosen.sample_params)
+    return RewardModelScorer(
+        metrics, function, chosen.params, model, Prompt(chosen.prompt), chosen.sample_params
+    )
 
 
 def _judge(config: ScoringConfig, chosen: JudgeConfig, resolve: Resolve) -> Scorer:
@@ -117,10 +119,16 @@ def _judge(config: ScoringConfig, chosen: JudgeConfig, resolve: Resolve) -> Scor
     rows = chosen.calibration if isinstance(chosen.calibration, tuple) else ()
     judged = [row for row in rows if row.judge is not None]
     if judged and len(judged) < len(rows):
-        raise ConfigError(f"calibration: {len(judged)} of {len(rows)} rows have a verdict of the judge; give all or none")
-    calibration = Calibration.of([row.human for row in judged], [bool(row.judge) for row in judged]) if judged else None
+        raise ConfigError(
+            f"calibration: {len(judged)} of {len(rows)} rows have a verdict of the judge; give all or none"
+        )
+    calibration = (
+        Calibration.of([row.human for row in judged], [bool(row.judge) for row in judged]) if judged else None
+    )
     own = _with_own(config, resolve, judge_metrics(chosen))
-    metrics = {name: tuple(with_calibration(metric, calibration) for metric in of) for name, of in own.items()}
+    metrics = {
+        name: tuple(with_calibration(metric, calibration) for metric in of) for name, of in own.items()
+    }
     return LLMJudgeScorer(metrics, chosen, prompt, calibration)
 
 
@@ -171,8 +179,14 @@ def _user(config: ScoringConfig, chosen: UserScorerConfig, resolve: Resolve) -> 
     own = getattr(instance, "get_metrics", None)
 
     def named(one: FilterConfig) -> Sequence[MetricConfig]:
-        listed = own(one.name) if callable(own) else (one.metric_list or config.metric_list or ({"metric": "score"},))
-        return [item if isinstance(item, MetricConfig) else MetricConfig.model_validate(item) for item in listed]
+        listed = (
+            own(one.name)
+            if callable(own)
+            else (one.metric_list or config.metric_list or ({"metric": "score"},))
+        )
+        return [
+            item if isinstance(item, MetricConfig) else MetricConfig.model_validate(item) for item in listed
+        ]
 
     metrics = {
         one.name: unique_metrics([Metric.column(item, resolve) for item in named(one)], one.name)
@@ -181,11 +195,15 @@ def _user(config: ScoringConfig, chosen: UserScorerConfig, resolve: Resolve) -> 
     return UserScorer(chosen.type, instance, metrics)
 
 
-def _metrics(config: ScoringConfig, build: Callable[[MetricConfig], Metric], default: Sequence[str]) -> Metrics:
+def _metrics(
+    config: ScoringConfig, build: Callable[[MetricConfig], Metric], default: Sequence[str]
+) -> Metrics:
     """Each filter's metrics: its own list, else the benchmark's, else the default."""
     found: Metrics = {}
     for one in config.filters:
-        listed: Sequence[MetricConfig] | None = one.metric_list if one.metric_list is not None else config.metric_list
+        listed: Sequence[MetricConfig] | None = (
+            one.metric_list if one.metric_list is not None else config.metric_list
+        )
         listed = [MetricConfig(metric=name) for name in default] if listed is None else listed
         found[one.name] = unique_metrics([build(item) for item in listed], one.name)
     return found
@@ -196,14 +214,18 @@ def _builder(config: ScoringConfig, resolve: Resolve) -> Callable[[MetricConfig]
 
 
 def _with_own(config: ScoringConfig, resolve: Resolve, own: Sequence[MetricConfig]) -> Metrics:
-    """The filters' metrics and a scorer's own, which a metric list may name to give them an alias or a reduction."""
+    """The filters' metrics and a scorer's own, which a metric list may name to give them an alias or a
+    reduction."""
     names = {one.metric: one for one in own}
 
     def build(one: MetricConfig) -> Metric:
         if one.metric not in names:
             return Metric.build(one, resolve, config.output_type)
         default = names[one.metric]
-        filled = {"aggregation": one.aggregation or default.aggregation, "kwargs": {**default.kwargs, **one.kwargs}}
+        filled = {
+            "aggregation": one.aggregation or default.aggregation,
+            "kwargs": {**default.kwargs, **one.kwargs},
+        }
         return Metric.column(one.model_copy(update=filled), resolve)
 
     found: Metrics = {}
@@ -246,7 +268,9 @@ def _refuse_duplicates(filters: Sequence[FilterConfig]) -> None:
     seen: set[str] = set()
     for one in filters:
         if one.name in seen:
-            raise ConfigError(f"filter {one.name!r} is listed twice; its results would overwrite each other: rename one")
+            raise ConfigError(
+                f"filter {one.name!r} is listed twice; its results would overwrite each other: rename one"
+            )
         seen.add(one.name)
 
 
@@ -262,14 +286,18 @@ def _refuse_shared_results(metrics: Metrics) -> None:
                 continue
             if key in seen:
                 raise ConfigError(
-                    f"process_results: '{key[0]},{key[1]}' would come from the filters {seen[key]!r} and {filter_name!r}; "
+                    f"process_results: '{key[0]},{key[1]}' would come from the filters {seen[key]!r} and "
+                    f"{filter_name!r}; "
                     "name it in one of them"
                 )
             seen[key] = filter_name
 
 
-def _check_call(name: str, function: Callable[..., Any], data: Sequence[str], keywords: Sequence[str] = ()) -> None:
-    """Raises ConfigError where ``function`` takes fewer arguments than it will be given, or not these keywords."""
+def _check_call(
+    name: str, function: Callable[..., Any], data: Sequence[str], keywords: Sequence[str] = ()
+) -> None:
+    """Raises ConfigError where ``function`` takes fewer arguments than it will be given, or not these
+    keywords."""
     try:
         parameters = list(inspect.signature(function).parameters.values())
     except (TypeError, ValueError):
@@ -282,4 +310,7 @@ def _check_call(name: str, function: Callable[..., Any], data: Sequence[str], ke
     known = [p.name for p in parameters[len(data) :] if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
     for key in keywords:
         if key not in known:
-            raise ConfigError(f"{name} has no argument {key!r}{nearest(key, known)} (its arguments: {', '.join(known) or 'none'})")
+            raise ConfigError(
+                f"{name} has no argument {key!r}{nearest(key, known)} (its arguments: "
+                f"{', '.join(known) or 'none'})"
+            )

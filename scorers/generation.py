@@ -29,7 +29,8 @@ class GenerationScorer:
         return ()
 
     def score(self, batch: Batch, metric: Metric, replies: Sequence[Reply | None] = ()) -> SampleScores:
-        """Scores of ``metric`` for every scored row; raises ScorerError naming the item that the metric failed on."""
+        """Scores of ``metric`` for every scored row; raises ScorerError naming the item that the metric
+        failed on."""
         rows = np.flatnonzero(batch.scored)
         chosen = rows.tolist()
         predictions = [batch.predictions[row] for row in chosen]

@@ -21,15 +21,17 @@ from scorers.rows import evaluate_rows
 class LoglikelihoodScorer(GenerationScorer):
     """The default for ``multiple_choice``, ``loglikelihood`` and ``loglikelihood_rolling``.
 
-    Metrics of log-likelihoods see the batch's ``choices``. A user's metric of texts sees the index of the most likely
-    choice as the prediction and the indices of the right choices as the references.
+    Metrics of log-likelihoods see the batch's ``choices``. A user's metric of texts sees the index of the
+    most likely choice as the prediction and the indices of the right choices as the references.
     """
 
     def score(self, batch: Batch, metric: Metric, replies: Sequence[Reply | None] = ()) -> SampleScores:
         """Scores of ``metric`` for every scored row, all rows at once over flat arrays."""
         choices = batch.choices
         if choices is None or len(choices) != len(batch):
-            raise ScorerError(f"metric {metric.name!r} needs log-likelihoods, one entry per sample, and the batch has none")
+            raise ScorerError(
+                f"metric {metric.name!r} needs log-likelihoods, one entry per sample, and the batch has none"
+            )
         rows = np.flatnonzero(batch.scored)
         if len(rows) < len(batch):
             choices = take_items(choices, rows)

@@ -8,7 +8,8 @@ from metrics.metric import Metric
 
 
 def unique_metrics(metrics: Sequence[Metric], filter_name: str) -> tuple[Metric, ...]:
-    """The metrics of one filter under names that differ; ConfigError naming the filter where nothing tells two apart."""
+    """The metrics of one filter under names that differ; ConfigError naming the filter where nothing tells
+    two apart."""
     try:
         return named_apart(metrics)
     except ConfigError as error:

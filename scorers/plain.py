@@ -7,7 +7,8 @@ import numpy as np
 
 
 def as_plain(value: Any) -> Any:
-    """``value`` with numpy scalars and arrays, tuples and sets as Python numbers and lists; TypeError otherwise.
+    """``value`` with numpy scalars and arrays, tuples and sets as Python numbers and lists; TypeError
+    otherwise.
 
     >>> as_plain({"a": np.float64(0.5), "b": ("x", np.arange(2))})
     {'a': 0.5, 'b': ['x', [0, 1]]}

@@ -25,9 +25,10 @@ Processed = dict[str, Any]
 class ProcessResultsScorer:
     """Fans the dictionary of a user's function out into pairs.
 
-    ``function(doc, results)`` is given the item's row and the sample's prediction in a list; for multiple choice one
-    ``(log-likelihood, is_greedy)`` per choice, then those without context; for a whole document its log-likelihood.
-    ``metrics`` are the named metrics of each filter; names may hold a filter of their own after a comma.
+    ``function(doc, results)`` is given the item's row and the sample's prediction in a list; for multiple
+    choice one ``(log-likelihood, is_greedy)`` per choice, then those without context; for a whole document
+    its log-likelihood. ``metrics`` are the named metrics of each filter; names may hold a filter of their own
+    after a comma.
     """
 
     function: Callable[..., Any]
@@ -37,8 +38,8 @@ class ProcessResultsScorer:
     def get_metrics(self, filter_name: str) -> tuple[Metric, ...]:
         """The metrics whose columns a filter's results hold.
 
-        A name such as ``exact_match,strict-match`` belongs to the filter it names where there is one, and to every
-        filter otherwise.
+        A name such as ``exact_match,strict-match`` belongs to the filter it names where there is one, and to
+        every filter otherwise.
         """
         return tuple(
             metric
@@ -53,22 +54,26 @@ class ProcessResultsScorer:
     def process(self, batch: Batch) -> list[Processed | None]:
         """The function's result for every scored row, as JSON-able values; None for the others.
 
-        Raises ScorerError naming the item where the function raised or returned something that is not a dictionary,
-        and warns about names that no metric list has.
+        Raises ScorerError naming the item where the function raised or returned something that is not a
+        dictionary, and warns about names that no metric list has.
         """
-        processed = [self._process_row(batch, row) if ok else None for row, ok in enumerate(batch.scored.tolist())]
+        processed = [
+            self._process_row(batch, row) if ok else None for row, ok in enumerate(batch.scored.tolist())
+        ]
         unknown = self.undeclared(processed)
         if unknown:
             known = self._declared()
             said = ", ".join(f"{name!r}{nearest(name, known)}" for name in unknown)
-            warnings.warn(f"process_results returned {said}: not in metric_list, so not reported", stacklevel=2)
+            warnings.warn(
+                f"process_results returned {said}: not in metric_list, so not reported", stacklevel=2
+            )
         return processed
 
     def column(self, processed: Sequence[Processed | None], metric: Metric, batch: Batch) -> SampleScores:
         """One metric's column of what ``process`` returned for ``batch``.
 
-        A value of None leaves its sample unscored. Raises ScorerError naming the item whose result lacks the metric, or
-        has a value that its aggregation cannot take.
+        A value of None leaves its sample unscored. Raises ScorerError naming the item whose result lacks the
+        metric, or has a value that its aggregation cannot take.
         """
         scored = np.array([entry is not None for entry in processed], dtype=np.bool_)
         errors: list[str | None] = [None] * len(processed)
@@ -109,12 +114,15 @@ class ProcessResultsScorer:
         try:
             result = self.function(dict(batch.docs[row]), self._results(batch, row))
         except Exception as error:
-            raise ScorerError(f"{batch.name(row)}: process_results raised {type(error).__name__}: {error}") from error
+            raise ScorerError(
+                f"{batch.name(row)}: process_results raised {type(error).__name__}: {error}"
+            ) from error
         names = sorted(self._declared())
         if not isinstance(result, Mapping):
             if len(names) != 1:
                 raise ScorerError(
-                    f"{batch.name(row)}: process_results returned {type(result).__name__}; a dictionary with an entry for "
+                    f"{batch.name(row)}: process_results returned {type(result).__name__}; a dictionary with "
+                    "an entry for "
                     f"each of {', '.join(names)} is due"
                 )
             result = {names[0]: result}
@@ -139,25 +147,36 @@ class ProcessResultsScorer:
     def _value(
         self, entry: Processed, metric: Metric, batch: Batch, row: int
     ) -> tuple[Any, dict[str, Any] | None]:
-        """The metric's value; of a dictionary the entry named like the metric, else the first, the rest as details."""
+        """The metric's value; of a dictionary the entry named like the metric, else the first, the rest as
+        details."""
         key = metric.name if metric.name in entry else metric.entry
         if key not in entry:
             raise ScorerError(
-                f"{batch.name(row)}: process_results returned no {metric.name!r}{nearest(metric.name, entry)} "
+                f"{batch.name(row)}: process_results returned no "
+                f"{metric.name!r}{nearest(metric.name, entry)} "
                 f"(it returned {', '.join(map(repr, entry)) or 'nothing'})"
             )
         value = entry[key]
         if not isinstance(value, Mapping):
             return value, None
         if not value:
-            raise ScorerError(f"{batch.name(row)}: process_results returned an empty dictionary for {metric.name!r}")
+            raise ScorerError(
+                f"{batch.name(row)}: process_results returned an empty dictionary for {metric.name!r}"
+            )
         chosen = key if key in value else next(iter(value))
         if chosen != key:
-            warnings.warn(f"process_results: {key!r} is a dictionary without {key!r}; {chosen!r} counts", stacklevel=3)
+            warnings.warn(
+                f"process_results: {key!r} is a dictionary without {key!r}; {chosen!r} counts", stacklevel=3
+            )
         return value[chosen], {name: other for name, other in value.items() if name != chosen}
 
-    def _codes(self, batch: Batch, scored: np.ndarray[Any, np.dtype[np.bool_]]) -> np.ndarray[Any, np.dtype[np.int64]]:
+    def _codes(
+        self, batch: Batch, scored: np.ndarray[Any, np.dtype[np.bool_]]
+    ) -> np.ndarray[Any, np.dtype[np.int64]]:
         if batch.choices is not None:
             return np.full(len(batch), NO_PREDICTION, dtype=np.int64)
-        kept = [prediction if ok else None for prediction, ok in zip(batch.predictions, scored.tolist(), strict=True)]
+        kept = [
+            prediction if ok else None
+            for prediction, ok in zip(batch.predictions, scored.tolist(), strict=True)
+        ]
         return prediction_codes(kept)

@@ -28,13 +28,19 @@ class Prompt:
             compiled(text)
 
     def render(self, variables: Mapping[str, Any], name: str) -> str | list[dict[str, str]]:
-        """The prompt for one sample; raises ScorerError naming the sample and a variable that it does not have."""
+        """The prompt for one sample; raises ScorerError naming the sample and a variable that it does not
+        have."""
         if self.messages is None and self.system_prompt is None:
             return render(self.template or "", variables, name)
         system = [{"role": "system", "content": self.system_prompt}] if self.system_prompt is not None else []
-        turns = self.messages if self.messages is not None else ({"role": "user", "content": self.template or ""},)
+        turns = (
+            self.messages
+            if self.messages is not None
+            else ({"role": "user", "content": self.template or ""},)
+        )
         return [
-            {"role": turn["role"], "content": render(turn["content"], variables, name)} for turn in (*system, *turns)
+            {"role": turn["role"], "content": render(turn["content"], variables, name)}
+            for turn in (*system, *turns)
         ]
 
     def _texts(self) -> Sequence[str]:
@@ -45,8 +51,9 @@ class Prompt:
 def scope(batch: Batch, row: int) -> dict[str, Any]:
     """What a grading prompt sees: the item's fields, and over them what is known of the sample.
 
-    ``response`` is the unfiltered text, ``prediction`` what the filter left of it (empty where it found nothing),
-    ``reference`` the first acceptable answer (empty where there is none), ``item`` holds all fields by name.
+    ``response`` is the unfiltered text, ``prediction`` what the filter left of it (empty where it found
+    nothing), ``reference`` the first acceptable answer (empty where there is none), ``item`` holds all fields
+    by name.
     """
     doc = batch.docs[row]
     references = list(batch.references[row])
@@ -70,7 +77,9 @@ def render(text: str, variables: Mapping[str, Any], name: str) -> str:
     except UndefinedError as error:
         unknown = str(error.message or "").split("'")[1::2]
         hint = nearest(unknown[0], variables) if unknown else ""
-        raise ScorerError(f"{name}: grading prompt: {error.message}{hint} (it sees {', '.join(variables)})") from None
+        raise ScorerError(
+            f"{name}: grading prompt: {error.message}{hint} (it sees {', '.join(variables)})"
+        ) from None
     except (TemplateError, TypeError, ValueError, ArithmeticError) as error:
         raise ScorerError(f"{name}: grading prompt: {error}") from error
 
@@ -82,6 +91,8 @@ def compiled(text: str) -> "jinja2.Template":
 
     try:
         # Not HTML: a grading prompt must show the answer as it is.
-        return Environment(undefined=StrictUndefined, keep_trailing_newline=True, autoescape=False).from_string(text)
+        return Environment(
+            undefined=StrictUndefined, keep_trailing_newline=True, autoescape=False
+        ).from_string(text)
     except TemplateSyntaxError as error:
         raise ConfigError(f"grading prompt, line {error.lineno}: {error.message}") from None

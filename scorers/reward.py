@@ -22,8 +22,8 @@ REWARD = "reward"
 class RewardModelScorer(GenerationScorer):
     """Adds the metric ``reward`` to those of a benchmark; all others are scored as generated text.
 
-    Either ``function(responses, docs, **params)`` gives one number per response (None: unscored), or the model
-    ``model`` is asked with ``prompt`` and its reply holds the number.
+    Either ``function(responses, docs, **params)`` gives one number per response (None: unscored), or the
+    model ``model`` is asked with ``prompt`` and its reply holds the number.
     """
 
     function: Callable[..., Any] | None = None
@@ -41,7 +41,9 @@ class RewardModelScorer(GenerationScorer):
         if not self._asks(metric) or self.prompt is None:
             return ()
         return [
-            ScorerRequest(row, self.model, 0, self.prompt.render(scope(batch, row), batch.name(row)), self.sampling)
+            ScorerRequest(
+                row, self.model, 0, self.prompt.render(scope(batch, row), batch.name(row)), self.sampling
+            )
             for row in np.flatnonzero(batch.scored).tolist()
         ]
 
@@ -50,10 +52,14 @@ class RewardModelScorer(GenerationScorer):
         if metric.entry != REWARD:
             return super().score(batch, metric)
         if self.function is not None:
-            return score_values(batch, metric, self._called(batch), ["the reward model gave no number"] * len(batch))
+            return score_values(
+                batch, metric, self._called(batch), ["the reward model gave no number"] * len(batch)
+            )
         rows = np.flatnonzero(batch.scored).tolist()
         if len(replies) != len(rows):
-            raise ScorerError(f"{len(replies)} replies of the reward model for {len(rows)} requests; one each is due")
+            raise ScorerError(
+                f"{len(replies)} replies of the reward model for {len(rows)} requests; one each is due"
+            )
         values: list[float | None] = [None] * len(batch)
         errors: list[str | None] = [None] * len(batch)
         for row, reply in zip(rows, replies, strict=True):
@@ -68,11 +74,17 @@ class RewardModelScorer(GenerationScorer):
         rows = np.flatnonzero(batch.scored).tolist()
         texts = [batch.responses[row] for row in rows]
         try:
-            rewards = list(self.function(texts, [dict(batch.docs[row]) for row in rows], **self.params)) if rows else []
+            rewards = (
+                list(self.function(texts, [dict(batch.docs[row]) for row in rows], **self.params))
+                if rows
+                else []
+            )
         except Exception as error:
             raise ScorerError(f"the reward model raised {type(error).__name__}: {error}") from error
         if len(rewards) != len(rows):
-            raise ScorerError(f"the reward model returned {len(rewards)} numbers for {len(rows)} responses; one each is due")
+            raise ScorerError(
+                f"the reward model returned {len(rewards)} numbers for {len(rows)} responses; one each is due"
+            )
         values: list[Any] = [None] * len(batch)
         for row, reward in zip(rows, rewards, strict=True):
             values[row] = _number(reward, batch, row)
@@ -85,7 +97,9 @@ def _number(reward: Any, batch: Batch, row: int) -> float | None:
     try:
         return float(reward)
     except (TypeError, ValueError):
-        raise ScorerError(f"{batch.name(row)}: the reward model returned {reward!r:.60}, not a number") from None
+        raise ScorerError(
+            f"{batch.name(row)}: the reward model returned {reward!r:.60}, not a number"
+        ) from None
 
 
 def _read(reply: Reply | None) -> tuple[float | None, str | None]:

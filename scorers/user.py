@@ -19,8 +19,9 @@ USER = "user"
 class UserScorer:
     """Adapts an object with ``score(batch)``, and optionally ``requests(batch)``.
 
-    ``score`` returns a number per row (None: unscored), a dictionary of such columns by metric, or ``SampleScores``;
-    it is also given ``metric`` and ``replies`` if it takes them. ``requests`` returns ``ScorerRequest`` records.
+    ``score`` returns a number per row (None: unscored), a dictionary of such columns by metric, or
+    ``SampleScores``; it is also given ``metric`` and ``replies`` if it takes them. ``requests`` returns
+    ``ScorerRequest`` records.
     """
 
     name: str
@@ -46,20 +47,27 @@ class UserScorer:
         asked = list(self._call(self.instance.requests, batch, metric=metric) or ())
         for request in asked:
             if not isinstance(request, ScorerRequest):
-                raise ScorerError(f"scorer {self.name!r}: requests(batch) returned {type(request).__name__}, not ScorerRequest")
+                raise ScorerError(
+                    f"scorer {self.name!r}: requests(batch) returned {type(request).__name__}, not "
+                    "ScorerRequest"
+                )
             if not 0 <= request.row < len(batch):
-                raise ScorerError(f"scorer {self.name!r}: requests(batch) asks about row {request.row} of {len(batch)}")
+                raise ScorerError(
+                    f"scorer {self.name!r}: requests(batch) asks about row {request.row} of {len(batch)}"
+                )
         return asked
 
     def score(self, batch: Batch, metric: Metric, replies: Sequence[Reply | None] = ()) -> SampleScores:
-        """The class's numbers for ``metric``; raises ScorerError naming the scorer where they do not fit the batch."""
+        """The class's numbers for ``metric``; raises ScorerError naming the scorer where they do not fit the
+        batch."""
         result = self._call(self.instance.score, batch, metric=metric, replies=replies)
         if isinstance(result, SampleScores):
             return self._checked(result, batch)
         if isinstance(result, Mapping):
             if metric.name not in result:
                 raise ScorerError(
-                    f"scorer {self.name!r} returned no {metric.name!r}{nearest(metric.name, result)} (it returned "
+                    f"scorer {self.name!r} returned no {metric.name!r}{nearest(metric.name, result)} (it "
+                    "returned "
                     f"{', '.join(map(repr, result)) or 'nothing'})"
                 )
             result = result[metric.name]
@@ -75,12 +83,16 @@ class UserScorer:
         taken = inspect.signature(method).parameters
         takes_any = any(p.kind is p.VAR_KEYWORD for p in taken.values())
         try:
-            return method(batch, **{key: value for key, value in offered.items() if takes_any or key in taken})
+            return method(
+                batch, **{key: value for key, value in offered.items() if takes_any or key in taken}
+            )
         except Exception as error:
             raise ScorerError(f"scorer {self.name!r} raised {type(error).__name__}: {error}") from error
 
     def _checked(self, result: SampleScores, batch: Batch) -> SampleScores:
         lengths = {len(result.scored), len(result.scores), len(result.codes), len(result.errors)}
         if lengths != {len(batch)}:
-            raise ScorerError(f"scorer {self.name!r} returned columns of {sorted(lengths)} rows for {len(batch)} samples")
+            raise ScorerError(
+                f"scorer {self.name!r} returned columns of {sorted(lengths)} rows for {len(batch)} samples"
+            )
         return result

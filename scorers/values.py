@@ -29,6 +29,8 @@ def score_values(
     scores = evaluate_rows(batch, rows, lambda: metric.scores_of(kept))
     if details is not None and any(details):
         scores = Scores(scores.statistics, scores.values, scores.score, list(details))
-    said = [None if ok or not was else error for ok, was, error in zip(scored, batch.scored, errors, strict=True)]
+    said = [
+        None if ok or not was else error for ok, was, error in zip(scored, batch.scored, errors, strict=True)
+    ]
     codes = np.where(batch.scored, prediction_codes(batch.predictions), NO_PREDICTION)
     return SampleScores(scores, scored, codes, said)

@@ -10,7 +10,8 @@ DATA = ("resps", "docs")
 
 
 def check_arguments(name: str, function: Callable[..., Any], kwargs: Mapping[str, Any]) -> None:
-    """Raises ConfigError for a keyword that ``function`` does not take, and for one that it needs and lacks."""
+    """Raises ConfigError for a keyword that ``function`` does not take, and for one that it needs and
+    lacks."""
     target = function.__init__ if inspect.isclass(function) else function  # type: ignore[misc]
     parameters = [p for p in inspect.signature(target).parameters.values() if p.name not in (*DATA, "self")]
     takes_any = any(p.kind is p.VAR_KEYWORD for p in parameters)
@@ -18,14 +19,17 @@ def check_arguments(name: str, function: Callable[..., Any], kwargs: Mapping[str
     for key in kwargs:
         if key not in named and not takes_any:
             takes = ", ".join(named) or "none"
-            raise ConfigError(f"filter {name!r} has no argument {key!r}{nearest(key, named)} (its arguments: {takes})")
+            raise ConfigError(
+                f"filter {name!r} has no argument {key!r}{nearest(key, named)} (its arguments: {takes})"
+            )
     for key, parameter in named.items():
         if parameter.default is parameter.empty and key not in kwargs and _needed(function, key):
             raise ConfigError(f"filter {name!r} needs the argument {key!r}")
 
 
 def _needed(function: Callable[..., Any], key: str) -> bool:
-    """The two data parameters may have any name in a user's function: they are the first two without default."""
+    """The two data parameters may have any name in a user's function: they are the first two without
+    default."""
     if inspect.isclass(function):
         return True
     required = [
@@ -37,9 +41,11 @@ def _needed(function: Callable[..., Any], key: str) -> bool:
 
 
 def check_types(name: str, function: Callable[..., Any], kwargs: Mapping[str, Any]) -> None:
-    """Raises ConfigError for a value that does not have its annotation's type, or that the step itself refuses.
+    """Raises ConfigError for a value that does not have its annotation's type, or that the step itself
+    refuses.
 
-    Registered steps check their arguments before they look at a response, so running one on nothing is the test.
+    Registered steps check their arguments before they look at a response, so running one on nothing is the
+    test.
     """
     from pydantic import ConfigDict, TypeAdapter, ValidationError
 

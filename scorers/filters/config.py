@@ -38,7 +38,8 @@ class FilterStepConfig(BaseModel):
 class FilterConfig(BaseModel):
     """One entry of ``filter_list``: a named chain of steps, and the metrics of its predictions.
 
-    Without ``metric_list`` the benchmark's own list counts; without steps the whole response is the prediction.
+    Without ``metric_list`` the benchmark's own list counts; without steps the whole response is the
+    prediction.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -59,5 +60,7 @@ class FilterConfig(BaseModel):
     @model_validator(mode="after")
     def _name_can_be_shown(self) -> "FilterConfig":
         if "," in self.name or self.name == "*":
-            raise ValueError(f"filter name {self.name!r} can't hold a comma or be '*': results are keyed metric,filter")
+            raise ValueError(
+                f"filter name {self.name!r} can't hold a comma or be '*': results are keyed metric,filter"
+            )
         return self

@@ -12,7 +12,8 @@ from scorers.filters.registry import Docs, Responses, filter_step
 
 @filter_step("custom", text=False, source="lm-evaluation-harness 0.4.13, lm_eval/filters/custom.py")
 def custom(resps: Responses, docs: Docs, filter_fn: Callable[..., Any]) -> list[list[Any]]:
-    """The user's function ``filter_fn`` (``file.py:fn``), called with the responses and documents of all items."""
+    """The user's function ``filter_fn`` (``file.py:fn``), called with the responses and documents of all
+    items."""
     return UserStep("custom", filter_fn)(resps, docs)
 
 
@@ -39,12 +40,15 @@ class UserStep:
         except Exception as error:
             raise FilterError(f"filter {self.name!r} raised {type(error).__name__}: {error}") from error
         if len(items) != len(resps):
-            raise FilterError(f"filter {self.name!r} returned {len(items)} items for {len(resps)}; one list per item is due")
+            raise FilterError(
+                f"filter {self.name!r} returned {len(items)} items for {len(resps)}; one list per item is due"
+            )
         shaped = [_as_list(item) for item in items]
         for position, (before, after) in enumerate(zip(resps, shaped, strict=True)):
             if len(after) > len(before) or (len(before) and not after):
                 raise FilterError(
-                    f"filter {self.name!r} returned {len(after)} predictions for the {len(before)} responses of item "
+                    f"filter {self.name!r} returned {len(after)} predictions for the {len(before)} responses "
+                    "of item "
                     f"{position} of the batch; as many or fewer are due, at least one (None: no prediction)"
                 )
         return shaped
@@ -53,7 +57,9 @@ class UserStep:
         if not inspect.isclass(self.function):
             return lambda resps, docs: self.function(resps, docs, **self.kwargs)
         if not callable(getattr(self.function, "apply", None)):
-            raise ConfigError(f"filter {self.name!r}: the class {self.function.__name__} has no method apply(resps, docs)")
+            raise ConfigError(
+                f"filter {self.name!r}: the class {self.function.__name__} has no method apply(resps, docs)"
+            )
         try:
             instance = self.function(**self.kwargs)
         except Exception as error:

@@ -25,8 +25,9 @@ def regex(
 ) -> list[list[str | None]]:
     """The match number ``group_select`` (-1: the last) of a regular expression, stripped.
 
-    A pattern with several groups gives the first that is not empty. Without a match the prediction is ``fallback``;
-    None, the default, means no prediction, which scores as wrong (lm-evaluation-harness: ``[invalid]``).
+    A pattern with several groups gives the first that is not empty. Without a match the prediction is
+    ``fallback``; None, the default, means no prediction, which scores as wrong (lm-evaluation-harness:
+    ``[invalid]``).
 
     >>> regex([["2 + 2 #### 4", "four"]], [{}])
     [['4', None]]
@@ -40,8 +41,10 @@ def regex(
     return _with_fallback(each_text(resps, "regex", find), fallback)
 
 
-@filter_step("multi_choice_regex", keeps="all", source="lm-evaluation-harness 0.4.13, lm_eval/filters/extraction.py")
-def multi_choice_regex(  # noqa: PLR0913  (the keywords are lm-evaluation-harness's)
+@filter_step(
+    "multi_choice_regex", keeps="all", source="lm-evaluation-harness 0.4.13, lm_eval/filters/extraction.py"
+)
+def multi_choice_regex(
     resps: Responses,
     docs: Docs,
     regex_pattern: str = GSM8K_ANSWER,
@@ -53,8 +56,9 @@ def multi_choice_regex(  # noqa: PLR0913  (the keywords are lm-evaluation-harnes
 ) -> list[list[str | None]]:
     """The letter, as ``(A)``, of the choice that a response names.
 
-    Tried in turn: ``regex_pattern``; the text of one of the document's ``choices`` (both cleaned by the ``ignore``
-    arguments), longest first; a bare letter after a colon. A pattern's own match comes back as it is.
+    Tried in turn: ``regex_pattern``; the text of one of the document's ``choices`` (both cleaned by the
+    ``ignore`` arguments), longest first; a bare letter after a colon. A pattern's own match comes back as it
+    is.
 
     >>> multi_choice_regex([["It is blue.", "Answer: B", "?"]], [{"choices": ["red", "blue"]}], r"\\((.)\\)")
     [['(B)', '(B)', None]]
@@ -102,8 +106,8 @@ def regex_pos(
 ) -> list[list[list[str] | None]]:
     """The tags of all ``('token', 'TAG')`` pairs in a response, as a list.
 
-    ``regex_pattern`` and ``group_select`` are there because lm-evaluation-harness has them; it does not use them either.
-    A response without a pair gives ``fallback`` (there: ``["invalid"]``).
+    ``regex_pattern`` and ``group_select`` are there because lm-evaluation-harness has them; it does not use
+    them either. A response without a pair gives ``fallback`` (there: ``["invalid"]``).
 
     >>> regex_pos([["[('I', 'PRON'), ('run', 'VERB')]"]], [{}])
     [[['PRON', 'VERB']]]
@@ -133,7 +137,8 @@ def _choices(doc: Mapping[str, Any], position: int) -> Sequence[str]:
     choices = doc.get("choices")
     if not isinstance(choices, list | tuple) or not all(isinstance(choice, str) for choice in choices):
         raise FilterError(
-            f"filter 'multi_choice_regex' needs a list of texts in the field 'choices' of every item; item {position} of "
+            "filter 'multi_choice_regex' needs a list of texts in the field 'choices' of every item; item "
+            f"{position} of "
             f"the batch has {choices!r:.80} (fields: {', '.join(map(str, doc))})"
         )
     return choices
@@ -141,7 +146,8 @@ def _choices(doc: Mapping[str, Any], position: int) -> Sequence[str]:
 
 @lru_cache(maxsize=4096)  # benchmarks repeat their choices: yes/no, the same four labels
 def _choice_patterns(choices: tuple[str, ...]) -> tuple[re.Pattern[str], re.Pattern[str]]:
-    # Longest first: alternation takes the leftmost branch, and "Guilty" must not win inside "Guilty of Romance".
+    # Longest first: alternation takes the leftmost branch, and "Guilty" must not win inside "Guilty of
+    # Romance".
     texts = sorted((re.escape(choice) for choice in choices), key=len, reverse=True)
     letters = "|".join(re.escape(_letter(index)) for index in range(len(choices)))
     return re.compile("|".join(texts)), re.compile(rf":[\s]*({letters})")

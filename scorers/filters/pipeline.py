@@ -34,7 +34,8 @@ class FilterStep:
 
 @dataclass(frozen=True)
 class FilterPipeline:
-    """Steps applied one after the other. Never changes what it is given; None is "no prediction" throughout."""
+    """Steps applied one after the other. Never changes what it is given; None is "no prediction"
+    throughout."""
 
     name: str
     steps: tuple[FilterStep, ...] = ()
@@ -45,14 +46,15 @@ class FilterPipeline:
     ) -> "FilterPipeline":
         """The pipeline of a config.
 
-        Raises ConfigError for an unknown step or argument (with the nearest known one), an argument of the wrong
-        type, a pattern that is not one, and a text step where ``output_type`` has no text.
+        Raises ConfigError for an unknown step or argument (with the nearest known one), an argument of the
+        wrong type, a pattern that is not one, and a text step where ``output_type`` has no text.
         """
         steps = tuple(_build_step(step, resolve) for step in config.filter)
         for step in steps:
             if step.text and output_type != "generate_until":
                 raise ConfigError(
-                    f"filter {config.name!r}: step {step.name!r} works on text, but output_type {output_type} has "
+                    f"filter {config.name!r}: step {step.name!r} works on text, but output_type "
+                    f"{output_type} has "
                     "log-likelihoods; use take_first, noop or a function of your own"
                 )
         return cls(config.name, steps)
@@ -74,7 +76,8 @@ class FilterPipeline:
             if step.keeps == "first":
                 if left is not None and left < step.first():
                     raise ConfigError(
-                        f"filter {self.name!r}: {step.name} needs {step.first()} repeats and there are {left}; raise "
+                        f"filter {self.name!r}: {step.name} needs {step.first()} repeats and there are "
+                        f"{left}; raise "
                         "num_samples or lower k"
                     )
                 left = step.first()

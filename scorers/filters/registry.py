@@ -21,7 +21,8 @@ Keeps = Literal["all", "first", "one"]
 class FilterDefinition:
     """A registered step: its function, which repeats it keeps, and whether it only takes text.
 
-    ``keeps`` is None where nobody can know (a user's function). ``text`` steps cannot work on log-likelihoods.
+    ``keeps`` is None where nobody can know (a user's function). ``text`` steps cannot work on
+    log-likelihoods.
     """
 
     name: str
@@ -43,7 +44,8 @@ class FilterRegistry(Registry[FilterDefinition]):
         """The sentence for a name that is not known."""
         if name == "decontaminate":
             return (
-                "filter 'decontaminate' drops every response in lm-evaluation-harness, where nothing uses it; remove "
+                "filter 'decontaminate' drops every response in lm-evaluation-harness, where nothing uses "
+                "it; remove "
                 "the step (should_decontaminate in the benchmark is recorded)"
             )
         return super().unknown(name)
@@ -57,9 +59,9 @@ def filter_step(
 ) -> Callable[[F], F]:
     """Register ``fn(resps, docs, **arguments)`` as a filter step; the function itself comes back unchanged.
 
-    ``resps`` has one list per item, ``docs`` the items' rows; the result has the same items in the same order,
-    each with as many entries or fewer. None stands for "no prediction". The arguments' annotations and defaults
-    are what a config is checked against.
+    ``resps`` has one list per item, ``docs`` the items' rows; the result has the same items in the same
+    order, each with as many entries or fewer. None stands for "no prediction". The arguments' annotations and
+    defaults are what a config is checked against.
 
     >>> @filter_step("shout", keeps="all")
     ... def shout(resps, docs):
@@ -68,7 +70,11 @@ def filter_step(
 
     def register(function: F) -> F:
         entry = FilterDefinition(
-            name=name if name is not None else function.__name__, function=function, keeps=keeps, text=text, source=source
+            name=name if name is not None else function.__name__,
+            function=function,
+            keeps=keeps,
+            text=text,
+            source=source,
         )
         if not callable(function):
             raise ConfigError(f"filter {entry.name!r}: {function!r} is not callable")

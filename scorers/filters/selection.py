@@ -14,7 +14,12 @@ def noop(resps: Responses, docs: Docs) -> list[list[Any]]:
     return [list(item) for item in resps]
 
 
-@filter_step("take_first", keeps="first", text=False, source="lm-evaluation-harness 0.4.13, lm_eval/filters/selection.py")
+@filter_step(
+    "take_first",
+    keeps="first",
+    text=False,
+    source="lm-evaluation-harness 0.4.13, lm_eval/filters/selection.py",
+)
 def take_first(resps: Responses, docs: Docs) -> list[list[Any]]:
     """The first response of each item.
 
@@ -24,7 +29,12 @@ def take_first(resps: Responses, docs: Docs) -> list[list[Any]]:
     return [list(item[:1]) for item in resps]
 
 
-@filter_step("take_first_k", keeps="first", text=False, source="lm-evaluation-harness 0.4.13, lm_eval/filters/selection.py")
+@filter_step(
+    "take_first_k",
+    keeps="first",
+    text=False,
+    source="lm-evaluation-harness 0.4.13, lm_eval/filters/selection.py",
+)
 def take_first_k(resps: Responses, docs: Docs, k: int) -> list[list[Any]]:
     """The first ``k`` responses of each item; an item that has fewer is an error.
 
@@ -36,13 +46,19 @@ def take_first_k(resps: Responses, docs: Docs, k: int) -> list[list[Any]]:
     for position, item in enumerate(resps):
         if len(item) < k:
             raise FilterError(
-                f"filter 'take_first_k' needs {k} responses per item, but item {position} of the batch has {len(item)}; "
+                f"filter 'take_first_k' needs {k} responses per item, but item {position} of the batch has "
+                f"{len(item)}; "
                 f"raise num_samples (repeats) to {k}"
             )
     return [list(item[:k]) for item in resps]
 
 
-@filter_step("majority_vote", keeps="one", text=False, source="lm-evaluation-harness 0.4.13, lm_eval/filters/selection.py")
+@filter_step(
+    "majority_vote",
+    keeps="one",
+    text=False,
+    source="lm-evaluation-harness 0.4.13, lm_eval/filters/selection.py",
+)
 def majority_vote(resps: Responses, docs: Docs) -> list[list[Any]]:
     """The most frequent prediction of each item; of equally frequent ones the earliest. None has no vote.
 

@@ -8,7 +8,8 @@ from scorers.filters.registry import Responses
 
 
 def each_text(resps: Responses, name: str, function: Callable[[str], Any]) -> list[list[Any]]:
-    """``function`` of every text; None (no prediction) stays None. Anything else raises FilterError naming ``name``."""
+    """``function`` of every text; None (no prediction) stays None. Anything else raises FilterError naming
+    ``name``."""
     return [[_apply(resp, name, function) for resp in item] for item in resps]
 
 
@@ -24,7 +25,8 @@ def _apply(resp: Any, name: str, function: Callable[[str], Any]) -> Any:
 
 
 def match_text(match: str | Sequence[str]) -> str | None:
-    """The text of one ``re.findall`` match: with several groups the first that took part, None if none did."""
+    """The text of one ``re.findall`` match: with several groups the first that took part, None if none
+    did."""
     if not isinstance(match, str):
         match = next((group for group in match if group), "")
         return match.strip() if match else None

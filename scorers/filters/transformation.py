@@ -77,7 +77,9 @@ def map_values(
     return [[look_up(resp) for resp in item] for item in resps]
 
 
-@filter_step("strip_think", keeps="all", source="lm-evaluation-harness, main branch, lm_eval/filters/think.py")
+@filter_step(
+    "strip_think", keeps="all", source="lm-evaluation-harness, main branch, lm_eval/filters/think.py"
+)
 def strip_think(resps: Responses, docs: Docs, think_end_token: str = "</think>") -> list[list[str | None]]:
     """The answer after a reasoning section: what follows the first ``think_end_token``, or all without one.
 

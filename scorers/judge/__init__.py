@@ -1,1 +1,2 @@
-"""A model that grades responses: prompt, reading of the reply, combination of verdicts, agreement, calibration."""
+"""A model that grades responses: prompt, reading of the reply, combination of verdicts, agreement,
+calibration."""

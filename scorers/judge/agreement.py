@@ -17,16 +17,23 @@ Unit = Sequence[float | None]
 def krippendorff_alpha(*, level: Literal["nominal", "interval"] = "nominal") -> Aggregation:
     """Krippendorff's alpha: 1 is full agreement, 0 what chance gives, below 0 systematic disagreement.
 
-    An item's value is a list of units, each the grades of one sample. ``level`` nominal: grades are equal or not;
-    interval: their squared difference counts. NaN where all grades are the same, since chance then agrees as well.
-    Source: Krippendorff (2011), Computing Krippendorff's alpha-reliability.
+    An item's value is a list of units, each the grades of one sample. ``level`` nominal: grades are equal or
+    not; interval: their squared difference counts. NaN where all grades are the same, since chance then
+    agrees as well. Source: Krippendorff (2011), Computing Krippendorff's alpha-reliability.
     """
     if level not in ("nominal", "interval"):
         raise ConfigError(f"krippendorff_alpha: level is nominal or interval, not {level!r}")
     tabulate, compute = (_nominal_table, _nominal) if level == "nominal" else (_interval_table, _interval)
     return Aggregation(
-        "krippendorff_alpha", kind="values", compute=compute, read=_read_units, tabulate=tabulate, merge=_merged,
-        rule="jackknife", bounds=(-1.0, 1.0), parameters={"level": level},
+        "krippendorff_alpha",
+        kind="values",
+        compute=compute,
+        read=_read_units,
+        tabulate=tabulate,
+        merge=_merged,
+        rule="jackknife",
+        bounds=(-1.0, 1.0),
+        parameters={"level": level},
     )
 
 
@@ -82,7 +89,9 @@ def _rated(item: Sequence[Unit]) -> list[list[float]]:
 def _read_units(values: Sequence[Any]) -> Scores:
     for index, value in enumerate(values):
         if not isinstance(value, Sequence) or not all(isinstance(unit, Sequence) for unit in value):
-            raise MetricError(f"krippendorff_alpha takes a list of units a sample, and sample {index} has {value!r}", index)
+            raise MetricError(
+                f"krippendorff_alpha takes a list of units a sample, and sample {index} has {value!r}", index
+            )
     return Scores(statistics=None, values=list(values), score=np.full(len(values), np.nan))
 
 

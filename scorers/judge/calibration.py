@@ -1,7 +1,8 @@
 """What a judge's errors do to a rate, and how to take them out again (Lee et al. 2025).
 
-A judge that calls q1 of the right answers right (sensitivity) and q0 of the wrong ones wrong (specificity) reports
-p = θ·q1 + (1 - θ)(1 - q0) for a true rate θ. Human verdicts on some answers estimate q0 and q1, hence θ.
+A judge that calls q1 of the right answers right (sensitivity) and q0 of the wrong ones wrong (specificity)
+reports p = θ·q1 + (1 - θ)(1 - q0) for a true rate θ. Human verdicts on some answers estimate q0 and q1, hence
+θ.
 """
 
 from collections.abc import Sequence
@@ -23,8 +24,8 @@ METHOD = "calibration"
 class Calibration:
     """How a judge did on answers that people judged too.
 
-    ``right`` and ``wrong`` count the answers by the human verdict, ``found`` and ``rejected`` those of them on which
-    the judge said the same.
+    ``right`` and ``wrong`` count the answers by the human verdict, ``found`` and ``rejected`` those of them
+    on which the judge said the same.
     """
 
     right: int
@@ -34,13 +35,17 @@ class Calibration:
 
     @classmethod
     def of(cls, human: Sequence[bool], judge: Sequence[bool]) -> "Calibration":
-        """From verdicts side by side; raises ConfigError unless people called some answers right and some wrong."""
+        """From verdicts side by side; raises ConfigError unless people called some answers right and some
+        wrong."""
         if len(human) != len(judge):
-            raise ConfigError(f"calibration: {len(human)} human verdicts and {len(judge)} of the judge; one each is due")
+            raise ConfigError(
+                f"calibration: {len(human)} human verdicts and {len(judge)} of the judge; one each is due"
+            )
         right, wrong = sum(human), len(human) - sum(human)
         if not right or not wrong:
             raise ConfigError(
-                f"calibration: people called {right} answers right and {wrong} wrong; sensitivity and specificity need "
+                f"calibration: people called {right} answers right and {wrong} wrong; sensitivity and "
+                "specificity need "
                 "some of both"
             )
         pairs = list(zip(human, judge, strict=True))
@@ -72,17 +77,24 @@ class Calibration:
 def corrected_rate(calibration: Calibration | None) -> Aggregation:
     """The rate behind the judged one, as an aggregation; NaN without a calibration.
 
-    It has no error bar of its own (rule "none"), since most of it comes from the calibration: ``corrected_estimate``.
+    It has no error bar of its own (rule "none"), since most of it comes from the calibration:
+    ``corrected_estimate``.
     """
 
     def compute(total: Total, n: Count) -> Floats:
         rate = np.asarray(total[..., 0] / n)
         return np.full_like(rate, np.nan) if calibration is None else calibration.corrected(rate)
 
-    said = {} if calibration is None else {
-        "sensitivity": calibration.sensitivity, "right": calibration.right,
-        "specificity": calibration.specificity, "wrong": calibration.wrong,
-    }
+    said = (
+        {}
+        if calibration is None
+        else {
+            "sensitivity": calibration.sensitivity,
+            "right": calibration.right,
+            "specificity": calibration.specificity,
+            "wrong": calibration.wrong,
+        }
+    )
     return Aggregation(
         "corrected_rate", compute=compute, encode=as_column, rule="none", bounds=(0.0, 1.0), parameters=said
     )
@@ -91,18 +103,23 @@ def corrected_rate(calibration: Calibration | None) -> Aggregation:
 def corrected_estimate(
     calibration: Calibration, positives: Floats, clusters: NDArray[np.int64] | None, level: float
 ) -> Estimate:
-    """The corrected rate of the items' positive verdicts (n,), with an interval that also carries the uncertainty of
-    sensitivity and specificity.
+    """The corrected rate of the items' positive verdicts (n,), with an interval that also carries the
+    uncertainty of sensitivity and specificity.
 
-    Source: Lee et al. 2025, How to Correctly Report LLM-as-a-Judge Evaluations (arXiv 2511.21140), after Lang and
-    Reiczigel 2014: smoothed proportions, a delta-method standard error and a shift towards the middle. Clustered or
-    averaged verdicts enter with their effective number of items.
+    Source: Lee et al. 2025, How to Correctly Report LLM-as-a-Judge Evaluations (arXiv 2511.21140), after Lang
+    and Reiczigel 2014: smoothed proportions, a delta-method standard error and a shift towards the middle.
+    Clustered or averaged verdicts enter with their effective number of items.
     """
     n = len(positives)
     if not n or not calibration.informative:
-        warning = None if not n else (
-            f"the judge is no better than chance on the calibration (sensitivity {calibration.sensitivity:.2f}, "
-            f"specificity {calibration.specificity:.2f}): nothing can be corrected"
+        warning = (
+            None
+            if not n
+            else (
+                "the judge is no better than chance on the calibration (sensitivity "
+                f"{calibration.sensitivity:.2f}, "
+                f"specificity {calibration.specificity:.2f}): nothing can be corrected"
+            )
         )
         return Estimate(np.nan, np.nan, "none", np.nan, np.nan, n, warning)
     z = NormalDist().inv_cdf(0.5 + level / 2)
@@ -121,7 +138,8 @@ def corrected_estimate(
 
 
 def _effective_size(positives: Floats, rate: float, clusters: NDArray[np.int64] | None) -> float:
-    """Independent 0/1 verdicts that would be as uncertain: n itself unless items are clustered or averaged."""
+    """Independent 0/1 verdicts that would be as uncertain: n itself unless items are clustered or
+    averaged."""
     n = len(positives)
     binary = bool(np.isin(positives, (0.0, 1.0)).all())
     if (clusters is None and binary) or not 0 < rate < 1 or n < 2:

@@ -15,7 +15,9 @@ class ChoiceReading(_Frozen):
     """The reply names one of several labels, each worth a number."""
 
     type: Literal["choice"] = "choice"
-    choices: dict[str, float] = Field(min_length=2, description="Label → grade, such as {CORRECT: 1, INCORRECT: 0}")
+    choices: dict[str, float] = Field(
+        min_length=2, description="Label → grade, such as {CORRECT: 1, INCORRECT: 0}"
+    )
 
 
 class NumberReading(_Frozen):
@@ -34,7 +36,8 @@ class NumberReading(_Frozen):
 
 
 class FieldReading(_Frozen):
-    """The reply holds a JSON object; the grade is one of its fields: a number, a boolean, or a label of ``choices``."""
+    """The reply holds a JSON object; the grade is one of its fields: a number, a boolean, or a label of
+    ``choices``."""
 
     type: Literal["json"] = "json"
     field: str = Field("score", description="Dotted path inside the object")
@@ -44,7 +47,8 @@ class FieldReading(_Frozen):
 
 
 class PatternReading(_Frozen):
-    """The grade is group ``group`` of a regular expression's last match: a number, or a label of ``choices``."""
+    """The grade is group ``group`` of a regular expression's last match: a number, or a label of
+    ``choices``."""
 
     type: Literal["regex"] = "regex"
     pattern: str
@@ -73,7 +77,9 @@ class JudgeModel(_Frozen):
     """A judge: the name of an entry of ``models:``, or such an entry itself (all keys besides ``name``)."""
 
     name: str = Field(min_length=1)
-    entry: dict[str, Any] = Field(default_factory=dict, description="type, config, sample_params … as in models:")
+    entry: dict[str, Any] = Field(
+        default_factory=dict, description="type, config, sample_params … as in models:"
+    )
 
     @model_validator(mode="before")
     @classmethod
@@ -90,7 +96,9 @@ class Pairwise(_Frozen):
     """The response is compared with another answer, shown as ``answer_a`` and ``answer_b``."""
 
     baseline: str = Field(description="Jinja2: the other answer, such as {{ baseline_answer }}")
-    swap: bool = Field(True, description="Ask again with places changed; the verdict is the mean of both orders")
+    swap: bool = Field(
+        True, description="Ask again with places changed; the verdict is the mean of both orders"
+    )
 
 
 class CalibrationRow(BaseModel):
@@ -108,31 +116,44 @@ class CalibrationRow(BaseModel):
     @model_validator(mode="after")
     def _can_be_judged(self) -> "CalibrationRow":
         if self.judge is None and self.response is None:
-            raise ValueError("a calibration row needs judge: the judge's verdict, or response: a text to be judged")
+            raise ValueError(
+                "a calibration row needs judge: the judge's verdict, or response: a text to be judged"
+            )
         return self
 
 
 class JudgeConfig(_Frozen):
     """One or several models grade each response, beside the benchmark's metrics.
 
-    The templates see the item's fields by name, and over them ``response`` (unfiltered), ``prediction`` (what the
-    filter left; empty where it found nothing), ``reference`` (the first), ``references``, ``item`` (all fields),
-    and ``answer_a``, ``answer_b`` in pairwise grading. A label in the place of a choice's grade speaks of answer A.
+    The templates see the item's fields by name, and over them ``response`` (unfiltered), ``prediction`` (what
+    the filter left; empty where it found nothing), ``reference`` (the first), ``references``, ``item`` (all
+    fields), and ``answer_a``, ``answer_b`` in pairwise grading. A label in the place of a choice's grade
+    speaks of answer A.
     """
 
     type: Literal["llm_judge"] = "llm_judge"
     prompt: str | None = Field(None, description="Jinja2: one user message")
-    messages: tuple[dict[Literal["role", "content"], str], ...] | None = Field(None, description="Chat turns instead")
+    messages: tuple[dict[Literal["role", "content"], str], ...] | None = Field(
+        None, description="Chat turns instead"
+    )
     system_prompt: str | None = None
-    judges: tuple[JudgeModel, ...] = Field(min_length=1, description="Entries of models:, or entries of their own")
+    judges: tuple[JudgeModel, ...] = Field(
+        min_length=1, description="Entries of models:, or entries of their own"
+    )
     repeats: int = Field(1, ge=1, description="Verdicts asked of each judge")
     sample_params: dict[str, Any] = Field(default_factory=lambda: {"temperature": 0.0})
     parse: Reading = Field(description="How a grade is read off the reply")
     combine: Literal["mean", "majority"] = Field("mean", description="How verdicts become the sample's score")
-    quorum: int | None = Field(None, ge=1, description="Judges that must be readable for a sample to be scored; default: all")
+    quorum: int | None = Field(
+        None, ge=1, description="Judges that must be readable for a sample to be scored; default: all"
+    )
     pairwise: Pairwise | None = None
-    calibration: str | tuple[CalibrationRow, ...] | None = Field(None, description="File with human verdicts, or its rows")
-    threshold: float = Field(0.5, description="A score at or above counts as a positive verdict, in the corrected rate")
+    calibration: str | tuple[CalibrationRow, ...] | None = Field(
+        None, description="File with human verdicts, or its rows"
+    )
+    threshold: float = Field(
+        0.5, description="A score at or above counts as a positive verdict, in the corrected rate"
+    )
 
     @field_validator("judges", mode="before")
     @classmethod
@@ -149,7 +170,9 @@ class JudgeConfig(_Frozen):
         if self.quorum is not None and self.quorum > len(names):
             raise ValueError(f"quorum is {self.quorum} of {len(names)} judges")
         if self.pairwise is not None and self.pairwise.swap and grade_range(self.parse) is None:
-            raise ValueError("pairwise grading with places changed needs choices, or min and max, under parse")
+            raise ValueError(
+                "pairwise grading with places changed needs choices, or min and max, under parse"
+            )
         return self
 
 

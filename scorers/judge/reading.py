@@ -47,9 +47,9 @@ def read(text: str, reading: Reading) -> Grade:
 def read_choice(text: str, choices: Mapping[str, float]) -> Grade:
     """The label that a reply settles on.
 
-    In turn: the whole reply; the last label in double brackets; the last one announced (``Grade: A``, ``verdict is
-    A``); the only one that occurs as a word of its own, in its own case. A reply in which several labels occur and
-    none is announced is unreadable.
+    In turn: the whole reply; the last label in double brackets; the last one announced (``Grade: A``,
+    ``verdict is A``); the only one that occurs as a word of its own, in its own case. A reply in which
+    several labels occur and none is announced is unreadable.
 
     >>> read_choice("I think so. Grade: **CORRECT**", {"CORRECT": 1.0, "INCORRECT": 0.0}).value
     1.0
@@ -67,15 +67,17 @@ def read_choice(text: str, choices: Mapping[str, float]) -> Grade:
     named = sorted(set(plain.findall(text)))
     if len(named) == 1:
         return Grade(choices[named[0]], named[0])
-    said = f"several of the labels ({', '.join(named)})" if named else f"none of the labels {', '.join(choices)}"
+    said = (
+        f"several of the labels ({', '.join(named)})" if named else f"none of the labels {', '.join(choices)}"
+    )
     return Grade(None, error=f"{said} in {_shown(text)}")
 
 
 def read_number(text: str) -> Grade:
     """The number that a reply settles on.
 
-    In turn: the whole reply; the last number in double brackets; the last announced (``score: 7``), a fraction's
-    upper part (``7/10``); the only number there is.
+    In turn: the whole reply; the last number in double brackets; the last announced (``score: 7``), a
+    fraction's upper part (``7/10``); the only number there is.
 
     >>> read_number("Clear and short. Rating: [[8]]").value, read_number("3 errors in 2 lines").error
     (8.0, "several numbers in '3 errors in 2 lines'")

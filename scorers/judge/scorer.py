@@ -27,8 +27,8 @@ class LLMJudgeScorer(GenerationScorer):
     """Adds a judge's metrics to those of a benchmark; all others are scored as generated text.
 
     ``llm_judge`` is the combined grade of a sample, ``llm_judge_agreement`` Krippendorff's alpha over several
-    verdicts, ``llm_judge_corrected`` the rate of positive verdicts without the judge's bias, given a calibration. A
-    reply that cannot be read leaves its sample unscored, never zero.
+    verdicts, ``llm_judge_corrected`` the rate of positive verdicts without the judge's bias, given a
+    calibration. A reply that cannot be read leaves its sample unscored, never zero.
     """
 
     config: JudgeConfig
@@ -53,7 +53,8 @@ class LLMJudgeScorer(GenerationScorer):
     def unreadable(
         self, batch: Batch, metric: Metric, requests: Sequence[ScorerRequest], replies: Sequence[Reply | None]
     ) -> list[bool]:
-        """Beside each request whether it was answered and the answer could not be read: worth another attempt."""
+        """Beside each request whether it was answered and the answer could not be read: worth another
+        attempt."""
         return [
             reply is not None and reply.text is not None and read_reply(reply, self.config).error is not None
             for reply in replies
@@ -68,7 +69,11 @@ class LLMJudgeScorer(GenerationScorer):
         return score_values(batch, metric, values, errors, [one.details() if one else None for one in given])
 
     def estimate(
-        self, metric: Metric, statistics: Floats | None, clusters: NDArray[np.int64] | None, options: StatisticsConfig
+        self,
+        metric: Metric,
+        statistics: Floats | None,
+        clusters: NDArray[np.int64] | None,
+        options: StatisticsConfig,
     ) -> Estimate | None:
         """The corrected rate with the calibration's share of its error; None for all other metrics."""
         if metric.entry != CORRECTED or self.calibration is None or statistics is None:
@@ -103,7 +108,8 @@ class LLMJudgeScorer(GenerationScorer):
         positive = judged.scores.score >= self.config.threshold
         calibration = Calibration.of([rows[row].human for row in kept], [bool(positive[row]) for row in kept])
         metrics = {
-            name: tuple(with_calibration(metric, calibration) for metric in own) for name, own in self.metrics.items()
+            name: tuple(with_calibration(metric, calibration) for metric in own)
+            for name, own in self.metrics.items()
         }
         return replace(self, metrics=metrics, calibration=calibration)
 
@@ -124,10 +130,14 @@ class LLMJudgeScorer(GenerationScorer):
             for repeat in range(self.config.repeats)
         ]
 
-    def _verdicts(self, batch: Batch, metric: Metric, replies: Sequence[Reply | None]) -> list[Verdicts | None]:
+    def _verdicts(
+        self, batch: Batch, metric: Metric, replies: Sequence[Reply | None]
+    ) -> list[Verdicts | None]:
         requests = self.requests(batch, metric)
         if len(replies) != len(requests):
-            raise ScorerError(f"{len(replies)} replies of judges for {len(requests)} requests; one each is due")
+            raise ScorerError(
+                f"{len(replies)} replies of judges for {len(requests)} requests; one each is due"
+            )
         by_row: dict[int, list[int]] = {}
         for place, request in enumerate(requests):
             by_row.setdefault(request.row, []).append(place)
@@ -142,14 +152,21 @@ class LLMJudgeScorer(GenerationScorer):
         if metric.entry == AGREEMENT:
             unit = given.unit()
             rated = sum(grade is not None for grade in unit)
-            return ([unit], None) if rated > 1 else (None, given.error or "one verdict alone agrees with nothing")
+            return (
+                ([unit], None)
+                if rated > 1
+                else (None, given.error or "one verdict alone agrees with nothing")
+            )
         if given.score is None:
             return None, given.error
-        return (float(given.score >= self.config.threshold) if metric.entry == CORRECTED else given.score), None
+        return (
+            float(given.score >= self.config.threshold) if metric.entry == CORRECTED else given.score
+        ), None
 
 
 def judge_metrics(config: JudgeConfig) -> tuple[MetricConfig, ...]:
-    """The metrics that a judge adds: agreement where there are several verdicts, the corrected rate where calibrated."""
+    """The metrics that a judge adds: agreement where there are several verdicts, the corrected rate where
+    calibrated."""
     own = [MetricConfig(metric=JUDGE)]
     if len(config.judges) * config.repeats > 1:
         level = "nominal" if isinstance(config.parse, ChoiceReading) else "interval"

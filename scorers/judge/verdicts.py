@@ -12,7 +12,8 @@ from scorers.records import Reply, ScorerRequest
 
 @dataclass(frozen=True)
 class Verdicts:
-    """One sample's verdicts: ``grades[judge]`` has a number per repeat, None where the reply could not be read.
+    """One sample's verdicts: ``grades[judge]`` has a number per repeat, None where the reply could not be
+    read.
 
     ``score`` is None, with ``error`` saying why, where too few judges could be read.
     """
@@ -36,8 +37,8 @@ def verdicts(
 ) -> Verdicts:
     """The verdicts in the replies to one sample's requests.
 
-    With places changed, a verdict is the mean of both orders: a judge that prefers a place rather than an answer says
-    nothing. A judge counts if all its verdicts could be read.
+    With places changed, a verdict is the mean of both orders: a judge that prefers a place rather than an
+    answer says nothing. A judge counts if all its verdicts could be read.
     """
     found: dict[tuple[str, int], list[Grade]] = {}
     texts: dict[str, list[str | None]] = {}
@@ -60,7 +61,9 @@ def verdicts(
 def read_reply(reply: Reply | None, config: JudgeConfig) -> Grade:
     """The grade in a reply; a request that failed has none."""
     if reply is None or reply.text is None:
-        return Grade(None, error=f"no reply: {reply.error if reply and reply.error else 'the request failed'}")
+        return Grade(
+            None, error=f"no reply: {reply.error if reply and reply.error else 'the request failed'}"
+        )
     return read(reply.text, config.parse)
 
 
@@ -89,7 +92,9 @@ def _turned(grade: Grade, swapped: bool, config: JudgeConfig) -> Grade:
 def _combined(
     config: JudgeConfig, grades: dict[str, list[float | None]], errors: dict[str, str]
 ) -> tuple[float | None, str | None]:
-    readable = {judge: [g for g in given if g is not None] for judge, given in grades.items() if judge not in errors}
+    readable = {
+        judge: [g for g in given if g is not None] for judge, given in grades.items() if judge not in errors
+    }
     needed = config.quorum or len(config.judges)
     if len(readable) < needed:
         return None, next(iter(errors.values()), "no verdict")
