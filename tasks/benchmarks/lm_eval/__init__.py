@@ -4,7 +4,13 @@ from typing import TYPE_CHECKING, Any
 
 from tasks.benchmarks.lm_eval.definitions import Definition, Index, build_index
 from tasks.benchmarks.lm_eval.selection import Selection, select, select_file
-from tasks.benchmarks.lm_eval.translation import Translation, is_harness, select_translated, translate, translate_definition
+from tasks.benchmarks.lm_eval.translation import (
+    Translation,
+    is_harness,
+    select_translated,
+    translate,
+    translate_definition,
+)
 from tasks.benchmarks.lm_eval.validation import resolve_many
 
 if TYPE_CHECKING:
@@ -12,8 +18,19 @@ if TYPE_CHECKING:
     from tasks.benchmarks.lm_eval.benchmark import HarnessBenchmark
 
 __all__ = [
-    "Definition", "Index", "Selection", "Translation", "build_index", "is_harness", "open_harness_benchmark",
-    "resolve_many", "select", "select_file", "select_translated", "translate", "translate_definition",
+    "Definition",
+    "Index",
+    "Selection",
+    "Translation",
+    "build_index",
+    "is_harness",
+    "open_harness_benchmark",
+    "resolve_many",
+    "select",
+    "select_file",
+    "select_translated",
+    "translate",
+    "translate_definition",
 ]
 
 

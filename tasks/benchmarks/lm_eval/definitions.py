@@ -60,7 +60,9 @@ class Index:
             self.add_file(path, found)
         for name in found.keys() & self.entries.keys():
             if found[name].kind != "tag":
-                self.warnings.append(f"'{name}' of {found[name].path} replaces that of {self.entries[name].path}")
+                self.warnings.append(
+                    f"'{name}' of {found[name].path} replaces that of {self.entries[name].path}"
+                )
         self.entries.update(found)
 
     def add_file(self, path: Path, found: dict[str, Entry] | None = None) -> None:
@@ -74,7 +76,9 @@ class Index:
         for entry in file_entries(path, config):
             first = entries.get(entry.name)
             if first is not None and first.kind != "tag":
-                self.warnings.append(f"{path}: '{entry.name}' is already defined in {first.path}; that one is taken")
+                self.warnings.append(
+                    f"{path}: '{entry.name}' is already defined in {first.path}; that one is taken"
+                )
                 continue
             entries[entry.name] = entry
             if entry.kind == "benchmark":
@@ -120,7 +124,9 @@ def file_entries(path: Path, config: Mapping[str, Any]) -> Iterator[Entry]:
         for member in config["task_list"]:
             own = member if isinstance(member, Mapping) else {"task": member}
             if not isinstance(own.get("task"), str):
-                raise ConfigError(f"{path}: an entry of task_list is a name or a mapping with 'task', got {member!r}")
+                raise ConfigError(
+                    f"{path}: an entry of task_list is a name or a mapping with 'task', got {member!r}"
+                )
             yield Entry(own["task"], "benchmark", path, {**base, **own})
     elif "class" not in config and isinstance(config.get("group"), str):
         yield Entry(config["group"], "group", path, config)

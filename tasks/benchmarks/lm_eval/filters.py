@@ -11,7 +11,11 @@ from tasks.benchmarks.lm_eval.reading import FunctionName
 # What a filter of the harness does with an answer it finds nothing in; natively that is "no prediction".
 DEFAULTS: Final[Mapping[str, Mapping[str, Any]]] = {
     "regex": {"regex_pattern": r"#### (\-?[0-9\.\,]+)", "group_select": 0, "fallback": "[invalid]"},
-    "multi_choice_regex": {"regex_pattern": r"#### (\-?[0-9\.\,]+)", "group_select": 0, "fallback": "[invalid]"},
+    "multi_choice_regex": {
+        "regex_pattern": r"#### (\-?[0-9\.\,]+)",
+        "group_select": 0,
+        "fallback": "[invalid]",
+    },
     "regex_pos": {"fallback": ["invalid"]},
 }
 DEFAULT_PIPELINE: Final = {"name": "none", "filter": [{"function": "take_first"}]}
@@ -32,14 +36,20 @@ def translate_filters(filter_list: Any, base_dir: Path, where: str) -> list[dict
     pipelines = []
     for entry in filter_list:
         if not isinstance(entry, Mapping) or not isinstance(entry.get("name"), str):
-            raise ConfigError(f"{where}: an entry of filter_list is a mapping with 'name' and 'filter', got {entry!r:.80}")
+            raise ConfigError(
+                f"{where}: an entry of filter_list is a mapping with 'name' and 'filter', got {entry!r:.80}"
+            )
         unknown = sorted(set(entry) - {"name", "filter"})
         if unknown:
-            raise ConfigError(f"{where}: filter '{entry['name']}' has no key '{unknown[0]}'; it has name and filter")
+            raise ConfigError(
+                f"{where}: filter '{entry['name']}' has no key '{unknown[0]}'; it has name and filter"
+            )
         steps = entry.get("filter")
         if not isinstance(steps, list):
             raise ConfigError(f"{where}: filter '{entry['name']}' needs 'filter', a list of steps")
-        pipelines.append({"name": entry["name"], "filter": list(_steps(steps, entry["name"], base_dir, where))})
+        pipelines.append(
+            {"name": entry["name"], "filter": list(_steps(steps, entry["name"], base_dir, where))}
+        )
     names = [pipeline["name"] for pipeline in pipelines]
     for name in names:
         if names.count(name) > 1:
@@ -57,13 +67,17 @@ def takes_one(pipeline: Mapping[str, Any]) -> bool:
 def _steps(steps: list[Any], pipeline: str, base_dir: Path, where: str) -> Iterator[dict[str, Any]]:
     for step in steps:
         if not isinstance(step, Mapping) or not isinstance(step.get("function"), str):
-            raise ConfigError(f"{where}: a step of filter '{pipeline}' is a mapping with 'function', got {step!r:.80}")
+            raise ConfigError(
+                f"{where}: a step of filter '{pipeline}' is a mapping with 'function', got {step!r:.80}"
+            )
         function = step["function"]
         arguments = {key: value for key, value in step.items() if key != "function"}
         if function == "custom":
             custom = arguments.pop("filter_fn", None)
             if not isinstance(custom, FunctionName) or arguments:
-                raise ConfigError(f"{where}: step custom of filter '{pipeline}' takes 'filter_fn: !function …' alone")
+                raise ConfigError(
+                    f"{where}: step custom of filter '{pipeline}' takes 'filter_fn: !function …' alone"
+                )
             function = custom
         named = reference(function, base_dir) if isinstance(function, FunctionName) else function
         yield {"function": named, **DEFAULTS.get(named, {}), **arguments}

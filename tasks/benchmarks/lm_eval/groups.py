@@ -37,7 +37,9 @@ def group_of(name: str, config: Mapping[str, Any], members: tuple[str, ...], whe
     version = metadata.get("version", "N/A") if isinstance(metadata, Mapping) else "N/A"
     aggregates = tuple(_aggregate(entry, name, where) for entry in listed)
     alias = config.get("group_alias")
-    shown = {key: config[key] for key in ("group_alias", "aggregate_metric_list", "metadata") if config.get(key)}
+    shown = {
+        key: config[key] for key in ("group_alias", "aggregate_metric_list", "metadata") if config.get(key)
+    }
     return Group(
         name=name,
         alias=alias if isinstance(alias, str) else name.rpartition("::")[2],
@@ -50,10 +52,14 @@ def group_of(name: str, config: Mapping[str, Any], members: tuple[str, ...], whe
 
 def _aggregate(entry: Any, group: str, where: str) -> Aggregate:
     if not isinstance(entry, Mapping) or not isinstance(entry.get("metric"), str):
-        raise ConfigError(f"{where}: an entry of aggregate_metric_list is a mapping with 'metric', got {entry!r}")
+        raise ConfigError(
+            f"{where}: an entry of aggregate_metric_list is a mapping with 'metric', got {entry!r}"
+        )
     unknown = sorted(set(entry) - set(AGGREGATE_KEYS))
     if unknown:
-        raise ConfigError(f"{where}: aggregate_metric_list has no key '{unknown[0]}'; it has {', '.join(AGGREGATE_KEYS)}")
+        raise ConfigError(
+            f"{where}: aggregate_metric_list has no key '{unknown[0]}'; it has {', '.join(AGGREGATE_KEYS)}"
+        )
     if entry.get("aggregation", "mean") != "mean":
         raise ConfigError(
             f"{where}: group '{group}' aggregates by '{entry['aggregation']}'; "

@@ -44,22 +44,30 @@ OF_LIKELIHOODS: Final[Mapping[str, tuple[str, ...]]] = {
 }  # fmt: skip
 # Corpus metrics, which the harness scores as (reference, prediction) pairs by their aggregation alone.
 CORPUS: Final = frozenset({"bleu", "chrf", "chrf++", "ter"})
-PAIRS: Final = frozenset({"acc", "acc_norm", "acc_bytes", "f1", "mcc", "brier_score", "likelihood", "perplexity"})
+PAIRS: Final = frozenset(
+    {"acc", "acc_norm", "acc_bytes", "f1", "mcc", "brier_score", "likelihood", "perplexity"}
+)
 PAIR_METRIC: Final = "tasks.benchmarks.lm_eval.pairs:pair"
 
 
-def translate_metrics(config: Mapping[str, Any], base_dir: Path, where: str) -> tuple[list[dict[str, Any]], list[str]]:
+def translate_metrics(
+    config: Mapping[str, Any], base_dir: Path, where: str
+) -> tuple[list[dict[str, Any]], list[str]]:
     """Native metric configs and warnings; raises ConfigError for a metric that the harness's rules give no value for."""
     listed = config.get("metric_list")
     if listed is None:
         listed = [{"metric": name} for name in DEFAULTS[config.get("output_type", "generate_until")]]
     if not listed:
-        raise ConfigError(f"{where}: metric_list is empty; leave it out for the default metrics of the output type")
+        raise ConfigError(
+            f"{where}: metric_list is empty; leave it out for the default metrics of the output type"
+        )
     metrics: list[dict[str, Any]] = []
     warnings: list[str] = []
     for entry in listed:
         if not isinstance(entry, Mapping) or not isinstance(entry.get("metric"), str):
-            raise ConfigError(f"{where}: an entry of metric_list is a mapping with 'metric', got {entry!r:.80}")
+            raise ConfigError(
+                f"{where}: an entry of metric_list is a mapping with 'metric', got {entry!r:.80}"
+            )
         metrics.append(_metric(_Entry(entry, config, base_dir, where), warnings))
     return [metric for index, metric in enumerate(metrics) if metric not in metrics[:index]], warnings
 
@@ -67,7 +75,9 @@ def translate_metrics(config: Mapping[str, Any], base_dir: Path, where: str) -> 
 class _Entry:
     """One entry of the list with what is around it."""
 
-    def __init__(self, entry: Mapping[str, Any], config: Mapping[str, Any], base_dir: Path, where: str) -> None:
+    def __init__(
+        self, entry: Mapping[str, Any], config: Mapping[str, Any], base_dir: Path, where: str
+    ) -> None:
         self.metric: str = entry["metric"]
         self.name = self.metric.rpartition(":")[2] if isinstance(self.metric, FunctionName) else self.metric
         self.where = f"{where}: metric '{self.name}'"
@@ -85,7 +95,9 @@ class _Entry:
         if value is None or value == AGGREGATIONS.get(self.name, "mean"):
             return None
         if not isinstance(value, str):
-            raise ConfigError(f"{self.where}: aggregation takes a name or !function module.name, got {value!r}")
+            raise ConfigError(
+                f"{self.where}: aggregation takes a name or !function module.name, got {value!r}"
+            )
         return value
 
     def settings(self) -> dict[str, Any]:
@@ -116,7 +128,9 @@ def _metric(entry: _Entry, warnings: list[str]) -> dict[str, Any]:
 def _of_likelihoods(entry: _Entry, warnings: list[str]) -> dict[str, Any]:
     known = OF_LIKELIHOODS[entry.output_type]
     if entry.name not in known:
-        raise ConfigError(f"{entry.where} has no value for output_type {entry.output_type}; it has {', '.join(known)}")
+        raise ConfigError(
+            f"{entry.where} has no value for output_type {entry.output_type}; it has {', '.join(known)}"
+        )
     warnings += _ignored(entry)
     return {"metric": entry.name, **entry.settings()}
 
@@ -125,7 +139,9 @@ def _of_text(entry: _Entry, warnings: list[str]) -> dict[str, Any]:
     if entry.name in CORPUS | PAIRS:
         warnings += _ignored(entry)
         if entry.entry.get("hf_evaluate"):
-            raise ConfigError(f"{entry.where} of the 'evaluate' library is not supported; name a metric of this program")
+            raise ConfigError(
+                f"{entry.where} of the 'evaluate' library is not supported; name a metric of this program"
+            )
         own = entry.name in CORPUS and not isinstance(entry.entry.get("aggregation"), FunctionName)
         if own:
             return {"metric": entry.name, **entry.settings()}

@@ -38,7 +38,11 @@ def translate_sampling(config: Mapping[str, Any], where: str) -> tuple[dict[str,
         raise ConfigError(f"{where}: generation_kwargs.until takes a text or a list of texts, got {until!r}")
     lengths = {key: arguments.pop(key) for key in LENGTH_KEYS if key in arguments}
     length = next((value for value in lengths.values() if value is not None), MAX_TOKENS)
-    parameters: dict[str, Any] = {"max_tokens": _count(length, where), "seed": SEED, "num_samples": config.get("repeats", 1)}
+    parameters: dict[str, Any] = {
+        "max_tokens": _count(length, where),
+        "seed": SEED,
+        "num_samples": config.get("repeats", 1),
+    }
     parameters["temperature"] = arguments.pop("temperature", 0.0)
     if stops:
         # Repeating a stop sequence changes nothing, and an empty one would stop before the first letter.

@@ -37,7 +37,6 @@ TASK_KEYS: Final[dict[str, Kinds]] = {
     "doc_to_target": TARGET,
     "doc_to_choice": CHOICES,
     "process_results": FUNCTION,
-    "use_prompt": TEXT,
     "description": TEXT,
     "target_delimiter": (str,),
     "fewshot_delimiter": (str,),
@@ -82,6 +81,7 @@ SAMPLERS: Final = ("default", "first_n", "per_item")
 UNSUPPORTED: Final = {
     "doc_to_image": "shows the model images, and models here are asked with text",
     "doc_to_audio": "plays the model audio, and models here are asked with text",
+    "use_prompt": "takes its prompts from the library promptsource, which is no longer maintained",
     "class": "is a Python class of the harness; only benchmarks defined by their YAML can run here",
 }
 
@@ -96,21 +96,14 @@ def check_task(config: Mapping[str, Any], where: str) -> Iterator[str]:
     if output_type not in OUTPUT_TYPES:
         raise ConfigError(f"{where}: output_type '{output_type}' is not one of {', '.join(OUTPUT_TYPES)}")
     if config.get("dataset_path") is None and config.get("custom_dataset") is None:
-        raise ConfigError(f"{where}: names no dataset; expected dataset_path (or custom_dataset: !function …)")
+        raise ConfigError(
+            f"{where}: names no dataset; expected dataset_path (or custom_dataset: !function …)"
+        )
     _check_fields(config, output_type, where)
     repeats = config.get("repeats", 1)
     if repeats < 1 or isinstance(repeats, bool):
         raise ConfigError(f"{where}: repeats is how often an item is asked, at least 1; got {repeats}")
     yield from check_fewshot(config.get("fewshot_config"), where)
-    prompt = config.get("use_prompt")
-    if prompt is not None and prompt not in BUILT_IN_PROMPTS:
-        raise ConfigError(f"{where}: use_prompt '{prompt}' is not known; known are {', '.join(BUILT_IN_PROMPTS)}")
-
-
-BUILT_IN_PROMPTS: Final = {
-    "qa-basic:question-newline-answer": "Question: {{question}}\nAnswer:",
-    "qa-basic:q-newline-a": "Q: {{question}}\nA:",
-}
 
 
 def check_fewshot(config: Mapping[str, Any] | None, where: str) -> Iterator[str]:
@@ -119,7 +112,9 @@ def check_fewshot(config: Mapping[str, Any] | None, where: str) -> Iterator[str]
         return
     unknown = sorted(set(config) - set(FEWSHOT_KEYS))
     if unknown:
-        raise ConfigError(f"{where}: fewshot_config has no key '{unknown[0]}'{nearest(unknown[0], FEWSHOT_KEYS)}")
+        raise ConfigError(
+            f"{where}: fewshot_config has no key '{unknown[0]}'{nearest(unknown[0], FEWSHOT_KEYS)}"
+        )
     yield from _check_keys(config, FEWSHOT_KEYS, f"{where}: fewshot_config")
     sampler = config.get("sampler") or "default"
     if sampler not in SAMPLERS:
@@ -131,11 +126,13 @@ def check_fewshot(config: Mapping[str, Any] | None, where: str) -> Iterator[str]
 
 
 def _check_fields(config: Mapping[str, Any], output_type: str, where: str) -> None:
-    if config.get("doc_to_target") is None and not config.get("use_prompt"):
-        raise ConfigError(f"{where}: 'doc_to_target' is missing: the right answer, as a column, template or function")
+    if config.get("doc_to_target") is None:
+        raise ConfigError(
+            f"{where}: 'doc_to_target' is missing: the right answer, as a column, template or function"
+        )
     if output_type == "multiple_choice" and config.get("doc_to_choice") is None:
         raise ConfigError(f"{where}: output_type multiple_choice needs 'doc_to_choice'")
-    if output_type != "loglikelihood_rolling" and config.get("doc_to_text") is None and not config.get("use_prompt"):
+    if output_type != "loglikelihood_rolling" and config.get("doc_to_text") is None:
         raise ConfigError(f"{where}: 'doc_to_text' is missing: the prompt, as a column, template or function")
     if not any(config.get(f"{split}_split") for split in ("test", "validation")):
         raise ConfigError(f"{where}: names no split to evaluate; expected test_split or validation_split")

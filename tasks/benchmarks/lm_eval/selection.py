@@ -52,7 +52,9 @@ def select_file(path: Path, index: Index) -> Selection:
     return selection
 
 
-def _add(selection: Selection, index: Index, entry: Entry, overrides: Overrides, inside: tuple[str, ...] = ()) -> list[str]:
+def _add(
+    selection: Selection, index: Index, entry: Entry, overrides: Overrides, inside: tuple[str, ...] = ()
+) -> list[str]:
     """Adds what an entry stands for; returns the names it is known by in its group."""
     if entry.kind == "group":
         return [_add_group(selection, index, entry, overrides, inside)]
@@ -82,7 +84,9 @@ def _add_group(
     selection: Selection, index: Index, entry: Entry, overrides: Overrides, inside: tuple[str, ...]
 ) -> str:
     if entry.name in inside:
-        raise ConfigError(f"{entry.path}: group '{entry.name}' contains itself: {' → '.join((*inside, entry.name))}")
+        raise ConfigError(
+            f"{entry.path}: group '{entry.name}' contains itself: {' → '.join((*inside, entry.name))}"
+        )
     inherited = {**{key: value for key, value in entry.config.items() if key not in GROUP_KEYS}, **overrides}
     # The group stands before its members, so that parents come first.
     selection.groups[entry.name] = group_of(entry.name, entry.config, (), str(entry.path))
@@ -90,18 +94,26 @@ def _add_group(
     task = entry.config.get("task")
     for member in task if isinstance(task, list) else [] if task is None else [task]:
         names += _add_member(selection, index, (entry, member), inherited, (*inside, entry.name))
-    selection.groups[entry.name] = group_of(entry.name, entry.config, tuple(dict.fromkeys(names)), str(entry.path))
+    selection.groups[entry.name] = group_of(
+        entry.name, entry.config, tuple(dict.fromkeys(names)), str(entry.path)
+    )
     return entry.name
 
 
 def _add_member(
-    selection: Selection, index: Index, member: tuple[Entry, Any], inherited: Overrides, inside: tuple[str, ...]
+    selection: Selection,
+    index: Index,
+    member: tuple[Entry, Any],
+    inherited: Overrides,
+    inside: tuple[str, ...],
 ) -> list[str]:
     group, value = member
     own: Overrides = value if isinstance(value, Mapping) else {}
     name = value if isinstance(value, str) else own.get("group", own.get("task"))
     if not isinstance(name, str):
-        raise ConfigError(f"{group.path}: a member of group '{group.name}' is a name or a mapping with 'task', got {value!r}")
+        raise ConfigError(
+            f"{group.path}: a member of group '{group.name}' is a name or a mapping with 'task', got {value!r}"
+        )
     overrides = {**inherited, **{key: entry for key, entry in own.items() if key != "group"}}
     known = index.entries.get(name)
     if known is not None:
@@ -110,7 +122,9 @@ def _add_member(
         if known.kind != "benchmark":
             overrides.pop("task", None)
         return _add(selection, index, known, overrides, inside)
-    return _add_inline(selection, index, Entry(f"{group.name}::{name}", "group", group.path, own), overrides, inside)
+    return _add_inline(
+        selection, index, Entry(f"{group.name}::{name}", "group", group.path, own), overrides, inside
+    )
 
 
 def _add_inline(
@@ -118,7 +132,11 @@ def _add_inline(
 ) -> list[str]:
     """A member that the group itself defines, under a name of the group's."""
     if "group" in entry.config:
-        inherited = {key: value for key, value in overrides.items() if key not in GROUP_KEYS and key not in entry.config}
+        inherited = {
+            key: value
+            for key, value in overrides.items()
+            if key not in GROUP_KEYS and key not in entry.config
+        }
         return [_add_group(selection, index, entry, inherited, inside)]
     if overrides.get("dataset_path") is None and overrides.get("custom_dataset") is None:
         name = entry.name.partition("::")[2]

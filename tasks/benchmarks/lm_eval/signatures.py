@@ -24,7 +24,11 @@ def is_passthrough(name: FunctionName) -> bool:
     definition = _functions(Path(source)).get(function) if source.endswith(".py") else None
     if definition is None or len(definition.args.args) != 1:
         return False
-    body = [line for line in definition.body if not (isinstance(line, ast.Expr) and isinstance(line.value, ast.Constant))]
+    body = [
+        line
+        for line in definition.body
+        if not (isinstance(line, ast.Expr) and isinstance(line.value, ast.Constant))
+    ]
     last = body[-1] if body else None
     return (
         len(body) == 1

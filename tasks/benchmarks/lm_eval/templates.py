@@ -16,7 +16,9 @@ def regex_replace(text: str, pattern: str, replacement: str, count: int = 0) -> 
     return re.sub(pattern, replacement, text, count=count)
 
 
-_environment = jinja2.Environment(undefined=jinja2.StrictUndefined, keep_trailing_newline=True, autoescape=False)  # noqa: S701
+_environment = jinja2.Environment(
+    undefined=jinja2.StrictUndefined, keep_trailing_newline=True, autoescape=False
+)  # noqa: S701
 _environment.filters["regex_replace"] = regex_replace
 
 
@@ -38,7 +40,9 @@ def check_template(text: str, where: str) -> None:
     try:
         _environment.parse(text)
     except jinja2.TemplateSyntaxError as error:
-        raise ConfigError(f"{where}: not a Jinja2 template: {error.message} (line {error.lineno} of it)") from error
+        raise ConfigError(
+            f"{where}: not a Jinja2 template: {error.message} (line {error.lineno} of it)"
+        ) from error
 
 
 @lru_cache(maxsize=4096)

@@ -47,7 +47,9 @@ def translate(source: Definition | Path | str, overrides: Mapping[str, Any] | No
         chosen = select_file(Path(source), Index())
         if len(chosen.benchmarks) != 1:
             names = ", ".join(chosen.benchmarks)
-            raise ConfigError(f"{source}: holds several benchmarks ({names}); name one with --tasks and --include-path")
+            raise ConfigError(
+                f"{source}: holds several benchmarks ({names}); name one with --tasks and --include-path"
+            )
         source = next(iter(chosen.benchmarks.values()))
     if overrides:
         source = Definition(source.name, source.path, {**source.config, **overrides})
@@ -79,7 +81,9 @@ def translate_definition(definition: Definition) -> Translation:
         native["sample_params"], found = translate_sampling(config, where)
         warnings += found
     else:
-        native["filter_list"] = [dict(DEFAULT_PIPELINE)] if config.get("filter_list") is None else native["filter_list"]
+        native["filter_list"] = (
+            [dict(DEFAULT_PIPELINE)] if config.get("filter_list") is None else native["filter_list"]
+        )
     if any(metric["metric"] == "acc_mutual_info" for metric in metrics):
         native["mutual_information"] = True
     process_results = config.get("process_results")
@@ -88,7 +92,9 @@ def translate_definition(definition: Definition) -> Translation:
     return Translation(native, tuple(dict.fromkeys(warnings)))
 
 
-def select_translated(patterns: Iterable[str], folders: Iterable[Path]) -> tuple[list[dict[str, Any]], Selection]:
+def select_translated(
+    patterns: Iterable[str], folders: Iterable[Path]
+) -> tuple[list[dict[str, Any]], Selection]:
     """Native configs of all that ``--tasks`` selects in the folders of ``--include-path``, and the selection's groups."""
     selection = select(patterns, folders)
     for warning in selection.warnings:
@@ -113,7 +119,9 @@ def _resolved(definition: Definition) -> dict[str, Any]:
     }
 
 
-def _whole(pipeline: Mapping[str, Any], config: Mapping[str, Any], metrics: list[dict[str, Any]]) -> dict[str, Any]:
+def _whole(
+    pipeline: Mapping[str, Any], config: Mapping[str, Any], metrics: list[dict[str, Any]]
+) -> dict[str, Any]:
     """A pipeline that leaves several predictions gives a user's function all of them at once, as the harness does."""
     if config.get("output_type", "generate_until") != "generate_until" or takes_one(pipeline):
         return dict(pipeline)
