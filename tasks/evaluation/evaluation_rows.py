@@ -1,4 +1,4 @@
-"""What methods said of each response, as people and their metrics meet it: evaluation_results.jsonl's rows."""
+"""What methods said of each response, as people and metrics meet it: evaluation_results.jsonl's rows."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field

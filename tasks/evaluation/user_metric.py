@@ -10,7 +10,7 @@ from metrics.errors import MetricError
 from tasks.evaluation.evaluation_rows import Judged, evaluation_rows
 from tasks.evaluation.metric_rows import metric_batches
 from tasks.evaluation.metrics import EvaluationMetric
-from tasks.reduction.facets import Vocabulary
+from tasks.reduction.facets import Vocabulary, facets_text
 from tasks.reduction.failures import failure_of, rows_of_failures
 from tasks.reduction.paths import UNKNOWN, resolve
 from tasks.reduction.records import FailedPart
@@ -61,7 +61,7 @@ def _groups(metric: EvaluationMetric, judged: Sequence[Judged]) -> list[_Group]:
 
 
 def _called(metric: EvaluationMetric, benchmark: str, group: _Group, failed: Sequence[FailedPart]) -> Row:
-    text = canonical_json(group.facets).decode()
+    text = facets_text(group.facets)
     pair = metric.identity(benchmark)
     scored = sum(row["status"] == "ok" for row in group.rows)
     row = base_row(pair, "mean", group.label, text) | {

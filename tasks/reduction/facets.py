@@ -69,8 +69,8 @@ class Groups:
     values: list[dict[str, Any]]
 
     def texts(self) -> list[str]:
-        """The groups' facet values as canonical JSON, as the ITEM_ROWS schema keeps them."""
-        return [canonical_json(group).decode() for group in self.values]
+        """The groups' facet values as the ITEM_ROWS schema keeps them."""
+        return [facets_text(group) for group in self.values]
 
 
 def group(columns: Mapping[str, Codes], vocabularies: Mapping[str, Vocabulary], rows: int) -> Groups:
@@ -89,6 +89,11 @@ def group(columns: Mapping[str, Codes], vocabularies: Mapping[str, Vocabulary], 
 
 def _pick(values: list[Any], code: int) -> Any:
     return values[code]
+
+
+def facets_text(values: Mapping[str, Any]) -> str:
+    """A group's facet values as a JSON object, facets in the order of the config."""
+    return orjson.dumps(values).decode()
 
 
 def parse_facets(text: str) -> dict[str, Any]:

@@ -3,10 +3,10 @@
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
+from tasks.reduction.facets import facets_text
 from tasks.reduction.paths import UNKNOWN, locate, resolve
 from tasks.reduction.records import FailedPart, Origin, PairIdentity
 from tasks.reduction.rows import Row, base_row
-from tasks.store.keys import canonical_json
 
 
 def origin_facets(origin: Origin, facets: Sequence[str]) -> dict[str, Any]:
@@ -41,7 +41,7 @@ def rows_of_failures(
     rows: dict[tuple[str, str], Row] = {}
     for part in failed:
         values = dict.fromkeys(facets, UNKNOWN) | origin_facets(part.origin, facets)
-        text = canonical_json(values).decode()
+        text = facets_text(values)
         if text in known:
             continue
         for reduction in pair.metric.reductions:

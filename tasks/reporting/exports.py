@@ -1,0 +1,38 @@
+"""The files of a run's output directory, each written as a stream and whole at any moment.
+
+``responses.jsonl``            ``write_responses``           every sample's answer
+``evaluation_results.jsonl``   ``write_evaluation_results``  every sample × label
+``metrics.jsonl``              ``write_metrics``             every metric × label × facet group
+``samples_<benchmark>.jsonl``  ``write_samples``             every item × filter, as lm-evaluation-harness logs them
+``results.json``               ``write_results``             the run's numbers, as lm-evaluation-harness writes them
+``results.parquet``            ``write_results_table``       the same numbers with everything known about them
+``items.parquet``              ``write_items_table``         what the numbers rest on: one row an item
+"""
+
+from tasks.evaluation.evaluation_rows import Judged, method_labels
+from tasks.reporting.exports_evaluation import metric_lines, write_evaluation_results, write_metrics
+from tasks.reporting.exports_lines import append_lines, write_lines
+from tasks.reporting.exports_records import AnswerPart, RunInfo, SamplePart
+from tasks.reporting.exports_responses import write_responses
+from tasks.reporting.exports_results import results_document, write_results
+from tasks.reporting.exports_samples import write_samples
+from tasks.reporting.exports_tables import write_items_table, write_results_table
+
+__all__ = [
+    "AnswerPart",
+    "Judged",
+    "RunInfo",
+    "SamplePart",
+    "append_lines",
+    "method_labels",
+    "metric_lines",
+    "results_document",
+    "write_evaluation_results",
+    "write_items_table",
+    "write_lines",
+    "write_metrics",
+    "write_responses",
+    "write_results",
+    "write_results_table",
+    "write_samples",
+]
