@@ -3,9 +3,10 @@
 RequestError                      a request did not give an answer
 ├─ TransientError                 asking again may help; the row ends ``infra_error`` when it never does
 │  ├─ RateLimited                 429
-│  ├─ ServerFault                 5xx, 408, 409, 425
+│  ├─ ServerFault                 5xx, 409, 425
+│  │  └─ Overloaded               503, 529
 │  ├─ ConnectionFault             refused, reset, cut in the middle
-│  ├─ RequestTimeout              no answer within ``timeout``
+│  ├─ RequestTimeout              408, or no answer within ``timeout``
 │  └─ MalformedBody               200 with an empty body, broken JSON, or JSON of another shape
 ├─ PermanentError                 this request will never be answered; the row ends ``model_error`` and is settled
 │  ├─ BadRequest                  400, 422 and the like, for a reason the server gives
@@ -43,7 +44,11 @@ class RateLimited(TransientError):
 
 
 class ServerFault(TransientError):
-    """The server answered 5xx, 408, 409 or 425."""
+    """The server answered 5xx, 409 or 425."""
+
+
+class Overloaded(ServerFault):
+    """The server says that it has too much to do."""
 
 
 class ConnectionFault(TransientError):

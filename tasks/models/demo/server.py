@@ -16,10 +16,6 @@ from tasks.models.demo import protocol
 from tasks.models.demo.faults import FaultDraw, Faults
 from tasks.models.demo.protocol import Unacceptable
 
-VERSION = 1
-"""Enters cache keys: raise it when the server would answer anything differently."""
-
-
 @dataclass(frozen=True)
 class DemoOptions:
     """What the server is and how it behaves; ``latency`` in seconds, ``context`` in tokens."""

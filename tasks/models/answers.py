@@ -1,0 +1,229 @@
+"""Answers kept per request in the store: append-only Parquet segments, one folder a model identity.
+
+Workers never share a file: every segment has a name of its own, so two of them writing at once do no harm, and one that finishes merges only its
+own small segments. Of two answers under one key the later counts.
+"""
+
+import logging
+import threading
+import time
+import uuid
+from collections import OrderedDict
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from tasks.models.index import Index, SegmentKeys
+from tasks.models.records import Answer
+from tasks.models.segments import ANSWERS, packed, table_of
+from tasks.store.storage import Store, StoreError
+
+KEPT_KEYS = 2_000_000
+"""Keys of segments held in memory by the process: some 50 MB."""
+OPEN_GROUPS = 8
+MERGED_BYTES = 32 << 20
+"""Segments are merged up to this size."""
+
+_log = logging.getLogger(__name__)
+_keys: "OrderedDict[tuple[str, str], SegmentKeys]" = OrderedDict()
+_keys_lock = threading.Lock()
+
+
+@dataclass(frozen=True)
+class Segment:
+    """A file of answers and its size."""
+
+    name: str
+    bytes: int
+
+
+class AnswerStore:
+    """The answers kept in a store."""
+
+    def __init__(self, store: Store) -> None:
+        self.store = store
+
+    def shelf(self, identity: str) -> "Shelf":
+        """The answers of one model; ``identity`` is the digest of its identity."""
+        return Shelf(self.store, identity)
+
+
+class Shelf:
+    """One model's answers."""
+
+    def __init__(self, store: Store, identity: str) -> None:
+        self._store = store
+        self.identity = identity
+        self.folder = f"answers/{identity}"
+
+    def view(self, not_before: float = 0.0) -> "ShelfView":
+        """What is there now, answers that arrived before ``not_before`` (seconds since 1970) left out."""
+        return ShelfView(self, not_before)
+
+    def names(self) -> list[str]:
+        """The segments there are, oldest first."""
+        path = self._store.path(self.folder)
+        try:
+            self._store.fs.invalidate_cache(path)
+            found = self._store.fs.ls(path, detail=False)
+        except FileNotFoundError:
+            return []
+        except OSError as error:
+            raise StoreError(f"store {self._store.uri}: can't list {self.folder}: {error.strerror or error}") from error
+        names = (str(entry).rsplit("/", 1)[-1] for entry in found)
+        return sorted(name for name in names if name.endswith(".parquet") and not name.startswith("."))
+
+    def write(self, answers: Sequence[Answer]) -> Segment:
+        """Writes answers as a segment of their own; raises StoreError."""
+        return self._put([table_of(answers)])
+
+    def merge(self, segments: Sequence[Segment]) -> None:
+        """Replaces small segments by larger ones, at most ``MERGED_BYTES`` in memory at a time."""
+        group: list[Segment] = []
+        for segment in [*segments, None]:
+            full = segment is None or sum(part.bytes for part in group) + segment.bytes > MERGED_BYTES
+            if full and len(group) > 1:
+                self._put([self.read(part.name) for part in group])
+                self._store.fs.rm([self.path(part.name) for part in group])
+            if full:
+                group = []
+            if segment is not None:
+                group.append(segment)
+
+    def path(self, name: str) -> str:
+        """Where a segment lies."""
+        return self._store.path(f"{self.folder}/{name}")
+
+    def read(self, name: str, columns: list[str] | None = None) -> pa.Table:
+        """A segment's rows; raises FileNotFoundError, pa.ArrowInvalid or OSError."""
+        with self._store.fs.open(self.path(name), "rb") as source, pq.ParquetFile(source) as file:
+            return file.read(columns=columns)
+
+    def group(self, name: str, row_group: int) -> pa.Table:
+        """One row group of a segment."""
+        with (
+            self._store.fs.open(self.path(name), "rb") as source,
+            pq.ParquetFile(source, page_checksum_verification=True) as file,
+        ):
+            return file.read_row_group(row_group)
+
+    def keys(self, name: str) -> SegmentKeys | None:
+        """A segment's keys, from memory if they were read before; None when it is damaged, or gone meanwhile."""
+        place = (self.path(name), self._store.uri)
+        with _keys_lock:
+            if (known := _keys.get(place)) is not None:
+                _keys.move_to_end(place)
+                return known
+        try:
+            keys = SegmentKeys.of(self.read(name, ["key", "arrived"]))
+        except FileNotFoundError:
+            return None
+        except (OSError, pa.ArrowException) as error:
+            _log.warning("answers in %s can't be read and are asked for again: %s", self.path(name), error)
+            return None
+        with _keys_lock:
+            _keys[place] = keys
+            while len(_keys) > 1 and sum(len(part.high) for part in _keys.values()) > KEPT_KEYS:
+                _keys.popitem(last=False)
+        return keys
+
+    def _put(self, tables: Sequence[pa.Table]) -> Segment:
+        # Names sort by time and never meet: two workers may write in the same millisecond.
+        name = f"{time.time_ns() // 1_000_000:013d}-{uuid.uuid4().hex[:12]}.parquet"
+        content = packed(tables)
+        self._store.put_bytes(f"{self.folder}/{name}", content)
+        return Segment(name, len(content))
+
+
+class ShelfView:
+    """A shelf's answers at one moment: an index in memory, the rows on disk."""
+
+    def __init__(self, shelf: Shelf, not_before: float) -> None:
+        self._shelf = shelf
+        self._not_before = not_before
+        self._groups: OrderedDict[tuple[str, int], pa.Table] = OrderedDict()
+        self._load()
+
+    def _load(self) -> None:
+        self._row_groups: dict[str, np.ndarray] = {}
+        named = [(name, self._shelf.keys(name)) for name in self._shelf.names()]
+        present = [(name, keys) for name, keys in named if keys is not None]
+        self._names = [name for name, _ in present]
+        self._index = Index([keys for _, keys in present], self._not_before)
+
+    def __len__(self) -> int:
+        return len(self._index)
+
+    def holds(self, keys: Sequence[bytes]) -> list[bool]:
+        """For each key whether its answer is there."""
+        if not keys:
+            return []
+        found: list[bool] = (self._index.find(keys)[0] >= 0).tolist()
+        return found
+
+    def rows(self, keys: Sequence[bytes]) -> tuple[pa.Table, np.ndarray]:
+        """The answers to some keys: a table of the ANSWERS schema, and for each key its row there, −1 where there is
+        none."""
+        for attempt in range(4):
+            try:
+                return self._rows(keys)
+            except FileNotFoundError:
+                if attempt == 3:
+                    raise
+                self._load()  # another worker merged its segments
+        raise AssertionError
+
+    def _rows(self, keys: Sequence[bytes]) -> tuple[pa.Table, np.ndarray]:
+        position = np.full(len(keys), -1, np.int64)
+        if not keys:
+            return ANSWERS.empty_table(), position
+        segments, rows = self._index.find(keys)
+        parts: list[pa.Table] = []
+        placed = 0
+        for segment in np.unique(segments[segments >= 0]):
+            wanted = np.flatnonzero(segments == segment)
+            for taken, table in self._taken(self._names[segment], rows[wanted]):
+                position[wanted[taken]] = placed + np.arange(len(taken))
+                parts.append(table)
+                placed += len(taken)
+        return pa.concat_tables(parts) if parts else ANSWERS.empty_table(), position
+
+    def _taken(self, name: str, rows: np.ndarray) -> list[tuple[np.ndarray, pa.Table]]:
+        """The wanted rows of a segment, row group by row group: positions in ``rows``, and the rows."""
+        bounds = self._bounds(name)
+        group_of = np.searchsorted(bounds, rows, side="right") - 1
+        taken = []
+        for group in np.unique(group_of):
+            where = np.flatnonzero(group_of == group)
+            table = self._group(name, int(group))
+            taken.append((where, table.take(pa.array(rows[where] - bounds[group]))))
+        return taken
+
+    def _bounds(self, name: str) -> np.ndarray:
+        """The first row of each row group."""
+        known = self._row_groups.get(name)
+        if known is None:
+            with self._shelf._store.fs.open(self._shelf.path(name), "rb") as source, pq.ParquetFile(source) as file:
+                sizes = [file.metadata.row_group(i).num_rows for i in range(file.num_row_groups)]
+            known = self._row_groups[name] = np.concatenate([[0], np.cumsum(sizes)[:-1]])
+        return known
+
+    def _group(self, name: str, group: int) -> pa.Table:
+        place = (name, group)
+        if (table := self._groups.get(place)) is None:
+            try:
+                table = self._shelf.group(name, group)
+            except FileNotFoundError:
+                raise
+            except (OSError, pa.ArrowException) as error:
+                raise StoreError(
+                    f"{self._shelf.path(name)} is damaged ({error}); delete it and run again to ask for its answers anew"
+                ) from error
+            self._groups[place] = table
+            while len(self._groups) > OPEN_GROUPS:
+                self._groups.popitem(last=False)
+        self._groups.move_to_end(place)
+        return table

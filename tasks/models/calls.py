@@ -1,0 +1,133 @@
+"""Calls made of requests to generate, and answers read from their replies."""
+
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import orjson
+
+from tasks.models.config import DemoConfig, EndpointConfig, SampleParams
+from tasks.models.errors import ContentFiltered, EmptyAnswer, MalformedBody, PermanentError, Refused
+from tasks.models.records import Answer, Call, Reply, Request
+
+
+class Generation:
+    """Text from chat or completions: one request a call, or the samples of one prompt (``n``)."""
+
+    def __init__(self, model: str, config: EndpointConfig | DemoConfig, params: SampleParams) -> None:
+        self._params = params
+        self._chat = config.api == "chat"
+        extra = config.extra_body if isinstance(config, EndpointConfig) else {}
+        stream = isinstance(config, EndpointConfig) and config.stream
+        streaming = {"stream": True, "stream_options": {"include_usage": True}} if stream else {}
+        sent = params.sent()
+        if not self._chat and sent.pop("logprobs", None):
+            sent["logprobs"] = sent.pop("top_logprobs", 1)
+        self._body = {"model": model, **sent, **streaming, **extra}
+        self._may_be_empty = bool(sent.get("stop"))
+
+    def calls(self, requests: Sequence[Request]) -> list[Call]:
+        """The one call for samples of one prompt."""
+        first = requests[0]
+        body = dict(self._body)
+        if first.seed is not None:
+            body["seed"] = first.seed
+        if len(requests) > 1:
+            body["n"] = len(requests)
+        if self._chat:
+            messages = orjson.loads(first.prompt) if first.chat else [{"role": "user", "content": first.prompt}]
+            return [Call("chat/completions", {**body, "messages": messages})]
+        return [Call("completions", {**body, "prompt": _as_text(first)})]
+
+    def answers(self, requests: Sequence[Request], replies: Sequence[Reply], attempts: int) -> list[Answer]:
+        """One answer a request, in order; raises MalformedBody when the reply holds something else."""
+        (reply,) = replies
+        choices = reply.body.get("choices")
+        if not isinstance(choices, list) or len(choices) < len(requests):
+            got = len(choices) if isinstance(choices, list) else "no list of"
+            raise MalformedBody(f"the answer has {got} choices where {len(requests)} were asked for")
+        shares = usage_of(reply.body, len(requests))
+        made = []
+        for request, choice, usage in zip(requests, choices, shares, strict=False):
+            if not isinstance(choice, Mapping):
+                raise MalformedBody("a choice of the answer is not a JSON object")
+            made.append(self._answer(request, choice, {**usage, **provenance(reply), "attempts": attempts}))
+        return made
+
+    def _answer(self, request: Request, choice: Mapping[str, Any], facts: dict[str, Any]) -> Answer:
+        facts["finish_reason"] = finish = choice.get("finish_reason")
+        facts["logprobs"] = choice.get("logprobs")
+        try:
+            text, facts["reasoning"] = self._text(choice)
+            if finish == "content_filter":
+                raise ContentFiltered("the provider's content filter cut the answer")
+            if not text and not (text == "" and finish == "stop" and self._may_be_empty):
+                thought = " after reasoning" if facts["reasoning"] else ""
+                raise EmptyAnswer(f"the answer has no content{thought} (finish reason {finish!r})")
+        except PermanentError as error:
+            return Answer(request.key, "model_error", error=str(error), **facts)
+        return Answer(request.key, "ok", response=text, **facts)
+
+    def _text(self, choice: Mapping[str, Any]) -> tuple[str | None, str | None]:
+        """The answer and the reasoning beside it; raises Refused, MalformedBody."""
+        if not self._chat:
+            if not isinstance(choice.get("text"), str | None):
+                raise MalformedBody("a choice's text is not a string")
+            return choice.get("text"), None
+        message = choice.get("message")
+        if not isinstance(message, Mapping):
+            raise MalformedBody("a choice of the answer has no message")
+        text = message.get("content")
+        if isinstance(text, list):
+            text = "".join(part.get("text") or "" for part in text if isinstance(part, Mapping))
+        reasoning = message.get("reasoning_content") or message.get("reasoning")
+        if not isinstance(text, str | None):
+            raise MalformedBody("a message's content is neither text nor null")
+        if not text and message.get("refusal"):
+            raise Refused(f"the model refused: {message['refusal']}")
+        return text, reasoning if isinstance(reasoning, str) else None
+
+
+def provenance(reply: Reply) -> dict[str, Any]:
+    """What an answer keeps of where and when it came from."""
+    body = reply.body
+    return {
+        "response_id": _text_or_none(body.get("id")),
+        "served_model": _text_or_none(body.get("model")),
+        "system_fingerprint": _text_or_none(body.get("system_fingerprint")),
+        "inference_time": reply.seconds,
+        "arrived": time.time(),
+    }
+
+
+def usage_of(body: Mapping[str, Any], parts: int) -> list[dict[str, int | None]]:
+    """The reply's token counts divided over its answers, so that their sum is what was used."""
+    usage = body.get("usage")
+    usage = usage if isinstance(usage, Mapping) else {}
+    counts = {
+        "prompt_tokens": _count(usage, "prompt_tokens"),
+        "completion_tokens": _count(usage, "completion_tokens"),
+        "total_tokens": _count(usage, "total_tokens"),
+        "cached_tokens": _count(usage.get("prompt_tokens_details"), "cached_tokens"),
+        "reasoning_tokens": _count(usage.get("completion_tokens_details"), "reasoning_tokens"),
+    }
+    return [
+        {name: None if count is None else count // parts + (part < count % parts) for name, count in counts.items()}
+        for part in range(parts)
+    ]
+
+
+def _count(usage: Any, name: str) -> int | None:
+    value = usage.get(name) if isinstance(usage, Mapping) else None
+    return value if isinstance(value, int) and value >= 0 else None
+
+
+def _text_or_none(value: Any) -> str | None:
+    return value if isinstance(value, str) else None
+
+
+def _as_text(request: Request) -> str:
+    """A prompt for the completions API; a chat's messages, one a paragraph."""
+    if not request.chat:
+        return request.prompt
+    return "\n\n".join(str(message.get("content", "")) for message in orjson.loads(request.prompt))

@@ -1,0 +1,154 @@
+"""From a model's config to something the engine can drive: address, key, provider, gate."""
+
+import itertools
+import os
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
+from dataclasses import dataclass, field
+
+from tasks.models.calls import Generation
+from tasks.models.config import DemoConfig, EndpointConfig, ModelConfig
+from tasks.models.demo.server import DemoOptions
+from tasks.models.demo.sharing import shared_server
+from tasks.models.echo import find_mode
+from tasks.models.engine import Asking, Endpoint
+from tasks.models.errors import ModelError
+from tasks.models.gate import gate_of
+from tasks.models.http import HttpProvider
+from tasks.models.likelihoods import EchoMode, Likelihood
+from tasks.models.options import InferenceOptions
+from tasks.models.pacing import pace_of
+from tasks.models.provider import Provider
+from tasks.models.records import Request
+from tasks.models.retrying import RetryPolicy
+from tasks.models.tokenizers import BYTES, load_tokenizer
+
+SPARE_CONNECTIONS = 8
+UNKNOWN_COMPLETION = 256
+"""Completion tokens reserved a request where max_tokens doesn't say."""
+Unit = tuple[Asking, Sequence[Request]]
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a model is served, under which name, with which key, and the rest of its config."""
+
+    base_url: str
+    model: str
+    config: EndpointConfig
+    key: str | None = field(default=None, repr=False)
+
+
+@dataclass(frozen=True)
+class Connection:
+    """A model that is ready to be asked."""
+
+    model: ModelConfig
+    place: Place
+    endpoint: Endpoint
+    generation: Generation
+
+    async def prepared(self, units: Iterator[Sequence[Request]]) -> Iterator[Unit]:
+        """Says of each unit how it is asked; what the server can do is found out first. Raises ModelError."""
+        first = next(units)
+        units = itertools.chain([first], units)
+        if first[0].kind == "generate":
+            return ((self.generation, unit) for unit in units)
+        asking = await self._likelihood()
+        return ((asking, unit) for unit in _batched(units, self.place.config.batch_size))
+
+    async def _likelihood(self) -> Likelihood:
+        place = self.place
+        mode: EchoMode = await find_mode(self.endpoint.provider, place.base_url, place.model, place.config.extra_body)
+        name = BYTES if self.model.type == "demo" else self.model.tokenizer
+        tokenizer = None if name is None else load_tokenizer(name)
+        config = place.config
+        return Likelihood(place.model, mode, config.extra_body, tokenizer, self.model.max_length, config.batch_size)
+
+
+@asynccontextmanager
+async def connected(model: ModelConfig, options: InferenceOptions) -> AsyncIterator[Connection]:
+    """Opens a model for the time of a run: takes its share of limits, starts the embedded server where it is the model.
+
+    Raises ModelError when the key is missing.
+    """
+    async with AsyncExitStack() as stack:
+        place = stack.enter_context(placed(model, options.secret))
+        config = place.config
+        ceiling = config.max_concurrency
+        if config.concurrency_limit is not None and options.lease is not None:
+            ceiling = min(ceiling, stack.enter_context(options.lease(config.concurrency_limit, ceiling)))
+        provider = open_provider(place, ceiling)
+        stack.push_async_callback(provider.close)
+        endpoint = Endpoint(
+            provider=provider,
+            gate=gate_of(place.base_url),
+            ceiling=ceiling,
+            timeout=config.timeout,
+            retry=RetryPolicy(config.max_retries, config.seconds_per_request),
+            requests_pace=pace_of(place.base_url, f"{place.model}/requests", config.requests_per_minute),
+            tokens_pace=pace_of(place.base_url, f"{place.model}/tokens", config.tokens_per_minute),
+            completion_estimate=options.sampling.max_tokens or UNKNOWN_COMPLETION,
+        )
+        yield Connection(model, place, endpoint, Generation(place.model, config, options.sampling))
+
+
+@contextmanager
+def placed(model: ModelConfig, secret: Callable[[str], str] | None) -> Iterator[Place]:
+    """Where the model is served, for the time of the context: the embedded server runs that long. Raises ModelError."""
+    name = model.served_name
+    match model.config:
+        case EndpointConfig() as config:
+            yield Place(config.base_url, name, config, api_key(model.name, config, secret))
+        case DemoConfig() as config:
+            with shared_server(DemoOptions(model=name, error_rate=config.error_rate, latency=config.latency)) as base_url:
+                same = config.model_dump(include={"api", "max_concurrency", "timeout", "max_retries"})
+                yield Place(base_url, name, EndpointConfig(base_url=base_url, **same))
+        case _:
+            raise ModelError(f"model {model.name!r}: recorded responses have no endpoint")
+
+
+def api_key(name: str, config: EndpointConfig, secret: Callable[[str], str] | None) -> str | None:
+    """The key of a model's endpoint, from the environment or a Secret block; None: it takes none.
+
+    Raises ModelError naming the variable or block, never the key.
+    """
+    if config.api_key_env is not None:
+        key = os.environ.get(config.api_key_env, "").strip()
+        if not key:
+            raise ModelError(f"model {name!r}: the environment variable {config.api_key_env} (api_key_env) is not set")
+        return key
+    if config.api_key_secret is None:
+        return None
+    if secret is None:
+        raise ModelError(f"model {name!r}: api_key_secret needs a Prefect server; use api_key_env here")
+    try:
+        return secret(config.api_key_secret)
+    except Exception as error:
+        raise ModelError(
+            f"model {name!r}: the Secret block {config.api_key_secret!r} (api_key_secret) can't be loaded: {type(error).__name__}"
+        ) from error
+
+
+def open_provider(place: Place, connections: int) -> Provider:
+    """The provider that the config names, on the running loop."""
+    if place.config.client == "openai":
+        from tasks.models.official import OfficialProvider
+
+        return OfficialProvider(place.base_url, place.key, connections)
+    return HttpProvider(place.base_url, place.key, connections + SPARE_CONNECTIONS)
+
+
+def _batched(units: Iterator[Sequence[Request]], size: int) -> Iterator[Sequence[Request]]:
+    """Log-likelihood requests, ``size`` of them together; documents stay alone."""
+    group: list[Request] = []
+    for unit in units:
+        if unit[0].kind == "rolling":
+            yield unit
+            continue
+        group.extend(unit)
+        if len(group) >= size:
+            yield group
+            group = []
+    if group:
+        yield group

@@ -1,0 +1,284 @@
+"""Asks an endpoint for everything that is missing: as many requests in flight as it bears, each until it is answered or hopeless."""
+
+import asyncio
+import contextlib
+import random
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from metrics.errors import NightjarError
+from tasks.models.config import Price
+from tasks.models.errors import (
+    ConnectionFault,
+    EndpointDead,
+    EndpointError,
+    Overloaded,
+    PermanentError,
+    RateLimited,
+    RequestError,
+    RequestTimeout,
+    TransientError,
+)
+from tasks.models.gate import Gate, Outcome
+from tasks.models.pacing import Pace
+from tasks.models.provider import Provider
+from tasks.models.records import Answer, Call, Reply, Request
+from tasks.models.retrying import RetryPolicy
+from tasks.models.tally import Spending, Tally
+from tasks.models.writing import FLUSH_SECONDS, AnswerWriter
+
+DEAD_SECONDS = 30.0
+"""How long an endpoint found dead is believed dead: one failure is enough then."""
+SETTLE_SECONDS = 0.05
+"""A place is kept this long after an attempt was abandoned, so that the server has seen that it was."""
+CHARACTERS_A_TOKEN = 4
+TICK_SECONDS = 0.1
+
+interrupted = threading.Event()
+"""Set to stop all inference of the process: what is answered is kept, what is in flight is dropped."""
+
+
+class Interrupted(NightjarError):
+    """Inference was stopped from outside; finished responses are kept."""
+
+
+class Asking(Protocol):
+    """How requests become calls, and replies answers: generation or log-likelihoods."""
+
+    def calls(self, requests: Sequence[Request]) -> list[Call]:
+        """The calls for requests that belong together; raises PermanentError."""
+        ...
+
+    def answers(self, requests: Sequence[Request], replies: Sequence[Reply], attempts: int) -> list[Answer]:
+        """One answer a request; raises TransientError or PermanentError."""
+        ...
+
+
+@dataclass(frozen=True)
+class Endpoint:
+    """What is asked and how hard: the provider, the process's gate and paces for it, time-outs and retries."""
+
+    provider: Provider
+    gate: Gate
+    ceiling: int
+    timeout: float
+    retry: RetryPolicy
+    requests_pace: Pace | None = None
+    tokens_pace: Pace | None = None
+    completion_estimate: int = 0
+
+
+@dataclass(frozen=True)
+class Failure:
+    """Why a request has no answer, and after how many attempts."""
+
+    error: str
+    attempts: int
+
+
+@dataclass
+class Work:
+    """What the engine fills: answers go to the writer, failures and counts stay here."""
+
+    writer: AnswerWriter
+    tally: Tally
+    spending: Spending
+    price: Price | None = None
+    failures: dict[bytes, Failure] = field(default_factory=dict)
+    stopped: str | None = None
+
+
+class Engine:
+    """One run over one endpoint, on one event loop."""
+
+    def __init__(self, endpoint: Endpoint, work: Work) -> None:
+        self._endpoint = endpoint
+        self._work = work
+        self._draw = random.Random()
+        self._fatal: BaseException | None = None
+        self._believed_dead = time.monotonic() < endpoint.gate.dead_until
+
+    async def run(self, units: Iterator[tuple[Asking, Sequence[Request]]], report: Callable[[], None]) -> None:
+        """Asks every unit, a request or several that go together; returns when all are answered, failed, or the run stopped.
+
+        Raises StoreError when answers can't be kept, and Interrupted.
+        """
+        gate, ceiling = self._endpoint.gate, self._endpoint.ceiling
+        gate.register(ceiling)
+        # More workers than places: those that wait for their next attempt hold none.
+        workers = [asyncio.ensure_future(self._worker(units)) for _ in range(ceiling + max(8, ceiling // 2))]
+        over = asyncio.Event()
+        keeper = asyncio.ensure_future(self._keep(over, report))
+        everyone = asyncio.gather(*workers)
+        try:
+            await asyncio.wait([everyone, keeper], return_when=asyncio.FIRST_COMPLETED)
+            if not everyone.done():
+                keeper.result()
+            await everyone
+        finally:
+            over.set()
+            everyone.cancel()
+            # The keeper is never cancelled: it may be in the middle of moving answers to the store.
+            await asyncio.gather(everyone, keeper, return_exceptions=True)
+            gate.unregister(ceiling)
+
+    async def _keep(self, over: asyncio.Event, report: Callable[[], None]) -> None:
+        """Moves answers to the store in time, reports, and looks whether the run is to stop."""
+        flushed = time.monotonic()
+        while not over.is_set():
+            await _first(over, TICK_SECONDS)
+            if interrupted.is_set():
+                raise Interrupted("inference was interrupted; finished responses are kept, run again to go on")
+            if self._work.stopped is None:
+                self._work.stopped = self._work.spending.exceeded()
+            if self._work.writer.full or time.monotonic() - flushed >= FLUSH_SECONDS:
+                await self._work.writer.flush()
+                flushed = time.monotonic()
+            report()
+
+    async def _worker(self, units: Iterator[tuple[Asking, Sequence[Request]]]) -> None:
+        for asking, requests in units:
+            if self._work.stopped is not None:
+                return
+            for answer in await self._asked(asking, requests):
+                self._settle(answer)
+            self._work.stopped = self._work.stopped or self._work.spending.exceeded()
+
+    def _settle(self, answer: Answer) -> None:
+        work = self._work
+        work.writer.append(answer)
+        before = work.tally.cost
+        work.tally.add(answer, work.price)
+        work.spending.add((answer.prompt_tokens or 0) + (answer.completion_tokens or 0), work.tally.cost - before)
+
+    async def _asked(self, asking: Asking, requests: Sequence[Request]) -> list[Answer]:
+        """The requests' answers; none when they failed, which is then on record."""
+        attempts = Attempts()
+        work = self._work
+        try:
+            calls = asking.calls(requests)
+            answers = await self._until_answered(asking, requests, calls, attempts)
+        except PermanentError as error:
+            answers = [
+                Answer(r.key, "model_error", error=str(error), attempts=max(1, attempts.made), arrived=time.time())
+                for r in requests
+            ]
+        except Stopped:
+            answers = []
+        except RequestError as error:
+            if isinstance(error, EndpointError):
+                work.stopped = work.stopped or f"not asked: {error}"
+            failure = Failure(str(error), attempts.made)
+            work.failures.update((request.key, failure) for request in requests)
+            work.tally.errors[_kind(error)] = work.tally.errors.get(_kind(error), 0) + len(requests)
+            answers = []
+        if attempts.made:
+            work.tally.sent += len(requests)
+            work.tally.attempts += attempts.made
+        return answers
+
+    async def _until_answered(
+        self, asking: Asking, requests: Sequence[Request], calls: Sequence[Call], attempts: "Attempts"
+    ) -> list[Answer]:
+        start = time.monotonic()
+        replies: list[Reply] = []
+        while True:
+            try:
+                while len(replies) < len(calls):
+                    replies.append(await self._attempt(calls[len(replies)], start, attempts))
+                return asking.answers(requests, replies, attempts.made)
+            except TransientError as error:
+                # What is wrong inside a reply is seen only when it is read: then the last call is made again.
+                del replies[len(calls) - 1 :]
+                attempts.failed[len(replies)] += 1
+                spent = time.monotonic() - start
+                wait = self._endpoint.retry.wait(attempts.failed[len(replies)], spent, error, self._draw)
+                self._judge(error, start, attempts, hopeless=wait is None)
+                if wait is None:
+                    raise
+                self._work.tally.retries += 1
+                await asyncio.sleep(wait)
+                if self._work.stopped is not None:
+                    raise Stopped from error
+
+    async def _attempt(self, call: Call, start: float, attempts: "Attempts") -> Reply:
+        """One attempt at one call, in its turn."""
+        endpoint, gate = self._endpoint, self._endpoint.gate
+        await gate.enter()
+        outcome: Outcome | None = None
+        try:
+            if self._work.stopped is not None:
+                raise Stopped
+            await self._paced(call)
+            attempts.made += 1
+            began = time.monotonic()
+            left = endpoint.retry.deadline - (began - start)
+            try:
+                reply = await endpoint.provider.send(call, min(endpoint.timeout, max(1.0, left)))
+            except TransientError as error:
+                outcome = _outcome(error, time.monotonic() - began)
+                if isinstance(error, RequestTimeout):
+                    await asyncio.sleep(SETTLE_SECONDS)
+                raise
+            except RequestError:
+                outcome = Outcome(time.monotonic() - began)
+                raise
+            outcome = Outcome(reply.seconds)
+            return reply
+        finally:
+            gate.leave(outcome)
+
+    async def _paced(self, call: Call) -> None:
+        """Waits for the slots of requests and tokens a minute; prompt tokens are estimated from the characters."""
+        endpoint = self._endpoint
+        wait = endpoint.requests_pace.reserve(1) if endpoint.requests_pace else 0.0
+        if endpoint.tokens_pace is not None:
+            estimate = len(call.content) // CHARACTERS_A_TOKEN + endpoint.completion_estimate
+            wait = max(wait, endpoint.tokens_pace.reserve(estimate))
+        if wait > 0:
+            await asyncio.sleep(wait)
+
+    def _judge(self, error: TransientError, start: float, attempts: "Attempts", hopeless: bool) -> None:
+        """Raises EndpointDead when nothing at all was answered since this request was first sent, and it is given up."""
+        gate = self._endpoint.gate
+        if gate.last_success >= start:
+            self._believed_dead = False
+            return
+        if hopeless or self._believed_dead:
+            gate.dead_until = time.monotonic() + DEAD_SECONDS
+            seconds = time.monotonic() - start
+            raise EndpointDead(
+                f"the endpoint answers nothing: {error} (after {attempts.made} attempts over {seconds:.0f} s)"
+            ) from error
+
+
+class Stopped(Exception):
+    """The run is stopping: this request is not asked any further."""
+
+
+@dataclass
+class Attempts:
+    """Attempts made for a unit of requests, and how often each of its calls has failed."""
+
+    made: int = 0
+    failed: Counter[int] = field(default_factory=Counter)
+
+
+def _outcome(error: TransientError, seconds: float) -> Outcome:
+    # Overload and a dead endpoint look alike from here: fewer requests are right for both. A plain 500 is neither.
+    congested = isinstance(error, RateLimited | RequestTimeout | ConnectionFault | Overloaded)
+    return Outcome(seconds, ok=False, congested=congested, retry_after=error.retry_after)
+
+
+async def _first(over: asyncio.Event, seconds: float) -> None:
+    """Waits for the event, but no longer than that."""
+    with contextlib.suppress(TimeoutError):
+        await asyncio.wait_for(over.wait(), seconds)
+
+
+def _kind(error: RequestError) -> str:
+    return type(error).__name__

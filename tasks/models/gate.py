@@ -1,0 +1,201 @@
+"""How many requests an endpoint gets at once: shared by every model, thread and flow of the process that uses it.
+
+The limit starts small and doubles each round (slow start) until the endpoint objects, then grows by one a round, by more after several
+rounds without objection. A round is as many answers as the limit allows in flight. Objections (429, 503, time-outs, lost
+connections) cut it by half of their share of the round, as DCTCP does with marked packets (Alizadeh et al., 2010): one stray 429
+costs little, a round of nothing else halves it. Latency that doubles while throughput does not rise cuts it too. When most of
+what comes back is 429, the whole gate waits for as long as ``Retry-After`` says.
+"""
+
+import asyncio
+import threading
+import time
+from collections import deque
+from dataclasses import dataclass
+
+INITIAL = 32
+SLOWER = 2.0
+"""Latency counts as rising beyond this multiple of what it was."""
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """How an attempt ended, in the gate's eyes; ``seconds`` is what it took."""
+
+    seconds: float
+    ok: bool = True
+    congested: bool = False
+    retry_after: float | None = None
+
+
+class Gate:
+    """Admits requests to one endpoint. All methods may be called from any thread; ``enter`` from any event loop."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._waiting: deque[tuple[asyncio.AbstractEventLoop, asyncio.Future[None]]] = deque()
+        self._ceilings: list[int] = []
+        self._limit = float(INITIAL)
+        self._slow_start = True
+        self._clean_rounds = 0
+        self._closed_until = 0.0
+        self._window = Window()
+        self.in_flight = 0
+        self.last_success = time.monotonic()
+        self.dead_until = 0.0
+
+    @property
+    def limit(self) -> int:
+        """Requests that may be in flight now."""
+        return max(1, int(min(self._limit, self._ceiling)))
+
+    @property
+    def _ceiling(self) -> float:
+        return min(self._ceilings, default=INITIAL)
+
+    def register(self, ceiling: int) -> None:
+        """A user of the endpoint that allows ``ceiling`` requests in flight; the smallest of all users' holds."""
+        with self._lock:
+            self._ceilings.append(ceiling)
+
+    def unregister(self, ceiling: int) -> None:
+        """The user is gone."""
+        with self._lock:
+            self._ceilings.remove(ceiling)
+            self._admit()
+
+    async def enter(self) -> None:
+        """Waits for a place; ``leave`` must follow."""
+        while True:
+            while (wait := self._closed_until - time.monotonic()) > 0:
+                await asyncio.sleep(wait)
+            with self._lock:
+                if self.in_flight < self.limit and not self._waiting:
+                    self.in_flight += 1
+                    return
+                loop = asyncio.get_running_loop()
+                place: asyncio.Future[None] = loop.create_future()
+                self._waiting.append((loop, place))
+            try:
+                await place
+            except asyncio.CancelledError:
+                self._give_back(place)
+                raise
+            if self._closed_until <= time.monotonic():
+                return
+            self.leave(None)
+
+    def leave(self, outcome: Outcome | None) -> None:
+        """Frees a place; None: nothing was sent."""
+        with self._lock:
+            self.in_flight -= 1
+            if outcome is not None:
+                self._learn(outcome)
+            self._admit()
+
+    def _give_back(self, place: "asyncio.Future[None]") -> None:
+        with self._lock:
+            for entry in self._waiting:
+                if entry[1] is place:
+                    self._waiting.remove(entry)
+                    return
+            self.in_flight -= 1  # admitted in the very moment of the cancellation
+            self._admit()
+
+    def _admit(self) -> None:
+        while self._waiting and self.in_flight < self.limit:
+            loop, place = self._waiting.popleft()
+            self.in_flight += 1
+            try:
+                loop.call_soon_threadsafe(_admitted, place)
+            except RuntimeError:  # that loop is closed
+                self.in_flight -= 1
+
+    def _learn(self, outcome: Outcome) -> None:
+        if outcome.ok:
+            self.last_success = time.monotonic()
+            self.dead_until = 0.0
+        window = self._window
+        window.add(outcome)
+        systemic = window.congested >= min(8, self.limit) and 2 * window.congested > window.count
+        if outcome.retry_after is not None and outcome.congested and systemic:
+            self._closed_until = max(self._closed_until, time.monotonic() + outcome.retry_after)
+        if self._slow_start and outcome.ok and not window.congested and not window.slow:
+            self._limit = min(self._limit + 1, self._ceiling)
+        if window.count >= self.limit:
+            self._adjust(window)
+            self._window = window.following()
+
+    def _adjust(self, window: "Window") -> None:
+        share = window.congested / window.count
+        limit = min(self._limit, self._ceiling)
+        if share > 0:
+            self._slow_start = self._slow_start and share < 0.2
+            self._clean_rounds = 0
+            limit = limit * (1 - share / 2) + (1 - share)
+        elif window.slow and not window.faster:
+            self._slow_start = False
+            self._clean_rounds = 0
+            limit = max(min(8.0, limit), limit * 0.9)
+        elif not window.slow:
+            limit += min(2.0**self._clean_rounds, max(1.0, self._ceiling / 8))
+            self._clean_rounds += 1
+        self._limit = max(1.0, min(limit, self._ceiling))
+
+
+class Window:
+    """The answers of one round, and what latency and throughput were before."""
+
+    def __init__(self, usual: float | None = None, rate: float = 0.0) -> None:
+        self.count = 0
+        self.congested = 0
+        self._seconds = 0.0
+        self._ok = 0
+        self._usual = usual
+        self._rate = rate
+        self._start = time.monotonic()
+
+    def add(self, outcome: Outcome) -> None:
+        """Counts an answer."""
+        self.count += 1
+        self.congested += outcome.congested
+        if outcome.ok:
+            self._ok += 1
+            self._seconds += outcome.seconds
+
+    @property
+    def slow(self) -> bool:
+        """Whether answers take much longer than they used to."""
+        return self._ok > 0 and self._usual is not None and self._seconds / self._ok > SLOWER * self._usual
+
+    @property
+    def faster(self) -> bool:
+        """Whether more answers a second come than in the round before."""
+        return self._throughput > 1.05 * self._rate
+
+    @property
+    def _throughput(self) -> float:
+        return self._ok / max(1e-6, time.monotonic() - self._start)
+
+    def following(self) -> "Window":
+        """The next round; what is usual drifts slowly, so that a lasting change is accepted."""
+        if not self._ok:
+            return Window(self._usual, self._rate)
+        latency = self._seconds / self._ok
+        usual = latency if self._usual is None else min(latency, self._usual + 0.1 * (latency - self._usual))
+        return Window(usual, self._throughput)
+
+
+def _admitted(place: "asyncio.Future[None]") -> None:
+    if not place.done():
+        place.set_result(None)
+
+
+_gates: dict[str, Gate] = {}
+_gates_lock = threading.Lock()
+
+
+def gate_of(endpoint: str) -> Gate:
+    """The process's one gate for an endpoint's address."""
+    with _gates_lock:
+        return _gates.setdefault(endpoint, Gate())

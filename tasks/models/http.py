@@ -1,0 +1,96 @@
+"""The thin path: one aiohttp pool, keep-alive, bytes in and bytes out.
+
+The official client costs about four times the CPU of a request here; it is in ``official.py`` for endpoints that need it.
+"""
+
+import time
+from collections.abc import Mapping
+from typing import Any
+from urllib.parse import urlsplit
+
+import aiohttp
+import orjson
+
+from tasks.models.errors import ConnectionFault, MalformedBody, RequestTimeout
+from tasks.models.statuses import fault_of
+from tasks.models.records import Call, Reply
+from tasks.models.streaming import Assembly
+
+CONNECT_TIMEOUT = 15.0
+LARGEST_LINE = 1 << 24
+LOOPBACK = ("localhost", "127.0.0.1", "::1")
+
+
+class HttpProvider:
+    """An OpenAI-compatible endpoint over plain HTTP. ``key`` is sent as bearer token and never shown."""
+
+    def __init__(self, base_url: str, key: str | None, connections: int) -> None:
+        self._base_url = base_url
+        self._secret = key.encode() if key else None
+        self._headers = {"Content-Type": "application/json", "Accept": "application/json, text/event-stream"}
+        if key:
+            self._headers["Authorization"] = f"Bearer {key}"
+        self._session = aiohttp.ClientSession(
+            # The gate decides how many are in flight; the pool only must never be smaller.
+            connector=aiohttp.TCPConnector(limit=connections, keepalive_timeout=60, ttl_dns_cache=300),
+            headers=self._headers,
+            trust_env=urlsplit(base_url).hostname not in LOOPBACK,  # a proxy never stands before this machine itself
+            read_bufsize=LARGEST_LINE,
+            auto_decompress=True,
+        )
+
+    async def send(self, call: Call, timeout: float) -> Reply:
+        """Posts the call; see ``Provider.send``."""
+        start = time.perf_counter()
+        limits = aiohttp.ClientTimeout(total=timeout, connect=min(timeout, CONNECT_TIMEOUT))
+        try:
+            async with self._session.post(
+                f"{self._base_url}/{call.path}", data=call.content, timeout=limits, allow_redirects=False
+            ) as response:
+                if response.status != 200:
+                    raise fault_of(response.status, self._hidden(await response.read()), response.headers)
+                if response.content_type == "text/event-stream":
+                    body = await self._assembled(response)
+                else:
+                    body = parsed(self._hidden(await response.read()))
+        except TimeoutError as error:
+            raise RequestTimeout(f"no answer within {timeout:g} s") from error
+        except aiohttp.InvalidURL as error:
+            raise ConnectionFault("the address can't be used") from error
+        except (aiohttp.ClientError, OSError) as error:
+            raise ConnectionFault(f"connection failed: {_reason(error)}") from error
+        return Reply(body, time.perf_counter() - start)
+
+    async def close(self) -> None:
+        """Closes the pool."""
+        await self._session.close()
+
+    def _hidden(self, content: bytes) -> bytes:
+        """The body without the key, which some servers repeat in their errors."""
+        return content.replace(self._secret, b"***") if self._secret and self._secret in content else content
+
+    async def _assembled(self, response: aiohttp.ClientResponse) -> Mapping[str, Any]:
+        assembly = Assembly()
+        async for line in response.content:
+            if line.startswith(b"data:"):
+                assembly.add(self._hidden(line[5:].strip()))
+        return assembly.body()
+
+
+def parsed(content: bytes) -> Mapping[str, Any]:
+    """The JSON object in a body; raises MalformedBody."""
+    if not content.strip():
+        raise MalformedBody("the answer's body is empty")
+    try:
+        body = orjson.loads(content)
+    except orjson.JSONDecodeError as error:
+        raise MalformedBody(f"the answer's body is not JSON ({error})") from error
+    if not isinstance(body, dict):
+        raise MalformedBody("the answer's body is not a JSON object")
+    return body
+
+
+def _reason(error: BaseException) -> str:
+    if isinstance(error, aiohttp.ClientConnectorError):
+        return error.os_error.strerror or str(error.os_error)
+    return str(error) or type(error).__name__

@@ -1,0 +1,140 @@
+"""The local log of answers: one append each before an answer counts as done, so that a killed process loses none.
+
+A journal belongs to the process that holds a lock on it; the kernel frees the lock when the process dies, and the next one reads
+what it left. A torn last line, all that a kill can leave behind, is passed over and that request is asked again.
+"""
+
+import fcntl
+import os
+import uuid
+from collections.abc import Iterator
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from tasks.models.records import Answer
+from tasks.store.storage import StoreError
+
+FIELDS = tuple(field.name for field in fields(Answer) if field.name != "key")
+
+
+class Journal:
+    """An append-only file in ``folder``, held by this process until it is removed."""
+
+    def __init__(self, folder: Path) -> None:
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            self.path, self._file = _created(folder)
+        except OSError as error:
+            raise StoreError(f"can't write answers to {folder}: {error.strerror or error}") from error
+
+    def append(self, answer: Answer) -> int:
+        """Writes an answer with one call and returns its size; raises StoreError (a full disk) when it did not get there
+        whole."""
+        line = encode(answer)
+        try:
+            written = os.write(self._file, line)
+        except OSError as error:
+            raise self._unwritable(error.strerror or str(error)) from error
+        if written != len(line):
+            raise self._unwritable("the disk is full")
+        return written
+
+    def remove(self) -> None:
+        """Deletes the file: all it holds is in the store."""
+        self.path.unlink(missing_ok=True)
+        os.close(self._file)
+
+    def release(self) -> None:
+        """Leaves the file for the next run to read."""
+        os.close(self._file)
+
+    def _unwritable(self, reason: str) -> StoreError:
+        return StoreError(
+            f"can't write answers to {self.path}: {reason}. What was answered before is kept; make room and run again"
+        )
+
+
+def recover(folder: Path) -> Iterator[tuple[list[Answer], "Orphan"]]:
+    """The answers in journals whose processes are gone, file by file; remove each orphan when its answers are safe."""
+    if not folder.is_dir():
+        return
+    for path in sorted(folder.glob("*.jsonl")):
+        orphan = Orphan.adopt(path)
+        if orphan is not None:
+            yield list(orphan.answers()), orphan
+
+
+class Orphan:
+    """A journal that a dead process left, now held by this one."""
+
+    def __init__(self, path: Path, file: int) -> None:
+        self.path = path
+        self._file = file
+
+    @classmethod
+    def adopt(cls, path: Path) -> "Orphan | None":
+        """Takes the journal over; None when a living process holds it, or it is gone."""
+        try:
+            file = os.open(path, os.O_RDWR)
+        except OSError:
+            return None
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            os.close(file)
+            return None
+        if os.fstat(file).st_nlink == 0:
+            os.close(file)
+            return None
+        return cls(path, file)
+
+    def answers(self) -> Iterator[Answer]:
+        """Every answer whose line is whole."""
+        with open(os.dup(self._file), "rb") as lines:
+            for line in lines:
+                answer = decode(line)
+                if answer is not None:
+                    yield answer
+
+    def remove(self) -> None:
+        """Deletes the journal."""
+        self.path.unlink(missing_ok=True)
+        os.close(self._file)
+
+    def release(self) -> None:
+        """Leaves the journal where it is."""
+        os.close(self._file)
+
+
+def encode(answer: Answer) -> bytes:
+    """A line of JSON with the fields that are set."""
+    row: dict[str, Any] = {"key": answer.key.hex()}
+    for name in FIELDS:
+        if (value := getattr(answer, name)) is not None:
+            row[name] = value
+    return orjson.dumps(row) + b"\n"
+
+
+def decode(line: bytes) -> Answer | None:
+    """The answer in a line; None when the line is torn."""
+    if not line.endswith(b"\n"):
+        return None
+    try:
+        row = orjson.loads(line)
+        return Answer(**{**row, "key": bytes.fromhex(row["key"])})
+    except (orjson.JSONDecodeError, KeyError, TypeError, ValueError):
+        return None
+
+
+def _created(folder: Path) -> tuple[Path, int]:
+    """A new journal under this process's lock."""
+    while True:
+        path = folder / f"{uuid.uuid4().hex}.jsonl"
+        file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_EXCL, 0o644)
+        fcntl.flock(file, fcntl.LOCK_EX)
+        if os.fstat(file).st_nlink:  # nobody took it for an orphan between the two calls
+            return path, file
+        os.close(file)

@@ -1,0 +1,164 @@
+"""Inference over a partition: what is missing is asked, and all its answers come back in request order.
+
+Requests stream: keys are computed and looked up some thousands at a time, what is missing goes through the engine's window, each answer is kept
+under its key, and the rows are then read from what is kept. Memory holds an index of keys and what is in flight, never
+the partition's texts.
+"""
+
+import asyncio
+import itertools
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+
+import numpy as np
+import pyarrow as pa
+
+from tasks.models.answers import AnswerStore, ShelfView
+from tasks.models.config import ModelConfig
+from tasks.models.engine import Engine, Failure, Work
+from tasks.models.identity import Expansion
+from tasks.models.options import InferenceOptions, Progress, Responded
+from tasks.models.records import Request
+from tasks.models.reporter import Reporter
+from tasks.models.responses import Rows
+from tasks.models.spool import Spool, rereadable
+from tasks.models.tally import Tally, cost_of, spending_of
+from tasks.models.writing import AnswerWriter, restore
+
+ROWS_AT_ONCE = 1_024
+SAVED = ["prompt_tokens", "completion_tokens", "cached_tokens", "inference_time"]
+
+
+def respond(
+    model: ModelConfig,
+    requests: Iterable[pa.RecordBatch],
+    answers: AnswerStore,
+    options: InferenceOptions,
+    progress: Callable[[Progress], None] = lambda _: None,
+) -> Responded:
+    """Asks the model for every answer that is not kept yet, and returns all of them as rows.
+
+    ``requests`` are REQUESTS batches; an iterator that can be read only once is spooled to the journal folder.
+    Nothing is contacted when nothing is missing. The tally is complete, what the cache saved excepted, which counts up while the batches are
+    read. Raises StoreError when answers can't be kept, ModelError when the model can't be asked at all, and Interrupted.
+    """
+    if model.type == "replay":
+        from tasks.models.replay import replayed
+
+        return replayed(model, requests, options)
+    source = rereadable(requests, options.journal_dir)
+    expansion = Expansion.of(model, options.sampling, options.base_dir)
+    shelf = answers.shelf(expansion.identity)
+    restore(shelf, options.journal_dir)
+    tally = Tally()
+    started = time.monotonic()
+    since = _since(options)
+    missing = Missing(expansion, shelf.view(since), tally)
+    first = next(units := missing.units(source), None)
+    work = Work(AnswerWriter(shelf, options.journal_dir), tally, spending_of(options.run_id, options.limits), options.price)
+    if first is not None:
+        reporter = Reporter(work, options.expected, progress)
+        asyncio.run(_ask(model, options, work, itertools.chain([first], units), reporter))
+    tally.wall_seconds = time.monotonic() - started
+    tally.stopped = work.stopped
+    rows = _rows(expansion, shelf.view(since), work, missing)
+    return Responded(_closing(rows.batches(source), source), tally)
+
+
+def missing(
+    model: ModelConfig, requests: Iterable[pa.RecordBatch], answers: AnswerStore, options: InferenceOptions
+) -> int:
+    """How many requests ``respond`` would send, sending none."""
+    if model.type == "replay":
+        return 0
+    expansion = Expansion.of(model, options.sampling, options.base_dir)
+    shelf = answers.shelf(expansion.identity)
+    restore(shelf, options.journal_dir)
+    found = Missing(expansion, shelf.view(_since(options)), Tally())
+    return sum(len(unit) for unit in found.units(requests))
+
+
+class Missing:
+    """Finds the requests without a kept answer; of equal ones only the first is asked."""
+
+    def __init__(self, expansion: Expansion, kept: ShelfView, tally: Tally) -> None:
+        self._expansion = expansion
+        self._kept = kept
+        self._tally = tally
+        self.asked: set[bytes] = set()
+
+    def units(self, source: Iterable[pa.RecordBatch]) -> Iterator[Sequence[Request]]:
+        """Requests to send, those that go in one call together."""
+        together = self._expansion.params.n or 1
+        for batch in source:
+            for start in range(0, batch.num_rows, ROWS_AT_ONCE):
+                rows = list(self._expansion.rows(batch.slice(start, ROWS_AT_ONCE)))
+                kept = iter(self._kept.holds([request.key for row in rows for request in row]))
+                for row in rows:
+                    wanted = [request for request in row if self._wanted(request, next(kept))]
+                    size = together if row and row[0].kind == "generate" else 1
+                    for at in range(0, len(wanted), size):
+                        yield wanted[at : at + size]
+
+    def _wanted(self, request: Request, kept: bool) -> bool:
+        self._tally.requests += 1
+        if kept or request.key in self.asked:
+            self._tally.cached += 1
+            return False
+        self.asked.add(request.key)
+        return True
+
+
+async def _ask(
+    model: ModelConfig, options: InferenceOptions, work: Work, units: Iterator[Sequence[Request]], reporter: Reporter
+) -> None:
+    from tasks.models.connecting import connected  # loads aiohttp: only when something is asked
+
+    try:
+        async with connected(model, options) as connection:
+            reporter.gate = connection.endpoint.gate
+            asked = await connection.prepared(units)
+            await Engine(connection.endpoint, work).run(asked, reporter.tick)
+    finally:
+        try:
+            await work.writer.close()
+        except BaseException:
+            work.writer.abandon()
+            raise
+        finally:
+            reporter.close()
+
+
+def _rows(expansion: Expansion, kept: ShelfView, work: Work, missing: Missing) -> Rows:
+    tally = work.tally
+    tally.failed = tally.retryable = sum(not found for found in _held(kept, missing.asked))
+
+    def count_saved(keys: Sequence[bytes], table: pa.Table, position: np.ndarray) -> None:
+        cached = [at for at, key in zip(position.tolist(), keys, strict=True) if at >= 0 and key not in missing.asked]
+        counts = table.select(SAVED).take(pa.array(cached, pa.int64()))
+        prompt, completion, hit, seconds = (sum(filter(None, column.to_pylist())) for column in counts.columns)
+        tally.saved_tokens += prompt + completion
+        tally.saved_seconds += seconds
+        tally.saved_cost += cost_of(prompt, completion, hit, work.price)
+
+    otherwise = Failure(work.stopped or "not asked: the run stopped before this request", 0)
+    return Rows(expansion, kept, work.failures, otherwise, count_saved)
+
+
+def _held(kept: ShelfView, keys: Iterable[bytes]) -> Iterator[bool]:
+    remaining = iter(keys)
+    while portion := list(itertools.islice(remaining, 65_536)):
+        yield from kept.holds(portion)
+
+
+def _closing(batches: Iterator[pa.RecordBatch], source: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    try:
+        yield from batches
+    finally:
+        if isinstance(source, Spool):
+            source.close()
+
+
+def _since(options: InferenceOptions) -> float:
+    """When an answer must have arrived to count, in seconds since 1970."""
+    return options.not_before or (time.time() if options.refresh else 0.0)

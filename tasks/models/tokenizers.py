@@ -1,0 +1,111 @@
+"""Tokenizers: needed only where a server reports no text offsets, or a text has to be cut into windows."""
+
+import threading
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, Protocol
+
+from metrics.errors import ConfigError
+
+BYTES = "bytes"
+"""The tokenizer of byte-level models: ids are the bytes' values, 256 stands before a text."""
+
+
+class Tokenizer(Protocol):
+    """Turns text into token ids; ``prefix`` stands before a text without context (BOS, else EOS)."""
+
+    prefix: int | None
+
+    def encode(self, text: str) -> list[int]:
+        """The ids of a text, no special token added."""
+        ...
+
+
+class ByteTokenizer:
+    """UTF-8 bytes."""
+
+    prefix: int | None = 256
+
+    def encode(self, text: str) -> list[int]:
+        """The bytes of a text."""
+        return list(text.encode("utf-8", "surrogatepass"))
+
+
+class LoadedTokenizer:
+    """A ``tokenizer.json``, with the special tokens that the files beside it name."""
+
+    def __init__(self, tokenizer: Any, prefix: int | None) -> None:
+        self._tokenizer = tokenizer
+        self._lock = threading.Lock()
+        self.prefix = prefix
+
+    def encode(self, text: str) -> list[int]:
+        """The ids of a text, no special token added."""
+        with self._lock:
+            return list(self._tokenizer.encode(text, add_special_tokens=False).ids)
+
+
+class PretrainedTokenizer:
+    """A tokenizer of ``transformers``, for the kinds that have no ``tokenizer.json``."""
+
+    def __init__(self, tokenizer: Any) -> None:
+        self._tokenizer = tokenizer
+        self.prefix = tokenizer.bos_token_id if tokenizer.bos_token_id is not None else tokenizer.eos_token_id
+
+    def encode(self, text: str) -> list[int]:
+        """The ids of a text, no special token added."""
+        return list(self._tokenizer(text, add_special_tokens=False, return_attention_mask=False)["input_ids"])
+
+
+@lru_cache(maxsize=8)
+def load_tokenizer(name: str) -> Tokenizer:
+    """The tokenizer in a folder or file, or of a model hub's name; raises ConfigError saying what to install or give.
+
+    The prefix token is BOS, else EOS, as lm-evaluation-harness takes it.
+    """
+    if name == BYTES:
+        return ByteTokenizer()
+    path = Path(name)
+    file = path / "tokenizer.json" if path.is_dir() else path
+    if file.is_file() and file.suffix == ".json":
+        return _from_file(file)
+    try:
+        from transformers import AutoTokenizer
+    except ImportError as error:
+        raise ConfigError(
+            f"tokenizer {name!r} is no folder with a tokenizer.json; give one, or install transformers to load it by name"
+        ) from error
+    try:
+        return PretrainedTokenizer(AutoTokenizer.from_pretrained(name))
+    except Exception as error:
+        raise ConfigError(f"tokenizer {name!r} can't be loaded: {error}") from error
+
+
+def _from_file(file: Path) -> Tokenizer:
+    try:
+        import tokenizers
+    except ImportError as error:
+        raise ConfigError(f"tokenizer {file} needs the package tokenizers (pip install 'nightjar[tokenizer]')") from error
+    try:
+        tokenizer = tokenizers.Tokenizer.from_file(str(file))
+    except Exception as error:
+        raise ConfigError(f"tokenizer {file} can't be read: {error}") from error
+    tokenizer.no_truncation()
+    tokenizer.no_padding()
+    return LoadedTokenizer(tokenizer, _prefix(tokenizer, file.parent))
+
+
+def _prefix(tokenizer: Any, folder: Path) -> int | None:
+    import orjson
+
+    for name in ("tokenizer_config.json", "special_tokens_map.json"):
+        path = folder / name
+        if not path.is_file():
+            continue
+        named = orjson.loads(path.read_bytes())
+        for role in ("bos_token", "eos_token"):
+            token = named.get(role)
+            text = token.get("content") if isinstance(token, dict) else token
+            if isinstance(text, str) and (found := tokenizer.token_to_id(text)) is not None:
+                return int(found)
+    return None
