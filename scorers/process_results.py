@@ -138,7 +138,7 @@ class ProcessResultsScorer:
         of_row = slice(int(choices.offsets[row]), int(choices.offsets[row + 1]))
         lls = choices.lls[of_row].tolist()
         if self.rolling:
-            return lls
+            return list(lls)
         results = list(zip(lls, choices.is_greedy[of_row].tolist(), strict=True))
         if choices.unconditional is not None:
             results += [(ll, False) for ll in choices.unconditional[of_row].tolist()]

@@ -12,7 +12,7 @@ DATA = ("resps", "docs")
 def check_arguments(name: str, function: Callable[..., Any], kwargs: Mapping[str, Any]) -> None:
     """Raises ConfigError for a keyword that ``function`` does not take, and for one that it needs and
     lacks."""
-    target = function.__init__ if inspect.isclass(function) else function  # type: ignore[misc]
+    target = function.__init__ if inspect.isclass(function) else function
     parameters = [p for p in inspect.signature(target).parameters.values() if p.name not in (*DATA, "self")]
     takes_any = any(p.kind is p.VAR_KEYWORD for p in parameters)
     named = {p.name: p for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)}

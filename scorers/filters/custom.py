@@ -61,7 +61,7 @@ class UserStep:
                 f"filter {self.name!r}: the class {self.function.__name__} has no method apply(resps, docs)"
             )
         try:
-            instance = self.function(**self.kwargs)
+            instance: Any = self.function(**self.kwargs)
         except Exception as error:
             raise ConfigError(f"filter {self.name!r} could not be constructed: {error}") from error
         return instance.apply  # type: ignore[no-any-return]

@@ -23,10 +23,8 @@ def last_number(resps: Responses, docs: Docs, fallback: str | None = None) -> li
     """
 
     def find(text: str) -> str | None:
-        found = None
-        for found in _NUMBER.finditer(text):
-            pass
-        return fallback if found is None else found.group()
+        found = _NUMBER.findall(text)
+        return found[-1] if found else fallback
 
     numbers = each_text(resps, "last_number", find)
     return [[fallback if number is None else number for number in item] for item in numbers]

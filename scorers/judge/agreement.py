@@ -1,11 +1,11 @@
-"""Krippendorff's alpha: how far raters agree beyond chance, as an aggregation of the metrics' registry."""
+"""Krippendorff's alpha: how far raters agree beyond chance, as an aggregation over items."""
 
 from collections.abc import Sequence
 from typing import Any, Literal
 
 import numpy as np
 
-from metrics.aggregations import Aggregation, Count, Total, factory
+from metrics.aggregations import Aggregation, Count, Total
 from metrics.errors import ConfigError, MetricError
 from metrics.types import Floats, Scores
 
@@ -13,7 +13,9 @@ Unit = Sequence[float | None]
 """The raters' grades of one sample; None where a rater gave none."""
 
 
-@factory("krippendorff_alpha", source="Krippendorff (2011), Computing Krippendorff's alpha-reliability")
+NAME, BOUNDS = "krippendorff_alpha", (-1.0, 1.0)
+
+
 def krippendorff_alpha(*, level: Literal["nominal", "interval"] = "nominal") -> Aggregation:
     """Krippendorff's alpha: 1 is full agreement, 0 what chance gives, below 0 systematic disagreement.
 
@@ -23,21 +25,18 @@ def krippendorff_alpha(*, level: Literal["nominal", "interval"] = "nominal") -> 
     """
     if level not in ("nominal", "interval"):
         raise ConfigError(f"krippendorff_alpha: level is nominal or interval, not {level!r}")
-    tabulate, compute = (_nominal_table, _nominal) if level == "nominal" else (_interval_table, _interval)
     return Aggregation(
-        "krippendorff_alpha",
+        NAME,
         kind="values",
-        compute=compute,
         read=_read_units,
-        tabulate=tabulate,
+        tabulate=_nominal_table if level == "nominal" else _interval_table,
         merge=_merged,
-        rule="jackknife",
-        bounds=(-1.0, 1.0),
+        bounds=BOUNDS,
         parameters={"level": level},
     )
 
 
-def _nominal_table(values: Sequence[Any]) -> Floats:
+def _nominal_table(values: Sequence[Any]) -> tuple[Aggregation, Floats]:
     """Per item: observed disagreement, grades, and how often each grade was given."""
     grades = sorted({grade for item in values for unit in _rated(item) for grade in unit})
     column = {grade: place for place, grade in enumerate(grades)}
@@ -49,29 +48,31 @@ def _nominal_table(values: Sequence[Any]) -> Floats:
             table[row, 0] += (n * n - int((counts**2).sum())) / (n - 1)
             table[row, 1] += n
             table[row, 2:] += counts
-    return table
+
+    def compute(total: Total, n: Count) -> Floats:
+        rated, by_grade = total[..., 1], total[..., 2:]
+        return _alpha(total[..., 0], (rated**2 - (by_grade**2).sum(axis=-1)) / (rated - 1))
+
+    return Aggregation(NAME, k=table.shape[1], compute=compute, bounds=BOUNDS), table
 
 
-def _nominal(total: Total, n: Count) -> Floats:
-    rated, by_grade = total[..., 1], total[..., 2:]
-    expected = (rated**2 - (by_grade**2).sum(axis=-1)) / (rated - 1)
-    return _alpha(total[..., 0], expected)
-
-
-def _interval_table(values: Sequence[Any]) -> Floats:
+def _interval_table(values: Sequence[Any]) -> tuple[Aggregation, Floats]:
     """Per item: observed disagreement, grades, their sum and their sum of squares."""
+    # Differences do not depend on the origin, and sums of squares lose fewer digits around the mean.
+    everything = [grade for item in values for unit in _rated(item) for grade in unit]
+    origin = float(np.mean(everything)) if everything else 0.0
     table = np.zeros((len(values), 4))
     for row, item in enumerate(values):
         for unit in _rated(item):
-            grades = np.asarray(unit)
+            grades = np.asarray(unit) - origin
             n, plain, squares = len(unit), float(grades.sum()), float((grades**2).sum())
-            table[row] += [2 * n * float(((grades - plain / n) ** 2).sum()) / (n - 1), n, plain, squares]
-    return table
+            table[row] += [2 * (n * squares - plain**2) / (n - 1), n, plain, squares]
 
+    def compute(total: Total, n: Count) -> Floats:
+        rated, plain, squares = total[..., 1], total[..., 2], total[..., 3]
+        return _alpha(total[..., 0], 2 * (rated * squares - plain**2) / (rated - 1))
 
-def _interval(total: Total, n: Count) -> Floats:
-    rated, plain, squares = total[..., 1], total[..., 2], total[..., 3]
-    return _alpha(total[..., 0], 2 * (rated * squares - plain**2) / (rated - 1))
+    return Aggregation(NAME, k=4, compute=compute, bounds=BOUNDS), table
 
 
 def _alpha(observed: Floats, expected: Floats) -> Floats:

@@ -92,6 +92,13 @@ class JudgeModel(_Frozen):
         return {"name": data.get("name"), "entry": {**(data.get("entry") or {}), **rest}}
 
 
+class Turn(_Frozen):
+    """One chat message of a grading prompt; its content is a Jinja2 template."""
+
+    role: Literal["system", "user", "assistant"]
+    content: str
+
+
 class Pairwise(_Frozen):
     """The response is compared with another answer, shown as ``answer_a`` and ``answer_b``."""
 
@@ -133,9 +140,7 @@ class JudgeConfig(_Frozen):
 
     type: Literal["llm_judge"] = "llm_judge"
     prompt: str | None = Field(None, description="Jinja2: one user message")
-    messages: tuple[dict[Literal["role", "content"], str], ...] | None = Field(
-        None, description="Chat turns instead"
-    )
+    messages: tuple[Turn, ...] | None = Field(None, description="Chat turns instead of a prompt")
     system_prompt: str | None = None
     judges: tuple[JudgeModel, ...] = Field(
         min_length=1, description="Entries of models:, or entries of their own"

@@ -12,6 +12,7 @@ from metrics.metric import Metric
 from metrics.types import Estimate, Floats
 from scorers.errors import ScorerError
 from scorers.generation import GenerationScorer
+from scorers.judge.agreement import krippendorff_alpha
 from scorers.judge.calibration import Calibration, corrected_estimate, corrected_rate
 from scorers.judge.config import ChoiceReading, JudgeConfig
 from scorers.judge.verdicts import Verdicts, read_reply, verdicts
@@ -108,7 +109,7 @@ class LLMJudgeScorer(GenerationScorer):
         positive = judged.scores.score >= self.config.threshold
         calibration = Calibration.of([rows[row].human for row in kept], [bool(positive[row]) for row in kept])
         metrics = {
-            name: tuple(with_calibration(metric, calibration) for metric in own)
+            name: tuple(judge_metric(metric, calibration) for metric in own)
             for name, own in self.metrics.items()
         }
         return replace(self, metrics=metrics, calibration=calibration)
@@ -166,19 +167,30 @@ class LLMJudgeScorer(GenerationScorer):
 
 def judge_metrics(config: JudgeConfig) -> tuple[MetricConfig, ...]:
     """The metrics that a judge adds: agreement where there are several verdicts, the corrected rate where
-    calibrated."""
+    there is a calibration."""
     own = [MetricConfig(metric=JUDGE)]
     if len(config.judges) * config.repeats > 1:
         level = "nominal" if isinstance(config.parse, ChoiceReading) else "interval"
-        own.append(MetricConfig(metric=AGREEMENT, aggregation="krippendorff_alpha", kwargs={"level": level}))
+        own.append(MetricConfig(metric=AGREEMENT, kwargs={"level": level}))
     if config.calibration is not None:
         own.append(MetricConfig(metric=CORRECTED))
     return tuple(own)
 
 
-def with_calibration(metric: Metric, calibration: Calibration | None) -> Metric:
-    """The metric, ``llm_judge_corrected`` with its aggregation."""
-    return replace(metric, aggregation=corrected_rate(calibration)) if metric.entry == CORRECTED else metric
+def judge_metric(metric: Metric, calibration: Calibration | None) -> Metric:
+    """The metric with the aggregation that only a judge's metrics have; others as they are.
+
+    The calibration is among the arguments, by which results are told apart.
+    """
+    if metric.entry == AGREEMENT:
+        aggregation = krippendorff_alpha(**metric.arguments)
+    elif metric.entry == CORRECTED:
+        aggregation = corrected_rate(calibration)
+    else:
+        return metric
+    reductions = tuple(reduction.bound(aggregation) for reduction in metric.reductions)
+    arguments = {**metric.arguments, **aggregation.parameters}
+    return replace(metric, aggregation=aggregation, reductions=reductions, arguments=arguments)
 
 
 def _is_own(metric: Metric) -> bool:

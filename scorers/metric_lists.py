@@ -1,0 +1,72 @@
+"""Which metrics each filter of a benchmark has."""
+
+from collections.abc import Callable, Sequence
+
+from metrics.config import MetricConfig
+from metrics.metric import Metric
+from metrics.registry import METRICS
+from scorers.config import FilterConfig, ScoringConfig
+from scorers.filters.pipeline import Resolve
+from scorers.naming import unique_metrics
+from scorers.own_metrics import refuse_without_scorer
+
+DEFAULT_METRICS = {
+    "generate_until": ("exact_match",),
+    "multiple_choice": ("acc", "acc_norm"),
+    "loglikelihood": ("perplexity", "acc"),
+    "loglikelihood_rolling": ("word_perplexity", "byte_perplexity", "bits_per_byte"),
+}
+"""Metrics of a benchmark that names none: lm-evaluation-harness's."""
+
+MetricsByFilter = dict[str, tuple[Metric, ...]]
+
+
+def listed_for(config: ScoringConfig, one: FilterConfig) -> tuple[MetricConfig, ...] | None:
+    """The filter's own metric list, else the benchmark's; None if neither says anything."""
+    return one.metric_list if one.metric_list is not None else config.metric_list
+
+
+def metrics_by_filter(
+    config: ScoringConfig, build: Callable[[MetricConfig], Metric], default: Sequence[str] = ()
+) -> MetricsByFilter:
+    """Each filter's metrics: its own list, else the benchmark's, else the default."""
+    found: MetricsByFilter = {}
+    for one in config.filters:
+        listed = listed_for(config, one)
+        if listed is None:
+            listed = tuple(MetricConfig(metric=name) for name in default)
+        found[one.name] = unique_metrics([build(item) for item in listed], one.name)
+    return found
+
+
+def build_metric(config: ScoringConfig, one: MetricConfig, resolve: Resolve) -> Metric:
+    """A metric of references and predictions, or of log-likelihoods; ConfigError for one that a scorer
+    brings."""
+    if ":" not in one.metric and one.function is None and one.metric not in METRICS:
+        refuse_without_scorer(one.metric)
+    return Metric.build(one, resolve, config.output_type)
+
+
+def with_own_metrics(config: ScoringConfig, resolve: Resolve, own: Sequence[MetricConfig]) -> MetricsByFilter:
+    """The filters' metrics and a scorer's own, which a metric list may name to give them an alias or a
+    reduction."""
+    by_name = {one.metric: one for one in own}
+
+    def build(one: MetricConfig) -> Metric:
+        default = by_name.get(one.metric)
+        if default is None:
+            return build_metric(config, one, resolve)
+        return Metric.column(one.model_copy(update={"kwargs": {**default.kwargs, **one.kwargs}}), resolve)
+
+    found: MetricsByFilter = {}
+    for one in config.filters:
+        listed = listed_for(config, one) or ()
+        named = {item.metric for item in listed}
+        complete = (*listed, *(extra for extra in own if extra.metric not in named))
+        found[one.name] = unique_metrics([build(item) for item in complete], one.name)
+    return found
+
+
+def named_or_plain(listed: Sequence[MetricConfig], name: str) -> MetricConfig:
+    """The entry of a metric list that gives a scorer's own metric an alias or a reduction, or a plain one."""
+    return next((one for one in listed if one.metric == name), MetricConfig(metric=name))
