@@ -41,8 +41,8 @@ def join(base: ItemGroup, candidate: ItemGroup) -> Joined:
     A dataset may hold a row twice under two ids: equal digests are told apart by the order of their ids, so
     that the n-th copy meets the n-th copy.
     """
-    rows = {key: row for row, key in enumerate(_keys(candidate))}
-    matched = np.array([rows.get(key, -1) for key in _keys(base)], dtype=np.intp)
+    rows = {key: row for row, key in enumerate(row_keys(candidate))}
+    matched = np.array([rows.get(key, -1) for key in row_keys(base)], dtype=np.intp)
     present = matched >= 0
     scored = present.copy()
     scored[present] = candidate.scored[matched[present]]
@@ -59,7 +59,7 @@ def join(base: ItemGroup, candidate: ItemGroup) -> Joined:
     )
 
 
-def _keys(group: ItemGroup) -> list[tuple[str, int]]:
+def row_keys(group: ItemGroup) -> list[tuple[str, int]]:
     """(digest, which copy of it) for each row."""
     copies: dict[str, int] = {}
     keys: list[tuple[str, int]] = [("", 0)] * len(group)

@@ -81,3 +81,14 @@ def forgotten_runs(store: Store) -> dict[str, dict[str, Any]]:
         run_id: read_json(store, f"{FORGOTTEN}/{run_id}.json")
         for run_id in names_in(store, FORGOTTEN, ".json")
     }
+
+
+def known_runs(store: Store) -> list[str]:
+    """Ids of all runs that have rows in the history, kept or forgotten."""
+    return sorted({*names_in(store, RUNS, ".json"), *names_in(store, FORGOTTEN, ".json")})
+
+
+def find_manifest(store: Store, run_id: str) -> dict[str, Any]:
+    """A run's manifest, whether the run is kept or forgotten; raises HistoryError."""
+    kept = run_id in names_in(store, RUNS, ".json")
+    return read_json(store, f"{RUNS if kept else FORGOTTEN}/{check_run_id(run_id)}.json")
