@@ -7,8 +7,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from metrics.errors import ConfigError
-from tasks.benchmarks.lm_eval.functions import decoded
-from tasks.benchmarks.lm_eval.reading import FunctionName
+from tasks.benchmarks.lm_eval.functions import decoded, functions_in
 from tasks.benchmarks.lm_eval.rendering import Prompter
 from tasks.benchmarks.lm_eval.splits import Splits
 from tasks.benchmarks.records import Item, Rendered
@@ -120,19 +119,8 @@ class HarnessBenchmark:
             ) from None
 
     def _code(self, value: Any) -> list[str]:
-        names = sorted(set(_function_names(value)))
+        names = sorted(set(functions_in(value)))
         return [fingerprint(load_function(name, self._base_dir)) for name in names]
-
-
-def _function_names(value: Any) -> Iterator[FunctionName]:
-    if isinstance(value, FunctionName):
-        yield value
-    elif isinstance(value, Mapping):
-        for entry in value.values():
-            yield from _function_names(entry)
-    elif isinstance(value, list):
-        for entry in value:
-            yield from _function_names(entry)
 
 
 def _asks_unconditional(config: Mapping[str, Any]) -> bool:

@@ -7,13 +7,15 @@ definitions with a score of its own, a tag a list without one.
 import fnmatch
 import os
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, Literal
 
 from metrics.errors import ConfigError, NightjarError, nearest
 from tasks.benchmarks.lm_eval.reading import Reader
 
+TREE = "tasks"  # the folder that a checkout keeps all definitions under
 IGNORED_FOLDERS = frozenset({"__pycache__", ".ipynb_checkpoints"})
 Kind = Literal["benchmark", "group", "tag"]
 
@@ -43,47 +45,49 @@ class Entry:
     members: tuple[str, ...] = ()
 
 
-@dataclass
 class Index:
-    """Names of folders of definitions. Filled once by ``build``; later folders win over earlier ones."""
+    """Names of folders of definitions.
 
-    reader: Reader = field(default_factory=Reader)
-    entries: dict[str, Entry] = field(default_factory=dict)
-    warnings: list[str] = field(default_factory=list)
+    Folders are read when a name is first looked up, and later ones win over earlier ones. ``warnings`` says which files
+    were left out, and which names were defined twice.
+    """
+
+    def __init__(self, folders: Iterable[Path] = (), reader: Reader | None = None) -> None:
+        self.reader = reader or Reader()
+        self.warnings: list[str] = []
+        self._waiting: list[Path] = []
+        self._entries: dict[str, Entry] = {}
+        for folder in folders:
+            self.add_folder(folder)
 
     def add_folder(self, folder: Path) -> None:
-        """Adds every ``*.yaml`` below the folder; a file that can't be read is a warning, others may not need it."""
-        if not folder.is_dir():
+        """Adds every ``*.yaml`` below the folder."""
+        if not folder.expanduser().is_dir():
             raise ConfigError(f"--include-path {folder} is not a folder of lm-evaluation-harness definitions")
-        found: dict[str, Entry] = {}
-        for path in yaml_files(folder):
-            self.add_file(path, found)
-        for name in found.keys() & self.entries.keys():
-            if found[name].kind != "tag":
-                self.warnings.append(
-                    f"'{name}' of {found[name].path} replaces that of {self.entries[name].path}"
-                )
-        self.entries.update(found)
+        self._waiting.append(folder.expanduser().resolve())
 
-    def add_file(self, path: Path, found: dict[str, Entry] | None = None) -> None:
-        """Adds what one file defines; of two definitions of a name, the first stays."""
-        entries = self.entries if found is None else found
-        try:
-            config = self.reader.read(path)
-        except NightjarError as error:
-            self.warnings.append(f"left out: {error}")
-            return
-        for entry in file_entries(path, config):
-            first = entries.get(entry.name)
-            if first is not None and first.kind != "tag":
-                self.warnings.append(
-                    f"{path}: '{entry.name}' is already defined in {first.path}; that one is taken"
-                )
-                continue
-            entries[entry.name] = entry
-            if entry.kind == "benchmark":
-                for tag in names_under(entry.config, "tag"):
-                    _tagged(entries, tag, entry)
+    def add_file(self, path: Path) -> None:
+        """Adds what one file defines; a name that is known already stays what it is."""
+        self._add(path, self._entries)
+
+    @property
+    def entries(self) -> Mapping[str, Entry]:
+        """All names."""
+        while self._waiting:
+            found: dict[str, Entry] = {}
+            for path in yaml_files(self._waiting.pop(0)):
+                self._add(path, found)
+            for name in sorted(found.keys() & self._entries.keys()):
+                if found[name].kind != "tag" and found[name].path != self._entries[name].path:
+                    self.warnings.append(f"'{name}' of {found[name].path} replaces that of {self._entries[name].path}")
+            self._entries.update(found)
+        return self._entries
+
+    def find(self, name: str, near: Path) -> Entry | None:
+        """The entry of that name; one that no folder has is looked for in the tree that the file ``near`` belongs to."""
+        found = self.entries.get(name)
+        root = next((folder for folder in near.parents if folder.name == TREE), None)
+        return found if found is not None or root is None else _tree(root).entries.get(name)
 
     def matching(self, patterns: Iterable[str]) -> list[Entry]:
         """The entries that the names and glob patterns select, in the patterns' order; raises ConfigError for none."""
@@ -91,26 +95,45 @@ class Index:
         for pattern in patterns:
             names = [pattern] if pattern in self.entries else sorted(fnmatch.filter(self.entries, pattern))
             if not names:
-                raise ConfigError(self._unknown(pattern))
+                hint = nearest(pattern, self.entries) or "; --include-path names the folder to look in"
+                raise ConfigError(
+                    f"no benchmark, group or tag is named '{pattern}' among {len(self.entries)} known{hint}"
+                )
             selected.update((name, self.entries[name]) for name in names)
         return list(selected.values())
 
-    def _unknown(self, pattern: str) -> str:
-        hint = nearest(pattern, self.entries) or "; --include-path names the folder to look in"
-        return f"no benchmark, group or tag is named '{pattern}' among {len(self.entries)} known{hint}"
+    def _add(self, path: Path, entries: dict[str, Entry]) -> None:
+        try:
+            found = list(file_entries(path, self.reader.read(path)))
+        except NightjarError as error:
+            # Others may not need it; asked for by name, it is missing and the warning says why.
+            self.warnings.append(f"left out: {error}")
+            return
+        for entry in found:
+            first = entries.get(entry.name)
+            if first is not None and first.kind != "tag":
+                if first.path != path:
+                    self.warnings.append(f"{path}: '{entry.name}' is defined in {first.path} already; that one is taken")
+                continue
+            entries[entry.name] = entry
+            for tag in names_under(entry.config, "tag") if entry.kind == "benchmark" else ():
+                _tagged(entries, tag, entry)
+
+
+@lru_cache(maxsize=8)
+def _tree(root: Path) -> Index:
+    """The index of a checkout's ``tasks`` folder, for groups whose members lie beside their own folder."""
+    return Index([root])
 
 
 def build_index(folders: Iterable[Path], reader: Reader | None = None) -> Index:
     """The index of all folders' definitions."""
-    index = Index(reader=reader or Reader())
-    for folder in folders:
-        index.add_folder(folder.expanduser().resolve())
-    return index
+    return Index(folders, reader)
 
 
 def yaml_files(folder: Path) -> Iterator[Path]:
     """Every ``*.yaml`` below a folder in the order of their paths."""
-    found = []
+    found: list[Path] = []
     for root, folders, files in os.walk(folder):
         folders[:] = [name for name in folders if name not in IGNORED_FOLDERS]
         found.extend(Path(root, name) for name in files if name.endswith(".yaml"))

@@ -1,7 +1,7 @@
 """Functions of a definition as names that travel: relative to its folder, and kept apart from texts in JSON."""
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -16,6 +16,18 @@ def reference(name: FunctionName, base_dir: Path) -> str:
     if source.endswith(".py"):
         source = Path(os.path.relpath(source, base_dir)).as_posix()
     return f"{source}:{function}"
+
+
+def functions_in(value: Any) -> Iterator[FunctionName]:
+    """Every function named anywhere in a definition, as often as it is."""
+    if isinstance(value, FunctionName):
+        yield value
+    elif isinstance(value, Mapping):
+        for entry in value.values():
+            yield from functions_in(entry)
+    elif isinstance(value, list):
+        for entry in value:
+            yield from functions_in(entry)
 
 
 def encoded(value: Any, base_dir: Path) -> Any:

@@ -27,15 +27,15 @@ class Selection:
 
 def select(patterns: Iterable[str], folders: Iterable[Path], reader: Reader | None = None) -> Selection:
     """What ``--tasks`` names (benchmarks, groups, tags, globs of them) in the folders of ``--include-path``."""
-    index = build_index(folders, reader)
-    return select_from(index, patterns)
+    return select_from(build_index(folders, reader), patterns)
 
 
 def select_from(index: Index, patterns: Iterable[str]) -> Selection:
     """The same in an index that exists."""
-    selection = Selection(warnings=list(index.warnings))
+    selection = Selection()
     for entry in index.matching(patterns):
         _add(selection, index, entry, {})
+    selection.warnings += index.warnings
     return selection
 
 
@@ -62,12 +62,19 @@ def _add(
         return [
             name
             for member in sorted(set(entry.members))
-            for name in _add(selection, index, index.entries[member], overrides, inside)
+            for name in _add(selection, index, _member(index, member, entry), overrides, inside)
         ]
     config = {key: value for key, value in {**entry.config, **overrides}.items() if key not in STRUCTURE}
     name = str(config.get("task", entry.name))
     _add_benchmark(selection, Definition(name, entry.path, {**config, "task": name}))
     return [name]
+
+
+def _member(index: Index, name: str, tag: Entry) -> Entry:
+    found = index.find(name, tag.path)
+    if found is None:
+        raise ConfigError(f"tag '{tag.name}' names '{name}', which is not known; --include-path names its folder")
+    return found
 
 
 def _add_benchmark(selection: Selection, definition: Definition) -> None:
@@ -108,14 +115,14 @@ def _add_member(
     inside: tuple[str, ...],
 ) -> list[str]:
     group, value = member
-    own: Overrides = value if isinstance(value, Mapping) else {}
+    own: Overrides = index.reader.included(value, group.path) if isinstance(value, Mapping) else {}
     name = value if isinstance(value, str) else own.get("group", own.get("task"))
     if not isinstance(name, str):
         raise ConfigError(
             f"{group.path}: a member of group '{group.name}' is a name or a mapping with 'task', got {value!r}"
         )
     overrides = {**inherited, **{key: entry for key, entry in own.items() if key != "group"}}
-    known = index.entries.get(name)
+    known = index.find(name, group.path)
     if known is not None:
         if "group" not in own and known.kind != "tag":
             overrides = {**overrides, "task": name} if known.kind == "benchmark" else overrides
@@ -139,7 +146,7 @@ def _add_inline(
         }
         return [_add_group(selection, index, entry, inherited, inside)]
     if overrides.get("dataset_path") is None and overrides.get("custom_dataset") is None:
-        name = entry.name.partition("::")[2]
+        name = entry.name.rpartition("::")[2]
         raise ConfigError(
             f"{entry.path}: member '{name}' of group '{inside[-1]}' is not known; "
             "--include-path names the folder that holds it"

@@ -1,6 +1,7 @@
 """What a function of a definition takes, read from its source: validation must not import what may not be installed."""
 
 import ast
+from collections.abc import Iterable, Iterator
 from functools import lru_cache
 from pathlib import Path
 
@@ -36,6 +37,23 @@ def is_passthrough(name: FunctionName) -> bool:
         and isinstance(last.value, ast.Name)
         and last.value.id == definition.args.args[0].arg
     )
+
+
+def registered_filter(name: str, sources: Iterable[Path]) -> FunctionName | None:
+    """The class that one of the files enters into the harness's registry under ``name``: ``@register_filter("name")``."""
+    for path in sources:
+        for node in _tree(path).body:
+            if isinstance(node, ast.ClassDef) and name in _registered_as(node):
+                return FunctionName(f"{path}:{node.name}")
+    return None
+
+
+def _registered_as(node: ast.ClassDef) -> Iterator[str]:
+    for decorator in node.decorator_list:
+        called = decorator.func if isinstance(decorator, ast.Call) else None
+        named = called.attr if isinstance(called, ast.Attribute) else getattr(called, "id", None)
+        if isinstance(decorator, ast.Call) and named == "register_filter":
+            yield from (str(arg.value) for arg in decorator.args if isinstance(arg, ast.Constant))
 
 
 @lru_cache(maxsize=2048)

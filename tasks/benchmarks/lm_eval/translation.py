@@ -1,7 +1,7 @@
 """From a definition of the harness to the keys of a native config, with everything checked that needs no data."""
 
 import logging
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -9,7 +9,7 @@ from typing import Any, Final
 from metrics.errors import ConfigError
 from tasks.benchmarks.lm_eval.definitions import Definition, Index
 from tasks.benchmarks.lm_eval.filters import COLLECT, DEFAULT_PIPELINE, takes_one, translate_filters
-from tasks.benchmarks.lm_eval.functions import encoded, reference
+from tasks.benchmarks.lm_eval.functions import encoded, functions_in, reference
 from tasks.benchmarks.lm_eval.metric_lists import translate_metrics
 from tasks.benchmarks.lm_eval.reading import FunctionName
 from tasks.benchmarks.lm_eval.sampling import generation_arguments, translate_sampling
@@ -66,7 +66,7 @@ def translate_definition(definition: Definition) -> Translation:
     warnings = list(check_task(config, where))
     _check_functions(config, where)
     _check_templates(config, where)
-    filters = translate_filters(config.get("filter_list"), base_dir, where)
+    filters = translate_filters(config, base_dir, where)
     metrics, found = translate_metrics(config, base_dir, where)
     warnings += found
     native: dict[str, Any] = {
@@ -130,19 +130,8 @@ def _whole(
 
 
 def _check_functions(config: Mapping[str, Any], where: str) -> None:
-    for name in _functions_in(config):
+    for name in functions_in(config):
         check_function(name, where)
-
-
-def _functions_in(value: Any) -> Iterator[FunctionName]:
-    if isinstance(value, FunctionName):
-        yield value
-    elif isinstance(value, Mapping):
-        for entry in value.values():
-            yield from _functions_in(entry)
-    elif isinstance(value, list):
-        for entry in value:
-            yield from _functions_in(entry)
 
 
 def _check_templates(config: Mapping[str, Any], where: str) -> None:

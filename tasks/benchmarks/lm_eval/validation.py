@@ -6,7 +6,6 @@ from typing import Any
 
 from metrics.errors import NightjarError
 from tasks.benchmarks.lm_eval.definitions import Index
-from tasks.benchmarks.lm_eval.reading import Reader
 from tasks.benchmarks.lm_eval.selection import select_file
 from tasks.benchmarks.lm_eval.translation import translate_definition
 
@@ -17,23 +16,11 @@ def resolve_many(paths: Sequence[str | Path], folders: Iterable[Path] = ()) -> d
     A group's members are looked up among the paths, in ``folders`` (``--include-path``), then in the folder tree that
     the group's file belongs to. ``reason`` is None for "ok".
     """
-    reader = Reader()
-    index = _index_of(paths, folders, reader)
-    return {"configs": [_resolved(Path(path), index) for path in paths]}
-
-
-def _index_of(paths: Sequence[str | Path], folders: Iterable[Path], reader: Reader) -> Index:
-    index = TreeIndex(reader=reader)
-    for folder in folders:
-        index.add_folder(folder)
+    index = Index(folders)
     for path in paths:
         if Path(path).is_file():
             index.add_file(Path(path).resolve())
-    return index
-
-
-class TreeIndex(Index):
-    """An index that grows by the folder tree of a group's file when the group names something it does not know."""
+    return {"configs": [_resolved(Path(path), index) for path in paths]}
 
 
 def _resolved(path: Path, index: Index) -> dict[str, Any]:
