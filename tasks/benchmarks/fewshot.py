@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from metrics.errors import ConfigError
 from tasks.benchmarks.config import BenchmarkFields, FewshotConfig
 from tasks.benchmarks.records import Item
-from tasks.datasets import DatasetConfig, content_digest, dataset_digest, open_dataset
+from tasks.datasets import DatasetConfig, dataset_digest, open_dataset
 from tasks.store.keys import digest
 
 POOL_LIMIT = 10_000  # examples kept in memory; of more, those with the smallest digests, whatever their order
@@ -39,7 +39,7 @@ class Fewshot:
             return ()
         if self._pool is None:
             self._pool = self._load()
-        own = content_digest(item)
+        own = self._content(item)
         if self._config.sampler == "first_n" or self._config.examples is not None:
             found = [example for example in self._pool if example.digest != own][: self._config.count()]
         else:
@@ -80,7 +80,7 @@ class Fewshot:
     def _load(self) -> tuple[Example, ...]:
         if self._config.examples is not None:
             return tuple(self._fixed(self._config))
-        examples = (Example(item, content_digest(item)) for item in open_dataset(self._source(), self._fields.base_dir))
+        examples = (self._example(item) for item in open_dataset(self._source(), self._fields.base_dir))
         if self._config.sampler == "first_n":
             # One more than asked for: an item that is among them leaves itself out.
             return tuple(example for example, _ in zip(examples, range(self._config.num + 1), strict=False))
@@ -91,5 +91,13 @@ class Fewshot:
     def _fixed(self, config: FewshotConfig) -> Iterator[Example]:
         named = self._fields.dataset.ground_truth if self._fields.dataset is not None else None
         for index, row in enumerate(config.examples or ()):
-            item = Item(f"fewshot.examples.{index}", index, row, row.get(named or "ground_truth"))
-            yield Example(item, content_digest(item))
+            yield self._example(Item(f"fewshot.examples.{index}", index, row, row.get(named or "ground_truth")))
+
+    def _example(self, item: Item) -> Example:
+        return Example(item, self._content(item))
+
+    def _content(self, item: Item) -> str:
+        """Digest of an item without its id: two files may hold the same question under two ids."""
+        own = self._fields.dataset.id if self._fields.dataset is not None else None
+        data = {name: value for name, value in item.data.items() if name not in ("id", own)}
+        return digest({"data": data, "ground_truth": item.ground_truth})

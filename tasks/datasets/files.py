@@ -9,7 +9,8 @@ from typing import Any, Final, NamedTuple
 
 from tasks.datasets.errors import DataError
 
-PARQUET_ROWS = 1024
+PARQUET_ROWS: Final = 1024
+BYTE_ORDER_MARK: Final = b"\xef\xbb\xbf"
 
 
 class Row(NamedTuple):
@@ -40,14 +41,14 @@ def _jsonl(path: Path) -> Iterator[Row]:
     with path.open("rb") as file:
         for number, line in enumerate(file, 1):
             if number == 1:
-                line = line.removeprefix(b"\xef\xbb\xbf")
+                line = line.removeprefix(BYTE_ORDER_MARK)
             if line.strip():
                 place = f":{number}"
-                yield Row(place, parse_json(line, f"{path.name}{place}"))
+                yield Row(place, parse_json(line.strip(), f"{path.name}{place}"))
 
 
 def _json(path: Path) -> Iterator[Row]:
-    rows = parse_json(path.read_bytes().removeprefix(b"\xef\xbb\xbf"), path.name)
+    rows = parse_json(path.read_bytes().removeprefix(BYTE_ORDER_MARK), path.name)
     if not isinstance(rows, list):
         raise DataError(f"{path.name}: expected a JSON list of items, got {type_name(rows)}")
     for number, row in enumerate(rows, 1):
