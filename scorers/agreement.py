@@ -1,7 +1,7 @@
 """How far the filters of a benchmark agree about the same responses."""
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -44,9 +44,23 @@ class AgreementScorer:
         """``filter_agreement`` for ``*``; for a filter by name the metrics it has anyway."""
         return (self.metric,) if filter_name == ALL_FILTERS else self.base.get_metrics(filter_name)
 
+    def needs(self, metric: Metric) -> str | None:
+        """Whatever the other scorer needs; agreement needs no model."""
+        return None if metric.entry == FILTER_AGREEMENT else self.base.needs(metric)
+
     def requests(self, batch: Batch, metric: Metric) -> Sequence[ScorerRequest]:
-        """Whatever the other scorer asks for; agreement needs no model."""
+        """Whatever the other scorer asks for."""
         return () if metric.entry == FILTER_AGREEMENT else self.base.requests(batch, metric)
+
+    def unreadable(self, batch: Batch, metric: Metric, replies: Sequence[Reply | None]) -> Sequence[bool]:
+        """Whatever the other scorer cannot read."""
+        if metric.entry == FILTER_AGREEMENT:
+            return [False] * len(replies)
+        return self.base.unreadable(batch, metric, replies)
+
+    def code(self) -> tuple[Callable[..., Any], ...]:
+        """This class, and the other scorer's code."""
+        return (type(self), *self.base.code())
 
     def combine(self, batches: Mapping[str, Batch]) -> Batch:
         """One batch of the samples that any filter kept; a prediction is {filter: prediction} of those that

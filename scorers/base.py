@@ -1,7 +1,7 @@
 """What every scorer is to the pipeline."""
 
-from collections.abc import Sequence
-from typing import Protocol, runtime_checkable
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol, runtime_checkable
 
 from metrics.metric import Metric
 from scorers.records import Batch, Reply, SampleScores, ScorerRequest
@@ -22,8 +22,19 @@ class Scorer(Protocol):
         """The metrics of a filter's predictions, their names unique; empty where it has none."""
         ...
 
+    def needs(self, metric: Metric) -> str | None:
+        """Name of the set of requests that ``metric`` waits for, None if it waits for none.
+
+        Metrics of one filter that name the same set have the same ``requests``, to be asked once.
+        """
+        ...
+
     def requests(self, batch: Batch, metric: Metric) -> Sequence[ScorerRequest]:
         """What a model has to be asked before ``score`` can be called; usually nothing."""
+        ...
+
+    def unreadable(self, batch: Batch, metric: Metric, replies: Sequence[Reply | None]) -> Sequence[bool]:
+        """Beside each of the ``requests``: it was answered, and the answer could not be read."""
         ...
 
     def score(self, batch: Batch, metric: Metric, replies: Sequence[Reply | None] = ()) -> SampleScores:
@@ -31,4 +42,8 @@ class Scorer(Protocol):
 
         Raises ScorerError or MetricError naming the item where the metric failed.
         """
+        ...
+
+    def code(self) -> tuple[Callable[..., Any], ...]:
+        """Classes and user functions whose source decides the scores, beside the metric's own."""
         ...

@@ -1,6 +1,6 @@
 """Weighted combination of other scorers, sample by sample."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -8,7 +8,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from metrics.metric import Metric
-from scorers.asking import needs
 from scorers.base import Scorer
 from scorers.errors import ScorerError
 from scorers.records import Batch, Reply, SampleScores, ScorerRequest
@@ -46,13 +45,26 @@ class EnsembleScorer:
 
     def needs(self, metric: Metric) -> str | None:
         """Name of the set of requests that the members wait for together; None if none does."""
-        return ENSEMBLE if any(needs(member.scorer, member.metric) for member in self.members) else None
+        return ENSEMBLE if any(member.scorer.needs(member.metric) for member in self.members) else None
 
     def requests(self, batch: Batch, metric: Metric) -> Sequence[ScorerRequest]:
         """The members' requests, one member after the other."""
         return [
             request for member in self.members for request in member.scorer.requests(batch, member.metric)
         ]
+
+    def unreadable(self, batch: Batch, metric: Metric, replies: Sequence[Reply | None]) -> Sequence[bool]:
+        """What the members cannot read, one member after the other."""
+        return [
+            flag
+            for member, own in zip(self.members, self._shares(batch, replies), strict=True)
+            for flag in member.scorer.unreadable(batch, member.metric, own)
+        ]
+
+    def code(self) -> tuple[Callable[..., Any], ...]:
+        """This class, and the code of the members and their metrics."""
+        members = [code for member in self.members for code in (*member.scorer.code(), *member.metric.code())]
+        return (type(self), *members)
 
     def score(self, batch: Batch, metric: Metric, replies: Sequence[Reply | None] = ()) -> SampleScores:
         """The weighted combination; the members' own numbers are its details."""
@@ -65,16 +77,21 @@ class EnsembleScorer:
         return score_values(batch, metric, values, errors, self._details(columns))
 
     def _parts(self, batch: Batch, replies: Sequence[Reply | None]) -> list[SampleScores]:
-        parts, start = [], 0
+        shares = zip(self.members, self._shares(batch, replies), strict=True)
+        return [member.scorer.score(batch, member.metric, own) for member, own in shares]
+
+    def _shares(self, batch: Batch, replies: Sequence[Reply | None]) -> list[Sequence[Reply | None]]:
+        """Each member's replies, in the order in which ``requests`` asked for them."""
+        shares, start = [], 0
         for member in self.members:
             end = start + len(member.scorer.requests(batch, member.metric))
-            parts.append(member.scorer.score(batch, member.metric, replies[start:end]))
+            shares.append(replies[start:end])
             start = end
         if start != len(replies):
             raise ScorerError(
                 f"{len(replies)} replies for the {start} requests of an ensemble; one each is due"
             )
-        return parts
+        return shares
 
     def _problem(self, parts: Sequence[SampleScores], row: int) -> str | None:
         for member, part in zip(self.members, parts, strict=True):

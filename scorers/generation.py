@@ -1,7 +1,8 @@
 """Scores of generated text: predictions × references through the pair's metric."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -24,9 +25,17 @@ class GenerationScorer:
         """The metrics of a filter; empty for a filter that the benchmark does not have."""
         return self.metrics.get(filter_name, ())
 
-    def requests(self, batch: Batch, metric: Metric) -> Sequence[ScorerRequest]:
+    def needs(self, metric: Metric) -> str | None:
         """Nothing: comparing texts needs no model."""
+        return None
+
+    def requests(self, batch: Batch, metric: Metric) -> Sequence[ScorerRequest]:
+        """Nothing, as ``needs`` says."""
         return ()
+
+    def unreadable(self, batch: Batch, metric: Metric, replies: Sequence[Reply | None]) -> Sequence[bool]:
+        """No reply is waited for, so that none is unreadable."""
+        return [False] * len(replies)
 
     def score(self, batch: Batch, metric: Metric, replies: Sequence[Reply | None] = ()) -> SampleScores:
         """Scores of ``metric`` for every scored row; raises ScorerError naming the item that the metric
@@ -34,8 +43,13 @@ class GenerationScorer:
         rows = np.flatnonzero(batch.scored)
         chosen = rows.tolist()
         predictions = [batch.predictions[row] for row in chosen]
-        references = [batch.references[row] for row in chosen]
+        every = list(batch.references)  # a lazy column is read faster at once
+        references = every if len(chosen) == len(batch) else [every[row] for row in chosen]
         scores = evaluate_rows(batch, rows, lambda: metric.evaluate(references, predictions))
         codes = np.full(len(batch), NO_PREDICTION, dtype=np.int64)
         codes[rows] = prediction_codes(predictions)
         return SampleScores(scores, batch.scored, codes, [None] * len(batch))
+
+    def code(self) -> tuple[Callable[..., Any], ...]:
+        """The scorer's class; subclasses add their user functions."""
+        return (type(self),)

@@ -47,9 +47,21 @@ class ProcessResultsScorer:
             if (own := split_name(metric.name, filter_name)[1]) == filter_name or own not in self.metrics
         )
 
-    def requests(self, batch: Batch, metric: Metric) -> Sequence[ScorerRequest]:
+    def needs(self, metric: Metric) -> str | None:
         """Nothing: the function has the predictions."""
+        return None
+
+    def requests(self, batch: Batch, metric: Metric) -> Sequence[ScorerRequest]:
+        """Nothing, as ``needs`` says."""
         return ()
+
+    def unreadable(self, batch: Batch, metric: Metric, replies: Sequence[Reply | None]) -> Sequence[bool]:
+        """No reply is waited for, so that none is unreadable."""
+        return [False] * len(replies)
+
+    def code(self) -> tuple[Callable[..., Any], ...]:
+        """The scorer's class and the user's function."""
+        return (type(self), self.function)
 
     def process(self, batch: Batch) -> list[Processed | None]:
         """The function's result for every scored row, as JSON-able values; None for the others.

@@ -67,10 +67,10 @@ class ScorerRequest:
     """What a scorer wants to ask a model about the batch's row ``row``.
 
     ``judge`` names the model, ``prompt`` is text or a list of chat messages, ``sampling`` holds sampling
-    parameters over the model's own. ``repeat`` counts the verdicts asked of a judge, ``swapped`` says that
-    the two answers of a pairwise grading changed places, ``attempt`` counts how often an unreadable verdict
-    was asked for again. ``sample_index`` is unique among the requests of one judge with one prompt, for the
-    request's cache key.
+    parameters over the model's own. ``repeat`` counts the ``repeats`` verdicts asked of a judge, ``swapped``
+    says that the two answers of a pairwise grading changed places, ``attempt`` counts how often an unreadable
+    verdict was asked for again. ``sample_index`` is unique among the requests of one judge with one prompt,
+    for the request's seed and cache key.
     """
 
     row: int
@@ -81,6 +81,7 @@ class ScorerRequest:
     swapped: bool = False
     attempt: int = 0
     sample_index: int = 0
+    repeats: int = 1
 
 
 @dataclass(frozen=True)

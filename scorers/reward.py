@@ -47,6 +47,14 @@ class RewardModelScorer(GenerationScorer):
             for row in np.flatnonzero(batch.scored).tolist()
         ]
 
+    def unreadable(self, batch: Batch, metric: Metric, replies: Sequence[Reply | None]) -> Sequence[bool]:
+        """Replies that hold no number."""
+        return [reply is not None and reply.text is not None and _read(reply)[0] is None for reply in replies]
+
+    def code(self) -> tuple[Callable[..., Any], ...]:
+        """The scorer's class, and the user's function where the reward is one."""
+        return (type(self),) if self.function is None else (type(self), self.function)
+
     def score(self, batch: Batch, metric: Metric, replies: Sequence[Reply | None] = ()) -> SampleScores:
         """Rewards row for row; a reply that holds no number leaves its row unscored."""
         if metric.entry != REWARD:

@@ -57,6 +57,17 @@ class UserScorer:
                 )
         return asked
 
+    def unreadable(self, batch: Batch, metric: Metric, replies: Sequence[Reply | None]) -> Sequence[bool]:
+        """What the class's own ``unreadable(batch, replies)`` says, if it has one."""
+        own = getattr(self.instance, "unreadable", None)
+        if own is None:
+            return [False] * len(replies)
+        return [bool(flag) for flag in self._call(own, batch, metric=metric, replies=replies)]
+
+    def code(self) -> tuple[Callable[..., Any], ...]:
+        """This class and the user's."""
+        return (type(self), type(self.instance))
+
     def score(self, batch: Batch, metric: Metric, replies: Sequence[Reply | None] = ()) -> SampleScores:
         """The class's numbers for ``metric``; raises ScorerError naming the scorer where they do not fit the
         batch."""

@@ -36,11 +36,6 @@ class LLMJudgeScorer(GenerationScorer):
     prompt: Prompt
     calibration: Calibration | None = None
 
-    @property
-    def repeats(self) -> int:
-        """Verdicts asked of each judge about a sample."""
-        return self.config.repeats
-
     def needs(self, metric: Metric) -> str | None:
         """All of the judge's metrics wait for the same verdicts."""
         return JUDGE if _is_own(metric) else None
@@ -51,11 +46,8 @@ class LLMJudgeScorer(GenerationScorer):
             return ()
         return [request for row in np.flatnonzero(batch.scored).tolist() for request in self._ask(batch, row)]
 
-    def unreadable(
-        self, batch: Batch, metric: Metric, requests: Sequence[ScorerRequest], replies: Sequence[Reply | None]
-    ) -> list[bool]:
-        """Beside each request whether it was answered and the answer could not be read: worth another
-        attempt."""
+    def unreadable(self, batch: Batch, metric: Metric, replies: Sequence[Reply | None]) -> Sequence[bool]:
+        """Replies that hold no grade, or none that can be told without guessing."""
         return [
             reply is not None and reply.text is not None and read_reply(reply, self.config).error is not None
             for reply in replies
@@ -125,7 +117,16 @@ class LLMJudgeScorer(GenerationScorer):
                 orders.append({**variables, "answer_a": b, "answer_b": a})
         prompts = [self.prompt.render(order, batch.name(row)) for order in orders]
         return [
-            ScorerRequest(row, judge.name, repeat, prompt, self.config.sample_params, place == 1, 0, repeat)
+            ScorerRequest(
+                row,
+                judge.name,
+                repeat,
+                prompt,
+                self.config.sample_params,
+                swapped=place == 1,
+                sample_index=repeat,
+                repeats=self.config.repeats,
+            )
             for place, prompt in enumerate(prompts)
             for judge in self.config.judges
             for repeat in range(self.config.repeats)
