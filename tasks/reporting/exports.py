@@ -3,8 +3,8 @@
 ``responses.jsonl``            ``write_responses``           every sample's answer
 ``evaluation_results.jsonl``   ``write_evaluation_results``  every sample × label
 ``metrics.jsonl``              ``write_metrics``             every metric × label × facet group
-``samples_<benchmark>.jsonl``  ``write_samples``             every item × filter, as lm-evaluation-harness logs them
-``results.json``               ``write_results``             the run's numbers, as lm-evaluation-harness writes them
+``samples_<benchmark>.jsonl``  ``write_samples``             every item × filter, in the harness's shape
+``results.json``               ``write_results``             the run's numbers, in the harness's shape
 ``results.parquet``            ``write_results_table``       the same numbers with everything known about them
 ``items.parquet``              ``write_items_table``         what the numbers rest on: one row an item
 """

@@ -14,7 +14,7 @@ import orjson
 from metrics.errors import NightjarError
 from tasks.reduction.records import BatchSource
 from tasks.reporting.exports_lines import write_lines
-from tasks.reporting.exports_records import SamplePart
+from tasks.reporting.exports_records import RunInfo, SamplePart
 
 Row = dict[str, Any]
 
@@ -27,16 +27,19 @@ _PREDICTIONS = ("doc_id", "sample_index", "scored", "prediction", "is_json", "ll
 _STATISTICS = ("doc_id", "sample_index", "scored", "score")
 
 
-def write_samples(path: Path, parts: Iterable[SamplePart]) -> int:
-    """Writes the lines of all parts in their order and returns their number."""
-    return write_lines(path, (row for part in parts for row in sample_lines(part)))
+def write_samples(path: Path, parts: Iterable[SamplePart], run: RunInfo) -> int:
+    """Writes the lines of all parts in their order and returns their number.
+
+    Lines name their model and prompt template where the run has several.
+    """
+    return write_lines(path, (row for part in parts for row in sample_lines(part, run.keeps_apart)))
 
 
-def sample_lines(part: SamplePart) -> Iterator[Row]:
+def sample_lines(part: SamplePart, named: bool) -> Iterator[Row]:
     """One line an item, in dataset order; only one item's samples are held at a time.
 
-    ``resps`` holds one list a request with one entry a sample, ``filtered_resps`` what the filter left of them
-    (null: it found nothing). A metric's value is the mean over its scored samples, null where none is, and
+    ``resps`` holds one list a request with one entry a sample, ``filtered_resps`` what the filter left of
+    them (null: it found nothing). A metric's value is the mean over its scored samples, null where none is, and
     ``<metric>_repeats`` the samples' own values where there are several. Log-likelihoods are texts, as in the
     harness.
     """
@@ -45,7 +48,7 @@ def sample_lines(part: SamplePart) -> Iterator[Row]:
     statistics = {name: _Stepper(source, _STATISTICS) for name, source in part.statistics.items()}
     for request in _rows(part.answers.requests, _REQUESTS):
         doc_id = request["doc_id"]
-        line = _asked(part, request)
+        line = _asked(part, request, named)
         line |= {
             "resps": _transposed([_answer(row, request) for row in responses.of(doc_id)], request),
             "filtered_resps": _filtered([_prediction(row, request) for row in predictions.of(doc_id)]),
@@ -86,15 +89,15 @@ class _Stepper:
         return rows
 
 
-def _asked(part: SamplePart, request: Row) -> Row:
+def _asked(part: SamplePart, request: Row, named: bool) -> Row:
     origin = part.answers.origin
+    names = {"model_name": origin.model_name, "prompt_template": origin.prompt_template}
     references = orjson.loads(request["references_json"])
     target = request["gold"] if request["gold"] else references
     return {
         "doc_id": request["doc_id"],
         "item_id": request["item_id"],
-        "model_name": origin.model_name,
-        "prompt_template": origin.prompt_template,
+        **(names if named else {}),
         "doc": orjson.loads(request["doc_json"]),
         "target": str(target[0]) if len(target) == 1 else target,
         "arguments": _arguments(request, origin.metadata.get("sampling") or {}),
