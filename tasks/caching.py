@@ -18,22 +18,21 @@ from prefect.context import TaskRunContext
 from prefect.filesystems import WritableFileSystem
 from prefect.results import ResultRecord
 from prefect.tasks import exponential_backoff
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel
 
 from metrics.errors import NightjarError
 from tasks.store.fingerprint import fingerprint
 from tasks.store.keys import stage_key
 from tasks.store.refs import ArtifactRef
+from tasks.steps import Step, Unkeyed
 from tasks.store.storage import ArtifactMissing, Store
 
 P = ParamSpec("P")
 R = TypeVar("R")
 
 
-class Workspace(BaseModel):
-    """Where a run keeps things. Nothing in it can change an answer, so it is in no key."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
+class Workspace(Unkeyed):
+    """Where a run keeps things."""
 
     store: str
     """URI of the artifact store."""
@@ -50,17 +49,17 @@ def _open_store(uri: str) -> Store:
     return Store(uri)
 
 
-def cached_task(stage: str, run_name: str) -> Callable[[Callable[P, R]], Task[P, R]]:
+def cached_task(stage: str) -> Callable[[Callable[P, R]], Task[P, R]]:
     """Makes a stage's function a task that is cached under the stage's key and retried on passing errors.
 
-    All parameters of the function are part of the key, references by their digest, except the Workspace; so is the
-    code that the stage runs. ``run_name`` is a format string over the parameters.
+    All parameters of the function are part of the key: steps by their identity, references by their digest, nothing
+    that is Unkeyed; so is the code that the stage runs. Each function takes a ``step``, whose name the run bears.
     """
 
     def decorate(function: Callable[P, R]) -> Task[P, R]:
         return task(
             name=stage,
-            task_run_name=run_name,
+            task_run_name="{step.name}",
             cache_policy=CacheKeyFnPolicy(cache_key_fn=partial(_cache_key, stage, inspect.unwrap(function))),
             persist_result=True,
             result_serializer="json",
@@ -74,7 +73,7 @@ def cached_task(stage: str, run_name: str) -> Callable[[Callable[P, R]], Task[P,
 
 
 def artifact_task(
-    stage: str, schema: pa.Schema, run_name: str
+    stage: str, schema: pa.Schema
 ) -> Callable[[Callable[P, Iterator[pa.RecordBatch]]], Task[P, ArtifactRef]]:
     """As ``cached_task``, for a function that yields the rows of one artifact: they are written as they come, and the
     task returns the reference."""
@@ -84,11 +83,11 @@ def artifact_task(
 
         @wraps(rows)
         def write(*args: P.args, **kwargs: P.kwargs) -> ArtifactRef:
-            parameters = signature.bind(*args, **kwargs).arguments
-            store = parameters["workspace"].open()
-            return store.write(stage, artifact_key(stage, rows, parameters), schema, rows(*args, **kwargs))
+            bound = signature.bind(*args, **kwargs)
+            store = bound.arguments["workspace"].open()
+            return store.write(stage, artifact_key(stage, rows, bound.arguments), schema, rows(*args, **kwargs))
 
-        return cached_task(stage, run_name)(write)
+        return cached_task(stage)(write)
 
     return decorate
 
@@ -100,6 +99,18 @@ def in_workspace(cached: Task[P, R], workspace: Workspace, refresh: bool = False
     # Ours are read by key alone, and a store that is moved or shared must not need the server that once knew it.
     placed.result_storage = ArtifactRecords(store=workspace.store)
     return placed
+
+
+def peek(cached: Task[P, R], *args: P.args, **kwargs: P.kwargs) -> R | None:
+    """What the task would return without running, or None where it would have to run."""
+    arguments = inspect.signature(cached.fn).bind(*args, **kwargs).arguments
+    key = _cache_key(cached.name, inspect.unwrap(cached.fn), None, arguments)
+    records = ArtifactRecords(store=arguments["workspace"].store)
+    try:
+        result: R = ResultRecord.deserialize(records.read_path(key)).result
+    except Exception:  # as Prefect takes it: whatever is wrong with a record, the task runs
+        return None
+    return result
 
 
 def is_transient(_task: Task[..., Any], _run: TaskRun, state: State[Any]) -> bool:
@@ -114,14 +125,14 @@ def is_transient(_task: Task[..., Any], _run: TaskRun, state: State[Any]) -> boo
 
 
 def _cache_key(
-    stage: str, function: Callable[..., Any], _context: TaskRunContext, parameters: dict[str, Any]
+    stage: str, function: Callable[..., Any], _context: TaskRunContext | None, parameters: Mapping[str, Any]
 ) -> str:
     return f"{stage}-{artifact_key(stage, function, parameters)}"
 
 
 def artifact_key(stage: str, function: Callable[..., Any], parameters: Mapping[str, Any]) -> str:
     """The key of a stage's artifact, from the stage's function and its arguments by name: 64 hexadecimal digits."""
-    values = {name: _by_digest(value) for name, value in parameters.items() if not isinstance(value, Workspace)}
+    values = {name: _by_digest(value) for name, value in parameters.items() if not isinstance(value, Unkeyed)}
     return stage_key(stage, _stage_version(function), values)
 
 
@@ -134,8 +145,11 @@ def _by_digest(value: Any) -> Any:
     """A parameter as the key sees it: artifacts by their content, whatever they are nested in."""
     if isinstance(value, ArtifactRef):
         return {"artifact": value.digest}
+    if isinstance(value, Step):
+        return value.identity
     if isinstance(value, BaseModel):
-        return {name: _by_digest(getattr(value, name)) for name in type(value).model_fields}
+        fields = ((name, getattr(value, name)) for name in type(value).model_fields)
+        return {name: _by_digest(entry) for name, entry in fields if not isinstance(entry, Unkeyed)}
     if isinstance(value, dict):
         return {name: _by_digest(entry) for name, entry in value.items()}
     if isinstance(value, (list, tuple)):

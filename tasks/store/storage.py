@@ -84,11 +84,25 @@ class Store:
         return True
 
     def batches(
-        self, ref: ArtifactRef, columns: Sequence[str] | None = None, size: int = BATCH
+        self,
+        ref: ArtifactRef,
+        columns: Sequence[str] | None = None,
+        size: int = BATCH,
+        rows: tuple[int, int] | None = None,
     ) -> Iterator[pa.RecordBatch]:
-        """Streams an artifact's rows; raises ArtifactMissing when it is gone or altered."""
+        """Streams an artifact's rows, or those from ``rows[0]`` to ``rows[1]`` (excluded).
+
+        Raises ArtifactMissing when it is gone or altered.
+        """
+        names = list(columns) if columns is not None else None
         with self._open(ref) as source, pq.ParquetFile(source, pre_buffer=False) as file:
-            yield from file.iter_batches(batch_size=size, columns=list(columns) if columns is not None else None)
+            start, stop = rows if rows is not None else (0, ref.rows)
+            groups, position = _row_groups(file, start, stop)
+            for batch in file.iter_batches(batch_size=size, columns=names, row_groups=groups):
+                first, last = max(start - position, 0), min(stop - position, batch.num_rows)
+                if first < last:
+                    yield batch.slice(first, last - first)
+                position += batch.num_rows
 
     def table(self, ref: ArtifactRef, columns: Sequence[str] | None = None) -> pa.Table:
         """An artifact as one table; for small ones."""
@@ -142,6 +156,18 @@ class Store:
             self.fs.rm_file(self.path(ref.name))
             raise ArtifactMissing(f"store {self.uri}: {ref.name} was altered; run again to compute it anew")
         self._verified.add((ref.name, ref.digest))
+
+
+def _row_groups(file: pq.ParquetFile, start: int, stop: int) -> tuple[list[int], int]:
+    """The row groups that hold rows ``start`` to ``stop``, and the number of the first row in them."""
+    wanted, first, position = [], 0, 0
+    for group in range(file.num_row_groups):
+        end = position + file.metadata.row_group(group).num_rows
+        if position < stop and end > start:
+            first = position if not wanted else first
+            wanted.append(group)
+        position = end
+    return wanted, first
 
 
 def write_parquet(path: Path, schema: pa.Schema, batches: Iterable[Any]) -> int:

@@ -1,0 +1,96 @@
+"""The command line of ``python -m flows.eval``: reads configs, refuses what can't work, runs the flow, shows the table."""
+
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import orjson
+import typer
+
+from flows.config import EvalConfig
+from flows.options import Phase, RunOptions
+from metrics.errors import NightjarError
+
+REFUSED = 2
+app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
+
+
+@app.command()
+def evaluate_command(
+    configs: Annotated[list[Path] | None, typer.Argument(help="YAML files; without any, the embedded default")] = None,
+    overrides: Annotated[list[str] | None, typer.Option("--set", help="KEY=VALUE, over the config")] = None,
+    limit: Annotated[int | None, typer.Option(min=1, help="only the first items")] = None,
+    output: Annotated[Path | None, typer.Option(help="folder of the run's files")] = None,
+    store: Annotated[str | None, typer.Option(help="URI of the artifact store")] = None,
+    run_name: Annotated[str | None, typer.Option(help="name of the run")] = None,
+    refresh: Annotated[list[str] | None, typer.Option(help="stage, or FILTER:METRIC, to compute again")] = None,
+    phase: Annotated[Phase, typer.Option(help="infer: ask only; score: score what is answered already")] = Phase.ALL,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="print the plan, send nothing")] = False,
+    no_data: Annotated[bool, typer.Option("--no-data", help="with --dry-run: leave the dataset unopened")] = False,
+    task_runner: Annotated[str, typer.Option(help="threads, processes, dask or dask:ADDRESS")] = "threads",
+    as_json: Annotated[bool, typer.Option("--json", help="one JSON document on stdout")] = False,
+    tasks: Annotated[str | None, typer.Option(help="lm-evaluation-harness benchmarks: NAME,… or patterns")] = None,
+    include_path: Annotated[list[Path] | None, typer.Option(help="folder of their YAML files")] = None,
+    from_samples: Annotated[Path | None, typer.Option(help="sample logs of lm-evaluation-harness")] = None,
+) -> None:
+    """Evaluates language models on benchmarks, and keeps every step so that nothing is computed twice."""
+    from flows import selection
+
+    options = RunOptions(
+        limit=limit, output=str(output) if output else None, store=store, run_name=run_name,
+        refresh=tuple(refresh or ()), phase=phase,
+    )  # fmt: skip
+    wanted = selection.Wanted(
+        tuple(configs or ()), tuple(overrides or ()), tasks, tuple(include_path or ()), from_samples
+    )
+    if dry_run and no_data:
+        document, code = selection.validate(wanted)
+        _show(document, as_json)
+        raise typer.Exit(code)
+    chosen = selection.select(wanted)
+    if dry_run:
+        from flows.session import plan_only
+
+        _show(_one_or_many([plan_only(config, options) for config in chosen]), as_json)
+        return
+    raise typer.Exit(_run(chosen, options, task_runner, as_json))
+
+
+def _run(configs: tuple[EvalConfig, ...], options: RunOptions, task_runner: str, as_json: bool) -> int:
+    """Runs one evaluation after the other; the exit code is the worst of them."""
+    from flows.session import run_here
+
+    several = len(configs) > 1
+    documents, codes = [], []
+    for config in configs:
+        own = options
+        if several and options.output is not None:
+            own = options.model_copy(update={"output": f"{options.output}/{config.name}"})
+        code, document = run_here(config, own, task_runner, quiet=as_json)
+        documents.append(document)
+        codes.append(code)
+    if as_json:
+        _show(_one_or_many(documents), as_json)
+    return max(codes)
+
+
+def _one_or_many(documents: list[dict[str, Any]]) -> dict[str, Any]:
+    return documents[0] if len(documents) == 1 else {"runs": documents}
+
+
+def _show(document: dict[str, Any], as_json: bool) -> None:
+    if as_json:
+        sys.stdout.write(orjson.dumps(document, option=orjson.OPT_INDENT_2).decode() + "\n")
+        return
+    from flows.session import show_plan
+
+    show_plan(document)
+
+
+def main() -> None:
+    """Runs the command; what the user can mend is one line on stderr and exit code 2, never a traceback."""
+    try:
+        app()
+    except NightjarError as error:
+        print(f"error: {error}", file=sys.stderr)
+        raise SystemExit(REFUSED) from None

@@ -1,0 +1,60 @@
+"""The evaluation as a Prefect flow, and ``python -m flows.eval``.
+
+::
+
+    load ─► render ─► infer ─► filter ─► score ─► reduce ─► aggregate ─► publish
+
+Each (filter, metric) pair is a subtask of its own; models, prompts and partitions stay apart through ``score``, and
+``reduce`` merges them, because statistics add up.
+"""
+
+from typing import Any
+
+from prefect import flow
+from prefect.client.schemas.objects import State
+from prefect.states import Completed, Failed
+
+from flows.config import EvalConfig
+from flows.forecast import unanswered
+from flows.options import RunOptions
+from flows.pairs import Responses, aggregate_all, filter_all, score_all
+from flows.publishing import publish_run
+from flows.runners import task_runner_named
+from flows.start import flow_run_name, start_run
+from tasks.infer import infer
+from tasks.load import load
+from tasks.preflight import preflight
+from tasks.render import render
+
+@flow(name="evaluate", flow_run_name=flow_run_name, task_runner=task_runner_named("threads"))
+async def evaluate(config: EvalConfig, options: RunOptions = RunOptions()) -> State[Any]:
+    """Evaluates models on one benchmark.
+
+    Ends Completed if everything asked for was computed. Where a pair failed, or more requests than allowed, it ends
+    Failed and names them; what worked is published all the same, and a retry computes only what is missing.
+    """
+    run = await start_run(config, options)
+    run.check(preflight, endpoints=unanswered(run.plan, run.workspace))
+
+    items = run.submit(load, run.plan.load)
+    cells = run.plan.cells(items.result().rows)
+    requests = {
+        cell.place: run.submit(render, run.plan.prompts[cell.prompt].at(cell.part), items, cell.start, cell.stop)
+        for cell in run.plan.once_a_prompt(cells)
+    }
+    answers = {
+        cell: run.submit(infer, run.plan.models[cell.model].at(cell.suffix), requests[cell.place]) for cell in cells
+    }
+    responses = Responses(cells, requests, answers)
+    predictions = filter_all(run, responses)
+    statistics = score_all(run, responses, predictions)
+    numbers = aggregate_all(run, responses, statistics)
+
+    outcome = await publish_run(run, responses, predictions, statistics, numbers)
+    return Completed(message=outcome.summary) if outcome.ok else Failed(message=outcome.summary)
+
+
+if __name__ == "__main__":
+    from flows.cli import main
+
+    main()

@@ -1,0 +1,284 @@
+"""From a config to the steps of its flow run: every task's identity is decided here, before anything starts.
+
+An identity holds what can change the step's answer and nothing else. Display names, folders, time-outs and limits stay
+outside, so that renaming a model or moving a checkout serves what is there already.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from flows.config import EvalConfig
+from flows.options import RunOptions
+from metrics import Metric
+from scorers.base import ALL_FILTERS, Scorer
+from scorers.config import FilterConfig, ScoringConfig
+from scorers.factory import build_scorer
+from scorers.filters import FilterPipeline
+from scorers.process_results import ProcessResultsScorer
+from tasks.aggregate import AggregateSetup
+from tasks.benchmarks.config import BenchmarkFields, open_benchmark
+from tasks.benchmarks.records import Benchmark
+from tasks.filter import FilterSetup
+from tasks.infer import InferSetup
+from tasks.load import LoadSetup
+from tasks.models.config import ModelConfig
+from tasks.models.identity import model_identity
+from tasks.pair import PairSetup
+from tasks.preflight import Checks
+from tasks.reduction import PairIdentity
+from tasks.render import RenderSetup
+from tasks.steps import Step
+from tasks.store.fingerprint import fingerprint, library_versions
+from tasks.usercode import Resolve, resolver
+
+MAX_PARTITIONS = 64
+PARTITION_ITEMS = 2_000
+COMFORTABLE_TASK_RUNS = 500
+
+
+@dataclass(frozen=True)
+class PairPlan:
+    """One (filter, metric): the unit of scheduling, caching and retrying."""
+
+    source: str
+    """The filter whose predictions are scored; "*" for all of them."""
+    identity: PairIdentity
+    score: Step[PairSetup]
+    reduce: Step[PairSetup]
+    aggregate: Step[AggregateSetup]
+
+    @property
+    def name(self) -> str:
+        """As results name it: "metric,filter"."""
+        return f"{self.identity.metric.name},{self.identity.filter}"
+
+
+@dataclass(frozen=True)
+class FilterPlan:
+    """One filter, and the pairs that score its predictions; ``process`` runs ``process_results`` for all of them."""
+
+    name: str
+    step: Step[FilterSetup]
+    process: Step[PairSetup] | None
+    pairs: tuple[PairPlan, ...]
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One place of the grid: a model, a prompt template, a partition (rows ``start`` to ``stop`` of the items).
+
+    ``part`` and ``suffix`` say in run names which partition and which place it is, where there are several.
+    """
+
+    model: str
+    prompt: str
+    start: int
+    stop: int
+    part: str = ""
+    suffix: str = ""
+
+    @property
+    def place(self) -> tuple[str, int]:
+        """What is asked: the same of every model."""
+        return self.prompt, self.start
+
+
+@dataclass(frozen=True)
+class Plan:
+    """All steps of a run."""
+
+    config: EvalConfig
+    load: Step[LoadSetup]
+    prompts: Mapping[str, Step[RenderSetup]]
+    models: Mapping[str, Step[InferSetup]]
+    filters: tuple[FilterPlan, ...]
+
+    def once_a_prompt(self, cells: Sequence[Cell]) -> list[Cell]:
+        """One cell for each prompt and partition: requests are the same for every model."""
+        return list({cell.place: cell for cell in reversed(cells)}.values())[::-1]
+
+    def pairs(self) -> tuple[PairPlan, ...]:
+        """Every pair, in the order of the config."""
+        return tuple(pair for entry in self.filters for pair in entry.pairs)
+
+    def checks(self, endpoints: Sequence[str]) -> Checks:
+        """What the preflight tries; ``endpoints`` are the models that have to be asked for something."""
+        return Checks(
+            benchmark=self.load.setup.benchmark,
+            filters=tuple(entry.step.setup for entry in self.filters if entry.name != ALL_FILTERS),
+            pairs=tuple(pair.score.setup for pair in self.pairs()),
+            endpoints=tuple(self.models[name].setup for name in endpoints),
+        )
+
+    def partitions(self, items: int) -> int:
+        """How many partitions ``items`` are cut into: one up to 2,000, then as many as the number of task runs bears.
+
+        Powers of two, so that another pair or model seldom moves the cuts that cached steps depend on.
+        """
+        wanted, count = -(-items // PARTITION_ITEMS), 1
+        per_partition = len(self.prompts) * (1 + len(self.models) * (1 + len(self.filters) + len(self.pairs())))
+        while count < min(wanted, MAX_PARTITIONS) and 2 * count * per_partition <= COMFORTABLE_TASK_RUNS:
+            count *= 2
+        return count
+
+    def cells(self, items: int) -> list[Cell]:
+        """The grid of models, prompts and partitions; a cell's suffix says of its place what is not plain anyway."""
+        parts = self.partitions(items)
+        cuts = [items * part // parts for part in range(parts + 1)]
+        return [
+            self._cell(model, prompt, cuts[part], cuts[part + 1], f" [{part + 1}/{parts}]" if parts > 1 else "")
+            for model in self.models
+            for prompt in self.prompts
+            for part in range(parts)
+        ]
+
+    def _cell(self, model: str, prompt: str, start: int, stop: int, part: str) -> Cell:
+        names = [model] if len(self.models) > 1 else []
+        names += [prompt] if len(self.prompts) > 1 else []
+        place = f" · {' × '.join(names)}" if names else ""
+        return Cell(model, prompt, start, stop, part, f"{place}{part}")
+
+
+def make_plan(config: EvalConfig, options: RunOptions, began: float = 0.0) -> Plan:
+    """The steps of an evaluation that began at ``began`` (seconds since 1970).
+
+    Raises NightjarError for user code, files or models that can't be used.
+    """
+    resolve = resolver(config.base_dir)
+    fields = BenchmarkFields.model_validate(config.model_dump(include=set(BenchmarkFields.model_fields)))
+    benchmark = open_benchmark(fields)
+    scoring = scoring_config(config)
+    scorer = build_scorer(scoring, resolve)
+    return Plan(
+        config=config,
+        load=_load(fields, benchmark, options.limit),
+        prompts={name: _render(fields, benchmark, name) for name in benchmark.prompt_names()},
+        models={model.name: _infer(config, model, options, began) for model in config.models},
+        filters=tuple(_filter(config, entry, scoring, scorer, resolve) for entry in _with_all(config, scorer)),
+    )
+
+
+def scoring_config(config: EvalConfig) -> ScoringConfig:
+    """The part of the config that scorers are built from."""
+    return ScoringConfig(
+        output_type=config.output_type,
+        filter_list=config.filters(),
+        metric_list=config.metric_list,
+        process_results=config.process_results,
+        scorer=config.scorer,
+    )
+
+
+def _load(fields: BenchmarkFields, benchmark: Benchmark, limit: int | None) -> Step[LoadSetup]:
+    identity = {"dataset": benchmark.dataset_digest(), "cluster": fields.cluster, "limit": limit}
+    return Step(name=f"load {fields.name}", identity=identity, setup=LoadSetup(benchmark=fields, limit=limit))
+
+
+def _render(fields: BenchmarkFields, benchmark: Benchmark, prompt: str) -> Step[RenderSetup]:
+    identity = {"prompt": benchmark.render_digest(prompt), "name": prompt}
+    return Step(name=f"render {prompt}", identity=identity, setup=RenderSetup(benchmark=fields, prompt=prompt))
+
+
+def _infer(config: EvalConfig, model: ModelConfig, options: RunOptions, began: float) -> Step[InferSetup]:
+    sampling = config.sampling(model)
+    identity = {
+        "model": model_identity(model, Path(config.base_dir)),
+        "sampling": sampling.sent(),
+        "samples": sampling.num_samples,
+        "seed": sampling.seed,
+        "n": sampling.n,
+    }
+    setup = InferSetup(
+        model=model, sampling=sampling, errors=config.errors, limits=config.limits,
+        prices=config.prices, base_dir=config.base_dir, run_id=options.run_id,
+        not_before=began if "infer" in options.refresh else 0.0,
+    )  # fmt: skip
+    return Step(name=f"infer {model.name}", identity=identity, setup=setup)
+
+
+def _with_all(config: EvalConfig, scorer: Scorer) -> list[FilterConfig]:
+    """The filters, and the one that stands for all of them where the scorer has metrics for it."""
+    everything = FilterConfig.model_construct(name=ALL_FILTERS, filter=(), metric_list=())
+    return [*config.filters(), *([everything] if scorer.get_metrics(ALL_FILTERS) else [])]
+
+
+def _filter(
+    config: EvalConfig, entry: FilterConfig, scoring: ScoringConfig, scorer: Scorer, resolve: Resolve
+) -> FilterPlan:
+    pipeline = FilterPipeline.build(entry, resolve, config.output_type)
+    identity = {
+        "steps": [step.model_dump(mode="json") for step in entry.filter],
+        "code": fingerprint(*pipeline.code()) if pipeline.steps else None,
+    }
+    setup = FilterSetup(config=entry, output_type=config.output_type, base_dir=config.base_dir)
+    return FilterPlan(
+        name=entry.name,
+        step=Step(name=f"filter {entry.name}", identity=identity, setup=setup),
+        process=_process(config, scoring, entry.name, resolve),
+        pairs=tuple(_pair(config, entry.name, metric, scoring, scorer) for metric in scorer.get_metrics(entry.name)),
+    )
+
+
+def _process(config: EvalConfig, scoring: ScoringConfig, name: str, resolve: Resolve) -> Step[PairSetup] | None:
+    if config.process_results is None or config.scorer is not None:
+        return None
+    code = fingerprint(resolve(config.process_results), ProcessResultsScorer)
+    setup = PairSetup(benchmark=config.name, scoring=scoring, filter=name, metric="", base_dir=config.base_dir)
+    identity = {"function": config.process_results.rpartition(":")[2], "code": code, "output_type": config.output_type}
+    return Step(name=f"process {name}", identity=identity, setup=setup)
+
+
+def _pair(config: EvalConfig, source: str, metric: Metric, scoring: ScoringConfig, scorer: Scorer) -> PairPlan:
+    setup = PairSetup(
+        benchmark=config.name, scoring=scoring, filter=source, metric=metric.name,
+        base_dir=config.base_dir, facets=config.facets,
+    )  # fmt: skip
+    identity = setup.identity()
+    name = f"{identity.filter} × {identity.metric.name}"
+    computed = _metric_identity(metric)
+    scored = computed | {"scorer": _scorer_identity(scoring, scorer), "filter": _own_filter(source)}
+    reductions = [reduction.name for reduction in metric.reductions]
+    reduced = {
+        "benchmark": config.name, "filter": identity.filter, "metric": identity.metric.name, "reductions": reductions,
+        "facets": list(config.facets), "code": computed["code"], "aggregation": computed["aggregation"],
+    }  # fmt: skip
+    statistics = config.statistics.model_dump(mode="json")
+    return PairPlan(
+        source=source,
+        identity=identity,
+        score=Step(name=f"score {name}", identity=scored, setup=setup),
+        reduce=Step(name=f"reduce {name}", identity=reduced, setup=setup),
+        aggregate=Step(
+            name=f"aggregate {name}",
+            identity=computed | {"statistics": statistics, "signature": metric.signature()},
+            setup=AggregateSetup(**dict(setup), statistics=config.statistics),
+        ),
+    )
+
+
+def _metric_identity(metric: Metric) -> dict[str, Any]:
+    """What decides a metric's numbers; its display name does not."""
+    code = metric.code()
+    return {
+        "metric": metric.entry or metric.name,
+        "arguments": dict(metric.arguments),
+        "version": metric.version,
+        "aggregation": metric.aggregation.name,
+        "code": fingerprint(*code) if code else None,
+        "libraries": library_versions(metric.libraries),
+    }
+
+
+def _scorer_identity(scoring: ScoringConfig, scorer: Scorer) -> dict[str, Any]:
+    return {
+        "code": fingerprint(type(scorer)),
+        "config": scoring.scorer.model_dump(mode="json") if scoring.scorer is not None else None,
+        "output_type": scoring.output_type,
+    }
+
+
+def _own_filter(filter_name: str) -> str | None:
+    """A score over all filters depends on which there are; any other one on its predictions alone."""
+    return filter_name if filter_name == ALL_FILTERS else None

@@ -1,0 +1,183 @@
+"""One evaluation run from the command line: checks first, then the flow, then the table."""
+
+import asyncio
+import logging
+import os
+import shlex
+import signal
+import sys
+import uuid
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+from prefect import Flow
+from prefect.logging.handlers import PrefectConsoleHandler
+from prefect.settings import PREFECT_API_URL, temporary_settings
+
+from flows.config import EvalConfig
+from flows.eval import evaluate
+from flows.evaluation import Evaluation
+from flows.forecast import forecast, unanswered
+from flows.loading_templates import check_templates
+from flows.options import RunOptions
+from flows.plan import Plan, make_plan
+from flows.runners import task_runner_named
+from flows.server import use_server
+from flows.start import place, workspace
+from metrics.errors import ConfigError, NightjarError
+from tasks.benchmarks.config import open_benchmark
+from tasks.preflight import check
+from tasks.reporting.diagnostics import Diagnostic, Example
+from tasks.reporting.progress import ProgressBoard, open_board
+from tasks.reporting.terminal import console, diagnostics_text, results_table
+
+FAILED, INTERRUPTED = 1, 130
+
+
+def run_here(config: EvalConfig, options: RunOptions, task_runner: str, quiet: bool) -> tuple[int, dict[str, Any]]:
+    """Runs an evaluation in this process: its exit code, and the document that ``--json`` prints.
+
+    Raises NightjarError, before a flow run exists, for whatever can't work.
+    """
+    placed = place(config, options, uuid.uuid4().hex)
+    flow: Flow[..., Any] = evaluate.with_options(task_runner=task_runner_named(task_runner))
+    checked(config, placed)
+    ui = use_server()
+    _quiet_console()
+    with temporary_settings({PREFECT_API_URL: os.environ.get("PREFECT_API_URL", f"{ui}/api")}), _interruptible():
+        with open_board(ProgressBoard(sys.stderr)):
+            state = asyncio.run(flow(config, placed, return_state=True))
+    evaluation = Evaluation(str(placed.output))
+    code = 0 if state.is_completed() else FAILED
+    run_url = f"{ui}/runs/flow-run/{state.state_details.flow_run_id}"
+    document = _document(evaluation, state.message) | {"status": state.name, "flow_run_url": run_url}
+    if not quiet:
+        show(evaluation, document)
+    return code, document
+
+
+def checked(config: EvalConfig, options: RunOptions) -> Plan:
+    """The plan of a run that can work as far as the first seconds tell; raises NightjarError."""
+    _writable(Path(str(options.output)))
+    plan = make_plan(config, options)
+    first = next(iter(open_benchmark(plan.load.setup.benchmark).items()), None)
+    if first is not None:
+        check_templates(config, first)
+    found = check(plan.checks(unanswered(plan, workspace(options))))
+    for warning in found.warnings:
+        print(f"warning: {warning}", file=sys.stderr)
+    return plan
+
+
+def plan_only(config: EvalConfig, options: RunOptions) -> dict[str, Any]:
+    """What a run would send and compute, sending nothing."""
+    placed = place(config, options, uuid.uuid4().hex)
+    plan = make_plan(config, placed)
+    first = next(iter(open_benchmark(plan.load.setup.benchmark).items()), None)
+    if first is not None:
+        check_templates(config, first)
+    return {"benchmark": config.name} | forecast(plan, workspace(placed)).as_dict()
+
+
+def show(evaluation: Evaluation, document: dict[str, Any]) -> None:
+    """The table, what deserves a look, and where everything is."""
+    out = console()
+    if not document["results"]:
+        print(f"{document['status']}: {document['message']}\n{document['flow_run_url']}", file=sys.stderr)
+        return
+    command = ("python", "-m", "flows.eval", *sys.argv[1:])
+    out.print(results_table(evaluation.results, command=command))
+    text = diagnostics_text([_diagnostic(entry) for entry in document["diagnostics"] or ()])
+    if text.plain:
+        out.print(text)
+    requests, steps = document["requests"], document["steps"]
+    computed = sum(entry["computed"] for entry in steps.values())
+    cached = sum(entry["cached"] for entry in steps.values())
+    out.print(
+        f"requests: {requests['sent']} sent, {requests['cached']} cached, {requests['failed']} failed; "
+        f"steps: {computed} computed, {cached} cached"
+    )
+    for model, reason in evaluation.manifest["over_budget"].items():
+        out.print(f"{model}: {reason}", style="bold red")
+    if document["status"] != "Completed":
+        out.print(f"compute only what is missing: {shlex.join(command)}")
+    out.print(f"report:  {evaluation.report}\nPrefect: {document['flow_run_url']}  (make stop ends the server)")
+
+
+def _diagnostic(entry: dict[str, Any]) -> Diagnostic:
+    examples = tuple(Example(**example) for example in entry["examples"])
+    return Diagnostic(**{**entry, "examples": examples})
+
+
+def show_plan(document: dict[str, Any]) -> None:
+    """What ``--dry-run`` found, for people."""
+    out = console()
+    for entry in document.get("runs", [document]):
+        if "configs" in entry:
+            for config in entry["configs"]:
+                out.print(f"{config['status']:8} {config['path']}" + (f"\n         {config['reason']}" if config["reason"] else ""))
+            continue
+        requests = entry["requests"]
+        out.print(f"{entry['benchmark']}: {entry['items']} items, {requests['to_send']} requests to send, {requests['cached']} cached")
+        for pair in entry["pairs"]:
+            out.print(f"  {'cached ' if pair['cached'] else 'compute'}  {pair['filter']} × {pair['metric']}")
+
+
+def _quiet_console() -> None:
+    """The run's page has the log; the terminal has progress, the table and the reasons."""
+    for name in ("prefect", "prefect.flow_runs", "prefect.task_runs"):
+        for handler in logging.getLogger(name).handlers:
+            if isinstance(handler, PrefectConsoleHandler):
+                handler.setLevel(logging.CRITICAL)
+
+
+def _document(evaluation: Evaluation, message: str | None) -> dict[str, Any]:
+    try:
+        return evaluation.document() | {"message": message}
+    except NightjarError:
+        return {"message": message, "results": [], "output": evaluation.output}
+
+
+def _writable(folder: Path) -> None:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        probe = folder / f".{uuid.uuid4().hex}"
+        probe.touch()
+        probe.unlink()
+    except OSError as error:
+        raise ConfigError(f"--output {folder}: can't be written: {error.strerror or error}; choose another folder") from error
+
+
+class _interruptible:  # noqa: N801 - reads as a verb where it is used
+    """Ctrl-C ends the process at once: every finished response has been kept before it counted as done."""
+
+    def __enter__(self) -> None:
+        self._before = {number: signal.signal(number, self._stop) for number in (signal.SIGINT, signal.SIGTERM)}
+
+    def __exit__(self, *_: object) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+
+    def _stop(self, number: int, _frame: FrameType | None) -> None:
+        signal.signal(number, signal.SIG_IGN)
+        print("\ninterrupted: finished responses are kept; the same command goes on from them", file=sys.stderr)
+        _cancel_flow_run()
+        sys.stderr.flush()
+        # Threads may be in the middle of requests: nothing that still has to be written is in memory only.
+        os._exit(INTERRUPTED)
+
+
+def _cancel_flow_run() -> None:
+    """Says so on the run's page, if the server answers in time."""
+    import httpx
+    from prefect.context import FlowRunContext
+
+    context = FlowRunContext.get()
+    if context is None or context.flow_run is None:
+        return
+    state = {"state": {"type": "CANCELLED", "name": "Cancelled", "message": "interrupted"}, "force": True}
+    try:
+        httpx.post(f"{PREFECT_API_URL.value()}/flow_runs/{context.flow_run.id}/set_state", json=state, timeout=2)
+    except httpx.HTTPError:
+        return

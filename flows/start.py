@@ -1,0 +1,96 @@
+"""The beginning of a run: where it keeps things, what it is called, what it is tagged with."""
+
+import os
+import re
+import subprocess
+from datetime import UTC, datetime
+from functools import lru_cache
+from pathlib import Path
+
+from prefect import get_client
+from prefect.context import FlowRunContext, TagsContext
+from prefect.runtime import flow_run
+
+from flows.config import EvalConfig
+from flows.options import RunOptions
+from flows.plan import Plan, make_plan
+from flows.run import Run
+from flows.server import home
+from tasks.caching import Workspace
+
+RESULTS = Path("results")
+
+
+async def start_run(config: EvalConfig, options: RunOptions) -> Run:
+    """A run of the flow that is under way; its tags say benchmark, models and git revision."""
+    context = FlowRunContext.get()
+    assert context is not None and context.flow_run is not None, "start_run is called inside the flow"
+    # A retry of the flow run keeps its id and its start, so that it publishes to the same place and asks nothing twice.
+    began = (context.flow_run.start_time or context.flow_run.created or datetime.now(UTC)).timestamp()
+    placed = place(config, options, str(context.flow_run.id))
+    plan = make_plan(config, placed, began)
+    await _tag(plan, sorted(TagsContext.get().current_tags | set(context.flow_run.tags)))
+    return Run(plan=plan, options=placed, workspace=workspace(placed), started=began)
+
+
+def place(config: EvalConfig, options: RunOptions, unique: str) -> RunOptions:
+    """The options with every default decided: store, run id, output folder.
+
+    The id of a flow run's retries is the same, so that they publish to the same place.
+    """
+    run_id = options.run_id or f"{slug(options.run_name or config.name)}-{unique[:8]}"
+    return options.model_copy(
+        update={
+            "run_id": run_id,
+            "store": options.store or os.environ.get("NIGHTJAR_STORE") or str(home() / "store"),
+            "output": str(Path(options.output or RESULTS / run_id).resolve()),
+        }
+    )
+
+
+def workspace(options: RunOptions) -> Workspace:
+    """Where a placed run keeps artifacts, and answers on their way there."""
+    assert options.store is not None, "place() decides the store"
+    return Workspace(store=options.store, journal_dir=str(home() / "journal"))
+
+
+def flow_run_name() -> str:
+    """Name of a flow run: as asked for, else the benchmark and the time it began."""
+    parameters = flow_run.parameters
+    options, config = parameters.get("options"), parameters.get("config")
+    name = getattr(options, "run_name", None) or (options.get("run_name") if isinstance(options, dict) else None)
+    benchmark = getattr(config, "name", None) or (config.get("name") if isinstance(config, dict) else "evaluation")
+    return str(name or f"{benchmark} {datetime.now(UTC):%Y-%m-%d %H:%M:%S}")
+
+
+def slug(name: str) -> str:
+    """A name that can be a file's: letters, digits, dots and dashes.
+
+    >>> slug("GSM8K (5-shot)")
+    'GSM8K-5-shot'
+    """
+    return re.sub(r"[^A-Za-z0-9.]+", "-", name).strip("-.") or "run"
+
+
+@lru_cache(maxsize=8)
+def git_revision(folder: str) -> str | None:
+    """The commit that ``folder`` is at, with ``-dirty`` where files differ from it; None outside a checkout."""
+    try:
+        revision = _git(folder, "rev-parse", "--short=12", "HEAD")
+        dirty = _git(folder, "status", "--porcelain", "--untracked-files=no")
+    except (OSError, subprocess.CalledProcessError):
+        return None
+    return f"{revision}-dirty" if dirty else revision
+
+
+def _git(folder: str, *arguments: str) -> str:
+    done = subprocess.run(["git", *arguments], cwd=folder, capture_output=True, text=True, check=True, timeout=10)
+    return done.stdout.strip()
+
+
+async def _tag(plan: Plan, present: list[str]) -> None:
+    revision = git_revision(str(Path(__file__).resolve().parent))
+    tags = [f"benchmark:{plan.config.name}", *(f"model:{name}" for name in plan.models)]
+    tags += [f"git:{revision}"] if revision else []
+    async with get_client() as client:
+        await client.update_flow_run(flow_run.id, tags=sorted({*present, *tags}))

@@ -1,0 +1,37 @@
+"""Stage "filter": responses become predictions. Nothing is scored here."""
+
+from collections.abc import Iterator
+
+import pyarrow as pa
+
+from scorers.config import FilterConfig
+from scorers.filters import FilterPipeline
+from tasks.caching import Workspace, artifact_task
+from tasks.infer import Answered
+from tasks.rows.predictions import REQUEST_COLUMNS, RESPONSE_COLUMNS, prediction_batches
+from tasks.steps import Step, Unkeyed
+from tasks.store.refs import ArtifactRef
+from tasks.store.schemas import PREDICTIONS
+from tasks.usercode import resolver
+
+
+class FilterSetup(Unkeyed):
+    """The pipeline's config and the folder that its functions are relative to."""
+
+    config: FilterConfig
+    output_type: str
+    base_dir: str
+
+
+@artifact_task("filter", PREDICTIONS)
+def filter_responses(
+    step: Step[FilterSetup], requests: ArtifactRef, answered: Answered, workspace: Workspace
+) -> Iterator[pa.RecordBatch]:
+    """Applies one filter pipeline to the responses of one model to one prompt."""
+    setup, store = step.setup, workspace.open()
+    pipeline = FilterPipeline.build(setup.config, resolver(setup.base_dir), setup.output_type)
+    yield from prediction_batches(
+        pipeline,
+        store.batches(requests, REQUEST_COLUMNS),
+        store.batches(answered.responses, RESPONSE_COLUMNS),
+    )

@@ -1,0 +1,137 @@
+"""Stage "infer": requests go to a model, and what comes back is kept."""
+
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from prefect import task
+from pydantic import BaseModel, ConfigDict
+
+from metrics.errors import NightjarError
+from tasks.caching import Workspace, artifact_key, cached_task
+from tasks.models.answers import AnswerStore
+from tasks.models.config import ErrorBudget, Limits, ModelConfig, Price, SampleParams
+from tasks.models.options import InferenceOptions
+from tasks.models.partition import missing, respond
+from tasks.models.probing import probe
+from tasks.models.tally import Tally
+from tasks.progress import progress_of
+from tasks.secrets import secret
+from tasks.steps import Step, Unkeyed
+from tasks.store.refs import ArtifactRef
+from tasks.store.schemas import RESPONSES
+
+
+class InferSetup(Unkeyed):
+    """The model, how it is sampled, and what it may take.
+
+    Answers older than ``not_before`` (seconds since 1970) are asked for again; ``run_id`` names the account that limits
+    are held against.
+    """
+
+    model: ModelConfig
+    sampling: SampleParams
+    errors: ErrorBudget
+    limits: Limits
+    prices: dict[str, Price]
+    base_dir: str
+    not_before: float = 0.0
+    run_id: str | None = None
+
+    def options(self, workspace: Workspace) -> InferenceOptions:
+        """The options of the engine."""
+        return InferenceOptions(
+            sampling=self.sampling,
+            journal_dir=Path(workspace.journal_dir),
+            limits=self.limits,
+            price=self.prices.get(self.model.name),
+            run_id=self.run_id,
+            not_before=self.not_before,
+            base_dir=Path(self.base_dir),
+            secret=secret,
+        )
+
+
+class Accounts(Unkeyed):
+    """What an inference took when it was computed; served from a cache it took nothing."""
+
+    tally: dict[str, Any]
+
+    def counts(self) -> Tally:
+        """The counts."""
+        return Tally.from_dict(self.tally)
+
+
+class Answered(BaseModel):
+    """The responses of one model to one partition, and what they took."""
+
+    model_config = ConfigDict(frozen=True)
+
+    responses: ArtifactRef
+    accounts: Accounts
+
+
+class BudgetExceeded(NightjarError):
+    """More requests failed than ``errors.max_rate`` allows."""
+
+
+@cached_task("infer")
+def infer(step: Step[InferSetup], requests: ArtifactRef, workspace: Workspace) -> Answered:
+    """Asks for what is not answered yet; a failed request is a row that says so and makes the result worth asking again."""
+    setup, store = step.setup, workspace.open()
+    with progress_of(setup.model.name, step.name) as progress:
+        responded = respond(
+            setup.model, store.batches(requests), AnswerStore(store), setup.options(workspace), progress
+        )
+        key = artifact_key("infer", infer.fn, {"step": step, "requests": requests})
+        ref = store.write("infer", key, RESPONSES, responded.batches)
+    tally = responded.tally
+    return Answered(
+        responses=ref.model_copy(update={"retryable": tally.retryable}), accounts=Accounts(tally=tally.as_dict())
+    )
+
+
+@task(name="errors", task_run_name="{step.name}", persist_result=False)
+def check_errors(step: Step[ErrorBudget], tally: Accounts) -> None:
+    """Fails where more requests failed than the config allows: what was answered is scored and published all the same."""
+    counts = tally.counts()
+    if counts.error_rate > step.setup.max_rate:
+        reasons = sorted(counts.errors.items(), key=lambda entry: -entry[1])[:3]
+        said = "; ".join(f"{count} × {reason}" for reason, count in reasons)
+        raise BudgetExceeded(
+            f"{counts.failed + counts.model_errors} of {counts.requests} requests failed, "
+            f"errors.max_rate allows {step.setup.max_rate:.2%}" + (f" ({said})" if said else "")
+        )
+
+
+def probe_model(setup: InferSetup, kind: str) -> tuple[dict[str, Any], str | None]:
+    """What the model's endpoint says it serves, and a warning where that lacks the model.
+
+    ``kind`` is what will be asked: "generate", or log-likelihoods. Raises NightjarError where it can't be had.
+    """
+    found = probe(setup.model, kind, secret)
+    return {"base_url": found.base_url, "model": found.model, "served": list(found.served)}, found.warning
+
+
+def missing_requests(
+    step: Step[InferSetup], requests: Iterable[pa.RecordBatch], workspace: Workspace
+) -> tuple[int, int]:
+    """How many of the requests have no answer in the store yet, and how many there are."""
+    setup, total = step.setup, 0
+
+    def counted() -> Iterator[pa.RecordBatch]:
+        nonlocal total
+        for batch in requests:
+            total += _requests_in(batch, setup.sampling.num_samples)
+            yield batch
+
+    lacking = missing(setup.model, counted(), AnswerStore(workspace.open()), setup.options(workspace))
+    return lacking, total
+
+
+def _requests_in(batch: pa.RecordBatch, samples: int) -> int:
+    generated = pc.sum(pc.equal(batch.column("kind"), "generate")).as_py() or 0
+    lengths = [pc.sum(pc.list_value_length(batch.column(name))).as_py() or 0 for name in ("prompts", "unconditional")]
+    return generated * samples + sum(lengths) - generated

@@ -1,0 +1,119 @@
+"""Stage "preflight": what would fail after hours of inference fails in the first seconds.
+
+Imports every metric, filter and user function, renders the first real item with every prompt and takes it through
+every pair, and asks the endpoints of models that something is missing from what they serve.
+"""
+
+import warnings
+from collections.abc import Mapping, Sequence
+from itertools import islice
+from typing import Any
+
+import numpy as np
+from prefect import get_run_logger, task
+
+from metrics.errors import ConfigError, DataError
+from scorers.base import ALL_FILTERS
+from scorers.filters import FilterPipeline
+from scorers.records import Batch
+from tasks.benchmarks.config import BenchmarkFields, open_benchmark
+from tasks.benchmarks.records import Rendered
+from tasks.filter import FilterSetup
+from tasks.infer import InferSetup, probe_model
+from tasks.pair import PairSetup
+from tasks.steps import Unkeyed
+from tasks.usercode import resolver
+
+
+class Checks(Unkeyed):
+    """What a run is going to do, as far as it can be tried beforehand."""
+
+    benchmark: BenchmarkFields
+    filters: tuple[FilterSetup, ...]
+    pairs: tuple[PairSetup, ...]
+    endpoints: tuple[InferSetup, ...]
+    """Models that have to be asked for something."""
+
+
+class Preflight(Unkeyed):
+    """What was found: warnings in words, and what each endpoint says it serves."""
+
+    warnings: tuple[str, ...]
+    served: Mapping[str, Any]
+
+
+@task(name="preflight", task_run_name="preflight", persist_result=False)
+def preflight(checks: Checks) -> Preflight:
+    """The checks as a task of the flow; its log holds the warnings."""
+    found = check(checks)
+    for sentence in found.warnings:
+        get_run_logger().warning(sentence)
+    return found
+
+
+def check(checks: Checks) -> Preflight:
+    """Tries everything once; raises NightjarError for what can't work, and gathers what only may not."""
+    benchmark = open_benchmark(checks.benchmark)
+    first = list(islice(benchmark.items(), 1))
+    if not first:
+        raise DataError(f"the dataset of benchmark '{checks.benchmark.name}' is empty: expected at least one item")
+    rendered = [entry for prompt in benchmark.prompt_names() for entry in benchmark.render(prompt, first)]
+    doubts = _try_pairs(checks, rendered[0])
+    served: dict[str, Any] = {}
+    for setup in checks.endpoints:
+        identity, warning = probe_model(setup, rendered[0].kind)
+        served[setup.model.name] = identity
+        doubts += [warning] if warning else []
+    return Preflight(warnings=tuple(doubts), served=served)
+
+
+def _try_pairs(checks: Checks, item: Rendered) -> list[str]:
+    """Sentences about filters and metrics that raise on the first item; what can't even be built is refused."""
+    doubts: list[str] = []
+    pipelines = {setup.config.name: _pipeline(setup) for setup in checks.filters}
+    if item.kind != "generate":
+        for pair in checks.pairs:
+            pair.metric_record()
+        return doubts
+    # The first reference stands for a response: no model has been asked yet.
+    text = next((reference for reference in item.references if isinstance(reference, str)), "")
+    predictions: dict[str, Any] = {}
+    for name, pipeline in pipelines.items():
+        try:
+            predictions[name] = next(iter(pipeline.apply([[text]], [item.doc])[0]), None)
+        except Exception as error:
+            doubts.append(f"filter '{name}' raises on the first item: {type(error).__name__}: {error}")
+    for pair in checks.pairs:
+        doubts += _try_pair(pair, item, text, predictions)
+    return doubts
+
+
+def _pipeline(setup: FilterSetup) -> FilterPipeline:
+    return FilterPipeline.build(setup.config, resolver(setup.base_dir), setup.output_type)
+
+
+def _try_pair(pair: PairSetup, item: Rendered, text: str, predictions: Mapping[str, Any]) -> Sequence[str]:
+    scorer, metric = pair.scorer(), pair.metric_record()
+    if pair.filter == ALL_FILTERS or pair.filter not in predictions:
+        return ()
+    batch = Batch(
+        item_ids=[item.item.item_id],
+        sample_index=np.zeros(1, dtype=np.int32),
+        scored=np.ones(1, dtype=np.bool_),
+        predictions=[predictions[pair.filter]],
+        references=[list(item.references)],
+        docs=[dict(item.doc)],
+        responses=[text],
+    )
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            if not scorer.requests(batch, metric):
+                scorer.score(batch, metric)
+    except ConfigError:
+        raise
+    except Exception as error:
+        return (f"{pair.filter} × {pair.metric} raises on the first item: {error}",)
+    return ()
+
+

@@ -1,0 +1,150 @@
+"""Stage "publish": what a run made becomes files that people and programs read, and a page in the Prefect UI."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+from prefect import task
+from prefect.artifacts import create_link_artifact, create_table_artifact
+
+from tasks.caching import Workspace
+from tasks.history.record import record_run
+from tasks.reduction import FailedPart, PairIdentity, aggregate_pair
+from tasks.reporting.exports_evaluation import write_metrics
+from tasks.reporting.exports_lines import write_json
+from tasks.reporting.exports_records import AnswerPart, RunInfo, SamplePart
+from tasks.reporting.exports_responses import write_responses
+from tasks.reporting.exports_results import write_results
+from tasks.reporting.exports_samples import write_samples
+from tasks.reporting.exports_tables import write_items_table, write_results_table
+from tasks.reporting.report import write_report
+from tasks.reporting.view import RunView
+from tasks.rows.views import CellArtifacts, sample_views
+from tasks.store.refs import ArtifactRef
+from tasks.store.schemas import RESULTS
+from tasks.store.storage import Store
+
+TABLE_ROWS = 200
+"""Rows of the table in the UI, at most: the whole is in results.parquet."""
+
+
+@dataclass(frozen=True)
+class LostPair:
+    """A pair without numbers: where it failed, and why."""
+
+    identity: PairIdentity
+    failed: tuple[FailedPart, ...]
+
+
+@dataclass(frozen=True)
+class Publication:
+    """Everything that a run has to show."""
+
+    run: RunInfo
+    manifest: dict[str, Any]
+    output: str
+    facets: tuple[str, ...]
+    cells: tuple[CellArtifacts, ...]
+    results: tuple[ArtifactRef, ...]
+    items: tuple[ArtifactRef, ...]
+    lost: tuple[LostPair, ...]
+
+
+@dataclass(frozen=True)
+class Published:
+    """The numbers as they were written, and where the report is."""
+
+    results: pa.Table
+    report: str
+
+
+@task(name="publish", task_run_name="publish", persist_result=False)
+def publish(publication: Publication, workspace: Workspace) -> Published:
+    """Writes the run's folder, adds the run to the history, and shows it on the run's page."""
+    store, folder = workspace.open(), Path(publication.output)
+    results = _results(publication, store)
+    _write_tables(publication, store, folder, results)
+    _write_samples(publication, store, folder)
+    view = RunView(
+        manifest=publication.manifest,
+        results=results,
+        samples=partial(sample_views, store, publication.cells, publication.facets),
+    )
+    written = write_report(view, folder / "report.html")
+    manifest = publication.manifest | {"diagnostics": [asdict(finding) for finding in written.diagnostics]}
+    write_json(folder / "manifest.json", manifest)
+    record_run(store, manifest, [results], _batches(store, publication.items))
+    _show(publication, results, written.path)
+    return Published(results=results, report=str(written.path))
+
+
+def _results(publication: Publication, store: Store) -> pa.Table:
+    """All numbers of the run under its id, those of pairs that have none as failed rows."""
+    tables = [store.table(ref) for ref in publication.results]
+    for pair in publication.lost:
+        rows = aggregate_pair(pair.identity, [], _no_statistics(), pair.failed, publication.facets)
+        tables += [pa.Table.from_batches([batch]) for batch in rows]
+    table = pa.concat_tables(tables) if tables else RESULTS.empty_table()
+    ids = pa.array([publication.run.run_id] * table.num_rows, pa.string())
+    return table.set_column(0, RESULTS.field("run_id"), ids).combine_chunks()
+
+
+def _no_statistics() -> Any:
+    from metrics.config import StatisticsConfig
+
+    return StatisticsConfig(bootstrap_iters=0)
+
+
+def _write_tables(publication: Publication, store: Store, folder: Path, results: pa.Table) -> None:
+    run = publication.run
+    write_results_table(folder / "results.parquet", results.to_batches(), run.run_id)
+    write_items_table(folder / "items.parquet", _batches(store, publication.items), publication.facets)
+    write_results(folder / "results.json", results.to_batches(), run)
+    write_metrics(folder / "metrics.jsonl", results.to_batches())
+
+
+def _write_samples(publication: Publication, store: Store, folder: Path) -> None:
+    answers = {id(cell): _answers(store, cell) for cell in publication.cells}
+    write_responses(folder / "responses.jsonl", answers.values())
+    parts = [
+        SamplePart(
+            answers=answers[id(cell)],
+            filter=name,
+            predictions=partial(store.batches, ref),
+            statistics=_statistics_of(store, cell, name),
+        )
+        for cell in publication.cells
+        for name, ref in cell.predictions.items()
+    ]
+    write_samples(folder / f"samples_{publication.run.benchmark}.jsonl", parts, publication.run)
+
+
+def _answers(store: Store, cell: CellArtifacts) -> AnswerPart:
+    return AnswerPart(cell.origin, partial(store.batches, cell.requests), partial(store.batches, cell.responses))
+
+
+def _statistics_of(store: Store, cell: CellArtifacts, filter_name: str) -> Mapping[str, Any]:
+    named = ((name.rpartition(","), ref) for name, ref in cell.statistics.items())
+    return {metric: partial(store.batches, ref) for (metric, _, own), ref in named if own == filter_name}
+
+
+def _batches(store: Store, refs: tuple[ArtifactRef, ...]) -> Iterator[pa.RecordBatch]:
+    for ref in refs:
+        yield from store.batches(ref)
+
+
+def _show(publication: Publication, results: pa.Table, report: Path) -> None:
+    """A table of the numbers and a link to the report on the run's page; a stable key gives each a history."""
+    key = "".join(c if c.isalnum() and c.isascii() else "-" for c in publication.run.benchmark.lower()).strip("-")
+    columns = ["model_name", "prompt_template", "filter", "metric", "reduction", "label", "value", "stderr", "ci_low",
+               "ci_high", "n_items", "n_unscored", "status", "error"]  # fmt: skip
+    shown = results.select(columns).slice(0, TABLE_ROWS).to_pylist()
+    create_table_artifact(table=shown, key=f"{key or 'results'}-results", description=_headline(publication), _sync=True)
+    create_link_artifact(link=report.resolve().as_uri(), link_text="report.html", key=f"{key or 'run'}-report", _sync=True)
+
+
+def _headline(publication: Publication) -> str:
+    return f"Results of {publication.run.benchmark}, run {publication.run.run_id}"

@@ -1,0 +1,37 @@
+"""Stage "reduce": the samples of a pair, from all models, prompts and partitions, become one row an item."""
+
+from collections.abc import Iterator, Sequence
+from functools import partial
+
+import pyarrow as pa
+
+from tasks.caching import Workspace, artifact_task
+from tasks.infer import Answered
+from tasks.pair import PairSetup
+from tasks.reduction import Origin, Part, reduce_pair
+from tasks.steps import Step
+from tasks.store.refs import ArtifactRef
+from tasks.store.schemas import ITEM_ROWS
+from tasks.store.storage import Store
+
+
+@artifact_task("reduce", ITEM_ROWS)
+def reduce(
+    step: Step[PairSetup],
+    origins: Sequence[Origin],
+    statistics: Sequence[ArtifactRef],
+    requests: Sequence[ArtifactRef],
+    answers: Sequence[Answered],
+    workspace: Workspace,
+) -> Iterator[pa.RecordBatch]:
+    """Groups by facets and label, then reduces the repeats of each item. The sequences stand beside each other."""
+    store = workspace.open()
+    parts = [
+        Part(origin, _source(store, scored), _source(store, asked), _source(store, answered.responses))
+        for origin, scored, asked, answered in zip(origins, statistics, requests, answers, strict=True)
+    ]
+    yield from reduce_pair(step.setup.identity(), parts, step.setup.facets)
+
+
+def _source(store: Store, ref: ArtifactRef) -> "partial[Iterator[pa.RecordBatch]]":
+    return partial(store.batches, ref)

@@ -1,0 +1,29 @@
+"""Stage "render": items and a prompt template become requests."""
+
+from collections.abc import Iterator
+
+import pyarrow as pa
+
+from tasks.benchmarks.config import BenchmarkFields, open_benchmark
+from tasks.caching import Workspace, artifact_task
+from tasks.rows.items import read_items, request_batches
+from tasks.steps import Step, Unkeyed
+from tasks.store.refs import ArtifactRef
+from tasks.store.schemas import REQUESTS
+
+
+class RenderSetup(Unkeyed):
+    """The benchmark and the name of one of its prompt templates."""
+
+    benchmark: BenchmarkFields
+    prompt: str
+
+
+@artifact_task("render", REQUESTS)
+def render(
+    step: Step[RenderSetup], items: ArtifactRef, start: int, stop: int, workspace: Workspace
+) -> Iterator[pa.RecordBatch]:
+    """Renders the items of one partition, rows ``start`` to ``stop`` (excluded) of the items artifact."""
+    benchmark = open_benchmark(step.setup.benchmark)
+    part = read_items(workspace.open().batches(items, rows=(start, stop)))
+    yield from request_batches(step.setup.prompt, benchmark.render(step.setup.prompt, part))

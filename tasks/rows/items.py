@@ -1,0 +1,87 @@
+"""Items and what is asked about them, as rows."""
+
+from collections.abc import Iterable, Iterator
+from itertools import islice
+from typing import Any
+
+import orjson
+import pyarrow as pa
+
+from tasks.benchmarks.records import Item, Rendered
+from tasks.store.keys import canonical_json, digest
+from tasks.store.schemas import ITEMS, REQUESTS
+
+CHUNK = 1_024
+
+
+def item_batches(items: Iterable[Item]) -> Iterator[pa.RecordBatch]:
+    """Items as ITEMS rows."""
+    for chunk in chunks(items):
+        yield pa.RecordBatch.from_pylist([_item_row(item) for item in chunk], schema=ITEMS)
+
+
+def read_items(batches: Iterable[pa.RecordBatch]) -> Iterator[Item]:
+    """The items behind ITEMS rows."""
+    for batch in batches:
+        for row in batch.to_pylist():
+            truth = row["ground_truth_json"]
+            yield Item(
+                item_id=row["item_id"],
+                doc_id=row["doc_id"],
+                data=orjson.loads(row["data_json"]),
+                ground_truth=None if truth is None else orjson.loads(truth),
+                cluster=row["cluster"],
+            )
+
+
+def request_batches(prompt: str, rendered: Iterable[Rendered]) -> Iterator[pa.RecordBatch]:
+    """What is asked with the named prompt template, as REQUESTS rows."""
+    for chunk in chunks(rendered):
+        yield pa.RecordBatch.from_pylist([_request_row(prompt, entry) for entry in chunk], schema=REQUESTS)
+
+
+def item_digest(item: Item) -> str:
+    """Digest of an item's content, by which two runs on the same items are joined."""
+    return digest({"data": dict(item.data), "ground_truth": item.ground_truth})
+
+
+def _item_row(item: Item) -> dict[str, Any]:
+    return {
+        "item_id": item.item_id,
+        "doc_id": item.doc_id,
+        "item_digest": item_digest(item),
+        "data_json": _text(dict(item.data)),
+        "ground_truth_json": None if item.ground_truth is None else _text(item.ground_truth),
+        "cluster": item.cluster,
+    }
+
+
+def _request_row(prompt: str, entry: Rendered) -> dict[str, Any]:
+    return {
+        "item_id": entry.item.item_id,
+        "doc_id": entry.item.doc_id,
+        "item_digest": item_digest(entry.item),
+        "cluster": entry.item.cluster,
+        "prompt_template": prompt,
+        "kind": entry.kind,
+        "chat": entry.chat,
+        "prompts": list(entry.prompts),
+        "continuations": list(entry.continuations),
+        "unconditional": list(entry.unconditional),
+        "references_json": canonical_json(list(entry.references)).decode(),
+        "gold": list(entry.gold),
+        "choices": list(entry.choices),
+        "doc_json": _text(dict(entry.doc)),
+    }
+
+
+def _text(value: Any) -> str:
+    # The order of an object's fields is the dataset's and is kept.
+    return orjson.dumps(value, option=orjson.OPT_NON_STR_KEYS | orjson.OPT_SERIALIZE_NUMPY, default=str).decode()
+
+
+def chunks(entries: Iterable[Any], size: int = CHUNK) -> Iterator[list[Any]]:
+    """Consecutive lists of up to ``size`` entries."""
+    waiting = iter(entries)
+    while chunk := list(islice(waiting, size)):
+        yield chunk

@@ -1,0 +1,116 @@
+"""Stages "process" and "score": predictions become statistics, one task a pair. No model is called here."""
+
+from collections.abc import Iterator
+
+import orjson
+import pyarrow as pa
+
+from scorers.base import ALL_FILTERS
+from scorers.process_results import ProcessResultsScorer
+from scorers.records import Batch
+from tasks.caching import Workspace, artifact_task
+from tasks.infer import Answered
+from tasks.pair import PairSetup
+from tasks.rows.batches import Joined, joined_batches
+from tasks.rows.statistics import statistics_batch
+from tasks.steps import Step
+from tasks.store.refs import ArtifactRef
+from tasks.store.schemas import PROCESSED, STATISTICS
+
+
+@artifact_task("score", STATISTICS)
+def score(
+    step: Step[PairSetup],
+    requests: ArtifactRef,
+    predictions: ArtifactRef,
+    answered: Answered,
+    workspace: Workspace,
+) -> Iterator[pa.RecordBatch]:
+    """The pair's metric over the predictions of its filter, batch by batch."""
+    scorer, metric = step.setup.scorer(), step.setup.metric_record()
+    for part in joined_batches(workspace.open(), requests, predictions, answered.responses):
+        yield statistics_batch(part.samples, scorer.score(part.batch, metric))
+
+
+@artifact_task("score", STATISTICS)
+def score_across(
+    step: Step[PairSetup],
+    requests: ArtifactRef,
+    predictions: dict[str, ArtifactRef],
+    answered: Answered,
+    workspace: Workspace,
+) -> Iterator[pa.RecordBatch]:
+    """A metric that looks at the predictions of all filters at once."""
+    scorer, metric = step.setup.scorer(), step.setup.metric_record()
+    store = workspace.open()
+    streams = {
+        name: joined_batches(store, requests, ref, answered.responses) for name, ref in predictions.items()
+    }
+    for parts in zip(*streams.values(), strict=True):
+        batch = scorer.combine({name: part.batch for name, part in zip(streams, parts, strict=True)})
+        yield statistics_batch(_samples_of(batch, parts), scorer.score(batch, metric))
+
+
+@artifact_task("process", PROCESSED)
+def process_results(
+    step: Step[PairSetup],
+    requests: ArtifactRef,
+    predictions: ArtifactRef,
+    answered: Answered,
+    workspace: Workspace,
+) -> Iterator[pa.RecordBatch]:
+    """A user's ``process_results``, once for a filter; its pairs then take their columns."""
+    scorer = _process_scorer(step.setup)
+    for part in joined_batches(workspace.open(), requests, predictions, answered.responses):
+        texts = [None if row is None else orjson.dumps(row).decode() for row in scorer.process(part.batch)]
+        names = ("item_id", "doc_id", "sample_index", "scored")
+        columns = [part.samples.column(name).combine_chunks() for name in names]
+        yield pa.RecordBatch.from_arrays([*columns, pa.array(texts, pa.string())], schema=PROCESSED)
+
+
+@artifact_task("score", STATISTICS)
+def score_processed(
+    step: Step[PairSetup],
+    requests: ArtifactRef,
+    predictions: ArtifactRef,
+    answered: Answered,
+    processed: ArtifactRef,
+    workspace: Workspace,
+) -> Iterator[pa.RecordBatch]:
+    """A pair's column of what ``process_results`` returned."""
+    scorer, metric = _process_scorer(step.setup), step.setup.metric_record()
+    store = workspace.open()
+    results = _processed_rows(store.batches(processed, ["results_json"]))
+    for part in joined_batches(store, requests, predictions, answered.responses):
+        rows = [next(results) for _ in range(len(part.batch))]
+        yield statistics_batch(part.samples, scorer.column(rows, metric, part.batch))
+
+
+def _processed_rows(batches: Iterator[pa.RecordBatch]) -> Iterator[dict[str, object] | None]:
+    for batch in batches:
+        for text in batch.column("results_json").to_pylist():
+            yield None if text is None else orjson.loads(text)
+
+
+def _process_scorer(setup: PairSetup) -> ProcessResultsScorer:
+    scorer = setup.scorer()
+    assert isinstance(scorer, ProcessResultsScorer), "the plan makes this step for process_results only"
+    return scorer
+
+
+def _samples_of(batch: Batch, parts: tuple[Joined, ...]) -> pa.Table:
+    """Identifier columns of a combined batch, whose samples are any that one of the parts has."""
+    doc_ids = {}
+    for part in parts:
+        names = part.samples.column("item_id").to_pylist()
+        doc_ids.update(zip(names, part.samples.column("doc_id").to_pylist(), strict=True))
+    return pa.table(
+        {
+            "item_id": pa.array(batch.item_ids, pa.string()),
+            "doc_id": pa.array([doc_ids[name] for name in batch.item_ids], pa.int64()),
+            "sample_index": pa.array(batch.sample_index, pa.int32()),
+        }
+    )
+
+
+__all__ = ["ALL_FILTERS", "process_results", "score", "score_across", "score_processed"]

@@ -1,0 +1,35 @@
+"""What a stage's task is given: a step, and the artifacts it works on.
+
+A step keeps apart what decides the answer (its identity, which is in the cache key) and what is needed to compute it
+or to name it (which is not): display names, folders, time-outs, limits.
+"""
+
+from typing import Any, Generic, TypeVar
+
+from pydantic import BaseModel, ConfigDict
+
+T = TypeVar("T")
+
+
+class Unkeyed(BaseModel):
+    """Base of everything a task is given that can't change its answer, and so is in no cache key."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", arbitrary_types_allowed=True)
+
+
+class Step(BaseModel, Generic[T]):
+    """One task run to be.
+
+    Of a step only ``identity`` enters the cache key: all that can change the rows, beside the artifacts they are made
+    from. ``name`` is the run name in the Prefect UI.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid", arbitrary_types_allowed=True)
+
+    name: str
+    identity: dict[str, Any]
+    setup: T
+
+    def at(self, place: str) -> "Step[T]":
+        """The same step at one place of the grid of models, prompts and partitions, named so."""
+        return self.model_copy(update={"name": f"{self.name}{place}"}) if place else self
