@@ -11,10 +11,11 @@ from flows.loading_harness import is_harness_file, read_harness, translated, wit
 from flows.overrides import with_overrides
 from flows.schema_errors import Problem, refusal, schema_problems
 from flows.yaml_source import Source, read_yaml
-from metrics.errors import ConfigError
+from metrics.errors import ConfigError, NightjarError
 
 if TYPE_CHECKING:
     from tasks.benchmarks.lm_eval import Selection
+    from tasks.benchmarks.lm_eval.reading import Reader
 
 DEFAULT_CONFIG: Final = Path(__file__).resolve().parent.parent / "deployments" / "benchmarks" / "demo" / "gsm8k.yaml"
 """What runs without a config: the embedded benchmark on the embedded server."""
@@ -39,16 +40,38 @@ def load_config(
 
 
 def load_configs(
-    path: str | Path | None = None, overrides: Sequence[str] = (), *, strict: bool = True
+    path: str | Path | None = None,
+    overrides: Sequence[str] = (),
+    *,
+    strict: bool = True,
+    reader: "Reader | None" = None,
 ) -> tuple[EvalConfig, ...]:
-    """As ``load_config``, for a file that may hold several benchmarks."""
+    """As ``load_config``, for a file that may hold several benchmarks. ``reader`` remembers files of the harness."""
     file = Path(path) if path is not None else DEFAULT_CONFIG
     if is_harness_file(file):
-        return tuple(_evaluation(source, file, strict) for source in read_harness(file, overrides))
+        return tuple(_evaluation(source, file, strict) for source in read_harness(file, overrides, reader))
     source = with_overrides(read_yaml(file), overrides, file.parent)
     if "benchmark" in source.data:
         return tuple(_evaluation(merged, file, strict) for merged in with_harness(source, file.parent))
     return (_evaluation(source, file, strict),)
+
+
+def validate_configs(paths: Sequence[str | Path], overrides: Sequence[str] = ()) -> list[dict[str, Any]]:
+    """Whether each file resolves and validates: ``{"path", "status": "ok" | "refused", "reason"}``, in order.
+
+    No dataset is opened and no user function imported; what many files include is read once.
+    """
+    from tasks.benchmarks.lm_eval.reading import Reader
+
+    reader = Reader()
+    entries: list[dict[str, Any]] = []
+    for path in paths:
+        try:
+            load_configs(path, overrides, strict=False, reader=reader)
+            entries.append({"path": str(path), "status": "ok", "reason": None})
+        except NightjarError as error:
+            entries.append({"path": str(path), "status": "refused", "reason": str(error)})
+    return entries
 
 
 def load_selected(

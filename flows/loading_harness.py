@@ -13,25 +13,27 @@ from metrics.errors import ConfigError
 
 if TYPE_CHECKING:
     from tasks.benchmarks.lm_eval import Definition, Selection
+    from tasks.benchmarks.lm_eval.reading import Reader
 
-_HARNESS_KEY = re.compile(r"^(?:task|task_list|group)\s*:", re.MULTILINE)
+_HARNESS_KEY = re.compile(r"""^["']?(?:task|task_list|group|include|dataset_path|doc_to_text)["']?\s*:""", re.MULTILINE)
 
 
 def is_harness_file(path: Path) -> bool:
-    """Whether a YAML file is the harness's: its top level has ``task:`` (or is a group of tasks)."""
+    """Whether a YAML file is the harness's: its top level has ``task:``, or another key that only the harness has."""
     try:
         return _HARNESS_KEY.search(path.read_text(encoding="utf-8", errors="replace")) is not None
     except OSError:
         return False  # reading it as a config says what is wrong with it
 
 
-def read_harness(path: Path, overrides: Sequence[str]) -> tuple[Source, ...]:
-    """The benchmarks that a harness YAML defines (a group: its members), as native keys with the overrides in place."""
+def read_harness(path: Path, overrides: Sequence[str], reader: "Reader | None" = None) -> tuple[Source, ...]:
+    """The benchmarks that a harness YAML defines (a group: its members), as native keys with the overrides in place.
+
+    Members of a group are looked for beside its file. A ``reader`` shared by many files reads none of them twice.
+    """
     from tasks.benchmarks.lm_eval import Index, select_file
 
-    index = Index()
-    if path.parent.is_dir():
-        index.add_folder(path.parent)
+    index = Index([path.parent] if path.parent.is_dir() else [], reader)
     return translated(select_file(path, index), overrides, path.parent)
 
 
@@ -74,9 +76,8 @@ def _selected(settings: Mapping[str, Any], base_dir: Path, where: str) -> "Selec
     name = settings["lm_eval"]
     folder = settings.get("include_path")
     if name.endswith((".yaml", ".yml")):
-        index = Index()
-        index.add_folder(base_dir / folder if folder else (base_dir / name).parent)
-        return select_file(base_dir / name, index)
+        around = base_dir / str(folder) if folder else (base_dir / name).parent
+        return select_file(base_dir / name, Index([around]))
     folders = [base_dir / str(folder)] if folder else _installed()
     if not folders:
         raise ConfigError(
