@@ -105,8 +105,8 @@ def diagnose(view: RunView, options: DiagnosticOptions | None = None) -> tuple[D
 def _checks(view: RunView, options: DiagnosticOptions) -> list[Check]:
     """A fresh instance of every check; the modules import this one, hence not at the top."""
     from tasks.reporting import diagnostics_answers as answers
+    from tasks.reporting import diagnostics_references as references
     from tasks.reporting import diagnostics_responses as responses
-    from tasks.reporting.diagnostics_references import UnreachableReferences
 
     return [
         responses.FailedRequests(options),
@@ -117,5 +117,6 @@ def _checks(view: RunView, options: DiagnosticOptions) -> list[Check]:
         answers.SameAnswers(options),
         answers.DisagreeingRepeats(options),
         answers.ConstantScores(options),
-        UnreachableReferences(view, options),
+        references.EmptyReferences(options),
+        references.UnreachableReferences(view, options),
     ]

@@ -11,6 +11,7 @@ whatever the size of the run::
 import os
 import tempfile
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, TextIO
@@ -60,7 +61,7 @@ def write_report(view: RunView, path: str | Path, limits: Limits | None = None) 
     before, after = page_parts("report.html", context, SCRIPTS)
 
     path = Path(path)
-    with _Replacing(path) as file:
+    with replacing(path) as file:
         file.write(before)
         shown = write_samples(file, "run", passes.second(), selection, view, limits)
         file.write(after)
@@ -122,22 +123,16 @@ class _Passes:
         return self._view.samples() if self._kept is None else iter(self._kept)
 
 
-class _Replacing:
-    """A text file that takes the place of ``path`` when it was written to the end."""
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-
-    def __enter__(self) -> TextIO:
-        self._path.parent.mkdir(parents=True, exist_ok=True)
-        handle, self._name = tempfile.mkstemp(dir=self._path.parent, prefix=f".{self._path.name}.")
-        self._file = os.fdopen(handle, "w", encoding="utf-8", errors="replace", newline="\n")
-        return self._file
-
-    def __exit__(self, kind: object, *_: object) -> None:
-        self._file.close()
-        if kind is None:
-            os.chmod(self._name, 0o644)
-            os.replace(self._name, self._path)
-        else:
-            os.unlink(self._name)
+@contextmanager
+def replacing(path: Path) -> Iterator[TextIO]:
+    """A text file that takes the place of ``path`` once it was written to the end, and never half of it."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    try:
+        with os.fdopen(handle, "w", encoding="utf-8", errors="replace", newline="\n") as file:
+            yield file
+        os.chmod(name, 0o644)
+        os.replace(name, path)
+    except BaseException:
+        os.unlink(name)
+        raise

@@ -44,6 +44,18 @@ def interval(low: float | None, high: float | None, like: float | None = None) -
     return f"[{number(low, like)}, {number(high, like)}]"
 
 
+def money(amount: float | None) -> str:
+    """A cost in whatever unit the prices are in; "–" where nothing was paid or no price is known."""
+    return MISSING if not amount else f"{amount:,.4g}"
+
+
+def p_value(p: float | None) -> str:
+    """``"0.031"``; below a thousandth ``"< 0.001"``."""
+    if p is None or math.isnan(p):
+        return MISSING
+    return "< 0.001" if p < 0.001 else f"{p:.3f}"
+
+
 def count(n: float | None) -> str:
     """``1319`` as ``"1,319"``."""
     return MISSING if n is None else f"{n:,.0f}"

@@ -3,6 +3,7 @@
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Any, Final
 from urllib.parse import urlencode
 
@@ -54,6 +55,8 @@ def page_context(
         "diagnostics": diagnostics,
         "usage": usage,
         "costs": costs(manifest),
+        "accounts": accounts(manifest),
+        "steps": steps(manifest),
         "provenance": provenance(manifest),
         "manifest_text": json.dumps(manifest, indent=2, ensure_ascii=False, default=str),
         "statement": statement,
@@ -74,8 +77,10 @@ def run_line(manifest: Mapping[str, Any]) -> str:
     """Which run this is and when it was, on one line."""
     parts = [str(manifest[key]) for key in ("run_name", "run_id") if manifest.get(key)]
     when = next((manifest[key] for key in ("finished", "started", "date") if manifest.get(key)), None)
+    if isinstance(when, int | float):
+        when = datetime.fromtimestamp(when, UTC).isoformat()
     if when:
-        parts.append(str(when).replace("T", " ")[:19])
+        parts.append(f"{str(when).replace('T', ' ')[:16]} UTC")
     return " · ".join(dict.fromkeys(parts))
 
 
@@ -128,21 +133,42 @@ def costs(manifest: Mapping[str, Any]) -> list[tuple[str, str]]:
     found: list[tuple[str, str]] = []
     for key in ("requests", "tokens", "cost", "saved"):
         if manifest.get(key) is not None:
-            found += _flat(key, manifest[key])
+            found += flat(key, manifest[key])
     return found
+
+
+def accounts(manifest: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
+    """Model → what its requests took, as the manifest's ``models`` holds it."""
+    models = manifest.get("models")
+    if not isinstance(models, Mapping):
+        return {}
+    return {str(name): account for name, account in models.items() if isinstance(account, Mapping)}
+
+
+def steps(manifest: Mapping[str, Any]) -> list[tuple[str, list[str]]]:
+    """Stage, and how many of its steps were computed, served from the cache, and failed."""
+    stages = manifest.get("steps")
+    if not isinstance(stages, Mapping):
+        return []
+    return [
+        (str(stage), [numbers.count(n.get(kind) or 0) for kind in ("computed", "cached", "failed")])
+        for stage, n in stages.items()
+        if isinstance(n, Mapping)
+    ]
 
 
 def provenance(manifest: Mapping[str, Any]) -> list[tuple[str, str]]:
     """What the run was made of, as rows; configuration and artifacts stay in the manifest's text."""
-    left_out = {"config", "artifacts", "requests", "tokens", "cost", "saved", "steps"}
-    return [row for key, value in manifest.items() if key not in left_out for row in _flat(key, value)]
+    left_out = {"artifacts", "config", "cost", "models", "requests", "saved", "steps", "tokens"}
+    return [row for key, value in manifest.items() if key not in left_out for row in flat(key, value)]
 
 
-def _flat(name: str, value: Any) -> list[tuple[str, str]]:
+def flat(name: str, value: Any) -> list[tuple[str, str]]:
+    """A nested value as rows of a name ("versions · numpy") and a text."""
     if isinstance(value, Mapping):
-        return [row for key, entry in value.items() for row in _flat(f"{name} · {key}", entry)]
+        return [row for key, entry in value.items() for row in flat(f"{name} · {key}", entry)]
     if isinstance(value, list | tuple):
-        return [row for index, entry in enumerate(value) for row in _flat(f"{name} · {index}", entry)]
+        return [row for index, entry in enumerate(value) for row in flat(f"{name} · {index}", entry)]
     if isinstance(value, float):
         return [(name, f"{value:,.6g}")]
     if isinstance(value, int) and not isinstance(value, bool) and "seed" not in name:

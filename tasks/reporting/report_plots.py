@@ -31,12 +31,13 @@ class Axis:
         return round(100 * (value - self.low) / (self.high - self.low), 3)
 
     @classmethod
-    def around(cls, values: Sequence[float], marks: int = 5) -> "Axis":
-        """An axis that holds all finite values with some air, and ends at 0 and 1 for shares."""
+    def around(cls, values: Sequence[float], marks: int = 5, shares: bool = True) -> "Axis":
+        """An axis that holds all finite values with some air; ``shares`` between 0 and 1 do not leave that
+        range."""
         finite = [value for value in values if math.isfinite(value)] or [0.0, 1.0]
         low, high = min(finite), max(finite)
         air = 0.06 * (high - low) or 0.1 * abs(high) or 0.5
-        shares = low >= 0 and high <= 1
+        shares = shares and low >= 0 and high <= 1
         low, high = low - air, high + air
         if shares:
             low, high = max(0.0, low), min(1.0, high)
@@ -74,7 +75,8 @@ class Forest:
 
 
 def group_names(rows: Sequence[ResultRow]) -> dict[str, str]:
-    """Facet group → its name with only what tells the groups of these rows apart; the full name if nothing does."""
+    """Facet group → its name with only what tells the groups of these rows apart; the full name if nothing
+    does."""
     parts = {row.group: row.group_parts for row in rows}
     told = {
         name for some in parts.values() for name in some if len({p.get(name) for p in parts.values()}) > 1

@@ -67,17 +67,24 @@ function outcomeSign(value, lowerIsBetter = false) {
   return '';
 }
 
-function filterRows(sample, repeat, filters) {
+// A prediction of log-likelihoods is read as the choice they favour.
+function chosenText(question, response, prediction) {
+  if (!response?.lls || !Array.isArray(prediction) || !question.choices.length) return asText(prediction);
+  return question.choices[prediction.indexOf(Math.max(...prediction))] ?? asText(prediction);
+}
+
+function filterRows(question, sample, repeat, filters) {
   return filters.map((name, order) => {
     const predictions = sample.filters[name];
     if (!predictions || repeat >= predictions.length) return null;
     const prediction = predictions[repeat];
+    const shown = chosenText(question, sample.responses[repeat], prediction);
     const scores = Object.entries(sample.scores).filter(([pair]) => filterOf(pair) === name);
     return element('tr', {},
       element('th', { scope: 'row' }, element('span', { class: `swatch f${order % 6}`, 'aria-hidden': 'true' }), name),
       element('td', {}, prediction === null
         ? element('i', { text: 'found nothing' })
-        : element('code', { dir: 'auto', text: asText(prediction).length > 400 ? `${asText(prediction).slice(0, 400)}…` : asText(prediction) })),
+        : element('code', { dir: 'auto', text: shown.length > 400 ? `${shown.slice(0, 400)}…` : shown })),
       element('td', {}, ...scores.map(([pair, values]) => scoreChip(sample, pair, values[repeat], repeat))));
   }).filter(Boolean);
 }
@@ -110,18 +117,18 @@ function judgements(sample, repeat) {
   return [...labels, ...details];
 }
 
-function responseView(question, sample, repeat, filters) {
+function responseView(question, sample, repeat, filters, show = markedText) {
   const response = sample.responses[repeat];
   const many = sample.responses.length > 1;
   const finds = filters
     .map((name, order) => ({ name, order, span: sample.spans[name]?.[repeat] }))
     .filter(({ span }) => span);
-  const rows = filterRows(sample, repeat, filters);
+  const rows = filterRows(question, sample, repeat, filters);
   let body;
   if (response.status !== 'ok') body = element('div', { class: 'note error' }, element('b', { text: response.status }), ` ${response.error ?? 'no reason was recorded'}`);
   else if (response.text === undefined && response.lls) body = choiceTable(question, response);
   else if (!response.text) body = element('p', { class: 'dim', text: 'The response is empty.' });
-  else body = markedText(response.text, finds);
+  else body = show(response.text, finds);
   return element('section', { class: `repeat${response.finish === 'length' ? ' cut' : ''}` },
     element('h4', {}, many ? `Response ${repeat + 1} of ${sample.responses.length} ` : 'Response ', element('span', { class: 'dim', text: responseMeta(response) })),
     response.reasoning ? element('details', {}, element('summary', { text: `Reasoning (${plural(response.reasoning.length, 'character')})` }), textBlock(response.reasoning)) : null,
