@@ -1,0 +1,68 @@
+"""Exact and permutation tests of paired differences."""
+
+import math
+
+import numpy as np
+
+from metrics.types import Floats
+
+_EXACT_UNITS = 16  # up to here all sign patterns are tried
+_FEW_SIZES = 64
+_CHUNK = 1 << 21
+
+
+def discordant(first: Floats, second: Floats) -> tuple[int, int]:
+    """How many 0/1 items went from wrong to right, and from right to wrong."""
+    return int(((first == 0) & (second == 1)).sum()), int(((first == 1) & (second == 0)).sum())
+
+
+def mcnemar(gained: int, lost: int) -> float:
+    """Two-sided exact p-value: the discordant items as tosses of a fair coin; 1 without any.
+
+    >>> round(mcnemar(2, 8), 6)
+    0.109375
+    """
+    n, fewer = gained + lost, min(gained, lost)
+    logs = [math.lgamma(n + 1) - math.lgamma(i + 1) - math.lgamma(n - i + 1) - n * math.log(2) for i in range(fewer + 1)]
+    return min(1.0, 2 * math.fsum(map(math.exp, logs)))
+
+
+def sign_flip(units: Floats, draws: int, rng: np.random.Generator) -> float:
+    """Two-sided p-value of the sum of ``units`` under random signs; 1 if all are 0, NaN for no draws.
+
+    All patterns for few units; else random ones, the observed pattern counted as one of them. A unit is an
+    item's difference, or the sum of a cluster's.
+    """
+    sizes = np.abs(units[units != 0])
+    observed = abs(float(units.sum()))
+    if len(sizes) == 0:
+        return 1.0
+    slack = 1e-9 * float(sizes.sum())  # sums that are equal but for rounding count as equal
+    if len(sizes) <= _EXACT_UNITS:
+        signs = 1 - 2 * ((np.arange(1 << len(sizes))[:, None] >> np.arange(len(sizes))) & 1)
+        return float((np.abs(signs @ sizes) >= observed - slack).mean())
+    if draws <= 0:
+        return math.nan
+    distinct, counts = np.unique(sizes, return_counts=True)
+    if len(distinct) <= _FEW_SIZES:
+        positive = rng.binomial(counts, 0.5, size=(draws, len(distinct)))
+        sums = (2 * positive - counts) @ distinct
+        extreme, total = int((np.abs(sums) >= observed - slack).sum()), draws
+    else:
+        extreme, total = _circulant(sizes, observed - slack, 2 * draws, rng)
+    return (1 + extreme) / (1 + total)
+
+
+def _circulant(sizes: Floats, threshold: float, draws: int, rng: np.random.Generator) -> tuple[int, int]:
+    """How many of ``draws`` sums reach the threshold: one random sign vector gives a sum for each rotation of it."""
+    n = len(sizes)
+    extreme, total = 0, 0
+    step = max(1, _CHUNK // n)
+    while total < draws:
+        count = min(step, -(-(draws - total) // n))
+        signs = 1.0 - 2.0 * rng.integers(0, 2, size=(count, n))
+        order = rng.permuted(np.broadcast_to(sizes, (count, n)), axis=1)
+        sums = np.fft.irfft(np.conj(np.fft.rfft(signs, axis=1)) * np.fft.rfft(order, axis=1), n=n, axis=1)
+        extreme += int((np.abs(sums) >= threshold).sum())
+        total += count * n
+    return extreme, total
