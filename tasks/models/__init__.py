@@ -1,0 +1,1 @@
+"""How a response is obtained: endpoints, recorded responses, the embedded server."""

@@ -1,7 +1,7 @@
 """Answers kept per request in the store: append-only Parquet segments, one folder a model identity.
 
-Workers never share a file: every segment has a name of its own, so two of them writing at once do no harm, and one that finishes merges only its
-own small segments. Of two answers under one key the later counts.
+Workers never share a file: every segment has a name of its own, so two of them writing at once do no harm,
+and one that finishes merges only its own small segments. Of two answers under one key the later counts.
 """
 
 import logging
@@ -72,7 +72,9 @@ class Shelf:
         except FileNotFoundError:
             return []
         except OSError as error:
-            raise StoreError(f"store {self._store.uri}: can't list {self.folder}: {error.strerror or error}") from error
+            raise StoreError(
+                f"store {self._store.uri}: can't list {self.folder}: {error.strerror or error}"
+            ) from error
         names = (str(entry).rsplit("/", 1)[-1] for entry in found)
         return sorted(name for name in names if name.endswith(".parquet") and not name.startswith("."))
 
@@ -111,7 +113,9 @@ class Shelf:
             return file.read_row_group(row_group)
 
     def keys(self, name: str) -> SegmentKeys | None:
-        """A segment's keys, from memory if they were read before; None when it is damaged, or gone meanwhile."""
+        """A segment's keys, from memory if they were read before; None when it is damaged, or gone
+        meanwhile.
+        """
         place = (self.path(name), self._store.uri)
         with _keys_lock:
             if (known := _keys.get(place)) is not None:
@@ -165,8 +169,9 @@ class ShelfView:
         return found
 
     def rows(self, keys: Sequence[bytes]) -> tuple[pa.Table, np.ndarray]:
-        """The answers to some keys: a table of the ANSWERS schema, and for each key its row there, −1 where there is
-        none."""
+        """The answers to some keys: a table of the ANSWERS schema, and for each key its row there, −1 where
+        there is none.
+        """
         for attempt in range(4):
             try:
                 return self._rows(keys)
@@ -206,7 +211,10 @@ class ShelfView:
         """The first row of each row group."""
         known = self._row_groups.get(name)
         if known is None:
-            with self._shelf._store.fs.open(self._shelf.path(name), "rb") as source, pq.ParquetFile(source) as file:
+            with (
+                self._shelf._store.fs.open(self._shelf.path(name), "rb") as source,
+                pq.ParquetFile(source) as file,
+            ):
                 sizes = [file.metadata.row_group(i).num_rows for i in range(file.num_row_groups)]
             known = self._row_groups[name] = np.concatenate([[0], np.cumsum(sizes)[:-1]])
         return known
@@ -220,7 +228,8 @@ class ShelfView:
                 raise
             except (OSError, pa.ArrowException) as error:
                 raise StoreError(
-                    f"{self._shelf.path(name)} is damaged ({error}); delete it and run again to ask for its answers anew"
+                    f"{self._shelf.path(name)} is damaged ({error}); delete it and run again "
+                    "to ask for its answers anew"
                 ) from error
             self._groups[place] = table
             while len(self._groups) > OPEN_GROUPS:

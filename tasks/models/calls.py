@@ -35,7 +35,9 @@ class Generation:
         if len(requests) > 1:
             body["n"] = len(requests)
         if self._chat:
-            messages = orjson.loads(first.prompt) if first.chat else [{"role": "user", "content": first.prompt}]
+            messages = (
+                orjson.loads(first.prompt) if first.chat else [{"role": "user", "content": first.prompt}]
+            )
             return [Call("chat/completions", {**body, "messages": messages})]
         return [Call("completions", {**body, "prompt": _as_text(first)})]
 
@@ -112,7 +114,10 @@ def usage_of(body: Mapping[str, Any], parts: int) -> list[dict[str, int | None]]
         "reasoning_tokens": _count(usage.get("completion_tokens_details"), "reasoning_tokens"),
     }
     return [
-        {name: None if count is None else count // parts + (part < count % parts) for name, count in counts.items()}
+        {
+            name: None if count is None else count // parts + (part < count % parts)
+            for name, count in counts.items()
+        }
         for part in range(parts)
     ]
 

@@ -9,7 +9,9 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_valida
 LOCAL_URL = "http://localhost:1234/v1"
 """Where a model given by name alone is looked for."""
 NOT_SAMPLING = frozenset({"num_samples", "n", "seed"})
-"""Sampling fields that choose which samples are drawn and not how; they enter request keys as seed and sample index."""
+"""Sampling fields that choose which samples are drawn and not how; they enter request keys as seed and
+sample index.
+"""
 
 
 class Frozen(BaseModel):
@@ -30,12 +32,16 @@ class SampleParams(Frozen):
 
     num_samples: int = Field(1, ge=1, description="answers per prompt")
     n: int | None = Field(
-        None, ge=1, description="answers asked for in one request; they share one seed, so keep it for cheap repeats"
+        None,
+        ge=1,
+        description="answers asked for in one request; they share one seed, so keep it for cheap repeats",
     )
     seed: int | None = Field(None, description="sample i is drawn with seed + i")
     temperature: float | None = Field(None, ge=0)
     max_tokens: int | None = Field(None, ge=1)
-    max_completion_tokens: int | None = Field(None, ge=1, description="what newer chat models take for max_tokens")
+    max_completion_tokens: int | None = Field(
+        None, ge=1, description="what newer chat models take for max_tokens"
+    )
     top_p: float | None = Field(None, gt=0, le=1)
     top_k: int | None = None
     min_p: float | None = Field(None, ge=0, le=1)
@@ -69,18 +75,27 @@ class EndpointConfig(Frozen):
     api: Literal["chat", "completions"] = "chat"
     api_key_env: str | None = Field(None, description="environment variable that holds the key")
     api_key_secret: str | None = Field(None, description="Prefect Secret block that holds the key")
-    extra_body: dict[str, Any] = Field(default_factory=dict, description="sent along with every request as it is")
+    extra_body: dict[str, Any] = Field(
+        default_factory=dict, description="sent along with every request as it is"
+    )
     stream: bool = False
     client: Literal["http", "openai"] = Field(
-        "http", description="http: the thin path that reaches the endpoint's speed; openai: the official client"
+        "http",
+        description="http: the thin path that reaches the endpoint's speed; openai: the official client",
     )
-    max_concurrency: int = Field(64, ge=1, description="requests in flight, at most; fewer when the endpoint objects")
-    concurrency_limit: str | None = Field(None, description="Prefect global concurrency limit, shared by processes")
+    max_concurrency: int = Field(
+        64, ge=1, description="requests in flight, at most; fewer when the endpoint objects"
+    )
+    concurrency_limit: str | None = Field(
+        None, description="Prefect global concurrency limit, shared by processes"
+    )
     requests_per_minute: float | None = Field(None, gt=0)
     tokens_per_minute: float | None = Field(None, gt=0)
     timeout: float = Field(120, gt=0, description="seconds for one attempt")
     max_retries: int = Field(6, ge=0)
-    deadline: float | None = Field(None, gt=0, description="seconds for a request with all its retries; default 10 × timeout")
+    deadline: float | None = Field(
+        None, gt=0, description="seconds for a request with all its retries; default 10 × timeout"
+    )
     batch_size: int = Field(1, ge=1, description="log-likelihood prompts per request")
 
     @field_validator("base_url")
@@ -90,7 +105,9 @@ class EndpointConfig(Frozen):
         if parts.scheme not in ("http", "https") or not parts.hostname:
             raise ValueError("expected an http:// or https:// address such as http://localhost:8000/v1")
         if parts.username is not None or parts.password is not None:
-            raise ValueError("holds credentials; name the environment variable with the key in api_key_env instead")
+            raise ValueError(
+                "holds credentials; name the environment variable with the key in api_key_env instead"
+            )
         if parts.query:
             raise ValueError("holds a query; put parameters into extra_body, keys into api_key_env")
         return value.rstrip("/")
@@ -115,13 +132,17 @@ class DemoConfig(Frozen):
 class ReplayConfig(Frozen):
     """Recorded responses: a file of rows, or a dotted field of the item itself."""
 
-    path: str | None = Field(None, description=".jsonl or .parquet with item_id, response, and optionally more")
+    path: str | None = Field(
+        None, description=".jsonl or .parquet with item_id, response, and optionally more"
+    )
     field: str | None = Field(None, description="dotted path into the item, e.g. gpt.solution")
 
     @model_validator(mode="after")
     def _one_source(self) -> Self:
         if (self.path is None) == (self.field is None):
-            raise ValueError("replay takes either config.path (a file of responses) or config.field (a field of the item)")
+            raise ValueError(
+                "replay takes either config.path (a file of responses) or config.field (a field of the item)"
+            )
         return self
 
 
@@ -131,15 +152,23 @@ class ModelConfig(Frozen):
     name: str = Field(min_length=1)
     type: Literal["openai", "replay", "demo"] = "openai"
     config: EndpointConfig | ReplayConfig | DemoConfig = Field(default_factory=EndpointConfig)
-    sample_params: SampleParams = Field(default_factory=SampleParams, description="over the global sample_params")
-    tokenizer: str | None = Field(None, description="folder or name of a tokenizer; bytes for byte-level models")
+    sample_params: SampleParams = Field(
+        default_factory=SampleParams, description="over the global sample_params"
+    )
+    tokenizer: str | None = Field(
+        None, description="folder or name of a tokenizer; bytes for byte-level models"
+    )
     max_length: int | None = Field(None, ge=2, description="tokens the model takes in")
-    identity: str | None = Field(None, description="stands for base_url in cache keys, for endpoints that move")
+    identity: str | None = Field(
+        None, description="stands for base_url in cache keys, for endpoints that move"
+    )
 
     @model_validator(mode="before")
     @classmethod
     def _kind_of_config(cls, value: Any) -> Any:
-        """Reads ``config`` with the schema of ``type``, so that an error names the key and not three alternatives."""
+        """Reads ``config`` with the schema of ``type``, so that an error names the key and not three
+        alternatives.
+        """
         if isinstance(value, str):
             return {"name": value}
         if not isinstance(value, Mapping):
@@ -188,7 +217,9 @@ class Price(Frozen):
 
     prompt: float = Field(0.0, ge=0)
     completion: float = Field(0.0, ge=0)
-    cached: float | None = Field(None, ge=0, description="prompt tokens that the server had cached; default: prompt")
+    cached: float | None = Field(
+        None, ge=0, description="prompt tokens that the server had cached; default: prompt"
+    )
 
 
 Prices = dict[str, Price]

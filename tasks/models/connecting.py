@@ -59,16 +59,21 @@ class Connection:
 
     async def _likelihood(self) -> Likelihood:
         place = self.place
-        mode: EchoMode = await find_mode(self.endpoint.provider, place.base_url, place.model, place.config.extra_body)
+        mode: EchoMode = await find_mode(
+            self.endpoint.provider, place.base_url, place.model, place.config.extra_body
+        )
         name = BYTES if self.model.type == "demo" else self.model.tokenizer
         tokenizer = None if name is None else load_tokenizer(name)
         config = place.config
-        return Likelihood(place.model, mode, config.extra_body, tokenizer, self.model.max_length, config.batch_size)
+        return Likelihood(
+            place.model, mode, config.extra_body, tokenizer, self.model.max_length, config.batch_size
+        )
 
 
 @asynccontextmanager
 async def connected(model: ModelConfig, options: InferenceOptions) -> AsyncIterator[Connection]:
-    """Opens a model for the time of a run: takes its share of limits, starts the embedded server where it is the model.
+    """Opens a model for the time of a run: takes its share of limits, starts the embedded server where it
+    is the model.
 
     Raises ModelError when the key is missing.
     """
@@ -95,13 +100,17 @@ async def connected(model: ModelConfig, options: InferenceOptions) -> AsyncItera
 
 @contextmanager
 def placed(model: ModelConfig, secret: Callable[[str], str] | None) -> Iterator[Place]:
-    """Where the model is served, for the time of the context: the embedded server runs that long. Raises ModelError."""
+    """Where the model is served, for the time of the context: the embedded server runs that long. Raises
+    ModelError.
+    """
     name = model.served_name
     match model.config:
         case EndpointConfig() as config:
             yield Place(config.base_url, name, config, api_key(model.name, config, secret))
         case DemoConfig() as config:
-            with shared_server(DemoOptions(model=name, error_rate=config.error_rate, latency=config.latency)) as base_url:
+            with shared_server(
+                DemoOptions(model=name, error_rate=config.error_rate, latency=config.latency)
+            ) as base_url:
                 same = config.model_dump(include={"api", "max_concurrency", "timeout", "max_retries"})
                 yield Place(base_url, name, EndpointConfig(base_url=base_url, **same))
         case _:
@@ -116,7 +125,9 @@ def api_key(name: str, config: EndpointConfig, secret: Callable[[str], str] | No
     if config.api_key_env is not None:
         key = os.environ.get(config.api_key_env, "").strip()
         if not key:
-            raise ModelError(f"model {name!r}: the environment variable {config.api_key_env} (api_key_env) is not set")
+            raise ModelError(
+                f"model {name!r}: the environment variable {config.api_key_env} (api_key_env) is not set"
+            )
         return key
     if config.api_key_secret is None:
         return None
@@ -126,7 +137,8 @@ def api_key(name: str, config: EndpointConfig, secret: Callable[[str], str] | No
         return secret(config.api_key_secret)
     except Exception as error:
         raise ModelError(
-            f"model {name!r}: the Secret block {config.api_key_secret!r} (api_key_secret) can't be loaded: {type(error).__name__}"
+            f"model {name!r}: the Secret block {config.api_key_secret!r} (api_key_secret) can't be loaded: "
+            f"{type(error).__name__}"
         ) from error
 
 
@@ -135,7 +147,7 @@ def open_provider(place: Place, connections: int) -> Provider:
     if place.config.client == "openai":
         from tasks.models.official import OfficialProvider
 
-        return OfficialProvider(place.base_url, place.key, connections)
+        return OfficialProvider(place.base_url, place.key)
     return HttpProvider(place.base_url, place.key, connections + SPARE_CONNECTIONS)
 
 

@@ -18,10 +18,11 @@ _lock = threading.Lock()
 
 
 async def find_mode(provider: Provider, endpoint: str, model: str, extra: Mapping[str, Any]) -> EchoMode:
-    """The first way of asking for which the number of log-probabilities matches the prompt; asked once a process.
+    """The first way of asking for which the number of log-probabilities matches the prompt; asked once a
+    process.
 
-    Raises ModelError where none does (chat-only endpoints, echo refused or silently ignored), and what the provider
-    raises when the endpoint can't be reached.
+    Raises ModelError where none does (chat-only endpoints, echo refused or silently ignored), and what the
+    provider raises when the endpoint can't be reached.
     """
     with _lock:
         known = _found.get((endpoint, model))
@@ -40,21 +41,28 @@ async def find_mode(provider: Provider, endpoint: str, model: str, extra: Mappin
             _found[endpoint, model] = mode
         return mode
     raise ModelError(
-        f"model {model!r} at {endpoint} gives no log-probabilities of a prompt, which this benchmark's output type needs: "
-        f"it takes a completions endpoint with echo and logprobs, not a chat-only one ({'; '.join(reasons)})"
+        f"model {model!r} at {endpoint} gives no log-probabilities of a prompt, which this benchmark needs: it "
+        f" a completions endpoint with echo and logprobs, not a chat-only one ({'; '.join(reasons)})"
     )
 
 
 def check(body: Mapping[str, Any], mode: EchoMode) -> None:
-    """Raises MalformedBody or BadRequest unless the body holds the log-probabilities of the known prompt's tokens."""
+    """Raises MalformedBody or BadRequest unless the body holds the log-probabilities of the known prompt's
+    tokens.
+    """
     choices = body.get("choices")
     if not isinstance(choices, list) or len(choices) != 1 or not isinstance(choices[0], Mapping):
         raise MalformedBody("the answer does not have one choice")
     tokens = scored(choices[0], mode)
     usage = body.get("usage")
     counted = usage.get("prompt_tokens") if isinstance(usage, Mapping) else None
-    if counted is not None and not 0 <= counted + mode.max_tokens - len(tokens.logprobs) <= 1 + mode.max_tokens:
-        raise MalformedBody(f"echo is ignored: {len(tokens.logprobs)} log-probabilities for {counted} tokens of prompt")
+    if (
+        counted is not None
+        and not 0 <= counted + mode.max_tokens - len(tokens.logprobs) <= 1 + mode.max_tokens
+    ):
+        raise MalformedBody(
+            f"echo is ignored: {len(tokens.logprobs)} log-probabilities for {counted} tokens of prompt"
+        )
     if len(tokens.logprobs) < 3:
         raise MalformedBody(f"echo is ignored: only {len(tokens.logprobs)} log-probabilities came back")
     if tokens.offsets is not None or tokens.texts:

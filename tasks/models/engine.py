@@ -1,4 +1,6 @@
-"""Asks an endpoint for everything that is missing: as many requests in flight as it bears, each until it is answered or hopeless."""
+"""Asks an endpoint for everything that is missing: as many requests in flight as it bears, each until it is
+answered or hopeless.
+"""
 
 import asyncio
 import contextlib
@@ -8,7 +10,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Any, Protocol
 
 from metrics.errors import NightjarError
 from tasks.models.config import Price
@@ -42,7 +44,7 @@ interrupted = threading.Event()
 """Set to stop all inference of the process: what is answered is kept, what is in flight is dropped."""
 
 
-class Interrupted(NightjarError):
+class Interrupted(NightjarError):  # noqa: N818
     """Inference was stopped from outside; finished responses are kept."""
 
 
@@ -60,7 +62,7 @@ class Asking(Protocol):
 
 @dataclass(frozen=True)
 class Endpoint:
-    """What is asked and how hard: the provider, the process's gate and paces for it, time-outs and retries."""
+    """What is asked and how hard: the provider, the process's gate and paces for it, time-outs, retries."""
 
     provider: Provider
     gate: Gate
@@ -102,8 +104,11 @@ class Engine:
         self._fatal: BaseException | None = None
         self._believed_dead = time.monotonic() < endpoint.gate.dead_until
 
-    async def run(self, units: Iterator[tuple[Asking, Sequence[Request]]], report: Callable[[], None]) -> None:
-        """Asks every unit, a request or several that go together; returns when all are answered, failed, or the run stopped.
+    async def run(
+        self, units: Iterator[tuple[Asking, Sequence[Request]]], report: Callable[[], None]
+    ) -> None:
+        """Asks every unit, a request or several that go together; returns when all are answered, failed, or
+        the run stopped.
 
         Raises StoreError when answers can't be kept, and Interrupted.
         """
@@ -115,9 +120,7 @@ class Engine:
         keeper = asyncio.ensure_future(self._keep(over, report))
         everyone = asyncio.gather(*workers)
         try:
-            await asyncio.wait([everyone, keeper], return_when=asyncio.FIRST_COMPLETED)
-            if not everyone.done():
-                keeper.result()
+            await _either(everyone, keeper)
             await everyone
         finally:
             over.set()
@@ -132,7 +135,9 @@ class Engine:
         while not over.is_set():
             await _first(over, TICK_SECONDS)
             if interrupted.is_set():
-                raise Interrupted("inference was interrupted; finished responses are kept, run again to go on")
+                raise Interrupted(
+                    "inference was interrupted; finished responses are kept, run again to go on"
+                )
             if self._work.stopped is None:
                 self._work.stopped = self._work.spending.exceeded()
             if self._work.writer.full or time.monotonic() - flushed >= FLUSH_SECONDS:
@@ -153,7 +158,9 @@ class Engine:
         work.writer.append(answer)
         before = work.tally.cost
         work.tally.add(answer, work.price)
-        work.spending.add((answer.prompt_tokens or 0) + (answer.completion_tokens or 0), work.tally.cost - before)
+        work.spending.add(
+            (answer.prompt_tokens or 0) + (answer.completion_tokens or 0), work.tally.cost - before
+        )
 
     async def _asked(self, asking: Asking, requests: Sequence[Request]) -> list[Answer]:
         """The requests' answers; none when they failed, which is then on record."""
@@ -163,8 +170,17 @@ class Engine:
             calls = asking.calls(requests)
             answers = await self._until_answered(asking, requests, calls, attempts)
         except PermanentError as error:
+            if len({(request.prompt, request.continuation) for request in requests}) > 1:
+                # One of them spoils the batch: each is asked alone.
+                return [answer for request in requests for answer in await self._asked(asking, [request])]
             answers = [
-                Answer(r.key, "model_error", error=str(error), attempts=max(1, attempts.made), arrived=time.time())
+                Answer(
+                    r.key,
+                    "model_error",
+                    error=str(error),
+                    attempts=max(1, attempts.made),
+                    arrived=time.time(),
+                )
                 for r in requests
             ]
         except Stopped:
@@ -233,7 +249,9 @@ class Engine:
             gate.leave(outcome)
 
     async def _paced(self, call: Call) -> None:
-        """Waits for the slots of requests and tokens a minute; prompt tokens are estimated from the characters."""
+        """Waits for the slots of requests and tokens a minute; prompt tokens are estimated from the
+        characters.
+        """
         endpoint = self._endpoint
         wait = endpoint.requests_pace.reserve(1) if endpoint.requests_pace else 0.0
         if endpoint.tokens_pace is not None:
@@ -243,7 +261,9 @@ class Engine:
             await asyncio.sleep(wait)
 
     def _judge(self, error: TransientError, start: float, attempts: "Attempts", hopeless: bool) -> None:
-        """Raises EndpointDead when nothing at all was answered since this request was first sent, and it is given up."""
+        """Raises EndpointDead when nothing at all was answered since this request was first sent, and it is
+        given up.
+        """
         gate = self._endpoint.gate
         if gate.last_success >= start:
             self._believed_dead = False
@@ -256,7 +276,7 @@ class Engine:
             ) from error
 
 
-class Stopped(Exception):
+class Stopped(Exception):  # noqa: N818
     """The run is stopping: this request is not asked any further."""
 
 
@@ -269,9 +289,16 @@ class Attempts:
 
 
 def _outcome(error: TransientError, seconds: float) -> Outcome:
-    # Overload and a dead endpoint look alike from here: fewer requests are right for both. A plain 500 is neither.
+    # Overload and a dead endpoint look alike from here, and fewer requests suit both. A 500 is neither.
     congested = isinstance(error, RateLimited | RequestTimeout | ConnectionFault | Overloaded)
     return Outcome(seconds, ok=False, congested=congested, retry_after=error.retry_after)
+
+
+async def _either(everyone: "asyncio.Future[Any]", keeper: "asyncio.Future[None]") -> None:
+    """Waits for the workers; raises what the keeper raises when that is sooner."""
+    await asyncio.wait({everyone, keeper}, return_when=asyncio.FIRST_COMPLETED)
+    if not everyone.done():
+        keeper.result()
 
 
 async def _first(over: asyncio.Event, seconds: float) -> None:

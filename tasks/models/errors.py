@@ -1,20 +1,21 @@
+# ruff: noqa: N818 (the names say what happened)
 """What can go wrong with one request, and whether asking again can help.
 
 RequestError                      a request did not give an answer
-├─ TransientError                 asking again may help; the row ends ``infra_error`` when it never does
+├─ TransientError                 asking again may help; if it never does, the row ends ``infra_error``
 │  ├─ RateLimited                 429
 │  ├─ ServerFault                 5xx, 409, 425
 │  │  └─ Overloaded               503, 529
 │  ├─ ConnectionFault             refused, reset, cut in the middle
 │  ├─ RequestTimeout              408, or no answer within ``timeout``
 │  └─ MalformedBody               200 with an empty body, broken JSON, or JSON of another shape
-├─ PermanentError                 this request will never be answered; the row ends ``model_error`` and is settled
+├─ PermanentError                 this request will never be answered: the row ends ``model_error``, settled
 │  ├─ BadRequest                  400, 422 and the like, for a reason the server gives
 │  ├─ ContextTooLong              the prompt does not fit
 │  ├─ ContentFiltered             the provider's filter refused prompt or answer
 │  ├─ Refused                     the model refused
 │  └─ EmptyAnswer                 an answer without content
-└─ EndpointError                  no request to this endpoint will be answered; all that remain end ``infra_error``
+└─ EndpointError                  no request here will be answered: all that remain end ``infra_error``
    ├─ AccessDenied                401, 402, 403, an exhausted quota
    ├─ NotServed                   404: wrong path or unknown model
    └─ EndpointDead                nothing but failures over a whole schedule of retries

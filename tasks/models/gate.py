@@ -1,10 +1,12 @@
-"""How many requests an endpoint gets at once: shared by every model, thread and flow of the process that uses it.
+"""How many requests an endpoint gets at once: shared by every model, thread and flow of the process that
+uses it.
 
-The limit starts small and doubles each round (slow start) until the endpoint objects, then grows by one a round, by more after several
-rounds without objection. A round is as many answers as the limit allows in flight. Objections (429, 503, time-outs, lost
-connections) cut it by half of their share of the round, as DCTCP does with marked packets (Alizadeh et al., 2010): one stray 429
-costs little, a round of nothing else halves it. Latency that doubles while throughput does not rise cuts it too. When most of
-what comes back is 429, the whole gate waits for as long as ``Retry-After`` says.
+The limit starts small and doubles each round (slow start) until the endpoint objects, then grows by one a
+round, by more after several rounds without objection. A round is as many answers as the limit allows in
+flight. Objections (429, 503, time-outs, lost connections) cut it by half of their share of the round, as
+DCTCP does with marked packets (Alizadeh et al., 2010): one stray 429 costs little, a round of nothing else
+halves it. Latency that doubles while throughput does not rise cuts it too. When most of what comes back is
+429, the whole gate waits for as long as ``Retry-After`` says.
 """
 
 import asyncio
@@ -29,7 +31,9 @@ class Outcome:
 
 
 class Gate:
-    """Admits requests to one endpoint. All methods may be called from any thread; ``enter`` from any event loop."""
+    """Admits requests to one endpoint. All methods may be called from any thread; ``enter`` from any event
+    loop.
+    """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -54,7 +58,9 @@ class Gate:
         return min(self._ceilings, default=INITIAL)
 
     def register(self, ceiling: int) -> None:
-        """A user of the endpoint that allows ``ceiling`` requests in flight; the smallest of all users' holds."""
+        """A user of the endpoint that allows ``ceiling`` requests in flight; the smallest of all users'
+        holds.
+        """
         with self._lock:
             self._ceilings.append(ceiling)
 

@@ -1,19 +1,21 @@
 """The thin path: one aiohttp pool, keep-alive, bytes in and bytes out.
 
-The official client costs about four times the CPU of a request here; it is in ``official.py`` for endpoints that need it.
+The official client costs about four times the CPU of a request here; it is in ``official.py`` for endpoints
+that need it.
 """
 
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 from urllib.parse import urlsplit
 
 import aiohttp
 import orjson
 
-from tasks.models.errors import ConnectionFault, MalformedBody, RequestTimeout
-from tasks.models.statuses import fault_of
+from tasks.models.errors import ConnectionFault, MalformedBody, NotServed, RequestTimeout
 from tasks.models.records import Call, Reply
+from tasks.models.statuses import fault_of
 from tasks.models.streaming import Assembly
 
 CONNECT_TIMEOUT = 15.0
@@ -34,7 +36,8 @@ class HttpProvider:
             # The gate decides how many are in flight; the pool only must never be smaller.
             connector=aiohttp.TCPConnector(limit=connections, keepalive_timeout=60, ttl_dns_cache=300),
             headers=self._headers,
-            trust_env=urlsplit(base_url).hostname not in LOOPBACK,  # a proxy never stands before this machine itself
+            trust_env=urlsplit(base_url).hostname
+            not in LOOPBACK,  # a proxy never stands before this machine itself
             read_bufsize=LARGEST_LINE,
             auto_decompress=True,
         )
@@ -42,28 +45,42 @@ class HttpProvider:
     async def send(self, call: Call, timeout: float) -> Reply:
         """Posts the call; see ``Provider.send``."""
         start = time.perf_counter()
-        limits = aiohttp.ClientTimeout(total=timeout, connect=min(timeout, CONNECT_TIMEOUT))
-        try:
+        with _faults(timeout):
             async with self._session.post(
-                f"{self._base_url}/{call.path}", data=call.content, timeout=limits, allow_redirects=False
+                f"{self._base_url}/{call.path}",
+                data=call.content,
+                timeout=_limits(timeout),
+                allow_redirects=False,
             ) as response:
-                if response.status != 200:
-                    raise fault_of(response.status, self._hidden(await response.read()), response.headers)
-                if response.content_type == "text/event-stream":
+                if response.content_type == "text/event-stream" and response.status == 200:
                     body = await self._assembled(response)
                 else:
-                    body = parsed(self._hidden(await response.read()))
-        except TimeoutError as error:
-            raise RequestTimeout(f"no answer within {timeout:g} s") from error
-        except aiohttp.InvalidURL as error:
-            raise ConnectionFault("the address can't be used") from error
-        except (aiohttp.ClientError, OSError) as error:
-            raise ConnectionFault(f"connection failed: {_reason(error)}") from error
+                    body = await self._whole(response)
         return Reply(body, time.perf_counter() - start)
+
+    async def served(self, timeout: float) -> tuple[str, ...]:
+        """The names of the models that the endpoint lists; empty where it has no such list.
+
+        Raises AccessDenied for a wrong key and TransientError where nothing usable answers.
+        """
+        with _faults(timeout):
+            async with self._session.get(f"{self._base_url}/models", timeout=_limits(timeout)) as response:
+                if response.status in (404, 405, 501):
+                    return ()
+                body = await self._whole(response)
+        listed = body.get("data")
+        entries = listed if isinstance(listed, list) else []
+        return tuple(str(entry["id"]) for entry in entries if isinstance(entry, dict) and "id" in entry)
 
     async def close(self) -> None:
         """Closes the pool."""
         await self._session.close()
+
+    async def _whole(self, response: aiohttp.ClientResponse) -> Mapping[str, Any]:
+        content = self._hidden(await response.read())
+        if response.status != 200:
+            raise fault_of(response.status, content, response.headers)
+        return parsed(content)
 
     def _hidden(self, content: bytes) -> bytes:
         """The body without the key, which some servers repeat in their errors."""
@@ -88,6 +105,23 @@ def parsed(content: bytes) -> Mapping[str, Any]:
     if not isinstance(body, dict):
         raise MalformedBody("the answer's body is not a JSON object")
     return body
+
+
+@contextmanager
+def _faults(timeout: float) -> Iterator[None]:
+    """Turns aiohttp's errors into those of the tree."""
+    try:
+        yield
+    except TimeoutError as error:
+        raise RequestTimeout(f"no answer within {timeout:g} s") from error
+    except aiohttp.InvalidURL as error:
+        raise NotServed("the address can't be used") from error
+    except (aiohttp.ClientError, OSError) as error:
+        raise ConnectionFault(f"connection failed: {_reason(error)}") from error
+
+
+def _limits(timeout: float) -> aiohttp.ClientTimeout:
+    return aiohttp.ClientTimeout(total=timeout, connect=min(timeout, CONNECT_TIMEOUT))
 
 
 def _reason(error: BaseException) -> str:

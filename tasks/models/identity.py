@@ -19,9 +19,10 @@ from tasks.store.keys import digest, file_digest
 def model_identity(model: ModelConfig, base_dir: Path = Path()) -> dict[str, Any]:
     """What of a model can change its answers, as a JSON object for cache keys.
 
-    An endpoint is its type, served name, protocol and ``extra_body``, and its address or, if given, ``identity``; recorded
-    responses are their file's digest or the field's name; the embedded server its version and parameters. Display names,
-    prices, limits and concurrency are not in it. Raises ConfigError when a file of responses can't be read.
+    An endpoint is its type, served name, protocol and ``extra_body``, and its address or, if given,
+    ``identity``; recorded responses are their file's digest or the field's name; the embedded server its
+    version and parameters. Display names, prices, limits and concurrency are not in it. Raises ConfigError
+    when a file of responses can't be read.
     """
     identity: dict[str, Any] = {"type": model.type}
     if model.tokenizer is not None:
@@ -38,13 +39,15 @@ def model_identity(model: ModelConfig, base_dir: Path = Path()) -> dict[str, Any
         case ReplayConfig(path=None) as config:
             return {**identity, "field": config.field}
         case ReplayConfig() as config:
-            # Rows of the file may be one model's among others: the name is part of the join, so it decides answers.
+            # A file may hold several models' rows: the name is part of the join, so it decides answers.
             path = base_dir / str(config.path)
             try:
                 return {**identity, "file": file_digest(path), "model_name": model.name}
             except OSError as error:
                 reason = error.strerror or error
-                raise ConfigError(f"model {model.name!r}: can't read recorded responses {path}: {reason}") from error
+                raise ConfigError(
+                    f"model {model.name!r}: can't read recorded responses {path}: {reason}"
+                ) from error
 
 
 @dataclass(frozen=True)
@@ -65,14 +68,21 @@ class Expansion:
         return (self.params.n or 1) > 1
 
     def rows(self, batch: pa.RecordBatch) -> Iterator[list[Request]]:
-        """The requests of each row, in order: samples of a generation; continuations, then the unconditional ones."""
+        """The requests of each row, in order: samples of a generation; continuations, then the
+        unconditional ones.
+        """
         kinds, chats, prompts, continuations, unconditional = (
-            batch.column(name).to_pylist() for name in ("kind", "chat", "prompts", "continuations", "unconditional")
+            batch.column(name).to_pylist()
+            for name in ("kind", "chat", "prompts", "continuations", "unconditional")
         )
         sampling = self._sampling()
-        for kind, chat, asked, following, alone in zip(kinds, chats, prompts, continuations, unconditional, strict=True):
+        for kind, chat, asked, following, alone in zip(
+            kinds, chats, prompts, continuations, unconditional, strict=True
+        ):
             if kind == "generate":
-                yield [self._sample(sampling, asked[0], chat, index) for index in range(self.params.num_samples)]
+                yield [
+                    self._sample(sampling, asked[0], chat, index) for index in range(self.params.num_samples)
+                ]
             else:
                 pairs = [*zip(asked, following, strict=True), *(("", text) for text in alone)]
                 yield [self._pair(kind, prompt, continuation) for prompt, continuation in pairs]
@@ -86,12 +96,19 @@ class Expansion:
         if seed is not None and not self.shares_seed:
             seed += index
         key = request_key(
-            self.identity, "generate", {"prompt": prompt, "chat": chat, "sampling": sampling, "seed": seed, "sample_index": index}
+            self.identity,
+            "generate",
+            {"prompt": prompt, "chat": chat, "sampling": sampling, "seed": seed, "sample_index": index},
         )
         return Request(key, "generate", prompt, chat=chat, sample_index=index, seed=seed)
 
     def _pair(self, kind: Any, prompt: str, continuation: str) -> Request:
-        return Request(request_key(self.identity, kind, {"prompt": prompt, "continuation": continuation}), kind, prompt, continuation)
+        return Request(
+            request_key(self.identity, kind, {"prompt": prompt, "continuation": continuation}),
+            kind,
+            prompt,
+            continuation,
+        )
 
 
 def request_key(identity: str, kind: str, fields: dict[str, Any]) -> bytes:

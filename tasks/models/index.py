@@ -41,7 +41,9 @@ class Index:
         low = np.concatenate([np.empty(0, np.uint64), *(part.low for part in segments)])
         arrived = np.concatenate([np.empty(0), *(part.arrived for part in segments)])
         segment = np.repeat(np.arange(len(segments), dtype=np.int32), [len(part.high) for part in segments])
-        row = np.concatenate([np.empty(0, np.int32), *(np.arange(len(part.high), dtype=np.int32) for part in segments)])
+        row = np.concatenate(
+            [np.empty(0, np.int32), *(np.arange(len(part.high), dtype=np.int32) for part in segments)]
+        )
         kept = np.flatnonzero(arrived >= not_before)
         order = kept[np.lexsort((arrived[kept], low[kept], high[kept]))]
         high, low = high[order], low[order]

@@ -1,7 +1,9 @@
-"""The local log of answers: one append each before an answer counts as done, so that a killed process loses none.
+"""The local log of answers: one append each before an answer counts as done, so that a killed process loses
+none.
 
-A journal belongs to the process that holds a lock on it; the kernel frees the lock when the process dies, and the next one reads
-what it left. A torn last line, all that a kill can leave behind, is passed over and that request is asked again.
+A journal belongs to the process that holds a lock on it; the kernel frees the lock when the process dies,
+and the next one reads what it left. A torn last line, all that a kill can leave behind, is passed over and
+that request is asked again.
 """
 
 import fcntl
@@ -31,8 +33,9 @@ class Journal:
             raise StoreError(f"can't write answers to {folder}: {error.strerror or error}") from error
 
     def append(self, answer: Answer) -> int:
-        """Writes an answer with one call and returns its size; raises StoreError (a full disk) when it did not get there
-        whole."""
+        """Writes an answer with one call and returns its size; raises StoreError (a full disk) when it did
+        not get there whole.
+        """
         line = encode(answer)
         try:
             written = os.write(self._file, line)
@@ -53,12 +56,15 @@ class Journal:
 
     def _unwritable(self, reason: str) -> StoreError:
         return StoreError(
-            f"can't write answers to {self.path}: {reason}. What was answered before is kept; make room and run again"
+            f"can't write answers to {self.path}: {reason}. "
+            "What was answered before is kept; make room and run again"
         )
 
 
 def recover(folder: Path) -> Iterator[tuple[list[Answer], "Orphan"]]:
-    """The answers in journals whose processes are gone, file by file; remove each orphan when its answers are safe."""
+    """The answers in journals whose processes are gone, file by file; remove each orphan when its answers
+    are safe.
+    """
     if not folder.is_dir():
         return
     for path in sorted(folder.glob("*.jsonl")):

@@ -1,6 +1,8 @@
-"""Log-likelihoods from the completions API: a prompt is said back (``echo``) with the log-probabilities of its tokens.
+"""Log-likelihoods from the completions API: a prompt is said back (``echo``) with the log-probabilities of
+its tokens.
 
-Servers differ in what they take and give; ``echo.py`` finds out with one known prompt, ``windows.py`` says which tokens count.
+Servers differ in what they take and give; ``echo.py`` finds out with one known prompt, ``windows.py`` says
+which tokens count.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -17,7 +19,9 @@ from tasks.models.windows import DEFAULT_MAX_LENGTH, Span, rolling_spans, text_s
 
 @dataclass(frozen=True)
 class EchoMode:
-    """How a server is asked: the fewest tokens it will generate, and which field holds the log-probabilities."""
+    """How a server is asked: the fewest tokens it will generate, and which field holds the
+    log-probabilities.
+    """
 
     max_tokens: Literal[0, 1]
     source: Literal["echo", "prompt_logprobs"]
@@ -32,7 +36,9 @@ class EchoMode:
 
 @dataclass(frozen=True)
 class Scored:
-    """A prompt's tokens as the server gave them: log-probability, whether it was the likeliest, text, offset."""
+    """A prompt's tokens as the server gave them: log-probability, whether it was the likeliest, text,
+    offset.
+    """
 
     logprobs: Sequence[float | None]
     greedy: Sequence[bool | None]
@@ -62,20 +68,17 @@ class Likelihood:
         """One answer a request; raises MalformedBody when a reply does not hold what was asked for."""
         spans = [self._spans(request) for request in requests]
         choices = self._choices([span for group in spans for span in group], replies)
-        facts = {**provenance(replies[-1]), "inference_time": sum(reply.seconds for reply in replies), "attempts": attempts}
+        facts: dict[str, Any] = {
+            **provenance(replies[-1]),
+            "inference_time": sum(reply.seconds for reply in replies),
+            "attempts": attempts,
+        }
         usage = _summed(usage_of(reply.body, 1)[0] for reply in replies)
         shares = usage_of({"usage": usage}, len(requests))
-        made = []
-        for request, group, share in zip(requests, spans, shares, strict=True):
-            try:
-                parts = [span_likelihood(*next(choices), span) for span in group]
-            except PermanentError as error:
-                made.append(Answer(request.key, "model_error", error=str(error), **share, **facts))
-                continue
-            flags = [greedy for _, greedy in parts]
-            greedy = None if None in flags else all(flags)
-            made.append(Answer(request.key, "ok", ll=sum(ll for ll, _ in parts), is_greedy=greedy, **share, **facts))
-        return made
+        return [
+            _answer(request, [(*next(choices), span) for span in group], {**facts, **share})
+            for request, group, share in zip(requests, spans, shares, strict=True)
+        ]
 
     def _spans(self, request: Request) -> list[Span]:
         if request.chat:
@@ -103,6 +106,19 @@ class Likelihood:
                 yield scored(choice, self.mode), self.mode.max_tokens if generated is None else generated
 
 
+def _answer(
+    request: Request, parts: Sequence[tuple["Scored", int, Span]], facts: Mapping[str, Any]
+) -> Answer:
+    """A request's answer from its spans: their log-likelihoods add up."""
+    try:
+        likelihoods = [span_likelihood(*part) for part in parts]
+    except PermanentError as error:
+        return Answer(request.key, "model_error", error=str(error), **facts)
+    flags = [greedy for _, greedy in likelihoods]
+    greedy = None if None in flags else all(flags)
+    return Answer(request.key, "ok", ll=sum(ll for ll, _ in likelihoods), is_greedy=greedy, **facts)
+
+
 def scored(choice: Mapping[str, Any], mode: EchoMode) -> Scored:
     """Reads a choice's log-probabilities; raises MalformedBody where there are none."""
     if mode.source == "prompt_logprobs":
@@ -117,24 +133,40 @@ def scored(choice: Mapping[str, Any], mode: EchoMode) -> Scored:
         for value, top in zip(values, tops, strict=False)
     ]
     offsets = lists.get("text_offset")
-    return Scored(values, greedy, lists.get("tokens") or (), offsets if offsets and len(offsets) == len(values) else None)
+    return Scored(
+        values,
+        greedy,
+        lists.get("tokens") or (),
+        offsets if offsets and len(offsets) == len(values) else None,
+    )
 
 
 def span_likelihood(tokens: Scored, generated: int, span: Span) -> tuple[float, bool | None]:
-    """The sum of the log-probabilities from the span's start on, and whether greedy decoding would have produced
-    just that. Raises BadRequest where the server's tokens don't fit the prompt."""
-    begin, end = _ends_of_ids(tokens, generated, span) if isinstance(span.prompt, tuple) else _ends_of_text(tokens, span)
+    """The sum of the log-probabilities from the span's start on, and whether greedy decoding would have
+    produced just that. Raises BadRequest where the server's tokens don't fit the prompt.
+    """
+    begin, end = (
+        _ends_of_ids(tokens, generated, span)
+        if isinstance(span.prompt, tuple)
+        else _ends_of_text(tokens, span)
+    )
     values, greedy = tokens.logprobs[begin:end], tokens.greedy[begin:end]
     if not values:
-        raise BadRequest("the continuation shares its only token with the context; a tokenizer: would not help either")
+        raise BadRequest(
+            "the continuation shares its only token with the context; a tokenizer: would not help either"
+        )
     if any(value is None for value in values):
-        raise BadRequest("the server gives no log-probability for a text's first token; name a tokenizer: for this model")
+        raise BadRequest(
+            "the server gives no log-probability for a text's first token; name a tokenizer: for this model"
+        )
     flag = None if None in greedy else all(greedy)
     return float(sum(value for value in values if value is not None)), flag
 
 
 def _ends_of_ids(tokens: Scored, generated: int, span: Span) -> tuple[int, int]:
-    """Where the continuation stands in the server's list: a BOS may have been dropped from it, or added to it."""
+    """Where the continuation stands in the server's list: a BOS may have been dropped from it, or added to
+    it.
+    """
     count = len(tokens.logprobs) - generated
     shift = count - len(span.prompt)
     if shift not in (-1, 0, 1) or span.start + shift < 0:
@@ -153,16 +185,23 @@ def _ends_of_text(tokens: Scored, span: Span) -> tuple[int, int]:
     special = len(tokens.texts) > 1 and not str(span.prompt).startswith(tokens.texts[0])
     base = len(tokens.texts[0]) if special and offsets[1] == len(tokens.texts[0]) else 0
     end = next((i for i, offset in enumerate(offsets) if offset - base >= len(span.prompt)), len(offsets))
-    begin = next((i for i, offset in enumerate(offsets) if offset - base >= span.start and not (special and i == 0)), end)
+    begin = next(
+        (i for i, offset in enumerate(offsets) if offset - base >= span.start and not (special and i == 0)),
+        end,
+    )
     return begin, end
 
 
 def _offsets_from_texts(texts: Sequence[str], prompt: str) -> list[int]:
-    """Offsets of tokens whose texts, put together, are the prompt (a BOS before it, a generated token after it)."""
+    """Offsets of tokens whose texts, put together, are the prompt (a BOS before it, a generated token after
+    it).
+    """
     whole = "".join(texts)
     start = whole.find(prompt)
     if not texts or start not in (0, len(texts[0])):
-        raise BadRequest("the server reports no text offsets and its tokens don't spell the prompt; name a tokenizer:")
+        raise BadRequest(
+            "the server reports no text offsets and its tokens don't spell the prompt; name a tokenizer:"
+        )
     return [position - start for position in accumulate((len(text) for text in texts[:-1]), initial=0)]
 
 
@@ -186,4 +225,3 @@ def _summed(parts: Iterator[dict[str, int | None]]) -> dict[str, int]:
             if count is not None:
                 total[name] = total.get(name, 0) + count
     return total
-

@@ -27,11 +27,12 @@ class Lease(Protocol):
 class InferenceOptions:
     """What a run asks for beside the model and its requests.
 
-    ``sampling`` holds the global and the model's parameters, merged. ``refresh`` asks everything anew; ``not_before`` (seconds since 1970)
-    does so for answers older than that, so that a retried stage keeps what it has asked since. ``run_id`` names
-    the account that limits are held against, shared by all partitions of the process; None: this call's own.
-    ``expected`` is the number of requests, for the time left. ``secret`` reads a Secret block by name, ``lease`` takes the model's
-    share of a concurrency limit between processes by the limit's name and the number of places wanted.
+    ``sampling`` holds the global and the model's parameters, merged. ``refresh`` asks everything anew;
+    ``not_before`` (seconds since 1970) does so for answers older than that, so that a retried stage keeps
+    what it has asked since. ``run_id`` names the account that limits are held against, shared by all
+    partitions of the process; None: this call's own. ``expected`` is the number of requests, for the time
+    left. ``secret`` reads a Secret block by name, ``lease`` takes the model's share of a concurrency limit
+    between processes by the limit's name and the number of places wanted.
     """
 
     sampling: SampleParams
@@ -49,7 +50,7 @@ class InferenceOptions:
 
 @dataclass(frozen=True)
 class Progress:
-    """How far inference is. ``rate`` is in requests a second, ``seconds_left`` None while it can't be said."""
+    """How far inference is. ``rate`` is in requests a second; ``seconds_left`` is None while nobody can say."""
 
     done: int
     expected: int | None

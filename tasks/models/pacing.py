@@ -1,4 +1,6 @@
-"""Requests and tokens a minute: evenly spaced slots, shared by everything in the process that asks one model."""
+"""Requests and tokens a minute: evenly spaced slots, shared by everything in the process that asks one
+model.
+"""
 
 import threading
 import time
@@ -21,7 +23,9 @@ class Pace:
             return start - now
 
     def correct(self, units: float) -> None:
-        """Moves what follows by ``units`` that a request turned out to use beyond its reservation (or less)."""
+        """Moves what follows by ``units`` that a request turned out to use beyond its reservation (or
+        less).
+        """
         with self._lock:
             self._next += units * self._seconds_a_unit
 

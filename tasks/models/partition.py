@@ -1,8 +1,8 @@
 """Inference over a partition: what is missing is asked, and all its answers come back in request order.
 
-Requests stream: keys are computed and looked up some thousands at a time, what is missing goes through the engine's window, each answer is kept
-under its key, and the rows are then read from what is kept. Memory holds an index of keys and what is in flight, never
-the partition's texts.
+Requests stream: keys are computed and looked up some thousands at a time, what is missing goes through the
+engine's window, each answer is kept under its key, and the rows are then read from what is kept. Memory
+holds an index of keys and what is in flight, never the partition's texts.
 """
 
 import asyncio
@@ -16,14 +16,20 @@ import pyarrow as pa
 from tasks.models.answers import AnswerStore, ShelfView
 from tasks.models.config import ModelConfig
 from tasks.models.engine import Engine, Failure, Work
-from tasks.models.identity import Expansion
+from tasks.models.identity import Expansion, model_identity
 from tasks.models.options import InferenceOptions, Progress, Responded
+from tasks.models.probing import ServedIdentity, probe
 from tasks.models.records import Request
 from tasks.models.reporter import Reporter
 from tasks.models.responses import Rows
 from tasks.models.spool import Spool, rereadable
 from tasks.models.tally import Tally, cost_of, spending_of
 from tasks.models.writing import AnswerWriter, restore
+
+__all__ = [
+    "AnswerStore", "InferenceOptions", "Progress", "Responded", "ServedIdentity", "Tally",
+    "missing", "model_identity", "probe", "respond",
+]  # fmt: skip
 
 ROWS_AT_ONCE = 1_024
 SAVED = ["prompt_tokens", "completion_tokens", "cached_tokens", "inference_time"]
@@ -38,9 +44,10 @@ def respond(
 ) -> Responded:
     """Asks the model for every answer that is not kept yet, and returns all of them as rows.
 
-    ``requests`` are REQUESTS batches; an iterator that can be read only once is spooled to the journal folder.
-    Nothing is contacted when nothing is missing. The tally is complete, what the cache saved excepted, which counts up while the batches are
-    read. Raises StoreError when answers can't be kept, ModelError when the model can't be asked at all, and Interrupted.
+    ``requests`` are REQUESTS batches; an iterator that can be read only once is spooled to the journal
+    folder. Nothing is contacted when nothing is missing. The tally is complete, what the cache saved
+    excepted, which counts up while the batches are read. Raises StoreError when answers can't be kept,
+    ModelError when the model can't be asked at all, and Interrupted.
     """
     if model.type == "replay":
         from tasks.models.replay import replayed
@@ -55,7 +62,12 @@ def respond(
     since = _since(options)
     missing = Missing(expansion, shelf.view(since), tally)
     first = next(units := missing.units(source), None)
-    work = Work(AnswerWriter(shelf, options.journal_dir), tally, spending_of(options.run_id, options.limits), options.price)
+    work = Work(
+        AnswerWriter(shelf, options.journal_dir),
+        tally,
+        spending_of(options.run_id, options.limits),
+        options.price,
+    )
     if first is not None:
         reporter = Reporter(work, options.expected, progress)
         asyncio.run(_ask(model, options, work, itertools.chain([first], units), reporter))
@@ -110,7 +122,11 @@ class Missing:
 
 
 async def _ask(
-    model: ModelConfig, options: InferenceOptions, work: Work, units: Iterator[Sequence[Request]], reporter: Reporter
+    model: ModelConfig,
+    options: InferenceOptions,
+    work: Work,
+    units: Iterator[Sequence[Request]],
+    reporter: Reporter,
 ) -> None:
     from tasks.models.connecting import connected  # loads aiohttp: only when something is asked
 
@@ -134,9 +150,15 @@ def _rows(expansion: Expansion, kept: ShelfView, work: Work, missing: Missing) -
     tally.failed = tally.retryable = sum(not found for found in _held(kept, missing.asked))
 
     def count_saved(keys: Sequence[bytes], table: pa.Table, position: np.ndarray) -> None:
-        cached = [at for at, key in zip(position.tolist(), keys, strict=True) if at >= 0 and key not in missing.asked]
+        cached = [
+            at
+            for at, key in zip(position.tolist(), keys, strict=True)
+            if at >= 0 and key not in missing.asked
+        ]
         counts = table.select(SAVED).take(pa.array(cached, pa.int64()))
-        prompt, completion, hit, seconds = (sum(filter(None, column.to_pylist())) for column in counts.columns)
+        prompt, completion, hit, seconds = (
+            sum(filter(None, column.to_pylist())) for column in counts.columns
+        )
         tally.saved_tokens += prompt + completion
         tally.saved_seconds += seconds
         tally.saved_cost += cost_of(prompt, completion, hit, work.price)

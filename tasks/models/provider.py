@@ -1,4 +1,6 @@
-"""The one seam between the engine and whatever answers: a provider sends a call and gives back a parsed body."""
+"""The one seam between the engine and whatever answers: a provider sends a call and gives back a parsed
+body.
+"""
 
 from typing import Protocol
 

@@ -31,9 +31,9 @@ class Request:
 class Answer:
     """What a request came to.
 
-    ``response`` is text if ``status`` is ok and a text was asked for, ``ll`` and ``is_greedy`` the log-likelihood
-    of the continuation otherwise. ``arrived`` is in seconds since 1970, ``inference_time`` in seconds of the attempt
-    that succeeded.
+    ``response`` is text if ``status`` is ok and a text was asked for, ``ll`` and ``is_greedy`` the
+    log-likelihood of the continuation otherwise. ``arrived`` is in seconds since 1970, ``inference_time``
+    in seconds of the attempt that succeeded.
     """
 
     key: bytes

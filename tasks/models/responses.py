@@ -17,10 +17,18 @@ from tasks.store.schemas import RESPONSES
 
 REQUESTS_AT_ONCE = 4_096
 COPIED = (
-    "response", "reasoning", "finish_reason", "response_id", "served_model", "system_fingerprint", "inference_time",
-    "prompt_tokens", "completion_tokens", "total_tokens", "cached_tokens", "reasoning_tokens", "logprobs_json",
+    "response", "reasoning", "finish_reason", "response_id", "served_model", "system_fingerprint",
+    "inference_time", "prompt_tokens", "completion_tokens", "total_tokens", "cached_tokens", "reasoning_tokens",
+    "logprobs_json",
 )  # fmt: skip
-SUMMED = ("inference_time", "prompt_tokens", "completion_tokens", "total_tokens", "cached_tokens", "reasoning_tokens")
+SUMMED = (
+    "inference_time",
+    "prompt_tokens",
+    "completion_tokens",
+    "total_tokens",
+    "cached_tokens",
+    "reasoning_tokens",
+)
 
 
 @dataclass(frozen=True)
@@ -51,9 +59,15 @@ class Rows:
         table = table.take(pa.array(position, mask=position < 0))
         failures = {int(at): self.failures.get(keys[at], self.otherwise) for at in missing}
         fill = {
-            "status": pa.array(["infra_error" if at in failures else None for at in range(len(keys))], pa.string()),
-            "error": pa.array([failures[at].error if at in failures else None for at in range(len(keys))], pa.string()),
-            "attempts": pa.array([failures[at].attempts if at in failures else None for at in range(len(keys))], pa.int32()),
+            "status": pa.array(
+                ["infra_error" if at in failures else None for at in range(len(keys))], pa.string()
+            ),
+            "error": pa.array(
+                [failures[at].error if at in failures else None for at in range(len(keys))], pa.string()
+            ),
+            "attempts": pa.array(
+                [failures[at].attempts if at in failures else None for at in range(len(keys))], pa.int32()
+            ),
         }
         for name, values in fill.items():
             column = table.column(name).cast(values.type)
@@ -66,7 +80,9 @@ class Rows:
         found = self._found(requests)
         index = np.tile(np.arange(samples, dtype=np.int32), len(rows))
         items = batch.select(["item_id", "doc_id"]).take(pa.array(np.repeat(np.arange(len(rows)), samples)))
-        columns: dict[str, Any] = {name: found.column(name) for name in (*COPIED, "status", "error", "attempts")}
+        columns: dict[str, Any] = {
+            name: found.column(name) for name in (*COPIED, "status", "error", "attempts")
+        }
         return _batch(
             {
                 **columns,
@@ -80,7 +96,9 @@ class Rows:
         )
 
     def _likelihoods(self, batch: pa.RecordBatch, rows: Sequence[Sequence[Request]]) -> pa.RecordBatch:
-        """One row an item: its requests' log-likelihoods as lists; one that failed makes the whole item unscored."""
+        """One row an item: its requests' log-likelihoods as lists; one that failed makes the whole item
+        unscored.
+        """
         found = self._found([request for row in rows for request in row]).to_pydict()
         conditional = pc.list_value_length(batch.column("prompts")).to_pylist()
         made: list[dict[str, Any]] = []
@@ -89,12 +107,16 @@ class Rows:
             span = slice(start, start + len(row))
             made.append(_item({name: values[span] for name, values in found.items()}, row, count))
             start += len(row)
-        columns: dict[str, Any] = {name: pa.array([item.get(name) for item in made], _plain(name)) for name in made[0]}
+        columns: dict[str, Any] = {
+            name: pa.array([item.get(name) for item in made], _plain(name)) for name in made[0]
+        }
         columns["timestamp"] = _timestamps(columns.pop("arrived"))
         return _batch({**columns, "item_id": batch.column("item_id"), "doc_id": batch.column("doc_id")})
 
 
-def _item(answers: Mapping[str, Sequence[Any]], requests: Sequence[Request], conditional: int) -> dict[str, Any]:
+def _item(
+    answers: Mapping[str, Sequence[Any]], requests: Sequence[Request], conditional: int
+) -> dict[str, Any]:
     """The row of an item from its requests' answers, the first ``conditional`` of which have a context."""
     statuses = answers["status"]
     status = next((name for name in ("infra_error", "model_error") if name in statuses), "ok")
@@ -115,7 +137,9 @@ def _item(answers: Mapping[str, Sequence[Any]], requests: Sequence[Request], con
         "arrived": max((value for value in answers["arrived"] if value is not None), default=None),
         "lls": list(answers["ll"][:conditional]) if ok else None,
         "is_greedy": list(answers["is_greedy"][:conditional]) if ok else None,
-        "unconditional_lls": list(answers["ll"][conditional:]) if ok and len(requests) > conditional else None,
+        "unconditional_lls": list(answers["ll"][conditional:])
+        if ok and len(requests) > conditional
+        else None,
     }
 
 

@@ -35,7 +35,8 @@ class RetryPolicy:
 
 
 def retry_after(headers: Mapping[str, str], now: float | None = None) -> float | None:
-    """Seconds that ``Retry-After`` (seconds or an HTTP date) or ``retry-after-ms`` asks for; None: nothing readable.
+    """Seconds that ``Retry-After`` (seconds or an HTTP date) or ``retry-after-ms`` asks for; None: nothing
+    readable.
 
     >>> retry_after({"Retry-After": "1.5"})
     1.5

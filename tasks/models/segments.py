@@ -17,7 +17,9 @@ ROW_GROUP = 4_096
 ANSWERS: Final = pa.schema(
     [
         pa.field("key", pa.binary(32), nullable=False),  # the request key
-        pa.field("arrived", pa.float64(), nullable=False),  # seconds since 1970; of two answers the later counts
+        pa.field(
+            "arrived", pa.float64(), nullable=False
+        ),  # seconds since 1970; of two answers the later counts
         pa.field("status", TEXT, nullable=False),  # ok | model_error; other failures are not kept
         pa.field("response", pa.string()),
         pa.field("reasoning", pa.string()),
@@ -49,13 +51,18 @@ def table_of(answers: Sequence[Answer]) -> pa.Table:
     ]
     for name in ("response", "reasoning", "error"):
         columns[name] = [_encodable(text) for text in columns[name]]
-    return pa.table({name: pa.array(columns[name], type=ANSWERS.field(name).type) for name in ANSWERS.names}, schema=ANSWERS)
+    return pa.table(
+        {name: pa.array(columns[name], type=ANSWERS.field(name).type) for name in ANSWERS.names},
+        schema=ANSWERS,
+    )
 
 
 def packed(tables: Sequence[pa.Table]) -> bytes:
     """One Parquet file of the tables' rows, with checksums on its pages."""
     sink = io.BytesIO()
-    with pq.ParquetWriter(sink, ANSWERS, compression="zstd", write_page_checksum=True, use_dictionary=_REPEATED) as writer:
+    with pq.ParquetWriter(
+        sink, ANSWERS, compression="zstd", write_page_checksum=True, use_dictionary=_REPEATED
+    ) as writer:
         for table in tables:
             writer.write_table(table, row_group_size=ROW_GROUP)
     return sink.getvalue()

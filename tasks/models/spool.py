@@ -12,7 +12,7 @@ class Spool:
 
     def __init__(self, batches: Iterator[pa.RecordBatch], folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
-        self._file = tempfile.TemporaryFile(dir=folder)
+        self._file = tempfile.TemporaryFile(dir=folder)  # noqa: SIM115 (it lives as long as the spool)
         writer = None
         for batch in batches:
             if writer is None:

@@ -22,7 +22,10 @@ from tasks.models.retrying import retry_after
 
 LONGEST_MESSAGE = 500
 
-_too_long = re.compile(r"context.{0,20}(?:length|window)|too (?:long|many tokens)|maximum.{0,20}tokens|max_model_len", re.IGNORECASE)
+_too_long = re.compile(
+    r"context.{0,20}(?:length|window)|too (?:long|many tokens)|maximum.{0,20}tokens|max_model_len",
+    re.IGNORECASE,
+)
 _filtered = re.compile(r"content.{0,12}(?:filter|policy|management)|safety|moderation", re.IGNORECASE)
 _no_quota = re.compile(r"insufficient_quota|billing|exceeded your current quota", re.IGNORECASE)
 
@@ -37,7 +40,8 @@ def fault_of(status: int, content: bytes, headers: Mapping[str, str]) -> Request
     if status in (401, 402, 403):
         return ContentFiltered(text) if status == 403 and _filtered.search(told) else AccessDenied(text)
     if 300 <= status < 400:
-        return NotServed(f"HTTP {status}: redirected to {headers.get('Location', 'nowhere')}; name that address as base_url")
+        target = headers.get("Location", "nowhere")
+        return NotServed(f"HTTP {status}: redirected to {target}; name that address as base_url")
     if status in (404, 405):
         return NotServed(text)
     if status == 408:

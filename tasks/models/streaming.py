@@ -32,7 +32,9 @@ class Assembly:
             raise MalformedBody("an event of the stream is not a JSON object")
         if event.get("error"):
             raise ServerFault(f"the stream broke off: {event['error']}")
-        self._head.update((name, value) for name, value in event.items() if name != "choices" and value is not None)
+        self._head.update(
+            (name, value) for name, value in event.items() if name != "choices" and value is not None
+        )
         for choice in event.get("choices") or ():
             self._extend(choice)
 
@@ -44,7 +46,9 @@ class Assembly:
         choices = [choice for _, choice in sorted(self._choices.items())]
         for choice in choices:
             for part in (choice, choice.get("message") or {}):
-                part.update({name: "".join(value) for name, value in part.items() if isinstance(value, _Text)})
+                part.update(
+                    {name: "".join(value) for name, value in part.items() if isinstance(value, _Text)}
+                )
         return {**self._head, "choices": choices}
 
     def _extend(self, piece: dict[str, Any]) -> None:

@@ -14,11 +14,13 @@ MILLION = 1_000_000
 
 @dataclass
 class Tally:
-    """Counts of one model in one stage; ``cached`` requests were answered before, and ``saved_*`` is what that spared.
+    """Counts of one model in one stage; ``cached`` requests were answered before, and ``saved_*`` is what
+    that spared.
 
-    ``sent`` counts requests that went to the endpoint, ``attempts`` their HTTP attempts, ``answered`` those with an answer, of
-    which ``model_errors`` are settled errors of the model; ``failed`` are those without, of which ``retryable`` are worth asking
-    again. ``seconds`` is the sum over requests. ``served`` counts answers by the model name that the server gave.
+    ``sent`` counts requests that went to the endpoint, ``attempts`` their HTTP attempts, ``answered`` those
+    with an answer, of which ``model_errors`` are settled errors of the model; ``failed`` are those without,
+    of which ``retryable`` are worth asking again. ``seconds`` is the sum over requests. ``served`` counts
+    answers by the model name that the server gave.
     """
 
     requests: int = 0
@@ -65,7 +67,9 @@ class Tally:
         self.cached_tokens += answer.cached_tokens or 0
         self.reasoning_tokens += answer.reasoning_tokens or 0
         self.seconds += answer.inference_time or 0.0
-        self.cost += cost_of(answer.prompt_tokens or 0, answer.completion_tokens or 0, answer.cached_tokens or 0, price)
+        self.cost += cost_of(
+            answer.prompt_tokens or 0, answer.completion_tokens or 0, answer.cached_tokens or 0, price
+        )
 
     def merged(self, other: "Tally") -> "Tally":
         """Both together: numbers add up, wall time is the longer one's."""
@@ -73,7 +77,9 @@ class Tally:
         both: dict[str, Any] = {}
         for name, value in mine.items():
             if isinstance(value, dict):
-                both[name] = {key: value.get(key, 0) + theirs[name].get(key, 0) for key in value | theirs[name]}
+                both[name] = {
+                    key: value.get(key, 0) + theirs[name].get(key, 0) for key in value | theirs[name]
+                }
             elif name == "stopped":
                 both[name] = value or theirs[name]
             else:
@@ -95,11 +101,15 @@ def cost_of(prompt: int, completion: int, cached: int, price: Price | None) -> f
     if price is None:
         return 0.0
     cached_price = price.prompt if price.cached is None else price.cached
-    return ((prompt - cached) * price.prompt + cached * cached_price + completion * price.completion) / MILLION
+    return (
+        (prompt - cached) * price.prompt + cached * cached_price + completion * price.completion
+    ) / MILLION
 
 
 class Spending:
-    """What a whole run has used so far, over all its partitions, models and threads; held against its limits."""
+    """What a whole run has used so far, over all its partitions, models and threads; held against its
+    limits.
+    """
 
     def __init__(self, limits: Limits) -> None:
         self._limits = limits

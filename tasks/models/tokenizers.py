@@ -59,7 +59,8 @@ class PretrainedTokenizer:
 
 @lru_cache(maxsize=8)
 def load_tokenizer(name: str) -> Tokenizer:
-    """The tokenizer in a folder or file, or of a model hub's name; raises ConfigError saying what to install or give.
+    """The tokenizer in a folder or file, or of a model hub's name; raises ConfigError saying what to
+    install or give.
 
     The prefix token is BOS, else EOS, as lm-evaluation-harness takes it.
     """
@@ -73,7 +74,8 @@ def load_tokenizer(name: str) -> Tokenizer:
         from transformers import AutoTokenizer
     except ImportError as error:
         raise ConfigError(
-            f"tokenizer {name!r} is no folder with a tokenizer.json; give one, or install transformers to load it by name"
+            f"tokenizer {name!r} is no folder with a tokenizer.json; give one, or install transformers "
+            "to load it by name"
         ) from error
     try:
         return PretrainedTokenizer(AutoTokenizer.from_pretrained(name))
@@ -85,7 +87,9 @@ def _from_file(file: Path) -> Tokenizer:
     try:
         import tokenizers
     except ImportError as error:
-        raise ConfigError(f"tokenizer {file} needs the package tokenizers (pip install 'nightjar[tokenizer]')") from error
+        raise ConfigError(
+            f"tokenizer {file} needs the package tokenizers (pip install 'nightjar[tokenizer]')"
+        ) from error
     try:
         tokenizer = tokenizers.Tokenizer.from_file(str(file))
     except Exception as error:

@@ -1,7 +1,9 @@
-"""Which tokens a log-likelihood request holds, and which of them count: lm-evaluation-harness's rules, exactly.
+"""Which tokens a log-likelihood request holds, and which of them count: lm-evaluation-harness's rules,
+exactly.
 
-Spaces at a context's end belong to the continuation, since most tokenizers join them to the next word. What is too long is cut on
-the left. A rolling log-likelihood scores every token of a document once, in windows that begin with one token of context.
+Spaces at a context's end belong to the continuation, since most tokenizers join them to the next word. What
+is too long is cut on the left. A rolling log-likelihood scores every token of a document once, in windows
+that begin with one token of context.
 """
 
 from collections.abc import Iterator, Sequence
@@ -18,7 +20,8 @@ DEFAULT_MAX_LENGTH = 2048
 class Span:
     """A prompt to be scored from ``start`` on.
 
-    ``prompt`` is text, ``start`` then a position in its characters; or token ids, ``start`` then a position among them.
+    ``prompt`` is text, ``start`` then a position in its characters; or token ids, ``start`` then a position
+    among them.
     """
 
     prompt: str | tuple[int, ...]
@@ -61,7 +64,9 @@ def clipped(before: Sequence[int], after: Sequence[int], longest: int) -> Span:
     tokens = (*before, *after)
     start = len(before) - max(0, len(tokens) - longest)
     if start < 1:
-        raise BadRequest(f"the continuation has {len(after)} tokens and does not fit into max_length with any context")
+        raise BadRequest(
+            f"the continuation has {len(after)} tokens and does not fit into max_length with any context"
+        )
     return Span(tokens[-longest:], start)
 
 
@@ -74,7 +79,9 @@ def rolling_spans(tokenizer: Tokenizer, document: str, max_length: int) -> list[
 
 
 def _windows(tokens: list[int], prefix: int, size: int) -> Iterator[tuple[list[int], list[int]]]:
-    """Pairs (inputs, predicted tokens) as lm-evaluation-harness's ``get_rolling_token_windows`` with a context of 1."""
+    """Pairs (inputs, predicted tokens) as lm-evaluation-harness's ``get_rolling_token_windows`` with a
+    context of 1.
+    """
     first = tokens[:size]
     if first:
         yield [prefix, *first[:-1]], first
@@ -87,5 +94,7 @@ def _windows(tokens: list[int], prefix: int, size: int) -> Iterator[tuple[list[i
 
 def _prefix(tokenizer: Tokenizer) -> int:
     if tokenizer.prefix is None:
-        raise BadRequest("the tokenizer names neither BOS nor EOS, which must stand before a text without context")
+        raise BadRequest(
+            "the tokenizer names neither BOS nor EOS, which must stand before a text without context"
+        )
     return tokenizer.prefix

@@ -36,7 +36,9 @@ class AnswerWriter:
         return self._bytes >= FLUSH_BYTES
 
     async def flush(self) -> None:
-        """Moves the answers logged so far to the store, off the loop; raises StoreError, and then the log stays."""
+        """Moves the answers logged so far to the store, off the loop; raises StoreError, and then the log
+        stays.
+        """
         async with self._busy:
             journal, answers = self._journal, self._pending
             if journal is None:
@@ -65,7 +67,9 @@ class AnswerWriter:
 
 
 def restore(shelf: Shelf, journal_dir: Path) -> int:
-    """Moves what killed runs left in their journals to the store; returns the number of answers. Raises StoreError."""
+    """Moves what killed runs left in their journals to the store; returns the number of answers. Raises
+    StoreError.
+    """
     restored = 0
     for answers, orphan in recover(journal_dir / shelf.identity[:32]):
         try:

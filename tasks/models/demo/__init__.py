@@ -1,1 +1,3 @@
-"""The embedded model server: OpenAI's protocol over a solver of word problems and a byte-level language model."""
+"""The embedded model server: OpenAI's protocol over a solver of word problems and a byte-level language
+model.
+"""

@@ -16,14 +16,21 @@ SLIP_RATE = 0.1
 """Share of answers without the final ``####`` line."""
 LEADS = ("First, ", "Then ", "Next, ", "After that, ", "So ")
 
+REFERENCE = "reference|correct answer|gold|expected|target"
+RESPONSE = "response|submission|candidate|student|model"
+"""How a grading prompt names what it compares."""
+
 _question = re.compile(r"(?:^|\n)\s*(?:question|problem|q):\s*", re.IGNORECASE)
 _answer = re.compile(r"\n\s*(?:answer|a|solution|response)\s*:", re.IGNORECASE)
-_options = re.compile(r"(?:one of|with|either|exactly|only)[:\s]+((?:[\"'`(\[]?[\w.-]+[\"'`)\]]?(?:, | or |/|, or ))+[\"'`(\[]?[\w.-]+)", re.I)
+_options = re.compile(
+    r"(?:one of|with|either|exactly|only)[:\s]+"
+    r"((?:[\"'`(\[]?[\w.-]+[\"'`)\]]?(?:, | or |/|, or ))+[\"'`(\[]?[\w.-]+)",
+    re.IGNORECASE,
+)
 _scale = re.compile(r"(?:from|between|of)\s+(\d+)\s*(?:to|and|-|–)\s*(\d+)", re.IGNORECASE)
 _number = re.compile(r"-?\d[\d,]*(?:\.\d+)?")
 _field = re.compile(
-    r"(?im)^\W*(reference|correct answer|gold|expected|target|response|submission|candidate|student|model)[^:\n]*:\s*"
-    r"(.*(?:\n(?!\W*(?:reference|correct|gold|expected|target|response|submission|candidate|student|grade|model)\b).*)*)"
+    rf"(?im)^\W*({REFERENCE}|{RESPONSE})[^:\n]*:\s*(.*(?:\n(?!\W*(?:{REFERENCE}|{RESPONSE}|grade)\b).*)*)"
 )
 
 
@@ -72,7 +79,10 @@ def _worked(solution: Solution, offset: int, slip: bool) -> str:
         answer = shown(solution.answer + offset)
         *before, last = lines
         equation = last.partition("<<")[0]
-        lines = [*before, f"{equation}<<{solution.steps[-1].partition('<<')[2].partition('=')[0]}={answer}>>{answer}."]
+        lines = [
+            *before,
+            f"{equation}<<{solution.steps[-1].partition('<<')[2].partition('=')[0]}={answer}>>{answer}.",
+        ]
     whole, dot, decimals = answer.partition(".")
     grouped = f"{int(whole):,}{dot}{decimals}"
     lines.append(f"The answer is {grouped}." if slip else f"#### {grouped}")
@@ -87,16 +97,16 @@ def _grade(prompt: str) -> str | None:
     """
     fields: dict[str, str] = {}
     for match in _field.finditer(prompt):
-        name = match[1].lower()
-        fields["response" if name in ("response", "submission", "candidate", "student", "model") else "reference"] = match[2]
+        side = "response" if re.fullmatch(RESPONSE, match[1], re.IGNORECASE) else "reference"
+        fields[side] = match[2]
     if len(fields) < 2:
         return None
     right = _agree(fields["reference"], fields["response"])
-    if match := _options.search(prompt):
-        options = [option.strip("\"'`()[]., ") for option in re.split(r", or |, | or |/", match[1])]
+    if options_named := _options.search(prompt):
+        options = [option.strip("\"'`()[]., ") for option in re.split(r", or |, | or |/", options_named[1])]
         return _labelled(prompt, options[0] if right else options[-1] if len(options) == 2 else options[1])
-    if match := _scale.search(prompt):
-        return _labelled(prompt, match[2] if right else match[1])
+    if scale := _scale.search(prompt):
+        return _labelled(prompt, scale[2] if right else scale[1])
     return _labelled(prompt, "yes" if right else "no")
 
 
@@ -110,6 +120,6 @@ def _labelled(prompt: str, verdict: str) -> str:
 def _agree(reference: str, response: str) -> bool:
     gold, found = _number.findall(reference), _number.findall(response)
     if gold and found:
-        return gold[-1].replace(",", "") == found[-1].replace(",", "")
+        return str(gold[-1]).replace(",", "") == str(found[-1]).replace(",", "")
     a, b = reference.strip().lower(), response.strip().lower()
     return bool(a) and bool(b) and (a in b or b in a)

@@ -10,8 +10,9 @@ KINDS = ("error_500", "error_429", "malformed", "empty", "cut", "stall")
 class Faults:
     """Shares of requests that meet each fault, and the faults that hold always.
 
-    ``fail_prompts`` is a text: a prompt that contains it is always answered 400. ``down_after`` and ``up_after`` count
-    requests: between the two, every one is answered 503. Above ``capacity`` requests in flight, the answer is 429.
+    ``fail_prompts`` is a text: a prompt that contains it is always answered 400. ``down_after`` and
+    ``up_after`` count requests: between the two, every one is answered 503. Above ``capacity`` requests in
+    flight, the answer is 429.
     """
 
     error_500: float = 0.0
@@ -46,9 +47,12 @@ class Faults:
                 raise ValueError(f"fault {name!r} is not known; known are {', '.join(kinds)}")
             declared = str(kinds[name].type)
             values[name] = (
-                value not in ("0", "false") if declared == "bool"
-                else int(value) if declared.startswith("int")
-                else value if declared.startswith("str")
+                value not in ("0", "false")
+                if declared == "bool"
+                else int(value)
+                if declared.startswith("int")
+                else value
+                if declared.startswith("str")
                 else float(value)
             )
         return cls(**values)  # type: ignore[arg-type]

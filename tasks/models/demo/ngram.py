@@ -1,7 +1,8 @@
 """A byte-level n-gram language model: small, exact, and the same in every process.
 
-P(byte | context) interpolates orders 0 to ``ORDER`` with Witten-Bell weights, down to the uniform distribution over the
-256 bytes, so that every text has a finite log-likelihood. Its training text is ``corpus.txt`` beside this file.
+P(byte | context) interpolates orders 0 to ``ORDER`` with Witten-Bell weights, down to the uniform
+distribution over the 256 bytes, so that every text has a finite log-likelihood. Its training text is
+``corpus.txt`` beside this file.
 """
 
 from collections import defaultdict
@@ -45,7 +46,8 @@ def log_distribution(context: bytes) -> NDArray[np.float64]:
 
 
 def score(tokens: list[int]) -> list[tuple[float, int, float]]:
-    """For each token after the first: its log-probability, the likeliest byte and that byte's log-probability.
+    """For each token after the first: its log-probability, the likeliest byte and that byte's
+    log-probability.
 
     ``tokens`` are bytes, BOS (or the start of a text) counting as a line break.
     """

@@ -12,7 +12,7 @@ BYTES_A_TOKEN = 4
 FINGERPRINT = "nightjar-demo-1"
 
 
-class Unacceptable(Exception):
+class Unacceptable(Exception):  # noqa: N818
     """A request that is answered 400, with the code OpenAI uses for it."""
 
     def __init__(self, message: str, code: str | None = None) -> None:
@@ -53,7 +53,9 @@ def prompts_of(prompt: Any) -> list[list[int]]:
             prompt = [prompt]
         if all(isinstance(text, str) for text in prompt):
             return [list(text.encode("utf-8", "surrogatepass")) for text in prompt]
-        if all(isinstance(ids, list) and all(isinstance(t, int) and 0 <= t <= BOS for t in ids) for ids in prompt):
+        if all(
+            isinstance(ids, list) and all(isinstance(t, int) and 0 <= t <= BOS for t in ids) for ids in prompt
+        ):
             return [list(ids) for ids in prompt]
     raise Unacceptable("prompt must be a text, a list of texts, or lists of token ids between 0 and 256")
 

@@ -4,12 +4,28 @@ import re
 from fractions import Fraction
 
 UNITS = (
-    "zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen seventeen "
-    "eighteen nineteen"
-).split()
-TENS = dict(zip("twenty thirty forty fifty sixty seventy eighty ninety".split(), range(20, 100, 10), strict=True))
+    "zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve",
+    "thirteen", "fourteen", "fifteen", "sixteen", "seventeen", "eighteen", "nineteen",
+)  # fmt: skip
+TENS = {
+    "twenty": 20,
+    "thirty": 30,
+    "forty": 40,
+    "fifty": 50,
+    "sixty": 60,
+    "seventy": 70,
+    "eighty": 80,
+    "ninety": 90,
+}
 WORDS = {word: value for value, word in enumerate(UNITS)} | TENS
-FRACTIONS = {"half": "1/2", "third": "1/3", "quarter": "1/4", "fourth": "1/4", "fifth": "1/5", "tenth": "1/10"}
+FRACTIONS = {
+    "half": "1/2",
+    "third": "1/3",
+    "quarter": "1/4",
+    "fourth": "1/4",
+    "fifth": "1/5",
+    "tenth": "1/10",
+}
 NUMBER = r"\d[\d,]*(?:\.\d+)?"
 
 _compound = re.compile(rf"\b({'|'.join(TENS)})[ -]({'|'.join(UNITS[1:10])})\b")

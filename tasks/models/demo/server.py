@@ -14,7 +14,9 @@ from aiohttp import web
 
 from tasks.models.demo import protocol
 from tasks.models.demo.faults import FaultDraw, Faults
+from tasks.models.demo.ngram import BOS
 from tasks.models.demo.protocol import Unacceptable
+
 
 @dataclass(frozen=True)
 class DemoOptions:
@@ -29,7 +31,9 @@ class DemoOptions:
 
 
 class Stats:
-    """What came in: requests by path, the most in flight at once, faults shown, and what was answered again."""
+    """What came in: requests by path, the most in flight at once, faults shown, and what was answered
+    again.
+    """
 
     def __init__(self) -> None:
         self.received = 0
@@ -58,8 +62,9 @@ class Stats:
         self._answers[mark] += 1
 
     def snapshot(self) -> dict[str, Any]:
-        """The counts as ``/stats`` shows them; ``asked_again`` counts requests beyond the first of equal ones,
-        ``answered_again`` those of them that had been answered before."""
+        """The counts as ``/stats`` shows them; ``asked_again`` counts requests beyond the first of equal
+        ones, ``answered_again`` those of them that had been answered before.
+        """
         return {
             "received": self.received,
             "answered": self.answered,
@@ -98,7 +103,12 @@ class DemoServer:
         """Lists the one model served."""
         if not self._admits(request):
             return _error(401, "Incorrect API key provided", "invalid_api_key")
-        return _json({"object": "list", "data": [{"id": self.options.model, "object": "model", "owned_by": "nightjar"}]})
+        return _json(
+            {
+                "object": "list",
+                "data": [{"id": self.options.model, "object": "model", "owned_by": "nightjar"}],
+            }
+        )
 
     async def show_stats(self, request: web.Request) -> web.Response:
         """Shows the counts."""
@@ -136,9 +146,13 @@ class DemoServer:
         faults = self.options.faults
         if faults.capacity is not None and self.stats.in_flight > faults.capacity:
             return "error_429"
-        if faults.down_after is not None and self.stats.received > faults.down_after:
-            if faults.up_after is None or self.stats.received <= faults.up_after:
-                return "error_503"
+        after, until = faults.down_after, faults.up_after
+        if (
+            after is not None
+            and after < self.stats.received
+            and (until is None or self.stats.received <= until)
+        ):
+            return "error_503"
         return self._draw.next()
 
     async def _show(self, fault: str, request: web.Request) -> web.StreamResponse | None:
@@ -154,7 +168,9 @@ class DemoServer:
         if fault == "empty":
             return web.Response(body=b"", content_type="application/json")
         if fault == "cut":
-            response = web.StreamResponse(headers={"Content-Type": "application/json", "Content-Length": "1000"})
+            response = web.StreamResponse(
+                headers={"Content-Type": "application/json", "Content-Length": "1000"}
+            )
             await response.prepare(request)
             await response.write(b'{"id": "cut", "choices": [')
             if request.transport is not None:
@@ -197,7 +213,10 @@ class DemoServer:
         for index in range(body.get("n") or 1):
             made = protocol.generate(prompt, body, index, self.options.error_rate)
             tokens += made.tokens
-            message = {"role": "assistant", "content": None if null is not None and null in prompt else made.text}
+            message = {
+                "role": "assistant",
+                "content": None if null is not None and null in prompt else made.text,
+            }
             choice = {"index": index, "message": message, "finish_reason": made.finish_reason}
             if body.get("logprobs"):
                 choice["logprobs"] = protocol.chat_logprobs(made.text)
@@ -232,7 +251,7 @@ class DemoServer:
         made: dict[str, Any] = {"text": protocol.text_of(said), "finish_reason": "length"}
         if body.get("logprobs") is not None:
             lists = protocol.prompt_logprobs(said)
-            if self.options.faults.drop_bos and said[:1] == [protocol.BOS]:
+            if self.options.faults.drop_bos and said[:1] == [BOS]:
                 lists = {name: values[1:] for name, values in lists.items()}
             if self.options.faults.no_text_offset:
                 del lists["text_offset"]
@@ -241,7 +260,9 @@ class DemoServer:
 
     def _fits(self, size: int) -> None:
         if size > self.options.context:
-            message = f"This model's maximum context length is {self.options.context} tokens; the prompt has {size}"
+            message = (
+                f"This model's maximum context length is {self.options.context} tokens; the prompt has {size}"
+            )
             raise Unacceptable(message, "context_length_exceeded")
 
     def _envelope(self, kind: str, choices: list[dict[str, Any]], usage: dict[str, Any]) -> dict[str, Any]:
@@ -277,7 +298,9 @@ async def _stream(request: web.Request, answer: dict[str, Any], chat: bool) -> w
         for piece in [*pieces, None]:
             end = choice["finish_reason"] if piece is None else None
             said = {"delta": {} if piece is None else {"content": piece}} if chat else {"text": piece or ""}
-            await _event(response, {**head, "choices": [{"index": choice["index"], **said, "finish_reason": end}]})
+            await _event(
+                response, {**head, "choices": [{"index": choice["index"], **said, "finish_reason": end}]}
+            )
     await _event(response, {**head, "choices": [], "usage": answer["usage"]})
     await response.write(b"data: [DONE]\n\n")
     return response
@@ -291,6 +314,16 @@ def _json(body: Any) -> web.Response:
     return web.Response(body=orjson.dumps(body), content_type="application/json")
 
 
-def _error(status: int, message: str, code: str | None, headers: Mapping[str, str] | None = None) -> web.Response:
-    body = {"error": {"message": message, "type": "invalid_request_error" if status == 400 else code, "code": code}}
-    return web.Response(status=status, body=orjson.dumps(body), content_type="application/json", headers=headers)
+def _error(
+    status: int, message: str, code: str | None, headers: Mapping[str, str] | None = None
+) -> web.Response:
+    body = {
+        "error": {
+            "message": message,
+            "type": "invalid_request_error" if status == 400 else code,
+            "code": code,
+        }
+    }
+    return web.Response(
+        status=status, body=orjson.dumps(body), content_type="application/json", headers=headers
+    )

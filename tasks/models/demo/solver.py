@@ -1,12 +1,12 @@
 """Solves grade-school word problems by reading them clause by clause.
 
-The reader keeps one quantity for each thing compared and lets every clause change it: *buys 3 bags of 5* adds a product, *gives
-half of them away* takes a share, *has 4 more than Ann* starts a new quantity, *shares them equally among 6* divides.
-It knows some sixty verbs and no problem by heart; a text it can't read gives None.
+The reader keeps one quantity for each thing compared and lets every clause change it: *buys 3 bags of 5*
+adds a product, *gives half of them away* takes a share, *has 4 more than Ann* starts a new quantity,
+*shares them equally among 6* divides. It knows some sixty verbs and no problem by heart; a text it can't
+read gives None.
 """
 
 import re
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from fractions import Fraction
 from functools import lru_cache
@@ -14,30 +14,47 @@ from functools import lru_cache
 from tasks.models.demo.quantities import NUMBER, in_digits, number, shown
 
 TAKES = (
-    r"gives?|gave|giving|eats?|ate|loses?|lost|uses?|used|spends?|spent|breaks?|broke|broken|throws?|threw|donates?|donated|"
-    r"drinks?|drank|leaves?|left|takes? away|removes?|removed|flew|flies|fly|pays?|paid|lends?|lent|sold|sells?|melted|"
-    r"melts?|rotten|absent|get off|gets off|got off|died|returns?|returned|burnt|burned|popped|pop|wilted|fewer|less"
+    r"gives?|gave|giving|eats?|ate|loses?|lost|uses?|used|spends?|spent|breaks?|broke|broken|throws?|threw"
+    r"|thrown|donates?|donated|drinks?|drank|leaves?|left|takes? away|removes?|removed|flew|flies|fly|pays?"
+    r"|paid|lends?|lent|sold|sells?|melted|melts?|rotten|absent|gets? off|got off|dies?|died|returns?|returned"
+    r"|burnt|burned|pops?|popped|wilted|fewer|less"
 )
 VERBS = (
-    rf"{TAKES}|buys?|bought|gets?|got|receives?|received|finds?|found|picks?|picked|bakes?|baked|adds?|added|makes?|made|"
-    r"collects?|collected|earns?|earned|saves?|saved|wins?|won|has|have|had|plants?|planted|draws?|drew|reads?|puts?|packs?|"
-    r"shares?|splits?|divides?|orders?|ordered|borrows?|borrowed|get on|gets on|got on|walks?|runs?|drives?|works?|swims?"
+    rf"{TAKES}|buys?|bought|gets?|got|receives?|received|finds?|found|picks?|picked|bakes?|baked|adds?|added"
+    r"|makes?|made|collects?|collected|earns?|earned|saves?|saved|wins?|won|has|have|had|plants?|planted|draws?"
+    r"|drew|reads?|puts?|packs?|shares?|splits?|divides?|orders?|ordered|borrows?|borrowed|gets? on|got on"
+    r"|walks?|runs?|drives?|works?|swims?"
 )
 RATE = r"each|every|per|apiece|an? (?:day|week|month|year|hour|minute|box|bag|piece|kilometer|night)"
-SPAN = {"minute": ("hour", 60), "hour": ("day", 24), "day": ("week", 7), "week": ("month", 4), "month": ("year", 12)}
+SPAN = {
+    "minute": ("hour", 60),
+    "hour": ("day", 24),
+    "day": ("week", 7),
+    "week": ("month", 4),
+    "month": ("year", 12),
+}
+PERIOD = r"(?:minute|hour|day|week|month|year|night)"
 ALL = r"altogether|in total|in all|total|together|combined|both|left|remain|still|change|over\b|now"
+ON_EACH = (
+    r"holds?|contains?|has|costs?|weighs?|sells?|sold|needs?|takes?|for|worth|earns?|gives?|at|is|gets?|eats?"
+)
 
 _sentence = re.compile(r"(?<=[.?!])\s+")
 _clause = re.compile(
-    rf",? (?:and|but|then)(?: then| later| also)? (?=(?:(?:he|she|they|it) )?(?:{VERBS})\b)|; |, (?=how (?:many|much))"
-    rf"|, (?:and |but |so )?(?=(?:he|she|they|it) (?:{VERBS})\b)"
+    rf",? (?:and|but|then)(?: then| later| also)? (?=(?:(?:he|she|they|it) )?(?:{VERBS})\b)"
+    rf"|,? and then |; |, (?=how (?:many|much))|, (?:and |but |so )?(?=(?:he|she|they|it) (?:{VERBS})\b)"
 )
 _value = re.compile(rf"(?<![\d/.])({NUMBER})(?:\*({NUMBER}))?(?![\d/%*]|\.\d)")
 _share = re.compile(rf"(\d+)/(\d+)|({NUMBER})%")
-_divided = re.compile(
-    rf"(?:equally|evenly|shares?|split|splits|divides?|divided|cuts?).*?(?:among|between|into|with|over|by)\D*?({NUMBER})(.*)"
-    rf"|(?:packs?|packed|puts?|placed?|places|arranges?|arranged|sorts?|ties|tied|plants?) (?:them|it|all|the)\b.*?({NUMBER})"
+_among = re.compile(
+    r"(?:equally|evenly|shares?|split|splits|divides?|divided|cuts?).*?(?:among|between|into|with|over|by)"
+    rf"\D*?({NUMBER})"
 )
+_packed = re.compile(
+    r"(?:packs?|packed|puts?|placed?|places|arranges?|arranged|sorts?|ties|tied|plants?) (?:them|it|all|the)\b"
+    rf".*?({NUMBER})"
+)
+_oneself = re.compile(r"\b(?:him|her|them|it)sel(?:f|ves)\b")
 
 
 @dataclass
@@ -50,13 +67,19 @@ class Working:
 
     def put(self, sign: str, left: Fraction, right: Fraction) -> Fraction:
         """Computes ``left sign right`` and writes the step down."""
-        value = {"+": left + right, "-": left - right, "*": left * right, "/": left / right if right else left}[sign]
+        value = {
+            "+": left + right,
+            "-": left - right,
+            "*": left * right,
+            "/": left / right if right else left,
+        }[sign]
         a, b, c = shown(left), shown(right), shown(value)
         self.steps.append(f"{a} {sign} {b} = <<{a}{sign}{b}={c}>>{c}")
         return value
 
     @property
     def current(self) -> Fraction | None:
+        """The quantity read last; None before any was."""
         return self.groups[-1] if self.groups else None
 
     def become(self, value: Fraction) -> None:
@@ -100,9 +123,8 @@ def solve(problem: str) -> Solution | None:
 
 def _read(clause: str, working: Working) -> None:
     current = working.current
-    for rule in (_compared, _shared, _split, _changed) if current is not None else ():
-        if rule(clause, working, current):
-            return
+    if current is not None and any(rule(clause, working, current) for rule in RULES):
+        return
     amount, rate = _amount(clause, working)
     if amount is None:
         return
@@ -112,9 +134,13 @@ def _read(clause: str, working: Working) -> None:
     takes = re.search(rf"\b(?:{TAKES})\b", clause)
     if current is None:
         working.groups.append(amount)
+    elif not rate and working.unit and re.search(rf"\d {working.unit}s\b", clause):
+        working.become(working.put("*", current, amount))
     elif takes:
         working.become(working.put("-", working.merged(), amount))
-    elif re.search(r"\b(?:has|have|there (?:are|is|were)|owns?)\b", clause) and not re.search(r"\bmore\b|another", clause):
+    elif re.search(r"\b(?:has|have|there (?:are|is|were)|owns?)\b", clause) and not re.search(
+        r"\bmore\b|another", clause
+    ):
         working.groups.append(amount)
     else:
         working.become(working.put("+", current, amount))
@@ -135,7 +161,9 @@ def _compared(clause: str, working: Working, current: Fraction) -> bool:
 
 
 def _shared(clause: str, working: Working, current: Fraction) -> bool:
-    """*half of them*, *25% off*: a share of the current quantity is taken, added, or is what remains in view."""
+    """*half of them*, *25% off*: a share of the current quantity is taken, added, or is what remains in
+    view.
+    """
     match = _share.search(clause)
     if match is None:
         return False
@@ -156,12 +184,12 @@ def _shared(clause: str, working: Working, current: Fraction) -> bool:
 
 def _split(clause: str, working: Working, current: Fraction) -> bool:
     """*shares them equally among 4 friends*, *packs them in boxes of 6*."""
-    match = _divided.search(clause)
+    match = _among.search(clause) or _packed.search(clause)
     if match is None:
         return False
-    parts = number(match[1] or match[3])
-    if match[2] and re.search(r"\b(?:and|including) (?:him|her|them)sel", match[2]):
-        parts += 1
+    parts = number(match[1])
+    if _oneself.search(clause):
+        parts = working.put("+", parts, Fraction(1))
     if parts == 0:
         return False
     working.become(working.put("/", working.merged(), parts))
@@ -169,22 +197,17 @@ def _split(clause: str, working: Working, current: Fraction) -> bool:
 
 
 def _changed(clause: str, working: Working, current: Fraction) -> bool:
-    """*each box holds 6*, *sells them for 3 each*, *pays with a 20 dollar bill*: acts on the whole current quantity."""
+    """*each box holds 6*, *sells them for 3 each*, *pays with a 20 dollar bill*: acts on the whole current
+    quantity.
+    """
     values = [number(match[1]) for match in _value.finditer(clause)]
     if len(values) != 1:
         return False
     if re.search(r"\b(?:pays?|paid) with\b|\bhands?\b.*\bbill\b", clause):
         working.become(working.put("-", values[0], working.merged()))
-    elif re.search(rf"\b(?:{RATE})\b|\bcosts?\b", clause) and re.search(
-        r"\b(?:holds?|contains?|has|costs?|weighs?|sells?|sold|needs?|takes?|for|worth|earns?|gives?|at|is|gets?|eats?|is paid)\b", clause
-    ):
-        if re.search(r"\b(?:of|for) (?:gifts?|it) \b", clause):
-            return False
-        if re.search(r"\bfor\b.*\b(?:days?|weeks?|hours?|months?|years?)\b", clause) or not re.search(
-            r"\b(?:has|gets?|eats?) \d+ (?:more|another)", clause
-        ):
-            working.become(working.put("*", working.merged(), values[0]))
-    elif re.search(r"\b(?:for|does this|repeats?|in) .*\b(?:days?|weeks?|hours?|months?|years?|nights?|times)\b", clause):
+    elif re.search(rf"\b(?:{RATE})\b|\bcosts?\b", clause) and re.search(rf"\b(?:{ON_EACH})\b", clause):
+        working.become(working.put("*", working.merged(), values[0]))
+    elif re.search(rf"\b(?:for|does this|repeats?|in) .*\b(?:{PERIOD}s?|times)\b", clause):
         working.become(working.put("*", working.merged(), values[0]))
     else:
         return False
@@ -196,39 +219,49 @@ def _amount(clause: str, working: Working) -> tuple[Fraction | None, str | None]
     total: Fraction | None = None
     rate: str | None = None
     for part in re.split(r",? and |, |\bplus\b", clause):
-        factors = list(_factors(part))
+        factors = [_factor(match, working) for match in _value.finditer(part)]
         if not factors:
             continue
         multiplied = len(factors) > 1 and re.search(rf"\b(?:{RATE}|of|with|times|for|at|in)\b", part)
         value = factors[0]
         for factor in factors[1:]:
             value = working.put("*" if multiplied else "+", value, factor)
-        if len(factors) == 1 and (match := re.search(r"\b(?:each|every|per|an?) (day|week|month|hour|minute)\b", part)):
+        if len(factors) == 1 and (
+            match := re.search(r"\b(?:each|every|per|an?) (day|week|month|hour|minute)\b", part)
+        ):
             rate = match[1]
         total = value if total is None else working.put("+", total, value)
     return total, rate
 
 
-def _factors(part: str) -> Iterator[Fraction]:
-    for match in _value.finditer(part):
-        yield number(match[1])
-        if match[2]:
-            yield number(match[2])
+def _factor(match: re.Match[str], working: Working) -> Fraction:
+    value = number(match[1])
+    return value if match[2] is None else working.put("*", value, number(match[2]))
+
+
+RULES = (_compared, _shared, _split, _changed)
+"""Ways in which a clause acts on what was read before; the first that fits is taken."""
 
 
 def _answered(question: str, working: Working) -> Fraction:
-    if re.search(r"how (?:many|much) (?:\w+ )?(?:more|fewer|less|older|farther)\b.*\bthan\b", question) and len(working.groups) > 1:
+    """The quantity that is asked for."""
+    compared = r"how (?:many|much) (?:\w+ )?(?:more|fewer|less|older|farther)\b.*\bthan\b"
+    if re.search(compared, question) and len(working.groups) > 1:
         low, high = sorted((working.groups[0], working.groups[-1]))
         return working.put("-", high, low)
     value = working.merged() if re.search(ALL, question) else working.groups[-1]
+    longer, times = SPAN.get(working.unit or "", ("", 0))
+    if match := re.search(rf"\b(?:in|for|after|over) ({NUMBER}) ({PERIOD})s?\b", question):
+        if match[2] == longer:
+            value = working.put("*", value, Fraction(times))
+        return working.put("*", value, number(match[1]))
+    if longer and re.search(rf"\b(?:in|per|an?|each|every|this) (?:an? )?{longer}\b", question):
+        return working.put("*", value, Fraction(times))
     values = [number(match[1]) for match in _value.finditer(question)]
-    if match := re.search(rf"\b(?:in|for|after|over) ({NUMBER}) (minute|hour|day|week|month|year|night)s?\b", question):
-        count = number(match[1])
-        if working.unit and working.unit in SPAN and SPAN[working.unit][0] == match[2]:
-            value = working.put("*", value, Fraction(SPAN[working.unit][1]))
-        return working.put("*", value, count)
-    if working.unit in SPAN and re.search(rf"\b(?:in|per|an?|each|every|this) (?:an? )?{SPAN[working.unit][0]}\b", question):
-        return working.put("*", value, Fraction(SPAN[working.unit][1]))
-    if len(values) == 1 and re.search(r"\b(?:do|does|would|will|for)\b.* \d+ ", question) and not working.unit:
+    if (
+        len(values) == 1
+        and not working.unit
+        and re.search(r"\b(?:do|does|would|will|for)\b.* \d+ ", question)
+    ):
         return working.put("*", value, values[0])
     return value
