@@ -3,6 +3,7 @@
 from typing import TYPE_CHECKING, Any
 
 from tasks.benchmarks.lm_eval.definitions import Definition, Index, build_index
+from tasks.benchmarks.lm_eval.rescoring import rescored
 from tasks.benchmarks.lm_eval.selection import Selection, select, select_file
 from tasks.benchmarks.lm_eval.translation import (
     Translation,
@@ -15,7 +16,7 @@ from tasks.benchmarks.lm_eval.validation import resolve_many
 
 if TYPE_CHECKING:
     from tasks.benchmarks.config import BenchmarkFields
-    from tasks.benchmarks.lm_eval.benchmark import HarnessBenchmark
+    from tasks.benchmarks.records import Benchmark
 
 __all__ = [
     "Definition",
@@ -25,6 +26,7 @@ __all__ = [
     "build_index",
     "is_harness",
     "open_harness_benchmark",
+    "rescored",
     "resolve_many",
     "select",
     "select_file",
@@ -34,9 +36,13 @@ __all__ = [
 ]
 
 
-def open_harness_benchmark(fields: "BenchmarkFields") -> "HarnessBenchmark":
+def open_harness_benchmark(fields: "BenchmarkFields") -> "Benchmark":
     """The benchmark behind a translated config, opened lazily; raises ConfigError for what may not run."""
+    harness: dict[str, Any] = fields.harness or {}
+    if "samples" in harness:
+        from tasks.benchmarks.lm_eval.logged import LoggedBenchmark
+
+        return LoggedBenchmark(harness, fields.base_dir, fields.name, fields.cluster)
     from tasks.benchmarks.lm_eval.benchmark import HarnessBenchmark
 
-    harness: dict[str, Any] = fields.harness or {}
     return HarnessBenchmark(harness, fields.base_dir, fields.name, fields.cluster)

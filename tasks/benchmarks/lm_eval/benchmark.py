@@ -1,24 +1,20 @@
 """A definition of the harness as the pipeline's benchmark: items and prompts."""
 
-from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
 from metrics.errors import ConfigError
 from tasks.benchmarks.lm_eval.functions import decoded, functions_in
+from tasks.benchmarks.lm_eval.identity import numbered_items
 from tasks.benchmarks.lm_eval.rendering import Prompter
 from tasks.benchmarks.lm_eval.splits import Splits
 from tasks.benchmarks.records import Item, Rendered
-from tasks.datasets.errors import DataError
-from tasks.datasets.items import content_digest, field_at
 from tasks.store.fingerprint import fingerprint
 from tasks.store.keys import digest
 from tasks.usercode import load_function
 
 PROMPT: Final = "default"
-ID_DIGITS: Final = 16
 # Keys that decide which documents there are; all others besides those below decide how they are asked.
 OF_DATASET: Final = (
     "custom_dataset", "dataset_path", "dataset_name", "dataset_kwargs", "test_split", "validation_split", "process_docs",
@@ -62,13 +58,7 @@ class HarnessBenchmark:
 
     def items(self) -> Iterator[Item]:
         """The evaluated documents in order. An id is derived from the content; equal documents are numbered."""
-        seen: Counter[str] = Counter()
-        for doc_id, row in enumerate(self._splits.evaluated()):
-            item = Item(item_id="", doc_id=doc_id, data=row)
-            base = content_digest(item)[:ID_DIGITS]
-            seen[base] += 1
-            item_id = base if seen[base] == 1 else f"{base}-{seen[base]}"
-            yield replace(item, item_id=item_id, cluster=self._cluster_of(row))
+        return numbered_items(self._splits.evaluated(), self._cluster, self._where)
 
     def prompt_names(self) -> tuple[str, ...]:
         """The harness has one prompt a definition."""
@@ -107,16 +97,6 @@ class HarnessBenchmark:
                 "unconditional": _asks_unconditional(self._config),
             }
         )
-
-    def _cluster_of(self, row: Mapping[str, Any]) -> str | None:
-        if self._cluster is None:
-            return None
-        try:
-            return str(field_at(row, self._cluster))
-        except KeyError:
-            raise DataError(
-                f"{self._where}: no field '{self._cluster}' (cluster); documents have {', '.join(row)}"
-            ) from None
 
     def _code(self, value: Any) -> list[str]:
         names = sorted(set(functions_in(value)))

@@ -79,7 +79,9 @@ class Index:
                 self._add(path, found)
             for name in sorted(found.keys() & self._entries.keys()):
                 if found[name].kind != "tag" and found[name].path != self._entries[name].path:
-                    self.warnings.append(f"'{name}' of {found[name].path} replaces that of {self._entries[name].path}")
+                    self.warnings.append(
+                        f"'{name}' of {found[name].path} replaces that of {self._entries[name].path}"
+                    )
             self._entries.update(found)
         return self._entries
 
@@ -113,7 +115,9 @@ class Index:
             first = entries.get(entry.name)
             if first is not None and first.kind != "tag":
                 if first.path != path:
-                    self.warnings.append(f"{path}: '{entry.name}' is defined in {first.path} already; that one is taken")
+                    self.warnings.append(
+                        f"{path}: '{entry.name}' is defined in {first.path} already; that one is taken"
+                    )
                 continue
             entries[entry.name] = entry
             for tag in names_under(entry.config, "tag") if entry.kind == "benchmark" else ():

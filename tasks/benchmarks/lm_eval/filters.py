@@ -34,7 +34,9 @@ def translate_filters(config: Mapping[str, Any], base_dir: Path, where: str) -> 
     pipelines: dict[str, dict[str, Any]] = {}
     for entry in config["filter_list"]:
         if not isinstance(entry, Mapping) or not isinstance(entry.get("name"), str):
-            raise ConfigError(f"{where}: an entry of filter_list is a mapping with 'name' and 'filter', got {entry!r:.80}")
+            raise ConfigError(
+                f"{where}: an entry of filter_list is a mapping with 'name' and 'filter', got {entry!r:.80}"
+            )
         name, steps = entry["name"], entry.get("filter")
         unknown = sorted(set(entry) - {"name", "filter"})
         if unknown or not isinstance(steps, list):

@@ -73,7 +73,9 @@ def _add(
 def _member(index: Index, name: str, tag: Entry) -> Entry:
     found = index.find(name, tag.path)
     if found is None:
-        raise ConfigError(f"tag '{tag.name}' names '{name}', which is not known; --include-path names its folder")
+        raise ConfigError(
+            f"tag '{tag.name}' names '{name}', which is not known; --include-path names its folder"
+        )
     return found
 
 
