@@ -1,5 +1,6 @@
 """The command line of ``python -m flows.eval``: reads configs, refuses what can't work, runs the flow, shows the table."""
 
+import os
 import sys
 from pathlib import Path
 from typing import Annotated, Any
@@ -89,6 +90,9 @@ def _show(document: dict[str, Any], as_json: bool) -> None:
 
 def main() -> None:
     """Runs the command; what the user can mend is one line on stderr and exit code 2, never a traceback."""
+    # The run's page has the log; the terminal has progress, the table and the reasons.
+    os.environ.setdefault("PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL", "CRITICAL")
+    os.environ.setdefault("DO_NOT_TRACK", "1")
     try:
         app()
     except NightjarError as error:

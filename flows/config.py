@@ -94,7 +94,8 @@ class EvalConfig(BenchmarkFields):
     @field_serializer("models")
     def _keep_unset(self, models: tuple[ModelConfig, ...]) -> list[dict[str, Any]]:
         # A model's sample_params override only what they set: written out in full they would override everything.
-        return [model.model_dump(mode="json", exclude_unset=True) for model in models]
+        entries = [model.model_dump(mode="json", exclude_unset=True) for model in models]
+        return [{key: value for key, value in entry.items() if value != {}} for entry in entries]
 
     def scoring(self) -> ScoringConfig:
         """What the scorer factory needs. With ``evaluation_methods`` there is no default metric."""

@@ -8,6 +8,12 @@ Each (filter, metric) pair is a subtask of its own; models, prompts and partitio
 ``reduce`` merges them, because statistics add up.
 """
 
+if __name__ == "__main__":
+    # First of all: a config that is refused needs no Prefect, and Prefect reads its settings when it is imported.
+    from flows.cli import main
+
+    main()
+
 from typing import Any
 
 from prefect import flow
@@ -25,6 +31,7 @@ from tasks.infer import infer
 from tasks.load import load
 from tasks.preflight import preflight
 from tasks.render import render
+
 
 @flow(name="evaluate", flow_run_name=flow_run_name, task_runner=task_runner_named("threads"))
 async def evaluate(config: EvalConfig, options: RunOptions = RunOptions()) -> State[Any]:
@@ -52,9 +59,3 @@ async def evaluate(config: EvalConfig, options: RunOptions = RunOptions()) -> St
 
     outcome = await publish_run(run, responses, predictions, statistics, numbers)
     return Completed(message=outcome.summary) if outcome.ok else Failed(message=outcome.summary)
-
-
-if __name__ == "__main__":
-    from flows.cli import main
-
-    main()

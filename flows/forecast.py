@@ -12,10 +12,11 @@ import pyarrow as pa
 
 from flows.plan import Cell, PairPlan, Plan
 from scorers.base import ALL_FILTERS
+from tasks.answered import Answered
 from tasks.benchmarks.config import open_benchmark
 from tasks.caching import Workspace, peek
 from tasks.filter import filter_responses
-from tasks.infer import Answered, infer, missing_requests
+from tasks.infer import infer, missing_requests
 from tasks.load import load
 from tasks.render import render
 from tasks.rows.items import item_batches, read_items, request_batches
@@ -89,7 +90,7 @@ def _cell(
         answered = peek(infer, step, asked, workspace=workspace)
         if answered is not None:
             known[cell] = asked, answered
-            return asked, 0, answered.accounts.counts().requests
+            return asked, 0, int(answered.accounts.tally["requests"])
     missing, total = missing_requests(step, _requests(plan, workspace, items, asked, cell), workspace)
     return asked, missing, total
 

@@ -83,7 +83,7 @@ def _inference(run: Run) -> dict[str, Tally]:
     """What each model's requests took in this run: of what the cache served, only that it was served."""
     tallies = {name: Tally() for name in run.plan.models}
     for model, answered, cached in run.answered():
-        counts = answered.accounts.counts()
+        counts = Tally.from_dict(answered.accounts.tally)
         if cached:
             counts = Tally(
                 requests=counts.requests, cached=counts.requests, model_errors=counts.model_errors, served=counts.served,

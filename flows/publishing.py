@@ -7,7 +7,8 @@ from flows.manifest import manifest_of, run_info
 from flows.pairs import Numbers, Responses, Scored
 from flows.plan import Cell
 from flows.run import Future, Run, finished
-from tasks.infer import Accounts, check_errors
+from tasks.answered import Accounts
+from tasks.infer import check_errors
 from tasks.models.tally import Tally
 from tasks.publish import LostPair, Publication, Published, publish
 from tasks.rows.views import CellArtifacts
@@ -88,7 +89,7 @@ def _over_budget(run: Run) -> dict[str, str]:
     """Model → sentence, for each model with more failed requests than allowed; their tasks are the red ones in the UI."""
     tallies: dict[str, Tally] = {}
     for model, answered, _ in run.answered():
-        counts = answered.accounts.counts()
+        counts = Tally.from_dict(answered.accounts.tally)
         tallies[model] = tallies[model].merged(counts) if model in tallies else counts
     found = {}
     for model, counts in tallies.items():

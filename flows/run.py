@@ -11,8 +11,8 @@ from prefect.states import State
 
 from flows.options import CACHED_STAGES, RunOptions
 from flows.plan import Cell, PairPlan, Plan
+from tasks.answered import Answered
 from tasks.caching import Workspace, in_workspace, references
-from tasks.infer import Answered
 from tasks.reduction import FailedPart, Origin
 from tasks.steps import Step
 

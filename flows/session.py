@@ -1,7 +1,6 @@
 """One evaluation run from the command line: checks first, then the flow, then the table."""
 
 import asyncio
-import logging
 import os
 import shlex
 import signal
@@ -12,7 +11,6 @@ from types import FrameType
 from typing import Any
 
 from prefect import Flow
-from prefect.logging.handlers import PrefectConsoleHandler
 from prefect.settings import PREFECT_API_URL, temporary_settings
 
 from flows.config import EvalConfig
@@ -44,7 +42,6 @@ def run_here(config: EvalConfig, options: RunOptions, task_runner: str, quiet: b
     flow: Flow[..., Any] = evaluate.with_options(task_runner=task_runner_named(task_runner))
     checked(config, placed)
     ui = use_server()
-    _quiet_console()
     with temporary_settings({PREFECT_API_URL: os.environ.get("PREFECT_API_URL", f"{ui}/api")}), _interruptible():
         with open_board(ProgressBoard(sys.stderr)):
             state = asyncio.run(flow(config, placed, return_state=True))
@@ -122,14 +119,6 @@ def show_plan(document: dict[str, Any]) -> None:
         out.print(f"{entry['benchmark']}: {entry['items']} items, {requests['to_send']} requests to send, {requests['cached']} cached")
         for pair in entry["pairs"]:
             out.print(f"  {'cached ' if pair['cached'] else 'compute'}  {pair['filter']} × {pair['metric']}")
-
-
-def _quiet_console() -> None:
-    """The run's page has the log; the terminal has progress, the table and the reasons."""
-    for name in ("prefect", "prefect.flow_runs", "prefect.task_runs"):
-        for handler in logging.getLogger(name).handlers:
-            if isinstance(handler, PrefectConsoleHandler):
-                handler.setLevel(logging.CRITICAL)
 
 
 def _document(evaluation: Evaluation, message: str | None) -> dict[str, Any]:

@@ -21,10 +21,10 @@ from prefect.tasks import exponential_backoff
 from pydantic import BaseModel
 
 from metrics.errors import NightjarError
+from tasks.steps import Step, Unkeyed
 from tasks.store.fingerprint import fingerprint
 from tasks.store.keys import stage_key
 from tasks.store.refs import ArtifactRef
-from tasks.steps import Step, Unkeyed
 from tasks.store.storage import ArtifactMissing, Store
 
 P = ParamSpec("P")

@@ -6,8 +6,8 @@ import pyarrow as pa
 
 from scorers.config import FilterConfig
 from scorers.filters import FilterPipeline
+from tasks.answered import Answered
 from tasks.caching import Workspace, artifact_task
-from tasks.infer import Answered
 from tasks.rows.predictions import REQUEST_COLUMNS, RESPONSE_COLUMNS, prediction_batches
 from tasks.steps import Step, Unkeyed
 from tasks.store.refs import ArtifactRef

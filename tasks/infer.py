@@ -7,9 +7,9 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 from prefect import task
-from pydantic import BaseModel, ConfigDict
 
 from metrics.errors import NightjarError
+from tasks.answered import Accounts, Answered
 from tasks.caching import Workspace, artifact_key, cached_task
 from tasks.models.answers import AnswerStore
 from tasks.models.config import ErrorBudget, Limits, ModelConfig, Price, SampleParams
@@ -54,25 +54,6 @@ class InferSetup(Unkeyed):
         )
 
 
-class Accounts(Unkeyed):
-    """What an inference took when it was computed; served from a cache it took nothing."""
-
-    tally: dict[str, Any]
-
-    def counts(self) -> Tally:
-        """The counts."""
-        return Tally.from_dict(self.tally)
-
-
-class Answered(BaseModel):
-    """The responses of one model to one partition, and what they took."""
-
-    model_config = ConfigDict(frozen=True)
-
-    responses: ArtifactRef
-    accounts: Accounts
-
-
 class BudgetExceeded(NightjarError):
     """More requests failed than ``errors.max_rate`` allows."""
 
@@ -96,7 +77,7 @@ def infer(step: Step[InferSetup], requests: ArtifactRef, workspace: Workspace) -
 @task(name="errors", task_run_name="{step.name}", persist_result=False)
 def check_errors(step: Step[ErrorBudget], tally: Accounts) -> None:
     """Fails where more requests failed than the config allows: what was answered is scored and published all the same."""
-    counts = tally.counts()
+    counts = Tally.from_dict(tally.tally)
     if counts.error_rate > step.setup.max_rate:
         reasons = sorted(counts.errors.items(), key=lambda entry: -entry[1])[:3]
         said = "; ".join(f"{count} × {reason}" for reason, count in reasons)

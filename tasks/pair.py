@@ -7,7 +7,7 @@ from scorers.base import Scorer
 from scorers.config import ScoringConfig
 from scorers.factory import build_scorer
 from scorers.naming import split_name
-from tasks.reduction import PairIdentity
+from tasks.reduction.records import PairIdentity
 from tasks.steps import Unkeyed
 from tasks.usercode import resolver
 

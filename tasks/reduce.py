@@ -5,8 +5,8 @@ from functools import partial
 
 import pyarrow as pa
 
+from tasks.answered import Answered
 from tasks.caching import Workspace, artifact_task
-from tasks.infer import Answered
 from tasks.pair import PairSetup
 from tasks.reduction import Origin, Part, reduce_pair
 from tasks.steps import Step

@@ -8,8 +8,8 @@ import pyarrow as pa
 from scorers.base import ALL_FILTERS
 from scorers.process_results import ProcessResultsScorer
 from scorers.records import Batch
+from tasks.answered import Answered
 from tasks.caching import Workspace, artifact_task
-from tasks.infer import Answered
 from tasks.pair import PairSetup
 from tasks.rows.batches import Joined, joined_batches
 from tasks.rows.statistics import statistics_batch

@@ -9,6 +9,7 @@ import ast
 import hashlib
 import inspect
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from types import ModuleType
@@ -30,7 +31,7 @@ def fingerprint(*code: Callable[..., Any] | ModuleType | str) -> str:
         if path is None:
             parts.add(f"{getattr(entry, '__module__', '')}.{getattr(entry, '__qualname__', entry)}")
         else:
-            parts.update(f"{_label(file)} {normalised_digest(*_stat(file))}" for file in closure(path))
+            parts.update(f"{_label(file)} {_source(file).digest}" for file in closure(path))
     return hashlib.sha256("\n".join(sorted(parts)).encode()).hexdigest()
 
 
@@ -42,32 +43,38 @@ def closure(path: Path) -> frozenset[Path]:
         file = waiting.pop()
         if file not in found:
             found.add(file)
-            waiting.extend(_imports(*_stat(file)))
+            waiting.extend(_source(file).imports)
     return frozenset(found)
 
 
+@dataclass(frozen=True)
+class _Source:
+    """Digest of a Python file's syntax tree without docstrings (of its bytes if it does not parse), and the files that
+    it imports."""
+
+    digest: str
+    imports: tuple[Path, ...]
+
+
+def _source(path: Path) -> _Source:
+    stat = path.stat()
+    return _read_source(path, stat.st_mtime_ns, stat.st_size)
+
+
 @lru_cache(maxsize=4096)
-def normalised_digest(path: Path, _mtime_ns: int, _size: int) -> str:
-    """Digest of a Python file's syntax tree without docstrings; of its bytes if it does not parse."""
-    source = path.read_bytes()
+def _read_source(path: Path, _mtime_ns: int, _size: int) -> _Source:
+    text = path.read_bytes()
     try:
-        tree = ast.parse(source)
+        tree = ast.parse(text)
     except SyntaxError:
-        return hashlib.sha256(source).hexdigest()
+        return _Source(hashlib.sha256(text).hexdigest(), ())
+    names: dict[str, None] = {}
     for node in ast.walk(tree):
+        names.update(dict.fromkeys(_imported_names(node, path)))
         if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
             node.body = _without_docstrings(node.body)
-    return hashlib.sha256(ast.dump(tree).encode()).hexdigest()
-
-
-@lru_cache(maxsize=4096)
-def _imports(path: Path, _mtime_ns: int, _size: int) -> tuple[Path, ...]:
-    try:
-        tree = ast.parse(path.read_bytes())
-    except SyntaxError:
-        return ()
-    names = [name for node in ast.walk(tree) for name in _imported_names(node, path)]
-    return tuple(file for name in names if (file := _find(name, path.parent)) is not None)
+    files = tuple(file for name in names if (file := _find(name, path.parent)) is not None)
+    return _Source(hashlib.sha256(ast.dump(tree).encode()).hexdigest(), files)
 
 
 def _imported_names(node: ast.AST, path: Path) -> Iterator[str]:
@@ -123,11 +130,6 @@ def _source_path(entry: Callable[..., Any] | ModuleType | str) -> Path | None:
 def _label(path: Path) -> str:
     """A name that does not depend on where the project or the user's folder lies."""
     return path.relative_to(PROJECT).as_posix() if path.is_relative_to(PROJECT) else path.name
-
-
-def _stat(path: Path) -> tuple[Path, int, int]:
-    stat = path.stat()
-    return path, stat.st_mtime_ns, stat.st_size
 
 
 def library_versions(names: tuple[str, ...]) -> dict[str, str]:
