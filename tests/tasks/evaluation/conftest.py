@@ -40,19 +40,31 @@ class Asking:
             for number, (item_id, truth) in enumerate(truths.items())
         ]
         defaults = {
-            "prompt_template": "plain", "kind": "generate", "chat": False, "prompts": ["?"], "continuations": [""],
-            "unconditional": [], "gold": [], "choices": [],
-        }  # fmt: skip
+            "prompt_template": "plain",
+            "kind": "generate",
+            "chat": False,
+            "prompts": ["?"],
+            "continuations": [""],
+            "unconditional": [],
+            "gold": [],
+            "choices": [],
+        }
         self.requests = filled(rows, REQUESTS, defaults)
 
     def answered(self, responses: Mapping[str, Sequence[Any]]) -> pa.RecordBatch:
         """``item → responses``; a response may be a text, None (the request failed) or further columns."""
         rows = [
-            {"item_id": item_id, "doc_id": self.ids.index(item_id), "sample_index": index,
-             "sample_id": f"{item_id}_sample_{index}", "request_key": f"{item_id}{index}", **_response(response)}
+            {
+                "item_id": item_id,
+                "doc_id": self.ids.index(item_id),
+                "sample_index": index,
+                "sample_id": f"{item_id}_sample_{index}",
+                "request_key": f"{item_id}{index}",
+                **_response(response),
+            }
             for item_id, samples in responses.items()
             for index, response in enumerate(samples)
-        ]  # fmt: skip
+        ]
         defaults = {"prompt": "?", "attempts": 1, "timestamp": "2026-01-01T00:00:00+00:00"}
         return filled(rows, RESPONSES, defaults)
 

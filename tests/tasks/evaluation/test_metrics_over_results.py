@@ -8,7 +8,7 @@ from metrics.config import StatisticsConfig
 from tasks.evaluation.config import EvaluationMetricConfig
 from tasks.evaluation.metric_rows import aggregate_metric
 from tasks.evaluation.metrics import build_evaluation_metric, reduce_metric
-from tasks.reduction import Origin, Part
+from tasks.reduction import Part
 
 OPTIONS = StatisticsConfig()
 

@@ -1,0 +1,140 @@
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tasks.evaluation.built_in import JUDGES, build_params, numbers_in
+from tasks.evaluation.params import ExactMatchParams
+from tasks.reduction import Part
+
+
+def judge(kind: str, response: str, truth: Any, **params: Any) -> tuple[bool, Any]:
+    return JUDGES[kind](build_params(kind, params))(response, truth)
+
+
+@pytest.mark.parametrize(
+    ("kind", "response", "truth", "params", "passed"),
+    [
+        ("exact_match", " 18\n", "18", {}, True),
+        ("exact_match", " 18\n", "18", {"strip": False}, False),
+        ("exact_match", "Paris.", "paris", {"ignore_case": True, "ignore_punctuation": True}, True),
+        ("exact_match", "STRASSE", "straße", {"ignore_case": True}, True),
+        ("exact_match", "18", 18, {}, True),
+        ("exact_match", "true", True, {}, True),
+        ("contains", "It is Paris, of course", "Paris", {}, True),
+        ("contains", "It is Paris", "paris", {}, False),
+        ("contains", "It is Paris", "paris", {"ignore_case": True}, True),
+        ("contains", "a and b", None, {"values": ["a", "c"]}, True),
+        ("contains", "a and b", None, {"values": ["a", "c"], "mode": "all"}, False),
+        ("regex_match", "so #### 18", None, {"pattern": r"####\s*\d+"}, True),
+        ("regex_match", "so #### 18", "18", {"pattern": r"####\s*(\d+)", "group": 1}, True),
+        ("regex_match", "so #### 19", "18", {"pattern": r"####\s*(?P<n>\d+)", "group": "n"}, False),
+        ("regex_match", "abc", "b+", {}, True),
+        ("regex_match", "abc", "b+", {"mode": "fullmatch"}, False),
+        ("regex_match", "a\nB", "^b", {"ignore_case": True, "multiline": True}, True),
+        ("numeric_match", "7 + 5 is 12", "12", {}, True),
+        ("numeric_match", "12 is 7 + 5", 12, {"take": "first"}, True),
+        ("numeric_match", "about 12", 12, {"take": "whole"}, False),
+        ("numeric_match", " $1,200 ", 1200, {"take": "whole"}, True),
+        ("numeric_match", "3.1", 3.14159, {"tolerance": 0.05}, True),
+        ("numeric_match", "102", 100, {"relative_tolerance": 0.02}, True),
+        ("numeric_match", "103", 100, {"relative_tolerance": 0.02}, False),
+        ("numeric_match", "none at all", 1, {}, False),
+        ("length_check", "12345", None, {"max_length": 5}, True),
+        ("length_check", "12345", None, {"min_length": 6}, False),
+        ("length_check", "one two three", None, {"min_length": 3, "max_length": 3, "unit": "words"}, True),
+        ("length_check", "a\nb", None, {"max_length": 1, "unit": "lines"}, False),
+    ],
+)
+def test_built_in_methods_pass_what_they_should(
+    kind: str, response: str, truth: Any, params: dict[str, Any], passed: bool
+) -> None:
+    assert judge(kind, response, truth, **params)[0] is passed
+
+
+@pytest.mark.parametrize(
+    ("text", "numbers"),
+    [
+        ("10-5=5", [10.0, 5.0, 5.0]),
+        ("x=-5, (3)-2", [-5.0, 3.0, 2.0]),
+        ("1,234,567.5 and 1,2345", [1234567.5, 1.0, 2345.0]),
+        (".5 or -.25", [0.5, -0.25]),
+        ("2e3 but 1e999", [2000.0]),
+        ("no number", []),
+    ],
+)
+def test_numbers_of_a_text_are_read_as_people_read_them(text: str, numbers: list[float]) -> None:
+    assert numbers_in(text) == numbers
+
+
+def test_details_say_what_was_found() -> None:
+    assert judge("numeric_match", "is 11", 12)[1] == {"expected": 12.0, "found": 11.0, "difference": 1.0}
+    assert judge("contains", "a", None, values=["b"])[1] == {"missing": ["b"]}
+    assert judge("regex_match", "b", "a")[1] == {"matched": None}
+
+
+@pytest.mark.parametrize(
+    ("kind", "truth", "said"),
+    [("numeric_match", "none", "holds no number"), ("regex_match", "(", "no regular expression"),
+     ("json_match", "{", "not JSON")],
+)  # fmt: skip
+def test_a_ground_truth_that_cannot_be_compared_leaves_the_sample_unscored(
+    asking: Any, judged: Callable[..., Part], kind: str, truth: str, said: str
+) -> None:
+    part = judged(kind, asking({"a": truth}), {"a": ["{}"]})
+    [row] = [row for batch in part.statistics(["scored", "score", "error"]) for row in batch.to_pylist()]
+
+    assert (row["scored"], row["score"]) == (False, None)
+    assert said in row["error"]
+
+
+def test_any_of_several_ground_truths_is_right(asking: Any, judged: Callable[..., Part]) -> None:
+    items = asking({"a": ["4", "four"], "b": ["5", "five"]})
+    for kind in ("exact_match", "contains"):
+        part = judged(kind, items, {"a": ["four", "4", "5"], "b": ["5"]})
+        assert [x for b in part.statistics(["passed"]) for x in b["passed"].to_pylist()] == [
+            True,
+            True,
+            False,
+            True,
+        ]
+
+
+def test_an_item_without_ground_truth_is_unscored_unless_none_is_needed(
+    asking: Any, judged: Callable[..., Part]
+) -> None:
+    items = asking({"a": []})
+    wanting = judged("exact_match", items, {"a": ["x"]})
+    length = judged({"name": "length_check", "params": {"max_length": 3}}, items, {"a": ["x"]})
+
+    [row] = [row for batch in wanting.statistics(["scored", "error"]) for row in batch.to_pylist()]
+    assert row == {"scored": False, "error": "the item has no ground truth to compare"}
+    assert [x for b in length.statistics(["passed"]) for x in b["passed"].to_pylist()] == [True]
+
+
+@given(
+    responses=st.lists(st.text(max_size=6), min_size=1, max_size=8),
+    truth=st.text(max_size=6),
+    params=st.builds(
+        ExactMatchParams, ignore_case=st.booleans(), ignore_punctuation=st.booleans(), strip=st.booleans()
+    ),
+)
+def test_the_fast_path_of_exact_match_says_what_its_judge_says(
+    responses: list[str], truth: str, params: ExactMatchParams
+) -> None:
+    import pyarrow as pa
+
+    from tasks.evaluation.asked import Asked
+    from tasks.evaluation.config import EvaluationMethodConfig
+    from tasks.evaluation.methods import build_method
+    from tasks.reduction import Origin
+
+    config = EvaluationMethodConfig(name="exact_match", type="exact_match", params=params.model_dump())
+    method = build_method(config, lambda _: None)
+    batch = pa.RecordBatch.from_pydict({"response": pa.array(responses, pa.string())})
+    asked = [Asked(0, [truth], None)] * len(responses)
+    fast = [verdicts[0].passed for verdicts, _ in method.judge(batch, asked, Origin("m", "p"))]
+
+    assert fast == [JUDGES["exact_match"](params)(response, truth)[0] for response in responses]
