@@ -14,6 +14,7 @@ from metrics.errors import nearest
 from metrics.registry import AGGREGATIONS, METRICS, REDUCTIONS, MetricDefinition, NamedFunction
 
 OF_METRIC: Final = "the metric's"
+OWN: Final = "this project"
 WIDTH: Final = 150  # columns where the output is no terminal
 
 # Numbers with a range of their own; every other aggregation or reduction stays within the metric's.
@@ -66,7 +67,7 @@ def _metrics() -> Iterator[Entry]:
             direction="higher is better" if definition.higher_is_better else "lower is better",
             default=_metric_default(definition),
             applies_to=", ".join(definition.output_types),
-            source=definition.source,
+            source=definition.source or OWN,
         )
 
 
@@ -90,7 +91,7 @@ def _reductions() -> Iterator[Entry]:
 
 def _named(kind: str, name: str, definition: NamedFunction, default: str) -> Entry:
     span = "0 to 1" if name in _PROBABILITIES else _RANGES.get(name, OF_METRIC)
-    return Entry(kind, name, definition.summary, span, OF_METRIC, default, source=definition.source or "this project")
+    return Entry(kind, name, definition.summary, span, OF_METRIC, default, source=definition.source or OWN)
 
 
 def _filters() -> Iterator[Entry]:

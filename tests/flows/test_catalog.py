@@ -1,0 +1,69 @@
+import json
+import subprocess
+import sys
+
+import pytest
+
+from flows.catalog import LISTINGS, catalog
+from metrics.registry import AGGREGATIONS, METRICS, REDUCTIONS
+from scorers.config import SCORER_TYPES
+from scorers.filters import FILTERS
+from tasks.models.config import CONFIGS
+
+
+def run(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, "-m", "flows.catalog", *arguments], capture_output=True, text=True, check=False)
+
+
+@pytest.mark.parametrize(
+    ("kind", "names"),
+    [
+        ("metrics", METRICS),
+        ("aggregations", AGGREGATIONS),
+        ("reductions", REDUCTIONS),
+        ("filters", FILTERS),
+        ("scorers", SCORER_TYPES),
+        ("models", CONFIGS),
+    ],
+)
+def test_every_registered_name_is_listed(kind: str, names: object) -> None:
+    assert set(names) <= {entry.name for entry in catalog(kind)}  # type: ignore[call-overload]
+
+
+@pytest.mark.parametrize("kind", ["metrics", "aggregations", "reductions"])
+def test_range_direction_meaning_and_source_are_given(kind: str) -> None:
+    lacking = [
+        entry.name
+        for entry in catalog(kind)
+        if not (entry.range and entry.direction and entry.meaning and entry.source)
+    ]
+    assert lacking == []
+
+
+@pytest.mark.parametrize("kind", LISTINGS)
+def test_every_entry_says_what_it_is(kind: str) -> None:
+    assert [entry.name for entry in catalog(kind) if not entry.meaning] == []
+
+
+def test_a_metric_has_its_range_direction_and_default() -> None:
+    (bleu,) = [entry for entry in catalog("metrics") if entry.name == "bleu"]
+    assert (bleu.range, bleu.direction) == ("0 to 100", "higher is better")
+    assert bleu.default.startswith("aggregation bleu")
+
+
+def test_the_command_prints_one_kind_as_a_table_with_whole_names() -> None:
+    done = run("reductions")
+    assert done.returncode == 0
+    assert all(name in done.stdout for name in REDUCTIONS)
+    assert "Chen et al. 2021" in done.stdout
+
+
+def test_the_command_prints_json_and_takes_other_spellings() -> None:
+    entries = json.loads(run("Model-Types", "--json").stdout)
+    assert {entry["name"] for entry in entries} == set(CONFIGS)
+
+
+def test_an_unknown_kind_is_answered() -> None:
+    done = run("metrix")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith("kind 'metrix' is not known; did you mean 'metrics'? (known: metrics, ")

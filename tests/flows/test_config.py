@@ -1,0 +1,178 @@
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+
+from flows.config import EvalConfig
+from flows.loading import DEFAULT_CONFIG, load_config
+
+EVERY_KEY = """\
+name: everything
+output_type: generate_until
+dataset: {path: items.jsonl, id: question_id, ground_truth: answer}
+prompt_templates:
+  - {name: plain, template: "Question: {{question}}"}
+  - {name: cot, path: cot.md}
+  - {name: chat, messages: [{role: user, content: "{{question}}"}]}
+system_prompt: Answer in one word.
+gen_prefix: "So:"
+target: ["{{answer}}", "{{ground_truth}}"]
+target_delimiter: "\\n"
+fewshot: {num: 1, path: train.jsonl, seed: 1234, sampler: first_n, delimiter: "\\n", format: turns}
+sample_params: {temperature: 0.7, max_tokens: 512, num_samples: 16, stop: ["\\n\\n"], seed: 1}
+models:
+  - name: qwen
+    type: openai
+    config: {model: Qwen/Qwen3-8B, base_url: "http://localhost:8000/v1", api: chat, api_key_env: OPENAI_API_KEY,
+             max_concurrency: 64, timeout: 120, max_retries: 6, extra_body: {top_k: 5}}
+    sample_params: {temperature: 0.0}
+    tokenizer: Qwen/Qwen3-8B
+    max_length: 4096
+    identity: qwen-on-our-cluster
+  - local_model
+  - {name: recorded, type: replay, config: {path: responses.jsonl}}
+  - {name: m175b, type: replay, config: {field: 175b_finetuning.solution}}
+  - {name: demo, type: demo}
+filter_list:
+  - name: strict-match
+    filter:
+      - {function: regex, regex_pattern: '#### (\\-?[0-9\\.\\,]+)'}
+    metric_list:
+      - {metric: exact_match, ignore_case: true, reduction: [mean, pass@1, pass@8, maj@8]}
+  - name: whole
+    metric_list: [bleu, rouge1, rouge2, rougeL]
+  - name: common
+metric_list: [exact_match, {metric: !function user.shout}]
+evaluation_methods:
+  - {name: quality, function: user.py:judge_quality, params: {strict: true}}
+  - exact_match
+metrics:
+  - {name: pass@1, type: pass_at_k, facets: [metadata.model_id, prompt_template],
+     params: {k: 1, num_trials: 16, aggregation: mean}}
+  - {name: own, function: !function user.own_metric, labels: {include: [quality]}}
+facets: [model_name, prompt_template]
+cluster: passage_id
+statistics: {ci_level: 0.9, bootstrap_iters: 1000, seed: 3, method: auto}
+errors: {max_rate: 0.1}
+limits: {max_tokens: 1000, max_cost: 2.5, max_seconds: 60}
+prices: {qwen: {prompt: 0.1, completion: 0.4}}
+"""
+
+USER = """\
+def shout(references, predictions):
+    return float(predictions[0].isupper())
+
+def judge_quality(response, ground_truth, inference_result, strict=False):
+    return {"label": "quality", "result": {"passed": True}}
+
+def own_metric(evaluation_results, facets):
+    return {"value": 1.0}
+
+def process_results(doc, results):
+    return {"acc": 1.0}
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "everything.yaml").write_text(EVERY_KEY)
+    (tmp_path / "user.py").write_text(USER)
+    (tmp_path / "cot.md").write_text("{{question}} Think.\n")
+    return tmp_path
+
+
+def minimal(**keys: Any) -> EvalConfig:
+    keys = {"name": "x", "dataset": "x.jsonl", "prompt_template": "{{question}}", "models": ["qwen"], **keys}
+    return EvalConfig.model_validate(keys)
+
+
+def test_every_key_is_accepted(folder: Path) -> None:
+    config = load_config(folder / "everything.yaml")
+    assert [prompt.name for prompt in config.prompts()] == ["plain", "cot", "chat"]
+    assert [model.name for model in config.models] == ["qwen", "local_model", "recorded", "m175b", "demo"]
+    assert config.models[1].config.base_url == "http://localhost:1234/v1"
+    assert config.metric_list is not None
+    assert config.metric_list[1].metric == "user.py:shout"
+    assert config.metrics[1].function == "user.py:own_metric"
+    assert config.base_dir == str(folder)
+    assert config.config_file == "everything.yaml"
+    assert set(json.loads(config.model_dump_json())) == set(EvalConfig.model_fields)
+
+
+def test_a_config_survives_json(folder: Path) -> None:
+    config = load_config(folder / "everything.yaml")
+    text = config.model_dump_json()
+    again = EvalConfig.model_validate_json(text)
+    assert again == config
+    assert again.model_dump_json() == text
+    assert EvalConfig.model_validate(json.loads(text)) == config
+
+
+def test_a_models_own_sampling_parameters_still_override_only_what_they_set_after_json(folder: Path) -> None:
+    config = EvalConfig.model_validate_json(load_config(folder / "everything.yaml").model_dump_json())
+    own, common = config.sampling(config.models[0]), config.sampling(config.models[1])
+    assert (own.temperature, own.max_tokens, own.num_samples) == (0.0, 512, 16)
+    assert (common.temperature, common.max_tokens, common.num_samples) == (0.7, 512, 16)
+    assert config.fewest_samples() == 16
+
+
+def test_a_config_is_immutable() -> None:
+    with pytest.raises(ValidationError, match="frozen"):
+        minimal().name = "y"  # type: ignore[misc]
+
+
+def test_every_key_has_a_description_for_the_form() -> None:
+    properties = EvalConfig.model_json_schema()["properties"]
+    assert [name for name, schema in properties.items() if not schema.get("description")] == []
+
+
+def test_without_filters_there_is_one_called_none() -> None:
+    assert [entry.name for entry in minimal().filters()] == ["none"]
+
+
+def test_with_evaluation_methods_there_is_no_default_metric() -> None:
+    assert minimal().scoring().metric_list is None
+    assert minimal(evaluation_methods=["exact_match"]).scoring().metric_list == ()
+    kept = minimal(evaluation_methods=["exact_match"], metric_list=["bleu"]).scoring().metric_list
+    assert kept is not None
+    assert [metric.metric for metric in kept] == ["bleu"]
+
+
+@pytest.mark.parametrize(
+    "keys",
+    [
+        {"metric_list": ["acc", "acc_mutual_info"]},
+        {"metric_list": [{"metric": "acc_mutual_info"}]},
+        {"filter_list": [{"name": "none", "metric_list": ["acc_mutual_info"]}]},
+    ],
+)
+def test_mutual_information_is_asked_for_where_a_metric_needs_it(keys: dict[str, Any]) -> None:
+    config = minimal(output_type="multiple_choice", choices=["a", "b"], **keys)
+    assert config.mutual_information
+    assert EvalConfig.model_validate_json(config.model_dump_json()).mutual_information
+    assert not minimal(output_type="multiple_choice", choices=["a", "b"], metric_list=["acc"]).mutual_information
+
+
+def test_one_metric_facet_or_filter_step_needs_no_list() -> None:
+    config = minimal(facets="model_name", metric_list="bleu", filter_list=[{"name": "a", "filter": "lowercase"}])
+    assert config.facets == ("model_name",)
+    assert config.metric_list is not None
+    assert config.metric_list[0].metric == "bleu"
+    assert config.filters()[0].filter[0].function == "lowercase"
+
+
+def test_the_embedded_default_declares_the_six_metrics_twice() -> None:
+    by_filters = load_config()
+    by_function = load_config(DEFAULT_CONFIG.with_name("gsm8k_process_results.yaml"))
+    pairs = {
+        f"{metric.metric},{entry.name}" if entry.name != "none" else metric.metric
+        for entry in by_filters.filters()
+        for metric in entry.metric_list or ()
+    }
+    assert by_function.metric_list is not None
+    assert {metric.metric for metric in by_function.metric_list} == pairs
+    assert pairs == {
+        "exact_match,strict-match", "exact_match,flexible-extract", "bleu", "rouge1", "rouge2", "rougeL",
+    }  # fmt: skip

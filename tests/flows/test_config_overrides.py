@@ -1,0 +1,131 @@
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from flows.loading import load_config
+from flows.overrides import parse_override, with_overrides
+from flows.yaml_source import Source
+from metrics.errors import ConfigError
+
+CONFIG = """\
+name: sums
+dataset: items.jsonl
+prompt_template: "{{question}}"
+models:
+  - qwen
+  - {name: demo, type: demo}
+filter_list:
+  - {name: a, filter: [{function: take_first}], metric_list: [exact_match]}
+"""
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    (tmp_path / "bench.yaml").write_text(CONFIG)
+    return tmp_path / "bench.yaml"
+
+
+def overridden(data: dict[str, Any], *overrides: str) -> dict[str, Any]:
+    return with_overrides(Source("x.yaml", data), overrides, Path()).data
+
+
+@pytest.mark.parametrize(
+    ("override", "data"),
+    [
+        ("b=2", {"a": [1, {"x": 1}], "b": 2}),
+        ("a.0=text", {"a": ["text", {"x": 1}]}),
+        ("a.1.x=null", {"a": [1, {"x": None}]}),
+        ("a.1.y.z=[1, 2]", {"a": [1, {"x": 1, "y": {"z": [1, 2]}}]}),
+        ("a.2={x: 2}", {"a": [1, {"x": 1}, {"x": 2}]}),
+        ("a=[]", {"a": []}),
+        ("new.0.x=1.5", {"a": [1, {"x": 1}], "new": [{"x": 1.5}]}),
+        ('new."gpt-4.1".x=true', {"a": [1, {"x": 1}], "new": {"gpt-4.1": {"x": True}}}),
+        ("a.1.7=x", {"a": [1, {"x": 1, "7": "x"}]}),
+        ("b=a=b", {"a": [1, {"x": 1}], "b": "a=b"}),
+        ("b=", {"a": [1, {"x": 1}], "b": None}),
+        ("b='007'", {"a": [1, {"x": 1}], "b": "007"}),
+    ],
+)
+def test_a_value_read_as_yaml_takes_its_place(override: str, data: dict[str, Any]) -> None:
+    before = {"a": [1, {"x": 1}]}
+    assert overridden(before, override) == data
+    assert before == {"a": [1, {"x": 1}]}
+
+
+def test_overrides_apply_in_order() -> None:
+    assert overridden({}, "a=[1]", "a.1=2", "a.0=3") == {"a": [3, 2]}
+
+
+def test_a_text_that_stands_for_a_mapping_is_spelled_out(path: Path) -> None:
+    config = load_config(
+        path,
+        [
+            "models.0.config.base_url=http://localhost:9/v1",
+            "dataset.id=key",
+            "filter_list.0.metric_list.0.ignore_case=true",
+        ],
+    )
+    assert (config.models[0].name, config.models[0].config.base_url) == ("qwen", "http://localhost:9/v1")
+    assert config.dataset is not None
+    assert (config.dataset.path, config.dataset.id) == ("items.jsonl", "key")
+    assert config.filters()[0].metric_list[0].kwargs == {"ignore_case": True}
+
+
+def test_null_takes_a_key_back(path: Path) -> None:
+    assert load_config(path, ["filter_list=null", "facets=null"]).filter_list is None
+
+
+def test_a_function_may_be_named(path: Path) -> None:
+    (path.parent / "own.py").write_text("def fn(references, predictions):\n    return 1.0\n")
+    config = load_config(path, ["filter_list.0.metric_list=[{metric: !function own.fn}]"])
+    assert config.filters()[0].metric_list[0].metric == "own.py:fn"
+
+
+REFUSED = {
+    ("nothing",): "--set nothing: expected KEY=VALUE with a dotted key, such as models.0.name=qwen",
+    ("=3",): "--set: expected KEY=VALUE with a dotted key, such as models.0.name=qwen",
+    ("a..b=3",): "--set a..b: expected KEY=VALUE with a dotted key, such as models.0.name=qwen",
+    ("models=[",): "--set models: not valid YAML: did not find expected node content",
+    ("models.x=3",): "--set models.x: models is a list of 2; expected an index (0 to 2), not 'x'",
+    ("models.5=3",): "--set models.5: models is a list of 2; expected an index (0 to 2), not '5'",
+    ("name.x=3",): "--set name.x: name is 'sums', which has no 'x'",
+    ("models.0.typ=demo",): "--set models.0.typ: 'typ' is not a key here; did you mean 'type'? "
+    "(known: name, type, config, sample_params, tokenizer, max_length, identity)",
+    ("models.1.type=dmo",): "--set models.1.type: expected one of openai, replay, demo, got 'dmo'; did you mean 'demo'?",
+    ("facts.0=x",): None,
+    ("filter_list.0.metric_list.0=exactmatch",): "--set filter_list.0.metric_list.0: filter_list.0.metric_list.0.metric: "
+    "metric 'exactmatch' is not known; did you mean 'exact_match'? (python -m flows.catalog lists them)",
+    ("models=null",): "bench.yaml:1: 'models' is missing: which models to evaluate, as in models: "
+    "[{name: qwen, config: {base_url: …}}]",
+}
+
+
+@pytest.mark.parametrize("overrides", REFUSED, ids=lambda overrides: " ".join(overrides))
+def test_an_override_that_does_not_fit_is_named(path: Path, overrides: tuple[str, ...]) -> None:
+    with pytest.raises(ConfigError) as refused:
+        load_config(path, overrides)
+    expected = REFUSED[overrides]
+    assert str(refused.value).startswith(f"--set {overrides[0].partition('=')[0]}".rstrip()) or expected is not None
+    if expected is not None:
+        assert str(refused.value) == expected
+
+
+def test_no_message_repeats_a_value_that_may_be_a_secret(path: Path) -> None:
+    for override in ("models.0.config.base_url=http://me:hunter2@host/v1", "api_key=hunter2", "models.0.config.key=hunter2"):
+        with pytest.raises(ConfigError) as refused:
+            load_config(path, [override])
+        assert "hunter2" not in str(refused.value)
+
+
+def test_other_mistakes_keep_their_line(path: Path) -> None:
+    with pytest.raises(ConfigError) as refused:
+        load_config(path, ["models.0.config.base_url=http://host/v1", "filter_list.0.metric_list.1=nope"])
+    assert "--set filter_list.0.metric_list.1: " in str(refused.value)
+    with pytest.raises(ConfigError, match=r"^bench\.yaml:2: dataset: 'split' belongs to a dataset with 'hub'"):
+        load_config(path, ["models.0=qwen", "dataset.split=test"])
+
+
+def test_a_key_and_its_value_are_read_apart() -> None:
+    assert parse_override('prices."gpt-4.1".prompt=2', Path()) == (("prices", "gpt-4.1", "prompt"), 2)
+    assert parse_override(" models.0.name = qwen", Path()) == (("models", 0, "name"), "qwen")
