@@ -4,8 +4,8 @@ Kind "sums": each item is a row of k numbers; the value is ``compute(total, n)``
 partitions merge by adding, facets add within their group, and a resample is a matrix product. Kind "values":
 everything else (median, extremes, a user's function); items are kept, and merge by concatenation.
 
-This module holds the record and the aggregations of plain numbers; those of BLEU, F1 and the like stand beside
-their metrics.
+This module holds the record and the aggregations of plain numbers; those of BLEU, F1 and the like stand
+beside their metrics.
 """
 
 import math
@@ -17,7 +17,7 @@ import numpy as np
 
 from metrics.errors import ConfigError, MetricError, nearest
 from metrics.registry import AGGREGATIONS, NamedFunction, parameters
-from metrics.types import Floats, Kind, Scores
+from metrics.types import Floats, Kind, Scores, Values
 
 Rule = Literal["mean", "sum", "moments", "quantile", "jackknife", "multinomial", "bootstrap", "none"]
 Total = Floats  # (..., k)
@@ -43,10 +43,10 @@ class Aggregation:
     k: int = 1
     compute: Callable[[Total, Count], Floats] | None = None
     point: Callable[[Floats, float], float] | None = None
-    combine: Callable[[Sequence[Any]], float] | None = None
+    combine: Callable[[Values], float] | None = None
     encode: Callable[[Floats], Floats] | None = None
     read: Callable[[Sequence[Any]], Scores] | None = None
-    tabulate: Callable[[Sequence[Any]], "tuple[Aggregation, Floats]"] | None = None
+    tabulate: Callable[[Values], "tuple[Aggregation, Floats]"] | None = None
     merge: Callable[[Sequence[Any]], Any] | None = None
     rule: Rule = "jackknife"
     bounds: tuple[float, float] = (-math.inf, math.inf)
@@ -59,15 +59,16 @@ class Aggregation:
         """One number per item is all it takes: any reduction fits."""
         return self.encode is not None
 
-    def value(self, statistics: Floats | None, values: Sequence[Any] | None) -> float:
+    def value(self, statistics: Floats | None, values: Values | None) -> float:
         """The aggregate of n items; NaN for none."""
         adding, table = self.tabled(statistics, values)
         if table is not None:
             return adding.of_total(table.sum(axis=0), float(len(table)))
         return self.of_values(values if values is not None else [])
 
-    def tabled(self, statistics: Floats | None, values: Sequence[Any] | None) -> "tuple[Aggregation, Floats | None]":
-        """An aggregation of kind "sums" and its (n, k) table, wherever there is one; else this one and None."""
+    def tabled(self, statistics: Floats | None, values: Values | None) -> "tuple[Aggregation, Floats | None]":
+        """An aggregation of kind "sums" and its (n, k) table, wherever there is one; else this one and
+        None."""
         if self.tabulate is not None:
             return self.tabulate(values if values is not None else [])
         if self.kind == "values":
@@ -76,7 +77,7 @@ class Aggregation:
             raise MetricError(f"aggregation {self.name!r} adds up statistics, and got none")
         return self, statistics
 
-    def of_values(self, values: Sequence[Any]) -> float:
+    def of_values(self, values: Values) -> float:
         """The aggregate of n values, kind "values"; NaN for none."""
         assert self.combine is not None
         if len(values) == 0:
@@ -128,7 +129,9 @@ def statistics_of(aggregation: str | Aggregation, values: Sequence[Any]) -> Scor
     return built.scores(values)
 
 
-def factory(name: str, *, source: str = "") -> Callable[[Callable[..., Aggregation]], Callable[..., Aggregation]]:
+def factory(
+    name: str, *, source: str = ""
+) -> Callable[[Callable[..., Aggregation]], Callable[..., Aggregation]]:
     """Register a function that builds an aggregation; its keywords are the aggregation's parameters."""
 
     def register(make: Callable[..., Aggregation]) -> Callable[..., Aggregation]:
@@ -139,7 +142,9 @@ def factory(name: str, *, source: str = "") -> Callable[[Callable[..., Aggregati
 
 
 def build_aggregation(
-    name: str, arguments: Mapping[str, Any] | None = None, resolve: Callable[[str], Callable[..., Any]] | None = None
+    name: str,
+    arguments: Mapping[str, Any] | None = None,
+    resolve: Callable[[str], Callable[..., Any]] | None = None,
 ) -> Aggregation:
     """The aggregation called ``name`` (``percentile@90`` too), or the user's function ``file.py:fn``."""
     arguments = dict(arguments or {})
@@ -150,7 +155,9 @@ def build_aggregation(
         try:
             arguments["q"] = float(level)
         except ValueError:
-            raise ConfigError(f"aggregation {name!r}: what follows @ must be a number from 0 to 100") from None
+            raise ConfigError(
+                f"aggregation {name!r}: what follows @ must be a number from 0 to 100"
+            ) from None
     definition = AGGREGATIONS[base if at and base == "percentile" else name]
     if not definition.builds:
         return from_function(definition.function, arguments, definition.name)
@@ -162,20 +169,29 @@ def build_aggregation(
     return built
 
 
-def from_function(function: Callable[..., Any], arguments: Mapping[str, Any], name: str | None = None) -> Aggregation:
+def from_function(
+    function: Callable[..., Any], arguments: Mapping[str, Any], name: str | None = None
+) -> Aggregation:
     """An aggregation of a user's ``fn(values) -> float``; values are whatever the metric returned."""
     if not callable(function):
         raise ConfigError(f"aggregation {name or function!r} is not a function")
-    called = name or getattr(function, "__name__", type(function).__name__)
+    called = name or str(getattr(function, "__name__", type(function).__name__))
     bound = dict(arguments)
 
-    def combine(values: Sequence[Any]) -> float:
+    def combine(values: Values) -> float:
         result: float = function(list(values), **bound)
         return result
 
     return Aggregation(
-        name=called, kind="values", combine=combine, read=_as_they_are, merge=mean_value,
-        encode=as_column, rule="bootstrap", parameters=bound, function=function,
+        name=called,
+        kind="values",
+        combine=combine,
+        read=_as_they_are,
+        merge=mean_value,
+        encode=as_column,
+        rule="bootstrap",
+        parameters=bound,
+        function=function,
     )
 
 

@@ -30,23 +30,25 @@ def bleu(
 ) -> Scores:
     """Corpus BLEU on a 0-100 scale, equal to ``sacrebleu.corpus_bleu``; higher is better.
 
-    Statistics (n, 2 + 2 * order): hypothesis length, closest reference length, matching n-grams of each order,
-    the hypothesis's n-grams of each order. The score of a sample is its sentence BLEU with effective order. No
-    prediction is an empty hypothesis. Smoothing (``smooth_method`` exp, floor, add-k or none, ``smooth_value``)
-    and ``effective_order`` are arguments of the aggregation.
+    Statistics (n, 2 + 2 * order): hypothesis length, closest reference length, matching n-grams of each
+    order, the hypothesis's n-grams of each order. The score of a sample is its sentence BLEU with effective
+    order. No prediction is an empty hypothesis. Smoothing (``smooth_method`` exp, floor, add-k or none,
+    ``smooth_value``) and ``effective_order`` are arguments of the aggregation.
     """
     from metrics.bleu_statistics import bleu_statistics
 
     statistics = bleu_statistics(
-        reference_lists(references, "bleu"), hypotheses(predictions, "bleu"), tokenize, lowercase, max_ngram_order
+        reference_lists(references, "bleu"),
+        hypotheses(predictions, "bleu"),
+        tokenize,
+        lowercase,
+        max_ngram_order,
     )
     sentence = _corpus_bleu(max_ngram_order, "exp", None, True)
     return Scores(statistics=statistics, values=None, score=sentence(statistics, 1.0))
 
 
-@metric(
-    "sentence_bleu", batched=True, libraries=("sacrebleu",), bounds=(0.0, 100.0), source=PAPINENI
-)
+@metric("sentence_bleu", batched=True, libraries=("sacrebleu",), bounds=(0.0, 100.0), source=PAPINENI)
 def sentence_bleu(
     references: Sequence[Sequence[Any]],
     predictions: Sequence[Any],
@@ -57,7 +59,8 @@ def sentence_bleu(
     smooth_value: float | None = None,
     max_ngram_order: int = 4,
 ) -> Floats:
-    """BLEU of each sample with effective order, 0-100, equal to ``sacrebleu.sentence_bleu``; higher is better."""
+    """BLEU of each sample with effective order, 0-100, equal to ``sacrebleu.sentence_bleu``; higher is
+    better."""
     statistics = bleu(
         references, predictions, tokenize=tokenize, lowercase=lowercase, max_ngram_order=max_ngram_order
     ).statistics
@@ -82,7 +85,9 @@ def bleu_aggregation(
 
     def read(values: Sequence[Any]) -> Scores:
         references, predictions = read_text_pairs(values, "bleu")
-        return bleu(references, predictions, tokenize=tokenize, lowercase=lowercase, max_ngram_order=max_ngram_order)
+        return bleu(
+            references, predictions, tokenize=tokenize, lowercase=lowercase, max_ngram_order=max_ngram_order
+        )
 
     return Aggregation(
         "bleu",
@@ -158,4 +163,3 @@ def _corpus_bleu(order: int, smooth_method: str, smooth_value: float | None, eff
         return np.where(matched.any(axis=-1), score, 0.0)
 
     return compute
-

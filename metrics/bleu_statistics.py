@@ -1,4 +1,5 @@
-"""BLEU's n-gram statistics of each document: sacrebleu's numbers, without its loops where the tokeniser is 13a."""
+"""BLEU's n-gram statistics of each document: sacrebleu's numbers, without its loops where the tokeniser is
+13a."""
 
 import re
 from collections.abc import Iterable, Sequence
@@ -8,14 +9,14 @@ import numpy as np
 
 from metrics.errors import ConfigError, nearest
 from metrics.ngrams import Sequences, fits, matches, possible
-from metrics.types import Floats
+from metrics.types import Floats, Ints
 
 _CHUNK = 4096  # documents
 
-# The rules of mteval-v13a: symbols stand alone; period and comma are split off unless between digits; a dash is
-# split off the digit before it. The patterns consume what they look at, as the original's do, so that a run of
-# periods and commas comes apart in the same places.
-_SYMBOLS = str.maketrans({symbol: f" {symbol} " for symbol in "{|}~[\\]^_`!\"#$%&()*+:;<=>?@/"})
+# The rules of mteval-v13a: symbols stand alone; period and comma are split off unless between digits; a dash
+# is split off the digit before it. The patterns consume what they look at, as the original's do, so that a
+# run of periods and commas comes apart in the same places.
+_SYMBOLS = str.maketrans({symbol: f" {symbol} " for symbol in '{|}~[\\]^_`!"#$%&()*+:;<=>?@/'})
 _AFTER_OTHER = re.compile(r"([^0-9])([.,])")
 _BEFORE_OTHER = re.compile(r"([.,])([^0-9])")
 _DIGIT_DASH = re.compile(r"([0-9])(-)")
@@ -24,7 +25,8 @@ _DIGIT_DASH = re.compile(r"([0-9])(-)")
 def bleu_statistics(
     references: Sequence[Sequence[str]], texts: Sequence[str], tokenize: str, lowercase: bool, order: int
 ) -> Floats:
-    """Statistics (n, 2 + 2 * order): lengths of hypothesis and closest reference, matches, n-grams per order."""
+    """Statistics (n, 2 + 2 * order): lengths of hypothesis and closest reference, matches, n-grams per
+    order."""
     if tokenize != "13a" or order < 1:
         return by_sacrebleu(references, texts, tokenize, lowercase, order)
     words = _Words()
@@ -64,7 +66,8 @@ class _Words(dict[str, tuple[str, ...]]):
 def _chunk(
     references: Sequence[Sequence[str]], texts: Sequence[str], words: _Words, lowercase: bool, order: int
 ) -> Floats:
-    """Statistics of some documents; tokens are numbered within each document, which keeps the numbers small."""
+    """Statistics of some documents; tokens are numbered within each document, which keeps the numbers
+    small."""
     padding = [0] * (order - 1)
     flat: list[int] = []
     shape: list[tuple[int, int, int]] = []  # document, side, length
@@ -79,12 +82,12 @@ def _chunk(
             shape.append((document, side, len(tokens)))
     if not fits(most, len(texts), sides, order):
         return _halved(references, texts, words, lowercase, order)
-    documents, side, lengths = np.array(shape, dtype=np.int64).reshape(-1, 3).T
+    owners, whose, lengths = np.array(shape, dtype=np.int64).reshape(-1, 3).T
     matched = matches(
-        Sequences(np.array(flat, dtype=np.int64), lengths, documents, side, order - 1, len(texts)), order
+        Sequences(np.array(flat, dtype=np.int64), lengths, owners, whose, order - 1, len(texts)), order
     )
-    hypothesis = lengths[side == 0]
-    closest = _closest(hypothesis, lengths[side > 0], documents[side > 0])
+    hypothesis = lengths[whose == 0]
+    closest = _closest(hypothesis, lengths[whose > 0], owners[whose > 0])
     return np.column_stack([hypothesis, closest, matched, possible(hypothesis, order)])
 
 
@@ -108,7 +111,7 @@ def _numbered(sequences: Iterable[Sequence[str]]) -> dict[str, int]:
     return dict(zip(distinct, range(1, len(distinct) + 1), strict=True))
 
 
-def _closest(hypothesis: Floats, lengths: Floats, documents: Floats) -> Floats:
+def _closest(hypothesis: Ints, lengths: Ints, documents: Ints) -> Ints:
     """The reference length closest to the hypothesis's, the shorter of two (n,)."""
     distance = np.abs(lengths - hypothesis[documents])
     order = np.lexsort((lengths, distance, documents))
@@ -130,6 +133,7 @@ def by_sacrebleu(
 
 
 def transposed(references: Sequence[Sequence[str]]) -> list[list[str]]:
-    """Reference streams as sacrebleu takes them: the j-th references of all documents, None where one has fewer."""
+    """Reference streams as sacrebleu takes them: the j-th references of all documents, None where one has
+    fewer."""
     widest = max((len(golds) for golds in references), default=0)
     return [[golds[j] if j < len(golds) else None for golds in references] for j in range(widest)]  # type: ignore[misc]

@@ -1,9 +1,8 @@
 """Bootstrap standard errors and intervals, percentile and BCa (Efron 1987)."""
 
 import math
-from collections.abc import Sequence
 from statistics import NormalDist
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -11,7 +10,7 @@ from metrics.aggregations import Aggregation
 from metrics.closed_forms import leave_one_out
 from metrics.resampling import resampled_totals
 from metrics.sampled import Sampled, Spread
-from metrics.types import Floats, Ints
+from metrics.types import Floats, Ints, Values
 
 if TYPE_CHECKING:
     from metrics.config import StatisticsConfig
@@ -24,7 +23,8 @@ _NORMAL = NormalDist()
 
 
 def bootstrap_sums(sampled: Sampled, accelerated: bool) -> Spread:
-    """Standard error over resamples of the units, times √(G / (G-1)), and the percentile or the BCa interval."""
+    """Standard error over resamples of the units, times √(G / (G-1)), and the percentile or the BCa
+    interval."""
     if sampled.units < 2:
         return sampled.alone()
     draws = drawn(sampled)
@@ -41,14 +41,16 @@ def drawn(sampled: Sampled) -> Floats:
     """Values of at least ``bootstrap_iters`` resamples of the units."""
     with_sizes = np.column_stack([sampled.table, sampled.sizes]) if sampled.clustered else sampled.table
     parts = [
-        sampled.aggregation.of_totals(totals[:, : sampled.table.shape[1]], totals[:, -1] if sampled.clustered else sampled.n)
+        sampled.aggregation.of_totals(
+            totals[:, : sampled.table.shape[1]], totals[:, -1] if sampled.clustered else sampled.n
+        )
         for totals in resampled_totals(with_sizes, sampled.options.bootstrap_iters, sampled.rng())
     ]
     return np.concatenate(parts)
 
 
 def bootstrap_items(
-    aggregation: Aggregation, values: Sequence[Any] | Floats, groups: Ints | None, options: "StatisticsConfig"
+    aggregation: Aggregation, values: Values, groups: Ints | None, options: "StatisticsConfig"
 ) -> Spread:
     """Standard error of any function of the values, by resampling items or whole clusters."""
     rng = np.random.default_rng(options.seed)
@@ -59,13 +61,17 @@ def bootstrap_items(
     for draw in range(len(draws)):
         picks = rng.integers(0, units, size=units)
         rows = picks if members is None else np.concatenate([members[pick] for pick in picks])
-        draws[draw] = aggregation.of_values(column[rows] if column is not None else [values[row] for row in rows])
+        draws[draw] = aggregation.of_values(
+            column[rows] if column is not None else [values[row] for row in rows]
+        )
     finite = draws[np.isfinite(draws)]
     if len(finite) < 2:
         return Spread(math.nan, "none", math.nan, math.nan, "no resample has a finite value")
     tail = (1 - options.ci_level) / 2
     low, high = np.quantile(finite, [tail, 1 - tail])
-    return Spread(float(finite.std(ddof=1)) * math.sqrt(units / (units - 1)), "bootstrap", float(low), float(high))
+    return Spread(
+        float(finite.std(ddof=1)) * math.sqrt(units / (units - 1)), "bootstrap", float(low), float(high)
+    )
 
 
 def _interval(draws: Floats, sampled: Sampled, accelerated: bool) -> tuple[float, float]:

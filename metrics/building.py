@@ -35,7 +35,7 @@ def build_metric(config: "MetricConfig", resolve: Resolve, output_type: OutputTy
 
 def build_column(config: "MetricConfig", resolve: Resolve) -> Metric:
     """A metric whose values come from elsewhere; a registered name brings its aggregation and direction."""
-    known = METRICS[config.metric] if config.metric in METRICS else None
+    known = METRICS.get(config.metric)
     default = known.aggregation if known is not None else "mean"
     aggregation = _aggregation(config, default, config.kwargs, resolve)
     definition = known or MetricDefinition(config.metric, _nothing, output_types=OUTPUT_TYPES)
@@ -49,8 +49,8 @@ def build_metrics(
 ) -> tuple[Metric, ...]:
     """The metrics of one filter under names that differ.
 
-    Entries that differ in their arguments only are told apart by the arguments that differ; two that differ in
-    nothing, or share an alias, are refused.
+    Entries that differ in their arguments only are told apart by the arguments that differ; two that differ
+    in nothing, or share an alias, are refused.
     """
     return named_apart([build_metric(config, resolve, output_type) for config in configs])
 
@@ -81,7 +81,9 @@ def _with_difference(metric: Metric, same_name: Sequence[Metric]) -> Metric:
 
 
 def _definition(config: "MetricConfig", resolve: Resolve, output_type: OutputType | None) -> MetricDefinition:
-    reference = config.function or (config.metric if ":" in config.metric and config.metric not in METRICS else None)
+    reference = config.function or (
+        config.metric if ":" in config.metric and config.metric not in METRICS else None
+    )
     if reference is None:
         if not config.metric:
             raise ConfigError("a metric needs a name that is not empty")
@@ -120,14 +122,19 @@ def _aggregation(
     name = config.aggregation or default
     if not name:
         raise ConfigError(f"metric {config.metric!r} has no aggregation; name one, such as mean")
-    entry = AGGREGATIONS[name] if name in AGGREGATIONS else None
+    entry = AGGREGATIONS.get(name)
     own = _taken(entry.function, arguments) if entry is not None and entry.builds else {}
     return build_aggregation(name, own, resolve)
 
 
 def _record(
-    config: "MetricConfig", definition: MetricDefinition, name: str, aggregation: Aggregation, resolve: Resolve,
-    kwargs: Mapping[str, Any], function: Callable[..., Any] | None,
+    config: "MetricConfig",
+    definition: MetricDefinition,
+    name: str,
+    aggregation: Aggregation,
+    resolve: Resolve,
+    kwargs: Mapping[str, Any],
+    function: Callable[..., Any] | None,
 ) -> Metric:
     reductions: list[Reduction] = []
     for asked in config.reduction or ["mean"]:
@@ -137,9 +144,17 @@ def _record(
         reductions.append(built)
     better = definition.higher_is_better if config.higher_is_better is None else config.higher_is_better
     return Metric(
-        name=name, function=function, aggregation=aggregation, reductions=tuple(reductions), kwargs=kwargs,
-        higher_is_better=better, output_types=definition.output_types, style=definition.style,
-        version=definition.version, libraries=definition.libraries, entry=definition.name,
+        name=name,
+        function=function,
+        aggregation=aggregation,
+        reductions=tuple(reductions),
+        kwargs=kwargs,
+        higher_is_better=better,
+        output_types=definition.output_types,
+        style=definition.style,
+        version=definition.version,
+        libraries=definition.libraries,
+        entry=definition.name,
         arguments=dict(config.kwargs),
     )
 
@@ -155,8 +170,10 @@ def _refuse_leftovers(
     taken = parameters(function)
     if taken is None:
         return
-    entry = AGGREGATIONS[aggregation] if aggregation in AGGREGATIONS else None
-    known = taken | (parameters(entry.function) or frozenset() if entry is not None and entry.builds else frozenset())
+    entry = AGGREGATIONS.get(aggregation)
+    known = taken | (
+        parameters(entry.function) or frozenset() if entry is not None and entry.builds else frozenset()
+    )
     for key in arguments:
         if key not in known:
             raise ConfigError(

@@ -1,4 +1,5 @@
-"""What log-likelihood metrics share: the chosen answer, the right ones, log-probabilities among the choices."""
+"""What log-likelihood metrics share: the chosen answer, the right ones, log-probabilities among the
+choices."""
 
 import numpy as np
 
@@ -59,7 +60,9 @@ def of_gold(batch: ChoiceBatch, weights: Floats, name: str) -> Floats:
     outside = np.flatnonzero((place >= counts) | (place < IGNORED_TARGET))
     if len(outside):
         row = int(outside[0])
-        raise MetricError(f"{name}: item {row} has the target {int(place[row])} among {int(counts[row])} choices", row)
+        raise MetricError(
+            f"{name}: item {row} has the target {int(place[row])} among {int(counts[row])} choices", row
+        )
     known = (place >= 0) & (counts > 0)
     weight = np.full(len(batch), np.nan)
     weight[known] = weights[batch.offsets[:-1][known] + place[known]]

@@ -15,10 +15,18 @@ POPOVIC = "Popović 2015, 2017; sacrebleu"
 _EPSILON = 1e-16  # sacrebleu's precision and recall of an order without n-grams
 
 
-@metric("chrf", batched=True, aggregation="chrf", libraries=("sacrebleu",), bounds=(0.0, 100.0), source=POPOVIC)
+@metric(
+    "chrf", batched=True, aggregation="chrf", libraries=("sacrebleu",), bounds=(0.0, 100.0), source=POPOVIC
+)
 def chrf(
-    references: Sequence[Sequence[Any]], predictions: Sequence[Any], *,
-    char_order: int = 6, word_order: int = 0, beta: float = 2, lowercase: bool = False, whitespace: bool = False,
+    references: Sequence[Sequence[Any]],
+    predictions: Sequence[Any],
+    *,
+    char_order: int = 6,
+    word_order: int = 0,
+    beta: float = 2,
+    lowercase: bool = False,
+    whitespace: bool = False,
     eps_smoothing: bool = False,
 ) -> Scores:
     """Corpus chrF on a 0-100 scale, equal to ``sacrebleu.corpus_chrf``; higher is better.
@@ -35,48 +43,88 @@ def chrf(
     return Scores(statistics=statistics, values=None, score=finish(statistics, 1.0))
 
 
-@metric("chrf++", batched=True, aggregation="chrf++", libraries=("sacrebleu",), bounds=(0.0, 100.0), source=POPOVIC)
+@metric(
+    "chrf++",
+    batched=True,
+    aggregation="chrf++",
+    libraries=("sacrebleu",),
+    bounds=(0.0, 100.0),
+    source=POPOVIC,
+)
 def chrf_plus_plus(
-    references: Sequence[Sequence[Any]], predictions: Sequence[Any], *,
-    char_order: int = 6, beta: float = 2, lowercase: bool = False, whitespace: bool = False,
+    references: Sequence[Sequence[Any]],
+    predictions: Sequence[Any],
+    *,
+    char_order: int = 6,
+    beta: float = 2,
+    lowercase: bool = False,
+    whitespace: bool = False,
     eps_smoothing: bool = False,
 ) -> Scores:
     """chrF with words and word pairs besides characters (word_order 2), 0-100; higher is better."""
     return chrf(
-        references, predictions, char_order=char_order, word_order=2, beta=beta, lowercase=lowercase,
-        whitespace=whitespace, eps_smoothing=eps_smoothing,
+        references,
+        predictions,
+        char_order=char_order,
+        word_order=2,
+        beta=beta,
+        lowercase=lowercase,
+        whitespace=whitespace,
+        eps_smoothing=eps_smoothing,
     )
 
 
 @factory("chrf", source=POPOVIC)
 def chrf_aggregation(
-    *, char_order: int = 6, word_order: int = 0, beta: float = 2, lowercase: bool = False,
-    whitespace: bool = False, eps_smoothing: bool = False,
+    *,
+    char_order: int = 6,
+    word_order: int = 0,
+    beta: float = 2,
+    lowercase: bool = False,
+    whitespace: bool = False,
+    eps_smoothing: bool = False,
 ) -> Aggregation:
     """Corpus chrF of added-up n-gram statistics, or of (reference, prediction) pairs; 0-100."""
 
     def read(values: Sequence[Any]) -> Scores:
         references, predictions = read_text_pairs(values, "chrf")
         return chrf(
-            references, predictions, char_order=char_order, word_order=word_order, beta=beta,
-            lowercase=lowercase, whitespace=whitespace, eps_smoothing=eps_smoothing,
+            references,
+            predictions,
+            char_order=char_order,
+            word_order=word_order,
+            beta=beta,
+            lowercase=lowercase,
+            whitespace=whitespace,
+            eps_smoothing=eps_smoothing,
         )
 
     orders = char_order + word_order
     return Aggregation(
-        "chrf++" if word_order == 2 else "chrf", k=3 * orders, compute=f_score(orders, beta, eps_smoothing),
-        read=read, bounds=(0.0, 100.0),
+        "chrf++" if word_order == 2 else "chrf",
+        k=3 * orders,
+        compute=f_score(orders, beta, eps_smoothing),
+        read=read,
+        bounds=(0.0, 100.0),
     )
 
 
 @factory("chrf++", source=POPOVIC)
 def chrf_plus_plus_aggregation(
-    *, char_order: int = 6, beta: float = 2, lowercase: bool = False, whitespace: bool = False,
+    *,
+    char_order: int = 6,
+    beta: float = 2,
+    lowercase: bool = False,
+    whitespace: bool = False,
     eps_smoothing: bool = False,
 ) -> Aggregation:
     """As chrf, with words and word pairs besides characters."""
     return chrf_aggregation(
-        char_order=char_order, word_order=2, beta=beta, lowercase=lowercase, whitespace=whitespace,
+        char_order=char_order,
+        word_order=2,
+        beta=beta,
+        lowercase=lowercase,
+        whitespace=whitespace,
         eps_smoothing=eps_smoothing,
     )
 

@@ -40,7 +40,7 @@ def chrf_statistics(
         return table
     owner = np.repeat(np.arange(len(counts)), counts)
     best = np.lexsort((np.arange(len(owner)), -f_score(table, 1.0), owner))
-    return table[best[np.concatenate([[0], np.cumsum(counts)[:-1]])]]
+    return np.asarray(table[best[np.concatenate([[0], np.cumsum(counts)[:-1]])]])
 
 
 def _pairs(pairs: Sequence[tuple[str, str]], options: Options) -> Floats:

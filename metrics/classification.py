@@ -14,7 +14,7 @@ from metrics.aggregations import Aggregation, Count, Total, factory
 from metrics.choices import chosen, first_gold, is_right
 from metrics.errors import ConfigError, MetricError
 from metrics.registry import metric
-from metrics.types import IGNORED_TARGET, ChoiceBatch, Floats, Scores
+from metrics.types import IGNORED_TARGET, Bools, ChoiceBatch, Floats, Scores, Values
 
 AVERAGES = ("binary", "macro", "micro", "weighted")
 SKLEARN_F1 = "scikit-learn f1_score; lm-evaluation-harness"
@@ -29,7 +29,11 @@ def f1(batch: ChoiceBatch) -> list[tuple[int, int]]:
 
 
 @metric(
-    "mcc", style="choices", output_type="multiple_choice", aggregation="matthews_corrcoef", bounds=(-1.0, 1.0),
+    "mcc",
+    style="choices",
+    output_type="multiple_choice",
+    aggregation="matthews_corrcoef",
+    bounds=(-1.0, 1.0),
     source=SKLEARN_MCC,
 )
 def mcc(batch: ChoiceBatch) -> list[tuple[int, int]]:
@@ -45,20 +49,28 @@ def _labels(batch: ChoiceBatch) -> list[tuple[int, int]]:
 
 @factory("f1", source=SKLEARN_F1)
 def f1_aggregation(*, average: str = "binary", pos_label: Any = None) -> Aggregation:
-    """F1 from (gold, predicted) labels: of one label (1, or ``pos_label``), or macro, micro, weighted over all."""
+    """F1 from (gold, predicted) labels: of one label (1, or ``pos_label``), or macro, micro, weighted over
+    all."""
     if average not in AVERAGES:
         raise ConfigError(f"f1: average must be one of {', '.join(AVERAGES)}, not {average!r}")
     if average == "binary":
         return Aggregation(
-            "f1", k=4, compute=_binary_f1, read=lambda values: _cells(values, pos_label), rule="multinomial",
+            "f1",
+            k=4,
+            compute=_binary_f1,
+            read=lambda values: _cells(values, pos_label),
+            rule="multinomial",
             bounds=(0.0, 1.0),
         )
-    return _over_labels(f"f1_{average}", {"macro": _macro, "micro": _micro, "weighted": _weighted}[average], 0.0)
+    return _over_labels(
+        f"f1_{average}", {"macro": _macro, "micro": _micro, "weighted": _weighted}[average], 0.0
+    )
 
 
 @factory("matthews_corrcoef", source=SKLEARN_MCC)
 def matthews_corrcoef() -> Aggregation:
-    """Matthews correlation from (gold, predicted) labels, of any number of labels; 0 where it is undefined."""
+    """Matthews correlation from (gold, predicted) labels, of any number of labels; 0 where it is
+    undefined."""
     return _over_labels("matthews_corrcoef", _mcc, -1.0)
 
 
@@ -98,11 +110,18 @@ def _over_labels(name: str, finish: Finish, lowest: float) -> Aggregation:
         pairs = list(_pairs(values, name))
         ignored = [gold == IGNORED_TARGET for gold, _ in pairs]
         right = [math.nan if skip else float(g == p) for (g, p), skip in zip(pairs, ignored, strict=True)]
-        return Scores(None, [[gold, predicted] for gold, predicted in pairs], np.asarray(right, dtype=np.float64))
+        return Scores(
+            None, [[gold, predicted] for gold, predicted in pairs], np.asarray(right, dtype=np.float64)
+        )
 
     return Aggregation(
-        name, kind="values", read=read, tabulate=lambda values: _tabulated(name, values, finish, lowest),
-        merge=_merged, rule="multinomial", bounds=(lowest, 1.0),
+        name,
+        kind="values",
+        read=read,
+        tabulate=lambda values: _tabulated(name, values, finish, lowest),
+        merge=_merged,
+        rule="multinomial",
+        bounds=(lowest, 1.0),
     )
 
 
@@ -116,7 +135,7 @@ def _weighted_pairs(value: Any) -> list[tuple[Any, Any, float]]:
     return [(value[0], value[1], 1.0)]
 
 
-def _tabulated(name: str, values: Sequence[Any], finish: Finish, lowest: float) -> tuple[Aggregation, Floats]:
+def _tabulated(name: str, values: Values, finish: Finish, lowest: float) -> tuple[Aggregation, Floats]:
     """The pairs as weights over the pairs that occur (n, P), and the aggregation of such rows."""
     column: dict[tuple[Hashable, Hashable], int] = {}
     entries = [
@@ -140,7 +159,7 @@ def _tabulated(name: str, values: Sequence[Any], finish: Finish, lowest: float) 
     return sums, table
 
 
-def _label_f1(right: Floats, gold: Floats, predicted: Floats) -> tuple[Floats, Floats]:
+def _label_f1(right: Floats, gold: Floats, predicted: Floats) -> tuple[Floats, Bools]:
     present = gold + predicted > 0
     return np.where(present, 2 * right / np.where(present, gold + predicted, 1.0), 0.0), present
 
@@ -171,7 +190,9 @@ def _mcc(right: Floats, gold: Floats, predicted: Floats) -> Floats:
 def _pairs(values: Sequence[Any], name: str) -> list[tuple[Any, Any]]:
     for row, value in enumerate(values):
         if isinstance(value, str) or not isinstance(value, Sequence) or len(value) != 2:
-            raise MetricError(f"{name} takes a pair (gold, predicted) a sample, and sample {row} has {value!r}", row)
+            raise MetricError(
+                f"{name} takes a pair (gold, predicted) a sample, and sample {row} has {value!r}", row
+            )
     return [(_plain(gold), _plain(predicted)) for gold, predicted in values]
 
 

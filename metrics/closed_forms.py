@@ -1,4 +1,5 @@
-"""Standard errors by formula: of means, sums and perplexities, and by jackknife and delta method of anything."""
+"""Standard errors by formula: of means, sums and perplexities, and by jackknife and delta method of
+anything."""
 
 import math
 from dataclasses import replace
@@ -13,7 +14,8 @@ _FEW_CLUSTERS = 10
 
 
 def mean_error(sampled: Sampled) -> Spread:
-    """Standard error of a mean, s / √n; clustered as Miller 2024 with the factor G / (G - 1) for few clusters."""
+    """Standard error of a mean, s / √n; clustered as Miller 2024 with the factor G / (G - 1) for few
+    clusters."""
     if sampled.units < 2 and not _binary(sampled):
         return sampled.alone()
     stderr = _mean_stderr(sampled)
@@ -56,7 +58,9 @@ def jackknife(sampled: Sampled) -> Spread:
         return sampled.alone()
     left_out = leave_one_out(sampled)
     if not np.isfinite(left_out).all():
-        return Spread(math.nan, "none", math.nan, math.nan, "a single item decides whether the value is defined")
+        return Spread(
+            math.nan, "none", math.nan, math.nan, "a single item decides whether the value is defined"
+        )
     units = sampled.units
     stderr = math.sqrt((units - 1) / units * float(((left_out - left_out.mean()) ** 2).sum()))
     return _few(sampled, _symmetric(sampled, sampled.value, stderr, "jackknife"))
@@ -90,7 +94,8 @@ def _mean_stderr(sampled: Sampled) -> float:
 
 
 def _binary(sampled: Sampled) -> bool:
-    """Whether Wilson's interval fits: every item's number is 0 or 1; of clusters, all items are 0 or all are 1."""
+    """Whether Wilson's interval fits: every item's number is 0 or 1; of clusters, all items are 0 or all are
+    1."""
     column = sampled.table[:, 0]
     if not sampled.clustered:
         return bool(((column == 0) | (column == 1)).all())

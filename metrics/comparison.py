@@ -1,7 +1,6 @@
 """Two runs on the same items: by how much they differ, and whether that could be chance."""
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -12,7 +11,7 @@ from metrics.errors import MetricError
 from metrics.intervals import normal_quantile, student_quantile
 from metrics.paired_bootstrap import resampled_differences
 from metrics.significance import discordant, mcnemar, sign_flip
-from metrics.types import Floats, Ints
+from metrics.types import Floats, Ints, Values
 
 if TYPE_CHECKING:
     from metrics.config import StatisticsConfig
@@ -93,7 +92,9 @@ def compare_items(
     if len(base) != len(candidate):
         raise MetricError(f"the runs have {len(base)} and {len(candidate)} items; compare those they share")
     groups = None if clusters is None else np.unique(np.asarray(clusters), return_inverse=True)[1].reshape(-1)
-    first, second = (aggregation.value(run.statistics, _values(aggregation, run)) for run in (base, candidate))
+    first, second = (
+        aggregation.value(run.statistics, _values(aggregation, run)) for run in (base, candidate)
+    )
     found = _difference(aggregation, (base, candidate), groups, options, method)
     better = candidate.value - base.value if higher_is_better else base.value - candidate.value
     return Comparison(
@@ -117,12 +118,17 @@ def compare_items(
 
 
 def _difference(
-    aggregation: Aggregation, runs: tuple[ItemColumn, ItemColumn], groups: Ints | None, options: "StatisticsConfig",
+    aggregation: Aggregation,
+    runs: tuple[ItemColumn, ItemColumn],
+    groups: Ints | None,
+    options: "StatisticsConfig",
     method: Method,
 ) -> _Difference:
     n, units = len(runs[0]), len(runs[0]) if groups is None else int(groups.max(initial=-1)) + 1
     if n == 0 or units < 2:
-        said = "no items in common" if n == 0 else f"one {'item' if groups is None else 'cluster'} has no spread"
+        said = (
+            "no items in common" if n == 0 else f"one {'item' if groups is None else 'cluster'} has no spread"
+        )
         return _Difference(*(math.nan,) * 3, "none", math.nan, math.nan, said)
     averaged = aggregation.rule == "mean"
     if not averaged or method == "bootstrap":
@@ -131,7 +137,9 @@ def _difference(
         return _by_bootstrap(aggregation, runs, groups, options)
     first, second = (_column(run) for run in runs)
     if not (np.isfinite(first).all() and np.isfinite(second).all()):
-        return _Difference(*(math.nan,) * 3, "none", math.nan, math.nan, "some items have a value that is not finite")
+        return _Difference(
+            *(math.nan,) * 3, "none", math.nan, math.nan, "some items have a value that is not finite"
+        )
     binary = all(bool(((column == 0) | (column == 1)).all()) for column in (first, second))
     if method == "mcnemar" and not (binary and groups is None):
         raise MetricError("a McNemar test takes scores of 0 and 1 without clusters; use permutation")
@@ -141,7 +149,8 @@ def _difference(
 
 
 def _by_mcnemar(first: Floats, second: Floats, options: "StatisticsConfig") -> _Difference:
-    """Exact McNemar test, and the interval of Agresti and Min 2005, which has a width without discordant items."""
+    """Exact McNemar test, and the interval of Agresti and Min 2005, which has a width without discordant
+    items."""
     n = len(first)
     gained, lost = discordant(first, second)
     stderr = _standard_error(second - first, None)
@@ -154,7 +163,9 @@ def _by_permutation(
     differences: Floats, groups: Ints | None, options: "StatisticsConfig", binary: bool
 ) -> _Difference:
     n = len(differences)
-    units = differences if groups is None else np.bincount(groups, weights=differences)
+    units = (
+        differences if groups is None else np.asarray(np.bincount(groups, weights=differences), np.float64)
+    )
     mean, stderr = float(differences.mean()), _standard_error(differences, groups)
     reach = student_quantile(options.ci_level, len(units) - 1)
     low, high = mean - reach * stderr, mean + reach * stderr
@@ -168,7 +179,10 @@ def _by_permutation(
 
 
 def _by_bootstrap(
-    aggregation: Aggregation, runs: tuple[ItemColumn, ItemColumn], groups: Ints | None, options: "StatisticsConfig"
+    aggregation: Aggregation,
+    runs: tuple[ItemColumn, ItemColumn],
+    groups: Ints | None,
+    options: "StatisticsConfig",
 ) -> _Difference:
     test = "paired bootstrap" if groups is None else "paired bootstrap, clustered"
     if options.bootstrap_iters <= 0 or aggregation.rule == "none":
@@ -182,7 +196,9 @@ def _by_bootstrap(
     widening = math.sqrt(units / (units - 1))  # resamples spread less than samples by this factor
     stderr = float(draws.std(ddof=1)) * widening
     tail = (1 - options.ci_level) / 2
-    low, high = (observed + widening * (float(end) - observed) for end in np.quantile(draws, [tail, 1 - tail]))
+    low, high = (
+        observed + widening * (float(end) - observed) for end in np.quantile(draws, [tail, 1 - tail])
+    )
     extreme = np.abs(draws - draws.mean()) * widening >= abs(observed) - 1e-12 * max(1.0, abs(observed))
     p_value = (1 + int(extreme.sum())) / (1 + len(draws))
     reach = normal_quantile(options.ci_level) + normal_quantile(2 * POWER - 1)
@@ -214,7 +230,7 @@ def _column(run: ItemColumn) -> Floats:
     return run.value if run.statistics is None else np.asarray(run.statistics[:, 0])
 
 
-def _values(aggregation: Aggregation, run: ItemColumn) -> Sequence[Any] | Floats | None:
+def _values(aggregation: Aggregation, run: ItemColumn) -> Values | None:
     if aggregation.kind == "sums":
         return None
     return run.values if run.values is not None else run.value

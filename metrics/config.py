@@ -8,11 +8,14 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator, model_valida
 FunctionRef = str
 """``"file.py:fn"`` or ``"module:fn"``: a user's function; a colon is what tells it from a registered name."""
 
-_OWN_KEYS = frozenset({"metric", "alias", "function", "reduction", "aggregation", "higher_is_better", "kwargs"})
+_OWN_KEYS = frozenset(
+    {"metric", "alias", "function", "reduction", "aggregation", "higher_is_better", "kwargs"}
+)
 
 
 class MetricConfig(BaseModel):
-    """One entry of a ``metric_list``; a bare name is enough, and keys not named here are the metric's arguments.
+    """One entry of a ``metric_list``; a bare name is enough, and keys not named here are the metric's
+    arguments.
 
     >>> MetricConfig.model_validate("bleu").metric
     'bleu'
@@ -24,7 +27,9 @@ class MetricConfig(BaseModel):
 
     metric: str | FunctionRef = Field(description="Registered name, or file.py:fn")
     alias: str | None = Field(None, description="Name of the result; default: the metric's")
-    function: FunctionRef | None = Field(None, description="file.py:fn that computes it; `metric` is then its name")
+    function: FunctionRef | None = Field(
+        None, description="file.py:fn that computes it; `metric` is then its name"
+    )
     reduction: list[str] | None = Field(None, description="How repeats become one row: mean, pass@8, maj@8 …")
     aggregation: str | None = Field(None, description="How items become one number")
     higher_is_better: bool | None = None
@@ -57,7 +62,9 @@ class StatisticsConfig(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     ci_level: float = Field(0.95, gt=0, lt=1, description="Coverage of the intervals")
-    bootstrap_iters: int = Field(100_000, description="Draws where a bootstrap is used; <= 0: no standard errors")
+    bootstrap_iters: int = Field(
+        100_000, description="Draws where a bootstrap is used; <= 0: no standard errors"
+    )
     seed: int = Field(0, ge=0, description="Of the bootstrap and permutation draws")
     method: Literal["auto", "analytic", "delta", "jackknife", "bootstrap", "bca"] = Field(
         "auto", description="auto: the method documented for each aggregation"

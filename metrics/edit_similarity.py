@@ -14,7 +14,8 @@ from metrics.types import Floats
 def edit_similarity(
     references: Sequence[Sequence[Any]], predictions: Sequence[Any], *, ignore_case: bool = False
 ) -> Floats:
-    """1 - edits / length of the longer text, 0 to 1, of characters; the best reference; 1 for two empty texts."""
+    """1 - edits / length of the longer text, 0 to 1, of characters; the best reference; 1 for two empty
+    texts."""
     golds = reference_lists(references, "edit_similarity")
     texts = hypotheses(predictions, "edit_similarity")
     if ignore_case:
@@ -30,7 +31,8 @@ def _similarity(first: str, second: str) -> float:
 
 
 def levenshtein(first: str, second: str) -> int:
-    """Insertions, deletions and substitutions between two texts; a column of the table as the bits of an integer.
+    """Insertions, deletions and substitutions between two texts; a column of the table as the bits of an
+    integer.
 
     Myers 1999 in the form of Hyyrö 2003.
 

@@ -24,7 +24,8 @@ class DataError(NightjarError):
 
 
 class MetricError(NightjarError):
-    """A metric failed on its input; ``index`` is the row of the batch it failed on, None if it is not one row."""
+    """A metric failed on its input; ``index`` is the row of the batch it failed on, None if it is not one
+    row."""
 
     def __init__(self, message: str, index: int | None = None):
         super().__init__(message)
@@ -32,7 +33,8 @@ class MetricError(NightjarError):
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
-    """A half-sentence ``; did you mean 'x'?`` for the known name closest to ``name``, empty if none is close."""
+    """A half-sentence ``; did you mean 'x'?`` for the known name closest to ``name``, empty if none is
+    close."""
     from difflib import get_close_matches  # only when something is wrong already
 
     found = get_close_matches(name, list(known), n=1, cutoff=0.6)

@@ -33,12 +33,15 @@ def exact_match(
     """1 if the prediction equals any of the references, else 0; higher is better.
 
     Both sides are normalised first: matches of each regular expression removed, then lower case, then ASCII
-    punctuation removed, then ASCII digits removed. No prediction (None) is wrong. A reference that is not text
-    is compared as text with a prediction that is.
+    punctuation removed, then ASCII digits removed. No prediction (None) is wrong. A reference that is not
+    text is compared as text with a prediction that is.
     """
     normalise = _normaliser(regexes_to_ignore, ignore_case, ignore_punctuation, ignore_numbers)
     score = np.fromiter(
-        (_matches(golds, prediction, normalise, row) for row, (golds, prediction) in enumerate(zip(references, predictions, strict=True))),
+        (
+            _matches(golds, prediction, normalise, row)
+            for row, (golds, prediction) in enumerate(zip(references, predictions, strict=True))
+        ),
         dtype=np.float64,
         count=len(predictions),
     )
@@ -51,10 +54,7 @@ def _matches(golds: Sequence[Any], prediction: Any, normalise: Callable[[str], s
     if not isinstance(prediction, str):
         return prediction is not None and any(prediction == gold for gold in golds)
     answer = normalise(prediction)
-    for gold in golds:
-        if answer == normalise(gold if isinstance(gold, str) else str(gold)):
-            return True
-    return False
+    return any(answer == normalise(gold if isinstance(gold, str) else str(gold)) for gold in golds)
 
 
 def _normaliser(
@@ -85,5 +85,7 @@ def _compiled(patterns: Sequence[str]) -> list[re.Pattern[str]]:
         try:
             compiled.append(re.compile(pattern))
         except (re.error, TypeError) as error:
-            raise ConfigError(f"exact_match: regexes_to_ignore holds {pattern!r}, which is no pattern: {error}") from None
+            raise ConfigError(
+                f"exact_match: regexes_to_ignore holds {pattern!r}, which is no pattern: {error}"
+            ) from None
     return compiled

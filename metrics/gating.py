@@ -39,7 +39,11 @@ def adjust(p_values: Sequence[float] | Floats, correction: str = "holm") -> Floa
 
 
 def verdict(
-    comparison: Comparison, margin: float, alpha: float, p_value: float | None = None, higher_is_better: bool = True
+    comparison: Comparison,
+    margin: float,
+    alpha: float,
+    p_value: float | None = None,
+    higher_is_better: bool = True,
 ) -> Verdict:
     """Whether the candidate is good enough: ``p_value`` is the adjusted one, by default the comparison's own.
 

@@ -8,12 +8,14 @@ from metrics.intervals import normal_quantile
 from metrics.types import Estimate
 
 
-def group_aggregate(estimates: Sequence[Estimate], weight_by_size: bool = True, ci_level: float = 0.95) -> Estimate:
+def group_aggregate(
+    estimates: Sequence[Estimate], weight_by_size: bool = True, ci_level: float = 0.95
+) -> Estimate:
     """The mean of independent benchmarks' values, weighted by their items or not, with its standard error.
 
-    The weights w add up to 1, and the error is √Σ (w · stderr)² for either kind of weight; a member without an
-    error bar leaves the group without one. A member without a value leaves the group without a value: nothing
-    is dropped.
+    The weights w add up to 1, and the error is √Σ (w · stderr)² for either kind of weight; a member without
+    an error bar leaves the group without one. A member without a value leaves the group without a value:
+    nothing is dropped.
     """
     if not estimates:
         raise ConfigError("a group needs at least one benchmark")
@@ -29,6 +31,8 @@ def group_aggregate(estimates: Sequence[Estimate], weight_by_size: bool = True, 
     if bare:
         said = f"{bare} of {len(estimates)} benchmarks have no error bar"
         return Estimate(value, math.nan, "none", math.nan, math.nan, n_items, said)
-    stderr = math.sqrt(math.fsum((w * member.stderr) ** 2 for w, member in zip(weights, estimates, strict=True)))
+    stderr = math.sqrt(
+        math.fsum((w * member.stderr) ** 2 for w, member in zip(weights, estimates, strict=True))
+    )
     reach = normal_quantile(ci_level) * stderr
     return Estimate(value, stderr, "weighted sum of variances", value - reach, value + reach, n_items)

@@ -33,7 +33,8 @@ def student_quantile(level: float, degrees: int) -> float:
 
 
 def _student_coverage(t: float, degrees: int) -> float:
-    """P(|T| < t), by the finite series for whole degrees of freedom (Abramowitz and Stegun 26.7.3, 26.7.4)."""
+    """P(|T| < t), by the finite series for whole degrees of freedom (Abramowitz and Stegun 26.7.3,
+    26.7.4)."""
     angle = math.atan(t / math.sqrt(degrees))
     cosine, sine = math.cos(angle), math.sin(angle)
     odd = degrees % 2 == 1

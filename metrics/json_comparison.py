@@ -4,7 +4,9 @@ import math
 from typing import Any
 
 
-def first_difference(gold: Any, own: Any, structure_only: bool, ignore_order: bool, abs_tol: float) -> str | None:
+def first_difference(
+    gold: Any, own: Any, structure_only: bool, ignore_order: bool, abs_tol: float
+) -> str | None:
     """A sentence with the path of the first difference of ``own`` from ``gold``, None if there is none.
 
     >>> first_difference({"a": [1, 2]}, {"a": [1, 3]}, False, False, 0.0)
@@ -29,7 +31,9 @@ def first_difference(gold: Any, own: Any, structure_only: bool, ignore_order: bo
         extra = sorted(right.keys() - left.keys())
         if extra:
             return f"{path}: the key {extra[0]!r} is not expected"
-        return next((found for key in left if (found := compare(left[key], right[key], f"{path}.{key}"))), None)
+        return next(
+            (found for key in left if (found := compare(left[key], right[key], f"{path}.{key}"))), None
+        )
 
     def compare_lists(left: list[Any], right: list[Any], path: str) -> str | None:
         if len(left) != len(right):
@@ -42,7 +46,9 @@ def first_difference(gold: Any, own: Any, structure_only: bool, ignore_order: bo
             return f"{path}: {len(right)} elements instead of {len(left)}"
         remaining = list(right)
         for i, wanted in enumerate(left):
-            place = next((j for j, other in enumerate(remaining) if compare(wanted, other, path) is None), None)
+            place = next(
+                (j for j, other in enumerate(remaining) if compare(wanted, other, path) is None), None
+            )
             if place is None:
                 return f"{path}: nothing equals element {i}"
             del remaining[place]
@@ -56,7 +62,9 @@ def _kind(value: Any) -> str:
         return "boolean"
     if isinstance(value, (int, float)):
         return "number"
-    return {str: "string", dict: "object", list: "list", type(None): "null"}.get(type(value), type(value).__name__)
+    return {str: "string", dict: "object", list: "list", type(None): "null"}.get(
+        type(value), type(value).__name__
+    )
 
 
 def _equal(left: Any, right: Any, abs_tol: float) -> bool:

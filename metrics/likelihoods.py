@@ -30,7 +30,9 @@ def likelihood(batch: ChoiceBatch) -> Scores:
     return scalar_scores(of_gold(batch, batch.lls, "likelihood"))
 
 
-@metric("bpb", style="choices", output_type=CHOICE_TYPES, higher_is_better=False, bounds=POSITIVE, source=HARNESS)
+@metric(
+    "bpb", style="choices", output_type=CHOICE_TYPES, higher_is_better=False, bounds=POSITIVE, source=HARNESS
+)
 def bpb(batch: ChoiceBatch) -> Scores:
     """Bits that each UTF-8 byte of the right choice costs: -ll / bytes / ln 2, mean over items."""
     return scalar_scores(-of_gold(batch, per_length(batch.lls, batch.bytes), "bpb") / math.log(2))
@@ -59,8 +61,13 @@ def _normed(batch: ChoiceBatch, name: str) -> Floats:
 
 
 @metric(
-    "brier_score", style="choices", output_type="multiple_choice", aggregation="brier_score",
-    higher_is_better=False, bounds=(0.0, 2.0), source="Brier 1950; lm-evaluation-harness",
+    "brier_score",
+    style="choices",
+    output_type="multiple_choice",
+    aggregation="brier_score",
+    higher_is_better=False,
+    bounds=(0.0, 2.0),
+    source="Brier 1950; lm-evaluation-harness",
 )
 def brier_score(batch: ChoiceBatch) -> Scores:
     """Squared distance of the choices' probabilities from the right one: Σ (p - one-hot)², 0 to 2."""
@@ -71,17 +78,28 @@ def brier_score(batch: ChoiceBatch) -> Scores:
 
 
 @metric(
-    "perplexity", style="choices", output_type=ANY_LL, aggregation="perplexity", higher_is_better=False,
-    bounds=POSITIVE, source=HARNESS,
+    "perplexity",
+    style="choices",
+    output_type=ANY_LL,
+    aggregation="perplexity",
+    higher_is_better=False,
+    bounds=POSITIVE,
+    source=HARNESS,
 )
 def perplexity(batch: ChoiceBatch) -> Scores:
-    """exp(-mean log-likelihood of the right continuation) over items; the item's number is the log-likelihood."""
+    """exp(-mean log-likelihood of the right continuation) over items; the item's number is the
+    log-likelihood."""
     return scalar_scores(of_gold(batch, batch.lls, "perplexity"))
 
 
 @metric(
-    "word_perplexity", style="choices", output_type=ROLLING, aggregation="weighted_perplexity",
-    higher_is_better=False, bounds=POSITIVE, source=HARNESS,
+    "word_perplexity",
+    style="choices",
+    output_type=ROLLING,
+    aggregation="weighted_perplexity",
+    higher_is_better=False,
+    bounds=POSITIVE,
+    source=HARNESS,
 )
 def word_perplexity(batch: ChoiceBatch) -> Scores:
     """exp(-Σ log-likelihood / Σ words) over documents; words are what whitespace separates."""
@@ -89,8 +107,13 @@ def word_perplexity(batch: ChoiceBatch) -> Scores:
 
 
 @metric(
-    "byte_perplexity", style="choices", output_type=ROLLING, aggregation="weighted_perplexity",
-    higher_is_better=False, bounds=POSITIVE, source=HARNESS,
+    "byte_perplexity",
+    style="choices",
+    output_type=ROLLING,
+    aggregation="weighted_perplexity",
+    higher_is_better=False,
+    bounds=POSITIVE,
+    source=HARNESS,
 )
 def byte_perplexity(batch: ChoiceBatch) -> Scores:
     """exp(-Σ log-likelihood / Σ UTF-8 bytes) over documents."""
@@ -98,8 +121,13 @@ def byte_perplexity(batch: ChoiceBatch) -> Scores:
 
 
 @metric(
-    "bits_per_byte", style="choices", output_type=ROLLING, aggregation="bits_per_byte",
-    higher_is_better=False, bounds=POSITIVE, source=HARNESS,
+    "bits_per_byte",
+    style="choices",
+    output_type=ROLLING,
+    aggregation="bits_per_byte",
+    higher_is_better=False,
+    bounds=POSITIVE,
+    source=HARNESS,
 )
 def bits_per_byte(batch: ChoiceBatch) -> Scores:
     """-Σ log-likelihood / Σ UTF-8 bytes / ln 2 over documents."""
@@ -112,4 +140,3 @@ def _per_unit(batch: ChoiceBatch, lengths: Ints, finish: Callable[[Floats, Float
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
         score = np.asarray(finish(ll, units), dtype=np.float64)
     return Scores(statistics=np.column_stack([ll, units]), values=None, score=score)
-

@@ -54,7 +54,9 @@ class Metric:
             raise ConfigError(f"metric {self.name!r} has no reduction; name one, such as mean")
 
     @classmethod
-    def build(cls, config: "MetricConfig", resolve: Resolve, output_type: OutputType | None = None) -> "Metric":
+    def build(
+        cls, config: "MetricConfig", resolve: Resolve, output_type: OutputType | None = None
+    ) -> "Metric":
         """The metric that ``config`` describes; ``resolve`` turns ``file.py:fn`` into the function.
 
         Raises ``ConfigError`` for an unknown name, a keyword that nothing takes, an output type (where given)
@@ -73,7 +75,7 @@ class Metric:
 
     @property
     def kind(self) -> Kind:
-        """"sums" if items add up, "values" if they are kept."""
+        """ "sums" if items add up, "values" if they are kept."""
         return self.aggregation.kind
 
     @property
@@ -82,7 +84,8 @@ class Metric:
         return "choices" if self.style == "choices" else "text"
 
     def evaluate(self, references: Sequence[Sequence[Any]], predictions: Sequence[Any]) -> Scores:
-        """Scores of n samples; ``references[i]`` are the acceptable answers, prediction None means there is none.
+        """Scores of n samples; ``references[i]`` are the acceptable answers, prediction None means there is
+        none.
 
         Raises ``MetricError`` with the row in ``index``.
         """
@@ -108,7 +111,8 @@ class Metric:
         return self.aggregation.scores(values)
 
     def code(self) -> tuple[Callable[..., Any], ...]:
-        """The functions whose source decides the numbers: the metric's, a user's aggregation and reductions."""
+        """The functions whose source decides the numbers: the metric's, a user's aggregation and
+        reductions."""
         functions = [self.function, self.aggregation.function, *(r.function for r in self.reductions)]
         return tuple(function for function in functions if function is not None)
 
@@ -125,7 +129,9 @@ class Metric:
         assert self.function is not None
         try:
             return self.function(
-                references=list(references), predictions=["" if prediction is None else prediction], **self.kwargs
+                references=list(references),
+                predictions=["" if prediction is None else prediction],
+                **self.kwargs,
             )
         except Exception as error:
             raise MetricError(
@@ -135,11 +141,11 @@ class Metric:
     def _checked(self, result: Any, n: int) -> Scores:
         if isinstance(result, list):  # per-sample values, as process_results would give them
             result = self.aggregation.scores(result)
-        if not isinstance(result, Scores):
-            result = self._from_array(np.asarray(result, dtype=np.float64))
-        if len(result) != n:
-            raise MetricError(f"metric {self.name!r} returned {len(result)} rows for {n} samples")
-        return result
+        given = isinstance(result, Scores)
+        scores: Scores = result if given else self._from_array(np.asarray(result, dtype=np.float64))
+        if len(scores) != n:
+            raise MetricError(f"metric {self.name!r} returned {len(scores)} rows for {n} samples")
+        return scores
 
     def _from_array(self, array: Floats) -> Scores:
         if array.ndim == 1 and self.aggregation.encode is not None:
@@ -152,5 +158,9 @@ class Metric:
             )
         if self.aggregation.encode is not None and statistics.shape[1] == 1:
             return self.aggregation.scores(statistics[:, 0].tolist())
-        score = self.aggregation.of_totals(statistics, 1.0) if self.kind == "sums" else np.full(len(array), math.nan)
+        score = (
+            self.aggregation.of_totals(statistics, 1.0)
+            if self.kind == "sums"
+            else np.full(len(array), math.nan)
+        )
         return Scores(statistics=statistics, values=None, score=score)

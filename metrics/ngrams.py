@@ -65,7 +65,7 @@ def matches(sequences: Sequences, order: int) -> Floats:
 
 def possible(lengths: Ints, order: int) -> Floats:
     """How many n-grams of each order sequences of these lengths have (s, order)."""
-    return np.maximum(lengths[:, None] - np.arange(order), 0).astype(np.float64)
+    return np.asarray(np.maximum(lengths[:, None] - np.arange(order), 0), dtype=np.float64)
 
 
 def _packed(sequences: Sequences, order: int, bits: int, side_bits: int) -> Ints:
@@ -75,7 +75,8 @@ def _packed(sequences: Sequences, order: int, bits: int, side_bits: int) -> Ints
         window <<= bits
         window[: len(tokens) - place] |= tokens[place:]
     owner = np.repeat(
-        (sequences.documents << (order * bits + side_bits)) | sequences.sides, sequences.lengths + sequences.padding
+        (sequences.documents << (order * bits + side_bits)) | sequences.sides,
+        sequences.lengths + sequences.padding,
     )
     return ((window << side_bits) | owner)[tokens > 0]
 
@@ -96,4 +97,4 @@ def _shared(tallies: list[Ints], starts: Ints) -> Ints:
     best = counts[1] if len(counts) > 1 else np.zeros_like(counts[0])
     for other in counts[2:]:
         best = np.maximum(best, other)
-    return np.minimum(counts[0], best)
+    return np.asarray(np.minimum(counts[0], best))

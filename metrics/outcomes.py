@@ -1,6 +1,5 @@
 """What a user's metric may return for one item (a number, or a dictionary), read into scores."""
 
-import math
 import warnings
 from collections.abc import Mapping, Sequence
 from functools import cache
@@ -33,7 +32,11 @@ def read_outcomes(outcomes: Sequence[Any], name: str, entry: str, aggregation: A
         if isinstance(outcome, Mapping):
             values[index], details[index] = _from_mapping(outcome, name, entry, index)
     if aggregation.function is None:
-        values = [_number(value, name, index) for index, value in enumerate(values)] if aggregation.scalar else values
+        values = (
+            [_number(value, name, index) for index, value in enumerate(values)]
+            if aggregation.scalar
+            else values
+        )
     try:
         scores = aggregation.scores(values)
     except MetricError as error:
@@ -42,14 +45,16 @@ def read_outcomes(outcomes: Sequence[Any], name: str, entry: str, aggregation: A
     return Scores(scores.statistics, scores.values, scores.score, kept)
 
 
-def _from_mapping(outcome: Mapping[str, Any], name: str, entry: str, index: int) -> tuple[Any, dict[str, Any] | None]:
+def _from_mapping(
+    outcome: Mapping[str, Any], name: str, entry: str, index: int
+) -> tuple[Any, dict[str, Any] | None]:
     if not outcome:
         raise MetricError(f"metric {name!r} returned an empty dictionary for row {index}", index)
     key = next((known for known in (name, entry) if known in outcome), None)
     if key is None:
         key = next(iter(outcome))
         warn_once(
-            f"metric {name!r} returned a dictionary without an entry {name!r}; its first entry {key!r} is the score"
+            f"metric {name!r} returned a dictionary without an entry of that name; its first, {key!r}, is the score"
         )
     rest = {str(other): value for other, value in outcome.items() if other != key}
     return outcome[key], rest or None
@@ -61,7 +66,7 @@ def _number(value: Any, name: str, index: int) -> float:
     if isinstance(value, np.ndarray) and value.size == 1:
         return float(value.reshape(())[()])
     if value is None:
-        raise MetricError(f"metric {name!r} returned nothing for row {index}; return a number or a dictionary", index)
+        raise MetricError(
+            f"metric {name!r} returned nothing for row {index}; return a number or a dictionary", index
+        )
     raise MetricError(f"metric {name!r} returned {type(value).__name__} for row {index}, not a number", index)
-
-

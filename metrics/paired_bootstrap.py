@@ -1,19 +1,19 @@
 """Bootstrap draws of the difference of two runs, the same items being drawn for both."""
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from metrics.aggregations import Aggregation
 from metrics.bootstrap import MAX_ITEM_DRAWS
 from metrics.resampling import resampled_totals
-from metrics.types import Floats, Ints
+from metrics.types import Floats, Ints, Values
 
 if TYPE_CHECKING:
     from metrics.config import StatisticsConfig
 
-Run = tuple[Floats | None, Sequence[Any] | Floats | None]  # statistics, values
+Run = tuple[Floats | None, Values | None]  # statistics, values
 
 
 def resampled_differences(
@@ -33,7 +33,8 @@ def resampled_differences(
     if groups is not None:
         joint = np.column_stack([np.bincount(groups, weights=column) for column in joint.T])
     parts = [
-        second.of_totals(totals[:, width:-1], totals[:, -1]) - first.of_totals(totals[:, :width], totals[:, -1])
+        second.of_totals(totals[:, width:-1], totals[:, -1])
+        - first.of_totals(totals[:, :width], totals[:, -1])
         for totals in resampled_totals(joint, options.bootstrap_iters, rng)
     ]
     observed = second.of_total(candidate.sum(axis=0), float(n)) - first.of_total(base.sum(axis=0), float(n))
@@ -41,7 +42,10 @@ def resampled_differences(
 
 
 def _of_values(
-    aggregation: Aggregation, columns: Sequence[Sequence[Any] | Floats], groups: Ints | None, draws: int,
+    aggregation: Aggregation,
+    columns: Sequence[Values],
+    groups: Ints | None,
+    draws: int,
     rng: np.random.Generator,
 ) -> tuple[float, Floats]:
     n = len(columns[0])
@@ -57,5 +61,5 @@ def _of_values(
     return candidate - base, differences
 
 
-def _taken(column: Sequence[Any] | Floats, rows: Ints) -> Sequence[Any] | Floats:
+def _taken(column: Values, rows: Ints) -> Values:
     return column[rows] if isinstance(column, np.ndarray) else [column[row] for row in rows]

@@ -8,7 +8,7 @@ import numpy as np
 
 from metrics.aggregations import Aggregation, Count, Total, as_column, factory
 from metrics.errors import ConfigError, MetricError
-from metrics.types import Floats, Scores
+from metrics.types import Floats, Scores, Values
 
 HARNESS = "lm-evaluation-harness"
 
@@ -60,7 +60,10 @@ def count() -> Aggregation:
 def perplexity() -> Aggregation:
     """exp(-mean) of log-likelihoods in nats; at least 1 for log-likelihoods of text."""
     return Aggregation(
-        "perplexity", compute=lambda t, n: np.exp(-t[..., 0] / n), encode=as_column, rule="moments",
+        "perplexity",
+        compute=lambda t, n: np.exp(-t[..., 0] / n),
+        encode=as_column,
+        rule="moments",
         bounds=(0.0, math.inf),
     )
 
@@ -79,7 +82,9 @@ def _read_pairs(name: str, finish: Any) -> Any:
     def read(values: Sequence[Any]) -> Scores:
         for index, value in enumerate(values):
             if not isinstance(value, Sequence) or isinstance(value, str) or len(value) != 2:
-                raise MetricError(f"{name} takes a pair (a, b) a sample, and sample {index} has {value!r}", index)
+                raise MetricError(
+                    f"{name} takes a pair (a, b) a sample, and sample {index} has {value!r}", index
+                )
         statistics = np.asarray(values, dtype=np.float64).reshape(-1, 2)
         with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
             return Scores(statistics=statistics, values=None, score=np.asarray(finish(statistics, 1.0)))
@@ -105,8 +110,11 @@ def weighted_mean() -> Aggregation:
 def weighted_perplexity() -> Aggregation:
     """exp(-Σa / Σb) over pairs (log-likelihood in nats, number of words or bytes)."""
     return Aggregation(
-        "weighted_perplexity", k=2, compute=_weighted_perplexity,
-        read=_read_pairs("weighted_perplexity", _weighted_perplexity), bounds=(0.0, math.inf),
+        "weighted_perplexity",
+        k=2,
+        compute=_weighted_perplexity,
+        read=_read_pairs("weighted_perplexity", _weighted_perplexity),
+        bounds=(0.0, math.inf),
     )
 
 
@@ -117,7 +125,7 @@ def bits_per_byte() -> Aggregation:
 
 
 def _quantile(name: str, q: float) -> Aggregation:
-    def combine(values: Sequence[Any]) -> float:
+    def combine(values: Values) -> float:
         column = np.asarray(values, dtype=np.float64)
         return float(np.quantile(column, q)) if not np.isnan(column).any() else math.nan
 
@@ -141,13 +149,17 @@ def percentile(*, q: float = 50.0) -> Aggregation:
 @factory("min")
 def smallest() -> Aggregation:
     """Smallest of the items' numbers; no error bar, since none is sound."""
-    return Aggregation("min", kind="values", combine=lambda v: float(np.min(v)), encode=as_column, rule="none")
+    return Aggregation(
+        "min", kind="values", combine=lambda v: float(np.min(v)), encode=as_column, rule="none"
+    )
 
 
 @factory("max")
 def largest() -> Aggregation:
     """Largest of the items' numbers; no error bar, since none is sound."""
-    return Aggregation("max", kind="values", combine=lambda v: float(np.max(v)), encode=as_column, rule="none")
+    return Aggregation(
+        "max", kind="values", combine=lambda v: float(np.max(v)), encode=as_column, rule="none"
+    )
 
 
 @factory("brier_score", source=HARNESS)
@@ -155,7 +167,9 @@ def brier_score() -> Aggregation:
     """Mean over items of Σ (p - one-hot gold)², read from numbers or from pairs (gold, probabilities)."""
 
     def read(values: Sequence[Any]) -> Scores:
-        score = np.array([_squared_error(value, index) for index, value in enumerate(values)], dtype=np.float64)
+        score = np.array(
+            [_squared_error(value, index) for index, value in enumerate(values)], dtype=np.float64
+        )
         return Scores(statistics=as_column(score), values=None, score=score)
 
     return Aggregation(
@@ -172,7 +186,7 @@ def _squared_error(value: Any, index: int) -> float:
         residual[int(gold)] -= 1.0
     except (TypeError, ValueError, IndexError):
         raise MetricError(
-            f"brier_score takes a number or a pair (gold, probabilities) a sample, and sample {index} has {value!r}",
+            f"brier_score takes a number or a pair (gold, probabilities), and sample {index} has {value!r}",
             index,
         ) from None
     return float(np.sum(residual**2))

@@ -1,4 +1,5 @@
-"""Reductions that pick or summarise an item's scores: mean, take_first, extremes, median, mode, avg@k, majority."""
+"""Reductions that pick or summarise an item's scores: mean, take_first, extremes, median, mode, avg@k,
+majority."""
 
 import numpy as np
 
@@ -86,7 +87,9 @@ def average_at_k(*, k: int) -> Reduction:
 
     def compute(repeats: Repeats) -> Floats:
         first, complete = _first_k(repeats, k)
-        total = np.where(complete, np.where(first, np.nan_to_num(repeats.score), 0.0)[_rows(repeats, k)].sum(1), np.nan)
+        total = np.where(
+            complete, np.where(first, np.nan_to_num(repeats.score), 0.0)[_rows(repeats, k)].sum(1), np.nan
+        )
         return np.asarray(total / k)
 
     return Reduction(f"avg@{k}", requires=k, compute=compute)
@@ -147,10 +150,10 @@ def _first_k(repeats: Repeats, k: int) -> tuple[Bools, Bools]:
 
 def _rows(repeats: Repeats, k: int) -> Ints:
     """Row numbers of each item's first k repeats (n, k), clipped to rows that exist."""
-    return np.minimum(repeats.offsets[:-1, None] + np.arange(k), max(len(repeats.score) - 1, 0))
+    last = max(len(repeats.score) - 1, 0)
+    return np.asarray(np.minimum(repeats.offsets[:-1, None] + np.arange(k), last))
 
 
 def _positive(name: str, k: int) -> None:
     if k < 1:
         raise ConfigError(f"{name}: k must be at least 1, not {k}")
-

@@ -13,8 +13,9 @@ _NODES, _WEIGHTS = np.polynomial.legendre.leggauss(8)
 def maritz_jarrett(ordered: Floats, q: float) -> float:
     """Standard error of the q-quantile of sorted values: that of infinitely many bootstrap draws.
 
-    A resampled order statistic is ``ordered[floor(n U)]`` with U ~ Beta(m, n - m + 1), m being the (real) rank
-    of the quantile; the Beta density is integrated over each cell by Gauss-Legendre (Maritz and Jarrett 1978).
+    A resampled order statistic is ``ordered[floor(n U)]`` with U ~ Beta(m, n - m + 1), m being the (real)
+    rank of the quantile; the Beta density is integrated over each cell by Gauss-Legendre (Maritz and Jarrett
+    1978).
     """
     n = len(ordered)
     rank = (n - 1) * q + 1
@@ -58,7 +59,9 @@ def woodruff(values: Floats, clusters: Ints, q: float, level: float) -> tuple[fl
     residual = np.bincount(clusters, weights=(values <= np.quantile(values, q)) - q, minlength=groups)
     spread = math.sqrt(groups / (groups - 1) * float(residual @ residual)) / n
     reach = student_quantile(level, groups - 1)
-    low, high = (float(np.quantile(ordered, min(max(q + sign * reach * spread, 0.0), 1.0))) for sign in (-1, 1))
+    low, high = (
+        float(np.quantile(ordered, min(max(q + sign * reach * spread, 0.0), 1.0))) for sign in (-1, 1)
+    )
     return (high - low) / (2 * reach), low, high
 
 
@@ -68,7 +71,10 @@ def _binomial_cdf(n: int, q: float) -> Floats:
     successes = np.arange(n + 1)
     log_factorial = np.concatenate([[0.0], np.cumsum(np.log(np.arange(1, n + 1)))])
     log_mass = (
-        log_factorial[n] - log_factorial - log_factorial[::-1] + successes * math.log(q) + (n - successes) * math.log1p(-q)
+        log_factorial[n]
+        - log_factorial
+        - log_factorial[::-1]
+        + successes * math.log(q)
+        + (n - successes) * math.log1p(-q)
     )
     return np.asarray(np.cumsum(np.exp(log_mass)))
-

@@ -1,4 +1,5 @@
-"""Arithmetic over ragged arrays: flat values (m,) and offsets (n + 1,), row i being ``values[offsets[i]:offsets[i + 1]]``."""
+"""Arithmetic over ragged arrays: flat values (m,) and offsets (n + 1,), row i being
+``values[offsets[i]:offsets[i + 1]]``."""
 
 import numpy as np
 
@@ -26,7 +27,8 @@ def segment_max(values: Floats, offsets: Ints) -> Floats:
 
 
 def segment_argmax(values: Floats, offsets: Ints) -> Ints:
-    """Place within its row of the first largest value (n,); -1 for an empty row. NaN never wins over a number."""
+    """Place within its row of the first largest value (n,); -1 for an empty row. NaN never wins over a
+    number."""
     counts = np.diff(offsets)
     best = np.full(len(counts), -np.inf)
     place = np.where(counts > 0, 0, -1)
@@ -34,9 +36,9 @@ def segment_argmax(values: Floats, offsets: Ints) -> Ints:
     if len(counts) and counts.min() == counts.max():
         # Rows of one length, the usual case: a column at a time, without index arrays.
         for column, value in enumerate(values.reshape(len(counts), -1).T):
-            better = value > best
-            np.copyto(best, value, where=better)
-            np.copyto(place, column, where=better)
+            larger = value > best
+            np.copyto(best, value, where=larger)
+            np.copyto(place, column, where=larger)
         return place
     rows = np.flatnonzero(counts > 0)
     column = 0

@@ -13,7 +13,8 @@ from metrics.types import Bools, Floats, Ints
 
 
 def reduce_repeats(reduction: Reduction, repeats: Repeats) -> tuple[Reduced, ...]:
-    """One row an item, for each result of the reduction; an item that lacks scored repeats is unscored, not 0."""
+    """One row an item, for each result of the reduction; an item that lacks scored repeats is unscored, not
+    0."""
     if len(repeats) and int(repeats.counts.max()) < reduction.requires:
         raise MetricError(
             f"{reduction.name} needs {reduction.requires} repeats of an item, and no item has more than "
@@ -61,7 +62,9 @@ def _merged_values(reduction: Reduction, scored: Repeats) -> list[Any]:
     assert scored.values is not None
     merge = reduction.aggregation.merge if reduction.aggregation is not None else None
     if int(scored.counts.max(initial=0)) > 1 and reduction.aggregation is not None:
-        warn_once(f"aggregation {reduction.aggregation.name!r} got several repeats of an item and takes their mean")
+        warn_once(
+            f"aggregation {reduction.aggregation.name!r} got several repeats of an item and takes their mean"
+        )
     merged: list[Any] = []
     for start, stop in zip(scored.offsets[:-1], scored.offsets[1:], strict=True):
         own = scored.values[start:stop]
@@ -93,7 +96,12 @@ def _computed(reduction: Reduction, repeats: Repeats, value: Floats, name: str |
 
 
 def _reduced(
-    name: str, repeats: Repeats, valid: Bools, value: Floats, statistics: Floats | None, values: list[Any] | None
+    name: str,
+    repeats: Repeats,
+    valid: Bools,
+    value: Floats,
+    statistics: Floats | None,
+    values: list[Any] | None,
 ) -> Reduced:
     if statistics is not None and not valid.all():
         statistics = np.where(valid[:, None], statistics, np.nan)
@@ -126,8 +134,8 @@ def _call(reduction: Reduction, repeats: Repeats, item: int, own: list[float]) -
     for entry, number in entries.items():
         if not isinstance(number, NUMBER):
             raise MetricError(
-                f"reduction {reduction.name!r} returned {type(number).__name__} as {entry!r} of item {item}, not a number",
+                f"reduction {reduction.name!r} returned {type(number).__name__}, not a number, "
+                f"as {entry!r} of item {item}",
                 item,
             )
     return {str(entry): float(number) for entry, number in entries.items()}
-

@@ -50,7 +50,8 @@ class Repeats:
 
 @dataclass(frozen=True)
 class Reduced:
-    """One row an item: ``value`` is NaN for an item that is unscored under this reduction (n_scored stays)."""
+    """One row an item: ``value`` is NaN for an item that is unscored under this reduction (n_scored
+    stays)."""
 
     name: str
     value: Floats  # (n,)
@@ -66,7 +67,8 @@ class Reduction:
     """A named way to make one row of an item's repeats.
 
     ``pick(repeats) -> rows`` gives the row of each item's chosen repeat (-1: unscored); ``compute(repeats) ->
-    values`` gives numbers (NaN: unscored); with neither, the mean. ``requires`` is the least number of repeats.
+    values`` gives numbers (NaN: unscored); with neither, the mean. ``requires`` is the least number of
+    repeats.
     """
 
     name: str
@@ -77,7 +79,8 @@ class Reduction:
     aggregation: "Aggregation | None" = None  # what comes next: how a computed number becomes statistics
 
     def apply(self, repeats: Repeats) -> tuple[Reduced, ...]:
-        """Reduce all items at once: one result, or one per entry where a user's function returns a dictionary.
+        """Reduce all items at once: one result, or one per entry where a user's function returns a
+        dictionary.
 
         Raises ``MetricError`` if every item has fewer repeats than ``requires``.
         """
@@ -86,7 +89,8 @@ class Reduction:
         return reduce_repeats(self, repeats)
 
     def bound(self, aggregation: "Aggregation") -> "Reduction":
-        """This reduction for metrics of that aggregation; refused where it computes what cannot be aggregated."""
+        """This reduction for metrics of that aggregation; refused where it computes what cannot be
+        aggregated."""
         if (self.compute is not None or self.function is not None) and not aggregation.scalar:
             raise ConfigError(
                 f"reduction {self.name!r} computes one number, and aggregation {aggregation.name!r} needs a "
@@ -105,7 +109,8 @@ _LEVEL = re.compile(r"(?P<base>[A-Za-z_]+[@^]|at_least_)(?P<k>\d+)(?:@(?P<thresh
 
 
 def build_reduction(name: str, resolve: Callable[[str], Callable[..., Any]] | None = None) -> Reduction:
-    """The reduction called ``name``: registered, a family with its k (``maj@8``, ``g_pass@8@0.75``), or file.py:fn."""
+    """The reduction called ``name``: registered, a family with its k (``maj@8``, ``g_pass@8@0.75``), or
+    file.py:fn."""
     if name in REDUCTIONS and not _is_family(name):
         definition = REDUCTIONS[name]
         return definition.function() if definition.builds else from_function(definition.function, name)
@@ -131,7 +136,8 @@ def from_function(function: Callable[..., Any], name: str | None = None) -> Redu
     """A reduction of a user's ``fn(references, predictions)``, the predictions being one item's scores."""
     if not callable(function):
         raise ConfigError(f"reduction {name or function!r} is not a function")
-    return Reduction(name=name or getattr(function, "__name__", "reduction"), function=function)
+    called = name or str(getattr(function, "__name__", type(function).__name__))
+    return Reduction(name=called, function=function)
 
 
 def factory(name: str, *, source: str = "") -> Callable[[Callable[..., Reduction]], Callable[..., Reduction]]:

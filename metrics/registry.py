@@ -25,8 +25,8 @@ class MetricDefinition:
     """A registered metric: its function, and what a config need not say because the metric knows it.
 
     ``style`` says how the function is called: per item with lists of references and predictions, batched with
-    columns of them, on a ``ChoiceBatch``, or as a corpus metric's class. ``bounds`` is the range of the value.
-    ``variants`` names the metric that takes over for another output type.
+    columns of them, on a ``ChoiceBatch``, or as a corpus metric's class. ``bounds`` is the range of the
+    value. ``variants`` names the metric that takes over for another output type.
     """
 
     name: str
@@ -43,13 +43,14 @@ class MetricDefinition:
 
     @property
     def summary(self) -> str:
-        """First line of the function's docstring."""
-        return _first_line(self.function)
+        """First paragraph of the function's docstring."""
+        return _first_paragraph(self.function)
 
 
 @dataclass(frozen=True)
 class NamedFunction:
-    """An aggregation or a reduction under its name: the function itself, or one that ``builds`` the record."""
+    """An aggregation or a reduction under its name: the function itself, or one that ``builds`` the
+    record."""
 
     name: str
     function: Callable[..., Any]
@@ -58,8 +59,8 @@ class NamedFunction:
 
     @property
     def summary(self) -> str:
-        """First line of the function's docstring."""
-        return _first_line(self.function)
+        """First paragraph of the function's docstring."""
+        return _first_paragraph(self.function)
 
 
 class Registry(Generic[T]):
@@ -76,7 +77,11 @@ class Registry(Generic[T]):
         if not name:
             raise ConfigError(f"a {self.kind} needs a name that is not empty")
         old = self._entries.get(name)
-        if old is not None and _module(old).startswith(f"{self._package}.") and _module(old) != _module(definition):
+        if (
+            old is not None
+            and _module(old).startswith(f"{self._package}.")
+            and _module(old) != _module(definition)
+        ):
             raise ConfigError(f"{self.kind} {name!r} exists already; choose another name")
         self._entries[name] = definition
 
@@ -86,6 +91,11 @@ class Registry(Generic[T]):
             return self._entries[name]
         except KeyError:
             raise ConfigError(self.unknown(name)) from None
+
+    def get(self, name: str) -> T | None:
+        """The definition, or None if the name is not known."""
+        self._load()
+        return self._entries.get(name)
 
     def __contains__(self, name: object) -> bool:
         self._load()
@@ -117,13 +127,17 @@ REDUCTIONS: Registry[NamedFunction] = Registry("reduction", "metrics")
 
 
 def metric(
-    name: str | None = None, *, batched: bool = False, output_type: str | tuple[str, ...] = "generate_until", **about: Any
+    name: str | None = None,
+    *,
+    batched: bool = False,
+    output_type: str | tuple[str, ...] = "generate_until",
+    **about: Any,
 ) -> Callable[[F], F]:
     """Register a function, or a class of a corpus metric, as a metric.
 
-    ``batched``: the function takes columns (of reference lists, of predictions) and returns an (n, k) array of
-    statistics or ``Scores``; otherwise it takes one item and returns a number or a dictionary. Further keywords
-    are the fields of ``MetricDefinition``. The function itself comes back unchanged.
+    ``batched``: the function takes columns (of reference lists, of predictions) and returns an (n, k) array
+    of statistics or ``Scores``; otherwise it takes one item and returns a number or a dictionary. Further
+    keywords are the fields of ``MetricDefinition``. The function itself comes back unchanged.
 
     >>> @metric("shouts")
     ... def shouts(references, predictions):
@@ -178,7 +192,12 @@ def parameters(function: Callable[..., Any]) -> frozenset[str] | None:
     if any(p.kind is inspect.Parameter.VAR_KEYWORD for p in taken):
         return None
     keyword = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
-    return frozenset(p.name for p in taken if p.kind in keyword) - {"references", "predictions", "batch", "values"}
+    return frozenset(p.name for p in taken if p.kind in keyword) - {
+        "references",
+        "predictions",
+        "batch",
+        "values",
+    }
 
 
 def _style(function: Callable[..., Any], batched: bool) -> Style:
@@ -187,8 +206,8 @@ def _style(function: Callable[..., Any], batched: bool) -> Style:
     return "batched" if batched else "item"
 
 
-def _first_line(function: Callable[..., Any]) -> str:
-    return (inspect.getdoc(function) or "").partition("\n")[0]
+def _first_paragraph(function: Callable[..., Any]) -> str:
+    return " ".join((inspect.getdoc(function) or "").partition("\n\n")[0].split())
 
 
 def _module(definition: object) -> str:

@@ -19,7 +19,8 @@ _CHUNK = 1 << 21  # floats held at once
 
 
 def resampled_totals(table: Floats, draws: int, rng: np.random.Generator) -> Iterator[Floats]:
-    """Totals (d, k) of resamples of the rows of ``table`` (n, k), chunk by chunk; at least ``draws`` altogether."""
+    """Totals (d, k) of resamples of the rows of ``table`` (n, k), chunk by chunk; at least ``draws``
+    altogether."""
     rows, counts = distinct_rows(table)
     if rows is not None and counts is not None:
         yield from _multinomial(rows, counts, draws, rng)
@@ -34,16 +35,20 @@ def distinct_rows(table: Floats) -> tuple[Floats | None, Floats | None]:
     probe = table[:: max(1, len(table) // 256)]
     if len(np.unique(probe, axis=0)) > _FEW_ROWS:
         return None, None
-    if table.shape[1] > 1 and bool(((table == 0) | (table == 1)).all()) and bool((table.sum(axis=1) == 1).all()):
+    if (
+        table.shape[1] > 1
+        and bool(((table == 0) | (table == 1)).all())
+        and bool((table.sum(axis=1) == 1).all())
+    ):
         counts = table.sum(axis=0)  # one-hot rows: the columns are the distinct rows
         used = counts > 0
         return np.eye(table.shape[1])[used], counts[used]
     rows, counts = np.unique(table, axis=0, return_counts=True)
-    return (rows, counts) if len(rows) <= _FEW_ROWS else (None, None)
+    return (rows, counts.astype(np.float64)) if len(rows) <= _FEW_ROWS else (None, None)
 
 
 def _multinomial(rows: Floats, counts: Floats, draws: int, rng: np.random.Generator) -> Iterator[Floats]:
-    n = int(round(float(counts.sum())))
+    n = round(float(counts.sum()))
     chances = counts / counts.sum()
     step = max(1, _CHUNK // max(rows.shape))
     for start in range(0, draws, step):

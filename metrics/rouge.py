@@ -14,7 +14,12 @@ MEASURES = ("precision", "recall", "fmeasure")
 
 
 def _rouge(
-    kind: str, references: Sequence[Sequence[Any]], predictions: Sequence[Any], stem: bool, measure: str, scale: float
+    kind: str,
+    references: Sequence[Sequence[Any]],
+    predictions: Sequence[Any],
+    stem: bool,
+    measure: str,
+    scale: float,
 ) -> Floats:
     if measure not in MEASURES:
         raise ConfigError(f"{kind}: measure must be one of {', '.join(MEASURES)}, not {measure!r}")
@@ -24,17 +29,26 @@ def _rouge(
 
 @metric("rouge1", batched=True, libraries=("rouge-score", "nltk"), bounds=(0.0, 100.0), source=LIN)
 def rouge1(
-    references: Sequence[Sequence[Any]], predictions: Sequence[Any], *,
-    use_stemmer: bool = True, measure: str = "fmeasure", scale: float = 100.0,
+    references: Sequence[Sequence[Any]],
+    predictions: Sequence[Any],
+    *,
+    use_stemmer: bool = True,
+    measure: str = "fmeasure",
+    scale: float = 100.0,
 ) -> Floats:
-    """Overlap of single words, F measure on a 0-100 scale; of several references the best; higher is better."""
+    """Overlap of single words, F measure on a 0-100 scale; of several references the best; higher is
+    better."""
     return _rouge("rouge1", references, predictions, use_stemmer, measure, scale)
 
 
 @metric("rouge2", batched=True, libraries=("rouge-score", "nltk"), bounds=(0.0, 100.0), source=LIN)
 def rouge2(
-    references: Sequence[Sequence[Any]], predictions: Sequence[Any], *,
-    use_stemmer: bool = True, measure: str = "fmeasure", scale: float = 100.0,
+    references: Sequence[Sequence[Any]],
+    predictions: Sequence[Any],
+    *,
+    use_stemmer: bool = True,
+    measure: str = "fmeasure",
+    scale: float = 100.0,
 ) -> Floats:
     """Overlap of word pairs, F measure on a 0-100 scale; of several references the best; higher is better."""
     return _rouge("rouge2", references, predictions, use_stemmer, measure, scale)
@@ -42,17 +56,26 @@ def rouge2(
 
 @metric("rougeL", batched=True, libraries=("rouge-score", "nltk"), bounds=(0.0, 100.0), source=LIN)
 def rouge_l(
-    references: Sequence[Sequence[Any]], predictions: Sequence[Any], *,
-    use_stemmer: bool = True, measure: str = "fmeasure", scale: float = 100.0,
+    references: Sequence[Sequence[Any]],
+    predictions: Sequence[Any],
+    *,
+    use_stemmer: bool = True,
+    measure: str = "fmeasure",
+    scale: float = 100.0,
 ) -> Floats:
-    """Longest common subsequence of words, F measure on a 0-100 scale; the best reference; higher is better."""
+    """Longest common subsequence of words, F measure on a 0-100 scale; the best reference; higher is
+    better."""
     return _rouge("rougeL", references, predictions, use_stemmer, measure, scale)
 
 
 @metric("rougeLsum", batched=True, libraries=("rouge-score", "nltk"), bounds=(0.0, 100.0), source=LIN)
 def rouge_l_sum(
-    references: Sequence[Sequence[Any]], predictions: Sequence[Any], *,
-    use_stemmer: bool = True, measure: str = "fmeasure", scale: float = 100.0,
+    references: Sequence[Sequence[Any]],
+    predictions: Sequence[Any],
+    *,
+    use_stemmer: bool = True,
+    measure: str = "fmeasure",
+    scale: float = 100.0,
 ) -> Floats:
     """ROUGE-L over sentences (lines), union of subsequences, 0-100; the best reference; higher is better."""
     return _rouge("rougeLsum", references, predictions, use_stemmer, measure, scale)

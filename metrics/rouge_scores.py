@@ -8,7 +8,7 @@ import numpy as np
 
 from metrics.ngrams import Sequences, fits, matches, possible
 from metrics.porter import stem
-from metrics.types import Floats
+from metrics.types import Floats, Ints
 
 _CHUNK = 4096  # pairs of texts
 _TOKEN = re.compile(r"[a-z0-9]+")
@@ -34,8 +34,11 @@ class Tokenizer:
         return words if self._stems is None else list(map(self._stems.__getitem__, words))
 
 
-def rouge_table(kind: str, references: Sequence[Sequence[str]], texts: Sequence[str], stemming: bool) -> Floats:
-    """Precision, recall, F measure (n, 3) against each document's best reference by F measure, the first of several."""
+def rouge_table(
+    kind: str, references: Sequence[Sequence[str]], texts: Sequence[str], stemming: bool
+) -> Floats:
+    """Precision, recall, F measure (n, 3) against each document's best reference by F measure, the first of
+    several."""
     tokenizer = Tokenizer(stemming)
     counts = np.array([len(golds) for golds in references], dtype=np.int64)
     if kind == "rougeLsum":
@@ -51,7 +54,7 @@ def rouge_table(kind: str, references: Sequence[Sequence[str]], texts: Sequence[
         return table
     owner = np.repeat(np.arange(len(counts)), counts)
     best = np.lexsort((np.arange(len(owner)), -table[:, 2], owner))
-    return table[best[np.concatenate([[0], np.cumsum(counts)[:-1]])]]
+    return np.asarray(table[best[np.concatenate([[0], np.cumsum(counts)[:-1]])]])
 
 
 def _table(kind: str, pairs: Sequence[tuple[list[str], list[str]]]) -> Floats:
@@ -65,7 +68,7 @@ def _table(kind: str, pairs: Sequence[tuple[list[str], list[str]]]) -> Floats:
     return _measures(shared, possible(lengths[:, 0], order)[:, -1], possible(lengths[:, 1], order)[:, -1])
 
 
-def _measures(shared: Floats, own: Floats, gold: Floats) -> Floats:
+def _measures(shared: Floats, own: Floats | Ints, gold: Floats | Ints) -> Floats:
     precision, recall = shared / np.maximum(own, 1), shared / np.maximum(gold, 1)
     total = precision + recall
     f = np.where(total > 0, 2 * precision * recall / np.where(total > 0, total, 1), 0.0)
@@ -90,13 +93,19 @@ def _overlaps(pairs: Sequence[tuple[list[str], list[str]]], order: int) -> Float
         return np.concatenate([_overlaps(pairs[:middle], order), _overlaps(pairs[middle:], order)])
     lengths = np.array([len(tokens) for pair in pairs for tokens in pair], dtype=np.int64)
     sequences = Sequences(
-        np.array(flat, dtype=np.int64), lengths, np.repeat(np.arange(n), 2), np.tile(np.arange(2), n), order - 1, n
+        np.array(flat, dtype=np.int64),
+        lengths,
+        np.repeat(np.arange(n), 2),
+        np.tile(np.arange(2), n),
+        order - 1,
+        n,
     )
     return matches(sequences, order)[:, -1]
 
 
 def common_subsequence(first: Sequence[str], second: Sequence[str]) -> int:
-    """Length of the longest common subsequence, a row of the table at a time as the bits of an integer (Hyyrö 2004)."""
+    """Length of the longest common subsequence, a row of the table at a time as the bits of an integer (Hyyrö
+    2004)."""
     if not first or not second:
         return 0
     if len(second) > len(first):
@@ -129,7 +138,10 @@ def _summaries(references: Sequence[Sequence[str]], texts: Sequence[str], tokeni
 
 
 def by_rouge_score(
-    kind: str, references: Sequence[Sequence[str]], texts: Sequence[str], tokenizer: Tokenizer | None = None,
+    kind: str,
+    references: Sequence[Sequence[str]],
+    texts: Sequence[str],
+    tokenizer: Tokenizer | None = None,
     stemming: bool = False,
 ) -> Floats:
     """The same through rouge-score itself."""

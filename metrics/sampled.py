@@ -45,10 +45,11 @@ class Sampled:
         """Items added up within their groups (0 … G-1), or as they are."""
         value = aggregation.of_total(table.sum(axis=0), float(len(table)))
         if groups is None:
-            return cls(aggregation, table, np.ones(len(table)), value, options, False)
+            return cls(aggregation, table, np.ones(len(table)), value, options, clustered=False)
         count = int(groups.max()) + 1
         sums = np.column_stack([np.bincount(groups, weights=column, minlength=count) for column in table.T])
-        return cls(aggregation, sums, np.bincount(groups, minlength=count).astype(np.float64), value, options, True)
+        sizes: Floats = np.bincount(groups, minlength=count).astype(np.float64)
+        return cls(aggregation, np.asarray(sums, dtype=np.float64), sizes, value, options, clustered=True)
 
     @property
     def units(self) -> int:

@@ -23,7 +23,10 @@ def mcnemar(gained: int, lost: int) -> float:
     0.109375
     """
     n, fewer = gained + lost, min(gained, lost)
-    logs = [math.lgamma(n + 1) - math.lgamma(i + 1) - math.lgamma(n - i + 1) - n * math.log(2) for i in range(fewer + 1)]
+    logs = [
+        math.lgamma(n + 1) - math.lgamma(i + 1) - math.lgamma(n - i + 1) - n * math.log(2)
+        for i in range(fewer + 1)
+    ]
     return min(1.0, 2 * math.fsum(map(math.exp, logs)))
 
 
@@ -54,7 +57,8 @@ def sign_flip(units: Floats, draws: int, rng: np.random.Generator) -> float:
 
 
 def _circulant(sizes: Floats, threshold: float, draws: int, rng: np.random.Generator) -> tuple[int, int]:
-    """How many of ``draws`` sums reach the threshold: one random sign vector gives a sum for each rotation of it."""
+    """How many of ``draws`` sums reach the threshold: one random sign vector gives a sum for each rotation of
+    it."""
     n = len(sizes)
     extreme, total = 0, 0
     step = max(1, _CHUNK // n)

@@ -25,7 +25,9 @@ def normalised(text: str) -> tuple[str, ...]:
 
 
 def _best(
-    references: Sequence[Sequence[Any]], predictions: Sequence[Any], name: str,
+    references: Sequence[Sequence[Any]],
+    predictions: Sequence[Any],
+    name: str,
     compare: Callable[[tuple[str, ...], tuple[str, ...]], float],
 ) -> Floats:
     golds = reference_lists(references, name)
@@ -47,7 +49,8 @@ def squad_exact_match(references: Sequence[Sequence[Any]], predictions: Sequence
 
 @metric("token_f1", batched=True, source=SQUAD)
 def token_f1(references: Sequence[Sequence[Any]], predictions: Sequence[Any]) -> Floats:
-    """Harmonic mean of precision and recall of the normalised answer's words, 0 to 1; the best reference counts.
+    """Harmonic mean of precision and recall of the normalised answer's words, 0 to 1; the best reference
+    counts.
 
     Where either answer has no words, 1 if both have none, else 0.
     """

@@ -15,12 +15,22 @@ SNOVER = "Snover et al. 2006; sacrebleu"
 
 
 @metric(
-    "ter", batched=True, aggregation="ter", higher_is_better=False, libraries=("sacrebleu",),
-    bounds=(0.0, float("inf")), source=SNOVER,
+    "ter",
+    batched=True,
+    aggregation="ter",
+    higher_is_better=False,
+    libraries=("sacrebleu",),
+    bounds=(0.0, float("inf")),
+    source=SNOVER,
 )
 def ter(
-    references: Sequence[Sequence[Any]], predictions: Sequence[Any], *,
-    normalized: bool = False, no_punct: bool = False, asian_support: bool = False, case_sensitive: bool = False,
+    references: Sequence[Sequence[Any]],
+    predictions: Sequence[Any],
+    *,
+    normalized: bool = False,
+    no_punct: bool = False,
+    asian_support: bool = False,
+    case_sensitive: bool = False,
 ) -> Scores:
     """Edits and shifts per reference word in percent, equal to ``sacrebleu.corpus_ter``; lower is better.
 
@@ -34,14 +44,22 @@ def ter(
 
 @factory("ter", source=SNOVER)
 def ter_aggregation(
-    *, normalized: bool = False, no_punct: bool = False, asian_support: bool = False, case_sensitive: bool = False,
+    *,
+    normalized: bool = False,
+    no_punct: bool = False,
+    asian_support: bool = False,
+    case_sensitive: bool = False,
 ) -> Aggregation:
     """Translation edit rate of added-up edits and lengths, or of (reference, prediction) pairs; percent."""
 
     def read(values: Sequence[Any]) -> Scores:
         references, predictions = read_text_pairs(values, "ter")
         return ter(
-            references, predictions, normalized=normalized, no_punct=no_punct, asian_support=asian_support,
+            references,
+            predictions,
+            normalized=normalized,
+            no_punct=no_punct,
+            asian_support=asian_support,
             case_sensitive=case_sensitive,
         )
 
@@ -51,4 +69,6 @@ def ter_aggregation(
 def _rate(total: Total, n: Count) -> Floats:
     """100 · edits / length; 100 for edits without any reference word, 0 where both are empty."""
     edits, length = total[..., 0], total[..., 1]
-    return np.asarray(100 * np.where(length > 0, edits / np.where(length > 0, length, 1), np.where(edits > 0, 1.0, 0.0)))
+    return np.asarray(
+        100 * np.where(length > 0, edits / np.where(length > 0, length, 1), np.where(edits > 0, 1.0, 0.0))
+    )

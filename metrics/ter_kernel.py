@@ -1,7 +1,8 @@
 """Translation edit rate compiled: Tercom's greedy shifts over sacrebleu's beam edit distance, cell for cell.
 
 The order in which candidates are tried, the ties between operations, the beam and the limits decide the
-number, so they are sacrebleu's; what it keeps in a cache of rows is here the rows before the first changed word.
+number, so they are sacrebleu's; what it keeps in a cache of rows is here the rows before the first changed
+word.
 """
 
 from typing import Any
@@ -16,7 +17,7 @@ _INFINITE = 10**16
 _NOP, _SUBSTITUTE, _DELETE, _INSERT, _UNDEFINED = 0, 1, 2, 3, 4
 
 
-@njit(cache=True)  # type: ignore[untyped-decorator]
+@njit(cache=True)
 def _fill(own: Ints, gold: Ints, first: int, cost: Any, operation: Any) -> int:
     """Rows ``first`` … of the edit distance table, within the beam; returns the distance."""
     n, m = len(own), len(gold)
@@ -43,12 +44,13 @@ def _fill(own: Ints, gold: Ints, first: int, cost: Any, operation: Any) -> int:
             if best > cost[i, j - 1] + 1:
                 best, kind = cost[i, j - 1] + 1, _INSERT
             cost[i, j], operation[i, j] = best, kind
-    return cost[n, m]
+    return int(cost[n, m])
 
 
-@njit(cache=True)  # type: ignore[untyped-decorator]
+@njit(cache=True)
 def _align(n: int, m: int, operation: Any, aligned: Ints, gold_wrong: Ints, own_wrong: Ints) -> bool:
-    """Where each reference word lies in the hypothesis and which words are wrong; False if the beam has no path."""
+    """Where each reference word lies in the hypothesis and which words are wrong; False if the beam has no
+    path."""
     trace = np.empty(n + m, dtype=np.int64)
     i, j, length = n, m, 0
     while i > 0 or j > 0:
@@ -77,7 +79,7 @@ def _align(n: int, m: int, operation: Any, aligned: Ints, gold_wrong: Ints, own_
     return True
 
 
-@njit(cache=True)  # type: ignore[untyped-decorator]
+@njit(cache=True)
 def _shifted(own: Ints, start: int, length: int, target: int, out: Ints) -> None:
     """``own`` with the words ``start`` … moved before ``target``."""
     if target < start:
@@ -112,9 +114,12 @@ def _shifted(own: Ints, start: int, length: int, target: int, out: Ints) -> None
         place += 1
 
 
-@njit(cache=True)  # type: ignore[untyped-decorator]
-def _best_shift(own: Ints, gold: Ints, cost: Any, operation: Any, checked: int, best_words: Ints) -> tuple[int, int]:
-    """The gain of the best shift, left in ``best_words``, and the candidates tried so far; gain -infinite: no path."""
+@njit(cache=True)
+def _best_shift(
+    own: Ints, gold: Ints, cost: Any, operation: Any, checked: int, best_words: Ints
+) -> tuple[int, int]:
+    """The gain of the best shift, left in ``best_words``, and the candidates tried so far; gain -infinite: no
+    path."""
     n, m = len(own), len(gold)
     before = _fill(own, gold, 1, cost, operation)
     aligned, gold_wrong, own_wrong = np.zeros(m, np.int64), np.zeros(m, np.int64), np.zeros(n, np.int64)
@@ -156,7 +161,9 @@ def _best_shift(own: Ints, gold: Ints, cost: Any, operation: Any, checked: int, 
                         same += 1
                     for row in range(1, same + 1):
                         other_cost[row] = cost[row]
-                    after = _fill(candidate, gold, same + 1, other_cost, other_operation) if same < n else before
+                    after = (
+                        _fill(candidate, gold, same + 1, other_cost, other_operation) if same < n else before
+                    )
                     checked += 1
                     if not found or (before - after, length, -start, -target) > (gain, size, -from_, -to):
                         found, gain, size, from_, to = True, before - after, length, start, target
@@ -166,9 +173,10 @@ def _best_shift(own: Ints, gold: Ints, cost: Any, operation: Any, checked: int, 
     return gain, checked
 
 
-@njit(cache=True)  # type: ignore[untyped-decorator]
+@njit(cache=True)
 def edits(own: Ints, gold: Ints) -> int:
-    """Shifts and edits that turn the words ``own`` into ``gold`` (not empty); -1 where the beam has no path."""
+    """Shifts and edits that turn the words ``own`` into ``gold`` (not empty); -1 where the beam has no
+    path."""
     n, m = len(own), len(gold)
     cost = np.full((n + 1, m + 1), _INFINITE, dtype=np.int64)
     operation = np.full((n + 1, m + 1), _UNDEFINED, dtype=np.int64)

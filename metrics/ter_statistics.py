@@ -26,7 +26,9 @@ def ter_statistics(references: Sequence[Sequence[str]], texts: Sequence[str], op
     from sacrebleu.tokenizers.tokenizer_ter import TercomTokenizer
 
     tokenizer = TercomTokenizer(
-        normalized=options.normalized, no_punct=options.no_punct, asian_support=options.asian_support,
+        normalized=options.normalized,
+        no_punct=options.no_punct,
+        asian_support=options.asian_support,
         case_sensitive=options.case_sensitive,
     )
     edits = edit_counter()

@@ -3,7 +3,7 @@
 import json
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cache
 from typing import Any
 
@@ -21,7 +21,11 @@ UNITS = ("characters", "words", "lines", "bytes")
 
 @metric("contains", batched=True)
 def contains(
-    references: Sequence[Sequence[Any]], predictions: Sequence[Any], *, ignore_case: bool = False, all: bool = False
+    references: Sequence[Sequence[Any]],
+    predictions: Sequence[Any],
+    *,
+    ignore_case: bool = False,
+    all: bool = False,
 ) -> Floats:
     """1 if the answer contains any of the references (with ``all``: every one of them), else 0."""
     score = np.zeros(len(predictions))
@@ -36,10 +40,15 @@ def contains(
 
 @metric("regex_match", batched=True)
 def regex_match(
-    references: Sequence[Sequence[Any]], predictions: Sequence[Any], *, pattern: str | None = None,
-    full: bool = False, ignore_case: bool = False,
+    references: Sequence[Sequence[Any]],
+    predictions: Sequence[Any],
+    *,
+    pattern: str | None = None,
+    full: bool = False,
+    ignore_case: bool = False,
 ) -> Floats:
-    """1 if ``pattern``, or without one any of the references taken as a pattern, is found in the answer, else 0.
+    """1 if ``pattern``, or without one any of the references taken as a pattern, is found in the answer, else
+    0.
 
     ``full``: the whole answer must match. Raises ``MetricError`` for a reference that is no pattern.
     """
@@ -72,7 +81,11 @@ def _compiled(pattern: str, flags: int) -> re.Pattern[str]:
 
 @metric("numeric_match", batched=True)
 def numeric_match(
-    references: Sequence[Sequence[Any]], predictions: Sequence[Any], *, abs_tol: float = 0.0, rel_tol: float = 1e-9
+    references: Sequence[Sequence[Any]],
+    predictions: Sequence[Any],
+    *,
+    abs_tol: float = 0.0,
+    rel_tol: float = 1e-9,
 ) -> Floats:
     """1 if the answer is a number within the tolerances of any reference, else 0.
 
@@ -85,10 +98,14 @@ def numeric_match(
     for row, (golds, prediction) in enumerate(zip(references, predictions, strict=True)):
         targets = [number(gold) for gold in golds]
         if not targets or None in targets:
-            raise MetricError(f"numeric_match: row {row} has the references {list(golds)!r}, not numbers", row)
+            raise MetricError(
+                f"numeric_match: row {row} has the references {list(golds)!r}, not numbers", row
+            )
         own = number(prediction)
         score[row] = own is not None and any(
-            math.isclose(own, target, rel_tol=rel_tol, abs_tol=abs_tol) for target in targets if target is not None
+            math.isclose(own, target, rel_tol=rel_tol, abs_tol=abs_tol)
+            for target in targets
+            if target is not None
         )
     return score
 
@@ -112,8 +129,12 @@ def number(value: Any) -> float | None:
 
 @metric("json_match", batched=True)
 def json_match(
-    references: Sequence[Sequence[Any]], predictions: Sequence[Any], *, structure_only: bool = False,
-    ignore_order: bool = False, abs_tol: float = 0.0,
+    references: Sequence[Sequence[Any]],
+    predictions: Sequence[Any],
+    *,
+    structure_only: bool = False,
+    ignore_order: bool = False,
+    abs_tol: float = 0.0,
 ) -> Scores:
     """1 if the answer is JSON equal to any reference, else 0; the details name the first difference.
 
@@ -132,7 +153,9 @@ def json_match(
         except ValueError as error:
             details[row] = {"difference": f"not JSON: {error}"}
             continue
-        differences = [first_difference(target, own, structure_only, ignore_order, abs_tol) for target in targets]
+        differences = [
+            first_difference(target, own, structure_only, ignore_order, abs_tol) for target in targets
+        ]
         score[row] = None in differences
         if None not in differences:
             details[row] = {"difference": differences[0]}
@@ -160,15 +183,17 @@ def _reference_json(gold: Any, row: int) -> Any:
 
 
 @metric("length", batched=True, bounds=(0.0, math.inf))
-def length(references: Sequence[Sequence[Any]], predictions: Sequence[Any], *, unit: str = "characters") -> Floats:
+def length(
+    references: Sequence[Sequence[Any]], predictions: Sequence[Any], *, unit: str = "characters"
+) -> Floats:
     """Length of the answer in characters, words, lines or UTF-8 bytes; no prediction has length 0."""
     if unit not in UNITS:
         raise ConfigError(f"length: unit must be one of {', '.join(UNITS)}, not {unit!r}")
     texts = hypotheses(predictions, "length")
-    count = {
+    count: dict[str, Callable[[str], int]] = {
         "characters": len,
         "words": lambda text: len(text.split()),
         "lines": lambda text: len(text.splitlines()),
         "bytes": lambda text: len(text.encode("utf-8", "surrogatepass")),
-    }[unit]
-    return np.array([count(text) for text in texts], dtype=np.float64)
+    }
+    return np.array([count[unit](text) for text in texts], dtype=np.float64)

@@ -7,7 +7,8 @@ from metrics.errors import MetricError
 
 
 def hypotheses(predictions: Sequence[Any], name: str) -> list[str]:
-    """Predictions as text: no prediction (None) is an empty hypothesis; anything but text raises ``MetricError``."""
+    """Predictions as text: no prediction (None) is an empty hypothesis; anything but text raises
+    ``MetricError``."""
     texts = ["" if prediction is None else prediction for prediction in predictions]
     for row, text in enumerate(texts):
         if not isinstance(text, str):
@@ -29,12 +30,20 @@ def read_text_pairs(values: Sequence[Any], name: str) -> tuple[list[Any], list[A
     references, predictions = [], []
     for row, value in enumerate(values):
         if isinstance(value, str) or not isinstance(value, Sequence) or len(value) != 2:
-            raise MetricError(f"{name} takes a pair (reference, prediction) a sample, and sample {row} has {value!r}", row)
+            raise MetricError(
+                f"{name} takes a pair (reference, prediction) a sample, and sample {row} has {value!r}", row
+            )
         reference, prediction = value
-        references.append([reference] if isinstance(reference, str) or not isinstance(reference, Sequence) else list(reference))
+        references.append(
+            [reference]
+            if isinstance(reference, str) or not isinstance(reference, Sequence)
+            else list(reference)
+        )
         if isinstance(prediction, Sequence) and not isinstance(prediction, str):
             if len(prediction) != 1:
-                raise MetricError(f"{name} takes one prediction a sample, and sample {row} has {len(prediction)}", row)
+                raise MetricError(
+                    f"{name} takes one prediction a sample, and sample {row} has {len(prediction)}", row
+                )
             prediction = prediction[0]
         predictions.append(prediction)
     return references, predictions

@@ -16,8 +16,10 @@ OUTPUT_TYPES: tuple[OutputType, ...] = (
 )
 Kind = Literal["sums", "values"]
 Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
+Ints = NDArray[np.signedinteger[Any]]
 Bools = NDArray[np.bool_]
+Values = Sequence[Any] | Floats
+"""Items of kind "values": any objects, or one number each."""
 
 IGNORED_TARGET = -100
 """A gold index that counts for nothing: the convention of lm-evaluation-harness."""
@@ -46,9 +48,9 @@ class ChoiceBatch:
     """Log-likelihoods of n items in flat arrays; item i owns the choices ``offsets[i]:offsets[i + 1]``.
 
     ``gold`` lists the acceptable choices of item i at ``gold_offsets[i]:gold_offsets[i + 1]``, as indices
-    within the item; -100 is ignored. ``chars``, ``bytes`` and ``words`` are the lengths of the choices (of the
-    whole document for a rolling log-likelihood, where an item has one "choice"); all 1 where a benchmark has
-    no choices. Log-likelihoods are in nats, ``unconditional`` those of the same choices without context.
+    within the item; -100 is ignored. ``chars``, ``bytes`` and ``words`` are the lengths of the choices (of
+    the whole document for a rolling log-likelihood, where an item has one "choice"); all 1 where a benchmark
+    has no choices. Log-likelihoods are in nats, ``unconditional`` those of the same choices without context.
     """
 
     lls: Floats  # (m,)
@@ -69,9 +71,9 @@ class ChoiceBatch:
 class Estimate:
     """A number with its uncertainty.
 
-    ``value`` is NaN for no items; ``stderr`` and the interval are NaN where nothing can be said (no items, one
-    item, standard errors switched off, an aggregation without a sound method) and then ``stderr_method`` is
-    "none". ``warning`` says in a sentence when the error bar deserves doubt.
+    ``value`` is NaN for no items; ``stderr`` and the interval are NaN where nothing can be said (no items,
+    one item, standard errors switched off, an aggregation without a sound method) and then ``stderr_method``
+    is "none". ``warning`` says in a sentence when the error bar deserves doubt.
     """
 
     value: float

@@ -16,8 +16,8 @@ min, max, count                           none: nothing sound is known
 """
 
 import math
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -26,7 +26,7 @@ from metrics.bootstrap import bootstrap_items, bootstrap_sums
 from metrics.closed_forms import delta, jackknife, mean_error, perplexity_error, sum_error
 from metrics.quantile_errors import maritz_jarrett, order_statistic_interval, woodruff
 from metrics.sampled import NOTHING, Sampled, Spread
-from metrics.types import Estimate, Floats, Ints
+from metrics.types import Estimate, Floats, Ints, Values
 
 if TYPE_CHECKING:
     from metrics.config import StatisticsConfig
@@ -53,15 +53,16 @@ _BY_NAME: dict[str, Method] = {
 def estimate(
     aggregation: Aggregation,
     statistics: Floats | None,
-    values: Sequence[Any] | Floats | None,
+    values: Values | None,
     clusters: Ints | None,
     options: "StatisticsConfig",
 ) -> Estimate:
     """The aggregate of n items with its error bar.
 
-    ``statistics`` (n, k) for kind "sums", ``values`` (n) for kind "values"; ``clusters`` (n) are any integers,
-    equal ones belonging together, or None. No items give NaN; one item, or one cluster, gives a value without
-    error bar; a value that is not finite gives what arithmetic gives, without error bar, and a warning.
+    ``statistics`` (n, k) for kind "sums", ``values`` (n) for kind "values"; ``clusters`` (n) are any
+    integers, equal ones belonging together, or None. No items give NaN; one item, or one cluster, gives a
+    value without error bar; a value that is not finite gives what arithmetic gives, without error bar, and a
+    warning.
     """
     adding, table = aggregation.tabled(statistics, values)
     n = len(table) if table is not None else len(values if values is not None else [])
@@ -73,11 +74,15 @@ def estimate(
     return _of_values(aggregation, values if values is not None else [], groups, options)
 
 
-def _of_sums(aggregation: Aggregation, table: Floats, groups: Ints | None, options: "StatisticsConfig") -> Estimate:
+def _of_sums(
+    aggregation: Aggregation, table: Floats, groups: Ints | None, options: "StatisticsConfig"
+) -> Estimate:
     sampled = Sampled.of(aggregation, table, groups, options)
     bad = int((~np.isfinite(table)).any(axis=1).sum())
     if bad:
-        return _without_error(sampled.value, len(table), f"{bad} of {len(table)} items have a value that is not finite")
+        return _without_error(
+            sampled.value, len(table), f"{bad} of {len(table)} items have a value that is not finite"
+        )
     if not math.isfinite(sampled.value):
         return _without_error(sampled.value, len(table), "the value is not finite")
     if options.bootstrap_iters <= 0:
@@ -89,7 +94,7 @@ def _of_sums(aggregation: Aggregation, table: Floats, groups: Ints | None, optio
 
 
 def _of_values(
-    aggregation: Aggregation, values: Sequence[Any] | Floats, groups: Ints | None, options: "StatisticsConfig"
+    aggregation: Aggregation, values: Values, groups: Ints | None, options: "StatisticsConfig"
 ) -> Estimate:
     n = len(values)
     value = aggregation.of_values(values)
