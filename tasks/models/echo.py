@@ -41,8 +41,8 @@ async def find_mode(provider: Provider, endpoint: str, model: str, extra: Mappin
             _found[endpoint, model] = mode
         return mode
     raise ModelError(
-        f"model {model!r} at {endpoint} gives no log-probabilities of a prompt, which this benchmark needs: it "
-        f" a completions endpoint with echo and logprobs, not a chat-only one ({'; '.join(reasons)})"
+        f"model {model!r} at {endpoint} gives no log-probabilities of a prompt, which this benchmark needs: "
+        f"it takes a completions endpoint with echo and logprobs, not a chat-only one ({'; '.join(reasons)})"
     )
 
 

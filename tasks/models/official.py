@@ -1,7 +1,7 @@
-"""The official client behind the provider seam, for endpoints that need what it does (its proxies, its headers).
+"""The official client behind the provider seam, for endpoints that need what it does.
 
-Its own retries are off, because the engine counts attempts; its aiohttp transport and raw responses keep it as fast as
-it gets.
+Its own retries are off, because the engine counts attempts; its aiohttp transport and raw responses keep it
+as fast as it gets.
 """
 
 import time
@@ -49,7 +49,7 @@ class OfficialProvider:
         await self._client.close()
 
     async def _content(self, call: Call, timeout: float) -> bytes:
-        """The body as it came. All but the required fields go along as ``extra_body``: the config has checked them."""
+        """The body as it came; all but the required fields go along as ``extra_body``."""
         rest = dict(call.body)
         model = rest.pop("model")
         create: Any

@@ -50,7 +50,7 @@ class InferenceOptions:
 
 @dataclass(frozen=True)
 class Progress:
-    """How far inference is. ``rate`` is in requests a second; ``seconds_left`` is None while nobody can say."""
+    """How far inference is; ``rate`` in requests a second, ``seconds_left`` None while nobody can say."""
 
     done: int
     expected: int | None

@@ -6,6 +6,7 @@ holds an index of keys and what is in flight, never the partition's texts.
 """
 
 import asyncio
+import collections
 import itertools
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -71,6 +72,7 @@ def respond(
     if first is not None:
         reporter = Reporter(work, options.expected, progress)
         asyncio.run(_ask(model, options, work, itertools.chain([first], units), reporter))
+        collections.deque(units, maxlen=0)  # a run that stopped early still counts what it did not ask
     tally.wall_seconds = time.monotonic() - started
     tally.stopped = work.stopped
     rows = _rows(expansion, shelf.view(since), work, missing)

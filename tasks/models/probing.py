@@ -58,8 +58,8 @@ async def _probe(model: ModelConfig, kind: str, secret: Callable[[str], str] | N
             ) from error
         except RequestError as error:
             raise ModelError(
-                f"model {model.name!r}: nothing usable answers at {place.base_url} ({error}); start the server, "
-                "or set config.base_url to where it is"
+                f"model {model.name!r}: nothing usable answers at {place.base_url} ({error}); start the "
+                "server or set config.base_url to where it is"
             ) from error
         finally:
             await provider.close()

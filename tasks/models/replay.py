@@ -23,7 +23,8 @@ TAKEN = (
 """What a row takes over as it was recorded."""
 OWN = frozenset(TAKEN) | {
     "item_id", "sample_id", "sample_index", "total_samples", "model_name", "prompt_template", "prompt",
-    "response", "status", "error", "attempts", "doc_id", "request_key", "tokens_per_second", "metadata", "metadata_json",
+    "response", "status", "error", "attempts", "doc_id", "request_key", "tokens_per_second",
+    "metadata", "metadata_json",
 }  # fmt: skip
 """Fields of a recorded row that mean something here; all others are its metadata."""
 STATUSES = ("ok", "model_error", "infra_error")

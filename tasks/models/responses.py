@@ -18,8 +18,8 @@ from tasks.store.schemas import RESPONSES
 REQUESTS_AT_ONCE = 4_096
 COPIED = (
     "response", "reasoning", "finish_reason", "response_id", "served_model", "system_fingerprint",
-    "inference_time", "prompt_tokens", "completion_tokens", "total_tokens", "cached_tokens", "reasoning_tokens",
-    "logprobs_json",
+    "inference_time", "prompt_tokens", "completion_tokens", "total_tokens", "cached_tokens",
+    "reasoning_tokens", "logprobs_json",
 )  # fmt: skip
 SUMMED = (
     "inference_time",

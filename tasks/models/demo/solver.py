@@ -16,8 +16,8 @@ from tasks.models.demo.quantities import NUMBER, in_digits, number, shown
 TAKES = (
     r"gives?|gave|giving|eats?|ate|loses?|lost|uses?|used|spends?|spent|breaks?|broke|broken|throws?|threw"
     r"|thrown|donates?|donated|drinks?|drank|leaves?|left|takes? away|removes?|removed|flew|flies|fly|pays?"
-    r"|paid|lends?|lent|sold|sells?|melted|melts?|rotten|absent|gets? off|got off|dies?|died|returns?|returned"
-    r"|burnt|burned|pops?|popped|wilted|fewer|less"
+    r"|paid|lends?|lent|sold|sells?|melted|melts?|rotten|absent|gets? off|got off|dies?|died|returns?"
+    r"|returned|burnt|burned|pops?|popped|wilted|fewer|less"
 )
 VERBS = (
     rf"{TAKES}|buys?|bought|gets?|got|receives?|received|finds?|found|picks?|picked|bakes?|baked|adds?|added"
@@ -51,7 +51,7 @@ _among = re.compile(
     rf"\D*?({NUMBER})"
 )
 _packed = re.compile(
-    r"(?:packs?|packed|puts?|placed?|places|arranges?|arranged|sorts?|ties|tied|plants?) (?:them|it|all|the)\b"
+    r"(?:packs?|packed|puts?|placed?|places|arranges?|arranged|sorts?|ties|tied) (?:them|it|all|the)\b"
     rf".*?({NUMBER})"
 )
 _oneself = re.compile(r"\b(?:him|her|them|it)sel(?:f|ves)\b")
@@ -205,9 +205,9 @@ def _changed(clause: str, working: Working, current: Fraction) -> bool:
         return False
     if re.search(r"\b(?:pays?|paid) with\b|\bhands?\b.*\bbill\b", clause):
         working.become(working.put("-", values[0], working.merged()))
-    elif re.search(rf"\b(?:{RATE})\b|\bcosts?\b", clause) and re.search(rf"\b(?:{ON_EACH})\b", clause):
-        working.become(working.put("*", working.merged(), values[0]))
-    elif re.search(rf"\b(?:for|does this|repeats?|in) .*\b(?:{PERIOD}s?|times)\b", clause):
+    elif (
+        re.search(rf"\b(?:{RATE})\b|\bcosts?\b", clause) and re.search(rf"\b(?:{ON_EACH})\b", clause)
+    ) or re.search(rf"\b(?:for|does this|repeats?|in) .*\b(?:{PERIOD}s?|times)\b", clause):
         working.become(working.put("*", working.merged(), values[0]))
     else:
         return False

@@ -1,0 +1,224 @@
+"""What an endpoint can do to a run, over real HTTP."""
+
+import time
+
+import pytest
+
+from tasks.models.config import Limits, ModelConfig
+from tasks.models.demo.faults import Faults
+from tasks.models.errors import ModelError
+
+STORM = Faults(
+    error_500=0.05,
+    error_429=0.05,
+    cut=0.02,
+    malformed=0.01,
+    stall=0.01,
+    stall_seconds=3.0,
+    retry_after=0.2,
+    seed=7,
+)
+
+
+def test_every_item_ends_ok_in_a_storm_and_answers_equal_those_of_a_calm_day(
+    bench, served, endpoint, problems, tmp_path
+):
+    storm, calm = served(STORM), served()
+    stormy = bench.ask(endpoint(storm, timeout=1.0), problems(600))
+    fair = bench.ask(endpoint(calm, timeout=1.0), problems(600))
+    assert set(stormy.column("status")) == {"ok"}
+    assert stormy.column("response") == fair.column("response")
+    stats = storm.stats()
+    assert stats["peak"] <= 32
+    assert stats["answered_again"] == 0
+    assert stats["most_often_asked"] <= 7
+    assert stats["asked_again"] == sum(stats["faults"].values())
+    assert {"error_500", "error_429", "cut", "malformed", "stall"} <= set(stats["faults"])
+    assert stormy.tally.retries == stats["asked_again"]
+
+
+def test_retry_after_is_waited_for_in_full(bench, served, endpoint, problems):
+    serving = served(Faults(error_429=1.0, retry_after=0.5))
+    started = time.monotonic()
+    outcome = bench.ask(endpoint(serving, max_retries=2), problems(1))
+    assert time.monotonic() - started >= 1.0
+    assert serving.stats()["received"] == 3
+    assert outcome.rows[0]["status"] == "infra_error"
+    assert "429" in outcome.rows[0]["error"]
+    assert outcome.rows[0]["attempts"] == 3
+
+
+def test_permanent_400_on_some_items_leaves_the_others_alone_and_is_settled(
+    bench, served, endpoint, batch_of
+):
+    serving = served(Faults(fail_prompts="poison"))
+    rows = [{"prompts": [f"poison {i}" if i % 10 == 0 else f"fine {i}"]} for i in range(50)]
+    first = bench.ask(endpoint(serving), batch_of(rows))
+    assert [row["status"] for row in first.rows[:11]] == ["model_error", *["ok"] * 9, "model_error"]
+    assert first.rows[0]["response"] is None
+    assert "this prompt is never taken" in first.rows[0]["error"]
+    assert (first.tally.model_errors, first.tally.failed, first.tally.retries) == (5, 0, 0)
+    again = bench.ask(endpoint(serving), batch_of(rows))
+    assert again.tally.sent == 0
+    assert again.rows == first.rows
+    refreshed = bench.ask(endpoint(serving), batch_of(rows), refresh=True)
+    assert refreshed.tally.sent == 50
+
+
+@pytest.mark.parametrize(
+    ("faults", "said"),
+    [
+        (Faults(null_prompts="Tom"), "no content"),
+        (Faults(filter_prompts="Tom"), "filter"),
+    ],
+)
+def test_an_answer_without_content_is_a_model_error_and_no_text(
+    bench, served, endpoint, problems, faults, said
+):
+    outcome = bench.ask(endpoint(served(faults)), problems(3))
+    assert outcome.column("status") == ["model_error"] * 3
+    assert outcome.column("response") == [None] * 3
+    assert said in outcome.rows[0]["error"]
+
+
+def test_context_too_long_is_a_model_error(bench, served, endpoint, problems):
+    outcome = bench.ask(endpoint(served(context=4)), problems(1))
+    assert outcome.rows[0]["status"] == "model_error"
+    assert "maximum context length" in outcome.rows[0]["error"]
+
+
+def test_failed_rows_are_asked_again_and_only_they(bench, served, endpoint, problems):
+    # The last quarter of the requests meets a server that is down, and finds it up the next time.
+    serving = served(Faults(down_after=30, up_after=60))
+    model = endpoint(serving, max_retries=0, max_concurrency=1)
+    first = bench.ask(model, problems(40))
+    failed = [row for row in first.rows if row["status"] == "infra_error"]
+    assert failed
+    assert all(row["response"] is None for row in failed)
+    assert first.tally.retryable == len(failed)
+    calm = served()
+    moved = ModelConfig.model_validate(
+        {"name": "demo", "config": {"model": "demo", "base_url": calm.base_url}, "identity": "same"}
+    )
+    before = ModelConfig.model_validate(
+        {
+            "name": "demo",
+            "config": {**model.config.model_dump(), "base_url": served().base_url},
+            "identity": "same",
+        }
+    )
+    bench.ask(before, problems(30))
+    assert bench.ask(moved, problems(40)).tally.sent == 10
+    assert calm.stats()["received"] == 10
+
+
+def test_a_dead_endpoint_is_given_up_without_asking_everything(bench, served, endpoint, problems):
+    serving = served(Faults(down_after=0))
+    outcome = bench.ask(endpoint(serving, max_retries=2, max_concurrency=16), problems(2_000))
+    assert set(outcome.column("status")) == {"infra_error"}
+    assert serving.stats()["received"] < 200
+    assert "answers nothing" in outcome.rows[-1]["error"]
+    assert outcome.tally.failed == 2_000
+
+
+def test_an_endpoint_that_is_not_there_names_the_address_and_the_reason(bench, problems):
+    model = ModelConfig.model_validate(
+        {"name": "m", "config": {"base_url": "http://127.0.0.1:9/v1", "max_retries": 1, "max_concurrency": 2}}
+    )
+    outcome = bench.ask(model, problems(5))
+    assert set(outcome.column("status")) == {"infra_error"}
+    assert "connection failed" in outcome.rows[0]["error"]
+
+
+def test_a_wrong_key_stops_the_run_and_is_shown_nowhere(bench, served, endpoint, problems, monkeypatch):
+    monkeypatch.setenv("NIGHTJAR_TEST_KEY", "sk-very-secret")
+    serving = served(api_key="another")
+    outcome = bench.ask(endpoint(serving, api_key_env="NIGHTJAR_TEST_KEY", max_concurrency=4), problems(100))
+    assert set(outcome.column("status")) == {"infra_error"}
+    assert "401" in outcome.rows[0]["error"]
+    assert serving.stats()["received"] <= 4
+    assert "sk-very-secret" not in str(outcome)
+
+
+def test_a_missing_key_names_the_variable(bench, served, endpoint, problems, monkeypatch):
+    monkeypatch.delenv("NIGHTJAR_TEST_KEY", raising=False)
+    with pytest.raises(ModelError, match="NIGHTJAR_TEST_KEY"):
+        bench.ask(endpoint(served(), api_key_env="NIGHTJAR_TEST_KEY"), problems(1))
+
+
+def test_a_key_from_a_secret_block_reaches_the_server(bench, served, endpoint, problems):
+    serving = served(api_key="from-block")
+    outcome = bench.ask(
+        endpoint(serving, api_key_secret="block"), problems(2), secret={"block": "from-block"}.__getitem__
+    )
+    assert outcome.column("status") == ["ok", "ok"]
+
+
+def test_concurrency_shrinks_to_what_the_endpoint_bears(bench, served, endpoint, problems):
+    serving = served(Faults(capacity=4, retry_after=None), latency=0.01)
+    outcome = bench.ask(endpoint(serving, max_concurrency=64, max_retries=20), problems(400))
+    assert set(outcome.column("status")) == {"ok"}
+    # Each attempt beyond the 400 was a 429; a client that kept 64 in flight would have had thousands.
+    assert serving.stats()["asked_again"] < 400
+
+
+@pytest.mark.parametrize("limit", [{"max_tokens": 2_000}, {"max_seconds": 0.3}, {"max_cost": 0.01}])
+def test_reaching_a_limit_stops_cleanly_with_what_is_there(bench, served, endpoint, problems, limit):
+    from tasks.models.config import Price
+
+    serving = served(latency=0.02)
+    model = endpoint(serving, max_concurrency=8)
+    price = Price(prompt=10, completion=10)
+    stopped = bench.ask(model, problems(400), limits=Limits(**limit), price=price)
+    answered = stopped.column("status").count("ok")
+    assert 0 < answered < 400
+    assert set(stopped.column("status")) == {"ok", "infra_error"}
+    assert next(iter(limit)) in stopped.rows[-1]["error"]
+    assert next(iter(limit)) in stopped.tally.stopped
+    assert stopped.tally.failed == 400 - answered
+    rest = bench.ask(model, problems(400))
+    assert rest.tally.sent == 400 - answered
+    assert serving.stats()["answered_again"] == 0
+
+
+def test_two_models_on_one_endpoint_share_its_ceiling(bench, served, endpoint, problems, batch_of):
+    from concurrent.futures import ThreadPoolExecutor
+
+    serving = served(latency=0.02)
+    others = batch_of([{"prompts": [f"other {i}"]} for i in range(200)])
+    with ThreadPoolExecutor() as pool:
+        asked = [
+            pool.submit(bench.ask, endpoint(serving, max_concurrency=8, name=name), requests)
+            for name, requests in (("a", problems(200)), ("b", others))
+        ]
+        outcomes = [future.result() for future in asked]
+    assert [set(outcome.column("status")) for outcome in outcomes] == [{"ok"}, {"ok"}]
+    assert serving.stats()["peak"] <= 8
+
+
+def test_requests_per_minute_are_spaced(bench, served, endpoint, problems):
+    serving = served()
+    started = time.monotonic()
+    bench.ask(endpoint(serving, requests_per_minute=1_200), problems(11))
+    assert time.monotonic() - started >= 0.5
+
+
+@pytest.mark.parametrize(
+    "settings", [{"stream": True}, {"client": "openai"}, {"client": "openai", "stream": True}]
+)
+@pytest.mark.parametrize("api", ["chat", "completions"])
+def test_every_way_of_asking_gives_the_same_answers(bench, served, endpoint, problems, settings, api):
+    plain = bench.ask(endpoint(served(), api=api), problems(12))
+    other = bench.ask(endpoint(served(), api=api, **settings), problems(12))
+    assert other.column("response") == plain.column("response")
+    assert other.column("prompt_tokens") == plain.column("prompt_tokens")
+    assert other.column("finish_reason") == plain.column("finish_reason")
+
+
+@pytest.mark.parametrize("settings", [{"stream": True}, {"client": "openai"}])
+def test_faults_are_survived_whatever_the_client(bench, served, endpoint, problems, settings):
+    faults = Faults(
+        error_500=0.1, error_429=0.1, cut=0.05, malformed=0.05, empty=0.05, retry_after=0.05, seed=3
+    )
+    outcome = bench.ask(endpoint(served(faults), **settings), problems(60))
+    assert set(outcome.column("status")) == {"ok"}
