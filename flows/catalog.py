@@ -1,4 +1,6 @@
-"""``python -m flows.catalog [KIND]``: every name that a config may use, with what it means and where it comes from."""
+"""``python -m flows.catalog [KIND]``: every name that a config may use, with what it means and where it
+comes from.
+"""
 
 import inspect
 import json
@@ -9,6 +11,7 @@ from dataclasses import asdict, dataclass
 from typing import Annotated, Any, Final
 
 import typer
+from pydantic import BaseModel
 
 from metrics.errors import nearest
 from metrics.registry import AGGREGATIONS, METRICS, REDUCTIONS, MetricDefinition, NamedFunction
@@ -72,7 +75,9 @@ def _metrics() -> Iterator[Entry]:
 
 
 def _metric_default(definition: MetricDefinition) -> str:
-    return "; ".join(part for part in (f"aggregation {definition.aggregation}", _arguments(definition.function)) if part)
+    return "; ".join(
+        part for part in (f"aggregation {definition.aggregation}", _arguments(definition.function)) if part
+    )
 
 
 def _aggregations() -> Iterator[Entry]:
@@ -113,10 +118,22 @@ def _filters() -> Iterator[Entry]:
 def _scorers() -> Iterator[Entry]:
     from scorers.config import AgreementConfig, EnsembleConfig, JudgeConfig, RewardModelConfig
 
-    yield Entry("scorers", "generation", "Each prediction against its references.", default="for generate_until")
-    yield Entry("scorers", "loglikelihood", "Log-likelihoods of choices or documents.", default="for other output types")
-    yield Entry("scorers", "process_results", "A user's function per response.", default="where process_results is set")
-    configs = {
+    yield Entry(
+        "scorers", "generation", "Each prediction against its references.", default="for generate_until"
+    )
+    yield Entry(
+        "scorers",
+        "loglikelihood",
+        "Log-likelihoods of choices or documents.",
+        default="for other output types",
+    )
+    yield Entry(
+        "scorers",
+        "process_results",
+        "A user's function per response.",
+        default="where process_results is set",
+    )
+    configs: dict[str, type[BaseModel]] = {
         "reward_model": RewardModelConfig,
         "llm_judge": JudgeConfig,
         "ensemble": EnsembleConfig,
@@ -141,7 +158,9 @@ def _evaluation_methods() -> Iterator[Entry]:
     from tasks.evaluation.params import METHOD_PARAMS
 
     for name, params in METHOD_PARAMS.items():
-        yield Entry("evaluation_methods", name, _first_line(params), "0 to 1", "higher is better", _fields(params))
+        yield Entry(
+            "evaluation_methods", name, _first_line(params), "0 to 1", "higher is better", _fields(params)
+        )
 
 
 def _evaluation_metrics() -> Iterator[Entry]:
@@ -149,7 +168,12 @@ def _evaluation_metrics() -> Iterator[Entry]:
 
     for name, params in METRIC_PARAMS.items():
         meaning = "" if params.__name__ == "NoParams" else _first_line(params)
-        yield Entry("evaluation_metrics", name, meaning or f"{name} of each label and facet group.", default=_fields(params))
+        yield Entry(
+            "evaluation_metrics",
+            name,
+            meaning or f"{name} of each label and facet group.",
+            default=_fields(params),
+        )
 
 
 LISTINGS: Final[dict[str, Callable[[], Iterator[Entry]]]] = {
@@ -196,9 +220,11 @@ def _print_table(kind: str, entries: list[Entry]) -> None:
     from rich.text import Text
 
     console = Console(width=None if sys.stdout.isatty() else WIDTH)
-    table = Table(title=kind.replace("_", " "), title_justify="left", title_style="bold", box=None, padding=(0, 2, 0, 0))
+    table = Table(
+        title=kind.replace("_", " "), title_justify="left", title_style="bold", box=None, padding=(0, 2, 0, 0)
+    )
     table.add_column("name", no_wrap=True)
-    columns = [name for name in ("range", "direction", "meaning", "default", "applies_to", "source")]
+    columns = ["range", "direction", "meaning", "default", "applies_to", "source"]
     columns = [name for name in columns if any(getattr(entry, name) for entry in entries)]
     for column in columns:
         table.add_column(column.replace("_", " "), no_wrap=column in ("range", "direction"), overflow="fold")
@@ -210,7 +236,9 @@ def _print_table(kind: str, entries: list[Entry]) -> None:
 
 
 def main(
-    kind: Annotated[str | None, typer.Argument(help=f"One of {', '.join(LISTINGS)}; without it all of them")] = None,
+    kind: Annotated[
+        str | None, typer.Argument(help=f"One of {', '.join(LISTINGS)}; without it all of them")
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON document")] = False,
 ) -> None:
     """List the names that a config may use."""
@@ -219,7 +247,9 @@ def main(
     if asked is not None and asked not in LISTINGS:
         asked = asked + "s" if asked + "s" in LISTINGS else asked
     if asked is not None and asked not in LISTINGS:
-        typer.echo(f"kind '{kind}' is not known{nearest(asked, LISTINGS)} (known: {', '.join(LISTINGS)})", err=True)
+        typer.echo(
+            f"kind '{kind}' is not known{nearest(asked, LISTINGS)} (known: {', '.join(LISTINGS)})", err=True
+        )
         raise typer.Exit(2)
     if as_json:
         typer.echo(json.dumps([asdict(entry) for entry in catalog(asked)], ensure_ascii=False, indent=2))

@@ -1,7 +1,7 @@
 """The config of an evaluation: one flat set of keys, composed of what each layer says about its own.
 
-It is what a YAML file holds (``flows.loading``), what the flow takes as its parameter, and what the Prefect UI shows
-as a form; so it survives a round trip through JSON, ``base_dir`` included.
+It is what a YAML file holds (``flows.loading``), what the flow takes as its parameter, and what the Prefect
+UI shows as a form; so it survives a round trip through JSON, ``base_dir`` included.
 """
 
 from collections.abc import Sequence
@@ -16,7 +16,6 @@ from tasks.benchmarks.errors import PlacedError
 from tasks.evaluation.config import (
     EvaluationMethodConfig,
     EvaluationMetricConfig,
-    duplicate_names,
     lacking_samples,
 )
 from tasks.models.config import ErrorBudget, Limits, ModelConfig, Price, SampleParams
@@ -47,7 +46,9 @@ class EvalConfig(BenchmarkFields):
     metric_list: Annotated[tuple[MetricConfig, ...], BeforeValidator(_one_or_many)] | None = Field(
         default=None, description="Metrics of the filters that have no list of their own"
     )
-    process_results: str | None = Field(default=None, description="User function 'file.py:function' that scores an item")
+    process_results: str | None = Field(
+        default=None, description="User function 'file.py:function' that scores an item"
+    )
     scorer: Scorer | None = Field(default=None, description="Chosen by output_type unless given")
     evaluation_methods: tuple[EvaluationMethodConfig, ...] = Field(
         default=(), description="Judgements of every response, each under a label"
@@ -55,12 +56,16 @@ class EvalConfig(BenchmarkFields):
     metrics: tuple[EvaluationMetricConfig, ...] = Field(
         default=(), description="Metrics over evaluation results, by facets and label"
     )
-    facets: Names = Field(default=("model_name", "prompt_template"), description="Fields that results are grouped by")
+    facets: Names = Field(
+        default=("model_name", "prompt_template"), description="Fields that results are grouped by"
+    )
     statistics: StatisticsConfig = Field(default_factory=StatisticsConfig, description="Error bars")
     errors: ErrorBudget = Field(default_factory=ErrorBudget, description="How many requests may fail")
     limits: Limits = Field(default_factory=Limits, description="Where inference stops")
     prices: dict[str, Price] = Field(default_factory=dict, description="Prices per million tokens, by model")
-    config_file: str | None = Field(default=None, description="Name of the file in base_dir that this was read from")
+    config_file: str | None = Field(
+        default=None, description="Name of the file in base_dir that this was read from"
+    )
 
     @model_validator(mode="before")
     @classmethod
@@ -79,11 +84,13 @@ class EvalConfig(BenchmarkFields):
         if self.process_results is not None and not any(
             entry.metric_list or self.metric_list for entry in self.filters()
         ):
-            raise PlacedError("needs metric_list beside it: the names of the metrics it returns", "process_results")
+            raise PlacedError(
+                "needs metric_list beside it: the names of the metrics it returns", "process_results"
+            )
         if self.metrics and not self.evaluation_methods:
             raise PlacedError(
-                "are computed over the results of evaluation_methods, and there are none; metrics of the responses "
-                "themselves go into metric_list",
+                "are computed over the results of evaluation_methods, and there are none; metrics of the "
+                "responses themselves go into metric_list",
                 "metrics",
             )
         for index, metric in enumerate(self.metrics):
@@ -93,7 +100,7 @@ class EvalConfig(BenchmarkFields):
 
     @field_serializer("models")
     def _keep_unset(self, models: tuple[ModelConfig, ...]) -> list[dict[str, Any]]:
-        # A model's sample_params override only what they set: written out in full they would override everything.
+        # sample_params of a model override what they set: written out in full they would override everything.
         entries = [model.model_dump(mode="json", exclude_unset=True) for model in models]
         return [{key: value for key, value in entry.items() if value != {}} for entry in entries]
 
@@ -118,7 +125,10 @@ class EvalConfig(BenchmarkFields):
 
     def fewest_samples(self) -> int:
         """The smallest number of samples that any model gives an item."""
-        return min((self.sampling(model).num_samples for model in self.models), default=self.sample_params.num_samples)
+        return min(
+            (self.sampling(model).num_samples for model in self.models),
+            default=self.sample_params.num_samples,
+        )
 
 
 def _refuse_twice(key: str, names: Sequence[str]) -> None:

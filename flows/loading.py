@@ -1,4 +1,6 @@
-"""From a YAML file and ``--set`` overrides to a config that holds together, or an error that names file and line."""
+"""From a YAML file and ``--set`` overrides to a config that holds together, or an error that names file and
+line.
+"""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -17,10 +19,14 @@ if TYPE_CHECKING:
     from tasks.benchmarks.lm_eval import Selection
     from tasks.benchmarks.lm_eval.reading import Reader
 
-DEFAULT_CONFIG: Final = Path(__file__).resolve().parent.parent / "deployments" / "benchmarks" / "demo" / "gsm8k.yaml"
+DEFAULT_CONFIG: Final = (
+    Path(__file__).resolve().parent.parent / "deployments" / "benchmarks" / "demo" / "gsm8k.yaml"
+)
 """What runs without a config: the embedded benchmark on the embedded server."""
 
-NO_MODELS: Final = "'models' is missing: which models to evaluate, as in models: [{name: qwen, config: {base_url: …}}]"
+NO_MODELS: Final = (
+    "'models' is missing: which models to evaluate, as in models: [{name: qwen, config: {base_url: …}}]"
+)
 
 
 def load_config(
@@ -28,9 +34,10 @@ def load_config(
 ) -> EvalConfig:
     """The evaluation that a YAML file describes, with each ``KEY=VALUE`` of ``overrides`` in place.
 
-    Without a path the embedded default. A file with several benchmarks (a group of lm-evaluation-harness) is refused;
-    ``load_configs`` takes it. With ``strict=False`` a config may lack models, and no user function is imported: enough
-    for a plan without data. Raises ConfigError, one line for each thing that is wrong.
+    Without a path the embedded default. A file with several benchmarks (a group of lm-evaluation-harness)
+    is refused; ``load_configs`` takes it. With ``strict=False`` a config may lack models, and no user
+    function is imported: enough for a plan without data. Raises ConfigError, one line for each thing that
+    is wrong.
     """
     configs = load_configs(path, overrides, strict=strict)
     if len(configs) > 1:
@@ -46,7 +53,9 @@ def load_configs(
     strict: bool = True,
     reader: "Reader | None" = None,
 ) -> tuple[EvalConfig, ...]:
-    """As ``load_config``, for a file that may hold several benchmarks. ``reader`` remembers files of the harness."""
+    """As ``load_config``, for a file that may hold several benchmarks. ``reader`` remembers files of the
+    harness.
+    """
     file = Path(path) if path is not None else DEFAULT_CONFIG
     if is_harness_file(file):
         return tuple(_evaluation(source, file, strict) for source in read_harness(file, overrides, reader))
@@ -77,7 +86,9 @@ def validate_configs(paths: Sequence[str | Path], overrides: Sequence[str] = ())
 def load_selected(
     names: Sequence[str], folders: Sequence[Path], overrides: Sequence[str] = (), *, strict: bool = True
 ) -> tuple[tuple[EvalConfig, ...], "Selection"]:
-    """The evaluations of ``--tasks`` in the folders of ``--include-path``, and the groups they are scored in."""
+    """The evaluations of ``--tasks`` in the folders of ``--include-path``, and the groups they are scored
+    in.
+    """
     from tasks.benchmarks.lm_eval import select
 
     selection = select(names, folders)
@@ -98,7 +109,9 @@ def _evaluation(source: Source, file: Path | None, strict: bool) -> EvalConfig:
 
 def _validated(source: Source, file: Path | None) -> EvalConfig:
     own = EvalConfig.model_fields
-    given: dict[str, Any] = {key: value for key, value in source.data.items() if value is not None or key not in own}
+    given: dict[str, Any] = {
+        key: value for key, value in source.data.items() if value is not None or key not in own
+    }
     defaults: Mapping[str, Any] = {}
     if file is not None:
         defaults = {"name": file.stem, "base_dir": str(file.resolve().parent), "config_file": file.name}

@@ -1,7 +1,10 @@
-"""Names and functions that a config mentions, checked before anything starts: what a schema alone can't know."""
+"""Names and functions that a config mentions, checked before anything starts: what a schema alone can't
+know.
+"""
 
 import inspect
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from typing import Any
 
 from flows.config import EvalConfig
@@ -13,7 +16,7 @@ from metrics.errors import NightjarError
 from scorers.config import FilterConfig, UserScorerConfig
 from scorers.factory import build_scorer
 from scorers.filters import FilterPipeline
-from tasks.benchmarks.config import template_texts
+from tasks.benchmarks.config import PromptTemplate, template_texts
 from tasks.datasets import check_source
 from tasks.usercode import Resolve, resolver
 
@@ -22,10 +25,11 @@ EVALUATION_METRIC_KEYWORDS = ("evaluation_results", "facets")
 
 
 def config_problems(config: EvalConfig) -> list[Problem]:
-    """Everything in a valid config that names what does not exist or does not fit. Imports the user's functions.
+    """Everything in a valid config that names what does not exist or does not fit. Imports the user's
+    functions.
 
-    Filters and metrics are looked at one by one, so that each mistake has its line; what only shows when the scorer
-    is built is looked at last.
+    Filters and metrics are looked at one by one, so that each mistake has its line; what only shows when
+    the scorer is built is looked at last.
     """
     resolve = resolver(config.base_dir)
     checks = (_templates, _dataset, _functions, _filters, _metrics)
@@ -36,20 +40,27 @@ def config_problems(config: EvalConfig) -> list[Problem]:
 def _templates(config: EvalConfig, resolve: Resolve) -> Iterator[Problem]:
     if config.harness is not None:
         return
-    from tasks.benchmarks.templates import check_syntax, template_source
+    from tasks.benchmarks.templates import check_syntax
 
     for location, text in template_texts(config):
-        yield from _refused(location, lambda text=text: check_syntax(text))
+        yield from _refused(location, partial(check_syntax, text))
     for index, prompt in enumerate(config.prompt_templates or ()):
         if prompt.path is not None:
-            at = ("prompt_templates", index, "path")
-            yield from _refused(at, lambda prompt=prompt: check_syntax(template_source(prompt, config.base_dir)))
+            yield from _refused(
+                ("prompt_templates", index, "path"), partial(_check_file, prompt, config.base_dir)
+            )
+
+
+def _check_file(prompt: PromptTemplate, base_dir: str) -> None:
+    from tasks.benchmarks.templates import check_syntax, template_source
+
+    check_syntax(template_source(prompt, base_dir))
 
 
 def _dataset(config: EvalConfig, resolve: Resolve) -> Iterator[Problem]:
     dataset = config.dataset
     if dataset is not None:
-        yield from _refused(("dataset", "function"), lambda: check_source(dataset, config.base_dir))
+        yield from _refused(("dataset", "function"), partial(check_source, dataset, config.base_dir))
 
 
 def _functions(config: EvalConfig, resolve: Resolve) -> Iterator[Problem]:
@@ -65,7 +76,9 @@ def _functions(config: EvalConfig, resolve: Resolve) -> Iterator[Problem]:
             yield from _callable(("metrics", index, "function"), metric.function, taken, resolve)
 
 
-def _callable(location: Location, reference: str, keywords: Sequence[str], resolve: Resolve) -> Iterator[Problem]:
+def _callable(
+    location: Location, reference: str, keywords: Sequence[str], resolve: Resolve
+) -> Iterator[Problem]:
     try:
         function = resolve(reference)
     except NightjarError as error:
@@ -89,17 +102,23 @@ def _not_taken(function: Callable[..., Any], keywords: Sequence[str]) -> str | N
 def _filters(config: EvalConfig, resolve: Resolve) -> Iterator[Problem]:
     for index, entry in enumerate(config.filter_list or ()):
         at = ("filter_list", index, "filter")
-        found = [problem for step in range(len(entry.filter)) for problem in _step(config, entry, at, step, resolve)]
+        found = [
+            problem
+            for step in range(len(entry.filter))
+            for problem in _step(config, entry, at, step, resolve)
+        ]
         yield from found
         if not found:
             pipeline = FilterPipeline.build(entry, resolve, config.output_type)
-            yield from _refused(at, lambda pipeline=pipeline: pipeline.keeps(config.fewest_samples()))
+            yield from _refused(at, partial(pipeline.keeps, config.fewest_samples()))
 
 
-def _step(config: EvalConfig, entry: FilterConfig, at: Location, index: int, resolve: Resolve) -> Iterator[Problem]:
+def _step(
+    config: EvalConfig, entry: FilterConfig, at: Location, index: int, resolve: Resolve
+) -> Iterator[Problem]:
     step = entry.filter[index]
     alone = entry.model_copy(update={"filter": (step,)})
-    for problem in _refused((*at, index), lambda: FilterPipeline.build(alone, resolve, config.output_type)):
+    for problem in _refused((*at, index), partial(FilterPipeline.build, alone, resolve, config.output_type)):
         yield _pointed(problem, step.kwargs, "function")
 
 
@@ -107,13 +126,8 @@ def _metrics(config: EvalConfig, resolve: Resolve) -> Iterator[Problem]:
     if config.process_results is not None or isinstance(config.scorer, UserScorerConfig):
         return  # their names are the function's own
     for location, metric in _metric_entries(config):
-        build = _builder(metric, resolve, config)
-        for problem in _refused(location, build):
+        for problem in _refused(location, partial(Metric.build, metric, resolve, config.output_type)):
             yield _pointed(problem, metric.kwargs, "metric")
-
-
-def _builder(metric: MetricConfig, resolve: Resolve, config: EvalConfig) -> Callable[[], Metric]:
-    return lambda: Metric.build(metric, resolve, config.output_type)
 
 
 def _metric_entries(config: EvalConfig) -> Iterator[tuple[Location, MetricConfig]]:
@@ -125,7 +139,9 @@ def _metric_entries(config: EvalConfig) -> Iterator[tuple[Location, MetricConfig
 
 
 def _scorer(config: EvalConfig, resolve: Resolve) -> Iterator[Problem]:
-    """What only the whole shows: names that collide, arguments of the scorer, reductions beyond the repeats."""
+    """What only the whole shows: names that collide, arguments of the scorer, reductions beyond the
+    repeats.
+    """
     try:
         scorer = build_scorer(config.scoring(), resolve)
         metrics = {entry.name: scorer.get_metrics(entry.name) for entry in config.filters()}
@@ -134,7 +150,9 @@ def _scorer(config: EvalConfig, resolve: Resolve) -> Iterator[Problem]:
         return
     for index, entry in enumerate(config.filters()):
         kept = FilterPipeline.build(entry, resolve, config.output_type).keeps(config.fewest_samples())
-        at: Location = ("metric_list",) if entry.metric_list is None else ("filter_list", index, "metric_list")
+        at: Location = (
+            ("metric_list",) if entry.metric_list is None else ("filter_list", index, "metric_list")
+        )
         for position, metric in enumerate(metrics[entry.name]):
             place = (*at, position) if len(metrics[entry.name]) == _listed(config, entry) else at
             yield from _too_few(place, metric, entry, kept, config)
@@ -177,9 +195,13 @@ def _refused(location: Location, check: Callable[[], object]) -> Iterator[Proble
 
 
 def _pointed(problem: Problem, arguments: Iterable[str], default: str) -> Problem:
-    """The problem at the key that its message is about: an argument it quotes, else the kind it begins with."""
+    """The problem at the key that its message is about: an argument it quotes, else the kind it begins
+    with.
+    """
     places = {key: problem.message.find(f"'{key}'") for key in arguments}
-    quoted = sorted((place, key) for key, place in places.items() if place >= 0)  # before what was perhaps meant
+    quoted = sorted(
+        (place, key) for key, place in places.items() if place >= 0
+    )  # before what was perhaps meant
     kind = problem.message.partition(" ")[0]
     key = quoted[0][1] if quoted else kind if kind in ("aggregation", "reduction") else default
     return problem._replace(location=(*problem.location, key))

@@ -1,4 +1,6 @@
-"""Benchmarks of lm-evaluation-harness among the configs: recognised, translated, and laid under native keys."""
+"""Benchmarks of lm-evaluation-harness among the configs: recognised, translated, and laid under native
+keys.
+"""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -15,11 +17,15 @@ if TYPE_CHECKING:
     from tasks.benchmarks.lm_eval import Definition, Selection
     from tasks.benchmarks.lm_eval.reading import Reader
 
-_HARNESS_KEY = re.compile(r"""^["']?(?:task|task_list|group|include|dataset_path|doc_to_text)["']?\s*:""", re.MULTILINE)
+_HARNESS_KEY = re.compile(
+    r"""^["']?(?:task|task_list|group|include|dataset_path|doc_to_text)["']?\s*:""", re.MULTILINE
+)
 
 
 def is_harness_file(path: Path) -> bool:
-    """Whether a YAML file is the harness's: its top level has ``task:``, or another key that only the harness has."""
+    """Whether a YAML file is the harness's: its top level has ``task:``, or another key that only the
+    harness has.
+    """
     try:
         return _HARNESS_KEY.search(path.read_text(encoding="utf-8", errors="replace")) is not None
     except OSError:
@@ -27,9 +33,11 @@ def is_harness_file(path: Path) -> bool:
 
 
 def read_harness(path: Path, overrides: Sequence[str], reader: "Reader | None" = None) -> tuple[Source, ...]:
-    """The benchmarks that a harness YAML defines (a group: its members), as native keys with the overrides in place.
+    """The benchmarks that a harness YAML defines (a group: its members), as native keys with the overrides
+    in place.
 
-    Members of a group are looked for beside its file. A ``reader`` shared by many files reads none of them twice.
+    Members of a group are looked for beside its file. A ``reader`` shared by many files reads none of them
+    twice.
     """
     from tasks.benchmarks.lm_eval import Index, select_file
 
@@ -38,24 +46,28 @@ def read_harness(path: Path, overrides: Sequence[str], reader: "Reader | None" =
 
 
 def translated(selection: "Selection", overrides: Sequence[str], base_dir: Path) -> tuple[Source, ...]:
-    """The benchmarks of a selection as native keys; raises ConfigError naming the file and the key, or the ``--set``.
+    """The benchmarks of a selection as native keys; raises ConfigError naming the file and the key, or the
+    ``--set``.
 
     An override of a key of the harness is put into its definition, any other one into the native config.
     """
     from tasks.benchmarks.lm_eval.schema import TASK_KEYS
 
     parsed = [(text, *parse_override(text, base_dir)) for text in overrides]
-    inner = [(origin_of(text), location, value) for text, location, value in parsed if location[0] in TASK_KEYS]
+    inner = [
+        (origin_of(text), location, value) for text, location, value in parsed if location[0] in TASK_KEYS
+    ]
     outer = [text for text, location, _ in parsed if location[0] not in TASK_KEYS]
     sources = (_translated(definition, inner) for definition in selection.benchmarks.values())
     return tuple(with_overrides(source, outer, base_dir) for source in sources)
 
 
 def with_harness(source: Source, base_dir: Path) -> tuple[Source, ...]:
-    """A native config with ``benchmark: {lm_eval: NAME}``: its own keys over those of the translated benchmark.
+    """A native config with ``benchmark: {lm_eval: NAME}``: its own keys over those of the translated
+    benchmark.
 
-    NAME is a YAML file, or a name looked up in ``include_path`` or else in an installed lm-evaluation-harness; other
-    keys beside them are keys of the harness (``num_fewshot: 5``).
+    NAME is a YAML file, or a name looked up in ``include_path`` or else in an installed
+    lm-evaluation-harness; other keys beside them are keys of the harness (``num_fewshot: 5``).
     """
     own = {key: value for key, value in source.data.items() if key != "benchmark"}
     settings = source.data["benchmark"]
@@ -64,7 +76,9 @@ def with_harness(source: Source, base_dir: Path) -> tuple[Source, ...]:
         raise ConfigError(f"{where}: expected a mapping such as {{lm_eval: gsm8k}}, got {settings!r}")
     selection = _selected(settings, base_dir, where)
     changed = [
-        (f"{where}.{key}", (key,), value) for key, value in settings.items() if key not in ("lm_eval", "include_path")
+        (f"{where}.{key}", (key,), value)
+        for key, value in settings.items()
+        if key not in ("lm_eval", "include_path")
     ]
     sources = [_translated(definition, changed) for definition in selection.benchmarks.values()]
     return tuple(Source(source.name, _laid_over(inner.data, own), source.origins) for inner in sources)
@@ -81,7 +95,8 @@ def _selected(settings: Mapping[str, Any], base_dir: Path, where: str) -> "Selec
     folders = [base_dir / str(folder)] if folder else _installed()
     if not folders:
         raise ConfigError(
-            f"{where}: '{name}' is looked up in include_path: FOLDER, or in lm-evaluation-harness, which is not installed"
+            f"{where}: '{name}' is looked up in include_path: FOLDER, or in lm-evaluation-harness, which "
+            "is not installed"
         )
     try:
         return select([name], folders)
@@ -93,7 +108,11 @@ def _installed() -> list[Path]:
     from importlib.util import find_spec
 
     spec = find_spec("lm_eval")
-    return [Path(place) / "tasks" for place in (spec.submodule_search_locations or ())] if spec is not None else []
+    return (
+        [Path(place) / "tasks" for place in (spec.submodule_search_locations or ())]
+        if spec is not None
+        else []
+    )
 
 
 def _translated(definition: "Definition", changes: Sequence[tuple[str, Location, Any]]) -> Source:

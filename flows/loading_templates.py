@@ -16,8 +16,9 @@ from tasks.datasets import open_dataset
 def check_templates(config: EvalConfig, first_item: Item, overrides: Sequence[str] = ()) -> None:
     """Raises ConfigError, with file and line, for template variables that no item of the dataset has.
 
-    The other items are read only if the first one lacks a name: rows may differ in their fields. ``overrides`` are
-    those that the config was loaded with, so that a template given by ``--set`` is named as such.
+    The other items are read only if the first one lacks a name: rows may differ in their fields.
+    ``overrides`` are those that the config was loaded with, so that a template given by ``--set`` is named
+    as such.
     """
     if config.harness is not None or config.dataset is None:
         return  # a harness YAML's variables are checked where it is translated
@@ -28,14 +29,19 @@ def check_templates(config: EvalConfig, first_item: Item, overrides: Sequence[st
     if lacking:
         names.update(*(item.data for item in open_dataset(config.dataset, config.base_dir)))
         problems = [
-            Problem(at, _message(name, names)) for at, missing in lacking.items() for name in missing if name not in names
+            Problem(at, _message(name, names))
+            for at, missing in lacking.items()
+            for name in missing
+            if name not in names
         ]
         if problems:
             raise refusal(written(config, overrides), problems)
 
 
 def written(config: EvalConfig, overrides: Sequence[str] = ()) -> Source:
-    """The file that a config was read from, to name lines of it; one without lines if it is no longer there."""
+    """The file that a config was read from, to name lines of it; one without lines if it is no longer
+    there.
+    """
     folder = Path(config.base_dir)
     if config.config_file is not None:
         try:
@@ -55,4 +61,6 @@ def _texts(config: EvalConfig) -> Iterator[tuple[Location, str]]:
 
 
 def _message(name: str, names: Iterable[str]) -> str:
-    return f"template variable '{name}' is in no item{nearest(name, names)} (known: {', '.join(sorted(names))})"
+    return (
+        f"template variable '{name}' is in no item{nearest(name, names)} (known: {', '.join(sorted(names))})"
+    )

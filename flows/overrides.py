@@ -10,15 +10,21 @@ from flows.yaml_source import OVERRIDE, Location, Source, read_value
 from metrics.errors import ConfigError
 
 _PART = re.compile(r'"([^"]*)"|([^."]+)')
-_NAMED_BY_TEXT: Final = {"models": "name", "metric_list": "metric", "dataset": "path", "evaluation_methods": "name"}
+_NAMED_BY_TEXT: Final = {
+    "models": "name",
+    "metric_list": "metric",
+    "dataset": "path",
+    "evaluation_methods": "name",
+}
 """Keys whose entries may be a text alone, and the key that the text stands for."""
 
 
 def with_overrides(source: Source, overrides: Sequence[str], base_dir: Path) -> Source:
-    """The source with each ``KEY=VALUE`` put into it, in order; raises ConfigError naming the ``--set`` at fault.
+    """The source with each ``KEY=VALUE`` put into it, in order; raises ConfigError naming the ``--set`` at
+    fault.
 
-    Parts of a key are joined by dots; a number is an index of a list (the index after the last one adds an entry), and
-    a part with dots in it is quoted: ``prices."gpt-4.1".prompt=2``.
+    Parts of a key are joined by dots; a number is an index of a list (the index after the last one adds an
+    entry), and a part with dots in it is quoted: ``prices."gpt-4.1".prompt=2``.
     """
     data = deepcopy(source.data)
     origins = dict(source.origins)
@@ -33,7 +39,9 @@ def with_overrides(source: Source, overrides: Sequence[str], base_dir: Path) -> 
 
 
 def origin_of(text: str) -> str:
-    """What messages call an override: its key alone, because a value may be a secret that was put in the wrong place."""
+    """What messages call an override: its key alone, because a value may be a secret that was put in the
+    wrong place.
+    """
     return f"{OVERRIDE} {text.partition('=')[0].strip()}".rstrip()
 
 
@@ -43,13 +51,17 @@ def parse_override(text: str, base_dir: Path) -> tuple[Location, Any]:
     parts = [quoted or plain for quoted, plain in _PART.findall(key.strip())]
     joined = ".".join(f'"{part}"' if f'"{part}"' in key else part for part in parts)
     if not equals or not parts or joined != key.strip():
-        raise ConfigError(f"{origin_of(text)}: expected KEY=VALUE with a dotted key, such as models.0.name=qwen")
+        raise ConfigError(
+            f"{origin_of(text)}: expected KEY=VALUE with a dotted key, such as models.0.name=qwen"
+        )
     location = tuple(int(part) if part.isascii() and part.isdigit() else part for part in parts)
     return location, read_value(value, origin_of(text), base_dir)[0]
 
 
 def put(data: dict[str, Any], location: Location, value: Any, origin: str) -> Location:
-    """Puts the value at its place in ``data`` and returns that place: a number is a key where it meets a mapping."""
+    """Puts the value at its place in ``data`` and returns that place: a number is a key where it meets a
+    mapping.
+    """
     place: Any = data
     done: Location = ()
     for depth, part in enumerate(location):
@@ -75,7 +87,9 @@ def _slot(place: Any, part: str | int, at: Location, origin: str) -> str | int:
         raise ConfigError(f"{origin}: {name} is {place!r}, which has no '{part}'")
     if not isinstance(part, int) or part > len(place):
         expected = f"0 to {len(place)}" if place else "0"
-        raise ConfigError(f"{origin}: {name} is a list of {len(place)}; expected an index ({expected}), not '{part}'")
+        raise ConfigError(
+            f"{origin}: {name} is a list of {len(place)}; expected an index ({expected}), not '{part}'"
+        )
     if part == len(place):
         place.append(None)
     return part

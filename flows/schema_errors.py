@@ -1,4 +1,6 @@
-"""What pydantic refuses, as sentences that name the file, the line, what was expected and the nearest known name."""
+"""What pydantic refuses, as sentences that name the file, the line, what was expected and the nearest known
+name.
+"""
 
 from collections.abc import Iterable, Iterator, Mapping
 from types import UnionType
@@ -47,7 +49,9 @@ def sentence(source: Source, problem: Problem) -> str:
     """A problem with its place before it."""
     name = ".".join(map(str, problem.location))
     origin = source.where(problem.location)
-    return ": ".join(part for part in (origin, "" if origin == f"{OVERRIDE} {name}" else name, problem.message) if part)
+    return ": ".join(
+        part for part in (origin, "" if origin == f"{OVERRIDE} {name}" else name, problem.message) if part
+    )
 
 
 def schema_problems(error: ValidationError, model: type[BaseModel], data: Any) -> list[Problem]:
@@ -66,8 +70,8 @@ def schema_problems(error: ValidationError, model: type[BaseModel], data: Any) -
 def _said_elsewhere(location: Location, entries: list[Mapping[str, Any]], found: Iterable[Location]) -> bool:
     """Whether the problem only follows from another one.
 
-    Where the type of a model is unknown, nothing can be said about the keys that belong to a type; where an entry of
-    a list is wrong, that the list is not one of the other things it may be is no news.
+    Where the type of a model is unknown, nothing can be said about the keys that belong to a type; where an
+    entry of a list is wrong, that the list is not one of the other things it may be is no news.
     """
     if any(at and at[-1] == "type" and location[: len(at)] == (*at[:-1], "config") for at in found):
         return True
@@ -76,8 +80,9 @@ def _said_elsewhere(location: Location, entries: list[Mapping[str, Any]], found:
 
 
 def _place(entry: Mapping[str, Any], data: Any) -> Location:
-    """The place in the written config. Pydantic's own also names the alternatives of a union that it tried, and leaves
-    out a mapping that a validator took apart."""
+    """The place in the written config. Pydantic's own also names the alternatives of a union that it tried,
+    and leaves out a mapping that a validator took apart.
+    """
     value = data
     location: Location = ()
     parts = entry["loc"]
@@ -109,13 +114,15 @@ def _message(location: Location, entries: list[Mapping[str, Any]], model: type[B
     kinds = {entry["type"] for entry in entries}
     if "extra_forbidden" in kinds:
         known = _keys(_fitting(_models_at(model, location[:-1]), _value_at(data, location[:-1])))
-        return f"'{location[-1]}' is not a key here{nearest(str(location[-1]), known)} (known: {', '.join(known)})"
+        key = str(location[-1])
+        return f"'{key}' is not a key here{nearest(key, known)} (known: {', '.join(known)})"
     if kinds == {"missing"}:
         return f"'{location[-1]}' is missing{_purpose(model, location)}"
     if "union_tag_invalid" in kinds:
         context = entries[0]["ctx"]
         known = [tag.strip("'") for tag in context["expected_tags"].split(", ")]
-        return f"expected type to be one of {', '.join(known)}, got '{context['tag']}'{nearest(context['tag'], known)}"
+        tag = context["tag"]
+        return f"expected type to be one of {', '.join(known)}, got '{tag}'{nearest(tag, known)}"
     own = [entry for entry in entries if entry["type"] in ("value_error", "assertion_error")]
     if own:
         error = own[0]["ctx"]["error"]
@@ -123,7 +130,9 @@ def _message(location: Location, entries: list[Mapping[str, Any]], model: type[B
     value = _value_at(data, location)
     expected = " or ".join(dict.fromkeys(_expectation(entry) for entry in entries))
     literals = [name for entry in entries if entry["type"] == "literal_error" for name in _literals(entry)]
-    return f"expected {expected}, got {shown(value)}{nearest(value, literals) if isinstance(value, str) else ''}"
+    return (
+        f"expected {expected}, got {shown(value)}{nearest(value, literals) if isinstance(value, str) else ''}"
+    )
 
 
 def _value_at(data: Any, location: Location) -> Any:
@@ -138,7 +147,9 @@ def _expectation(entry: Mapping[str, Any]) -> str:
     if entry["type"] == "too_short":
         return f"at least {entry['ctx']['min_length']} entries"
     message: str = entry["msg"]
-    return _EXPECTED.get(entry["type"]) or message.removeprefix("Input should be ").removeprefix("Value error, ")
+    return _EXPECTED.get(entry["type"]) or message.removeprefix("Input should be ").removeprefix(
+        "Value error, "
+    )
 
 
 def _literals(entry: Mapping[str, Any]) -> list[str]:
@@ -196,7 +207,11 @@ def _inside(annotation: Any, part: str | int) -> Iterator[Any]:
 
 
 def _models(annotation: Any) -> list[type[BaseModel]]:
-    return [option for option in _options(annotation) if isinstance(option, type) and issubclass(option, BaseModel)]
+    return [
+        option
+        for option in _options(annotation)
+        if isinstance(option, type) and issubclass(option, BaseModel)
+    ]
 
 
 def _options(annotation: Any) -> Iterator[Any]:

@@ -63,12 +63,16 @@ def parse_yaml(text: str, name: str, base_dir: Path) -> Source:
     value, origins = read_value(text, name, base_dir)
     if not isinstance(value, dict):
         found = "nothing" if value is None else f"a {'list' if isinstance(value, list) else 'single value'}"
-        raise ConfigError(f"{name}: expected a mapping of keys such as name, dataset and models; the file holds {found}")
+        raise ConfigError(
+            f"{name}: expected a mapping of keys such as name, dataset and models; the file holds {found}"
+        )
     return Source(name, value, origins)
 
 
 def read_value(text: str, name: str, base_dir: Path) -> tuple[Any, dict[Location, str]]:
-    """Any YAML value with the origins of its parts; raises ConfigError naming the line (a ``--set`` has none)."""
+    """Any YAML value with the origins of its parts; raises ConfigError naming the line (a ``--set`` has
+    none).
+    """
     loader = _Loader(text)
     try:
         node = loader.get_single_node()
@@ -85,7 +89,9 @@ def read_value(text: str, name: str, base_dir: Path) -> tuple[Any, dict[Location
 
 
 def function_reference(text: str, base_dir: Path) -> str:
-    """``utils.fn`` as "utils.py:fn": the file in ``base_dir``, else an importable module, as "package.module:fn"."""
+    """``utils.fn`` as "utils.py:fn": the file in ``base_dir``, else an importable module, as
+    "package.module:fn".
+    """
     module, _, function = text.strip().rpartition(".")
     file = Path(*module.split(".")).with_suffix(".py") if module else Path()
     if module and not (base_dir / file).is_file() and _importable(module):
@@ -162,7 +168,7 @@ class _Reader:
     def _key(self, node: yaml.Node) -> str:
         if not isinstance(node, yaml.ScalarNode):
             raise ConfigError(
-                f"{self._where(node)}: a key is text; a template has to be quoted, as in \"{{{{question}}}}\""
+                f'{self._where(node)}: a key is text; a template has to be quoted, as in "{{{{question}}}}"'
             )
         return str(node.value)
 
@@ -170,7 +176,9 @@ class _Reader:
         if node.tag in _AS_TEXT:
             return node.value
         if node.tag not in _SCALARS:
-            raise ConfigError(f"{self._where(node)}: the tag {node.tag} is not known here; known is {FUNCTION_TAG}")
+            raise ConfigError(
+                f"{self._where(node)}: the tag {node.tag} is not known here; known is {FUNCTION_TAG}"
+            )
         try:
             return self._loader.construct_object(node)
         except (ValueError, yaml.YAMLError) as error:

@@ -27,7 +27,7 @@ class Answers:
         return tuple(_as_text(value) for value in self._values(item))
 
     def choices(self, item: Item) -> tuple[str, ...]:
-        """The texts of an item's choices, in order; raises DataError if the template gives no list of them."""
+        """The texts of an item's choices, in order; raises DataError if a template gives no list of them."""
         if isinstance(self._choices, Template):
             found = self._choices.value(item)
             if not isinstance(found, list | tuple):
@@ -35,17 +35,22 @@ class Answers:
         else:
             found = [_filled(choice, item) for choice in self._choices or ()]
         if not found:
-            raise DataError(f"item '{item.item_id}' has no choices; a multiple_choice item needs at least one")
+            raise DataError(
+                f"item '{item.item_id}' has no choices; a multiple_choice item needs at least one"
+            )
         return tuple(str(choice) for choice in found)
 
     def gold(self, item: Item, choices: Sequence[str]) -> tuple[int, ...]:
         """Indices of the right choices; −100 stays, for whoever counts to leave out.
 
-        A number is an index from 0; a text is the choice of that text, else its letter, else an index in digits.
+        A number is an index from 0; a text is the choice of that text, else its letter, else an index in
+        digits.
         """
         values = self._values(item)
         if not values:
-            raise DataError(f"item '{item.item_id}' has no target; multiple_choice needs the index or text of a choice")
+            raise DataError(
+                f"item '{item.item_id}' has no target; multiple_choice needs the index or text of a choice"
+            )
         return tuple(_index(value, choices, item) for value in values)
 
     def _values(self, item: Item) -> list[Any]:
@@ -82,7 +87,11 @@ def _as_text(value: Any) -> Any:
 
 
 def _index(value: Any, choices: Sequence[str], item: Item) -> int:
-    if isinstance(value, int) and not isinstance(value, bool) and (0 <= value < len(choices) or value == IGNORED):
+    if (
+        isinstance(value, int)
+        and not isinstance(value, bool)
+        and (0 <= value < len(choices) or value == IGNORED)
+    ):
         return value
     if isinstance(value, str):
         text = value.strip()

@@ -43,16 +43,20 @@ class PromptTemplate(BaseModel):
 class FewshotConfig(BaseModel):
     """Solved examples that stand before the question.
 
-    Drawn from ``examples`` or ``path`` or, without either, from the benchmark's own dataset; never the item itself.
+    Drawn from ``examples`` or ``path`` or, without either, from the benchmark's own dataset; never the item
+    itself.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     num: int = Field(default=-1, ge=-1, description="How many examples; -1: all of 'examples'")
     path: str | None = Field(default=None, description="File of examples: .jsonl, .json, .csv or .parquet")
-    examples: tuple[dict[str, JsonValue], ...] | None = Field(default=None, description="A fixed list of examples")
+    examples: tuple[dict[str, JsonValue], ...] | None = Field(
+        default=None, description="A fixed list of examples"
+    )
     sampler: Literal["random", "first_n"] = Field(
-        default="random", description="random: drawn for each item from seed and item id; first_n: the first ones"
+        default="random",
+        description="random: drawn for each item from seed and item id; first_n: the first ones",
     )
     seed: int = Field(default=1234, description="Seed of the random draw")
     delimiter: str = Field(default="\n\n", description="Text between examples")
@@ -80,25 +84,35 @@ class FewshotConfig(BaseModel):
 class BenchmarkFields(BaseModel):
     """A benchmark: which items, how a model is asked, and what is right.
 
-    ``base_dir`` is the folder that paths and user functions are relative to; it travels with the config, so that a
-    worker elsewhere finds them.
+    ``base_dir`` is the folder that paths and user functions are relative to; it travels with the config, so
+    that a worker elsewhere finds them.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    name: str = Field(min_length=1, pattern=r"^[^/\\\x00-\x1f]+$", description="Name of the benchmark in results")
+    name: str = Field(
+        min_length=1, pattern=r"^[^/\\\x00-\x1f]+$", description="Name of the benchmark in results"
+    )
     output_type: OutputType = Field(default="generate_until", description="What is asked of the model")
     dataset: DatasetConfig | None = Field(default=None, description="Where the items come from")
     prompt_template: str | None = Field(default=None, description="Jinja2 template of the prompt")
-    prompt_templates: tuple[PromptTemplate, ...] | None = Field(default=None, description="Several named prompts")
-    messages: tuple[Message, ...] | None = Field(default=None, description="Chat turns, each content a template")
+    prompt_templates: tuple[PromptTemplate, ...] | None = Field(
+        default=None, description="Several named prompts"
+    )
+    messages: tuple[Message, ...] | None = Field(
+        default=None, description="Chat turns, each content a template"
+    )
     system_prompt: str | None = Field(default=None, description="Template of the system message")
-    gen_prefix: str | None = Field(default=None, description="Template of the text that the answer begins with")
+    gen_prefix: str | None = Field(
+        default=None, description="Template of the text that the answer begins with"
+    )
     target: str | int | tuple[str | int, ...] | None = Field(
-        default=None, description="Template of the right answer; a list: any of them; default: the ground truth"
+        default=None,
+        description="Template of the right answer; a list: any of them; default: the ground truth",
     )
     choices: str | tuple[str | int | float, ...] | None = Field(
-        default=None, description="multiple_choice: the choices, a list of templates or a template that gives a list"
+        default=None,
+        description="multiple_choice: the choices, a list of templates or a template that gives a list",
     )
     target_delimiter: str = Field(default=" ", description="Text between prompt and answer")
     fewshot: FewshotConfig | None = Field(default=None, description="Solved examples before the question")
@@ -130,7 +144,9 @@ class BenchmarkFields(BaseModel):
         """The prompts by name; a single one is called "default". A rolling document may have none."""
         if self.prompt_templates is not None:
             return self.prompt_templates
-        template = self.prompt_template if self.prompt_template is not None or self.messages is not None else ""
+        template = (
+            self.prompt_template if self.prompt_template is not None or self.messages is not None else ""
+        )
         return (PromptTemplate(name=DEFAULT_PROMPT, template=template, messages=self.messages),)
 
 
@@ -175,27 +191,48 @@ def _exactly_one(config: BaseModel, keys: tuple[str, ...], owner: str) -> None:
 
 def _check_native(fields: BenchmarkFields) -> None:
     if fields.dataset is None:
-        raise PlacedError("'dataset' is missing: a file of items, or a mapping with path, function or hub", "dataset")
+        raise PlacedError(
+            "'dataset' is missing: a file of items, or a mapping with path, function or hub", "dataset"
+        )
     rolling = fields.output_type == "loglikelihood_rolling"
     prompts = ("prompt_template", "prompt_templates", "messages")
     if rolling and fields.target is not None and fields.prompt_template:
-        raise PlacedError("a rolling log-likelihood has one document: in prompt_template or in target", "target")
-    if not (rolling and fields.target is not None and fields.prompt_templates is None and fields.messages is None):
+        raise PlacedError(
+            "a rolling log-likelihood has one document: in prompt_template or in target", "target"
+        )
+    if not (
+        rolling and fields.target is not None and fields.prompt_templates is None and fields.messages is None
+    ):
         _exactly_one(fields, prompts, "a benchmark")
     if fields.prompt_templates is not None:
         _check_names(fields.prompt_templates)
     if fields.choices is None and fields.output_type == "multiple_choice":
-        raise PlacedError("output_type multiple_choice needs 'choices': a list, or a template of one", "output_type")
+        raise PlacedError(
+            "output_type multiple_choice needs 'choices': a list, or a template of one", "output_type"
+        )
     if fields.choices is not None and fields.output_type != "multiple_choice":
-        raise PlacedError(f"belong to output_type multiple_choice, and this one is {fields.output_type}", "choices")
+        raise PlacedError(
+            f"belong to output_type multiple_choice, and this one is {fields.output_type}", "choices"
+        )
     _check_chat(fields)
     for key in ("fewshot", "gen_prefix"):
         if rolling and getattr(fields, key) is not None:
-            raise PlacedError("a rolling log-likelihood is of the whole document, with nothing beside it", key)
+            raise PlacedError(
+                "a rolling log-likelihood is of the whole document, with nothing beside it", key
+            )
 
 
 def _check_harness(fields: BenchmarkFields) -> None:
-    native = ("dataset", "prompt_template", "prompt_templates", "messages", "system_prompt", "target", "choices", "fewshot")
+    native = (
+        "dataset",
+        "prompt_template",
+        "prompt_templates",
+        "messages",
+        "system_prompt",
+        "target",
+        "choices",
+        "fewshot",
+    )
     for key in native:
         if getattr(fields, key) is not None:
             raise PlacedError(
@@ -211,7 +248,9 @@ def _check_names(prompts: tuple[PromptTemplate, ...]) -> None:
     names = [prompt.name for prompt in prompts]
     for index, name in enumerate(names):
         if name in names[:index]:
-            raise PlacedError(f"'{name}' is there twice; give each prompt a name of its own", "prompt_templates", index)
+            raise PlacedError(
+                f"'{name}' is there twice; give each prompt a name of its own", "prompt_templates", index
+            )
 
 
 def _check_chat(fields: BenchmarkFields) -> None:
@@ -225,11 +264,19 @@ def _check_chat(fields: BenchmarkFields) -> None:
         if not messages:
             raise PlacedError("is empty: expected at least one turn", *at)
         if fields.output_type != "generate_until":
-            raise PlacedError(f"{fields.output_type} asks for log-likelihoods of text; use prompt_template", *at)
+            raise PlacedError(
+                f"{fields.output_type} asks for log-likelihoods of text; use prompt_template", *at
+            )
         if fields.system_prompt is not None and any(message.role == "system" for message in messages):
-            raise PlacedError("there is a system message in messages already; give one of them", "system_prompt")
+            raise PlacedError(
+                "there is a system message in messages already; give one of them", "system_prompt"
+            )
     shape = fields.fewshot.format if fields.fewshot is not None else None
     if shape == "text" and chats:
-        raise PlacedError("text stands before a text prompt; messages take turns or message", "fewshot", "format")
+        raise PlacedError(
+            "text stands before a text prompt; messages take turns or message", "fewshot", "format"
+        )
     if shape in ("turns", "message") and fields.output_type != "generate_until":
-        raise PlacedError(f"{fields.output_type} asks for log-likelihoods of text; use format text", "fewshot", "format")
+        raise PlacedError(
+            f"{fields.output_type} asks for log-likelihoods of text; use format text", "fewshot", "format"
+        )

@@ -1,4 +1,6 @@
-"""Which solved examples stand before a question: a draw that no limit, shard or order of the dataset can change."""
+"""Which solved examples stand before a question: a draw that no limit, shard or order of the dataset can
+change.
+"""
 
 import hashlib
 import heapq
@@ -46,8 +48,8 @@ class Fewshot:
             found = self._sample(self._pool, item.item_id, own)
         if len(found) < self._config.count() and self._config.examples is None:
             raise ConfigError(
-                f"fewshot.num is {self._config.count()}, but {self._source().describe()} has only {len(found)} "
-                f"examples besides item '{item.item_id}'"
+                f"fewshot.num is {self._config.count()}, but {self._source().describe()} has only "
+                f"{len(found)} examples besides item '{item.item_id}'"
             )
         return found
 
@@ -61,7 +63,9 @@ class Fewshot:
     def _sample(self, pool: Sequence[Example], item_id: str, own: str) -> list[Example]:
         """Draws without replacement by hashing a counter: the same on every Python version and machine."""
         found: dict[int, Example] = {}
-        wanted = min(self._config.count(), sum(example.digest != own for example in pool[: self._config.count() + 1]))
+        wanted = min(
+            self._config.count(), sum(example.digest != own for example in pool[: self._config.count() + 1])
+        )
         counter = 0
         while len(found) < wanted:
             text = f"{self._config.seed}\0{item_id}\0{counter}".encode()
@@ -91,7 +95,9 @@ class Fewshot:
     def _fixed(self, config: FewshotConfig) -> Iterator[Example]:
         named = self._fields.dataset.ground_truth if self._fields.dataset is not None else None
         for index, row in enumerate(config.examples or ()):
-            yield self._example(Item(f"fewshot.examples.{index}", index, row, row.get(named or "ground_truth")))
+            yield self._example(
+                Item(f"fewshot.examples.{index}", index, row, row.get(named or "ground_truth"))
+            )
 
     def _example(self, item: Item) -> Example:
         return Example(item, self._content(item))

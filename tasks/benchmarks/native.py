@@ -48,7 +48,8 @@ class NativeBenchmark:
         """Digest of templates, examples and delimiters: what decides the prompts besides the items."""
         compiled = self._prompts[prompt]
         fields = self._fields.model_dump(
-            mode="json", include={"output_type", "target", "choices", "target_delimiter", "mutual_information"}
+            mode="json",
+            include={"output_type", "target", "choices", "target_delimiter", "mutual_information"},
         )
         texts = [compiled.template.source] if compiled.template is not None else []
         turns = [(role, template.source) for role, template in compiled.turns]
@@ -67,7 +68,8 @@ class NativeBenchmark:
         generates = fields.output_type == "generate_until"
         return Layout(
             answer=self._answer,
-            chat=generates and (bool(prompt.turns) or fields.system_prompt is not None or shape in ("turns", "message")),
+            chat=generates
+            and (bool(prompt.turns) or fields.system_prompt is not None or shape in ("turns", "message")),
             as_turns=shape == "turns" or (shape is None and bool(prompt.turns)),
             system=_template(fields.system_prompt, "system_prompt"),
             gen_prefix=_template(fields.gen_prefix, "gen_prefix"),
@@ -98,10 +100,13 @@ class NativeBenchmark:
             return self._choice(text, item, doc)
         references = self._answers.references(item)
         if self._fields.output_type == "generate_until":
-            return Rendered(item, "generate", (text,), ("",), references=references, doc=doc, chat=layout.chat)
+            return Rendered(
+                item, "generate", (text,), ("",), references=references, doc=doc, chat=layout.chat
+            )
         if len(references) != 1:
             raise DataError(
-                f"item '{item.item_id}' has {len(references)} targets; loglikelihood scores exactly one continuation"
+                f"item '{item.item_id}' has {len(references)} targets; loglikelihood scores exactly one "
+                "continuation"
             )
         continuation = after(text, str(references[0]), self._fields.target_delimiter)
         return Rendered(item, "loglikelihood", (text,), (continuation,), references=references, doc=doc)
@@ -138,6 +143,8 @@ def _template(source: str | None, label: str) -> Template | None:
 def _compiled(prompt: PromptTemplate, fields: BenchmarkFields) -> Prompt:
     label = f"prompt_template '{prompt.name}'" if fields.prompt_templates is not None else "prompt_template"
     if prompt.messages is not None:
-        turns = tuple((turn.role, Template(turn.content, f"{label} ({turn.role})")) for turn in prompt.messages)
+        turns = tuple(
+            (turn.role, Template(turn.content, f"{label} ({turn.role})")) for turn in prompt.messages
+        )
         return Prompt(prompt.name, None, turns)
     return Prompt(prompt.name, Template(template_source(prompt, fields.base_dir), label))

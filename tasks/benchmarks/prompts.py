@@ -25,8 +25,8 @@ class Prompt:
 class Layout:
     """How the parts of a prompt are put together.
 
-    ``chat``: messages instead of a text. ``as_turns``: an example is a user's and an assistant's turn. ``answer`` is
-    an example's answer as text.
+    ``chat``: messages instead of a text. ``as_turns``: an example is a user's and an assistant's turn.
+    ``answer`` is an example's answer as text.
     """
 
     answer: Callable[[Item], str]
@@ -36,13 +36,17 @@ class Layout:
     gen_prefix: Template | None = None
     target_delimiter: str = " "
     example_delimiter: str = "\n\n"
-    solved: dict[tuple[str, str], str] = field(default_factory=dict)  # examples rendered before, by prompt and digest
+    solved: dict[tuple[str, str], str] = field(
+        default_factory=dict
+    )  # examples rendered before, by prompt and digest
 
 
 def render_prompt(prompt: Prompt, layout: Layout, item: Item, examples: Sequence[Example]) -> str:
     """The text of the prompt, or the JSON text of its messages."""
     if layout.chat:
-        turns = [{"role": role, "content": content} for role, content in _turns(prompt, layout, item, examples)]
+        turns = [
+            {"role": role, "content": content} for role, content in _turns(prompt, layout, item, examples)
+        ]
         return orjson.dumps(turns).decode()
     text = _with_examples(prompt, layout, item, examples)
     if layout.system is not None:
@@ -51,8 +55,12 @@ def render_prompt(prompt: Prompt, layout: Layout, item: Item, examples: Sequence
 
 
 def after(text: str, answer: str, delimiter: str) -> str:
-    """``answer`` with the delimiter before it that it needs behind ``text``: none where there is white space already."""
-    return answer if not text or not answer or text[-1].isspace() or answer[0].isspace() else delimiter + answer
+    """``answer`` with the delimiter before it that it needs behind ``text``: none where there is white
+    space already.
+    """
+    return (
+        answer if not text or not answer or text[-1].isspace() or answer[0].isspace() else delimiter + answer
+    )
 
 
 def _joined(text: str, answer: str, delimiter: str) -> str:
@@ -71,7 +79,9 @@ def _with_examples(prompt: Prompt, layout: Layout, item: Item, examples: Sequenc
 def _question(prompt: Prompt, item: Item) -> str:
     if prompt.template is not None:
         return prompt.template.text(item)
-    return "\n".join(template.text(item) for role, template in prompt.turns if role not in ("system", "developer"))
+    return "\n".join(
+        template.text(item) for role, template in prompt.turns if role not in ("system", "developer")
+    )
 
 
 def _solved(prompt: Prompt, layout: Layout, example: Example) -> str:
@@ -90,11 +100,15 @@ def _turns(prompt: Prompt, layout: Layout, item: Item, examples: Sequence[Exampl
     if layout.system is not None:
         yield "system", layout.system.text(item)
     own = list(_own_turns(prompt, item))
-    first_user = next((index for index, (role, _) in enumerate(own) if role not in ("system", "developer")), len(own))
+    first_user = next(
+        (index for index, (role, _) in enumerate(own) if role not in ("system", "developer")), len(own)
+    )
     yield from own[:first_user]
     if layout.as_turns:
         for example in examples:
-            yield from (turn for turn in _own_turns(prompt, example.item) if turn[0] not in ("system", "developer"))
+            yield from (
+                turn for turn in _own_turns(prompt, example.item) if turn[0] not in ("system", "developer")
+            )
             yield "assistant", _answer(layout, example.item)
     elif examples and own[first_user:]:
         role, content = own[first_user]

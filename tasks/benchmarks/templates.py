@@ -1,7 +1,7 @@
 """Templates: Jinja2 over an item's fields, where a name that the item has not is an error."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Collection
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,9 @@ from tasks.benchmarks.config import PromptTemplate
 from tasks.benchmarks.records import Item
 from tasks.datasets.errors import DataError
 
-ENVIRONMENT = jinja2.Environment(undefined=jinja2.StrictUndefined, keep_trailing_newline=True, autoescape=False)
+ENVIRONMENT = jinja2.Environment(
+    undefined=jinja2.StrictUndefined, keep_trailing_newline=True, autoescape=False
+)
 _ONE_EXPRESSION = re.compile(r"\s*\{\{-?((?:(?!\{\{|\}\}|\{%|%\}).)*?)-?\}\}\s*", re.DOTALL)
 _OPTIONAL_TESTS = frozenset({"defined", "undefined"})
 _OPTIONAL_FILTERS = frozenset({"default", "d"})
@@ -51,7 +53,9 @@ class Template:
             raise self._failure(item, error) from error
 
     def value(self, item: Item) -> Any:
-        """What a single ``{{ expression }}`` stands for (a list stays a list, a number a number), else the text."""
+        """What a single ``{{ expression }}`` stands for (a list stays a list, a number a number), else the
+        text.
+        """
         if self._expression is None:
             return self.text(item)
         try:
@@ -70,7 +74,9 @@ class Template:
 
 
 def required_names(source: str) -> set[str]:
-    """Names that a template uses without asking first (``is defined``, ``| default(…)``) whether they are there."""
+    """Names that a template uses without asking first (``is defined``, ``| default(…)``) whether they are
+    there.
+    """
     tree = ENVIRONMENT.parse(source)
     optional = {
         node.node.name
@@ -85,13 +91,15 @@ def check_syntax(source: str) -> None:
     _compiled(source, "template")
 
 
-def missing_names(source: str, names: Mapping[str, Any]) -> list[str]:
+def missing_names(source: str, names: Collection[str]) -> list[str]:
     """Names that the template needs and ``names`` has not, sorted."""
     return sorted(required_names(source) - set(names))
 
 
 def template_source(prompt: PromptTemplate, base_dir: str | Path) -> str:
-    """The text of a prompt's template: its own, or its file's without the line break at the end of every file."""
+    """The text of a prompt's template: its own, or its file's without the line break at the end of every
+    file.
+    """
     if prompt.path is None:
         return prompt.template or ""
     path = Path(base_dir) / Path(prompt.path).expanduser()
@@ -108,7 +116,9 @@ def _compiled(source: str, label: str) -> jinja2.Template:
     try:
         return ENVIRONMENT.from_string(source)
     except jinja2.TemplateSyntaxError as error:
-        raise ConfigError(f"{label} is not a Jinja2 template: line {error.lineno}: {error.message}") from error
+        raise ConfigError(
+            f"{label} is not a Jinja2 template: line {error.lineno}: {error.message}"
+        ) from error
 
 
 def _expression(source: str) -> Any:

@@ -19,16 +19,22 @@ class DatasetConfig(BaseModel):
     function: str | None = Field(
         default=None, description="Loader 'file.py:function' that returns an iterable of items"
     )
-    params: dict[str, Any] = Field(default_factory=dict, description="Keyword arguments of the loader function")
-    hub: str | None = Field(default=None, description="Dataset of a model hub, such as openai/gsm8k (extra: hub)")
+    params: dict[str, Any] = Field(
+        default_factory=dict, description="Keyword arguments of the loader function"
+    )
+    hub: str | None = Field(
+        default=None, description="Dataset of a model hub, such as openai/gsm8k (extra: hub)"
+    )
     name: str | None = Field(default=None, description="Configuration of the hub's dataset, such as main")
     split: str | None = Field(default=None, description="Split of the hub's dataset, such as test")
     revision: str | None = Field(default=None, description="Commit, tag or branch of the hub's dataset")
     id: str | None = Field(
-        default=None, description="Field that identifies an item; without it 'id', else derived from the content"
+        default=None,
+        description="Field that identifies an item; without it 'id', else derived from the content",
     )
     ground_truth: str | None = Field(
-        default=None, description="Field that holds the right answer; without it 'ground_truth' where there is one"
+        default=None,
+        description="Field that holds the right answer; without it 'ground_truth' where there is one",
     )
 
     @model_validator(mode="before")

@@ -27,7 +27,9 @@ def read_rows(path: Path) -> Iterator[Row]:
     """
     reader = READERS.get(path.suffix.lower())
     if reader is None:
-        raise DataError(f"{path.name}: a dataset file ends in {', '.join(READERS)}; got '{path.suffix or path.name}'")
+        raise DataError(
+            f"{path.name}: a dataset file ends in {', '.join(READERS)}; got '{path.suffix or path.name}'"
+        )
     if not path.is_file():
         what = "is a folder, not a file" if path.is_dir() else f"is not there: expected a dataset at {path}"
         raise DataError(f"{path.name} {what}")
@@ -56,7 +58,9 @@ def _json(path: Path) -> Iterator[Row]:
 
 
 def parse_json(text: bytes, where: str) -> Any:
-    """The JSON value of ``text``; raises DataError naming ``where`` and the fault. NaN and infinities are no JSON."""
+    """The JSON value of ``text``; raises DataError naming ``where`` and the fault. NaN and infinities are
+    no JSON.
+    """
     try:
         return json.loads(text.decode("utf-8"), parse_constant=_refuse_constant)
     except UnicodeDecodeError as error:
@@ -89,7 +93,9 @@ def _csv(path: Path) -> Iterator[Row]:
         except csv.Error as error:
             raise DataError(f"{path.name}:{reader.line_num}: malformed CSV: {error}") from error
         except UnicodeDecodeError as error:
-            raise DataError(f"{path.name}: is not UTF-8 after line {reader.line_num}; save the file as UTF-8") from error
+            raise DataError(
+                f"{path.name}: is not UTF-8 after line {reader.line_num}; save the file as UTF-8"
+            ) from error
 
 
 def _csv_row(header: list[str], values: list[str], where: str) -> dict[str, str]:
@@ -125,5 +131,12 @@ def type_name(value: Any) -> str:
     """What a JSON-like value is, in the words of a message."""
     if value is None:
         return "null"
-    names = {bool: "a boolean", int: "an integer", float: "a number", str: "text", list: "a list", dict: "a mapping"}
+    names = {
+        bool: "a boolean",
+        int: "an integer",
+        float: "a number",
+        str: "text",
+        list: "a list",
+        dict: "a mapping",
+    }
     return names.get(type(value), f"a value of type {type(value).__name__}")

@@ -23,9 +23,9 @@ DERIVED_ID_DIGITS = 16
 def open_dataset(config: DatasetConfig, base_dir: str | Path, cluster: str | None = None) -> Iterator[Item]:
     """The dataset's items in order, read as they are asked for.
 
-    A row is either ``{"id", "data": {…}, "ground_truth"}`` or flat. ``cluster`` is the dotted path of the field whose
-    equal values belong together. Raises DataError, naming the source and the line, for a row that is no item, an id
-    that came before, and a dataset without items.
+    A row is either ``{"id", "data": {…}, "ground_truth"}`` or flat. ``cluster`` is the dotted path of the
+    field whose equal values belong together. Raises DataError, naming the source and the line, for a row
+    that is no item, an id that came before, and a dataset without items.
     """
     source = Path(config.path).name if config.path is not None else f"dataset {config.describe()}"
     places: dict[str, str] = {}
@@ -46,7 +46,8 @@ def open_dataset(config: DatasetConfig, base_dir: str | Path, cluster: str | Non
 def dataset_digest(config: DatasetConfig, base_dir: str | Path, cluster: str | None = None) -> str:
     """Digest of everything that decides what ``open_dataset`` yields.
 
-    A file counts by its bytes and suffix, not by its name; what a function or a hub's branch yields is read for it.
+    A file counts by its bytes and suffix, not by its name; what a function or a hub's branch yields is read
+    for it.
     """
     reading = {"id": config.id, "ground_truth": config.ground_truth, "cluster": cluster}
     if config.path is not None:
@@ -65,7 +66,9 @@ def content_digest(item: Item) -> str:
 
 
 def field_at(data: Mapping[str, Any], path: str) -> Any:
-    """The value at a dotted path (a field whose name holds dots wins); raises KeyError with the part not there."""
+    """The value at a dotted path (a field whose name holds dots wins); raises KeyError with the part not
+    there.
+    """
     if path in data:
         return data[path]
     value: Any = data
@@ -90,12 +93,16 @@ def _item(row: Row, doc_id: int, config: DatasetConfig, where: str) -> Item:
     ground_truth = _named(config.ground_truth, "ground_truth", fields, data, where)
     identity = _named(config.id, "id", fields, data, where)
     item = Item(item_id="", doc_id=doc_id, data=data, ground_truth=ground_truth)
-    item_id = _identity(identity, where, required=config.id is not None) or content_digest(item)[:DERIVED_ID_DIGITS]
+    item_id = (
+        _identity(identity, where, required=config.id is not None) or content_digest(item)[:DERIVED_ID_DIGITS]
+    )
     return Item(item_id=item_id, doc_id=doc_id, data=data, ground_truth=ground_truth)
 
 
 def _named(field: str | None, default: str, fields: dict[str, Any], data: dict[str, Any], where: str) -> Any:
-    """The value of a field that the config names (it has to be there), else of the default one (it may be absent)."""
+    """The value of a field that the config names (it has to be there), else of the default one (it may be
+    absent).
+    """
     if field is None:
         return fields.get(default)
     for place in (fields, data):
@@ -103,7 +110,9 @@ def _named(field: str | None, default: str, fields: dict[str, Any], data: dict[s
             return field_at(place, field)
         except KeyError:
             continue
-    raise DataError(f"{where}: no field '{field}' ({default} in the dataset's config); it has {', '.join(data)}")
+    raise DataError(
+        f"{where}: no field '{field}' ({default} in the dataset's config); it has {', '.join(data)}"
+    )
 
 
 def _identity(value: Any, where: str, required: bool) -> str:
@@ -111,7 +120,9 @@ def _identity(value: Any, where: str, required: bool) -> str:
         return str(value)
     if value is None or value == "":
         if required:
-            raise DataError(f"{where}: the id is empty; give every item one, or none at all and leave 'id' out")
+            raise DataError(
+                f"{where}: the id is empty; give every item one, or none at all and leave 'id' out"
+            )
         return ""
     raise DataError(f"{where}: an id is text or an integer, got {type_name(value)} {value!r}")
 
@@ -127,16 +138,20 @@ def _clustered(item: Item, cluster: str, where: str) -> Item:
 
 def _duplicate(item: Item, row: Row, where: str, first: str) -> str:
     named = isinstance(row.value, Mapping) and row.value.get("id") not in (None, "")
-    if named or len(item.item_id) != DERIVED_ID_DIGITS or item.item_id != content_digest(item)[:DERIVED_ID_DIGITS]:
-        return f"{where}: item id '{item.item_id}' was already used at {first}; every item needs an id of its own"
+    if (
+        named
+        or len(item.item_id) != DERIVED_ID_DIGITS
+        or item.item_id != content_digest(item)[:DERIVED_ID_DIGITS]
+    ):
+        return f"{where}: item id '{item.item_id}' was already used at {first}; every item needs its own"
     return f"{where}: the same item stands at {first}, and neither has an id; remove one or give both an id"
 
 
 def _plain(value: Any, where: str) -> Any:
     """``value`` as JSON holds it; what JSON lacks becomes the text a prompt would show.
 
-    NaN, the usual mark of a missing number in a table, becomes null. Integers beyond 64 bits and decimals become
-    text, dates ISO 8601, bytes base64.
+    NaN, the usual mark of a missing number in a table, becomes null. Integers beyond 64 bits and decimals
+    become text, dates ISO 8601, bytes base64.
     """
     if value is None or isinstance(value, str | bool):
         return value

@@ -22,7 +22,9 @@ def source_rows(config: DatasetConfig, base_dir: str | Path) -> Iterator[Row]:
 
 
 def check_source(config: DatasetConfig, base_dir: str | Path) -> None:
-    """Raises ConfigError if a loader function is not there or does not take its ``params``. Opens no dataset."""
+    """Raises ConfigError if a loader function is not there or does not take its ``params``. Opens no
+    dataset.
+    """
     if config.function is not None:
         _check_keywords(config, load_function(config.function, base_dir))
 
@@ -56,7 +58,9 @@ def _numbered(rows: Iterable[Any], source: str) -> Iterator[Row]:
         except StopIteration:
             return
         except Exception as error:
-            raise DataError(f"dataset {source} failed at item {number}: {type(error).__name__}: {error}") from error
+            raise DataError(
+                f"dataset {source} failed at item {number}: {type(error).__name__}: {error}"
+            ) from error
         yield Row(f", item {number}", value)
 
 

@@ -12,7 +12,9 @@ from tasks.models.config import CONFIGS
 
 
 def run(*arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([sys.executable, "-m", "flows.catalog", *arguments], capture_output=True, text=True, check=False)
+    return subprocess.run(
+        [sys.executable, "-m", "flows.catalog", *arguments], capture_output=True, text=True, check=False
+    )
 
 
 @pytest.mark.parametrize(

@@ -25,7 +25,8 @@ sample_params: {temperature: 0.7, max_tokens: 512, num_samples: 16, stop: ["\\n\
 models:
   - name: qwen
     type: openai
-    config: {model: Qwen/Qwen3-8B, base_url: "http://localhost:8000/v1", api: chat, api_key_env: OPENAI_API_KEY,
+    config: {model: Qwen/Qwen3-8B, base_url: "http://localhost:8000/v1", api: chat,
+             api_key_env: OPENAI_API_KEY,
              max_concurrency: 64, timeout: 120, max_retries: 6, extra_body: {top_k: 5}}
     sample_params: {temperature: 0.0}
     tokenizer: Qwen/Qwen3-8B
@@ -152,11 +153,15 @@ def test_mutual_information_is_asked_for_where_a_metric_needs_it(keys: dict[str,
     config = minimal(output_type="multiple_choice", choices=["a", "b"], **keys)
     assert config.mutual_information
     assert EvalConfig.model_validate_json(config.model_dump_json()).mutual_information
-    assert not minimal(output_type="multiple_choice", choices=["a", "b"], metric_list=["acc"]).mutual_information
+    assert not minimal(
+        output_type="multiple_choice", choices=["a", "b"], metric_list=["acc"]
+    ).mutual_information
 
 
 def test_one_metric_facet_or_filter_step_needs_no_list() -> None:
-    config = minimal(facets="model_name", metric_list="bleu", filter_list=[{"name": "a", "filter": "lowercase"}])
+    config = minimal(
+        facets="model_name", metric_list="bleu", filter_list=[{"name": "a", "filter": "lowercase"}]
+    )
     assert config.facets == ("model_name",)
     assert config.metric_list is not None
     assert config.metric_list[0].metric == "bleu"

@@ -44,7 +44,13 @@ def test_without_models_it_says_how_to_add_them(folder: Path) -> None:
 
 
 def test_an_override_changes_keys_of_the_harness_and_native_ones(folder: Path) -> None:
-    overrides = [MODELS, "num_fewshot=3", "metric_list.0.ignore_case=true", "errors.max_rate=0.5", "facets=model_name"]
+    overrides = [
+        MODELS,
+        "num_fewshot=3",
+        "metric_list.0.ignore_case=true",
+        "errors.max_rate=0.5",
+        "facets=model_name",
+    ]
     config = load_config(folder / "sums.yaml", overrides)
     assert config.harness is not None
     assert config.harness["config"]["num_fewshot"] == 3
@@ -58,8 +64,8 @@ def test_a_native_key_that_the_harness_replaces_is_refused(folder: Path) -> None
     with pytest.raises(ConfigError) as refused:
         load_config(folder / "sums.yaml", [MODELS, "prompt_template=x"])
     expected = (
-        "--set prompt_template: is of native benchmarks; a benchmark of lm-evaluation-harness is changed by its own keys "
-        "(doc_to_text, num_fewshot …)"
+        "--set prompt_template: is of native benchmarks; a benchmark of lm-evaluation-harness is changed by "
+        "its own keys (doc_to_text, num_fewshot …)"
     )
     assert str(refused.value) == expected
 
@@ -95,7 +101,10 @@ def test_a_native_config_may_name_a_benchmark_of_the_harness(folder: Path) -> No
     ("benchmark", "message"),
     [
         ("gsm8k", "native.yaml:1: benchmark: expected a mapping such as {lm_eval: gsm8k}, got 'gsm8k'"),
-        ("{lm_eval: sms, include_path: .}", "native.yaml:1: benchmark: no benchmark, group or tag is named 'sms'"),
+        (
+            "{lm_eval: sms, include_path: .}",
+            "native.yaml:1: benchmark: no benchmark, group or tag is named 'sms'",
+        ),
         ("{lm_eval: sums, include_path: nope}", "native.yaml:1: benchmark: --include-path "),
     ],
 )

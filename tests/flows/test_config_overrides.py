@@ -92,9 +92,13 @@ REFUSED = {
     ("name.x=3",): "--set name.x: name is 'sums', which has no 'x'",
     ("models.0.typ=demo",): "--set models.0.typ: 'typ' is not a key here; did you mean 'type'? "
     "(known: name, type, config, sample_params, tokenizer, max_length, identity)",
-    ("models.1.type=dmo",): "--set models.1.type: expected one of openai, replay, demo, got 'dmo'; did you mean 'demo'?",
+    (
+        "models.1.type=dmo",
+    ): "--set models.1.type: expected one of openai, replay, demo, got 'dmo'; did you mean 'demo'?",
     ("facts.0=x",): None,
-    ("filter_list.0.metric_list.0=exactmatch",): "--set filter_list.0.metric_list.0: filter_list.0.metric_list.0.metric: "
+    (
+        "filter_list.0.metric_list.0=exactmatch",
+    ): "--set filter_list.0.metric_list.0: filter_list.0.metric_list.0.metric: "
     "metric 'exactmatch' is not known; did you mean 'exact_match'? (python -m flows.catalog lists them)",
     ("models=null",): "bench.yaml:1: 'models' is missing: which models to evaluate, as in models: "
     "[{name: qwen, config: {base_url: …}}]",
@@ -106,13 +110,20 @@ def test_an_override_that_does_not_fit_is_named(path: Path, overrides: tuple[str
     with pytest.raises(ConfigError) as refused:
         load_config(path, overrides)
     expected = REFUSED[overrides]
-    assert str(refused.value).startswith(f"--set {overrides[0].partition('=')[0]}".rstrip()) or expected is not None
+    assert (
+        str(refused.value).startswith(f"--set {overrides[0].partition('=')[0]}".rstrip())
+        or expected is not None
+    )
     if expected is not None:
         assert str(refused.value) == expected
 
 
 def test_no_message_repeats_a_value_that_may_be_a_secret(path: Path) -> None:
-    for override in ("models.0.config.base_url=http://me:hunter2@host/v1", "api_key=hunter2", "models.0.config.key=hunter2"):
+    for override in (
+        "models.0.config.base_url=http://me:hunter2@host/v1",
+        "api_key=hunter2",
+        "models.0.config.key=hunter2",
+    ):
         with pytest.raises(ConfigError) as refused:
             load_config(path, [override])
         assert "hunter2" not in str(refused.value)
@@ -122,7 +133,9 @@ def test_other_mistakes_keep_their_line(path: Path) -> None:
     with pytest.raises(ConfigError) as refused:
         load_config(path, ["models.0.config.base_url=http://host/v1", "filter_list.0.metric_list.1=nope"])
     assert "--set filter_list.0.metric_list.1: " in str(refused.value)
-    with pytest.raises(ConfigError, match=r"^bench\.yaml:2: dataset: 'split' belongs to a dataset with 'hub'"):
+    with pytest.raises(
+        ConfigError, match=r"^bench\.yaml:2: dataset: 'split' belongs to a dataset with 'hub'"
+    ):
         load_config(path, ["models.0=qwen", "dataset.split=test"])
 
 

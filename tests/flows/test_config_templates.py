@@ -22,7 +22,9 @@ target: "{{answer}}"
 """
 
 
-def write(folder: Path, text: str = CONFIG, rows: list[dict[str, Any]] | None = None, cot: str = "{{question}}") -> Path:
+def write(
+    folder: Path, text: str = CONFIG, rows: list[dict[str, Any]] | None = None, cot: str = "{{question}}"
+) -> Path:
     found = rows or [{"id": "a", "question": "2+2?", "answer": "4"}]
     (folder / "items.jsonl").write_text("".join(json.dumps(row) + "\n" for row in found))
     (folder / "cot.md").write_text(cot)
@@ -43,11 +45,19 @@ def refused(path: Path, *overrides: str) -> str:
 
 def test_names_that_the_items_have_pass(tmp_path: Path) -> None:
     check(write(tmp_path))
-    check(write(tmp_path, CONFIG.replace("{{question}}", "{{id}}{{ground_truth}}{{item.question}}{% set x = 1 %}{{x}}")))
+    check(
+        write(
+            tmp_path,
+            CONFIG.replace("{{question}}", "{{id}}{{ground_truth}}{{item.question}}{% set x = 1 %}{{x}}"),
+        )
+    )
 
 
 def test_a_name_that_no_item_has_is_refused_with_its_line_and_the_nearest(tmp_path: Path) -> None:
-    message = "template variable 'qestion' is in no item; did you mean 'question'? (known: answer, ground_truth, id, item, question)"
+    message = (
+        "template variable 'qestion' is in no item; did you mean 'question'? "
+        "(known: answer, ground_truth, id, item, question)"
+    )
     path = write(tmp_path, CONFIG.replace("{{question}}", "{{qestion}}"))
     assert refused(path) == f"bench.yaml:6: prompt_templates.0.template: {message}"
 
@@ -72,7 +82,10 @@ def test_names_asked_for_before_use_may_be_missing(tmp_path: Path) -> None:
 
 
 def test_a_name_that_only_other_items_have_passes(tmp_path: Path) -> None:
-    rows = [{"id": "a", "question": "x", "answer": "1"}, {"id": "b", "question": "y", "answer": "2", "hint": "z"}]
+    rows = [
+        {"id": "a", "question": "x", "answer": "1"},
+        {"id": "b", "question": "y", "answer": "2", "hint": "z"},
+    ]
     check(write(tmp_path, cot="{% if id == 'b' %}{{hint}}{% endif %}", rows=rows))
 
 

@@ -5,11 +5,13 @@ from functools import lru_cache
 
 ROUGE = ("rouge1", "rouge2", "rougeL")
 STRICT = re.compile(r"#### (\-?[0-9\.\,]+)")
-NUMBER = re.compile(r"(?:(?<![\w)\]])[-\u2212])?\$?(?:[0-9]{1,3}(?:,[0-9]{3})+(?![0-9])|[0-9]+|(?=\.[0-9]))(?:\.[0-9]+)?")
+NUMBER = re.compile(
+    r"(?:(?<![\w)\]])[-\u2212])?\$?(?:[0-9]{1,3}(?:,[0-9]{3})+(?![0-9])|[0-9]+|(?=\.[0-9]))(?:\.[0-9]+)?"
+)
 
 
 def process_results(doc, results):
-    """Scores of one response. BLEU belongs to the corpus: its value is the pair that the aggregation takes."""
+    """Scores of one response. BLEU is of the corpus: its value is the pair that the aggregation takes."""
     response, solution = results[0], doc["answer"]
     gold = normalised(solution.rpartition("#### ")[2])
     strict = STRICT.search(response)

@@ -52,7 +52,7 @@ def test_trailing_line_break_of_a_template_is_kept(tmp_path: Path) -> None:
 
 
 def test_text_is_rendered_as_it_is_without_escaping(tmp_path: Path) -> None:
-    rows = [{"question": "a < b & \"c\" {{answer}} ä ☃"}]
+    rows = [{"question": 'a < b & "c" {{answer}} ä ☃'}]
     assert first(fields(tmp_path, rows, prompt_template="{{question}}")).prompts[0] == rows[0]["question"]
 
 
@@ -74,7 +74,10 @@ def test_text_is_rendered_as_it_is_without_escaping(tmp_path: Path) -> None:
 def test_references_are_the_target_or_the_ground_truth(
     tmp_path: Path, target: Any, truth: Any, references: tuple[Any, ...]
 ) -> None:
-    assert first(fields(tmp_path, [{"question": "x", "ground_truth": truth}], target=target)).references == references
+    assert (
+        first(fields(tmp_path, [{"question": "x", "ground_truth": truth}], target=target)).references
+        == references
+    )
 
 
 def test_several_prompts_keep_their_names_and_order(tmp_path: Path) -> None:
@@ -133,7 +136,9 @@ def test_multiple_choice_asks_for_each_choice_behind_the_same_prompt(tmp_path: P
 
 def test_mutual_information_asks_for_the_same_continuations_without_context(tmp_path: Path) -> None:
     found = first(
-        fields(tmp_path, output_type="multiple_choice", choices="{{options}}", target=1, mutual_information=True)
+        fields(
+            tmp_path, output_type="multiple_choice", choices="{{options}}", target=1, mutual_information=True
+        )
     )
     assert found.unconditional == found.continuations
 
@@ -172,7 +177,9 @@ def test_a_choice_that_is_itself_a_letter_or_digit_wins_over_its_meaning(tmp_pat
 
 
 def test_choices_may_be_a_list_of_templates(tmp_path: Path) -> None:
-    found = first(fields(tmp_path, output_type="multiple_choice", choices=["not {{answer}}", "{{answer}}", 7], target=1))
+    found = first(
+        fields(tmp_path, output_type="multiple_choice", choices=["not {{answer}}", "{{answer}}", 7], target=1)
+    )
     assert found.choices == ("not 4", "4", "7")
 
 
@@ -200,16 +207,17 @@ REFUSED_ITEMS = {
     ),
     "failing": (
         {"prompt_template": "{{question + 1}}"},
-        'prompt_template fails on item \'q1\': TypeError: can only concatenate str (not "int") to str',
+        "prompt_template fails on item 'q1': TypeError: can only concatenate str (not \"int\") to str",
     ),
     "no choice": (
         {"output_type": "multiple_choice", "choices": "{{options}}", "target": "{{question}}"},
-        "target 'What is 2 + 2?' of item 'q1' is none of its choices: expected an index from 0 to 2, a letter, or one "
-        "of '3', '4', '5'",
+        "target 'What is 2 + 2?' of item 'q1' is none of its choices: expected an index from 0 to 2, "
+        "a letter, or one of '3', '4', '5'",
     ),
     "an index too far": (
         {"output_type": "multiple_choice", "choices": "{{options}}", "target": 3},
-        "target 3 of item 'q1' is none of its choices: expected an index from 0 to 2, a letter, or one of '3', '4', '5'",
+        "target 3 of item 'q1' is none of its choices: expected an index from 0 to 2, a letter, "
+        "or one of '3', '4', '5'",
     ),
     "choices that are no list": (
         {"output_type": "multiple_choice", "choices": "{{question}}", "target": 0},
@@ -242,21 +250,37 @@ def test_a_template_file_that_is_not_there_is_named(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("keys", "message"),
     [
-        ({"prompt_template": "x", "messages": [{"role": "user", "content": "x"}]}, "not prompt_template and messages"),
+        (
+            {"prompt_template": "x", "messages": [{"role": "user", "content": "x"}]},
+            "not prompt_template and messages",
+        ),
         ({"prompt_templates": [{"name": "a"}]}, "prompt template 'a' needs one of template, path, messages"),
         ({"prompt_templates": []}, "is empty: expected at least one prompt"),
         ({"messages": []}, "is empty: expected at least one turn"),
         ({"fewshot": {}}, "fewshot needs num: how many examples to show"),
         ({"fewshot": {"num": 2, "examples": [{"q": 1}]}}, "fewshot.num is 2, but 'examples' holds 1"),
-        ({"fewshot": {"path": "a.jsonl", "examples": []}}, "few-shot examples come from 'path' or from 'examples'"),
-        ({"name": "a/b"}, "String should match pattern"),
-        ({"prompt_template": "x", "output_type": "loglikelihood_rolling", "fewshot": 2}, "with nothing beside it"),
         (
-            {"prompt_template": "x", "output_type": "loglikelihood", "fewshot": {"num": 1, "format": "turns"}},
+            {"fewshot": {"path": "a.jsonl", "examples": []}},
+            "few-shot examples come from 'path' or from 'examples'",
+        ),
+        ({"name": "a/b"}, "String should match pattern"),
+        (
+            {"prompt_template": "x", "output_type": "loglikelihood_rolling", "fewshot": 2},
+            "with nothing beside it",
+        ),
+        (
+            {
+                "prompt_template": "x",
+                "output_type": "loglikelihood",
+                "fewshot": {"num": 1, "format": "turns"},
+            },
             "use format text",
         ),
         (
-            {"system_prompt": "x", "messages": [{"role": "system", "content": "y"}, {"role": "user", "content": "z"}]},
+            {
+                "system_prompt": "x",
+                "messages": [{"role": "system", "content": "y"}, {"role": "user", "content": "z"}],
+            },
             "there is a system message in messages already",
         ),
         ({"harness": {}, "dataset": None, "prompt_template": "x"}, "is of native benchmarks"),
@@ -304,7 +328,9 @@ def test_render_digest_changes_with_everything_that_decides_a_prompt(tmp_path: P
         {"fewshot": {"num": 1, "path": "train.jsonl", "seed": 1}},
         {"fewshot": {"num": 1, "examples": [{"question": "1+1?", "answer": "2"}]}},
     ]
-    digests = [open_benchmark(fields(tmp_path, **{**base, **change})).render_digest("default") for change in changes]
+    digests = [
+        open_benchmark(fields(tmp_path, **{**base, **change})).render_digest("default") for change in changes
+    ]
     (tmp_path / "train.jsonl").write_text('{"question": "1+2?", "ground_truth": "3"}\n')
     digests.append(open_benchmark(fields(tmp_path, **{**base, **changes[10]})).render_digest("default"))
     assert len(set(digests)) == len(changes) + 1
@@ -315,6 +341,8 @@ def test_digests_do_not_hang_on_folder_or_file_names(tmp_path: Path) -> None:
     for folder in (tmp_path / "a", tmp_path / "b"):
         folder.mkdir()
         (folder / f"{folder.name}.md").write_text("{{question}}")
-        benchmark = open_benchmark(fields(folder, prompt_templates=[{"name": "p", "path": f"{folder.name}.md"}]))
+        benchmark = open_benchmark(
+            fields(folder, prompt_templates=[{"name": "p", "path": f"{folder.name}.md"}])
+        )
         found.append((benchmark.dataset_digest(), benchmark.render_digest("p")))
     assert found[0] == found[1]

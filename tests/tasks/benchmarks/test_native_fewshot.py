@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from metrics.errors import ConfigError
-from tasks.benchmarks.config import BenchmarkFields, open_benchmark
 from tasks.benchmarks import fewshot as fewshot_module
+from tasks.benchmarks.config import BenchmarkFields, open_benchmark
 
 ROWS = [{"id": f"q{i}", "question": f"{i}+{i}?", "answer": str(2 * i)} for i in range(12)]
 
@@ -18,7 +18,12 @@ def write(folder: Path, rows: Iterable[dict[str, Any]], name: str = "items.jsonl
 
 
 def prompts(folder: Path, limit: int | None = None, **keys: Any) -> dict[str, str]:
-    keys = {"prompt_template": "Q: {{question}}\nA:", "target": "{{answer}}", "dataset": "items.jsonl", **keys}
+    keys = {
+        "prompt_template": "Q: {{question}}\nA:",
+        "target": "{{answer}}",
+        "dataset": "items.jsonl",
+        **keys,
+    }
     benchmark = open_benchmark(BenchmarkFields(name="sums", base_dir=str(folder), **keys))
     items = list(benchmark.items())[:limit]
     return {found.item.item_id: found.prompts[0] for found in benchmark.render("default", items)}
@@ -49,7 +54,9 @@ def test_an_item_is_never_its_own_example(tmp_path: Path, sampler: str) -> None:
 
 def test_an_item_is_not_its_own_example_from_another_file_with_other_ids(tmp_path: Path) -> None:
     write(tmp_path, [{"question": row["question"], "answer": row["answer"]} for row in ROWS[:3]])
-    write(tmp_path, [{"question": row["question"], "answer": row["answer"]} for row in ROWS[:3]], "train.jsonl")
+    write(
+        tmp_path, [{"question": row["question"], "answer": row["answer"]} for row in ROWS[:3]], "train.jsonl"
+    )
     for prompt in prompts(tmp_path, fewshot={"num": 2, "path": "train.jsonl"}).values():
         assert len(set(prompt.split("\n\n"))) == 3
         assert prompt.count(prompt.split("\n\n")[-1].removesuffix("\nA:")) == 1
@@ -65,9 +72,13 @@ def test_no_limit_shard_or_order_changes_a_prompt(tmp_path: Path) -> None:
     assert prompts(tmp_path, fewshot=3) == whole
     benchmark = open_benchmark(
         BenchmarkFields(
-            name="sums", base_dir=str(tmp_path), prompt_template="Q: {{question}}\nA:", target="{{answer}}",
-            dataset="items.jsonl", fewshot=3,
-        )  # fmt: skip
+            name="sums",
+            base_dir=str(tmp_path),
+            prompt_template="Q: {{question}}\nA:",
+            target="{{answer}}",
+            dataset="items.jsonl",
+            fewshot=3,
+        )
     )
     shard = list(benchmark.items())[5:9]
     assert {found.item.item_id: found.prompts[0] for found in benchmark.render("default", shard)} == {
@@ -137,7 +148,7 @@ def test_no_examples_asked_for_gives_none_and_reads_no_file(tmp_path: Path) -> N
 
 def test_an_example_without_an_answer_is_refused(tmp_path: Path) -> None:
     write(tmp_path, ROWS)
-    with pytest.raises(ConfigError, match="few-shot example 'fewshot.examples.0' has no answer"):
+    with pytest.raises(ConfigError, match=r"few-shot example 'fewshot\.examples\.0' has no answer"):
         prompts(tmp_path, target=None, fewshot={"examples": [{"question": "a?"}]})
 
 
@@ -152,7 +163,12 @@ MESSAGES = [{"role": "system", "content": "Sums."}, {"role": "user", "content": 
 
 def test_before_messages_an_example_is_a_turn_of_each_side(tmp_path: Path) -> None:
     write(tmp_path, ROWS)
-    keys = {"prompt_template": None, "messages": MESSAGES, "gen_prefix": "It is", "fewshot": {"examples": EXAMPLES}}
+    keys = {
+        "prompt_template": None,
+        "messages": MESSAGES,
+        "gen_prefix": "It is",
+        "fewshot": {"examples": EXAMPLES},
+    }
     assert chat(tmp_path, **keys) == [
         {"role": "system", "content": "Sums."},
         {"role": "user", "content": "a?"},

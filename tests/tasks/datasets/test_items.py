@@ -81,7 +81,13 @@ def test_values_that_json_lacks_become_the_text_a_prompt_would_show(tmp_path: Pa
         "parts": [{"n": 1}],
     }
     (item,) = read(tmp_path, write(tmp_path, "x.parquet", [row]))
-    assert item.data == {"day": "2024-02-29", "price": "1.50", "score": None, "image": "AP8=", "parts": [{"n": 1}]}
+    assert item.data == {
+        "day": "2024-02-29",
+        "price": "1.50",
+        "score": None,
+        "image": "AP8=",
+        "parts": [{"n": 1}],
+    }
 
 
 def test_integers_beyond_64_bits_are_kept_digit_by_digit(tmp_path: Path) -> None:
@@ -115,7 +121,11 @@ REFUSED = {
         '{"q": 1}\n{"q": \n{"q": 3}\n',
         "x.jsonl:2: malformed JSON at column 6: Expecting value",
     ),
-    "not a number of JSON": ("x.jsonl", '{"q": NaN}\n', "x.jsonl:1: malformed JSON: NaN is not a JSON value; write null"),
+    "not a number of JSON": (
+        "x.jsonl",
+        '{"q": NaN}\n',
+        "x.jsonl:1: malformed JSON: NaN is not a JSON value; write null",
+    ),
     "not UTF-8": ("x.jsonl", b'{"q": "\xff"}\n', "x.jsonl:1: is not UTF-8 (byte 8); save the file as UTF-8"),
     "a row that is no mapping": ("x.jsonl", "[1]\n", "x.jsonl:1: an item is a mapping of fields, got a list"),
     "empty": ("x.jsonl", "", "x.jsonl holds no items; a dataset needs at least one"),
@@ -123,21 +133,33 @@ REFUSED = {
     "the same id": (
         "x.jsonl",
         '{"id": "a", "q": 1}\n{"id": "b"}\n\n{"id": "a", "q": 2}\n',
-        "x.jsonl:4: item id 'a' was already used at x.jsonl:1; every item needs an id of its own",
+        "x.jsonl:4: item id 'a' was already used at x.jsonl:1; every item needs its own",
     ),
     "the same content without ids": (
         "x.jsonl",
         '{"q": 1}\n{"q": 1}\n',
         "x.jsonl:2: the same item stands at x.jsonl:1, and neither has an id; remove one or give both an id",
     ),
-    "an id that is no name": ("x.jsonl", '{"id": 1.5}\n', "x.jsonl:1: an id is text or an integer, got a number 1.5"),
+    "an id that is no name": (
+        "x.jsonl",
+        '{"id": 1.5}\n',
+        "x.jsonl:1: an id is text or an integer, got a number 1.5",
+    ),
     "no list": ("x.json", '{"q": 1}', "x.json: expected a JSON list of items, got a mapping"),
-    "malformed file": ("x.json", '[{"q": 1},\n]', "x.json: malformed JSON at line 2, column 1: Expecting value"),
+    "malformed file": (
+        "x.json",
+        '[{"q": 1},\n]',
+        "x.json: malformed JSON at line 2, column 1: Expecting value",
+    ),
     "short row": ("x.csv", "q,a\n1,2\n3\n", "x.csv:3: 1 fields, but the header has 2 columns"),
     "column twice": ("x.csv", "q,q\n1,2\n", "x.csv:1: column 'q' stands in the header twice"),
     "unclosed quote": ("x.csv", 'q\n"a\n', "x.csv:2: malformed CSV: unexpected end of data"),
     "not Parquet": ("x.parquet", "text", None),
-    "unknown suffix": ("x.tsv", "q\n", "x.tsv: a dataset file ends in .jsonl, .json, .csv, .parquet; got '.tsv'"),
+    "unknown suffix": (
+        "x.tsv",
+        "q\n",
+        "x.tsv: a dataset file ends in .jsonl, .json, .csv, .parquet; got '.tsv'",
+    ),
 }
 
 

@@ -8,7 +8,7 @@ from pydantic import ValidationError
 from metrics.errors import ConfigError
 from tasks.datasets import DatasetConfig, check_source, dataset_digest, open_dataset
 
-LOADER = '''
+LOADER = """
 def load(n=2, prefix="q"):
     for i in range(n):
         yield {"id": i, "question": f"{prefix}{i}"}
@@ -28,7 +28,7 @@ def nothing():
 
 def strange():
     return [{"q": object()}]
-'''
+"""
 
 
 @pytest.fixture
@@ -53,7 +53,8 @@ REFUSED = {
     "broken": "dataset loader.py:broken failed: RuntimeError: no such table",
     "single": "dataset loader.py:single must return an iterable of items, got a mapping",
     "nothing": "dataset loader.py:nothing holds no items; a dataset needs at least one",
-    "strange": "dataset loader.py:strange, item 1: field 'q' is a value of type object, which JSON can't hold",
+    "strange": "dataset loader.py:strange, item 1: field 'q' is a value of type object, "
+    "which JSON can't hold",
 }
 
 
@@ -88,7 +89,9 @@ def test_a_hub_is_asked_for_name_split_and_revision(folder: Path, monkeypatch: p
         return [{"question": "2+2?", "answer": "4"}]
 
     monkeypatch.setitem(sys.modules, "datasets", SimpleNamespace(load_dataset=load_dataset))
-    config = DatasetConfig(hub="openai/gsm8k", name="main", split="test", revision="abc", ground_truth="answer")
+    config = DatasetConfig(
+        hub="openai/gsm8k", name="main", split="test", revision="abc", ground_truth="answer"
+    )
     (item,) = open_dataset(config, folder)
     assert asked == [("openai/gsm8k", {"name": "main", "split": "test", "revision": "abc"})]
     assert item.ground_truth == "4"
@@ -108,8 +111,14 @@ def test_a_hub_that_cannot_be_reached_is_named(folder: Path, monkeypatch: pytest
     [
         ({}, "a dataset is one of path, function or hub; found none of them"),
         ({"path": "a.jsonl", "hub": "b"}, "a dataset is one of path, function or hub; found path and hub"),
-        ({"path": "a.jsonl", "params": {"n": 1}}, "'params' belongs to a dataset with 'function', this one has 'path'"),
-        ({"path": "a.jsonl", "split": "test"}, "'split' belongs to a dataset with 'hub', this one has 'path'"),
+        (
+            {"path": "a.jsonl", "params": {"n": 1}},
+            "'params' belongs to a dataset with 'function', this one has 'path'",
+        ),
+        (
+            {"path": "a.jsonl", "split": "test"},
+            "'split' belongs to a dataset with 'hub', this one has 'path'",
+        ),
         ({"hub": "openai/gsm8k"}, "dataset 'openai/gsm8k' of the hub needs a split, such as split: test"),
     ],
 )
