@@ -21,10 +21,11 @@ from prefect.client.schemas.objects import State
 from prefect.states import Completed, Failed
 
 from flows.config import EvalConfig
+from flows.evaluating import count_all, judge_all
 from flows.forecast import unanswered
 from flows.options import RunOptions
 from flows.pairs import Responses, aggregate_all, filter_all, score_all
-from flows.publishing import publish_run
+from flows.publishing import Made, publish_run
 from flows.runners import task_runner_named
 from flows.start import flow_run_name, start_run
 from tasks.infer import infer
@@ -55,7 +56,9 @@ async def evaluate(config: EvalConfig, options: RunOptions = RunOptions()) -> St
     responses = Responses(cells, requests, answers)
     predictions = filter_all(run, responses)
     statistics = score_all(run, responses, predictions)
+    verdicts = judge_all(run, responses)
     numbers = aggregate_all(run, responses, statistics)
+    counted = count_all(run, responses, verdicts)
 
-    outcome = await publish_run(run, responses, predictions, statistics, numbers)
+    outcome = publish_run(run, Made(responses, predictions, statistics, verdicts, numbers, counted))
     return Completed(message=outcome.summary) if outcome.ok else Failed(message=outcome.summary)

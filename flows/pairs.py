@@ -35,9 +35,9 @@ class Scored:
 
 @dataclass(frozen=True)
 class Numbers:
-    """A pair's item rows and results."""
+    """A pair's item rows (None: it has none) and results."""
 
-    items: Future
+    items: Future | None
     results: Future
 
 

@@ -5,7 +5,7 @@ outside, so that renaming a model or moving a checkout serves what is there alre
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,10 @@ from scorers.process_results import ProcessResultsScorer
 from tasks.aggregate import AggregateSetup
 from tasks.benchmarks.config import BenchmarkFields, open_benchmark
 from tasks.benchmarks.records import Benchmark
+from tasks.evaluate import MethodSetup, MetricSetup
+from tasks.evaluation.config import EvaluationMethodConfig, EvaluationMetricConfig
+from tasks.evaluation.methods import build_method
+from tasks.evaluation.metrics import build_evaluation_metric
 from tasks.filter import FilterSetup
 from tasks.infer import InferSetup
 from tasks.load import LoadSetup
@@ -27,7 +31,7 @@ from tasks.models.config import ModelConfig
 from tasks.models.identity import model_identity
 from tasks.pair import PairSetup
 from tasks.preflight import Checks
-from tasks.reduction import PairIdentity
+from tasks.reduction.records import Origin, PairIdentity
 from tasks.render import RenderSetup
 from tasks.steps import Step
 from tasks.store.fingerprint import fingerprint, library_versions
@@ -66,6 +70,33 @@ class FilterPlan:
 
 
 @dataclass(frozen=True)
+class MethodPlan:
+    """An evaluation method: judges every response."""
+
+    name: str
+    step: Step[MethodSetup]
+    knows_model: bool
+    """A user's function may look at the model's name, which then is part of the identity."""
+
+    def of(self, origin: Origin) -> Step[MethodSetup]:
+        """The step for the responses of one model to one prompt."""
+        identity = self.step.identity | ({"origin": asdict(origin)} if self.knows_model else {})
+        setup = self.step.setup.model_copy(update={"origin": origin})
+        return self.step.model_copy(update={"identity": identity, "setup": setup})
+
+
+@dataclass(frozen=True)
+class MetricPlan:
+    """A metric over the results of evaluation methods."""
+
+    name: str
+    identity: PairIdentity
+    reduce: Step[MetricSetup]
+    aggregate: Step[MetricSetup]
+    is_users: bool
+
+
+@dataclass(frozen=True)
 class Cell:
     """One place of the grid: a model, a prompt template, a partition (rows ``start`` to ``stop`` of the items).
 
@@ -94,6 +125,8 @@ class Plan:
     prompts: Mapping[str, Step[RenderSetup]]
     models: Mapping[str, Step[InferSetup]]
     filters: tuple[FilterPlan, ...]
+    methods: tuple[MethodPlan, ...] = ()
+    metrics: tuple[MetricPlan, ...] = ()
 
     def once_a_prompt(self, cells: Sequence[Cell]) -> list[Cell]:
         """One cell for each prompt and partition: requests are the same for every model."""
@@ -157,6 +190,8 @@ def make_plan(config: EvalConfig, options: RunOptions, began: float = 0.0) -> Pl
         prompts={name: _render(fields, benchmark, name) for name in benchmark.prompt_names()},
         models={model.name: _infer(config, model, options, began) for model in config.models},
         filters=tuple(_filter(config, entry, scoring, scorer, resolve) for entry in _with_all(config, scorer)),
+        methods=tuple(_method(config, entry, resolve) for entry in config.evaluation_methods),
+        metrics=tuple(_metric(config, entry, resolve) for entry in config.metrics),
     )
 
 
@@ -165,7 +200,7 @@ def scoring_config(config: EvalConfig) -> ScoringConfig:
     return ScoringConfig(
         output_type=config.output_type,
         filter_list=config.filters(),
-        metric_list=config.metric_list,
+        metric_list=(),  # each filter has its own by now
         process_results=config.process_results,
         scorer=config.scorer,
     )
@@ -255,6 +290,38 @@ def _pair(config: EvalConfig, source: str, metric: Metric, scoring: ScoringConfi
             identity=computed | {"statistics": statistics, "signature": metric.signature()},
             setup=AggregateSetup(**dict(setup), statistics=config.statistics),
         ),
+    )
+
+
+def _method(config: EvalConfig, entry: EvaluationMethodConfig, resolve: Resolve) -> MethodPlan:
+    method = build_method(entry, resolve)
+    identity = {
+        "method": entry.model_dump(mode="json"),
+        "code": fingerprint(*method.code()) if method.code() else None,
+    }
+    setup = MethodSetup(config=entry, base_dir=config.base_dir)
+    return MethodPlan(entry.name, Step(name=f"evaluate {entry.name}", identity=identity, setup=setup), method.looks_at_origin)
+
+
+def _metric(config: EvalConfig, entry: EvaluationMetricConfig, resolve: Resolve) -> MetricPlan:
+    metric = build_evaluation_metric(entry, resolve, config.facets)
+    identity = {
+        "benchmark": config.name,
+        "metric": entry.model_dump(mode="json"),
+        "facets": list(metric.facets),
+        "code": fingerprint(*metric.code()) if metric.code() else None,
+    }
+    setup = MetricSetup(
+        benchmark=config.name, config=entry, methods=config.evaluation_methods,
+        facets=config.facets, statistics=config.statistics, base_dir=config.base_dir,
+    )  # fmt: skip
+    statistics = identity | {"statistics": config.statistics.model_dump(mode="json")}
+    return MetricPlan(
+        name=entry.name,
+        identity=metric.identity(config.name),
+        reduce=Step(name=f"reduce {entry.name}", identity=identity, setup=setup),
+        aggregate=Step(name=f"aggregate {entry.name}", identity=statistics, setup=setup),
+        is_users=metric.function is not None,
     )
 
 

@@ -1,8 +1,9 @@
 """The end of a run: what it made is gathered, published, and summed up in a sentence."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from flows.evaluating import JudgedBy
 from flows.manifest import manifest_of, run_info
 from flows.pairs import Numbers, Responses, Scored
 from flows.plan import Cell
@@ -24,65 +25,85 @@ class Outcome:
     summary: str
 
 
-async def publish_run(
-    run: Run,
-    responses: Responses,
-    predictions: Mapping[tuple[Cell, str], Future],
-    scored: Sequence[Scored],
-    numbers: Mapping[str, Numbers],
-) -> Outcome:
+@dataclass(frozen=True)
+class Made:
+    """All task runs of a run, by what they make."""
+
+    responses: Responses
+    predictions: Mapping[tuple[Cell, str], Future]
+    statistics: Sequence[Scored]
+    verdicts: Sequence[JudgedBy]
+    numbers: Mapping[str, Numbers]
+    counted: Mapping[str, Numbers]
+
+
+def publish_run(run: Run, made: Made) -> Outcome:
     """Publishes whatever worked, and says what did not."""
     over_budget = _over_budget(run)
-    info = run_info(run, responses)
+    info = run_info(run, made.responses)
+    every = [*made.numbers.values(), *made.counted.values()]
     publication = Publication(
         run=info,
         manifest=manifest_of(run, info, over_budget),
         output=str(run.options.output),
         facets=run.plan.config.facets,
-        cells=tuple(_artifacts(run, responses, predictions, scored)),
-        results=_results_of(entry.results for entry in numbers.values()),
-        items=_results_of(entry.items for entry in numbers.values()),
-        lost=tuple(_lost(run, scored, numbers)),
+        methods=run.plan.config.evaluation_methods,
+        cells=tuple(_artifacts(run, made)),
+        results=_results_of(entry.results for entry in made.numbers.values()),
+        counted=_results_of(entry.results for entry in made.counted.values()),
+        items=_results_of(entry.items for entry in every if entry.items is not None),
+        lost=(*_lost_pairs(run, made), *_lost_metrics(run, made)),
     )
     published: Published = publish.submit(publication, workspace=run.workspace).result()
     return _outcome(run, published, over_budget)
 
 
-def _results_of(futures: Iterator[Future]) -> tuple[ArtifactRef, ...]:
+def _results_of(futures: Iterable[Future]) -> tuple[ArtifactRef, ...]:
     return tuple(future.result() for future in futures if finished(future).is_completed())
 
 
-def _lost(run: Run, scored: Sequence[Scored], numbers: Mapping[str, Numbers]) -> Iterator[LostPair]:
+def _lost_pairs(run: Run, made: Made) -> Iterator[LostPair]:
     """Pairs without numbers, and why: the step that failed, in words."""
-    for entry in scored:
-        made = numbers.get(entry.pair.name)
-        if made is not None and finished(made.results).is_completed():
+    for entry in made.statistics:
+        numbers = made.numbers.get(entry.pair.name)
+        if numbers is not None and finished(numbers.results).is_completed():
             continue
         cells = list(entry.statistics)
-        broken = [made.results] * len(cells) if made is not None else list(entry.statistics.values())
+        broken = [numbers.results] * len(cells) if numbers is not None else list(entry.statistics.values())
         yield LostPair(identity=entry.pair.identity, failed=tuple(run.failed_parts(cells, broken)))
 
 
-def _artifacts(
-    run: Run,
-    responses: Responses,
-    predictions: Mapping[tuple[Cell, str], Future],
-    scored: Sequence[Scored],
-) -> Iterator[CellArtifacts]:
+def _lost_metrics(run: Run, made: Made) -> Iterator[LostPair]:
+    """Metrics over evaluation results without numbers, and why."""
+    cells = list(made.responses.cells)
+    verdicts = [future for entry in made.verdicts for future in entry.verdicts.values()]
+    for metric in run.plan.metrics:
+        numbers = made.counted.get(metric.name)
+        if numbers is not None and finished(numbers.results).is_completed():
+            continue
+        places = cells if numbers is not None else [cell for entry in made.verdicts for cell in entry.verdicts]
+        broken = [numbers.results] * len(cells) if numbers is not None else verdicts
+        yield LostPair(identity=metric.identity, failed=tuple(run.failed_parts(places, broken)))
+
+
+def _artifacts(run: Run, made: Made) -> Iterator[CellArtifacts]:
     """What there is at each cell that was answered."""
-    for cell in responses.cells:
-        asked, answered = responses.at(cell)
+    for cell in made.responses.cells:
+        asked, answered = made.responses.at(cell)
         if not finished(answered).is_completed():
             continue
-        filtered = {name: future for (place, name), future in predictions.items() if place == cell}
-        statistics = {entry.pair.name: entry.statistics[cell] for entry in scored}
         yield CellArtifacts(
             origin=run.origin(cell),
             requests=asked.result(),
             responses=answered.result().responses,
-            predictions={name: future.result() for name, future in filtered.items() if finished(future).is_completed()},
-            statistics={name: future.result() for name, future in statistics.items() if finished(future).is_completed()},
+            predictions=_present({name: future for (at, name), future in made.predictions.items() if at == cell}),
+            statistics=_present({entry.pair.name: entry.statistics[cell] for entry in made.statistics}),
+            verdicts=_present({entry.method.name: entry.verdicts[cell] for entry in made.verdicts}),
         )
+
+
+def _present(futures: Mapping[str, Future]) -> dict[str, ArtifactRef]:
+    return {name: future.result() for name, future in futures.items() if finished(future).is_completed()}
 
 
 def _over_budget(run: Run) -> dict[str, str]:
@@ -105,7 +126,7 @@ def _over_budget(run: Run) -> dict[str, str]:
 def _outcome(run: Run, published: Published, over_budget: Mapping[str, str]) -> Outcome:
     rows = published.results.select(["metric", "filter", "status", "error"]).to_pylist()
     failed = {f"{row['metric']},{row['filter']}": row["error"] for row in rows if row["status"] == "failed"}
-    pairs = len(run.plan.pairs())
+    pairs = len(run.plan.pairs()) + len(run.plan.metrics)
     said = [f"{pairs - len(failed)} of {pairs} pairs computed"]
     said += [f"failed: {name} ({reason})" for name, reason in failed.items()]
     said += [f"{model}: {reason}" for model, reason in over_budget.items()]

@@ -7,13 +7,16 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 from prefect import task
 from prefect.artifacts import create_link_artifact, create_table_artifact
 
 from tasks.caching import Workspace
+from tasks.evaluate import judged_parts
+from tasks.evaluation.config import EvaluationMethodConfig
 from tasks.history.record import record_run
-from tasks.reduction import FailedPart, PairIdentity, aggregate_pair
-from tasks.reporting.exports_evaluation import write_metrics
+from tasks.reduction import FailedPart, PairIdentity, Part, aggregate_pair
+from tasks.reporting.exports_evaluation import write_evaluation_results, write_metrics
 from tasks.reporting.exports_lines import write_json
 from tasks.reporting.exports_records import AnswerPart, RunInfo, SamplePart
 from tasks.reporting.exports_responses import write_responses
@@ -47,8 +50,12 @@ class Publication:
     manifest: dict[str, Any]
     output: str
     facets: tuple[str, ...]
+    methods: tuple[EvaluationMethodConfig, ...]
     cells: tuple[CellArtifacts, ...]
     results: tuple[ArtifactRef, ...]
+    """Numbers of pairs."""
+    counted: tuple[ArtifactRef, ...]
+    """Numbers over the results of evaluation methods."""
     items: tuple[ArtifactRef, ...]
     lost: tuple[LostPair, ...]
 
@@ -84,6 +91,7 @@ def publish(publication: Publication, workspace: Workspace) -> Published:
 def _results(publication: Publication, store: Store) -> pa.Table:
     """All numbers of the run under its id, those of pairs that have none as failed rows."""
     tables = [store.table(ref) for ref in publication.results]
+    tables += [store.table(ref, RESULTS.names) for ref in publication.counted]
     for pair in publication.lost:
         rows = aggregate_pair(pair.identity, [], _no_statistics(), pair.failed, publication.facets)
         tables += [pa.Table.from_batches([batch]) for batch in rows]
@@ -103,12 +111,22 @@ def _write_tables(publication: Publication, store: Store, folder: Path, results:
     write_results_table(folder / "results.parquet", results.to_batches(), run.run_id)
     write_items_table(folder / "items.parquet", _batches(store, publication.items), publication.facets)
     write_results(folder / "results.json", results.to_batches(), run)
-    write_metrics(folder / "metrics.jsonl", results.to_batches())
+    counted = pc.is_in(results.column("metric"), pa.array(_counted_names(publication, store), pa.string()))
+    pairs = results.filter(pc.invert(counted)).to_batches()
+    write_metrics(folder / "metrics.jsonl", [*pairs, *_batches(store, publication.counted)])
+
+
+def _counted_names(publication: Publication, store: Store) -> list[str]:
+    """Metrics over evaluation results that have numbers: their lines hold the metric's own values, too."""
+    return [name for ref in publication.counted for name in store.table(ref, ["metric"]).column("metric").unique().to_pylist()]
 
 
 def _write_samples(publication: Publication, store: Store, folder: Path) -> None:
     answers = {id(cell): _answers(store, cell) for cell in publication.cells}
     write_responses(folder / "responses.jsonl", answers.values())
+    if publication.methods:
+        judged = judged_parts(list(_judged(store, publication)), publication.methods)
+        write_evaluation_results(folder / "evaluation_results.jsonl", judged)
     parts = [
         SamplePart(
             answers=answers[id(cell)],
@@ -120,6 +138,13 @@ def _write_samples(publication: Publication, store: Store, folder: Path) -> None
         for name, ref in cell.predictions.items()
     ]
     write_samples(folder / f"samples_{publication.run.benchmark}.jsonl", parts, publication.run)
+
+
+def _judged(store: Store, publication: Publication) -> Iterator[Part]:
+    for cell in publication.cells:
+        for method, ref in cell.verdicts.items():
+            answers = _answers(store, cell)
+            yield Part(cell.origin, partial(store.batches, ref), answers.requests, answers.responses, method)
 
 
 def _answers(store: Store, cell: CellArtifacts) -> AnswerPart:

@@ -1,0 +1,54 @@
+"""The second kind of scores: evaluation methods judge every response, and metrics count over their verdicts."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from flows.pairs import Numbers, Responses
+from flows.plan import Cell, MethodPlan, MetricPlan
+from flows.run import Future, Run, completed
+from tasks.evaluate import aggregate_verdicts, call_user_metric, judge_responses, reduce_verdicts
+
+
+@dataclass(frozen=True)
+class JudgedBy:
+    """A method's verdicts, cell by cell."""
+
+    method: MethodPlan
+    verdicts: Mapping[Cell, Future]
+
+
+def judge_all(run: Run, responses: Responses) -> list[JudgedBy]:
+    """Verdicts of every evaluation method at every cell."""
+    judged = []
+    for method in run.plan.methods:
+        verdicts = {
+            cell: run.submit(judge_responses, method.of(run.origin(cell)).at(cell.suffix), *responses.at(cell))
+            for cell in responses.cells
+        }
+        judged.append(JudgedBy(method, verdicts))
+    return judged
+
+
+def count_all(run: Run, responses: Responses, judged: Sequence[JudgedBy]) -> dict[str, Numbers]:
+    """Item rows and results of every metric over the verdicts of all methods."""
+    places = [(entry.method.name, cell, future) for entry in judged for cell, future in entry.verdicts.items()]
+    done = completed([future for *_, future in places])
+    worked = [place for place, there in zip(places, done, strict=True) if there]
+    broken = [place for place, there in zip(places, done, strict=True) if not there]
+    failed = run.failed_parts([cell for _, cell, _ in broken], [future for *_, future in broken])
+    if not worked:
+        return {}
+    inputs = (
+        [(name, run.origin(cell)) for name, cell, _ in worked],
+        [future for *_, future in worked],
+        [responses.requests[cell.place] for _, cell, _ in worked],
+        [responses.answers[cell] for _, cell, _ in worked],
+    )
+    return {entry.name: _count(run, entry, inputs, failed) for entry in run.plan.metrics}
+
+
+def _count(run: Run, entry: MetricPlan, inputs: tuple[object, ...], failed: Sequence[object]) -> Numbers:
+    if entry.is_users:
+        return Numbers(None, run.submit(call_user_metric, entry.aggregate, *inputs, failed))
+    items = run.submit(reduce_verdicts, entry.reduce, *inputs)
+    return Numbers(items, run.submit(aggregate_verdicts, entry.aggregate, items, failed))
