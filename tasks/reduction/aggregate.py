@@ -47,6 +47,8 @@ def result_row(pair: PairIdentity, cell: Cell, options: "StatisticsConfig") -> R
     """One row of RESULTS: the estimate, the counts and every doubt there is about them."""
     from metrics.uncertainty import estimate
 
+    if not cell.n_valid:
+        return _without_value(pair, cell, "unscored", "; ".join(cell_doubts(cell)))
     made = estimate(pair.metric.aggregation, cell.statistics, cell.values, cell.clusters, options)
     doubts = [made.warning, *cell_doubts(cell)]
     return base_row(pair, cell.reduction, cell.label, cell.facets) | {
@@ -56,10 +58,15 @@ def result_row(pair: PairIdentity, cell: Cell, options: "StatisticsConfig") -> R
         "ci_low": _number(made.ci_low),
         "ci_high": _number(made.ci_high),
         **_counts(cell),
-        "status": "ok" if cell.n_valid else "unscored",
+        "status": "ok",
         "error": "; ".join(doubt for doubt in doubts if doubt) or None,
         "signature": signature(pair, cell.reduction, made, options),
     }
+
+
+def failed_row(pair: PairIdentity, cell: Cell, error: str) -> Row:
+    """One row of RESULTS for a group whose numbers would rest on a part of its items."""
+    return _without_value(pair, cell, "failed", error)
 
 
 def cell_doubts(cell: Cell) -> list[str]:
@@ -84,13 +91,14 @@ def signature(pair: PairIdentity, reduction: str, made: "Estimate", options: "St
     return "|".join(parts)
 
 
-def failed_row(pair: PairIdentity, cell: Cell, error: str) -> Row:
-    """One row of RESULTS for a group whose numbers would rest on a part of its items."""
+def _without_value(pair: PairIdentity, cell: Cell, status: str, error: str) -> Row:
     return base_row(pair, cell.reduction, cell.label, cell.facets) | {
-        **_counts(cell),
-        "status": "failed",
-        "error": error,
+        "value": None,
+        "stderr": None,
         "stderr_method": "none",
+        **_counts(cell),
+        "status": status,
+        "error": error,
     }
 
 

@@ -36,19 +36,23 @@ class Vocabulary:
 
     def encode(self, column: pa.Array, read: Callable[[Any], Any] = lambda value: value) -> Codes:
         """Codes of a column (rows,), each distinct entry read once with ``read``; null is read as None."""
-        codes = self.encode_known(column, read)
-        if column.null_count:
-            codes[codes < 0] = self.code(read(None))
-        return codes
+        return self._encode(column, lambda entry: self.code(read(entry)))
 
-    def encode_known(self, column: pa.Array, read: Callable[[Any], Any] = lambda value: value) -> Codes:
+    def encode_known(self, column: pa.Array) -> Codes:
         """``encode``, with −1 where the column is null."""
-        if len(column) == 0:
-            return np.empty(0, dtype=np.int64)
+        return self._encode(column, lambda entry: -1 if entry is None else self.code(entry))
+
+    def _encode(self, column: pa.Array, number: Callable[[Any], int]) -> Codes:
         encoded = column.dictionary_encode()
-        entries = [self.code(read(value)) for value in encoded.dictionary.to_pylist()]
-        table = np.array([*entries, -1], dtype=np.int64)
-        return np.asarray(table[encoded.indices.fill_null(len(entries)).to_numpy(zero_copy_only=False)])
+        entries = [*encoded.dictionary.to_pylist(), None]
+        indices = encoded.indices.fill_null(len(entries) - 1).to_numpy(zero_copy_only=False)
+        used, first = np.unique(indices, return_index=True)
+        codes = np.empty(len(entries), dtype=np.int64)
+        for index in used[
+            np.argsort(first)
+        ].tolist():  # a dictionary has an order of its own, and unused entries
+            codes[index] = number(entries[index])
+        return np.asarray(codes[indices])
 
 
 def integers(batch: pa.RecordBatch, name: str) -> Codes:

@@ -88,7 +88,7 @@ class ItemTable:
         order = np.argsort(doc_ids, kind="stable")
         schema = pa.schema([REQUESTS.field(name) for name in self.carried])
         columns = pa.Table.from_batches(self._rows, schema=schema).take(pa.array(order))
-        codes = {facet: np.concatenate(parts)[order] for facet, parts in self._codes.items()}
+        codes = {facet: np.concatenate(self._codes.get(facet, [doc_ids]))[order] for facet in self.facets}
         return Items(doc_ids=doc_ids[order], columns=columns, codes=codes)
 
 

@@ -30,6 +30,8 @@ def locate(path: str) -> tuple[Source, str]:
         return "origin", path
     if head == "item" and rest:
         return "document", rest
+    if rest.startswith("custom_fields.") and head == "metadata":
+        return "details", rest
     if head == "metadata" and rest:
         return ("response", rest) if rest in RESPONSE_METADATA else ("metadata", rest)
     if head in ("detailed_results", "custom_fields") and rest:

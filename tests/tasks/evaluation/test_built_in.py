@@ -2,7 +2,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tasks.evaluation.built_in import JUDGES, build_params, numbers_in
@@ -114,6 +114,7 @@ def test_an_item_without_ground_truth_is_unscored_unless_none_is_needed(
     assert [x for b in length.statistics(["passed"]) for x in b["passed"].to_pylist()] == [True]
 
 
+@settings(deadline=None)
 @given(
     responses=st.lists(st.text(max_size=6), min_size=1, max_size=8),
     truth=st.text(max_size=6),

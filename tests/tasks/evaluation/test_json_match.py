@@ -2,7 +2,7 @@ from typing import Any
 
 import orjson
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tasks.evaluation.json_match import json_match
@@ -56,6 +56,7 @@ def test_differences_are_named_by_path() -> None:
     assert (details["structure_matches"], details["values_match"]) == (False, False)
 
 
+@settings(deadline=None)
 @given(VALUES)
 def test_every_value_matches_itself(value: Any) -> None:
     text = orjson.dumps(value).decode()
@@ -63,6 +64,7 @@ def test_every_value_matches_itself(value: Any) -> None:
         assert judge(text, text, **params)[0]
 
 
+@settings(deadline=None)
 @given(st.lists(VALUES, max_size=5), st.randoms(use_true_random=False))
 def test_order_of_a_list_counts_only_if_asked(values: list[Any], random: Any) -> None:
     shuffled = list(values)

@@ -1,45 +1,228 @@
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import orjson
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from metrics.config import StatisticsConfig
+from metrics.reductions import Repeats
 from tasks.evaluation.config import EvaluationMetricConfig
-from tasks.evaluation.metric_rows import aggregate_metric
+from tasks.evaluation.metric_rows import METRIC_ROWS, aggregate_metric, as_results
 from tasks.evaluation.metrics import build_evaluation_metric, reduce_metric
-from tasks.reduction import Part
+from tasks.evaluation.trials import trial_values
+from tasks.reduction import FailedPart, Origin, Part
+from tasks.store.schemas import RESULTS
 
 OPTIONS = StatisticsConfig()
 
 
-def rows_of(config: dict[str, Any], parts: list[Part]) -> list[dict[str, Any]]:
-    metric = build_evaluation_metric(
-        EvaluationMetricConfig.model_validate(config), lambda _: None, ["model_name"]
-    )
-    batches = aggregate_metric(metric, "demo", reduce_metric(metric, "demo", parts), OPTIONS)
+def rows_of(
+    config: dict[str, Any], parts: list[Part], failed: tuple[FailedPart, ...] = ()
+) -> list[dict[str, Any]]:
+    metric = build_evaluation_metric(EvaluationMetricConfig.model_validate(config), lambda _: None, [])
+    batches = list(aggregate_metric(metric, "demo", reduce_metric(metric, "demo", parts), OPTIONS, failed))
+    assert all(batch.schema == METRIC_ROWS for batch in batches)
     return [
-        {**row, "facets": orjson.loads(row["facets"]), **orjson.loads(row["values_json"])}
+        {**row, "facets": orjson.loads(row["facets"]), **orjson.loads(row["values_json"] or "{}")}
         for batch in batches
         for row in batch.to_pylist()
     ]
 
 
+def pass_at(k: int, trials: int | None, aggregation: str = "mean", **more: Any) -> dict[str, Any]:
+    params = {"k": k, "aggregation": aggregation} | ({} if trials is None else {"num_trials": trials})
+    return {"name": f"pass@{k}", "type": "pass_at_k", "params": params, **more}
+
+
 @pytest.fixture
 def worked_example(asking: Any, judged: Callable[..., Part]) -> Part:
-    items = asking({"a": "1", "b": "2"})
-    return judged("exact_match", items, {"a": ["1", "1", "1"], "b": ["2", "2", "no"]})
+    return judged("exact_match", asking({"a": "1", "b": "2"}), {"a": ["1", "1", "1"], "b": ["2", "2", "no"]})
 
 
 def test_the_worked_example_gives_pass_at_1_over_three_trials(worked_example: Part) -> None:
-    params = {"k": 1, "num_trials": 3, "aggregation": "mean"}
-    [row] = rows_of({"name": "pass@1", "type": "pass_at_k", "params": params}, [worked_example])
+    [row] = rows_of(pass_at(1, 3), [worked_example])
 
     assert row["pass_at_k"] == row["value"] == pytest.approx(5 / 6)
+    assert row["stderr"] == pytest.approx(np.std([1, 2 / 3], ddof=1) / np.sqrt(2))
     assert (row["n_items"], row["n_samples"], row["label"], row["status"]) == (2, 6, "exact_match", "ok")
 
 
 def test_the_worked_example_gives_the_mean(worked_example: Part) -> None:
     [row] = rows_of({"name": "mean"}, [worked_example])
-
     assert row["mean"] == row["value"] == pytest.approx(5 / 6)
+
+
+@pytest.mark.parametrize(
+    ("metric", "value"),
+    [
+        ({"name": "median"}, 5 / 6),
+        ({"name": "percentile", "params": {"percentile": 0}}, 2 / 3),
+        ({"name": "percentile", "params": {"percentile": 100}}, 1.0),
+        ({"name": "pass_rate"}, 5 / 6),
+        ({"name": "count"}, 6.0),
+        (pass_at(3, 1), 1.0),
+        (pass_at(1, 3, "min"), 0.5),
+        (pass_at(1, 3, "median"), 1.0),
+        (pass_at(1, None), 5 / 6),
+        (pass_at(2, None), 1.0),
+    ],
+)
+def test_built_in_metrics_of_the_worked_example(
+    worked_example: Part, metric: dict[str, Any], value: float
+) -> None:
+    [row] = rows_of(metric, [worked_example])
+
+    kind = metric.get("type", metric["name"])
+    assert row["value"] == pytest.approx(value)
+    assert row[kind] == row["value"]
+
+
+def test_two_models_and_two_templates_give_four_rows_per_label_and_metric(
+    asking: Any, judged: Callable[..., Part]
+) -> None:
+    items = asking({"a": "1", "b": "2"})
+    parts = [
+        judged(
+            "exact_match",
+            items,
+            {"a": ["1"], "b": [answer]},
+            Origin(model, prompt, {"model_id": f"org/{model}"}),
+        )
+        for model, answer in (("x", "2"), ("y", "3"))
+        for prompt in ("plain", "cot")
+    ]
+    for config in (pass_at(1, 1), {"name": "mean", "type": "mean"}):
+        rows = rows_of({**config, "facets": ["metadata.model_id", "prompt_template"]}, parts)
+        assert [(*row["facets"].values(), row["value"]) for row in rows] == [
+            ("org/x", "plain", 1.0), ("org/x", "cot", 1.0), ("org/y", "plain", 0.5), ("org/y", "cot", 0.5),
+        ]  # fmt: skip
+
+
+def test_samples_of_several_models_are_repeats_of_an_item_where_no_facet_holds_them_apart(
+    asking: Any, judged: Callable[..., Part]
+) -> None:
+    items = asking({"a": "1"})
+    parts = [
+        judged("exact_match", items, {"a": [answer]}, Origin(answer, "plain")) for answer in ("1", "2", "1")
+    ]
+
+    [row] = rows_of(pass_at(1, 3, facets=[]), parts)
+    assert (row["value"], row["n_items"], row["n_samples"]) == (pytest.approx(2 / 3), 1, 3)
+
+
+def test_an_item_that_lacks_samples_is_unscored_named_and_counted_and_never_zero(
+    asking: Any, judged: Callable[..., Part]
+) -> None:
+    items = asking({"a": "1", "b": "2"})
+    part = judged("exact_match", items, {"a": ["1", "1", "1"], "b": ["2", None, "2"]})
+
+    [row] = rows_of(pass_at(1, 3), [part])
+    assert (row["value"], row["n_items"], row["n_samples"], row["n_unscored"]) == (1.0, 2, 6, 1)
+    assert "1 of 2 items are unscored: b" in row["error"]
+
+    [mean] = rows_of({"name": "mean"}, [part])
+    assert mean["value"] == 1.0
+
+
+def test_nothing_scored_is_unscored_and_no_number(asking: Any, judged: Callable[..., Part]) -> None:
+    [row] = rows_of({"name": "mean"}, [judged("exact_match", asking({"a": "1"}), {"a": [None, None]})])
+    assert (row["status"], row["value"], row["mean"], row["n_unscored"]) == ("unscored", None, None, 2)
+
+
+def test_a_sample_that_was_never_judged_counts_under_every_label_of_its_method(
+    asking: Any, judged: Callable[..., Part]
+) -> None:
+    def judge(response: str, ground_truth: Any, inference_result: Any) -> Any:
+        return [{"label": label, "result": {"passed": True}} for label in ("kind", "short")]
+
+    own = {"name": "quality", "function": "f.py:judge"}
+    items = asking({"a": "1", "b": "2"})
+    parts = [
+        judged(own, items, {"a": ["x", None], "b": [None, None]}, function=judge),
+        judged("exact_match", items, {"a": ["1", "1"], "b": ["2", "2"]}),
+    ]
+
+    rows = {row["label"]: row for row in rows_of({"name": "mean"}, parts)}
+    assert list(rows) == ["kind", "short", "exact_match"]
+    assert [(row["n_items"], row["n_samples"], row["n_unscored"]) for row in rows.values()] == [
+        (2, 4, 3), (2, 4, 3), (2, 4, 0),
+    ]  # fmt: skip
+
+
+def test_a_method_that_never_judged_anything_stands_under_its_own_name(
+    asking: Any, judged: Callable[..., Part]
+) -> None:
+    own = {"name": "quality", "function": "f.py:judge"}
+    [row] = rows_of(
+        {"name": "mean"}, [judged(own, asking({"a": "1"}), {"a": [None]}, function=lambda response: None)]
+    )
+    assert (row["label"], row["status"]) == ("quality", "unscored")
+
+
+def test_labels_are_included_or_excluded(asking: Any, judged: Callable[..., Part]) -> None:
+    items = asking({"a": "1"})
+    parts = [judged(kind, items, {"a": ["1"]}) for kind in ("exact_match", "contains")]
+
+    assert [row["label"] for row in rows_of({"name": "mean"}, parts)] == ["exact_match", "contains"]
+    for labels in ({"include": ["contains"]}, {"exclude": ["exact_match"]}):
+        assert [row["label"] for row in rows_of({"name": "mean", "labels": labels}, parts)] == ["contains"]
+    assert rows_of({"name": "mean", "labels": {"include": ["none"]}}, parts) == []
+
+
+def test_a_failed_part_fails_its_groups_and_no_others(asking: Any, judged: Callable[..., Part]) -> None:
+    items = asking({"a": "1"})
+    part = judged("exact_match", items, {"a": ["1"]}, Origin("x", "plain"))
+    failed = (FailedPart(Origin("y", "plain"), "boom"),)
+
+    rows = rows_of({"name": "mean", "facets": ["model_name"]}, [part], failed)
+    assert [(row["model_name"], row["status"], row["value"], row["error"]) for row in rows] == [
+        ("x", "ok", 1.0, None), ("y", "failed", None, "boom"),
+    ]  # fmt: skip
+    [pooled] = rows_of({"name": "mean", "facets": []}, [part], failed)
+    assert (pooled["status"], pooled["value"]) == ("failed", None)
+
+
+def test_metric_rows_are_results_with_values_of_their_own(worked_example: Part) -> None:
+    metric = build_evaluation_metric(
+        EvaluationMetricConfig.model_validate("mean"), lambda _: None, ["model_name"]
+    )
+    [batch] = aggregate_metric(metric, "demo", reduce_metric(metric, "demo", [worked_example]), OPTIONS)
+
+    assert as_results(batch).schema == RESULTS
+    [row] = as_results(batch).to_pylist()
+    assert (row["model_name"], row["filter"], row["metric"], row["reduction"]) == (
+        "model",
+        "none",
+        "mean",
+        "mean",
+    )
+    assert row["signature"].startswith("mean|agg:mean")
+
+
+@settings(deadline=None)
+@given(
+    passed=st.lists(st.lists(st.booleans(), min_size=1, max_size=8), min_size=1, max_size=6),
+    k=st.integers(1, 3),
+    trials=st.integers(1, 3),
+    aggregation=st.sampled_from(["mean", "median", "min", "max"]),
+)
+def test_trials_are_what_a_loop_over_them_gives(
+    passed: list[list[bool]], k: int, trials: int, aggregation: str
+) -> None:
+    flat = np.array([float(one) for item in passed for one in item])
+    repeats = Repeats(
+        score=flat,
+        scored=np.ones(len(flat), dtype=bool),
+        codes=np.full(len(flat), -1),
+        offsets=np.cumsum([0, *map(len, passed)]),
+    )
+    expected = [
+        float(getattr(np, aggregation)([any(item[t * k : (t + 1) * k]) for t in range(trials)]))
+        if len(item) >= k * trials
+        else np.nan
+        for item in passed
+    ]
+    np.testing.assert_array_equal(trial_values(repeats, k, trials, aggregation), expected)

@@ -1,0 +1,87 @@
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import orjson
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from metrics.config import StatisticsConfig
+from tasks.evaluation.config import EvaluationMetricConfig
+from tasks.evaluation.confusion import measures_of
+from tasks.evaluation.metric_rows import aggregate_metric
+from tasks.evaluation.metrics import build_evaluation_metric, reduce_metric
+from tasks.reduction import Part
+
+OWN = {"name": "spam", "function": "f.py:judge"}
+
+
+def row_of(part: Part, **params: Any) -> dict[str, Any]:
+    config = EvaluationMetricConfig(name="detection", type="classification", params=params)
+    metric = build_evaluation_metric(config, lambda _: None, [])
+    [batch] = aggregate_metric(metric, "demo", reduce_metric(metric, "demo", [part]), StatisticsConfig())
+    [row] = batch.to_pylist()
+    return {**row, **orjson.loads(row["values_json"])}
+
+
+def cell(response: str, ground_truth: Any, inference_result: Any) -> dict[str, Any]:
+    right = "t" if response == ground_truth else "f"
+    return {"label": "spam", "result": {"custom_fields": {f"{right}{'p' if response == 'spam' else 'n'}": 1}}}
+
+
+@pytest.fixture
+def detected(asking: Any, judged: Callable[..., Part]) -> Part:
+    truths = {"a": "spam", "b": "spam", "c": "ham", "d": "ham", "e": "ham"}
+    answers = {"a": ["spam"], "b": ["ham"], "c": ["spam"], "d": ["ham"], "e": ["ham"]}
+    return judged(OWN, asking(truths), answers, function=cell)
+
+
+def test_measures_come_from_the_summed_cells(detected: Part) -> None:
+    row = row_of(detected)
+
+    assert {name: row[name] for name in ("tp", "tn", "fp", "fn")} == {"tp": 1, "tn": 2, "fp": 1, "fn": 1}
+    assert (row["precision"], row["recall"], row["f1"]) == (0.5, 0.5, 0.5)
+    assert row["balanced_accuracy"] == pytest.approx((1 / 2 + 2 / 3) / 2)
+    assert row["value"] == row["f1"]
+    assert row["stderr"] > 0
+
+
+def test_the_row_s_value_is_the_measure_asked_for(detected: Part) -> None:
+    assert row_of(detected, value="balanced_accuracy")["value"] == pytest.approx((1 / 2 + 2 / 3) / 2)
+
+
+def test_a_named_cell_counts_as_one(asking: Any, judged: Callable[..., Part]) -> None:
+    def judge(response: str, **_: Any) -> Any:
+        return {"label": "x", "result": {"passed": True, "details": {"classification": response}}}
+
+    row = row_of(judged(OWN, asking({"a": "1", "b": "1"}), {"a": ["tp"], "b": ["fn"]}, function=judge))
+    assert (row["tp"], row["fn"], row["recall"], row["precision"]) == (1, 1, 0.5, 1.0)
+
+
+def test_verdicts_without_cells_are_unscored(asking: Any, judged: Callable[..., Part]) -> None:
+    row = row_of(judged("exact_match", asking({"a": "1"}), {"a": ["1"]}))
+    assert (row["status"], row["value"], row["n_unscored"]) == ("unscored", None, 1)
+
+
+def test_a_measure_without_cases_is_no_zero() -> None:
+    assert measures_of(np.array([[0.0, 3.0, 0.0, 0.0]])) == {
+        **dict.fromkeys(["precision", "recall", "f1", "balanced_accuracy"]),
+        "tp": 0,
+        "tn": 3,
+        "fp": 0,
+        "fn": 0,
+    }
+
+
+@settings(deadline=None)
+@given(st.lists(st.tuples(st.booleans(), st.booleans()), min_size=1, max_size=40))
+def test_measures_equal_scikit_learn(pairs: list[tuple[bool, bool]]) -> None:
+    from sklearn.metrics import f1_score, precision_score, recall_score
+
+    gold, predicted = zip(*pairs, strict=True)
+    cells = np.array([[g and p, not g and not p, p and not g, g and not p] for g, p in pairs], dtype=float)
+    ours = measures_of(cells)
+    for name, oracle in (("precision", precision_score), ("recall", recall_score), ("f1", f1_score)):
+        expected = oracle(gold, predicted, zero_division=np.nan)
+        assert (np.nan if ours[name] is None else ours[name]) == pytest.approx(expected, nan_ok=True)

@@ -1,0 +1,154 @@
+from collections.abc import Callable
+from typing import Any
+
+import orjson
+import pytest
+
+from metrics.errors import ConfigError, MetricError
+from tasks.evaluation.config import EvaluationMetricConfig
+from tasks.evaluation.evaluation_rows import Judged, evaluation_rows, method_labels
+from tasks.evaluation.metrics import build_evaluation_metric, reduce_metric
+from tasks.evaluation.user_metric import call_metric
+from tasks.reduction import FailedPart, Origin, Part
+
+OWN = {"name": "spread", "function": "metrics.py:spread"}
+ORIGIN = Origin("qwen", "cot", {"model_id": "Qwen/Qwen3-8B", "sampling": {"temperature": 0.5}})
+
+
+def called(
+    function: Callable[..., Any], parts: list[Part], failed: tuple[FailedPart, ...] = (), **more: Any
+) -> Any:
+    metric = build_evaluation_metric(
+        EvaluationMetricConfig.model_validate({**OWN, **more}), lambda _: function, []
+    )
+    labels = method_labels(parts)
+    judged = [Judged(part, labels[str(part.method)]) for part in parts]
+    assert list(reduce_metric(metric, "demo", parts)) == []
+    rows = [row for batch in call_metric(metric, "demo", judged, failed) for row in batch.to_pylist()]
+    return [
+        {**row, "facets": orjson.loads(row["facets"]), "own": orjson.loads(row["values_json"] or "{}")}
+        for row in rows
+    ]
+
+
+@pytest.fixture
+def parts(asking: Any, judged: Callable[..., Part]) -> list[Part]:
+    items = asking({"a": "1", "b": "2"}, {"a": {"subject": "maths"}})
+    answers = {"a": ["1", "x"], "b": ["2", None]}
+    return [judged("exact_match", items, answers, ORIGIN), judged("contains", items, answers, ORIGIN)]
+
+
+def test_a_user_s_metric_sees_one_group_at_a_time_with_its_facets(parts: list[Part]) -> None:
+    seen = []
+
+    def spread(
+        evaluation_results: list[dict[str, Any]], facets: dict[str, Any], scale: int
+    ) -> dict[str, Any]:
+        seen.append(facets)
+        scores = [row["score"] for row in evaluation_results if row["status"] == "ok"]
+        return {"spread": scale * (max(scores) - min(scores)), "n": len(evaluation_results)}
+
+    rows = called(
+        spread, parts, facets=["item.subject", "metadata.sampling.temperature"], params={"scale": 2}
+    )
+
+    assert seen == [
+        {"item.subject": subject, "metadata.sampling.temperature": 0.5, "label": label}
+        for label in ("exact_match", "contains")
+        for subject in ("maths", "unknown")
+    ]
+    assert [row["value"] for row in rows] == [2.0, 0.0, 2.0, 0.0]
+    assert rows[0]["own"] == {"spread": 2.0, "n": 2}
+    assert [(row["n_items"], row["n_samples"], row["n_scored"], row["n_unscored"]) for row in rows[:2]] == [
+        (1, 2, 2, 0), (1, 2, 1, 1),
+    ]  # fmt: skip
+
+
+def test_a_number_alone_is_a_value(parts: list[Part]) -> None:
+    assert [row["value"] for row in called(lambda evaluation_results: 7, parts)] == [7.0, 7.0]
+
+
+def test_labels_choose_what_a_user_s_metric_sees(parts: list[Part]) -> None:
+    rows = called(
+        lambda evaluation_results: {"n": len(evaluation_results)}, parts, labels={"exclude": ["contains"]}
+    )
+    assert [(row["label"], row["value"]) for row in rows] == [("exact_match", 4.0)]
+
+
+def test_a_metric_that_raises_names_itself_and_the_group(parts: list[Part]) -> None:
+    def spread(evaluation_results: Any) -> dict[str, Any]:
+        raise KeyError("nope")
+
+    with pytest.raises(
+        MetricError, match=r"metric 'spread' \(metrics.py:spread\) on label 'exact_match' .*nope"
+    ):
+        called(spread, parts)
+    with pytest.raises(MetricError, match="must return a dictionary, not str"):
+        called(lambda evaluation_results: "high", parts)
+    with pytest.raises(MetricError, match="not JSON"):
+        called(lambda evaluation_results: {"value": 1, "more": object()}, parts)
+
+
+def test_a_function_that_takes_no_evaluation_results_is_refused(parts: list[Part]) -> None:
+    with pytest.raises(
+        ConfigError, match="must take evaluation_results, facets by these names; it takes rows"
+    ):
+        called(lambda rows: {}, parts)
+
+
+def test_a_failed_part_fails_the_group_without_calling_the_metric(parts: list[Part]) -> None:
+    def spread(evaluation_results: Any) -> dict[str, Any]:
+        raise AssertionError
+
+    rows = called(spread, parts, (FailedPart(ORIGIN, "boom"),), facets=["model_name"])
+    assert [(row["status"], row["error"], row["value"]) for row in rows] == [("failed", "boom", None)] * 2
+
+
+def test_evaluation_rows_carry_the_item_the_response_s_metadata_and_the_method(
+    asking: Any, judged: Callable[..., Part]
+) -> None:
+    def judge(response: str, ground_truth: Any, inference_result: Any) -> Any:
+        result = {
+            "passed": response == ground_truth,
+            "details": {"why": "gleich"},
+            "custom_fields": {"tp": 1},
+        }
+        return {"label": "right", "description": "Equal", "result": result}
+
+    items = asking({"a": "1"}, {"a": {"subject": "maths"}})
+    part = judged(
+        {**OWN, "name": "mine"}, items, {"a": [{"response": "1", "response_id": "r-1"}, None]}, ORIGIN, judge
+    )
+    first, failed = evaluation_rows(Judged(part, ["right"], "Looks alike", {"strict": True}))
+
+    assert first == {
+        "item_id": "a",
+        "sample_id": "a_sample_0",
+        "sample_index": 0,
+        "label": "right",
+        "model_name": "qwen",
+        "prompt_template": "cot",
+        "passed": True,
+        "score": 1.0,
+        "status": "ok",
+        "error": None,
+        "detailed_results": {"description": "Equal", "why": "gleich"},
+        "evaluation_time": first["evaluation_time"],
+        "timestamp": "2026-01-01T00:00:00+00:00",
+        "metadata": {
+            "model_id": "Qwen/Qwen3-8B",
+            "prompt_template": "cot",
+            "sampling": {"temperature": 0.5},
+            "response_id": "r-1",
+            "attempts": 1,
+            "evaluation_method": {"name": "mine", "description": "Looks alike", "params": {"strict": True}},
+            "custom_fields": {"tp": 1},
+        },
+        "item": {"question": "a", "subject": "maths"},
+    }
+    assert (failed["label"], failed["status"], failed["error"]) == ("right", "infra_error", "timed out")
+    assert (failed["passed"], failed["score"]) == (None, None)
+
+
+def test_labels_of_a_method_are_those_it_gave_anywhere(parts: list[Part]) -> None:
+    assert method_labels(parts) == {"exact_match": ["exact_match"], "contains": ["contains"]}
