@@ -75,7 +75,7 @@ def user_scorer(config: ScoringConfig, chosen: UserScorerConfig, resolve: Resolv
         ]
 
     metrics = {
-        one.name: unique_metrics([Metric.column(item, resolve) for item in named(one)], one.name)
+        one.name: unique_metrics(named(one), lambda item: Metric.column(item, resolve), one.name)
         for one in config.filters
     }
     return UserScorer(chosen.type, instance, metrics)

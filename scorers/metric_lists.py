@@ -35,7 +35,7 @@ def metrics_by_filter(
         listed = listed_for(config, one)
         if listed is None:
             listed = tuple(MetricConfig(metric=name) for name in default)
-        found[one.name] = unique_metrics([build(item) for item in listed], one.name)
+        found[one.name] = unique_metrics(listed, build, one.name)
     return found
 
 
@@ -63,7 +63,7 @@ def with_own_metrics(config: ScoringConfig, resolve: Resolve, own: Sequence[Metr
         listed = listed_for(config, one) or ()
         named = {item.metric for item in listed}
         complete = (*listed, *(extra for extra in own if extra.metric not in named))
-        found[one.name] = unique_metrics([build(item) for item in complete], one.name)
+        found[one.name] = unique_metrics(complete, build, one.name)
     return found
 
 

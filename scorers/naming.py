@@ -1,17 +1,29 @@
 """Names of a filter's metrics: each one its own, so that no result overwrites another."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from metrics.building import named_apart
+from metrics.config import MetricConfig
 from metrics.errors import ConfigError
 from metrics.metric import Metric
 
 
-def unique_metrics(metrics: Sequence[Metric], filter_name: str) -> tuple[Metric, ...]:
-    """The metrics of one filter under names that differ; ConfigError naming the filter where nothing tells
-    two apart."""
+def unique_metrics(
+    listed: Sequence[MetricConfig], build: Callable[[MetricConfig], Metric], filter_name: str
+) -> tuple[Metric, ...]:
+    """The metrics of one filter under names that differ.
+
+    Entries that differ in an argument have it in their names. Raises ConfigError naming the filter where
+    nothing tells two entries apart, or where two have the same alias.
+    """
+    aliases = [one.alias for one in listed if one.alias is not None]
+    for alias in aliases:
+        if aliases.count(alias) > 1:
+            raise ConfigError(
+                f"filter {filter_name!r}: metric alias {alias!r} is given twice; choose another"
+            )
     try:
-        return named_apart(metrics)
+        return named_apart([build(one) for one in listed])
     except ConfigError as error:
         raise ConfigError(f"filter {filter_name!r}: {error}") from None
 

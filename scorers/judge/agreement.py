@@ -36,7 +36,7 @@ def krippendorff_alpha(*, level: Literal["nominal", "interval"] = "nominal") -> 
     )
 
 
-def _nominal_table(values: Sequence[Any]) -> tuple[Aggregation, Floats]:
+def _nominal_table(values: Sequence[Any] | Floats) -> tuple[Aggregation, Floats]:
     """Per item: observed disagreement, grades, and how often each grade was given."""
     grades = sorted({grade for item in values for unit in _rated(item) for grade in unit})
     column = {grade: place for place, grade in enumerate(grades)}
@@ -56,7 +56,7 @@ def _nominal_table(values: Sequence[Any]) -> tuple[Aggregation, Floats]:
     return Aggregation(NAME, k=table.shape[1], compute=compute, bounds=BOUNDS), table
 
 
-def _interval_table(values: Sequence[Any]) -> tuple[Aggregation, Floats]:
+def _interval_table(values: Sequence[Any] | Floats) -> tuple[Aggregation, Floats]:
     """Per item: observed disagreement, grades, their sum and their sum of squares."""
     # Differences do not depend on the origin, and sums of squares lose fewer digits around the mean.
     everything = [grade for item in values for unit in _rated(item) for grade in unit]

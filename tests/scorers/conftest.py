@@ -15,7 +15,9 @@ from scorers.records import Batch
 
 
 def load_user_code() -> Any:
-    spec = importlib.util.spec_from_file_location("scorer_cases_user_code", Path(__file__).with_name("user_code.py"))
+    spec = importlib.util.spec_from_file_location(
+        "scorer_cases_user_code", Path(__file__).with_name("user_code.py")
+    )
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
@@ -43,7 +45,9 @@ def make_batch() -> Callable[..., Batch]:
     return build_batch
 
 
-def build_batch(predictions=None, references=None, docs=None, failed=(), lls=None, gold=None, choices=None, **columns):
+def build_batch(
+    predictions=None, references=None, docs=None, failed=(), lls=None, gold=None, choices=None, **columns
+):
     n = len(predictions if predictions is not None else lls)
     scored = np.ones(n, dtype=bool)
     scored[list(failed)] = False

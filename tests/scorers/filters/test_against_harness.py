@@ -26,7 +26,10 @@ def harness_regex(pattern, text, group_select):
     return match.strip()
 
 
-@given(text=words, pattern=st.sampled_from([r"#### (\-?[0-9\.\,]+)", r"(-?[$0-9.,]{2,})|(-?[0-9]+)", r"(a)?(b)?"]))
+@given(
+    text=words,
+    pattern=st.sampled_from([r"#### (\-?[0-9\.\,]+)", r"(-?[$0-9.,]{2,})|(-?[0-9]+)", r"(a)?(b)?"]),
+)
 def test_regex_gives_what_the_harness_gives(text, pattern):
     for select in (0, -1):
         expected = harness_regex(pattern, text, select)
@@ -51,10 +54,15 @@ def harness_multi_choice(text, choices):
     return f"({found[0]})" if found else ANSWER
 
 
-@given(text=words, choices=st.lists(st.sampled_from(["a", "ab", "b", "12", "1"]), min_size=1, max_size=4, unique=True))
+@given(
+    text=words,
+    choices=st.lists(st.sampled_from(["a", "ab", "b", "12", "1"]), min_size=1, max_size=4, unique=True),
+)
 def test_multi_choice_regex_gives_what_the_harness_gives(text, choices):
     expected = harness_multi_choice(text, choices)
-    assert multi_choice_regex([[text]], [{"choices": choices}], r"\(([A-Z])\)", fallback=ANSWER) == [[expected]]
+    assert multi_choice_regex([[text]], [{"choices": choices}], r"\(([A-Z])\)", fallback=ANSWER) == [
+        [expected]
+    ]
 
 
 @given(votes=st.lists(st.sampled_from(["a", "b", "c"]), min_size=1, max_size=9))

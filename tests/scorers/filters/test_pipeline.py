@@ -24,7 +24,10 @@ def user(function):
     ("step", "message"),
     [
         ("regexx", "'regexx' is not known; did you mean 'regex'"),
-        ({"function": "regex", "regex_patern": "x"}, "no argument 'regex_patern'; did you mean 'regex_pattern'"),
+        (
+            {"function": "regex", "regex_patern": "x"},
+            "no argument 'regex_patern'; did you mean 'regex_pattern'",
+        ),
         ({"function": "regex", "regex_pattern": "("}, r"unterminated subpattern"),
         ({"function": "regex", "regex_pattern": 5}, "'regex_pattern': Input should be a valid string, not 5"),
         ({"function": "regex", "group_select": "1"}, "'group_select'"),
@@ -38,7 +41,9 @@ def user(function):
     ],
 )
 def test_step_that_cannot_work_is_refused_at_load(step, message):
-    with pytest.raises(ConfigError, match=message.replace("(", r"\(") if "unterminated" not in message else message):
+    with pytest.raises(
+        ConfigError, match=message.replace("(", r"\(") if "unterminated" not in message else message
+    ):
         build(step)
 
 
@@ -54,7 +59,9 @@ def test_selection_works_on_log_likelihoods():
 
 
 def test_steps_run_in_order():
-    pipeline = build({"function": "regex", "regex_pattern": "A: (.*)"}, "normalize_number", "majority_vote", "take_first")
+    pipeline = build(
+        {"function": "regex", "regex_pattern": "A: (.*)"}, "normalize_number", "majority_vote", "take_first"
+    )
     assert pipeline.apply([["A: $7.", "A: 7", "B: 9"]], [{}]) == [["7"]]
 
 
@@ -107,7 +114,10 @@ def test_argument_that_a_users_step_does_not_take_is_refused():
     ("function", "message"),
     [
         (lambda resps, docs: resps[:1], "returned 1 items for 2"),
-        (lambda resps, docs: [[*item, "more"] for item in resps], "returned 2 predictions for the 1 responses of item 0"),
+        (
+            lambda resps, docs: [[*item, "more"] for item in resps],
+            "returned 2 predictions for the 1 responses of item 0",
+        ),
         (lambda resps, docs: [[] for _ in resps], "returned 0 predictions"),
         (lambda resps, docs: [item[5] for item in resps], "raised IndexError"),
         (lambda resps, docs: None, "raised TypeError"),
@@ -119,7 +129,7 @@ def test_users_step_with_another_shape_is_named(function, message):
 
 
 def test_users_step_may_return_lazy_rows_and_bare_predictions():
-    assert user(lambda resps, docs: map(lambda item: item[0], resps)).apply([["a", "b"]], [{}]) == [["a"]]
+    assert user(lambda resps, docs: (item[0] for item in resps)).apply([["a", "b"]], [{}]) == [["a"]]
     assert user(lambda resps, docs: (iter(item) for item in resps)).apply([["a", "b"]], [{}]) == [["a", "b"]]
 
 
@@ -177,7 +187,9 @@ def test_registered_function_of_a_user_brings_what_it_keeps():
 
 def test_text_step_after_one_that_gives_numbers_says_what_to_do():
     pipeline = build({"function": "map", "mapping_dict": {"A": 1}}, "lowercase")
-    with pytest.raises(FilterError, match="'lowercase' works on text, but an earlier step gave it int 1; move it"):
+    with pytest.raises(
+        FilterError, match="'lowercase' works on text, but an earlier step gave it int 1; move it"
+    ):
         pipeline.apply([["A"]], [{}])
 
 
@@ -193,7 +205,9 @@ def test_filter_name_that_results_could_not_bear_is_refused(bad):
 
 
 TEXT_STEPS = [
-    name for name in FILTERS if name not in ("custom", "multi_choice_regex", "take_first_k", "test_pipeline_first")
+    name
+    for name in FILTERS
+    if name not in ("custom", "multi_choice_regex", "take_first_k", "test_pipeline_first")
 ]
 responses = st.lists(st.lists(st.none() | st.text(max_size=20), min_size=1, max_size=4), max_size=4)
 
