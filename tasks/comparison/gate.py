@@ -1,5 +1,6 @@
 """What a gate asks of a comparison: margins, level, correction and coverage, for each pair."""
 
+from dataclasses import dataclass
 from typing import Annotated, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -31,6 +32,16 @@ class PairGate(BaseModel):
     )
 
 
+@dataclass(frozen=True)
+class Terms:
+    """What one pair is held against; the fields are those of a gate."""
+
+    margin: float
+    alpha: float
+    method: Method
+    coverage: float
+
+
 class Gate(BaseModel):
     """A gate file (``compare --gate``, ``gate:`` of a suite)."""
 
@@ -48,16 +59,15 @@ class Gate(BaseModel):
         description='"metric,filter" or "reduction(metric),filter"; without any, all pairs',
     )
 
-    def for_pair(self, name: str) -> "PairGate":
-        """The pair's own settings, completed with the gate's; every field of it is set."""
+    def for_pair(self, name: str) -> "Terms":
+        """What the pair is held against: its own settings, completed with the gate's."""
         own = self.pairs.get(name, PairGate())
-        defaults = {
-            "margin": self.margin,
-            "alpha": self.alpha,
-            "method": self.method,
-            "coverage": self.coverage,
-        }
-        return PairGate(**(defaults | own.model_dump(exclude_none=True)))
+        return Terms(
+            margin=self.margin if own.margin is None else own.margin,
+            alpha=self.alpha if own.alpha is None else own.alpha,
+            method=self.method if own.method is None else own.method,
+            coverage=self.coverage if own.coverage is None else own.coverage,
+        )
 
     def covers(self, name: str) -> bool:
         """Whether the pair decides: named in ``pairs``, or no pair is."""
@@ -72,4 +82,3 @@ class Gate(BaseModel):
                 hint = nearest(name, known) or f" (there are {', '.join(known) or 'none'})"
                 raise ConfigError(f"gate: neither run has a pair '{name}'{hint}")
         return self
-

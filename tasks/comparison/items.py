@@ -47,7 +47,7 @@ class GroupKey:
     metric: str
     reduction: str
     label: str | None = None
-    facets: tuple[tuple[str, str | None], ...] = ()
+    facets: tuple[tuple[str, str], ...] = ()
 
     @property
     def pair(self) -> str:
@@ -86,7 +86,8 @@ class ItemGroup:
 
 
 def read_groups(source: Path | IO[bytes], name: str) -> Mapping[GroupKey, ItemGroup]:
-    """All groups of an items file, in the file's order; raises ComparisonError, with ``name``, for another file."""
+    """All groups of an items file, in the file's order; raises ComparisonError, with ``name``, for another
+    file."""
     parts: dict[GroupKey, list[pa.RecordBatch]] = {}
     try:
         with pq.ParquetFile(source, pre_buffer=False) as file:
@@ -132,14 +133,17 @@ def _split(batch: pa.RecordBatch) -> Iterator[tuple[GroupKey, pa.RecordBatch]]:
 
 
 def _key(row: Mapping[str, Any]) -> GroupKey:
-    facets = {name: value for name, value in row.items() if name not in (*KEY_COLUMNS, *NO_FACETS)}
+    # A facet called like a column of item rows is written as "facet.<name>".
+    facets = {
+        name.removeprefix("facet."): value
+        for name, value in row.items()
+        if name not in (*KEY_COLUMNS, *NO_FACETS)
+    }
     facets |= json.loads(row.get("facets") or "{}")
     return GroupKey(
         **{name: row[name] for name in KEY_COLUMNS},
         label=row.get("label"),
-        facets=tuple(
-            sorted((name, None if value is None else _text(value)) for name, value in facets.items())
-        ),
+        facets=tuple(sorted((name, _text(value)) for name, value in facets.items() if value is not None)),
     )
 
 

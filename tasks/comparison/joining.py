@@ -5,6 +5,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from metrics.aggregations import Aggregation
+from metrics.comparison import ItemColumn
 from tasks.comparison.items import ItemGroup
 
 
@@ -68,3 +70,50 @@ def row_keys(group: ItemGroup) -> list[tuple[str, int]]:
         copies[digest] = copies.get(digest, -1) + 1
         keys[row] = (digest, copies[digest])
     return keys
+
+
+def column_of(group: ItemGroup, rows: NDArray[np.intp], aggregation: Aggregation) -> ItemColumn:
+    """Some rows of a group, as the comparison of metrics takes them."""
+    value = group.value[rows]
+    statistics = None if group.statistics is None else group.statistics[rows]
+    if statistics is None and aggregation.kind == "sums" and aggregation.encode is not None:
+        statistics = aggregation.encode(value)
+    return ItemColumn(
+        value=value,
+        statistics=statistics,
+        values=None if group.objects is None else [group.objects[row] for row in rows],
+    )
+
+
+def clusters_of(base: ItemGroup, joined: Joined) -> NDArray[np.int64] | None:
+    """Numbers of the clusters that the joined items belong to; an item without one is a cluster of its
+    own."""
+    if base.clusters is None:
+        return None
+    numbers: dict[object, int] = {}
+    own = [
+        (cluster,) if cluster is not None else row for row, cluster in enumerate(base.clusters[joined.base])
+    ]
+    return np.array([numbers.setdefault(cluster, len(numbers)) for cluster in own], dtype=np.int64)
+
+
+@dataclass(frozen=True)
+class Flipped:
+    """An item whose value changed between 0 and 1."""
+
+    item_id: str
+    item_digest: str
+    base: float
+    candidate: float
+
+
+def flipped_items(base: ItemGroup, candidate: ItemGroup, joined: Joined) -> tuple[Flipped, ...]:
+    """The items that changed between right and wrong; none for a metric with other values than 0 and 1."""
+    before, after = base.value[joined.base], candidate.value[joined.candidate]
+    if not (np.isin(before, (0.0, 1.0)).all() and np.isin(after, (0.0, 1.0)).all()):
+        return ()
+    return tuple(
+        Flipped(str(base.item_ids[row]), str(base.digests[row]), float(first), float(second))
+        for row, first, second in zip(joined.base, before, after, strict=True)
+        if first != second
+    )

@@ -13,8 +13,8 @@ from tasks.comparison.joining import row_keys
 def pool(runs: Sequence[Mapping[GroupKey, ItemGroup]]) -> Mapping[GroupKey, ItemGroup]:
     """The runs' groups, each item with the mean of its values and statistics over the runs that scored it.
 
-    Runs come oldest first; the newest says which groups and items there are. Rows of kind "values" that are not one
-    number can't be averaged and stay those of the newest run.
+    Runs come oldest first; the newest says which groups and items there are. Rows of kind "values" that are
+    not one number can't be averaged and stay those of the newest run.
     """
     if len(runs) < 2:
         return runs[-1] if runs else {}
@@ -61,9 +61,10 @@ def _aligned(newest: ItemGroup, group: ItemGroup) -> NDArray[np.intp]:
 
 
 def _same_shape(group: ItemGroup, newest: ItemGroup) -> bool:
-    """Whether statistics can be averaged: a metric that changed its statistics between nights is another metric."""
+    """Whether statistics can be averaged: a metric that changed its statistics between nights is another
+    metric."""
     if len(group) == 0 or group.objects is not None:
         return False
     if group.statistics is None or newest.statistics is None:
         return group.statistics is newest.statistics
-    return group.statistics.shape[1] == newest.statistics.shape[1]
+    return bool(group.statistics.shape[1] == newest.statistics.shape[1])

@@ -46,7 +46,9 @@ def open_run(name: str, store: Store) -> ComparedRun:
 
 
 def _from_folder(name: str, folder: Path) -> ComparedRun:
-    items, results, manifest = (folder / file for file in ("items.parquet", "results.parquet", "manifest.json"))
+    items, results, manifest = (
+        folder / file for file in ("items.parquet", "results.parquet", "manifest.json")
+    )
     if not items.is_file():
         raise ComparisonError(f"'{name}' is not the output of a run: no items.parquet in it")
     try:
@@ -63,7 +65,10 @@ def _from_folder(name: str, folder: Path) -> ComparedRun:
 def _from_history(run_id: str, store: Store) -> ComparedRun:
     names = (f"{ITEMS}/{run_id}.parquet", f"{RESULT_ROWS}/{run_id}.parquet")
     try:
-        with store.fs.open(store.path(names[0]), "rb") as items, store.fs.open(store.path(names[1]), "rb") as results:
+        with (
+            store.fs.open(store.path(names[0]), "rb") as items,
+            store.fs.open(store.path(names[1]), "rb") as results,
+        ):
             return ComparedRun(
                 name=run_id,
                 groups=read_groups(items, names[0]),
@@ -71,4 +76,6 @@ def _from_history(run_id: str, store: Store) -> ComparedRun:
                 manifest=find_manifest(store, run_id),
             )
     except FileNotFoundError as error:
-        raise ComparisonError(f"run '{run_id}': its rows are gone from the store {store.uri}: {error}") from error
+        raise ComparisonError(
+            f"run '{run_id}': its rows are gone from the store {store.uri}: {error}"
+        ) from error

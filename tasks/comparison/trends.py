@@ -3,7 +3,7 @@
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import combinations
+from itertools import combinations, pairwise
 
 import numpy as np
 
@@ -18,9 +18,9 @@ MINIMUM_NIGHTS = 4
 class Trend:
     """The course of one number over consecutive nights.
 
-    ``slope`` is the change from night to night (Theil–Sen: the median over all pairs of nights, so that one odd night
-    does not make a trend), in the number's own units; ``p_value`` is that of the Mann–Kendall test, two-sided. Both
-    are NaN where there are too few nights.
+    ``slope`` is the change from night to night (Theil–Sen: the median over all pairs of nights, so that one
+    odd night does not make a trend), in the number's own units; ``p_value`` is that of the Mann–Kendall test,
+    two-sided. Both are NaN where there are too few nights.
     """
 
     nights: int
@@ -31,7 +31,8 @@ class Trend:
 
 
 def trend(values: Sequence[float]) -> Trend:
-    """The trend of a number, oldest night first; nights without the number (NaN) are left out but keep their place.
+    """The trend of a number, oldest night first; nights without the number (NaN) are left out but keep their
+    place.
 
     Source: Sen 1968; Mann 1945; Kendall 1975 (variance with ties, continuity correction).
 
@@ -62,8 +63,8 @@ def _mann_kendall(values: Sequence[float]) -> float:
 
 @dataclass(frozen=True)
 class Flapping:
-    """An item whose answer changed between right and wrong more than once; ``course`` is oldest night first, as in
-    "1101", "-" for a night that did not score it."""
+    """An item whose answer changed between right and wrong more than once; ``course`` is oldest night first,
+    as in "1101", "-" for a night that did not score it."""
 
     item_id: str
     course: str
@@ -95,4 +96,4 @@ def flapping_items(key: GroupKey, runs: Sequence[Mapping[GroupKey, ItemGroup]]) 
 
 def _flips(course: Sequence[str]) -> int:
     seen = [value for value in course if value != "-"]
-    return sum(a != b for a, b in zip(seen, seen[1:], strict=False))
+    return sum(a != b for a, b in pairwise(seen))

@@ -10,6 +10,7 @@
 import json
 import re
 from collections.abc import Mapping
+from datetime import UTC, datetime
 from typing import Any, Final
 
 import pyarrow as pa
@@ -81,6 +82,15 @@ def forgotten_runs(store: Store) -> dict[str, dict[str, Any]]:
         run_id: read_json(store, f"{FORGOTTEN}/{run_id}.json")
         for run_id in names_in(store, FORGOTTEN, ".json")
     }
+
+
+def started(manifest: Mapping[str, Any]) -> str:
+    """When a run began, as ISO 8601 text in UTC, which sorts as time does; empty where its manifest does not
+    say."""
+    moment = manifest.get("started")
+    if isinstance(moment, int | float):
+        return datetime.fromtimestamp(moment, UTC).isoformat(timespec="seconds")
+    return str(moment or "")
 
 
 def known_runs(store: Store) -> list[str]:

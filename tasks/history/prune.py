@@ -7,7 +7,16 @@ from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
-from tasks.history.layout import ACTIVE, FORGOTTEN, RUNS, HistoryError, kept_runs, names_in, read_json
+from tasks.history.layout import (
+    ACTIVE,
+    FORGOTTEN,
+    RUNS,
+    HistoryError,
+    kept_runs,
+    names_in,
+    read_json,
+    started,
+)
 from tasks.history.references import references
 from tasks.store.storage import Store
 
@@ -89,7 +98,7 @@ def prune(store: Store, pruning: Pruning) -> None:
 
 def _beyond(manifests: dict[str, dict[str, object]], keep: int) -> list[str]:
     """All runs but the ``keep`` newest of each benchmark."""
-    newest_first = sorted(manifests, key=lambda run_id: str(manifests[run_id].get("started")), reverse=True)
+    newest_first = sorted(manifests, key=lambda run_id: started(manifests[run_id]), reverse=True)
     seen: dict[str, int] = {}
     forgotten = []
     for run_id in newest_first:

@@ -21,6 +21,7 @@ from tasks.history.layout import (
     forgotten_runs,
     kept_runs,
     names_in,
+    started,
 )
 from tasks.history.references import references
 from tasks.store.schemas import RESPONSES, STATISTICS
@@ -34,9 +35,9 @@ RUNS: Final = pa.schema(
         pa.field("run_id", pa.string(), nullable=False),
         pa.field("run_name", pa.string()),
         pa.field("benchmark", pa.string()),
-        pa.field("status", pa.string()),
+        pa.field("status", pa.string()),  # ok | failed
         pa.field("kept", pa.bool_(), nullable=False),  # false: its rows are here, its artifacts need not be
-        pa.field("started", pa.string()),  # ISO 8601, UTC
+        pa.field("started", pa.string()),  # ISO 8601, UTC: sorts as time does
         pa.field("wall_seconds", pa.float64()),
         pa.field("sent", pa.int64()),
         pa.field("cached", pa.int64()),
@@ -111,7 +112,14 @@ def _run(run_id: str, manifest: Mapping[str, Any], kept: bool) -> dict[str, Any]
     row = {name: manifest.get(name) for name in RUNS.names} | {
         name: requests.get(name) for name in ("sent", "cached", "failed")
     }
-    return row | {"run_id": run_id, "kept": kept, "manifest": json.dumps(manifest, ensure_ascii=False)}
+    row |= {"run_id": run_id, "kept": kept, "started": started(manifest), "status": _status(manifest)}
+    return row | {"manifest": json.dumps(manifest, ensure_ascii=False)}
+
+
+def _status(manifest: Mapping[str, Any]) -> str:
+    """ "failed" where a step failed or more requests than allowed, else "ok"."""
+    steps = (manifest.get("steps") or {}).values()
+    return "failed" if manifest.get("over_budget") or any(step.get("failed") for step in steps) else "ok"
 
 
 def _table(connection: "duckdb.DuckDBPyConnection", name: str, rows: pa.Table) -> None:

@@ -1,0 +1,101 @@
+"""What else differs between two runs than their numbers: above all, which model really answered."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Final, Literal
+
+Kind = Literal["model identity", "dataset", "scoring", "setting", "version"]
+
+NOT_SETTINGS: Final = frozenset({"base_dir", "config_file", "models", "limits", "prices", "errors"})
+"""Parts of a config that can't move a score, and models, which are told apart by what they serve."""
+SCORING: Final = frozenset(
+    {"filter_list", "metric_list", "process_results", "scorer", "evaluation_methods", "metrics"}
+)
+SHOWN: Final = 120
+"""Characters of a value that is shown."""
+
+
+@dataclass(frozen=True)
+class Change:
+    """One thing that is not the same in both runs; None: that run does not say."""
+
+    kind: Kind
+    what: str
+    base: str | None
+    candidate: str | None
+
+
+def changes(base: Mapping[str, Any], candidate: Mapping[str, Any]) -> list[Change]:
+    """Differences of two manifests, those that cast doubt on a comparison first; none for a run without
+    manifest."""
+    if not base or not candidate:
+        return []
+    return [
+        *_identities(base.get("models") or {}, candidate.get("models") or {}),
+        *_of(
+            "dataset", {"dataset": base.get("dataset_digest")}, {"dataset": candidate.get("dataset_digest")}
+        ),
+        *_settings(base.get("config") or {}, candidate.get("config") or {}),
+        *_of("setting", {"limit": base.get("limit")}, {"limit": candidate.get("limit")}),
+        *_of("version", base.get("versions") or {}, candidate.get("versions") or {}),
+        *_of(
+            "version",
+            {"git revision": base.get("git_revision")},
+            {"git revision": candidate.get("git_revision")},
+        ),
+    ]
+
+
+def _identities(base: Mapping[str, Any], candidate: Mapping[str, Any]) -> Iterator[Change]:
+    """Models of the same name; where each run has one model alone, those two."""
+    pairs = [(name, base[name], candidate[name]) for name in base if name in candidate]
+    if not pairs and len(base) == len(candidate) == 1:
+        (before, first), (after, second) = *base.items(), *candidate.items()
+        pairs = [(f"{before} → {after}", first, second)]
+    for name, first, second in pairs:
+        own = first.get("identity") or {}, second.get("identity") or {}
+        for part in sorted({*own[0], *own[1]}):
+            yield from _one("model identity", f"{name}: {part}", own[0].get(part), own[1].get(part))
+        said = _served(first), _served(second)
+        if all(said):  # a run that took everything from the cache has asked nobody
+            yield from _one("model identity", f"{name}: as served", said[0], said[1])
+
+
+def _served(model: Mapping[str, Any]) -> list[str]:
+    """What the endpoint says it serves and what its answers say, without the address, which is the
+    identity's."""
+    served = model.get("served")
+    if not isinstance(served, Mapping):
+        return []
+    if "base_url" in served or "model" in served:
+        return sorted(map(str, served.get("served") or ()))
+    return sorted(map(str, served))
+
+
+def _settings(base: Mapping[str, Any], candidate: Mapping[str, Any]) -> Iterator[Change]:
+    for name in sorted({*base, *candidate} - NOT_SETTINGS):
+        kind: Kind = "scoring" if name in SCORING else "setting"
+        yield from _one(kind, name, base.get(name), candidate.get(name))
+
+
+def _of(kind: Kind, base: Mapping[str, Any], candidate: Mapping[str, Any]) -> Iterator[Change]:
+    for name in sorted({*base, *candidate}):
+        yield from _one(kind, name, base.get(name), candidate.get(name))
+
+
+def _one(kind: Kind, what: str, base: Any, candidate: Any) -> Iterator[Change]:
+    if base != candidate and not (base in (None, [], {}) and candidate in (None, [], {})):
+        yield Change(kind, what, _shown(base), _shown(candidate))
+
+
+def _shown(value: Any) -> str | None:
+    if value is None:
+        return None
+    text = value if isinstance(value, str) else _json(value)
+    return text if len(text) <= SHOWN else text[: SHOWN - 1] + "…"
+
+
+def _json(value: Any) -> str:
+    import json
+
+    return json.dumps(value, ensure_ascii=False, sort_keys=True)

@@ -1,0 +1,307 @@
+"""Two runs joined item by item: matching, coverage, verdicts, identity, trends."""
+
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from metrics.errors import ConfigError
+from tasks.comparison.aggregations import aggregations
+from tasks.comparison.changes import changes
+from tasks.comparison.comparing import ComparedPair, ComparedRuns, Comparing, compare_runs
+from tasks.comparison.gate import Gate
+from tasks.comparison.items import ComparisonError, GroupKey, read_groups
+from tasks.comparison.joining import join
+from tasks.comparison.matching import Match, match_across, match_runs
+from tasks.comparison.pooling import pool
+from tasks.comparison.runs import ComparedRun
+from tasks.comparison.trends import flapping_items, trend
+
+KEY = GroupKey("sums", "strict", "exact_match", "mean", None, (("model_name", "demo"),))
+
+
+def groups(tmp_path: Path, values: dict[str, float | None], **other: Any) -> dict[GroupKey, Any]:
+    """Item rows with one value an item; the digest is the item's name unless given."""
+    row = {
+        "benchmark": "sums",
+        "filter": "strict",
+        "metric": "exact_match",
+        "reduction": "mean",
+        "label": None,
+    }
+    row |= {"model_name": "demo", "cluster": None, "n_samples": 1} | other
+    rows = [
+        row | {
+            "item_id": item, "item_digest": item.rstrip("'"), "value": value,
+            "statistics": None if value is None else [value], "n_scored": int(value is not None),
+        }
+        for item, value in values.items()
+    ]  # fmt: skip
+    path = tmp_path / f"{len(list(tmp_path.iterdir()))}.parquet"
+    pq.write_table(pa.Table.from_pylist(rows), path)
+    return dict(read_groups(path, path.name))
+
+
+def run(groups: dict[GroupKey, Any], **fields: Any) -> ComparedRun:
+    return ComparedRun("run", groups, **fields)
+
+
+def compared(base: ComparedRun, candidate: ComparedRun, gate: Gate | None = None) -> ComparedRuns:
+    matches = match_runs(base.groups, candidate.groups)
+    return compare_runs(base, candidate, matches, Comparing(aggregations({}, ()), gate=gate))
+
+
+def only(result: ComparedRuns) -> ComparedPair:
+    (pair,) = result.pairs
+    return pair
+
+
+def items(n: int, right: int, prefix: str = "q") -> dict[str, float | None]:
+    return {f"{prefix}{index}": float(index < right) for index in range(n)}
+
+
+def test_items_join_on_content_in_any_order_and_the_rest_is_counted(tmp_path: Path) -> None:
+    base = groups(tmp_path, {"a": 1.0, "b": 0.0, "c": 1.0, "d": None, "e": 1.0})[KEY]
+    candidate = groups(tmp_path, {"f": 1.0, "c": 0.0, "b": None, "d": 1.0, "a": 1.0})[KEY]
+    joined = join(base, candidate)
+    pairs = [
+        (base.item_ids[i], candidate.item_ids[j]) for i, j in zip(joined.base, joined.candidate, strict=True)
+    ]
+    assert pairs == [("a", "a"), ("c", "c")]
+    assert (joined.missing, joined.unscored, joined.unscored_base, joined.new) == (1, 1, 1, 1)
+    assert joined.coverage == 3 / 5
+
+
+def test_copies_of_a_row_meet_their_own_copy(tmp_path: Path) -> None:
+    base = groups(tmp_path, {"a": 1.0, "a'": 0.0, "b": 1.0})[KEY]
+    candidate = groups(tmp_path, {"b": 1.0, "a'": 0.0, "a": 1.0})[KEY]
+    joined = join(base, candidate)
+    assert np.array_equal(base.value[joined.base], candidate.value[joined.candidate])
+    assert len(joined) == 3
+
+
+def test_a_facet_that_is_constant_in_each_run_does_not_hold_them_apart(tmp_path: Path) -> None:
+    base = groups(tmp_path, {"a": 1.0}, model_name="monday")
+    candidate = groups(tmp_path, {"a": 1.0}, model_name="tuesday")
+    assert match_runs(base, candidate) == [Match(next(iter(base)), next(iter(candidate)))]
+
+
+def test_models_of_one_name_are_matched_and_the_others_are_not_in_the_other_run(tmp_path: Path) -> None:
+    both = groups(tmp_path, {"a": 1.0}) | groups(tmp_path, {"a": 0.0}, model_name="other")
+    one = groups(tmp_path, {"a": 1.0})
+    assert [match.candidate is None for match in match_runs(both, one)] == [False, True]
+
+
+def test_every_two_values_of_a_facet_are_compared_within_one_run(tmp_path: Path) -> None:
+    grouped: dict[GroupKey, Any] = {}
+    for name in ("small", "middle", "large"):
+        grouped |= groups(tmp_path, {"a": 1.0}, model_name=name)
+    found = [
+        (match.base.facet("model_name"), match.candidate.facet("model_name"))
+        for match in match_across(grouped, "model_name")
+        if match.base and match.candidate
+    ]
+    assert found == [("small", "middle"), ("small", "large"), ("middle", "large")]
+    with pytest.raises(ConfigError, match="the facets are model_name"):
+        match_across(grouped, "prompt")
+
+
+def test_a_clear_loss_is_a_regression_and_its_items_are_named(tmp_path: Path) -> None:
+    base, candidate = run(groups(tmp_path, items(200, 160))), run(groups(tmp_path, items(200, 100)))
+    result = compared(base, candidate, Gate(margin=0.05))
+    pair = only(result)
+    assert result.verdict == pair.verdict == "regression"
+    assert pair.comparison is not None
+    assert pair.comparison.difference == pytest.approx(-0.3)
+    assert (pair.comparison.wins, pair.comparison.losses, pair.comparison.ties) == (0, 60, 140)
+    assert len(pair.flipped) == 60
+    assert (pair.flipped[0].item_id, pair.flipped[0].base, pair.flipped[0].candidate) == ("q100", 1.0, 0.0)
+
+
+def test_the_same_loss_is_a_win_where_less_is_better(tmp_path: Path) -> None:
+    row = {
+        "filter": "strict",
+        "metric": "exact_match",
+        "higher_is_better": False,
+        "status": "ok",
+        "error": None,
+    }
+    base = run(groups(tmp_path, items(200, 160)), results=(row,))
+    candidate = run(groups(tmp_path, items(200, 100)))
+    pair = only(compared(base, candidate, Gate(margin=0.05)))
+    assert pair.verdict == "pass"
+    assert pair.comparison is not None
+    assert (pair.comparison.wins, pair.comparison.losses) == (60, 0)
+
+
+def test_few_items_can_not_decide_and_say_what_they_could_have_found(tmp_path: Path) -> None:
+    base, candidate = run(groups(tmp_path, items(20, 16))), run(groups(tmp_path, items(20, 15)))
+    result = compared(base, candidate, Gate(margin=0.01))
+    assert result.verdict == "inconclusive"
+    assert "20 items find differences from" in str(only(result).reason)
+
+
+def test_low_coverage_decides_nothing_however_clear_the_difference(tmp_path: Path) -> None:
+    base, candidate = run(groups(tmp_path, items(200, 160))), run(groups(tmp_path, items(150, 20)))
+    result = compared(base, candidate, Gate(margin=0.05, coverage=0.9))
+    assert result.verdict == "inconclusive"
+    assert only(result).reason == "coverage 0.75 is below the 0.9 asked for"
+    assert compared(base, candidate, Gate(margin=0.05, coverage=0.7)).verdict == "regression"
+
+
+def test_a_pair_that_failed_in_the_candidate_is_inconclusive_with_its_reason(tmp_path: Path) -> None:
+    failed = {
+        "filter": "strict",
+        "metric": "exact_match",
+        "status": "failed",
+        "error": "boom",
+        "higher_is_better": None,
+    }
+    other = groups(tmp_path, items(5, 5), metric="bleu")
+    base = run(groups(tmp_path, items(5, 5)) | other)
+    result = compared(base, run(other, results=(failed,)), Gate())
+    lost = next(pair for pair in result.pairs if pair.key.metric == "exact_match")
+    assert (lost.verdict, lost.reason) == ("inconclusive", "failed in the candidate: boom")
+
+
+def test_without_a_gate_nothing_is_judged(tmp_path: Path) -> None:
+    base, candidate = run(groups(tmp_path, items(200, 160))), run(groups(tmp_path, items(200, 100)))
+    result = compared(base, candidate)
+    assert result.verdict is None
+    assert only(result).p_adjusted is not None
+
+
+def test_only_gated_pairs_decide_and_share_the_correction(tmp_path: Path) -> None:
+    worse = groups(tmp_path, items(200, 100)) | groups(tmp_path, items(200, 0), filter="loose")
+    base = run(groups(tmp_path, items(200, 100)) | groups(tmp_path, items(200, 200), filter="loose"))
+    gate = Gate.model_validate({"pairs": {"exact_match,strict": {"margin": 0.2}}})
+    result = compared(base, run(worse), gate)
+    assert {pair.key.filter: pair.verdict for pair in result.pairs} == {"strict": "pass", "loose": None}
+    assert result.verdict == "pass"
+
+
+def test_a_gate_on_a_pair_that_no_run_has_is_refused_with_the_nearest_name(tmp_path: Path) -> None:
+    base = run(groups(tmp_path, items(5, 5)))
+    gate = Gate.model_validate({"pairs": {"exact_mach,strict": {}}})
+    with pytest.raises(ConfigError, match="did you mean 'exact_match,strict'"):
+        compared(base, base, gate)
+
+
+def test_clusters_count_once(tmp_path: Path) -> None:
+    rows = {f"q{index}": float(index < 100) for index in range(200)}
+    base = groups(tmp_path, rows)
+    clustered = {key: _with_clusters(group, 4) for key, group in base.items()}
+    candidate = groups(tmp_path, dict.fromkeys(rows, 0.0))
+    pair = only(compared(run(clustered), run(candidate)))
+    assert pair.comparison is not None
+    assert pair.comparison.n_clusters == 4
+
+
+def _with_clusters(group: Any, count: int) -> Any:
+    from dataclasses import replace
+
+    return replace(group, clusters=np.array([str(row % count) for row in range(len(group))], dtype=object))
+
+
+def test_statistics_that_the_aggregation_can_not_add_up_are_refused_not_averaged(tmp_path: Path) -> None:
+    rows = [{"benchmark": "b", "filter": "f", "metric": "m", "reduction": "mean", "item_id": "a", "item_digest": "a",
+             "value": 1.0, "statistics": [1.0, 2.0]}]  # fmt: skip
+    pq.write_table(pa.Table.from_pylist(rows), tmp_path / "wide.parquet")
+    wide = run(dict(read_groups(tmp_path / "wide.parquet", "wide")))
+    assert "adds up 1 numbers an item, the rows have 2" in str(only(compared(wide, wide)).reason)
+
+
+def test_the_signature_names_the_aggregation_where_there_is_no_config(tmp_path: Path) -> None:
+    group = groups(tmp_path, {"a": -1.0})
+    row = {"filter": "strict", "metric": "exact_match", "signature": "ppl|agg:perplexity|version:1"}
+    assert aggregations({}, [row])(KEY, group[KEY]).name == "perplexity"
+
+
+def test_another_file_is_refused_with_the_columns_it_lacks(tmp_path: Path) -> None:
+    pq.write_table(pa.table({"item_id": ["a"]}), tmp_path / "other.parquet")
+    with pytest.raises(ComparisonError, match=r"other: .*item_digest"):
+        read_groups(tmp_path / "other.parquet", "other")
+    (tmp_path / "no.parquet").write_bytes(b"text")
+    with pytest.raises(ComparisonError, match="not a readable Parquet file"):
+        read_groups(tmp_path / "no.parquet", "no")
+
+
+def test_facets_with_many_values_are_groups_of_their_own_in_order(tmp_path: Path) -> None:
+    n = 5_000
+    columns = {
+        name: [value] * n
+        for name, value in zip(("benchmark", "filter", "metric", "reduction"), "bfmr", strict=True)
+    }
+    columns |= {"subject": [f"s{row // 2}" for row in range(n)], "item_id": [str(row) for row in range(n)]}
+    columns |= {"item_digest": columns["item_id"], "value": [1.0] * n}
+    pq.write_table(pa.table(columns), tmp_path / "many.parquet")
+    found = read_groups(tmp_path / "many.parquet", "many")
+    assert [key.facet("subject") for key in found][:3] == ["s0", "s1", "s2"]
+    assert {len(group) for group in found.values()} == {2}
+    assert len(found) == n // 2
+
+
+def test_another_model_behind_the_same_name_is_said_first() -> None:
+    def manifest(fingerprint: str, limit: int | None = None) -> dict[str, Any]:
+        identity = {"type": "openai", "base_url": "http://a/v1"}
+        model = {"identity": identity, "served": {fingerprint: 10}}
+        return {"models": {"qwen": model}, "config": {"name": "x", "base_dir": fingerprint}, "limit": limit}
+
+    found = changes(manifest("qwen-v1"), manifest("qwen-v2", limit=3))
+    assert [(change.kind, change.what) for change in found] == [
+        ("model identity", "qwen: as served"),
+        ("setting", "limit"),
+    ]
+    assert changes(manifest("same"), manifest("same")) == []
+    assert changes({}, manifest("same")) == []
+
+
+def test_a_run_that_asked_nobody_does_not_change_the_served_model() -> None:
+    said = {"models": {"qwen": {"identity": {}, "served": {"qwen": 3}}}}
+    silent = {"models": {"qwen": {"identity": {}, "served": {}}}}
+    assert changes(said, silent) == []
+
+
+def test_a_rolling_baseline_is_each_items_mean_over_the_nights_that_scored_it(tmp_path: Path) -> None:
+    nights = [
+        groups(tmp_path, {"a": 1.0, "b": 0.0, "x": 1.0}),
+        groups(tmp_path, {"b": 1.0, "a": None}),
+        groups(tmp_path, {"a": 0.0, "b": 1.0, "c": None}),
+    ]
+    pooled = pool(nights)[KEY]
+    assert dict(zip(pooled.item_ids, pooled.value, strict=True)) == pytest.approx(
+        {"a": 0.5, "b": 2 / 3, "c": math.nan}, nan_ok=True
+    )
+    assert pooled.scored.tolist() == [True, True, False]
+    assert pooled.statistics is not None
+    assert pooled.statistics[:2, 0] == pytest.approx([0.5, 2 / 3])
+
+
+def test_items_that_flip_back_and_forth_are_named_with_their_course(tmp_path: Path) -> None:
+    nights = [
+        groups(tmp_path, {"steady": 1.0, "lost": 1.0, "flapping": 1.0}),
+        groups(tmp_path, {"steady": 1.0, "lost": 0.0, "flapping": 0.0}),
+        groups(tmp_path, {"steady": 1.0, "lost": 0.0, "flapping": None}),
+        groups(tmp_path, {"steady": 1.0, "lost": 0.0, "flapping": 1.0}),
+    ]
+    found = flapping_items(KEY, nights)
+    assert [(item.item_id, item.course, item.flips) for item in found] == [("flapping", "10-1", 2)]
+
+
+def test_metrics_without_right_and_wrong_have_no_flapping_items(tmp_path: Path) -> None:
+    nights = [groups(tmp_path, {"a": value}) for value in (0.1, 0.9, 0.2)]
+    assert flapping_items(KEY, nights) == []
+
+
+def test_a_steady_fall_is_a_trend_and_noise_is_not() -> None:
+    falling = trend([0.80, 0.79, 0.78, 0.77, 0.76, 0.75, 0.74])
+    assert falling.slope == pytest.approx(-0.01)
+    assert falling.p_value < 0.01
+    assert trend([0.80, 0.70, 0.80, 0.70, 0.80, 0.70]).p_value > 0.2
+    assert trend([0.5] * 6).p_value == 1.0
+    assert math.isnan(trend([0.1, 0.2, 0.3]).slope)
+    assert trend([]).nights == 0
