@@ -23,8 +23,9 @@ from prefect.states import Completed, Failed
 from flows.config import EvalConfig
 from flows.evaluating import count_all, judge_all
 from flows.forecast import unanswered
-from flows.options import RunOptions
+from flows.options import Phase, RunOptions
 from flows.pairs import Responses, aggregate_all, filter_all, score_all
+from flows.phases import refuse_asking
 from flows.publishing import Made, publish_run
 from flows.runners import task_runner_named
 from flows.start import flow_run_name, start_run
@@ -42,7 +43,9 @@ async def evaluate(config: EvalConfig, options: RunOptions = RunOptions()) -> St
     Failed and names them; what worked is published all the same, and a retry computes only what is missing.
     """
     run = await start_run(config, options)
-    run.check(preflight, endpoints=unanswered(run.plan, run.workspace))
+    lacking = unanswered(run.plan, run.workspace)
+    refuse_asking(options, lacking)
+    run.check(preflight, endpoints=lacking)
 
     items = run.submit(load, run.plan.load)
     cells = run.plan.cells(items.result().rows)
@@ -53,12 +56,13 @@ async def evaluate(config: EvalConfig, options: RunOptions = RunOptions()) -> St
     answers = {
         cell: run.submit(infer, run.plan.models[cell.model].at(cell.suffix), requests[cell.place]) for cell in cells
     }
-    responses = Responses(cells, requests, answers)
-    predictions = filter_all(run, responses)
-    statistics = score_all(run, responses, predictions)
-    verdicts = judge_all(run, responses)
-    numbers = aggregate_all(run, responses, statistics)
-    counted = count_all(run, responses, verdicts)
+    made = Made(Responses(cells, requests, answers))
+    if options.phase is not Phase.INFER:
+        made.predictions = filter_all(run, made.responses)
+        made.statistics = score_all(run, made.responses, made.predictions)
+        made.verdicts = judge_all(run, made.responses)
+        made.numbers = aggregate_all(run, made.responses, made.statistics)
+        made.counted = count_all(run, made.responses, made.verdicts)
 
-    outcome = publish_run(run, Made(responses, predictions, statistics, verdicts, numbers, counted))
+    outcome = publish_run(run, made)
     return Completed(message=outcome.summary) if outcome.ok else Failed(message=outcome.summary)

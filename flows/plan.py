@@ -200,7 +200,8 @@ def scoring_config(config: EvalConfig) -> ScoringConfig:
     return ScoringConfig(
         output_type=config.output_type,
         filter_list=config.filters(),
-        metric_list=(),  # each filter has its own by now
+        # Each filter has its own list by now; process_results names the metrics of all filters in the common one.
+        metric_list=config.metric_list if config.process_results is not None else (),
         process_results=config.process_results,
         scorer=config.scorer,
     )

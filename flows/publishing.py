@@ -1,10 +1,11 @@
 """The end of a run: what it made is gathered, published, and summed up in a sentence."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from flows.evaluating import JudgedBy
 from flows.manifest import manifest_of, run_info
+from flows.options import Phase
 from flows.pairs import Numbers, Responses, Scored
 from flows.plan import Cell
 from flows.run import Future, Run, finished
@@ -25,16 +26,16 @@ class Outcome:
     summary: str
 
 
-@dataclass(frozen=True)
+@dataclass
 class Made:
-    """All task runs of a run, by what they make."""
+    """All task runs of a run, by what they make, as far as it got."""
 
     responses: Responses
-    predictions: Mapping[tuple[Cell, str], Future]
-    statistics: Sequence[Scored]
-    verdicts: Sequence[JudgedBy]
-    numbers: Mapping[str, Numbers]
-    counted: Mapping[str, Numbers]
+    predictions: Mapping[tuple[Cell, str], Future] = field(default_factory=dict)
+    statistics: Sequence[Scored] = ()
+    verdicts: Sequence[JudgedBy] = ()
+    numbers: Mapping[str, Numbers] = field(default_factory=dict)
+    counted: Mapping[str, Numbers] = field(default_factory=dict)
 
 
 def publish_run(run: Run, made: Made) -> Outcome:
@@ -77,7 +78,7 @@ def _lost_metrics(run: Run, made: Made) -> Iterator[LostPair]:
     """Metrics over evaluation results without numbers, and why."""
     cells = list(made.responses.cells)
     verdicts = [future for entry in made.verdicts for future in entry.verdicts.values()]
-    for metric in run.plan.metrics:
+    for metric in run.plan.metrics if made.verdicts else ():
         numbers = made.counted.get(metric.name)
         if numbers is not None and finished(numbers.results).is_completed():
             continue
@@ -126,8 +127,11 @@ def _over_budget(run: Run) -> dict[str, str]:
 def _outcome(run: Run, published: Published, over_budget: Mapping[str, str]) -> Outcome:
     rows = published.results.select(["metric", "filter", "status", "error"]).to_pylist()
     failed = {f"{row['metric']},{row['filter']}": row["error"] for row in rows if row["status"] == "failed"}
-    pairs = len(run.plan.pairs()) + len(run.plan.metrics)
-    said = [f"{pairs - len(failed)} of {pairs} pairs computed"]
+    if run.options.phase is Phase.INFER:
+        said = [f"responses of {', '.join(run.plan.models)}"]
+    else:
+        pairs = len(run.plan.pairs()) + len(run.plan.metrics)
+        said = [f"{pairs - len(failed)} of {pairs} pairs computed"]
     said += [f"failed: {name} ({reason})" for name, reason in failed.items()]
     said += [f"{model}: {reason}" for model, reason in over_budget.items()]
     if failed or over_budget:

@@ -19,6 +19,7 @@ from flows.evaluation import Evaluation
 from flows.forecast import forecast, unanswered
 from flows.loading_templates import check_templates
 from flows.options import RunOptions
+from flows.phases import for_phase, refuse_asking
 from flows.plan import Plan, make_plan
 from flows.runners import task_runner_named
 from flows.server import use_server
@@ -57,11 +58,13 @@ def run_here(config: EvalConfig, options: RunOptions, task_runner: str, quiet: b
 def checked(config: EvalConfig, options: RunOptions) -> Plan:
     """The plan of a run that can work as far as the first seconds tell; raises NightjarError."""
     _writable(Path(str(options.output)))
-    plan = make_plan(config, options)
+    plan = make_plan(for_phase(config, options), options)
     first = next(iter(open_benchmark(plan.load.setup.benchmark).items()), None)
     if first is not None:
         check_templates(config, first)
-    found = check(plan.checks(unanswered(plan, workspace(options))))
+    lacking = unanswered(plan, workspace(options))
+    refuse_asking(options, lacking)
+    found = check(plan.checks(lacking))
     for warning in found.warnings:
         print(f"warning: {warning}", file=sys.stderr)
     return plan
@@ -70,7 +73,7 @@ def checked(config: EvalConfig, options: RunOptions) -> Plan:
 def plan_only(config: EvalConfig, options: RunOptions) -> dict[str, Any]:
     """What a run would send and compute, sending nothing."""
     placed = place(config, options, uuid.uuid4().hex)
-    plan = make_plan(config, placed)
+    plan = make_plan(for_phase(config, placed), placed)
     first = next(iter(open_benchmark(plan.load.setup.benchmark).items()), None)
     if first is not None:
         check_templates(config, first)

@@ -13,6 +13,7 @@ from prefect.runtime import flow_run
 
 from flows.config import EvalConfig
 from flows.options import RunOptions
+from flows.phases import for_phase
 from flows.plan import Plan, make_plan
 from flows.run import Run
 from flows.server import home
@@ -28,7 +29,7 @@ async def start_run(config: EvalConfig, options: RunOptions) -> Run:
     # A retry of the flow run keeps its id and its start, so that it publishes to the same place and asks nothing twice.
     began = (context.flow_run.start_time or context.flow_run.created or datetime.now(UTC)).timestamp()
     placed = place(config, options, str(context.flow_run.id))
-    plan = make_plan(config, placed, began)
+    plan = make_plan(for_phase(config, placed), placed, began)
     await _tag(plan, sorted(TagsContext.get().current_tags | set(context.flow_run.tags)))
     return Run(plan=plan, options=placed, workspace=workspace(placed), started=began)
 
