@@ -1,0 +1,64 @@
+"""What the tests of the metrics share: building metrics from configs, and batches of choices from lists."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+
+from metrics.config import MetricConfig
+from metrics.metric import Metric
+from metrics.types import ChoiceBatch
+
+
+def _no_user_code(reference: str) -> Any:
+    raise AssertionError(f"nothing to resolve here: {reference}")
+
+
+@pytest.fixture(scope="session")
+def build() -> Callable[..., Metric]:
+    """A metric from what a YAML entry would hold."""
+
+    def make(entry: Any, output_type: Any = None, resolve: Callable[[str], Any] = _no_user_code) -> Metric:
+        return Metric.build(MetricConfig.model_validate(entry), resolve, output_type)
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def batch_of() -> Callable[..., ChoiceBatch]:
+    """A ``ChoiceBatch`` from one list an item."""
+
+    def make(
+        lls: Sequence[Sequence[float]],
+        gold: Sequence[Sequence[int]],
+        choices: Sequence[Sequence[str]] | None = None,
+        greedy: Sequence[Sequence[bool]] | None = None,
+        unconditional: Sequence[Sequence[float]] | None = None,
+    ) -> ChoiceBatch:
+        choices = choices or [["x"] * len(own) for own in lls]
+        greedy = greedy or [[False] * len(own) for own in lls]
+        texts = [text for own in choices for text in own]
+
+        def lengths(measure: Callable[[str], int]) -> Any:
+            return np.array([measure(text) for text in texts], dtype=np.int32)
+
+        def flat(rows: Sequence[Sequence[Any]], dtype: Any) -> Any:
+            return np.array([value for row in rows for value in row], dtype=dtype)
+
+        def offsets(rows: Sequence[Sequence[Any]]) -> Any:
+            return np.concatenate([[0], np.cumsum([len(row) for row in rows], dtype=np.int64)])
+
+        return ChoiceBatch(
+            lls=flat(lls, np.float64),
+            is_greedy=flat(greedy, np.bool_),
+            offsets=offsets(lls),
+            gold=flat(gold, np.int32),
+            gold_offsets=offsets(gold),
+            chars=lengths(len),
+            bytes=lengths(lambda text: len(text.encode())),
+            words=lengths(lambda text: len(text.split())),
+            unconditional=None if unconditional is None else flat(unconditional, np.float64),
+        )
+
+    return make

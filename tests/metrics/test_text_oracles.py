@@ -1,0 +1,175 @@
+"""BLEU, chrF, TER and ROUGE against sacrebleu and rouge-score, on random Unicode and on every option."""
+
+import random
+from typing import Any
+
+import numpy as np
+import pytest
+import sacrebleu
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from rouge_score.rouge_scorer import RougeScorer
+
+from metrics import bleu_statistics, chrf_statistics, rouge_scores, ter_statistics
+from metrics.bleu import bleu, bleu_aggregation, sentence_bleu
+from metrics.chrf import chrf, chrf_aggregation, f_score
+from metrics.ter import ter, ter_aggregation
+
+# What the libraries treat in a way of their own, among plain text and anything else that Unicode has.
+TRICKY = st.sampled_from(
+    ["<skipped>", "&quot;", "&amp;lt;", "-\n", "\n", " ", "  ", "\u00a0", "\u2003", "\x1c", "\0", "\r\n", ".", ",", "1,5"]
+    + ["3.", ".,", "-", "5-", "é", "漢字", "İ", "ſ", "\ud800", "(hi)", "don't", "the", "a", "cat", "cats", "x" * 30]
+)
+TEXT = st.lists(st.one_of(TRICKY, st.text(max_size=6)), max_size=12).map("".join)
+DOCUMENTS = st.lists(st.tuples(st.lists(TEXT, min_size=1, max_size=3), TEXT), min_size=1, max_size=5)
+SAFE = DOCUMENTS.map(
+    lambda documents: [
+        ([gold.replace("\ud800", "?") for gold in golds], text.replace("\ud800", "?")) for golds, text in documents
+    ]
+)
+
+
+def _columns(documents: Any) -> tuple[list[list[str]], list[str]]:
+    return [golds for golds, _ in documents], [text for _, text in documents]
+
+
+def _streams(references: list[list[str]]) -> Any:
+    return bleu_statistics.transposed(references)
+
+
+@given(DOCUMENTS, st.booleans(), st.integers(1, 5))
+def test_bleu_statistics_are_sacrebleus(documents: Any, lowercase: bool, order: int) -> None:
+    references, texts = _columns(documents)
+    fast = bleu_statistics.bleu_statistics(references, texts, "13a", lowercase, order)
+    np.testing.assert_array_equal(
+        fast, bleu_statistics.by_sacrebleu(references, texts, "13a", lowercase, order)
+    )
+
+
+@given(DOCUMENTS, st.sampled_from(["exp", "floor", "add-k", "none"]), st.booleans())
+def test_corpus_bleu_is_sacrebleus_to_the_last_bit(documents: Any, smooth: str, effective: bool) -> None:
+    references, texts = _columns(documents)
+    aggregation = bleu_aggregation(smooth_method=smooth, effective_order=effective)
+    scorer = sacrebleu.BLEU(smooth_method=smooth, effective_order=effective, force=True)
+    own = aggregation.value(bleu(references, texts).statistics, None)
+    assert own == scorer.corpus_score(texts, _streams(references)).score
+
+
+@given(DOCUMENTS, st.sampled_from(["exp", "floor", "add-k", "none"]))
+def test_sentence_bleu_is_sacrebleus(documents: Any, smooth: str) -> None:
+    references, texts = _columns(documents)
+    own = sentence_bleu(references, texts, smooth_method=smooth)
+    scorer = sacrebleu.BLEU(smooth_method=smooth, effective_order=True)
+    expected = [scorer.sentence_score(text, golds).score for golds, text in zip(references, texts, strict=True)]
+    np.testing.assert_array_equal(own, expected)
+
+
+@pytest.mark.parametrize("tokenize", ["none", "zh", "intl", "char"])
+def test_other_tokenisers_go_through_sacrebleu(tokenize: str) -> None:
+    references, texts = [["Ein Haus, 3.5 m; 漢字 da!"]], ["Das Haus, 3,5 m 漢字."]
+    own = bleu_aggregation().value(bleu(references, texts, tokenize=tokenize).statistics, None)
+    assert own == sacrebleu.corpus_bleu(texts, _streams(references), tokenize=tokenize).score
+
+
+@given(DOCUMENTS, st.sampled_from(["exp", "floor", "add-k", "none"]), st.booleans())
+def test_bleu_of_many_sums_at_once_is_bleu_of_each(documents: Any, smooth: str, effective: bool) -> None:
+    references, texts = _columns(documents)
+    aggregation = bleu_aggregation(smooth_method=smooth, effective_order=effective)
+    rows = bleu(references, texts).statistics
+    assert rows is not None
+    each = [aggregation.of_total(row, 1.0) for row in rows]
+    np.testing.assert_allclose(aggregation.of_totals(rows, 1.0), each, rtol=1e-12)
+
+
+def _chrf_oracle(references: Any, texts: Any, word_order: int, lowercase: bool, whitespace: bool) -> Any:
+    scorer = sacrebleu.CHRF(word_order=word_order, lowercase=lowercase, whitespace=whitespace)
+    return np.array(scorer._extract_corpus_statistics(texts, _streams(references)), dtype=np.float64)
+
+
+@given(DOCUMENTS, st.sampled_from([0, 1, 2]), st.booleans(), st.booleans())
+def test_chrf_statistics_are_sacrebleus(documents: Any, words: int, lowercase: bool, whitespace: bool) -> None:
+    references, texts = _columns(documents)
+    options = chrf_statistics.Options(6, words, lowercase, whitespace)
+    own = chrf_statistics.chrf_statistics(references, texts, options, f_score(6 + words, 2, False))
+    np.testing.assert_array_equal(own, _chrf_oracle(references, texts, words, lowercase, whitespace))
+
+
+@given(DOCUMENTS, st.sampled_from([0, 2]), st.booleans())
+def test_corpus_chrf_is_sacrebleus_to_the_last_bit(documents: Any, words: int, smoothing: bool) -> None:
+    references, texts = _columns(documents)
+    own = chrf_aggregation(word_order=words, eps_smoothing=smoothing).value(
+        chrf(references, texts, word_order=words, eps_smoothing=smoothing).statistics, None
+    )
+    scorer = sacrebleu.CHRF(word_order=words, eps_smoothing=smoothing)
+    assert own == scorer.corpus_score(texts, _streams(references)).score
+
+
+def test_documents_with_many_distinct_characters_are_counted_apart() -> None:
+    rng = random.Random(5)
+    texts = ["".join(chr(rng.randrange(0x4E00, 0x9000)) for _ in range(1500)) for _ in range(3)]
+    references = [[text[:700] + texts[0][:300]] for text in texts]
+    own = chrf_statistics.chrf_statistics(references, texts, chrf_statistics.Options(6, 2), f_score(8, 2, False))
+    np.testing.assert_array_equal(own, _chrf_oracle(references, texts, 2, False, False))
+
+
+def test_documents_with_many_distinct_words_are_counted_apart() -> None:
+    rng = random.Random(6)
+    texts = [" ".join(str(rng.randrange(10**9)) for _ in range(3000)) for _ in range(3)]
+    references = [[text[:9000]] for text in texts]
+    fast = bleu_statistics.bleu_statistics(references, texts, "13a", False, 5)
+    np.testing.assert_array_equal(fast, bleu_statistics.by_sacrebleu(references, texts, "13a", False, 5))
+
+
+@given(DOCUMENTS, st.sampled_from(["rouge1", "rouge2", "rougeL", "rougeLsum"]), st.booleans())
+def test_rouge_is_rouge_scores(documents: Any, kind: str, stemming: bool) -> None:
+    references, texts = _columns(documents)
+    scorer = RougeScorer([kind], use_stemmer=stemming)
+    expected = [scorer.score_multi(golds, text)[kind] for golds, text in zip(references, texts, strict=True)]
+    np.testing.assert_array_equal(rouge_scores.rouge_table(kind, references, texts, stemming), np.array(expected))
+
+
+WORDS = st.lists(st.sampled_from("abcdefg"), max_size=30)
+
+
+@settings(max_examples=60)
+@given(WORDS, WORDS, st.integers(0, 30))
+def test_compiled_ter_counts_sacrebleus_edits(own: list[str], gold: list[str], cut: int) -> None:
+    pytest.importorskip("numba")
+    counter = ter_statistics.edit_counter()
+    for hypothesis in (own, gold[cut:] + gold[:cut]):  # unrelated, and a shift of the reference
+        assert counter(hypothesis, gold) == ter_statistics.by_sacrebleu(hypothesis, gold)
+
+
+def test_compiled_ter_keeps_the_beam_and_the_limits_of_sacrebleu() -> None:
+    pytest.importorskip("numba")
+    rng = random.Random(8)
+    counter = ter_statistics.edit_counter()
+    for length, other in ((120, 120), (5, 150), (150, 5), (90, 60)):
+        gold = [str(rng.randrange(12)) for _ in range(length)]
+        own = [str(rng.randrange(12)) for _ in range(other)]
+        assert counter(own, gold) == ter_statistics.by_sacrebleu(own, gold)
+
+
+@settings(max_examples=40)
+@given(SAFE, st.booleans(), st.booleans(), st.booleans(), st.booleans())
+def test_corpus_ter_is_sacrebleus(documents: Any, normalized: bool, punct: bool, asian: bool, case: bool) -> None:
+    references, texts = _columns(documents)
+    options = {"normalized": normalized, "no_punct": punct, "asian_support": asian, "case_sensitive": case}
+    own = ter_aggregation().value(ter(references, texts, **options).statistics, None)
+    assert own == sacrebleu.TER(**options).corpus_score(texts, _streams(references)).score
+
+
+@pytest.mark.parametrize("name", ["bleu", "chrf", "chrf++", "ter"])
+def test_any_resample_scores_as_the_library_scores_it(name: str, build: Any) -> None:
+    rng = random.Random(2)
+    words = ["the", "cat", "sat", "on", "a", "mat", "12", "3.5,", "dog."]
+    texts = [" ".join(rng.choices(words, k=rng.randint(0, 9))) for _ in range(30)]
+    references = [[" ".join(rng.choices(words, k=rng.randint(1, 9)))] for _ in texts]
+    metric = build(name)
+    statistics = metric.evaluate(references, texts).statistics
+    library = {"bleu": sacrebleu.BLEU(force=True), "chrf": sacrebleu.CHRF(), "ter": sacrebleu.TER()}
+    scorer = {**library, "chrf++": sacrebleu.CHRF(word_order=2)}[name]
+    for _ in range(10):
+        picks = rng.choices(range(30), k=30)
+        expected = scorer.corpus_score([texts[i] for i in picks], [[references[i][0] for i in picks]]).score
+        assert metric.aggregation.value(statistics[picks], None) == pytest.approx(expected, abs=1e-9)
