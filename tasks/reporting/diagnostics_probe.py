@@ -20,13 +20,14 @@ class Probe:
     apply: Extractor
     metrics: "Sequence[Metric]"
 
-    def accepts(self, text: str, references: Sequence[Any]) -> bool:
-        """Would a response of this text be right under one of the metrics? Raises whatever the filter
+    def accepts(self, texts: Sequence[str], references: Sequence[Any]) -> bool:
+        """Would one of these responses be right under one of the metrics? Raises whatever the filter
         raises.
         """
-        kept = self.apply([[text]], [{}])[0]
-        prediction = kept[0] if kept else None
-        return any(metric.evaluate([references], [prediction]).score[0] == 1 for metric in self.metrics)
+        kept = self.apply([[text] for text in texts], [{}] * len(texts))
+        predictions = [entry[0] if entry else None for entry in kept]
+        columns = [references] * len(texts)
+        return any(1 in metric.evaluate(columns, predictions).score for metric in self.metrics)
 
     def outcome(self, text: str) -> Any:
         """The prediction that the filter makes of the text; None: it finds nothing."""

@@ -13,6 +13,7 @@ from tasks.reporting.report_rows import facet_text
 from tasks.reporting.view import ResponseView, SampleView
 
 SNIPPET: Final = 110
+WHOLE: Final = "whole"
 
 
 class SampleRecords:
@@ -40,13 +41,12 @@ class SampleRecords:
         }
 
     def sample(self, sample: SampleView, question: int) -> dict[str, Any]:
-        """The record of one sample; ``spans`` say where in a response a filter's prediction stands."""
+        """The record of one sample; ``spans`` say where in a response a prediction stands."""
         responses = [self._response(response) for response in sample.responses]
         return {
             "question": question,
             "responses": responses,
-            "filters": {name: list(values) for name, values in sample.filters.items()},
-            "spans": {name: self._spans(name, values, responses) for name, values in sample.filters.items()},
+            **self._predictions(sample, responses),
             "scores": {pair: [_score(score) for score in scores] for pair, scores in sample.scores.items()},
             "details": _present(sample.details),
             "reasons": _present(sample.reasons),
@@ -84,15 +84,31 @@ class SampleRecords:
         }
         return {name: value for name, value in record.items() if value not in (None, [])}
 
-    def _spans(
-        self, name: str, predictions: Sequence[Any], responses: Sequence[Mapping[str, Any]]
-    ) -> list[tuple[int, int] | None]:
-        spans = []
-        for prediction, response in zip(predictions, responses, strict=False):
-            text = response.get("text") or ""
-            span = find_span(text, prediction, self._patterns.get(name))
-            spans.append(utf16(text, span) if span else None)
-        return spans
+    def _predictions(
+        self, sample: SampleView, responses: Sequence[Mapping[str, Any]]
+    ) -> dict[str, dict[str, list[Any]]]:
+        """Predictions, and where they stand: a span, WHOLE (the prediction is then left out), or null."""
+        filters: dict[str, list[Any]] = {}
+        spans: dict[str, list[Any]] = {}
+        for name, predictions in sample.filters.items():
+            texts = [response.text for response in sample.responses] + [None] * len(predictions)
+            whole = [p is not None and p == text for p, text in zip(predictions, texts, strict=False)]
+            filters[name] = [
+                None if all_of_it else self._text(prediction) if isinstance(prediction, str) else prediction
+                for prediction, all_of_it in zip(predictions, whole, strict=True)
+            ]
+            spans[name] = [
+                WHOLE if all_of_it else self._span(name, prediction, responses, index)
+                for index, (prediction, all_of_it) in enumerate(zip(predictions, whole, strict=True))
+            ]
+        return {"filters": filters, "spans": spans}
+
+    def _span(
+        self, name: str, prediction: Any, responses: Sequence[Mapping[str, Any]], index: int
+    ) -> tuple[int, int] | None:
+        text = responses[index].get("text", "") if index < len(responses) else ""
+        span = find_span(text, prediction, self._patterns.get(name))
+        return utf16(text, span) if span else None
 
     def _text(self, text: str | None) -> str | None:
         if text is None or self.cap is None or len(text) <= self.cap:

@@ -155,5 +155,6 @@ def _plain(text: str, ascii_only: bool) -> str:
 
 
 def _one_line(text: str) -> str:
-    line = " ".join(text.split())
+    """Text from elsewhere on one line, without the control characters that a terminal would obey."""
+    line = "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in " ".join(text.split()))
     return line if len(line) <= 200 else f"{line[:199]}…"

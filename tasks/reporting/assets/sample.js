@@ -82,7 +82,9 @@ function filterRows(question, sample, repeat, filters) {
     const scores = Object.entries(sample.scores).filter(([pair]) => filterOf(pair) === name);
     return element('tr', {},
       element('th', { scope: 'row' }, element('span', { class: `swatch f${order % 6}`, 'aria-hidden': 'true' }), name),
-      element('td', {}, prediction === null
+      element('td', {}, sample.spans[name][repeat] === 'whole'
+        ? element('i', { text: 'the whole response' })
+        : prediction === null
         ? element('i', { text: 'found nothing' })
         : element('code', { dir: 'auto', text: shown.length > 400 ? `${shown.slice(0, 400)}…` : shown })),
       element('td', {}, ...scores.map(([pair, values]) => scoreChip(sample, pair, values[repeat], repeat))));
@@ -122,7 +124,7 @@ function responseView(question, sample, repeat, filters, show = markedText) {
   const many = sample.responses.length > 1;
   const finds = filters
     .map((name, order) => ({ name, order, span: sample.spans[name]?.[repeat] }))
-    .filter(({ span }) => span);
+    .filter(({ span }) => Array.isArray(span));
   const rows = filterRows(question, sample, repeat, filters);
   let body;
   if (response.status !== 'ok') body = element('div', { class: 'note error' }, element('b', { text: response.status }), ` ${response.error ?? 'no reason was recorded'}`);

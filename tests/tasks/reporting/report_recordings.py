@@ -54,10 +54,13 @@ def recorded(item_id: str, model: str, row: dict[str, Any], text: str) -> Sample
         prompt_template="default",
         prompt=f"Question: {row['question']}\nAnswer:",
         references=[reference],
-        responses=[ResponseView(text, finish_reason="stop", completion_tokens=len(text.split()), seconds=0.5)],
+        responses=[
+            ResponseView(text, finish_reason="stop", completion_tokens=len(text.split()), seconds=0.5)
+        ],
         filters={name: [prediction] for name, prediction in predictions.items()},
         scores={
-            f"exact_match,{name}": [float(prediction == reference)] for name, prediction in predictions.items()
+            f"exact_match,{name}": [float(prediction == reference)]
+            for name, prediction in predictions.items()
         },
     )
 
@@ -67,7 +70,9 @@ def generated(items: int, size: int = 2000, repeats: int = 1, seed: int = 7) -> 
 
     def samples() -> Iterator[SampleView]:
         words = random.Random(seed)
-        lexicon = ["".join(words.choices("abcdefghijklmnopqrstuvwxyz", k=words.randint(2, 9))) for _ in range(20_000)]
+        lexicon = [
+            "".join(words.choices("abcdefghijklmnopqrstuvwxyz", k=words.randint(2, 9))) for _ in range(20_000)
+        ]
         for number in range(items):
             draw = random.Random(seed * 1_000_003 + number)
             texts = [" ".join(draw.choices(lexicon, k=size // 8)) for _ in range(repeats)]
@@ -82,7 +87,9 @@ def generated_sample(
 ) -> SampleView:
     """One sample; every 97th failed."""
     responses = [
-        ResponseView(None, "infra_error", "HTTP 503 after 6 attempts") if failed else ResponseView(text, finish_reason="stop")
+        ResponseView(None, "infra_error", "HTTP 503 after 6 attempts")
+        if failed
+        else ResponseView(text, finish_reason="stop")
         for text in texts
     ]
     scores: list[float | None] = [None if failed else float(draw.random() < 0.6) for _ in texts]
@@ -97,7 +104,13 @@ def generated_sample(
         scores={"exact_match,none": scores},
         facets={"item.subject": ("algebra", "geometry")[number % 2]},
         labels=[
-            LabelView("quality", index, None if score is None else score > 0, score, "ok" if score is not None else "error")
+            LabelView(
+                "quality",
+                index,
+                None if score is None else score > 0,
+                score,
+                "ok" if score is not None else "error",
+            )
             for index, score in enumerate(scores)
         ],
     )
@@ -117,7 +130,9 @@ def run_of(samples: Any, manifest: dict[str, Any], extra: list[dict[str, Any]] |
     return RunView(manifest, pa.Table.from_pylist(rows + (extra or []), schema=RESULTS), samples)
 
 
-def result(benchmark: str, model: str, prompt: str, pair: str, values: list[float], unscored: int) -> dict[str, Any]:
+def result(
+    benchmark: str, model: str, prompt: str, pair: str, values: list[float], unscored: int
+) -> dict[str, Any]:
     """One result row: the mean of 0/1 scores with its standard error."""
     metric, name = pair.split(",", 1)
     mean = sum(values) / len(values) if values else None
@@ -153,5 +168,5 @@ def first(pattern: str, text: str) -> str | None:
 
 def last(pattern: str, text: str) -> str | None:
     """What the last match captured."""
-    found = [match for match in re.finditer(pattern, text)]
+    found = list(re.finditer(pattern, text))
     return next((group for group in found[-1].groups() if group), None) if found else None

@@ -1,0 +1,186 @@
+"""Two runs side by side: which samples meet, which are shown, and what the page says."""
+
+import base64
+import dataclasses
+import gzip
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from tasks.reporting.compare_report import ComparedPair, differences, differing_settings, write_compare_report
+from tasks.reporting.compare_report_join import ScannedRun, choose_pairs, pair_samples
+from tasks.reporting.report_select import Limits
+from tasks.reporting.view import ResponseView, RunView, SampleView
+from tests.tasks.reporting.report_recordings import HOSTILE, run_of
+
+
+def sample(item: str, score: float | None = 1.0, **fields: Any) -> SampleView:
+    given: dict[str, Any] = {
+        "item_id": item,
+        "model_name": "m",
+        "prompt_template": "p",
+        "prompt": f"question {item}",
+        "responses": [ResponseView(f"answer {item}")],
+        "scores": {"em,none": [score]},
+    }
+    return SampleView(**(given | fields))
+
+
+def run(*samples: SampleView, **manifest: Any) -> RunView:
+    return run_of(lambda: iter(samples), {"benchmark": "b", **manifest})
+
+
+def paired(base: list[SampleView], candidate: list[SampleView]) -> list[tuple[int | None, int | None, bool]]:
+    pairs = pair_samples(ScannedRun.of(base), ScannedRun.of(candidate))
+    return [(pair.base, pair.candidate, pair.flipped) for pair in pairs]
+
+
+def packed(path: Path, name: str) -> list[Any]:
+    found = re.findall(rf'data-name="{name}">([^<]*)</script>', path.read_text())
+    return [json.loads(gzip.decompress(base64.b64decode(text))) for text in found]
+
+
+def test_items_meet_whatever_their_order_and_flips_are_seen() -> None:
+    base = [sample("1"), sample("2", 0.0), sample("3")]
+    candidate = [sample("3"), sample("2", 1.0), sample("4"), sample("1", None)]
+    assert paired(base, candidate) == [(0, 3, True), (1, 1, True), (2, 0, False), (None, 2, False)]
+
+
+def test_items_meet_by_content_and_not_by_id() -> None:
+    assert paired([sample("1", item_digest="x")], [sample("9", item_digest="x")]) == [(0, 0, False)]
+    assert paired([sample("1", item_digest="x")], [sample("1", item_digest="y")]) == [
+        (0, None, False),
+        (None, 0, False),
+    ]
+
+
+def test_copies_of_an_item_meet_in_order() -> None:
+    assert paired([sample("1"), sample("1")], [sample("1"), sample("1", 0.0)]) == [
+        (0, 0, False),
+        (1, 1, True),
+    ]
+
+
+def test_a_model_that_is_the_only_one_in_each_run_does_not_hold_samples_apart() -> None:
+    old, new = sample("1", model_name="old"), sample("1", model_name="new")
+    assert paired([old], [new]) == [(0, 0, False)]
+    assert paired([old, new], [new]) == [(0, None, False), (1, 0, False)]
+
+
+def test_beyond_the_limit_all_flips_and_failures_are_shown_and_it_is_said() -> None:
+    base = ScannedRun.of(sample(str(n)) for n in range(100))
+    candidate = ScannedRun.of(sample(str(n), 0.0 if n == 7 else None if n == 9 else 1.0) for n in range(100))
+    pairs = pair_samples(base, candidate)
+    chosen, statement = choose_pairs(pairs, base, candidate, Limits(samples=40))
+    assert len(chosen) == 20
+    assert {7, 9} <= {pair.base for pair in chosen}
+    assert chosen == sorted(chosen, key=lambda pair: pair.base or 0)
+    assert statement is not None
+    assert statement.startswith("20 of 100 pairs of samples")
+    assert "all 2 that changed or failed" in statement
+    assert choose_pairs(pairs, base, candidate, Limits(samples=200)) == (pairs, None)
+
+
+def test_the_page_holds_both_sides_of_each_pair(tmp_path: Path) -> None:
+    base, candidate = run(sample("1"), sample("2")), run(sample("2", 0.0), sample("3"))
+    written = write_compare_report(base, candidate, [], tmp_path / "c.html")
+    assert (written.n_pairs, written.n_shown) == (3, 3)
+    assert packed(written.path, "paired") == [{"base": [0, 1, -1], "candidate": [-1, 0, 1]}]
+    texts = {
+        side: [
+            sample["responses"][0]["text"]
+            for block in packed(written.path, side)
+            for sample in block["samples"]
+        ]
+        for side in ("base", "candidate")
+    }
+    assert texts == {"base": ["answer 1", "answer 2"], "candidate": ["answer 2", "answer 3"]}
+
+
+def test_rows_of_a_selection_point_at_the_samples_that_were_written(tmp_path: Path) -> None:
+    base = run(*(sample(str(n)) for n in range(60)))
+    candidate = run(*(sample(str(n), float(n % 20 != 0)) for n in reversed(range(60))))
+    path = write_compare_report(base, candidate, [], tmp_path / "c.html", limits=Limits(samples=20)).path
+    (rows,) = packed(path, "paired")
+    items = {side: packed(path, f"{side}-index")[0]["item"] for side in ("base", "candidate")}
+    assert len(rows["base"]) == 10
+    for before, after in zip(rows["base"], rows["candidate"], strict=True):
+        assert items["base"][before] == items["candidate"][after]
+
+
+def test_the_table_says_difference_interval_corrected_p_and_verdict(tmp_path: Path) -> None:
+    pair = ComparedPair(
+        "em,none", 0.3465, 0.5595, 0.213, 0.187, 0.239, 1e-9, 0.0312, 330, 49, 940, 1319, 2, 0.03, 0.01,
+        verdict="pass", note="clustered by passage",
+    )  # fmt: skip
+    text = write_compare_report(run(), run(), [pair], tmp_path / "c.html", verdict="pass").path.read_text()
+    for shown in (
+        "+0.2130",
+        "[0.1870, 0.2390]",
+        "0.031",
+        "330",
+        "49",
+        "940",
+        "clustered by passage",
+        "2 items of the base",
+    ):
+        assert shown in text
+    assert 'class="verdict pass"' in text
+
+
+def test_differences_of_other_units_have_plots_of_their_own() -> None:
+    pairs = [
+        ComparedPair("em,none", 0.2, 0.3, 0.1, 0.05, 0.15),
+        ComparedPair("em,strict", 0.2, 0.1, -0.1, None, None),
+        ComparedPair("bleu,none", 34.0, 33.0, -1.0, -2.0, 0.1),
+        ComparedPair("ter,none", 60.0, 59.0, -1.0, -2.0, 0.1, higher_is_better=False),
+        ComparedPair("gone,none", 0.2, None, None),
+    ]
+    plots = differences(pairs)
+    assert [[row.name for row in plot.rows] for plot in plots] == [
+        ["em,none", "em,strict"],
+        ["bleu,none"],
+        ["ter,none"],
+    ]
+    assert plots[2].direction == "↓ lower is better"
+    for plot in plots:
+        assert plot.zero == plot.axis.at(0.0)
+        assert 0 < (plot.zero or 0) < 100
+
+
+def test_settings_that_differ_are_listed_and_no_others() -> None:
+    base = {
+        "config": {"sample_params": {"temperature": 0.0, "seed": 1}},
+        "run_id": "a",
+        "versions": {"numpy": "2"},
+    }
+    candidate = {"config": {"sample_params": {"temperature": 0.7, "seed": 1}}, "run_id": "b"}
+    assert differing_settings(base, candidate) == [
+        ("config · sample_params · temperature", "0", "0.7"),
+        ("versions · numpy", "2", "–"),
+    ]
+
+
+def test_markup_is_escaped(tmp_path: Path) -> None:
+    view = run(sample(HOSTILE, prompt=HOSTILE), run_name=HOSTILE, config={"note": HOSTILE})
+    pair = ComparedPair(f"em,{HOSTILE}", 0.1, 0.2, 0.1, note=HOSTILE, group=HOSTILE)
+    text = write_compare_report(
+        view, run(), [pair], tmp_path / "c.html", names=(HOSTILE, "new")
+    ).path.read_text()
+    assert "<img" not in text
+    assert "<script>document" not in text
+
+
+def test_neither_run_is_kept_in_memory(tmp_path: Path) -> None:
+    alive: list[int] = []
+
+    def samples() -> Iterator[SampleView]:
+        for number in range(50):
+            alive.append(number)
+            yield dataclasses.replace(sample(str(number)), prompt="x" * 1000)
+
+    view = dataclasses.replace(run(sample("1")), samples=samples)
+    write_compare_report(view, view, [], tmp_path / "c.html")
+    assert len(alive) == 4 * 50, "two passes a run"

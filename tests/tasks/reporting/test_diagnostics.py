@@ -1,0 +1,213 @@
+"""What the diagnostics find, and what they leave alone."""
+
+from collections.abc import Iterable
+from typing import Any
+
+import pytest
+
+from tasks.reporting.diagnostics import Diagnostic, DiagnosticOptions, diagnose
+from tasks.reporting.diagnostics_frequent import Frequent
+from tasks.reporting.view import LabelView, ResponseView, SampleView
+from tests.tasks.reporting.report_recordings import CONFIG, gsm8k, run_of
+
+
+def sample(number: int, **fields: Any) -> SampleView:
+    answer = str(number)
+    given: dict[str, Any] = {
+        "item_id": str(number),
+        "model_name": "m",
+        "prompt_template": "p",
+        "prompt": "q",
+        "references": [answer],
+        "responses": [ResponseView(f"It is A: {answer}", finish_reason="stop")],
+        "filters": {"strict-match": [answer]},
+        "scores": {"exact_match,strict-match": [float(number % 2)]},
+    }
+    return SampleView(**(given | fields))
+
+
+def findings(samples: Iterable[SampleView], config: Any = None, **options: Any) -> dict[str, Diagnostic]:
+    kept = list(samples)
+    found = diagnose(
+        run_of(lambda: iter(kept), {"benchmark": "b", "config": config or {}}), DiagnosticOptions(**options)
+    )
+    return {finding.kind: finding for finding in found}
+
+
+def test_an_unremarkable_run_has_no_finding() -> None:
+    assert findings(sample(n) for n in range(50)) == {}
+
+
+def test_the_recordings_have_no_finding_that_is_not_there() -> None:
+    assert [finding.kind for finding in diagnose(gsm8k(limit=300))] == []
+
+
+def test_a_filter_that_finds_nothing() -> None:
+    empty = {"filters": {"strict-match": [None]}, "scores": {"exact_match,strict-match": [0.0]}}
+    found = findings(sample(n, **(empty if n % 5 == 0 else {})) for n in range(50))
+    finding = found["filter_empty"]
+    assert (finding.severity, finding.count) == ("warning", 10)
+    assert finding.message.startswith("strict-match found nothing in 10 of 50 responses (20 %) of m.")
+    assert [example.item_id for example in finding.examples] == ["0", "5", "10", "15", "20"]
+    assert finding.examples[0].text == "It is A: 0"
+    assert findings(sample(n, **empty) for n in range(50))["filter_empty"].severity == "error"
+    assert "filter_empty" not in findings(sample(n, **(empty if n == 0 else {})) for n in range(50))
+
+
+def test_the_harness_way_of_finding_nothing_counts_too() -> None:
+    assert "filter_empty" in findings(sample(n, filters={"s": ["[invalid]"]}) for n in range(50))
+
+
+def test_a_filter_is_not_blamed_for_failed_requests() -> None:
+    lost = {
+        "responses": [ResponseView(None, "infra_error", "HTTP 503")],
+        "filters": {"strict-match": [None]},
+        "scores": {"exact_match,strict-match": [None]},
+    }
+    found = findings(sample(n, **(lost if n % 2 else {})) for n in range(50))
+    assert set(found) == {"requests_failed", "zero_variance"}
+    assert "25 of 50 requests (50 %) failed" in found["requests_failed"].message
+    assert "Most frequent reason (25): HTTP 503" in found["requests_failed"].message
+
+
+def test_answers_without_a_score() -> None:
+    fields = {"scores": {"judge,none": [None]}, "reasons": {"judge,none": ["no number in the reply"]}}
+    found = findings(
+        sample(n, **(fields if n < 3 else {"scores": {"judge,none": [n / 50]}})) for n in range(50)
+    )
+    assert found["unscored"].message.startswith("judge,none: 3 of 50 answers (6.0 %) could not be scored")
+    assert found["unscored"].examples[0].text == "no number in the reply"
+
+
+def test_responses_cut_off_at_the_limit() -> None:
+    cut = {"responses": [ResponseView("and then", finish_reason="length")]}
+    found = findings(sample(n, **(cut if n < 5 else {})) for n in range(50))
+    assert found["truncated"].severity == "warning"
+    assert "5 of 50 responses (10 %)" in found["truncated"].message
+    assert findings(sample(n, **(cut if n == 0 else {})) for n in range(200))["truncated"].severity == "note"
+
+
+def test_empty_responses_say_what_came_instead() -> None:
+    empty = {"responses": [ResponseView("  ", finish_reason="length", reasoning="let me think")]}
+    found = findings(sample(n, **(empty if n < 5 else {})) for n in range(50))
+    assert found["empty_response"].examples[0].text == "reasoning only: let me think"
+    likelihoods = {"responses": [ResponseView(None, lls=[-1.0, -2.0])]}
+    assert "empty_response" not in findings(sample(n, **likelihoods) for n in range(50))
+
+
+def test_the_same_answer_whatever_is_asked() -> None:
+    same = {"filters": {"strict-match": ["42"]}}
+    found = findings(sample(n, **(same if n >= 5 else {})) for n in range(50))
+    assert "“42” in at least 90 % of 50 predictions" in found["same_answer"].message
+    assert "same_answer" not in findings(sample(n, **same, references=["42"]) for n in range(50))
+    assert "same_answer" not in findings(sample(n, **same) for n in range(5))
+
+
+def test_scores_that_never_vary() -> None:
+    found = findings(sample(n, scores={"exact_match,strict-match": [0.0]}) for n in range(50))
+    assert found["zero_variance"].message.startswith(
+        "exact_match,strict-match: all 50 items of m with prompt p score 0."
+    )
+    assert "zero_variance" not in findings(
+        sample(n, scores={"exact_match,strict-match": [0.0]}) for n in range(9)
+    )
+    no_number = {"scores": {"bleu,none": [float("nan")]}}
+    assert findings(sample(n, **no_number) for n in range(50)) == {}
+
+
+def test_repeats_that_disagree() -> None:
+    def repeated(n: int) -> SampleView:
+        return sample(
+            n, responses=[ResponseView("a")] * 2, filters={}, scores={"em,none": [0.0, float(n % 2)]}
+        )
+
+    finding = findings(repeated(n) for n in range(50))["repeats_disagree"]
+    assert (finding.severity, finding.count) == ("note", 25)
+    assert "25 of 50 items (50 %)" in finding.message
+    assert finding.examples[0].text == "scores 0, 1"
+
+
+def test_labels_alone_are_no_reason_for_a_finding() -> None:
+    labels = [LabelView("quality", 0, True, 1.0)]
+    assert findings(sample(n, labels=labels) for n in range(50)) == {}
+
+
+def test_empty_references() -> None:
+    found = findings(sample(n, **({"references": [" "]} if n < 5 else {})) for n in range(50))
+    assert "5 of 50 samples (10 %) have an empty reference" in found["reference_missing"].message
+    choices = {"references": [], "choices": ["a", "b"]}
+    assert "reference_missing" not in findings(sample(n, **choices) for n in range(50))
+
+
+WITHOUT_COMMA = {"name": "strict-match", "filter": [{"function": "regex", "regex_pattern": r"A: (\d+)"}]}
+
+
+def wrong(number: int, reference: str) -> SampleView:
+    return sample(number, references=[reference], scores={"exact_match,strict-match": [0.0]})
+
+
+@pytest.mark.parametrize(
+    ("metric", "unreachable"),
+    [("exact_match", 4), ({"metric": "exact_match", "ignore_punctuation": True}, 4), ("bleu", 0)],
+)
+def test_references_that_the_filter_cannot_produce(metric: Any, unreachable: int) -> None:
+    config = {"filter_list": [WITHOUT_COMMA | {"metric_list": [metric]}]}
+    samples = [
+        wrong(n, f"1,00{n}") if n < 4 else sample(n, scores={"exact_match,strict-match": [n % 2]})
+        for n in range(20)
+    ]
+    found = findings(samples, config)
+    if not unreachable:
+        assert "reference_unreachable" not in found
+        return
+    assert found["reference_unreachable"].count == unreachable
+    assert found["reference_unreachable"].examples[0].text == "“1,000” comes out as “1”"
+    assert "4 of 20 items (20 %) tested" in found["reference_unreachable"].message
+
+
+def test_references_that_the_metric_makes_equal_are_reachable() -> None:
+    exact = {"metric": "exact_match", "regexes_to_ignore": [",", "(?s).*#### "]}
+    config = {"filter_list": [CONFIG["filter_list"][0] | {"metric_list": [exact]}]}
+    samples = [wrong(n, f"Some 5 steps\n#### {n},000") for n in range(20)]
+    assert "reference_unreachable" not in findings(samples, config)
+
+
+def test_a_right_answer_of_another_model_shows_that_a_reference_is_reachable() -> None:
+    config = {"filter_list": [WITHOUT_COMMA]}
+    samples = [wrong(n, f"1,00{n}") for n in range(9)]
+    right = [sample(n, model_name="other", scores={"exact_match,strict-match": [1.0]}) for n in range(9)]
+    assert "reference_unreachable" in findings(samples, config)
+    assert "reference_unreachable" not in findings(samples + right, config)
+
+
+def test_a_users_filter_that_needs_the_item_is_left_alone() -> None:
+    config = {"filter_list": [{"name": "strict-match", "filter": [{"function": "mine.py:pick"}]}]}
+    assert "reference_unreachable" not in findings([wrong(n, "x") for n in range(20)], config)
+
+
+def test_two_filters_that_disagree_about_the_same_answers() -> None:
+    def both(n: int) -> SampleView:
+        scores = {"exact_match,strict": [0.0 if n else 1.0], "exact_match,loose": [float(n % 2)]}
+        return sample(n, filters={}, scores=scores)
+
+    finding = findings(both(n) for n in range(50))["format_gap"]
+    assert finding.message.startswith("m · p: exact_match is 0.4800 higher with loose than with strict")
+
+
+def test_the_gravest_comes_first() -> None:
+    samples = [
+        sample(n, responses=[ResponseView("x", finish_reason="length")], filters={"strict-match": [None]})
+        for n in range(50)
+    ]
+    found = diagnose(run_of(lambda: iter(samples), {"benchmark": "b"}))
+    assert [finding.severity for finding in found] == ["error", "warning"]
+
+
+def test_the_most_frequent_text_is_found_in_bounded_memory() -> None:
+    frequent = Frequent(size=10)
+    for n in range(10_000):
+        frequent.add("same" if n % 2 else f"other {n}")
+    text, times = frequent.top()
+    assert text == "same"
+    assert 4_000 <= times <= 5_000
+    assert Frequent().top() == ("", 0)

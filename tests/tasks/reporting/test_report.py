@@ -1,0 +1,248 @@
+"""The report as a file: what is in it, what is escaped, what is left out and how that is said."""
+
+import base64
+import dataclasses
+import gzip
+import json
+import re
+import tracemalloc
+from collections.abc import Iterator
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from tasks.reporting.report import write_report
+from tasks.reporting.report_chunks import inline_json, json_bytes
+from tasks.reporting.report_select import Limits
+from tasks.reporting.view import LabelView, ResponseView, RunView, SampleView
+from tasks.store.schemas import RESULTS
+from tests.tasks.reporting.report_recordings import HOSTILE, generated, result, run_of
+
+
+def sample(item_id: str = "1", text: str | None = "The answer is 4", **fields: Any) -> SampleView:
+    given = {
+        "model_name": "m",
+        "prompt_template": "p",
+        "prompt": "2 + 2?",
+        "references": ["4"],
+        "responses": [ResponseView(text)],
+        "filters": {"number": ["4"]},
+        "scores": {"exact_match,number": [1.0]},
+    }
+    return SampleView(item_id=item_id, **(given | fields))
+
+
+def run(*samples: SampleView, **manifest: Any) -> RunView:
+    return run_of(lambda: iter(samples), {"benchmark": "sums", **manifest})
+
+
+def failed_row(**fields: Any) -> dict[str, Any]:
+    row = result("sums", "m", "p", "bleu,none", [], 0)
+    return row | {"status": "failed", "error": "MetricError: row 3 is not text", "n_items": 0} | fields
+
+
+class Page(HTMLParser):
+    """A page's elements, and its packed data."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__()
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self.text = ""
+        self.html = path.read_text()
+        self.feed(self.html)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, dict(attrs)))
+
+    def handle_data(self, data: str) -> None:
+        self.text += data
+
+    def packed(self, name: str) -> list[Any]:
+        found = re.findall(rf'data-name="{name}">([^<]*)</script>', self.html)
+        return [json.loads(gzip.decompress(base64.b64decode(text))) for text in found]
+
+    def samples(self) -> list[Any]:
+        return [sample for block in self.packed("run") for sample in block["samples"]]
+
+    def index(self) -> Any:
+        return self.packed("run-index")[0]
+
+
+def written(view: RunView, tmp_path: Path, limits: Limits | None = None) -> Page:
+    return Page(write_report(view, tmp_path / "report.html", limits).path)
+
+
+def test_every_text_of_a_sample_is_in_the_page(tmp_path: Path) -> None:
+    view = run(
+        sample(
+            text="The answer is 4",
+            responses=[ResponseView("The answer is 4", reasoning="two and two", finish_reason="stop")],
+            details={"exact_match,number": [{"why": "equal"}]},
+            labels=[LabelView("quality", 0, True, 0.75, details={"judge": "good"})],
+            facets={"item.subject": "sums"},
+        )
+    )
+    page = written(view, tmp_path)
+    (record,) = page.samples()
+    assert record["responses"] == [
+        {"text": "The answer is 4", "status": "ok", "finish": "stop", "reasoning": "two and two"}
+    ]
+    assert record["filters"] == {"number": ["4"]}
+    assert record["spans"] == {"number": [[14, 15]]}
+    assert record["details"] == {"exact_match,number": [{"why": "equal"}]}
+    assert record["labels"][0]["details"] == {"judge": "good"}
+    assert page.packed("run")[0]["questions"][0]["references"] == ["4"]
+    assert page.index()["facets"]["item.subject"] == {"values": ["sums"], "codes": [0]}
+
+
+def test_the_page_can_ask_no_network_and_run_nothing_else(tmp_path: Path) -> None:
+    page = written(run(sample()), tmp_path)
+    policy = next(
+        attrs["content"] for tag, attrs in page.tags if attrs.get("http-equiv") == "Content-Security-Policy"
+    )
+    assert policy is not None
+    assert policy.startswith("default-src 'none'; script-src 'sha256-")
+    assert "unsafe" not in policy
+    assert not [
+        attrs for _, attrs in page.tags if any(name.startswith("on") or name == "style" for name in attrs)
+    ]
+    assert not [attrs for tag, attrs in page.tags if "src" in attrs or tag == "link"]
+
+
+@pytest.mark.parametrize(
+    "view",
+    [
+        run(sample(text=HOSTILE, item_id=HOSTILE, prompt=HOSTILE, references=[HOSTILE])),
+        run(sample(model_name=HOSTILE, prompt_template=HOSTILE, filters={HOSTILE: [HOSTILE]})),
+        run(sample(), run_name=HOSTILE, config={"note": HOSTILE}, versions={HOSTILE: HOSTILE}),
+        run_of(lambda: iter([sample()]), {"benchmark": HOSTILE}, [failed_row(error=HOSTILE, metric=HOSTILE)]),
+        run(
+            sample(
+                responses=[ResponseView(None, "infra_error", HOSTILE)], scores={"exact_match,number": [None]}
+            )
+        ),
+    ],
+    ids=["sample", "names", "manifest", "failed pair", "request error"],
+)
+def test_markup_in_any_text_is_escaped(view: RunView, tmp_path: Path) -> None:
+    page = written(view, tmp_path)
+    assert "img" not in [tag for tag, _ in page.tags]
+    assert [attrs.get("type") for tag, attrs in page.tags if tag == "script"] == [
+        *["application/octet-stream"] * 2,
+        "application/json",
+        None,
+    ]
+
+
+def test_inline_json_holds_no_character_that_markup_is_made_of() -> None:
+    text = inline_json({"</script>": "<!--<script>&"})
+    assert not set("<>&") & set(text)
+    assert json.loads(text) == {"</script>": "<!--<script>&"}
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [
+        (float("nan"), None),
+        (float("inf"), None),
+        ("\ud800 alone", "? alone"),
+        (2**70, str(2**70)),
+        ({1: [("a", {2})]}, {"1": [["a", "{2}"]]}),
+    ],
+)
+def test_what_json_lacks_is_written_as_something_it_has(value: Any, expected: Any) -> None:
+    assert json.loads(json_bytes(value)) == expected
+
+
+def test_scores_without_a_json_number_are_not_taken_for_unscored(tmp_path: Path) -> None:
+    view = run(
+        sample(scores={"ppl,number": [float("inf")], "bleu,number": [float("nan")], "em,number": [None]})
+    )
+    page = written(view, tmp_path)
+    assert page.samples()[0]["scores"] == {"ppl,number": ["inf"], "bleu,number": ["nan"], "em,number": [None]}
+    assert page.index()["unscored"] == {"ppl,number": [0], "bleu,number": [0], "em,number": [1]}
+
+
+def test_failed_pairs_stand_last_with_reason_and_command(tmp_path: Path) -> None:
+    view = run_of(
+        lambda: iter([sample()]), {"benchmark": "sums", "command": ["python", "-m", "flows.eval", "a b.yaml"]}
+    )
+    view = dataclasses.replace(
+        view, results=pa.concat_tables([pa.Table.from_pylist([failed_row()], RESULTS), view.results])
+    )
+    text = written(view, tmp_path).text
+    assert "MetricError: row 3 is not text" in text
+    assert "python -m flows.eval 'a b.yaml' --refresh none:bleu" in text
+    table = text[text.index("Press a heading") : text.index("Failed pairs", text.index("Press a heading"))]
+    assert table.index("exact_match") < table.index("bleu")
+
+
+def test_a_run_without_samples_or_results_is_a_page_that_says_so(tmp_path: Path) -> None:
+    view = RunView({}, RESULTS.empty_table(), lambda: iter(()))
+    assert "This run has no results." in written(view, tmp_path).text
+
+
+def test_prompts_shared_by_models_are_stored_once(tmp_path: Path) -> None:
+    page = written(
+        run(sample(model_name="a"), sample(model_name="b"), sample("2", prompt="3 + 3?")), tmp_path
+    )
+    assert [question["prompt"] for block in page.packed("run") for question in block["questions"]] == [
+        "2 + 2?",
+        "3 + 3?",
+    ]
+    assert page.index()["question"] == [0, 0, 1]
+
+
+def test_the_same_run_gives_the_same_bytes(tmp_path: Path) -> None:
+    first = write_report(generated(300, 100), tmp_path / "a.html").path.read_bytes()
+    assert write_report(generated(300, 100), tmp_path / "b.html").path.read_bytes() == first
+
+
+def test_an_interrupted_report_leaves_the_old_one(tmp_path: Path) -> None:
+    path = tmp_path / "report.html"
+    path.write_text("old")
+    passes = []
+
+    def samples() -> Iterator[SampleView]:
+        passes.append(1)
+        yield sample(text="x" * (1 << 26))  # too large to be kept for the second pass
+        if len(passes) > 1:
+            raise OSError("disk gone")
+
+    view = dataclasses.replace(run(sample()), samples=samples)
+    with pytest.raises(OSError, match="disk gone"):
+        write_report(view, path)
+    assert path.read_text() == "old"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_memory_does_not_grow_with_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tasks.reporting.report.KEPT_BYTES", 1_000_000)
+
+    def peak(items: int) -> int:
+        text = "word " * 4000
+
+        def samples() -> Iterator[SampleView]:
+            for number in range(items):
+                yield sample(str(number), text=f"{number} {text}")
+
+        view = dataclasses.replace(run(sample()), samples=samples)
+        tracemalloc.start()
+        write_report(view, tmp_path / "report.html", Limits(samples=50))
+        _, most = tracemalloc.get_traced_memory()
+        tracemalloc.stop()
+        return most
+
+    assert peak(1500) - peak(300) < 1_000_000, "24 MB more of text"
+
+
+def test_long_texts_are_shown_in_part_where_the_file_would_grow_too_large(tmp_path: Path) -> None:
+    limits = Limits(file_bytes=400_000)
+    page = written(generated(200, size=20_000), tmp_path, limits)
+    assert len(page.html) < 600_000
+    assert page.index()["shortened"] > 0
+    assert "characters left out" in page.samples()[0]["responses"][0]["text"]
+    assert len(page.samples()) == 200

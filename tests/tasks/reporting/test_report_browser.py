@@ -1,0 +1,372 @@
+"""The pages in a real browser: Debian's Chromium, headless, through Playwright."""
+
+import dataclasses
+import itertools
+import random
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tasks.reporting.compare_report import ComparedPair, write_compare_report
+from tasks.reporting.report import write_report
+from tasks.reporting.report_html import read_asset
+from tasks.reporting.view import ResponseView, RunView, SampleView
+from tests.tasks.reporting.report_recordings import HOSTILE, generated, gsm8k, run_of
+
+pytestmark = pytest.mark.services
+
+CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+OPTIONS = (
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+)
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    if CHROMIUM is None:
+        pytest.skip("no Chromium on the PATH (apt-get install chromium)")
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as playwright:
+        launched = playwright.chromium.launch(executable_path=CHROMIUM, args=list(OPTIONS))
+        yield launched
+        launched.close()
+
+
+class Opened:
+    """A page with everything that it logged and asked for."""
+
+    def __init__(self, browser: Any, path: Path, **context: Any) -> None:
+        self.context = browser.new_context(**{"viewport": {"width": 1280, "height": 900}, **context})
+        self.page = self.context.new_page()
+        self.logged: list[str] = []
+        self.requested: list[str] = []
+        self.page.on("console", lambda message: self.logged.append(f"{message.type}: {message.text}"))
+        self.page.on("pageerror", lambda error: self.logged.append(f"error: {error}"))
+        self.page.on("request", lambda request: self.requested.append(request.url))
+        self.page.goto(path.as_uri())
+
+    def ready(self) -> Any:
+        """The page, once search has seen every text."""
+        self.page.wait_for_selector("html[data-ready]", timeout=30_000)
+        return self.page
+
+    def search(self, text: str) -> tuple[float, str]:
+        """Milliseconds from the input to the drawn answer, and what the status says."""
+        milliseconds, status = self.page.evaluate(
+            """async (text) => {
+                const field = document.querySelector('input[type=search]');
+                const begin = performance.now();
+                field.value = text;
+                field.dispatchEvent(new Event('input', {bubbles: true}));
+                document.getElementById('rows').getBoundingClientRect();
+                return [performance.now() - begin, document.getElementById('status').textContent];
+            }""",
+            text,
+        )
+        return milliseconds, status
+
+
+@pytest.fixture(scope="module")
+def recorded(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_report(gsm8k(hostile=HOSTILE), tmp_path_factory.mktemp("report") / "report.html").path
+
+
+@pytest.fixture
+def opened(browser: Any, recorded: Path) -> Iterator[Opened]:
+    page = Opened(browser, recorded)
+    yield page
+    page.context.close()
+
+
+def test_recordings_load_in_two_seconds_without_an_error_or_a_request(opened: Opened, recorded: Path) -> None:
+    page = opened.ready()
+    shown = page.evaluate("performance.now()")
+    assert shown < 2000
+    assert opened.logged == []
+    assert opened.requested == [recorded.as_uri()]
+    assert page.locator("#status").inner_text() == "5,276 samples"
+
+
+def test_search_answers_within_100_ms(opened: Opened) -> None:
+    opened.ready()
+    opened.search("warm up")
+    for query, found in [
+        ("eggs", "80 of"),
+        ("e", "5,276 samples"),
+        ('"per day" ducks', "8 of"),
+        ("zzqq", "0 of"),
+    ]:
+        milliseconds, status = opened.search(query)
+        assert status.startswith(found), query
+        assert milliseconds < 100, query
+
+
+def test_markup_from_a_model_stays_text(opened: Opened) -> None:
+    page = opened.ready()
+    opened.search("onerror")
+    assert page.locator("#status").inner_text().startswith("4 of")
+    page.locator(".row").first.click()
+    page.wait_for_selector(".detail .response")
+    assert HOSTILE in page.locator(".detail .response").inner_text()
+    assert page.locator("img").count() == 0
+    assert page.locator("main script").count() == 0
+    assert page.title() == "gsm8k – Nightjar"
+    assert opened.logged == []
+
+
+def test_a_filters_find_is_marked_in_the_response(opened: Opened) -> None:
+    page = opened.ready()
+    page.wait_for_selector(".detail mark")
+    assert page.locator(".detail mark").first.inner_text() == "26"
+    assert page.locator(".detail .response").inner_text().index("A: 26") > 0
+
+
+def test_the_same_item_of_another_model_is_one_press_away(opened: Opened) -> None:
+    page = opened.ready()
+    page.locator(".siblings a", has_text="175b_verification").click()
+    page.wait_for_function(
+        "document.querySelector('.detail header p').textContent.includes('175b_verification')"
+    )
+    assert page.locator("#status").inner_text() == "1 of 5,276 samples (item 0 only)"
+
+
+def test_outcomes_and_facets_narrow_the_list_as_the_scores_say(opened: Opened) -> None:
+    page = opened.ready()
+    page.select_option("#pair", "exact_match,strict-match")
+    page.select_option("#outcome", "right")
+    page.select_option("[data-facet=Model]", "175b_verification")
+    right = round(0.5595 * 1319)
+    assert page.locator("#status").inner_text() == f"{right} of 5,276 samples"
+    page.get_by_role("button", name="Clear").click()
+    assert page.locator("#status").inner_text() == "5,276 samples"
+
+
+def test_the_keyboard_is_enough(opened: Opened) -> None:
+    page = opened.ready()
+    page.keyboard.press("/")
+    assert page.evaluate("document.activeElement.id") == "search"
+    page.keyboard.type("eggs")
+    page.keyboard.press("Escape")
+    assert page.evaluate("document.activeElement.id") == "list"
+    first = page.locator(".detail h3").inner_text()
+    page.keyboard.press("ArrowDown")
+    page.keyboard.press("j")
+    page.wait_for_function("document.querySelector('.row.chosen')?.dataset.at === '2'")
+    page.wait_for_function("(first) => document.querySelector('.detail h3').textContent !== first", arg=first)
+    page.keyboard.press("Enter")
+    assert page.evaluate("document.activeElement.id") == "detail"
+    page.keyboard.press("Escape")
+    assert page.evaluate("document.activeElement.id") == "list"
+
+
+def test_a_heading_sorts_the_table_by_number(opened: Opened) -> None:
+    page = opened.ready()
+    page.locator("table.results th", has_text="Value").get_by_role("button").click()
+    assert page.locator("table.results tbody tr").first.inner_text().startswith("175b_verification")
+    assert page.locator("table.results th[aria-sort=descending]").inner_text().startswith("Value")
+
+
+def test_every_control_has_a_name(opened: Opened) -> None:
+    page = opened.ready()
+    nameless = page.evaluate(
+        """() => [...document.querySelectorAll('button, a[href], select, input, [role=region],
+        [role=listbox], svg[role=img]')] .filter((node) => !(node.ariaLabel || node.textContent.trim() ||
+        node.labels?.[0]?.textContent.trim())) .map((node) => node.outerHTML.slice(0, 80))
+        """
+    )
+    assert nameless == []
+    assert page.locator("[role=option]").first.get_attribute("aria-setsize") == "5276"
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_text_stands_out_from_its_ground(browser: Any, recorded: Path, scheme: str) -> None:
+    opened = Opened(browser, recorded, color_scheme=scheme)
+    opened.ready()
+    contrasts = opened.page.evaluate(
+        CONTRAST, [".dim", "h2", ".chip.full", ".chip.none", ".contents a", "td", ".row-text"]
+    )
+    assert len(contrasts) == 7
+    assert min(contrasts.values()) >= 4.5, contrasts
+    opened.context.close()
+
+
+def test_a_phone_shows_list_then_sample_and_never_scrolls_sideways(browser: Any, recorded: Path) -> None:
+    opened = Opened(browser, recorded, viewport={"width": 360, "height": 740}, has_touch=True, is_mobile=True)
+    page = opened.ready()
+    assert page.evaluate("document.documentElement.scrollWidth") <= 360
+    assert not page.locator("#detail").is_visible()
+    page.locator(".row").nth(2).tap()
+    page.wait_for_selector(".detail .response")
+    assert not page.locator("#list").is_visible()
+    page.get_by_role("button", name="← List").tap()
+    assert page.locator("#list").is_visible()
+    opened.context.close()
+
+
+def test_without_javascript_the_numbers_are_there(browser: Any, recorded: Path) -> None:
+    opened = Opened(browser, recorded, java_script_enabled=False)
+    text = opened.page.locator("main").inner_text()
+    assert "0.5595 ± 0.0137" in text
+    assert opened.page.locator(".forest-mark[role=img]").count() == 8
+    opened.context.close()
+
+
+def test_print_keeps_scores_and_the_chosen_sample(opened: Opened) -> None:
+    page = opened.ready()
+    page.wait_for_selector(".detail .response")
+    page.emulate_media(media="print")
+    assert page.locator(".detail .response").is_visible()
+    assert page.locator("table.results").is_visible()
+    assert not page.locator("#controls").is_visible()
+    assert not page.locator("#list").is_visible()
+
+
+def test_20_000_samples_of_2_kb_open_and_search_quickly(browser: Any, tmp_path: Path) -> None:
+    written = write_report(generated(20_000, size=2000), tmp_path / "large.html")
+    assert written.path.stat().st_size < 60_000_000
+    opened = Opened(browser, written.path)
+    page = opened.ready()
+    assert page.locator("#status").inner_text() == "20,000 samples"
+    opened.search("warm up")
+    milliseconds, status = opened.search("item-19999")
+    assert status == "1 of 20,000 samples"
+    assert milliseconds < 100
+    page.wait_for_function("document.querySelector('.detail h3').textContent === 'Item item-19999'")
+    assert len(page.locator(".detail .response").inner_text()) > 1000
+    assert opened.logged == []
+    opened.context.close()
+
+
+def test_a_prediction_that_is_the_whole_response_is_said_to_be(browser: Any, tmp_path: Path) -> None:
+    opened = Opened(browser, write_report(generated(3, size=200), tmp_path / "r.html").path)
+    opened.ready().wait_for_selector(".predictions")
+    assert "the whole response" in opened.page.locator(".predictions").inner_text()
+    opened.context.close()
+
+
+def test_unscored_and_failed_are_counted_and_reachable(browser: Any, tmp_path: Path) -> None:
+    opened = Opened(browser, write_report(generated(500, size=200, repeats=3), tmp_path / "r.html").path)
+    page = opened.ready()
+    page.locator("table.results a").first.click()
+    page.wait_for_function("document.getElementById('status').textContent.startsWith('6 of 500')")
+    page.locator(".row").first.click()
+    page.wait_for_selector(".detail .note.error")
+    assert "HTTP 503 after 6 attempts" in page.locator(".detail").inner_text()
+    assert page.locator(".detail .repeat").count() == 3
+    page.select_option("#outcome", "")
+    page.select_option("#label", "quality:1")
+    assert page.locator("#status").inner_text().endswith("of 500 items")
+    opened.context.close()
+
+
+def test_choices_judgements_and_chat_are_shown(browser: Any, tmp_path: Path) -> None:
+    sample = SampleView(
+        item_id="q1",
+        model_name="m",
+        prompt_template="p",
+        prompt='[{"role": "system", "content": "<b>Be brief</b>"}, {"role": "user", "content": "2 + 2?"}]',
+        chat=True,
+        references=["4"],
+        responses=[ResponseView(None, lls=[-3.5, -0.25], is_greedy=[False, True])],
+        filters={"none": [[-3.5, -0.25]]},
+        scores={"acc,none": [1.0], "judge,none": [0.5]},
+        details={"judge,none": [{"explanation": "Right, but <i>curt</i>."}]},
+        choices=["five", "four"],
+        gold=[1],
+    )
+    opened = Opened(
+        browser, write_report(run_of(lambda: iter([sample]), {"benchmark": "b"}), tmp_path / "r.html").path
+    )
+    page = opened.ready()
+    page.wait_for_selector(".detail .choices")
+    text = page.locator(".detail").inner_text()
+    assert "<b>Be brief</b>" in text
+    assert "Right, but <i>curt</i>." in text
+    assert page.locator(".choices .best").inner_text().split() == ["✓", "right", "four", "-0.25", "chosen"]
+    assert page.locator(".predictions code").inner_text() == "four"
+    assert opened.logged == []
+    opened.context.close()
+
+
+def only(view: RunView, model: str, suffix: str = "") -> RunView:
+    def samples() -> Iterator[SampleView]:
+        for sample in view.samples():
+            if sample.model_name == model:
+                yield dataclasses.replace(sample, prompt=sample.prompt + suffix)
+
+    return run_of(samples, {"benchmark": "gsm8k", "run_id": model})
+
+
+def test_a_comparison_shows_what_became_worse_first(browser: Any, tmp_path: Path) -> None:
+    base, candidate = only(gsm8k(), "175b_finetuning"), only(gsm8k(), "175b_verification", " Step by step.")
+    pair = ComparedPair("exact_match,strict-match", 0.3465, 0.5595, 0.213, 0.187, 0.239, n_items=1319)
+    opened = Opened(browser, write_compare_report(base, candidate, [pair], tmp_path / "c.html").path)
+    page = opened.ready()
+    assert page.locator("#status").inner_text() == "1,319 pairs"
+    assert page.locator(".row").first.locator(".chip").first.inner_text() == "✓ → ✗"
+    page.wait_for_selector(".detail ins")
+    assert page.locator(".detail .prompt ins").inner_text() == " Step by step."
+    page.select_option("#outcome", "better")
+    assert page.locator(".row").first.locator(".chip").first.inner_text() == "✗ → ✓"
+    milliseconds, status = opened.search("eggs")
+    assert "of 1,319 pairs" in status
+    assert milliseconds < 100
+    assert opened.logged == []
+    opened.context.close()
+
+
+def test_a_difference_gives_back_both_texts(browser: Any, recorded: Path) -> None:
+    draw = random.Random(5)
+    pieces = ["eggs", "12", " ", "\n", "=", "is", "."]
+    texts = ["".join(draw.choices(pieces, k=draw.randint(0, 14))) for _ in range(2000)]
+    page = browser.new_page()
+    both = page.evaluate(
+        f"""(texts) => {{
+            const element = () => null;
+            {read_asset("diff.js")}
+            return texts.slice(1).map((second, i) => {{
+                const steps = difference(texts[i], second);
+                const side = (kind) => steps.filter(([k]) => k === ' ' || k === kind).map(([, t]) => t);
+                return [side('-').join(''), side('+').join('')];
+            }});
+        }}""",
+        texts,
+    )
+    assert both == [[first, second] for first, second in itertools.pairwise(texts)]
+    page.close()
+
+
+CONTRAST = """(selectors) => {
+    const canvas = document.createElement('canvas').getContext('2d', {willReadFrequently: true});
+    const rgb = (color) => {
+        canvas.clearRect(0, 0, 1, 1);
+        canvas.fillStyle = color;
+        canvas.fillRect(0, 0, 1, 1);
+        return [...canvas.getImageData(0, 0, 1, 1).data];
+    };
+    const ground = (node) => {
+        for (let each = node; each; each = each.parentElement) {
+            const color = rgb(getComputedStyle(each).backgroundColor);
+            if (color[3] === 255) return color;
+        }
+        return [255, 255, 255, 255];
+    };
+    const light = ([r, g, b]) => [r, g, b].map((c) => c / 255)
+        .map((c) => (c <= 0.03928 ? c / 12.92 : ((c + 0.055) / 1.055) ** 2.4))
+        .reduce((sum, c, i) => sum + c * [0.2126, 0.7152, 0.0722][i], 0);
+    return Object.fromEntries(selectors.map((selector) => {
+        const node = document.querySelector(`main ${selector}`) ?? document.querySelector(selector);
+        const [a, b] = [light(rgb(getComputedStyle(node).color)), light(ground(node))].sort((x, y) => y - x);
+        return [selector, (a + 0.05) / (b + 0.05)];
+    }));
+}"""

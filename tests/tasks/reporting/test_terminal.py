@@ -1,0 +1,209 @@
+"""The result table and the progress of a run in the terminal."""
+
+import io
+import re
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from tasks.models.options import Progress
+from tasks.reporting.diagnostics import Diagnostic, Example
+from tasks.reporting.progress import ProgressBoard, combined, open_board, percent, progress_markdown, reporter
+from tasks.reporting.terminal import console, diagnostics_text, results_table
+from tasks.store.schemas import RESULTS
+from tests.tasks.reporting.report_recordings import result
+
+ESCAPE = "\x1b"
+
+
+class Terminal(io.StringIO):
+    """A stream that says it is a terminal."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+class Ascii(io.TextIOWrapper):
+    """A stream that can't write beyond ASCII."""
+
+    def __init__(self) -> None:
+        super().__init__(io.BytesIO(), encoding="ascii")
+
+    def text(self) -> str:
+        self.flush()
+        self.seek(0)
+        return self.read()
+
+
+def table(*rows: dict[str, Any]) -> pa.Table:
+    return pa.Table.from_pylist(list(rows), RESULTS)
+
+
+def row(**fields: Any) -> dict[str, Any]:
+    return result("b", "m", "p", "exact_match,strict", [0.0, 1.0, 1.0, 1.0], 0) | fields
+
+
+def printed(results: pa.Table, **arguments: Any) -> str:
+    out = io.StringIO()
+    console(out).print(results_table(results, **arguments))
+    return out.getvalue()
+
+
+def test_a_line_holds_direction_error_interval_and_unscored() -> None:
+    text = printed(table(row(n_unscored=7)))
+    line = next(line for line in text.splitlines() if "exact_match" in line)
+    assert line.split() == [
+        "m",
+        "strict",
+        "exact_match",
+        "↑",
+        "0.7500",
+        "±",
+        "0.2165",
+        "[0.3256,",
+        "1.0000]",
+        "4",
+        "7",
+    ]
+
+
+def test_numbers_stand_under_each_other() -> None:
+    text = printed(table(row(), row(model_name="a longer name", value=0.1, n_items=1319)))
+    first, second = (line for line in text.splitlines() if "exact_match" in line)
+    assert next(match.end() for match in re.finditer(r"\d\.\d{4}(?= )", first)) == (
+        next(match.end() for match in re.finditer(r"\d\.\d{4}(?= )", second))
+    )
+    assert first.rstrip().endswith("0")
+    assert len(first.rstrip()) == len(second.rstrip())
+
+
+@pytest.mark.parametrize(
+    ("fields", "column"),
+    [
+        ({"prompt_template": "q"}, "Prompt"),
+        ({"label": "quality"}, "Label"),
+        ({"n_samples": 99}, "Samples"),
+        ({"error": "3 items only"}, "Note"),
+        ({"facets": '{"item.subject": "algebra"}'}, "item.subject"),
+    ],
+)
+def test_a_column_appears_when_it_tells_lines_apart(fields: dict[str, Any], column: str) -> None:
+    assert column not in printed(table(row(), row())).splitlines()[0]
+    assert column in printed(table(row(), row(**fields))).splitlines()[0]
+
+
+def test_reductions_are_named_and_lower_is_better_points_down() -> None:
+    text = printed(table(row(reduction="pass@8"), row(metric="ter", higher_is_better=False)))
+    assert "pass@8(exact_match)" in text
+    assert re.search(r"ter +↓", text)
+
+
+def test_failed_pairs_come_last_with_reason_and_the_command_that_retries_them() -> None:
+    failed = row(
+        metric="bleu", filter="none", status="failed", value=None, error="MetricError: row 3\nis no text"
+    )
+    text = printed(table(failed, failed, row()), command=["python", "-m", "flows.eval", "my config.yaml"])
+    assert (
+        text.index("0.7500")
+        < text.index("1 pair failed:")
+        < text.index("none × bleu: MetricError: row 3 is no text")
+    )
+    assert text.rstrip().endswith("python -m flows.eval 'my config.yaml' --refresh none:bleu")
+
+
+def test_nothing_is_folded_or_coloured_where_nobody_watches() -> None:
+    names = {"model_name": "a" * 90, "prompt_template": "b" * 90}
+    text = printed(table(row(**names), row(prompt_template="c", status="unscored", value=None)))
+    assert ESCAPE not in text
+    assert "a" * 90 in text
+    assert len([line for line in text.splitlines() if "exact_match" in line]) == 2
+
+
+def test_colours_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TERM", "xterm-256color")
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    out = Terminal()
+    console(out).print(results_table(table(row(status="failed", error="x"))))
+    assert ESCAPE in out.getvalue()
+
+
+def test_a_stream_of_ascii_gets_ascii() -> None:
+    out = Ascii()
+    console(out).print(results_table(table(row(), row(metric="ter", higher_is_better=False))))
+    assert "0.7500" in out.text()
+
+
+def test_empty_results_are_said() -> None:
+    assert printed(table()) == "No results.\n"
+
+
+def test_control_characters_of_a_model_do_not_reach_the_terminal() -> None:
+    finding = Diagnostic(
+        "truncated", "warning", "m: 1 of 2 cut off", 1, (Example("7", "m", "p", "a\x1b[2Jb\nc\u202e"),)
+    )
+    out = Terminal()
+    console(out).print(diagnostics_text([finding]))
+    assert f"{ESCAPE}[2J" not in out.getvalue()
+    assert "e.g. 7, m: a\ufffd[2Jb c\ufffd" in out.getvalue()
+
+
+def progress(**fields: Any) -> Progress:
+    counts = {"done": 100, "expected": 400, "cached": 3, "failed": 2, "model_errors": 1, "retries": 5}
+    load = {"in_flight": 32, "concurrency": 64, "rate": 55.3, "tokens_per_second": 1800.2}
+    given: dict[str, Any] = {**counts, **load, "cost": 0.12, "seconds_left": 5.4}
+    return Progress(**(given | fields))
+
+
+def test_partitions_of_a_model_add_up_to_one_line() -> None:
+    both = combined([progress(), progress(done=400, seconds_left=None, rate=99.0)])
+    assert (both.done, both.expected, both.failed, both.retries) == (500, 800, 4, 10)
+    assert both.rate == 55.3, "a finished partition has no rate any more"
+    assert both.seconds_left == 5.4
+    assert combined([progress(), progress(expected=None)]).expected is None
+    assert combined([progress(), progress(seconds_left=None)]).seconds_left is None
+
+
+def test_progress_is_one_line_a_model_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "140")
+    out = Terminal()
+    with open_board(ProgressBoard(out, {"large": 1000})):
+        reporter("small", 0)(progress())
+        reporter("small", 1)(progress())
+        reporter("large")(progress())
+    plain = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", out.getvalue())
+    last = plain.rstrip().splitlines()[-2:]
+    assert "200 of 800" in last[0]
+    assert "110.6/s" in last[0]
+    assert "6 errors" in last[0]
+    assert "10 retries" in last[0]
+    assert "3,600 tokens/s" in last[0]
+    assert "100 of 1,000" in last[1]
+    assert last[1].rstrip().endswith("5.4 s left")
+
+
+def test_progress_is_quiet_where_nobody_watches() -> None:
+    out = io.StringIO()
+    board = ProgressBoard(out)
+    with open_board(board):
+        reporter("m")(progress())
+    assert out.getvalue() == ""
+    assert board.models()["m"].done == 100
+
+
+def test_reports_without_a_board_go_nowhere() -> None:
+    reporter("m")(progress())
+    board = ProgressBoard(io.StringIO())
+    with open_board(board):
+        pass
+    reporter("m")(progress())
+    assert board.models() == {}
+
+
+def test_progress_in_markdown_has_a_row_a_model() -> None:
+    models = {"a|b": progress(), "c": progress(expected=None, seconds_left=None, cost=0.0)}
+    lines = progress_markdown(models).splitlines()
+    assert lines[2] == r"| a\|b | 100 of 400 | 55.3 | 3 | 5 | 1,800 | 0.12 | 5.4 s |"
+    assert lines[3] == "| c | 100 | 55.3 | 3 | 5 | 1,800 | – | – |"
+    assert percent({"a": progress()}) == 25
+    assert percent(models) == 0
