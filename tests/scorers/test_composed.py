@@ -66,11 +66,16 @@ def test_reward_of_none_is_unscored(make_batch):
 
 
 def test_reward_endpoint_is_asked_and_its_number_read(make_batch):
-    scorer = scorer_of({"type": "reward_model", "model": "rm", "prompt": "Rate {{ response }} to {{ question }}"})
+    scorer = scorer_of(
+        {"type": "reward_model", "model": "rm", "prompt": "Rate {{ response }} to {{ question }}"}
+    )
     metric = metric_of(scorer, "reward")
     batch = make_batch(["a", "b", "c"], docs=[{"question": "Q"}] * 3, failed=[0])
     requests = scorer.requests(batch, metric)
-    assert [(one.row, one.judge, one.prompt) for one in requests] == [(1, "rm", "Rate b to Q"), (2, "rm", "Rate c to Q")]
+    assert [(one.row, one.judge, one.prompt) for one in requests] == [
+        (1, "rm", "Rate b to Q"),
+        (2, "rm", "Rate c to Q"),
+    ]
     assert scorer.needs(metric) == "reward"
     replies = [Reply("0.75"), Reply("n/a")]
     scores = scorer.score(batch, metric, replies)
@@ -94,7 +99,10 @@ def test_reward_keyword_that_the_function_does_not_take_is_refused():
 
 def test_ensemble_weighs_its_members_and_keeps_their_numbers(make_batch):
     scorer = scorer_of(
-        {"type": "ensemble", "members": [{"metric": "exact_match", "weight": 1}, {"metric": "rouge1", "weight": 3}]}
+        {
+            "type": "ensemble",
+            "members": [{"metric": "exact_match", "weight": 1}, {"metric": "rouge1", "weight": 3}],
+        }
     )
     metric = metric_of(scorer, "ensemble")
     scores = scorer.score(make_batch(["a b", "a c"], [["a b"], ["a b"]]), metric)
@@ -103,7 +111,9 @@ def test_ensemble_weighs_its_members_and_keeps_their_numbers(make_batch):
 
 
 def test_ensemble_without_normalisation_is_a_sum(make_batch):
-    scorer = scorer_of({"type": "ensemble", "normalize": False, "members": [{"metric": "exact_match", "weight": 2}] * 2})
+    scorer = scorer_of(
+        {"type": "ensemble", "normalize": False, "members": [{"metric": "exact_match", "weight": 2}] * 2}
+    )
     scores = scorer.score(make_batch(["a"], [["a"]]), metric_of(scorer, "ensemble"))
     assert scores.scores.score.tolist() == [4]
     assert set(scores.scores.details[0]) == {"exact_match[0]", "exact_match[1]"}
@@ -113,7 +123,10 @@ def test_ensemble_is_unscored_where_one_member_is(make_batch):
     scorer = scorer_of(
         {
             "type": "ensemble",
-            "members": [{"metric": "exact_match"}, {"scorer": {"type": "reward_model", "function": "r.py:fn"}}],
+            "members": [
+                {"metric": "exact_match"},
+                {"scorer": {"type": "reward_model", "function": "r.py:fn"}},
+            ],
         },
         lambda _: lambda responses, docs: [None, 1.0],
     )
@@ -162,7 +175,11 @@ def test_agreement_joins_samples_and_leaves_lonely_ones_unscored(make_batch):
     a = make_batch(["x", "y", "z"], item_ids=["1", "1", "2"], sample_index=[0, 1, 0], failed=[2])
     b = make_batch(["x", "z"], item_ids=["1", "2"], sample_index=[0, 0])
     batch = scorer.combine({"a": a, "b": b})
-    assert list(zip(batch.item_ids, batch.sample_index.tolist(), strict=True)) == [("1", 0), ("1", 1), ("2", 0)]
+    assert list(zip(batch.item_ids, batch.sample_index.tolist(), strict=True)) == [
+        ("1", 0),
+        ("1", 1),
+        ("2", 0),
+    ]
     scores = scorer.score(batch, scorer.get_metrics("*")[0])
     np.testing.assert_array_equal(scores.scores.score, [1, np.nan, np.nan])
     assert scores.errors == [None, "only one filter kept this sample", None]
@@ -196,7 +213,9 @@ class Users:
 
     class Asking:
         def requests(self, batch):
-            return [ScorerRequest(row, "helper", 0, f"Rate {text}") for row, text in enumerate(batch.predictions)]
+            return [
+                ScorerRequest(row, "helper", 0, f"Rate {text}") for row, text in enumerate(batch.predictions)
+            ]
 
         def score(self, batch, replies):
             return [None if reply is None else len(reply.text) for reply in replies]
@@ -233,7 +252,10 @@ def test_users_scorer_gives_a_number_per_sample(make_batch):
 
 def test_users_scorer_may_name_its_metrics_and_their_aggregations(make_batch):
     scorer = user("Several")
-    assert [(m.name, m.aggregation.name) for m in scorer.get_metrics("none")] == [("a", "mean"), ("b", "median")]
+    assert [(m.name, m.aggregation.name) for m in scorer.get_metrics("none")] == [
+        ("a", "mean"),
+        ("b", "median"),
+    ]
     assert scorer.score(make_batch(["a", "b"]), metric_of(scorer, "b")).scores.score.tolist() == [3, 4]
 
 

@@ -45,20 +45,25 @@ def test_tuples_reach_the_aggregation_that_needs_them(make_batch):
     scorer = scorer_of(
         lambda doc, results: {"bleu": (doc["gold"], results[0])}, [{"metric": "bleu", "aggregation": "bleu"}]
     )
-    batch = make_batch(["the cat sat on the mat", "a b c d"], docs=[{"gold": "the cat sat on the mat"}, {"gold": "a b c d"}])
+    batch = make_batch(
+        ["the cat sat on the mat", "a b c d"], docs=[{"gold": "the cat sat on the mat"}, {"gold": "a b c d"}]
+    )
     scores = column_of(scorer, batch, "bleu")
     metric = scorer.get_metrics("none")[0]
     assert metric.aggregation.value(scores.scores.statistics, None) == pytest.approx(100.0)
 
 
 def test_numpy_values_become_plain_numbers(make_batch):
-    scorer = scorer_of(lambda doc, results: {"a": np.float32(0.5), "b": np.array([1, 2]), "c": {np.int64(1)}}, ["a", "b", "c"])
+    scorer = scorer_of(
+        lambda doc, results: {"a": np.float32(0.5), "b": np.array([1, 2]), "c": {np.int64(1)}},
+        ["a", "b", "c"],
+    )
     assert scorer.process(make_batch(["x"])) == [{"a": 0.5, "b": [1, 2], "c": [1]}]
 
 
 def test_value_that_nothing_can_be_made_of_names_the_item(make_batch):
     scorer = scorer_of(lambda doc, results: {"a": object()}, ["a"])
-    with pytest.raises(ScorerError, match="item 'item-0'.*object"):
+    with pytest.raises(ScorerError, match=r"item 'item-0'.*object"):
         scorer.process(make_batch(["x"]))
 
 
@@ -66,7 +71,7 @@ def test_function_that_raises_names_the_item(make_batch):
     def fn(doc, results):
         return {"a": 1 / len(results[0])}
 
-    with pytest.raises(ScorerError, match="item 'item-1'.*ZeroDivisionError"):
+    with pytest.raises(ScorerError, match=r"item 'item-1'.*ZeroDivisionError"):
         scorer_of(fn, ["a"]).process(make_batch(["x", ""]))
 
 
@@ -88,11 +93,15 @@ def test_unknown_metric_is_named_and_its_siblings_have_their_numbers(make_batch)
 
 
 def test_single_metric_may_be_a_bare_number(make_batch):
-    assert column_of(scorer_of(lambda doc, results: 0.25, ["a"]), make_batch(["x"]), "a").scores.score.tolist() == [0.25]
+    assert column_of(
+        scorer_of(lambda doc, results: 0.25, ["a"]), make_batch(["x"]), "a"
+    ).scores.score.tolist() == [0.25]
 
 
 def test_bare_number_for_several_metrics_is_an_error(make_batch):
-    with pytest.raises(ScorerError, match="returned float; a dictionary with an entry for each of a, b is due"):
+    with pytest.raises(
+        ScorerError, match="returned float; a dictionary with an entry for each of a, b is due"
+    ):
         scorer_of(lambda doc, results: 0.25, ["a", "b"]).process(make_batch(["x"]))
 
 
@@ -120,7 +129,7 @@ def test_none_leaves_a_sample_unscored_with_a_reason(make_batch):
 
 def test_value_that_its_aggregation_cannot_take_names_the_item(make_batch):
     scorer = scorer_of(lambda doc, results: {"a": "text"}, ["a"])
-    with pytest.raises(ScorerError, match="item 'item-1'.*metric 'a'"):
+    with pytest.raises(ScorerError, match=r"item 'item-1'.*metric 'a'"):
         column_of(scorer, make_batch(["x", "y"], failed=[0]), "a")
 
 
@@ -155,7 +164,9 @@ def test_function_that_takes_too_little_is_refused():
 
 def test_multiple_choice_results_are_pairs_of_log_likelihood_and_greediness(make_batch):
     seen = []
-    scorer = scorer_of(lambda doc, results: seen.append(results) or {"a": 1}, ["a"], output_type="multiple_choice")
+    scorer = scorer_of(
+        lambda doc, results: seen.append(results) or {"a": 1}, ["a"], output_type="multiple_choice"
+    )
     scorer.process(make_batch(lls=[[-1, -2], [-3]], gold=[[0], [0]], choices=[["x", "y"], ["z"]]))
     assert seen == [[(-1.0, False), (-2.0, False)], [(-3.0, False)]]
 

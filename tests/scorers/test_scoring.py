@@ -206,17 +206,26 @@ def test_unknown_scorer_type_names_the_nearest():
         ScoringConfig.model_validate({"scorer": {"type": "llm_judg"}})
 
 
+JUDGE = {
+    "type": "llm_judge",
+    "prompt": "p",
+    "judges": ["a", {"name": "b", "type": "openai", "config": {"model": "m"}}],
+    "parse": {"type": "json", "field": "a.b", "min": 0, "max": 5},
+    "calibration": [{"human": True, "judge": False}],
+}
+MEMBERS = [{"metric": "exact_match", "weight": 2}, {"scorer": {"type": "u.py:S", "x": 1}}, {"scorer": JUDGE}]
+
+
 @pytest.mark.parametrize(
     "scorer",
     [
         "generation",
         {"type": "reward_model", "function": "r.py:fn", "params": {"a": 1}},
-        {"type": "ensemble", "members": [{"metric": "exact_match", "weight": 2}, {"scorer": {"type": "u.py:S", "x": 1}}]},
+        {"type": "ensemble", "members": MEMBERS},
         {"type": "u.py:S", "x": [1, 2]},
-        {"type": "llm_judge", "prompt": "p", "judges": ["a", {"name": "b", "type": "openai", "config": {"model": "m"}}],
-         "parse": {"type": "json", "field": "a.b", "min": 0, "max": 5}, "calibration": [{"human": True, "judge": False}]},
+        JUDGE,
     ],
-)  # fmt: skip
+)
 def test_config_survives_json(scorer):
     config = ScoringConfig.model_validate(
         {"scorer": scorer, "filter_list": [{"name": "f", "filter": [{"function": "take_first_k", "k": 2}]}]}

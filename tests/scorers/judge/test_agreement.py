@@ -1,0 +1,76 @@
+"""Krippendorff's alpha against published values and its definition."""
+
+import itertools
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from metrics.errors import ConfigError, MetricError
+from scorers.judge.agreement import krippendorff_alpha
+
+# Krippendorff (2011), section B to D: four observers, twelve units.
+OBSERVERS = [
+    [1, 2, 3, 3, 2, 1, 4, 1, 2, None, None, None],
+    [1, 2, 3, 3, 2, 2, 4, 1, 2, 5, None, 3],
+    [None, 3, 3, 3, 2, 3, 4, 2, 2, 5, 1, None],
+    [1, 2, 3, 3, 2, 4, 4, 1, 2, 5, 1, None],
+]
+PUBLISHED = [[list(unit)] for unit in zip(*OBSERVERS, strict=True)]
+
+
+@pytest.mark.parametrize(("level", "alpha"), [("nominal", 0.743), ("interval", 0.849)])
+def test_published_example(level, alpha):
+    assert krippendorff_alpha(level=level).value(None, PUBLISHED) == pytest.approx(alpha, abs=5e-4)
+
+
+def by_definition(units, distance):
+    units = [[grade for grade in unit if grade is not None] for unit in units]
+    units = [unit for unit in units if len(unit) > 1]
+    everything = [grade for unit in units for grade in unit]
+    n = len(everything)
+    if n < 2:
+        return math.nan
+    observed = sum(
+        distance(a, b) / (len(unit) - 1) for unit in units for a, b in itertools.permutations(unit, 2)
+    )
+    expected = sum(distance(a, b) for a, b in itertools.permutations(everything, 2)) / (n - 1)
+    return math.nan if expected < 1e-9 else 1 - observed / expected
+
+
+grades = st.none() | st.sampled_from([0.0, 0.25, 0.5, 1.0])
+
+
+@given(units=st.lists(st.lists(grades, min_size=1, max_size=4), min_size=1, max_size=8))
+def test_alpha_is_its_definition(units):
+    values = [[unit] for unit in units]
+    for level, distance in (("nominal", lambda a, b: float(a != b)), ("interval", lambda a, b: (a - b) ** 2)):
+        expected = by_definition(units, distance)
+        np.testing.assert_allclose(krippendorff_alpha(level=level).value(None, values), expected, atol=1e-9)
+
+
+@given(units=st.lists(st.lists(grades, min_size=1, max_size=3), min_size=2, max_size=6))
+def test_repeats_of_an_item_are_units_of_their_own(units):
+    alpha = krippendorff_alpha()
+    merged = alpha.merge([[unit] for unit in units])
+    np.testing.assert_allclose(alpha.value(None, [merged]), alpha.value(None, [[unit] for unit in units]))
+
+
+def test_full_agreement_is_one_and_systematic_disagreement_below_zero():
+    assert krippendorff_alpha().value(None, [[[1, 1]], [[0, 0]]]) == 1.0
+    assert krippendorff_alpha().value(None, [[[1, 0]], [[0, 1]]]) < 0
+
+
+def test_grades_that_are_all_the_same_leave_alpha_undefined():
+    assert math.isnan(krippendorff_alpha().value(None, [[[1, 1]], [[1, 1]]]))
+    assert math.isnan(krippendorff_alpha(level="interval").value(None, [[[7.3, 7.3]], [[7.3, 7.3]]]))
+    assert math.isnan(krippendorff_alpha().value(None, []))
+
+
+def test_unknown_level_and_another_shape_are_refused():
+    with pytest.raises(ConfigError, match="nominal or interval"):
+        krippendorff_alpha(level="ordinal")
+    with pytest.raises(MetricError, match="list of units a sample, and sample 0"):
+        krippendorff_alpha().scores([1.0])

@@ -1,0 +1,109 @@
+"""A judge's rate without its bias: the formula, its interval, and what the interval covers."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from metrics.errors import ConfigError
+from scorers.judge.calibration import Calibration, corrected_estimate, corrected_rate
+
+
+def verdicts(positive, n):
+    return np.repeat([1.0, 0.0], [positive, n - positive])
+
+
+def test_sensitivity_and_specificity_are_shares_of_the_human_verdicts():
+    calibration = Calibration.of(
+        [True, True, True, True, False, False], [True, True, True, False, False, True]
+    )
+    assert calibration.sensitivity == 0.75
+    assert calibration.specificity == 0.5
+
+
+@pytest.mark.parametrize("human", [[True, True], [False, False], []])
+def test_calibration_needs_right_and_wrong_answers(human):
+    with pytest.raises(ConfigError, match="need some of both"):
+        Calibration.of(human, human)
+
+
+def test_corrected_rate_solves_the_confusion():
+    calibration = Calibration(right=100, found=90, wrong=100, rejected=80)
+    true_rate = 0.6
+    judged = true_rate * 0.9 + (1 - true_rate) * 0.2
+    assert calibration.corrected(judged) == pytest.approx(true_rate)
+
+
+def test_corrected_rate_stays_between_zero_and_one():
+    calibration = Calibration(right=10, found=9, wrong=10, rejected=8)
+    assert calibration.corrected(0.0) == 0
+    assert calibration.corrected(1.0) == 1
+
+
+def test_interval_is_the_published_one():
+    # p = 0.7, specificity 0.8 of 100, sensitivity 0.9 of 100, n = 200, worked by hand from Lee et al. 2025.
+    z = 1.959963984540054
+    p, n = (200 * 0.7 + z**2 / 2) / (200 + z**2), 200 + z**2
+    q0, q1, m = 81 / 102, 91 / 102, 102
+    theta = (p + q0 - 1) / (q0 + q1 - 1)
+    shift = 2 * z**2 * (theta * q1 * (1 - q1) / m - (1 - theta) * q0 * (1 - q0) / m)
+    spread = (p * (1 - p) / n + (1 - theta) ** 2 * q0 * (1 - q0) / m + theta**2 * q1 * (1 - q1) / m) ** 0.5
+    stderr = spread / (q0 + q1 - 1)
+    estimate = corrected_estimate(Calibration(100, 90, 100, 80), verdicts(140, 200), None, 0.95)
+    assert estimate.value == pytest.approx((0.7 + 0.8 - 1) / 0.7)
+    assert estimate.stderr == pytest.approx(stderr)
+    assert (estimate.ci_low, estimate.ci_high) == pytest.approx(
+        (theta + shift - z * stderr, theta + shift + z * stderr)
+    )
+    assert (estimate.stderr_method, estimate.n_items) == ("calibration", 200)
+
+
+def test_interval_is_wider_with_a_smaller_calibration():
+    wide = corrected_estimate(Calibration(10, 9, 10, 8), verdicts(140, 200), None, 0.95)
+    narrow = corrected_estimate(Calibration(1000, 900, 1000, 800), verdicts(140, 200), None, 0.95)
+    assert wide.value == narrow.value
+    assert wide.ci_high - wide.ci_low > narrow.ci_high - narrow.ci_low
+
+
+def test_clusters_widen_the_interval():
+    calibration = Calibration(500, 450, 500, 400)
+    positives = np.repeat([1.0, 0.0, 1.0, 1.0, 0.0], 40)
+    alone = corrected_estimate(calibration, positives, None, 0.95)
+    clustered = corrected_estimate(calibration, positives, np.repeat(np.arange(5), 40), 0.95)
+    assert clustered.value == alone.value
+    assert clustered.stderr > 2 * alone.stderr
+
+
+def test_judge_no_better_than_chance_corrects_nothing_and_says_so():
+    estimate = corrected_estimate(Calibration(10, 5, 10, 5), verdicts(7, 10), None, 0.95)
+    assert np.isnan([estimate.value, estimate.stderr, estimate.ci_low, estimate.ci_high]).all()
+    assert "no better than chance" in estimate.warning
+    assert np.isnan(corrected_rate(Calibration(10, 5, 10, 5)).value(verdicts(7, 10).reshape(-1, 1), None))
+
+
+def test_no_items_have_no_rate():
+    estimate = corrected_estimate(Calibration(10, 9, 10, 8), verdicts(0, 0), None, 0.95)
+    assert np.isnan(estimate.value)
+    assert estimate.n_items == 0
+
+
+@given(positive=st.integers(0, 50), found=st.integers(6, 10), rejected=st.integers(6, 10))
+def test_interval_lies_within_zero_and_one_and_in_order(positive, found, rejected):
+    calibration = Calibration(10, found, 10, rejected)
+    estimate = corrected_estimate(calibration, verdicts(positive, 50), None, 0.95)
+    assert 0 <= estimate.ci_low <= estimate.ci_high <= 1
+    table = verdicts(positive, 50).reshape(-1, 1)
+    assert corrected_rate(calibration).value(table, None) == pytest.approx(estimate.value)
+
+
+@pytest.mark.parametrize("true_rate", [0.2, 0.5, 0.85])
+def test_interval_covers_the_true_rate(true_rate):
+    rng = np.random.default_rng(20250911)
+    q1, q0, n, m = 0.9, 0.8, 200, 100
+    covered = 0
+    for _ in range(4000):
+        judged = rng.binomial(n, true_rate * q1 + (1 - true_rate) * (1 - q0))
+        calibration = Calibration(m, int(rng.binomial(m, q1)), m, int(rng.binomial(m, q0)))
+        estimate = corrected_estimate(calibration, verdicts(judged, n), None, 0.95)
+        covered += estimate.ci_low <= true_rate <= estimate.ci_high
+    assert 0.935 <= covered / 4000 <= 0.975
