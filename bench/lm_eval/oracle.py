@@ -1,4 +1,5 @@
-"""Runs in the Python of an installed lm-evaluation-harness: prints the requests it makes for definitions, as JSON.
+"""Runs in the Python of an installed lm-evaluation-harness: prints the requests it makes for definitions, as
+JSON.
 
     PEER_PYTHON oracle.py FOLDER NAME… [--chat] [--limit N]
 

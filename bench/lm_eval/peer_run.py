@@ -2,8 +2,8 @@
 
     PEER_PYTHON peer_run.py FOLDER OUTPUT NAME…
 
-The model is a function of the prompt: it adds up the numbers of the last question, now and then wrongly, and measures
-texts by a digest. Prints the results as JSON.
+The model is a function of the prompt: it adds up the numbers of the last question, now and then wrongly, and
+measures texts by a digest. Prints the results as JSON.
 """
 
 import hashlib
@@ -23,16 +23,21 @@ def number(text: str) -> int:
 
 
 class MadeUp(LM):
+    """A model whose every answer follows from the prompt."""
+
     def loglikelihood(self, requests: list[Any]) -> list[tuple[float, bool]]:
+        """Digests as log-likelihoods; every third continuation is greedy."""
         return [
             (-(number(f"{a}|{b}") % 100_000) / 7_000, number(f"{b}{a}") % 3 == 0)
             for a, b in (r.args for r in requests)
         ]
 
     def loglikelihood_rolling(self, requests: list[Any]) -> list[float]:
+        """The same for whole documents."""
         return [-(number(r.args[0]) % 100_000) / 700 for r in requests]
 
     def generate_until(self, requests: list[Any]) -> list[str]:
+        """Sums of the numbers in the last question, or an animal."""
         self.calls = getattr(self, "calls", 0)
         answers = []
         for request in requests:

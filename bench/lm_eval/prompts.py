@@ -117,7 +117,7 @@ def main() -> None:
         found = differences(of_ours(options.folder, chosen, chat, limit), theirs)
         count = sum(len(one["requests"]) for one in theirs.values())
         print(
-            f"{len(chosen)} benchmarks, {count} requests{', chat' if chat else ''}{f', limit {limit}' if limit else ''}: "
+            f"{len(chosen)} benchmarks, {count} requests{', chat' * chat}{f', limit {limit}' * bool(limit)}: "
             f"{'equal' if not found else f'{len(found)} differ'}"
         )
         failed += found

@@ -2,9 +2,10 @@
 
     python bench/lm_eval/rescoring.py [FOLDER] [--peer PYTHON]
 
-The peer evaluates a made-up model on the definitions of FOLDER (default: those of the tests) and logs its samples; they
-are scored again here, with nothing but the logs and the definitions. Means have to agree within 1e-6, standard errors of means
-too; bootstrapped ones are shown only. Without lm-eval in the peer's Python the comparison is skipped, saying so.
+The peer evaluates a made-up model on the definitions of FOLDER (default: those of the tests) and logs its
+samples; they are scored again here, with nothing but the logs and the definitions. Means have to agree within
+1e-6, standard errors of means too; bootstrapped ones are shown only. Without lm-eval in the peer's Python the
+comparison is skipped, saying so.
 """
 
 import argparse
@@ -102,7 +103,8 @@ def main() -> None:
             bootstrapped = "_stderr" in key and not key.startswith(("acc", "exact", "ratio"))
             worst = worst if bootstrapped else max(worst, gap)
             print(
-                f"{name:28} {key:36} {value:12.8f} {own!s:>20} {'' if gap < 1e-6 else 'bootstrap' if bootstrapped else 'DIFFERS'}"
+                f"{name:28} {key:36} {value:12.8f} {own!s:>20} "
+                f"{'' if gap < 1e-6 else 'bootstrap' if bootstrapped else 'DIFFERS'}"
             )
     print(f"largest difference {worst:.2e}")
     raise SystemExit(worst > 1e-6)

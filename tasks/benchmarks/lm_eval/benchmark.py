@@ -17,19 +17,20 @@ from tasks.usercode import load_function
 PROMPT: Final = "default"
 # Keys that decide which documents there are; all others besides those below decide how they are asked.
 OF_DATASET: Final = (
-    "custom_dataset", "dataset_path", "dataset_name", "dataset_kwargs", "test_split", "validation_split", "process_docs",
+    "custom_dataset", "dataset_path", "dataset_name", "dataset_kwargs", "test_split", "validation_split",
+    "process_docs",
 )  # fmt: skip
 OF_SCORING: Final = (
-    "task_alias", "process_results", "metric_list", "filter_list", "generation_kwargs", "repeats", "should_decontaminate",
-    "doc_to_decontamination_query", "unsafe_code",
+    "task_alias", "process_results", "metric_list", "filter_list", "generation_kwargs", "repeats",
+    "should_decontaminate", "doc_to_decontamination_query", "unsafe_code",
 )  # fmt: skip
 
 
 class HarnessBenchmark:
     """Items and prompts of one definition; ``harness`` is what ``translate`` put under that key.
 
-    ``apply_chat_template`` there asks chat models with messages, few-shot examples as turns (``fewshot_as_multiturn``)
-    or in the user's message; ``system_instruction`` stands before the description.
+    ``apply_chat_template`` there asks chat models with messages, few-shot examples as turns
+    (``fewshot_as_multiturn``) or in the user's message; ``system_instruction`` stands before the description.
     """
 
     def __init__(
@@ -51,13 +52,14 @@ class HarnessBenchmark:
             and self._config.get("output_type", "generate_until") != "generate_until"
         ):
             raise ConfigError(
-                f"{self._where}: output_type {self._config['output_type']} asks for log-likelihoods, which chat endpoints "
-                "don't give; use api: completions"
+                f"{self._where}: output_type {self._config['output_type']} asks for log-likelihoods, which "
+                "chat endpoints don't give; use api: completions"
             )
         self._splits = Splits(self._config, self._base_dir, self._where)
 
     def items(self) -> Iterator[Item]:
-        """The evaluated documents in order. An id is derived from the content; equal documents are numbered."""
+        """The evaluated documents in order. An id is derived from the content; equal documents are
+        numbered."""
         return numbered_items(self._splits.evaluated(), self._cluster, self._where)
 
     def prompt_names(self) -> tuple[str, ...]:
@@ -65,7 +67,8 @@ class HarnessBenchmark:
         return (PROMPT,)
 
     def render(self, prompt: str, items: Iterable[Item]) -> Iterator[Rendered]:
-        """The items' requests. Few-shot examples are those of the whole dataset's sequence, whatever part this is."""
+        """The items' requests. Few-shot examples are those of the whole dataset's sequence, whatever part
+        this is."""
         if prompt != PROMPT:
             raise ConfigError(f"{self._where} has one prompt, named {PROMPT}; got '{prompt}'")
         prompter = Prompter(self._harness, self._config, self._splits, self._base_dir)

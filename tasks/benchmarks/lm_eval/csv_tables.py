@@ -15,8 +15,8 @@ from tasks.datasets.errors import DataError
 # What pandas takes for a missing value.
 MISSING: Final = frozenset(
     {
-        "", "#N/A", "#N/A N/A", "#NA", "-1.#IND", "-1.#QNAN", "-NaN", "-nan", "1.#IND", "1.#QNAN", "<NA>", "N/A", "NA",
-        "NULL", "NaN", "None", "n/a", "nan", "null",
+        "", "#N/A", "#N/A N/A", "#NA", "-1.#IND", "-1.#QNAN", "-NaN", "-nan", "1.#IND", "1.#QNAN", "<NA>",
+        "N/A", "NA", "NULL", "NaN", "None", "n/a", "nan", "null",
     }
 )  # fmt: skip
 TRUE: Final = frozenset({"True", "TRUE", "true"})
@@ -25,8 +25,8 @@ INTEGER: Final = re.compile(r"\s*[+-]?[0-9]+\s*")
 FLOAT: Final = re.compile(r"\s*[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?\s*")
 INFINITE: Final = re.compile(r"\s*[+-]?(inf|infinity)\s*", re.IGNORECASE)
 OPTIONS: Final = (
-    "sep", "delimiter", "header", "names", "column_names", "quotechar", "escapechar", "doublequote", "skipinitialspace",
-    "encoding", "keep_default_na", "na_filter", "na_values", "quoting",
+    "sep", "delimiter", "header", "names", "column_names", "quotechar", "escapechar", "doublequote",
+    "skipinitialspace", "encoding", "keep_default_na", "na_filter", "na_values", "quoting",
 )  # fmt: skip
 
 

@@ -1,7 +1,7 @@
 """Definitions found in folders of YAML, and what a person's ``--tasks`` selects of them.
 
-The harness calls them tasks; a *definition* is one of its benchmarks before anything is translated. A group is a list of
-definitions with a score of its own, a tag a list without one.
+The harness calls them tasks; a *definition* is one of its benchmarks before anything is translated. A group
+is a list of definitions with a score of its own, a tag a list without one.
 """
 
 import fnmatch
@@ -22,7 +22,8 @@ Kind = Literal["benchmark", "group", "tag"]
 
 @dataclass(frozen=True)
 class Definition:
-    """One benchmark of the harness: its keys with includes and overrides merged, and the file it stands in."""
+    """One benchmark of the harness: its keys with includes and overrides merged, and the file it stands
+    in."""
 
     name: str
     path: Path
@@ -48,8 +49,8 @@ class Entry:
 class Index:
     """Names of folders of definitions.
 
-    Folders are read when a name is first looked up, and later ones win over earlier ones. ``warnings`` says which files
-    were left out, and which names were defined twice.
+    Folders are read when a name is first looked up, and later ones win over earlier ones. ``warnings`` says
+    which files were left out, and which names were defined twice.
     """
 
     def __init__(self, folders: Iterable[Path] = (), reader: Reader | None = None) -> None:
@@ -86,13 +87,15 @@ class Index:
         return self._entries
 
     def find(self, name: str, near: Path) -> Entry | None:
-        """The entry of that name; one that no folder has is looked for in the tree that the file ``near`` belongs to."""
+        """The entry of that name; one that no folder has is looked for in the tree that the file ``near``
+        belongs to."""
         found = self.entries.get(name)
         root = next((folder for folder in near.parents if folder.name == TREE), None)
         return found if found is not None or root is None else _tree(root).entries.get(name)
 
     def matching(self, patterns: Iterable[str]) -> list[Entry]:
-        """The entries that the names and glob patterns select, in the patterns' order; raises ConfigError for none."""
+        """The entries that the names and glob patterns select, in the patterns' order; raises ConfigError for
+        none."""
         selected: dict[str, Entry] = {}
         for pattern in patterns:
             names = [pattern] if pattern in self.entries else sorted(fnmatch.filter(self.entries, pattern))
@@ -145,7 +148,8 @@ def yaml_files(folder: Path) -> Iterator[Path]:
 
 
 def file_entries(path: Path, config: Mapping[str, Any]) -> Iterator[Entry]:
-    """What a file defines: a group, benchmarks of a ``task_list``, one benchmark, or nothing (a base for others)."""
+    """What a file defines: a group, benchmarks of a ``task_list``, one benchmark, or nothing (a base for
+    others)."""
     if isinstance(config.get("task_list"), list):
         base = {key: value for key, value in config.items() if key not in ("task_list", "task", "group")}
         for member in config["task_list"]:

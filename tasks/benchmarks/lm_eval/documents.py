@@ -1,7 +1,7 @@
 """Rows that quack like ``datasets.Dataset``: what ``process_docs`` functions are written for.
 
-Where ``datasets`` is installed the functions get the real thing; here are the methods that definitions use, with the same
-rows as outcome.
+Where ``datasets`` is installed the functions get the real thing; here are the methods that definitions use,
+with the same rows as outcome.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -16,7 +16,8 @@ Row = dict[str, Any]
 class Documents(Sequence[Row]):
     """An immutable table: rows by position, columns by name.
 
-    ``docs[3]`` is a row, ``docs["question"]`` a column, ``docs[2:5]`` and ``docs[[1, 4]]`` columns of those rows.
+    ``docs[3]`` is a row, ``docs["question"]`` a column, ``docs[2:5]`` and ``docs[[1, 4]]`` columns of those
+    rows.
     """
 
     def __init__(self, rows: Iterable[Mapping[str, Any]], columns: Sequence[str] | None = None) -> None:
@@ -115,7 +116,7 @@ class Documents(Sequence[Row]):
         turned = [reverse] * len(names) if isinstance(reverse, bool) else list(reverse)
         rows = list(self._rows)
         for name, backwards in reversed(list(zip(names, turned, strict=True))):
-            rows.sort(key=lambda row: (row[name] is None, row[name]), reverse=backwards)  # noqa: B023  # used at once
+            rows.sort(key=lambda row: (row[name] is None, row[name]), reverse=backwards)  # used at once
         return self._of(rows)
 
     def unique(self, column: str) -> list[Any]:
@@ -172,8 +173,8 @@ class Documents(Sequence[Row]):
 def regular_rows(rows: Sequence[Mapping[str, Any]]) -> list[Row]:
     """The rows as an Arrow table gives them back.
 
-    Missing fields become None, tuples lists, integers floats where the column has floats, and mappings of a column all
-    get the same keys. A column that Arrow has no type for stays as it is.
+    Missing fields become None, tuples lists, integers floats where the column has floats, and mappings of a
+    column all get the same keys. A column that Arrow has no type for stays as it is.
     """
     names = dict.fromkeys(name for row in rows for name in row)
     columns = {name: regular_column([row.get(name) for row in rows]) for name in names}
@@ -183,6 +184,6 @@ def regular_rows(rows: Sequence[Mapping[str, Any]]) -> list[Row]:
 def regular_column(values: list[Any]) -> list[Any]:
     """One column of ``regular_rows``."""
     try:
-        return pa.array(values).to_pylist()
+        return pa.array(values).to_pylist()  # type: ignore[no-any-return]
     except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError, OverflowError):
         return values

@@ -1,8 +1,9 @@
 """Few-shot examples drawn as the harness draws them, so that prompts are the very same.
 
-Its default sampler draws for one document after the other from one generator: the draw for a document depends on how
-many came before, and where documents repeat, on what they were. A part of the dataset therefore replays the draws of
-all documents before it. ``per_item`` draws from a generator of the document's own instead.
+Its default sampler draws for one document after the other from one generator: the draw for a document depends
+on how many came before, and where documents repeat, on what they were. A part of the dataset therefore
+replays the draws of all documents before it. ``per_item`` draws from a generator of the document's own
+instead.
 """
 
 from collections.abc import Mapping, Sequence
@@ -36,7 +37,8 @@ class Pool:
 
 
 class Draws:
-    """The examples of one document after the other; ``skip`` draws for documents whose prompt is not asked for."""
+    """The examples of one document after the other; ``skip`` draws for documents whose prompt is not asked
+    for."""
 
     def __init__(self, pool: Pool) -> None:
         self._pool = pool

@@ -1,4 +1,5 @@
-"""``doc_to_text``, ``doc_to_target``, ``doc_to_choice``: a column, a template, a function or the value itself."""
+"""``doc_to_text``, ``doc_to_target``, ``doc_to_choice``: a column, a template, a function or the value
+itself."""
 
 import ast
 from collections.abc import Callable, Collection, Mapping
@@ -17,7 +18,8 @@ Doc = Mapping[str, Any]
 class Fields:
     """What a definition says about a document, for one set of columns.
 
-    A text that is the name of a column stands for the column; any other text is a template. ``where`` begins messages.
+    A text that is the name of a column stands for the column; any other text is a template. ``where`` begins
+    messages.
     """
 
     def __init__(
@@ -80,7 +82,8 @@ class Fields:
         return list(value)
 
     def named(self, doc: Doc, source: str | None) -> str | None:
-        """A description or few-shot prefix: a field of the document or a template; None and "" stay as they are."""
+        """A description or few-shot prefix: a field of the document or a template; None and "" stay as they
+        are."""
         if not source:
             return source
         return str(doc[source]) if source in doc else render_template(source, doc)

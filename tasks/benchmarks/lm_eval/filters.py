@@ -26,7 +26,8 @@ COLLECT: Final = {"function": "collect"}
 
 
 def translate_filters(config: Mapping[str, Any], base_dir: Path, where: str) -> list[dict[str, Any]]:
-    """Filter configs without metrics; raises ConfigError for a pipeline or step that the harness would not take."""
+    """Filter configs without metrics; raises ConfigError for a pipeline or step that the harness would not
+    take."""
     if config.get("filter_list") is None:
         return [dict(DEFAULT_PIPELINE)]
     if not config["filter_list"]:

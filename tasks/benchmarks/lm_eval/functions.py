@@ -1,4 +1,5 @@
-"""Functions of a definition as names that travel: relative to its folder, and kept apart from texts in JSON."""
+"""Functions of a definition as names that travel: relative to its folder, and kept apart from texts in
+JSON."""
 
 import os
 from collections.abc import Iterator, Mapping
@@ -11,7 +12,8 @@ FUNCTION_KEY: Final = "!function"
 
 
 def reference(name: FunctionName, base_dir: Path) -> str:
-    """The name as native configs write it: ``utils.py:process_docs`` relative to ``base_dir``, or ``package:fn``."""
+    """The name as native configs write it: ``utils.py:process_docs`` relative to ``base_dir``, or
+    ``package:fn``."""
     source, _, function = name.rpartition(":")
     if source.endswith(".py"):
         source = Path(os.path.relpath(source, base_dir)).as_posix()
@@ -31,7 +33,8 @@ def functions_in(value: Any) -> Iterator[FunctionName]:
 
 
 def encoded(value: Any, base_dir: Path) -> Any:
-    """``value`` for JSON: a function becomes ``{"!function": "utils.py:process_docs"}``, so that no text is taken for one."""
+    """``value`` for JSON: a function becomes ``{"!function": "utils.py:process_docs"}``, so that no text is
+    taken for one."""
     if isinstance(value, FunctionName):
         return {FUNCTION_KEY: reference(value, base_dir)}
     if isinstance(value, Mapping):

@@ -10,7 +10,8 @@ from tasks.benchmarks.lm_eval.schema import AGGREGATE_KEYS
 
 @dataclass(frozen=True)
 class Aggregate:
-    """One entry of ``aggregate_metric_list``. ``filters`` None: every filter that the members have the metric for."""
+    """One entry of ``aggregate_metric_list``. ``filters`` None: every filter that the members have the metric
+    for."""
 
     metric: str
     filters: tuple[str, ...] | None = None
@@ -19,7 +20,8 @@ class Aggregate:
 
 @dataclass(frozen=True)
 class Group:
-    """A group as results show it; ``members`` are benchmarks and groups, ``aggregates`` empty where it has no score."""
+    """A group as results show it; ``members`` are benchmarks and groups, ``aggregates`` empty where it has no
+    score."""
 
     name: str
     alias: str
@@ -42,7 +44,7 @@ def group_of(name: str, config: Mapping[str, Any], members: tuple[str, ...], whe
     }
     return Group(
         name=name,
-        alias=alias if isinstance(alias, str) else name.rpartition("::")[2],
+        alias=alias if isinstance(alias, str) else name,
         members=members,
         aggregates=aggregates,
         version=str(version),

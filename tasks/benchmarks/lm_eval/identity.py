@@ -13,7 +13,8 @@ ID_DIGITS: Final = 16
 
 
 def numbered_items(rows: Iterable[Mapping[str, Any]], cluster: str | None, where: str) -> Iterator[Item]:
-    """Documents as items in order; equal documents are told apart by a number. Raises DataError without ``cluster``."""
+    """Documents as items in order; equal documents are told apart by a number. Raises DataError without
+    ``cluster``."""
     seen: Counter[str] = Counter()
     for doc_id, row in enumerate(rows):
         item = Item(item_id="", doc_id=doc_id, data=row)

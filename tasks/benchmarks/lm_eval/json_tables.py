@@ -17,9 +17,10 @@ Path = tuple[str | None, ...]
 class JsonReader:
     """Reads the files of one dataset.
 
-    Arrow gives a field one type: numbers become floats where one is, text that reads like a date becomes one, fields that
-    an object lacks are None. Values that have no common type (mappings with different keys among them) are kept as they
-    were written: ``free`` holds their places, found in one file and held to in the next, and ``release`` puts them back.
+    Arrow gives a field one type: numbers become floats where one is, text that reads like a date becomes one,
+    fields that an object lacks are None. Values that have no common type (mappings with different keys among
+    them) are kept as they were written: ``free`` holds their places, found in one file and held to in the
+    next, and ``release`` puts them back.
     """
 
     def __init__(self, field: str | None = None, encoding: str = "utf-8") -> None:
@@ -28,7 +29,8 @@ class JsonReader:
         self.free: list[Path] = []
 
     def table(self, data: bytes) -> pa.Table:
-        """The table of a file with one object a line, a list of objects, or an object that holds them under a field."""
+        """The table of a file with one object a line, a list of objects, or an object that holds them under a
+        field."""
         rows = self._rows(
             data.removeprefix(BOM) if self._encoding == "utf-8" else data.decode(self._encoding).encode()
         )
@@ -69,7 +71,8 @@ class JsonReader:
 
 
 def mixed_places(rows: list[Any]) -> Iterator[Path]:
-    """Places whose values are mappings with different keys (or none), or of which only some are mappings or lists."""
+    """Places whose values are mappings with different keys (or none), or of which only some are mappings or
+    lists."""
     waiting: list[tuple[Path, list[Any]]] = [((), rows)]
     while waiting:
         path, found = waiting.pop(0)

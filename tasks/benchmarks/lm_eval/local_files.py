@@ -1,4 +1,5 @@
-"""Splits from local JSON, CSV, Parquet and text files, row for row what ``datasets.load_dataset`` makes of them."""
+"""Splits from local JSON, CSV, Parquet and text files, row for row what ``datasets.load_dataset`` makes of
+them."""
 
 import glob
 import gzip
@@ -11,8 +12,8 @@ import pyarrow as pa
 from metrics.errors import ConfigError
 from tasks.benchmarks.lm_eval.csv_tables import read_csv
 from tasks.benchmarks.lm_eval.documents import Documents
-from tasks.datasets.errors import DataError
 from tasks.benchmarks.lm_eval.json_tables import JsonReader
+from tasks.datasets.errors import DataError
 
 BUILDERS: Final = ("json", "csv", "parquet", "text")
 # Options of load_dataset that decide how it works and not what comes out.
@@ -51,7 +52,8 @@ def split_files(data_files: Any) -> dict[str, list[str]]:
 
 
 def paths_of(files: Sequence[str], base_dir: Path, options: Mapping[str, Any]) -> list[Path]:
-    """The files behind names and glob patterns: relative to ``data_dir``, the definition's folder or the working folder."""
+    """The files behind names and glob patterns: relative to ``data_dir``, the definition's folder or the
+    working folder."""
     folders = [base_dir, Path.cwd()]
     if options.get("data_dir"):
         folders = [folder / Path(str(options["data_dir"])).expanduser() for folder in folders]
@@ -69,7 +71,8 @@ def paths_of(files: Sequence[str], base_dir: Path, options: Mapping[str, Any]) -
 
 
 def load_local(builder: str, options: Mapping[str, Any], base_dir: Path) -> dict[str, Documents]:
-    """Every split of the files named by ``dataset_kwargs``; raises ConfigError for an option that has no meaning here."""
+    """Every split of the files named by ``dataset_kwargs``; raises ConfigError for an option that has no
+    meaning here."""
     splits = split_files(options.get("data_files"))
     if not splits:
         raise ConfigError(

@@ -1,4 +1,5 @@
-"""A benchmark whose documents and requests are those of a sample log: for scoring again without dataset and model."""
+"""A benchmark whose documents and requests are those of a sample log: for scoring again without dataset and
+model."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
@@ -20,8 +21,8 @@ PROMPT = "default"
 class LoggedBenchmark:
     """Items and requests of one sample log; ``harness["samples"]`` is its path.
 
-    Right answers and choices come from the definition's ``doc_to_target`` and ``doc_to_choice`` where it has them,
-    else from the log, which holds targets as text.
+    Right answers and choices come from the definition's ``doc_to_target`` and ``doc_to_choice`` where it has
+    them, else from the log, which holds targets as text.
     """
 
     def __init__(
@@ -47,12 +48,12 @@ class LoggedBenchmark:
     def render(self, prompt: str, items: Iterable[Item]) -> Iterator[Rendered]:
         """The requests as they were logged."""
         rows = self._log.first_filter()
-        position = -1
+        position, row = -1, dict[str, Any]()
         fields: Fields | None = None
         for item in items:
             while position < item.doc_id:
-                row = next(rows, None)
-                if row is None:
+                row = next(rows, {})
+                if not row:
                     raise DataError(f"{self._path.name}: ends before document {item.doc_id}; was it changed?")
                 position += 1
             fields = fields or Fields(

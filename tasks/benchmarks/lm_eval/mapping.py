@@ -11,8 +11,8 @@ BATCH = 1000
 WITHOUT_EFFECT = frozenset(
     {
         "num_proc", "load_from_cache_file", "cache_file_name", "keep_in_memory", "writer_batch_size", "desc",
-        "new_fingerprint", "features", "disable_nullable", "suffix_template", "try_original_type", "on_mixed_types",
-        "with_rank", "cache_file_names",
+        "new_fingerprint", "features", "disable_nullable", "suffix_template", "try_original_type",
+        "on_mixed_types", "with_rank", "cache_file_names",
     }
 )  # fmt: skip
 KNOWN = frozenset(
@@ -74,13 +74,14 @@ def _calls(
 def _batch_rows(
     docs: "Documents", part: Sequence[int], result: Mapping[str, Any] | None, gone: set[str]
 ) -> Iterator[dict[str, Any]]:
-    """The rows of a batch; the function may return another number of them if it gives every column that stays."""
+    """The rows of a batch; the function may return another number of them if it gives every column that
+    stays."""
     columns = {name: values for name, values in docs[list(part)].items() if name not in gone}
     merged = {**columns, **(result or {})}
     lengths = {len(values) for values in merged.values()}
     if len(lengths) > 1:
         raise ValueError(
-            f"columns of a batch are of different lengths {sorted(lengths)}; remove_columns drops the old ones"
+            f"columns of a batch are of lengths {sorted(lengths)}; remove_columns drops the old ones"
         )
     yield from (dict(zip(merged, values, strict=True)) for values in zip(*merged.values(), strict=True))
 

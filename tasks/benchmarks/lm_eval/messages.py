@@ -18,7 +18,8 @@ class Turn:
 
 @dataclass(frozen=True)
 class Example:
-    """A question with what stands around it: its choices, its answer (None: the one to evaluate), its prefix."""
+    """A question with what stands around it: its choices, its answer (None: the one to evaluate), its
+    prefix."""
 
     question: Any
     choices: Sequence[Any] | None = None
@@ -68,7 +69,8 @@ def as_text(turns: Sequence[Turn]) -> str:
 
 
 def as_messages(turns: Sequence[Turn], multiturn: bool) -> list[dict[str, str]]:
-    """The turns as chat messages; not ``multiturn``: all but the system's and a prefix in one message of the user's."""
+    """The turns as chat messages; not ``multiturn``: all but the system's and a prefix in one message of the
+    user's."""
     if multiturn:
         return [{"role": turn.role, "content": turn.content} for turn in turns]
     system = [turn for turn in turns[:1] if turn.role == "system"]

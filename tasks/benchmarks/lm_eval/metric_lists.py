@@ -39,7 +39,8 @@ OF_LIKELIHOODS: Final[Mapping[str, tuple[str, ...]]] = {
     "loglikelihood": ("perplexity", "acc"),
     "loglikelihood_rolling": ("word_perplexity", "byte_perplexity", "bits_per_byte"),
     "multiple_choice": (
-        "acc", "acc_norm", "acc_bytes", "acc_mutual_info", "f1", "mcc", "exact_match", "brier_score", "likelihood",
+        "acc", "acc_norm", "acc_bytes", "acc_mutual_info", "f1", "mcc", "exact_match", "brier_score",
+        "likelihood",
     ),
 }  # fmt: skip
 # Corpus metrics, which the harness scores as (reference, prediction) pairs by their aggregation alone.
@@ -53,7 +54,8 @@ PAIR_METRIC: Final = "tasks.benchmarks.lm_eval.pairs:pair"
 def translate_metrics(
     config: Mapping[str, Any], base_dir: Path, where: str
 ) -> tuple[list[dict[str, Any]], list[str]]:
-    """Native metric configs and warnings; raises ConfigError for a metric that the harness's rules give no value for."""
+    """Native metric configs and warnings; raises ConfigError for a metric that the harness's rules give no
+    value for."""
     listed = config.get("metric_list")
     if listed is None:
         listed = [{"metric": name} for name in DEFAULTS[config.get("output_type", "generate_until")]]
@@ -165,8 +167,8 @@ def _pair_settings(entry: _Entry) -> dict[str, Any]:
     settings.setdefault("aggregation", AGGREGATIONS.get(entry.name, "mean"))
     if settings["aggregation"] in ("mean", "median", "nanmean"):
         raise ConfigError(
-            f"{entry.where} has no value for a generated text: the harness averages (reference, prediction) pairs; "
-            "use exact_match, or an aggregation over pairs"
+            f"{entry.where} has no value for a generated text: the harness averages pairs of reference and "
+            "prediction; use exact_match, or an aggregation over pairs"
         )
     settings.setdefault("higher_is_better", entry.name not in LOWER_IS_BETTER)
     return settings

@@ -8,7 +8,8 @@ from metrics.errors import ConfigError
 
 
 def plain(value: Any) -> Any:
-    """``value`` with tuples as lists, numpy values as Python's, and what JSON lacks as the text a template would show."""
+    """``value`` with tuples as lists, numpy values as Python's, and what JSON lacks as the text a template
+    would show."""
     if value is None or isinstance(value, str | bool):
         return str(value) if isinstance(value, str) and type(value) is not str else value
     if isinstance(value, int):

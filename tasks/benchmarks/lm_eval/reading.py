@@ -47,13 +47,15 @@ _Loader.add_constructor("!function", _function)
 
 
 class Reader:
-    """Reads definitions and remembers what it merged, because hundreds of benchmarks include the same file."""
+    """Reads definitions and remembers what it merged, because hundreds of benchmarks include the same
+    file."""
 
     def __init__(self) -> None:
         self._merged_files: dict[Path, Mapping[str, Any]] = {}
 
     def read(self, path: Path) -> dict[str, Any]:
-        """The file's keys, over those of what it includes; raises ConfigError naming file, line and remedy."""
+        """The file's keys, over those of what it includes; raises ConfigError naming file, line and
+        remedy."""
         return dict(self._merged(path.expanduser().resolve(), ()))
 
     def included(self, config: Mapping[str, Any], path: Path) -> dict[str, Any]:
@@ -86,7 +88,8 @@ class Reader:
 
 
 def function_name(folder: Path, module: str, name: str) -> FunctionName:
-    """The function as the harness finds it: in a Python file beside the YAML, else in an importable module."""
+    """The function as the harness finds it: in a Python file beside the YAML, else in an importable
+    module."""
     file = folder.joinpath(*module.split(".")).with_suffix(".py")
     return FunctionName(f"{file if file.is_file() else module}:{name}")
 

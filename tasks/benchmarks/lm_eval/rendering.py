@@ -28,8 +28,8 @@ Doc = Mapping[str, Any]
 class Prompter:
     """Renders the documents of one definition.
 
-    Whether a benchmark has several inputs (a prompt per choice) or several targets shows in its first document, and
-    holds for all.
+    Whether a benchmark has several inputs (a prompt per choice) or several targets shows in its first
+    document, and holds for all.
     """
 
     def __init__(

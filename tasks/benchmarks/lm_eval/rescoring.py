@@ -19,7 +19,8 @@ from tasks.reporting.exports_lines import write_lines
 # Keys of a definition that scoring again needs nothing of, and that a results file may hold as source code.
 OF_ASKING: Final = (
     "dataset_path", "dataset_name", "dataset_kwargs", "custom_dataset", "process_docs", "training_split",
-    "validation_split", "test_split", "fewshot_split", "fewshot_config", "num_fewshot", "description", "gen_prefix",
+    "validation_split", "test_split", "fewshot_split", "fewshot_config", "num_fewshot", "description",
+    "gen_prefix",
 )  # fmt: skip
 SCORING: Final = ("process_results", "metric_list", "filter_list")
 RECOMPUTED: Final = ("doc_to_text", "doc_to_target", "doc_to_choice")
@@ -36,11 +37,12 @@ UNASKED: Final = {
 def rescored(
     folder: Path, workspace: Path, definitions: Mapping[str, Definition] | None = None
 ) -> list[dict[str, Any]]:
-    """One native config a log in ``folder``, its model a replay of responses that are written below ``workspace``.
+    """One native config a log in ``folder``, its model a replay of responses that are written below
+    ``workspace``.
 
-    A benchmark's metrics and filters come from its definition, where ``definitions`` has it, else from the results file
-    beside the log; that holds functions as source code only, so a benchmark that scores with functions of its own is
-    refused without its definition (``--include-path``).
+    A benchmark's metrics and filters come from its definition, where ``definitions`` has it, else from the
+    results file beside the log; that holds functions as source code only, so a benchmark that scores with
+    functions of its own is refused without its definition (``--include-path``).
     """
     return [_config(log, workspace, (definitions or {}).get(log.task)) for log in find_logs(folder)]
 

@@ -1,4 +1,5 @@
-"""The harness's own sample logs, ``samples_<task>_<time>.jsonl``, and the ``results_<time>.json`` beside them."""
+"""The harness's own sample logs, ``samples_<task>_<time>.jsonl``, and the ``results_<time>.json`` beside
+them."""
 
 import ast
 import json
@@ -30,7 +31,8 @@ class SampleLog:
     higher_is_better: Mapping[str, bool]
 
     def first_filter(self) -> Iterator[Row]:
-        """The rows of the log's first filter in its order, one a document: what other filters made of it is in theirs."""
+        """The rows of the log's first filter in its order, one a document: what other filters made of it is
+        in theirs."""
         name: Any = None
         for number, row in enumerate(self.rows()):
             name = row.get("filter") if number == 0 else name
@@ -47,7 +49,7 @@ class SampleLog:
                 missing = sorted({"doc_id", "doc", "arguments", "resps"} - set(row))
                 if missing:
                     raise DataError(
-                        f"{self.path.name}:{number}: has no '{missing[0]}'; is it a sample log of the harness?"
+                        f"{self.path.name}:{number}: has no '{missing[0]}', as the harness's logs do"
                     )
                 yield row
 

@@ -13,7 +13,8 @@ PASSED_ON: Final = ("top_p", "top_k", "min_p", "presence_penalty", "frequency_pe
 
 
 def generation_arguments(config: Mapping[str, Any]) -> dict[str, Any]:
-    """The mapping that the harness logs and sends: its defaults in place, a missing ``until`` the few-shot delimiter."""
+    """The mapping that the harness logs and sends: its defaults in place, a missing ``until`` the few-shot
+    delimiter."""
     delimiter = config.get("fewshot_delimiter", "\n\n")
     given = config.get("generation_kwargs")
     if given is None:
@@ -26,7 +27,8 @@ def generation_arguments(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def translate_sampling(config: Mapping[str, Any], where: str) -> tuple[dict[str, Any], list[str]]:
-    """``sample_params`` and warnings; raises ConfigError for an argument that no endpoint here would be sent."""
+    """``sample_params`` and warnings; raises ConfigError for an argument that no endpoint here would be
+    sent."""
     try:
         arguments = generation_arguments(config)
     except (TypeError, ValueError) as error:
@@ -50,8 +52,8 @@ def translate_sampling(config: Mapping[str, Any], where: str) -> tuple[dict[str,
     sampled = arguments.pop("do_sample", None)
     if sampled is False and parameters["temperature"] > 0:
         warnings.append(
-            f"{where}: do_sample is false and temperature {parameters['temperature']}; endpoints are sent the "
-            "temperature, as the harness does"
+            f"{where}: do_sample is false and temperature {parameters['temperature']}; endpoints "
+            "are sent the temperature, as the harness does"
         )
     parameters |= {key: arguments.pop(key) for key in PASSED_ON if arguments.get(key) is not None}
     if arguments.pop("num_beams", 1) not in (1, None):

@@ -1,4 +1,5 @@
-"""Every key of a lm-evaluation-harness definition: what it may hold, and which ones can't be honoured here."""
+"""Every key of a lm-evaluation-harness definition: what it may hold, and which ones can't be honoured
+here."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
@@ -107,7 +108,8 @@ def check_task(config: Mapping[str, Any], where: str) -> Iterator[str]:
 
 
 def check_fewshot(config: Mapping[str, Any] | None, where: str) -> Iterator[str]:
-    """The same for the mapping under ``fewshot_config``, where every key changes prompts: an unknown one is refused."""
+    """The same for the mapping under ``fewshot_config``, where every key changes prompts: an unknown one is
+    refused."""
     if config is None:
         return
     unknown = sorted(set(config) - set(FEWSHOT_KEYS))
@@ -149,6 +151,12 @@ def _check_keys(config: Mapping[str, Any], known: Mapping[str, Kinds], where: st
 
 
 _NAMES: Final = {
-    str: "text", int: "an integer", float: "a number", bool: "true or false", list: "a list", dict: "a mapping",
-    FunctionName: "!function module.name", NOTHING: "null",
-}  # fmt: skip
+    str: "text",
+    int: "an integer",
+    float: "a number",
+    bool: "true or false",
+    list: "a list",
+    dict: "a mapping",
+    FunctionName: "!function module.name",
+    NOTHING: "null",
+}

@@ -1,4 +1,5 @@
-"""From the names a person asked for to definitions and groups: tags spread out, overrides merged, members resolved."""
+"""From the names a person asked for to definitions and groups: tags spread out, overrides merged, members
+resolved."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -18,7 +19,8 @@ Overrides = Mapping[str, Any]
 
 @dataclass
 class Selection:
-    """Benchmarks to run, by name in the order they were asked for, and the groups they are scored in, parents first."""
+    """Benchmarks to run, by name in the order they were asked for, and the groups they are scored in, parents
+    first."""
 
     benchmarks: dict[str, Definition] = field(default_factory=dict)
     groups: dict[str, Group] = field(default_factory=dict)
@@ -26,7 +28,8 @@ class Selection:
 
 
 def select(patterns: Iterable[str], folders: Iterable[Path], reader: Reader | None = None) -> Selection:
-    """What ``--tasks`` names (benchmarks, groups, tags, globs of them) in the folders of ``--include-path``."""
+    """What ``--tasks`` names (benchmarks, groups, tags, globs of them) in the folders of
+    ``--include-path``."""
     return select_from(build_index(folders, reader), patterns)
 
 
@@ -121,7 +124,8 @@ def _add_member(
     name = value if isinstance(value, str) else own.get("group", own.get("task"))
     if not isinstance(name, str):
         raise ConfigError(
-            f"{group.path}: a member of group '{group.name}' is a name or a mapping with 'task', got {value!r}"
+            f"{group.path}: a member of group '{group.name}' is a name or a mapping with 'task', "
+            f"got {value!r:.200}"
         )
     overrides = {**inherited, **{key: entry for key, entry in own.items() if key != "group"}}
     known = index.find(name, group.path)

@@ -1,4 +1,5 @@
-"""What a function of a definition takes, read from its source: validation must not import what may not be installed."""
+"""What a function of a definition takes, read from its source: validation must not import what may not be
+installed."""
 
 import ast
 from collections.abc import Iterable, Iterator
@@ -12,7 +13,8 @@ MAKES_NAMES = frozenset({"globals", "locals", "vars", "setattr", "exec", "__geta
 
 
 def check_function(name: FunctionName, where: str) -> None:
-    """Raises ConfigError where the function's file has no such name; an installed module is not looked into."""
+    """Raises ConfigError where the function's file has no such name; an installed module is not looked
+    into."""
     source, _, function = name.rpartition(":")
     names = _names(Path(source)) if source.endswith(".py") else None
     if names is not None and function not in names:
@@ -40,7 +42,8 @@ def is_passthrough(name: FunctionName) -> bool:
 
 
 def registered_filter(name: str, sources: Iterable[Path]) -> FunctionName | None:
-    """The class that one of the files enters into the harness's registry under ``name``: ``@register_filter("name")``."""
+    """The class that one of the files enters into the harness's registry under ``name``:
+    ``@register_filter("name")``."""
     for path in sources:
         for node in _tree(path).body:
             if isinstance(node, ast.ClassDef) and name in _registered_as(node):
@@ -71,7 +74,8 @@ def _functions(path: Path) -> dict[str, ast.FunctionDef]:
 
 @lru_cache(maxsize=2048)
 def _names(path: Path) -> frozenset[str] | None:
-    """Every name the module may hold; None where that shows only when it runs (names made in a loop, star imports)."""
+    """Every name the module may hold; None where that shows only when it runs (names made in a loop, star
+    imports)."""
     found: set[str] = set()
     for node in ast.walk(_tree(path)):
         if isinstance(node, ast.Name) and node.id in MAKES_NAMES:

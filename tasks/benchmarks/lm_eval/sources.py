@@ -29,7 +29,8 @@ class Source:
         return dict(self._config.get("dataset_kwargs") or {})
 
     def split(self, name: str) -> Any:
-        """The rows of a split: ``Documents``, or a dataset of the library; raises DataError for one that is not there."""
+        """The rows of a split: ``Documents``, or a dataset of the library; raises DataError for one that is
+        not there."""
         splits = self._loaded()
         try:
             return splits[name]
@@ -90,7 +91,8 @@ class Source:
             ) from error
         if not isinstance(splits, Mapping):
             raise DataError(
-                f"{self._where}: custom_dataset {name} must return splits by name, got {type(splits).__name__}"
+                f"{self._where}: custom_dataset {name} must return splits by name, "
+                f"got {type(splits).__name__}"
             )
         return {
             split: rows if hasattr(rows, "features") else Documents.from_list(list(rows))
@@ -100,7 +102,8 @@ class Source:
     def _from_hub(self, path: str) -> Mapping[str, Any]:
         if find_spec("datasets") is None:
             raise ConfigError(
-                f"{self._where}: dataset '{path}' comes from a hub, which needs the extra 'hub': pip install -e '.[hub]'"
+                f"{self._where}: dataset '{path}' comes from a hub, which needs the extra 'hub': "
+                "pip install -e '.[hub]'"
             )
         import datasets
 

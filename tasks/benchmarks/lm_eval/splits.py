@@ -21,7 +21,8 @@ from tasks.usercode import load_function
 PYTHON_SEED: Final = 0
 NUMPY_SEED: Final = 1234
 INHERITED: Final = (
-    "process_docs", "fewshot_delimiter", "target_delimiter", "gen_prefix", "doc_to_text", "doc_to_choice", "doc_to_target",
+    "process_docs", "fewshot_delimiter", "target_delimiter", "gen_prefix", "doc_to_text", "doc_to_choice",
+    "doc_to_target",
 )  # fmt: skip
 DEFAULTS: Final = {"fewshot_delimiter": "\n\n", "target_delimiter": " "}
 
@@ -60,14 +61,16 @@ class Splits:
         return self._columns
 
     def fewshot(self) -> list[Doc]:
-        """The documents that examples are drawn from: the few-shot split, listed samples, else training or validation."""
+        """The documents that examples are drawn from: the few-shot split, listed samples, else training or
+        validation."""
         if self._fewshot is None:
             self._read()
         assert self._fewshot is not None
         return self._fewshot
 
     def _read(self) -> None:
-        """Both, few-shot documents first: a ``process_docs`` that shuffles draws for them first in the harness too."""
+        """Both, few-shot documents first: a ``process_docs`` that shuffles draws for them first in the
+        harness too."""
         split = self._config.get("test_split") or self._config["validation_split"]
         with seeded():
             drawn = self._config.get("num_fewshot") or self._config.get("process_docs") is not None
@@ -110,7 +113,8 @@ class Splits:
 
 @contextmanager
 def seeded() -> Iterator[None]:
-    """The global generators in the state that the harness starts with; afterwards in the state they were in."""
+    """The global generators in the state that the harness starts with; afterwards in the state they were
+    in."""
     python, numpy = random.getstate(), np.random.get_state()
     random.seed(PYTHON_SEED)
     np.random.seed(NUMPY_SEED)

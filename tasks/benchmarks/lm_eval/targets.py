@@ -8,7 +8,8 @@ from tasks.datasets.errors import DataError
 
 
 def references_of(target: Any, choices: Sequence[Any] | None, many: bool, processed: bool) -> list[Any]:
-    """Acceptable answers as texts. With choices the target is an index; ``processed`` ones stay what they are.
+    """Acceptable answers as texts. With choices the target is an index; ``processed`` ones stay what they
+    are.
 
     >>> references_of(1, ["yes", "no"], many=False, processed=False)
     ['no']
@@ -26,7 +27,8 @@ def references_of(target: Any, choices: Sequence[Any] | None, many: bool, proces
 
 
 def gold_indices(gold: Any, choices: Sequence[str]) -> list[int]:
-    """Right choices: an index, a choice's text, or a list of indices. -100 for one that is not there, as in the harness."""
+    """Right choices: an index, a choice's text, or a list of indices. -100 for one that is not there, as in
+    the harness."""
     if isinstance(gold, list):
         return [_index(entry, choices) for entry in gold]
     return [_index(gold, choices)]

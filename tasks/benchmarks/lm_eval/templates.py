@@ -18,7 +18,7 @@ def regex_replace(text: str, pattern: str, replacement: str, count: int = 0) -> 
 
 _environment = jinja2.Environment(
     undefined=jinja2.StrictUndefined, keep_trailing_newline=True, autoescape=False
-)  # noqa: S701
+)
 _environment.filters["regex_replace"] = regex_replace
 
 

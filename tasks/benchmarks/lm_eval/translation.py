@@ -1,4 +1,5 @@
-"""From a definition of the harness to the keys of a native config, with everything checked that needs no data."""
+"""From a definition of the harness to the keys of a native config, with everything checked that needs no
+data."""
 
 import logging
 from collections.abc import Iterable, Mapping
@@ -33,15 +34,17 @@ class Translation:
 
 
 def is_harness(config: Mapping[str, Any]) -> bool:
-    """Whether a parsed YAML mapping is the harness's rather than native: it has a ``task`` key, or is a group."""
+    """Whether a parsed YAML mapping is the harness's rather than native: it has a ``task`` key, or is a
+    group."""
     return "task" in config or ("group" in config and "name" not in config)
 
 
 def translate(source: Definition | Path | str, overrides: Mapping[str, Any] | None = None) -> dict[str, Any]:
     """Native config keys of one benchmark, from a definition or from the YAML file that holds it alone.
 
-    ``overrides`` are harness keys laid over the definition's (``{"num_fewshot": 5}``). Warnings are logged. Raises
-    ConfigError naming the file and the key; several benchmarks in the file are refused, ``select_file`` gives them.
+    ``overrides`` are harness keys laid over the definition's (``{"num_fewshot": 5}``). Warnings are logged.
+    Raises ConfigError naming the file and the key; several benchmarks in the file are refused,
+    ``select_file`` gives them.
     """
     if not isinstance(source, Definition):
         chosen = select_file(Path(source), Index())
@@ -95,7 +98,8 @@ def translate_definition(definition: Definition) -> Translation:
 def select_translated(
     patterns: Iterable[str], folders: Iterable[Path]
 ) -> tuple[list[dict[str, Any]], Selection]:
-    """Native configs of all that ``--tasks`` selects in the folders of ``--include-path``, and the selection's groups."""
+    """Native configs of all that ``--tasks`` selects in the folders of ``--include-path``, and the
+    selection's groups."""
     selection = select(patterns, folders)
     for warning in selection.warnings:
         logger.warning(warning)
@@ -103,7 +107,8 @@ def select_translated(
 
 
 def _resolved(definition: Definition) -> dict[str, Any]:
-    """What rendering needs, under ``harness``: the definition's keys, functions as names, and the knobs of a run."""
+    """What rendering needs, under ``harness``: the definition's keys, functions as names, and the knobs of a
+    run."""
     config = dict(definition.config)
     if config.get("output_type", "generate_until") == "generate_until":
         config["generation_kwargs"] = generation_arguments(config)
@@ -122,7 +127,8 @@ def _resolved(definition: Definition) -> dict[str, Any]:
 def _whole(
     pipeline: Mapping[str, Any], config: Mapping[str, Any], metrics: list[dict[str, Any]]
 ) -> dict[str, Any]:
-    """A pipeline that leaves several predictions gives a user's function all of them at once, as the harness does."""
+    """A pipeline that leaves several predictions gives a user's function all of them at once, as the harness
+    does."""
     if config.get("output_type", "generate_until") != "generate_until" or takes_one(pipeline):
         return dict(pipeline)
     by_function = config.get("process_results") is not None or any("function" in metric for metric in metrics)

@@ -1,4 +1,5 @@
-"""Many definitions resolved and validated in one process, without their datasets: ``--dry-run --no-data --json``."""
+"""Many definitions resolved and validated in one process, without their datasets: ``--dry-run --no-data
+--json``."""
 
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -11,10 +12,11 @@ from tasks.benchmarks.lm_eval.translation import translate_definition
 
 
 def resolve_many(paths: Sequence[str | Path], folders: Iterable[Path] = ()) -> dict[str, Any]:
-    """``{"configs": [{"path", "status": "ok" | "refused", "reason", "warnings"}]}``, one entry a path, in order.
+    """``{"configs": [{"path", "status": "ok" | "refused", "reason", "warnings"}]}``, one entry a path, in
+    order.
 
-    A group's members are looked up among the paths, in ``folders`` (``--include-path``), then in the folder tree that
-    the group's file belongs to. ``reason`` is None for "ok".
+    A group's members are looked up among the paths, in ``folders`` (``--include-path``), then in the folder
+    tree that the group's file belongs to. ``reason`` is None for "ok".
     """
     index = Index(folders)
     for path in paths:
