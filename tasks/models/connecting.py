@@ -54,20 +54,22 @@ class Connection:
         units = itertools.chain([first], units)
         if first[0].kind == "generate":
             return ((self.generation, unit) for unit in units)
-        asking = await self._likelihood()
+        asking = await likelihood_at(self.endpoint.provider, self.place, self.model)
         return ((asking, unit) for unit in _batched(units, self.place.config.batch_size))
 
-    async def _likelihood(self) -> Likelihood:
-        place = self.place
-        mode: EchoMode = await find_mode(
-            self.endpoint.provider, place.base_url, place.model, place.config.extra_body
-        )
-        name = BYTES if self.model.type == "demo" else self.model.tokenizer
-        tokenizer = None if name is None else load_tokenizer(name)
-        config = place.config
+
+async def likelihood_at(provider: Provider, place: Place, model: ModelConfig) -> Likelihood:
+    """How log-likelihoods are asked for at this place; raises ModelError where they can't be had."""
+    name = BYTES if model.type == "demo" else model.tokenizer
+    tokenizer = None if name is None else load_tokenizer(name)
+    config = place.config
+
+    def asking(mode: EchoMode) -> Likelihood:
         return Likelihood(
-            place.model, mode, config.extra_body, tokenizer, self.model.max_length, config.batch_size
+            place.model, mode, config.extra_body, tokenizer, model.max_length, config.batch_size
         )
+
+    return asking(await find_mode(provider, place.base_url, asking))
 
 
 @asynccontextmanager

@@ -85,7 +85,7 @@ class Expansion:
                 ]
             else:
                 pairs = [*zip(asked, following, strict=True), *(("", text) for text in alone)]
-                yield [self._pair(kind, prompt, continuation) for prompt, continuation in pairs]
+                yield [self._pair(kind, chat, *pair) for pair in pairs]
 
     def _sampling(self) -> dict[str, Any]:
         together = {"together": True} if self.shares_seed else {}
@@ -102,13 +102,9 @@ class Expansion:
         )
         return Request(key, "generate", prompt, chat=chat, sample_index=index, seed=seed)
 
-    def _pair(self, kind: Any, prompt: str, continuation: str) -> Request:
-        return Request(
-            request_key(self.identity, kind, {"prompt": prompt, "continuation": continuation}),
-            kind,
-            prompt,
-            continuation,
-        )
+    def _pair(self, kind: Any, chat: bool, prompt: str, continuation: str) -> Request:
+        key = request_key(self.identity, kind, {"prompt": prompt, "continuation": continuation})
+        return Request(key, kind, prompt, continuation, chat=chat)
 
 
 def request_key(identity: str, kind: str, fields: dict[str, Any]) -> bytes:

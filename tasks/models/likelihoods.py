@@ -19,12 +19,13 @@ from tasks.models.windows import DEFAULT_MAX_LENGTH, Span, rolling_spans, text_s
 
 @dataclass(frozen=True)
 class EchoMode:
-    """How a server is asked: the fewest tokens it will generate, and which field holds the
-    log-probabilities.
+    """How a server is asked: the fewest tokens it will generate, which field holds the log-probabilities, and
+    whether prompts go as token ids (``ids``) or as text.
     """
 
     max_tokens: Literal[0, 1]
     source: Literal["echo", "prompt_logprobs"]
+    ids: bool = False
 
     def body(self, prompt: Any) -> dict[str, Any]:
         """The fields of a request for the log-probabilities of ``prompt``."""
@@ -59,7 +60,7 @@ class Likelihood:
 
     def calls(self, requests: Sequence[Request]) -> list[Call]:
         """The calls for some requests; a long document takes several. Raises PermanentError."""
-        prompts = [span.prompt for request in requests for span in self._spans(request)]
+        prompts = [self._sent(span) for request in requests for span in self._spans(request)]
         groups = [prompts[start : start + self.batch] for start in range(0, len(prompts), self.batch)]
         bodies = (self.mode.body(group[0] if len(group) == 1 else group) for group in groups)
         return [Call("completions", {"model": self.model, **body, **self.extra}) for body in bodies]
@@ -83,14 +84,20 @@ class Likelihood:
     def _spans(self, request: Request) -> list[Span]:
         if request.chat:
             raise BadRequest("a chat has no log-likelihood: give the prompt as text")
+        if not request.continuation:
+            raise BadRequest("the continuation is empty: it has no log-likelihood")
         length = self.max_length or DEFAULT_MAX_LENGTH
-        if request.kind == "rolling":
-            if self.tokenizer is None:
-                return [text_span("", request.continuation)]
+        if request.kind == "rolling" and self.tokenizer is not None:
             return rolling_spans(self.tokenizer, request.continuation, length)
         if self.tokenizer is None:
             return [text_span(request.prompt, request.continuation)]
         return [token_span(self.tokenizer, request.prompt, request.continuation, length)]
+
+    def _sent(self, span: Span) -> Any:
+        """A span's prompt as the server takes it; text stands for ids where it takes no others."""
+        if isinstance(span.prompt, str) or self.mode.ids or self.tokenizer is None:
+            return span.prompt
+        return self.tokenizer.decode(span.prompt)
 
     def _choices(self, spans: Sequence[Span], replies: Sequence[Reply]) -> Iterator[tuple[Scored, int]]:
         """For each span, in order, what the server gave for it and how many tokens it generated after it."""

@@ -40,8 +40,7 @@ def probe(
 
 
 async def _probe(model: ModelConfig, kind: str, secret: Callable[[str], str] | None) -> ServedIdentity:
-    from tasks.models.connecting import Place, placed
-    from tasks.models.echo import find_mode
+    from tasks.models.connecting import Place, likelihood_at, placed
     from tasks.models.errors import AccessDenied, RequestError
     from tasks.models.http import HttpProvider
 
@@ -51,7 +50,7 @@ async def _probe(model: ModelConfig, kind: str, secret: Callable[[str], str] | N
         try:
             served = await provider.served(PROBE_SECONDS)
             if kind != "generate":
-                await find_mode(provider, place.base_url, place.model, place.config.extra_body)
+                await likelihood_at(provider, place, model)
         except AccessDenied as error:
             raise ModelError(
                 f"model {model.name!r}: {place.base_url} refused access ({error}); {_key_remedy(model)}"

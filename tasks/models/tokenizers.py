@@ -1,6 +1,7 @@
 """Tokenizers: needed only where a server reports no text offsets, or a text has to be cut into windows."""
 
 import threading
+from collections.abc import Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, Protocol
@@ -20,6 +21,10 @@ class Tokenizer(Protocol):
         """The ids of a text, no special token added."""
         ...
 
+    def decode(self, ids: Sequence[int]) -> str:
+        """The text of ids, special tokens included."""
+        ...
+
 
 class ByteTokenizer:
     """UTF-8 bytes."""
@@ -29,6 +34,10 @@ class ByteTokenizer:
     def encode(self, text: str) -> list[int]:
         """The bytes of a text."""
         return list(text.encode("utf-8", "surrogatepass"))
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """The text of bytes; what stands before it has none."""
+        return bytes(token for token in ids if token < 256).decode("utf-8", "replace")
 
 
 class LoadedTokenizer:
@@ -44,6 +53,10 @@ class LoadedTokenizer:
         with self._lock:
             return list(self._tokenizer.encode(text, add_special_tokens=False).ids)
 
+    def decode(self, ids: Sequence[int]) -> str:
+        """The text of ids, special tokens included."""
+        return str(self._tokenizer.decode(list(ids), skip_special_tokens=False))
+
 
 class PretrainedTokenizer:
     """A tokenizer of ``transformers``, for the kinds that have no ``tokenizer.json``."""
@@ -55,6 +68,10 @@ class PretrainedTokenizer:
     def encode(self, text: str) -> list[int]:
         """The ids of a text, no special token added."""
         return list(self._tokenizer(text, add_special_tokens=False, return_attention_mask=False)["input_ids"])
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """The text of ids, special tokens included."""
+        return str(self._tokenizer.decode(list(ids)))
 
 
 @lru_cache(maxsize=8)

@@ -48,10 +48,8 @@ def token_span(tokenizer: Tokenizer, context: str, continuation: str, max_length
     """The span of a pair in token ids, one place of ``max_length`` being left for a generated token."""
     if context == "":
         following = tokenizer.encode(continuation)
-        if not following:
-            raise BadRequest("the continuation is empty: it has no log-likelihood")
         prefix = _prefix(tokenizer)
-        before, after = ([prefix], following) if following[0] != prefix else (following[:1], following[1:])
+        before, after = ([prefix], following) if following[:1] != [prefix] else (following[:1], following[1:])
     else:
         context, continuation = split_pair(context, continuation)
         before = tokenizer.encode(context)

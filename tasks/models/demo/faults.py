@@ -30,6 +30,7 @@ class Faults:
     up_after: int | None = None
     ignore_echo: bool = False
     refuse_echo: bool = False
+    refuse_ids: bool = False
     refuse_max_tokens_0: bool = False
     drop_bos: bool = False
     no_text_offset: bool = False

@@ -201,6 +201,8 @@ class DemoServer:
             raise Unacceptable("The response was filtered due to the content policy", "content_filter")
         if faults.refuse_max_tokens_0 and body.get("max_tokens") == 0:
             raise Unacceptable("max_tokens must be at least 1")
+        if faults.refuse_ids and not isinstance(body.get("prompt", ""), str):
+            raise Unacceptable("prompt must be a text")
         if faults.refuse_echo and body.get("echo"):
             raise Unacceptable("echo is not supported")
 

@@ -1,0 +1,186 @@
+"""What survives SIGKILL, a full disk, and a store that can't be written."""
+
+import os
+import resource
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from tasks.models.answers import AnswerStore, Shelf
+from tasks.models.journal import Journal, decode, encode, recover
+from tasks.models.records import Answer
+from tasks.models.writing import restore
+from tasks.store.storage import Store, StoreError
+
+ROOT = Path(__file__).parents[3]
+WINDOW = 16
+
+CLIENT = """
+import sys
+from pathlib import Path
+import pyarrow as pa
+sys.path.insert(0, {tests!r})
+from conftest import request_row
+from tasks.models.answers import AnswerStore
+from tasks.models.config import ModelConfig, SampleParams
+from tasks.models.options import InferenceOptions
+from tasks.models.partition import respond
+from tasks.store.schemas import REQUESTS
+from tasks.store.storage import Store
+
+folder, base_url, count = Path(sys.argv[1]), sys.argv[2], int(sys.argv[3])
+requests = [pa.RecordBatch.from_pylist([request_row(i) for i in range(count)], schema=REQUESTS)]
+config = {{"model": "demo", "base_url": base_url, "max_concurrency": {window}}}
+model = ModelConfig.model_validate({{"name": "demo", "config": config}})
+options = InferenceOptions(sampling=SampleParams(), journal_dir=folder / "journal")
+responded = respond(model, requests, AnswerStore(Store(str(folder / "store"))), options)
+statuses = [row["status"] for batch in responded.batches for row in batch.to_pylist()]
+print(statuses.count("ok"), responded.tally.sent, flush=True)
+"""
+
+
+def start_client(folder: Path, base_url: str, count: int, **process: object) -> "subprocess.Popen[str]":
+    code = CLIENT.format(tests=str(Path(__file__).parent), window=WINDOW)
+    return subprocess.Popen(
+        [sys.executable, "-c", code, str(folder), base_url, str(count)],
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        **process,
+    )
+
+
+def wait_until_answered(serving, client: "subprocess.Popen[str]", answered: int) -> None:
+    deadline = time.monotonic() + 60
+    while serving.stats()["answered"] < answered and client.poll() is None:
+        assert time.monotonic() < deadline, "the client does not get on"
+        time.sleep(0.005)
+
+
+def kill(client: "subprocess.Popen[str]") -> None:
+    client.send_signal(signal.SIGKILL)
+    client.communicate(timeout=30)
+
+
+def test_a_kill_half_way_costs_at_most_what_was_in_flight(served, tmp_path):
+    serving = served(latency=0.02)
+    client = start_client(tmp_path, serving.base_url, 1_000)
+    wait_until_answered(serving, client, 500)
+    kill(client)
+    out, err = start_client(tmp_path, serving.base_url, 1_000).communicate(timeout=60)
+    assert out.split()[0] == "1000", err
+    assert serving.stats()["answered_again"] <= WINDOW
+    assert serving.stats()["received"] <= 1_000 + WINDOW
+
+
+def test_ten_kills_in_a_row_cost_at_most_ten_windows(served, tmp_path):
+    serving = served(latency=0.02)
+    for round_ in range(10):
+        client = start_client(tmp_path, serving.base_url, 1_000)
+        wait_until_answered(serving, client, 80 * (round_ + 1))
+        kill(client)
+    out, err = start_client(tmp_path, serving.base_url, 1_000).communicate(timeout=60)
+    assert out.split()[0] == "1000", err
+    assert serving.stats()["answered_again"] <= 10 * WINDOW
+
+
+def test_a_killed_runs_answers_serve_another_machine_from_the_store(served, tmp_path):
+    serving = served(latency=0.02)
+    client = start_client(tmp_path, serving.base_url, 3_000)
+    wait_until_answered(serving, client, 2_500)
+    kill(client)
+    # Another machine has the store and not the journal: it may miss the last two seconds of answers.
+    (tmp_path / "journal").rename(tmp_path / "elsewhere")
+    out, err = start_client(tmp_path, serving.base_url, 3_000).communicate(timeout=60)
+    assert out.split()[0] == "3000", err
+    assert int(out.split()[1]) < 3_000
+
+
+def test_a_full_disk_is_an_error_that_loses_nothing(served, tmp_path):
+    serving = served(latency=0.005)
+
+    def small_files() -> None:
+        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (60_000, 60_000))
+
+    client = start_client(tmp_path, serving.base_url, 1_000, preexec_fn=small_files)
+    _, err = client.communicate(timeout=60)
+    assert client.returncode != 0
+    assert "can't write answers to" in err
+    answered = serving.stats()["answered"]
+    assert answered > 100
+    out, err = start_client(tmp_path, serving.base_url, 1_000).communicate(timeout=60)
+    assert out.split()[0] == "1000", err
+    assert serving.stats()["answered_again"] <= WINDOW + 1
+
+
+def test_an_unwritable_store_is_an_error_and_the_journal_keeps_the_answers(
+    bench, served, endpoint, problems, monkeypatch
+):
+    serving = served()
+    written = Store.put_bytes
+
+    def refuse(self: Store, name: str, content: bytes) -> None:
+        raise StoreError(f"store {self.uri}: can't write {name}: Permission denied")
+
+    monkeypatch.setattr(Store, "put_bytes", refuse)
+    with pytest.raises(StoreError, match="Permission denied"):
+        bench.ask(endpoint(serving), problems(50))
+    monkeypatch.setattr(Store, "put_bytes", written)
+    outcome = bench.ask(endpoint(serving), problems(50))
+    assert outcome.tally.sent == 0
+    assert set(outcome.column("status")) == {"ok"}
+    assert serving.stats()["received"] == 50
+
+
+def test_a_journal_folder_that_cannot_be_made_is_a_clear_error(bench, served, endpoint, problems):
+    (bench.folder / "journal").write_text("a file in the way")
+    with pytest.raises(StoreError, match="can't write answers"):
+        bench.ask(endpoint(served()), problems(2))
+
+
+def answer(number: int, **fields: object) -> Answer:
+    return Answer(bytes([number]) * 32, "ok", response=f"text {number} äß\n", arrived=float(number), **fields)
+
+
+def test_a_journal_line_round_trips():
+    kept = answer(3, logprobs={"content": [1.5]}, prompt_tokens=4, ll=-1.25, is_greedy=False)
+    assert decode(encode(kept)) == kept
+
+
+@pytest.mark.parametrize("cut", [1, 20, 60])
+def test_a_torn_last_line_is_passed_over(tmp_path, cut):
+    journal = Journal(tmp_path)
+    journal.append(answer(1))
+    journal.append(answer(2))
+    journal.release()
+    os.truncate(journal.path, journal.path.stat().st_size - cut)
+    ((answers, orphan),) = recover(tmp_path)
+    orphan.release()
+    assert answers == [answer(1)]
+
+
+def test_a_living_process_keeps_its_journal(tmp_path):
+    journal = Journal(tmp_path)
+    journal.append(answer(1))
+    assert list(recover(tmp_path)) == []
+    journal.release()
+    ((answers, orphan),) = recover(tmp_path)
+    assert answers == [answer(1)]
+    orphan.remove()
+    assert list(recover(tmp_path)) == []
+
+
+def test_restoring_twice_stores_once(tmp_path):
+    shelf: Shelf = AnswerStore(Store(str(tmp_path / "store"))).shelf("a" * 64)
+    journal = Journal(tmp_path / "journal" / ("a" * 32))
+    journal.append(answer(1))
+    journal.release()
+    assert restore(shelf, tmp_path / "journal") == 1
+    assert restore(shelf, tmp_path / "journal") == 0
+    assert shelf.view().holds([answer(1).key, answer(2).key]) == [True, False]

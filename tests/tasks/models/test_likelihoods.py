@@ -1,0 +1,211 @@
+"""Log-likelihoods over real HTTP, against the language model asked directly."""
+
+import math
+
+import pytest
+
+from tasks.models.config import ModelConfig
+from tasks.models.demo.faults import Faults
+from tasks.models.demo.ngram import BOS, log_distribution, score
+from tasks.models.errors import BadRequest, ModelError
+from tasks.models.likelihoods import EchoMode, scored, span_likelihood
+from tasks.models.partition import probe
+from tasks.models.windows import Span
+
+CONTEXTS = ["The capital of France is", "The opposite of hot is ", "Bees make"]
+CONTINUATIONS = [" Paris", " cold", " honey äöü"]
+
+
+def expected(context: str, continuation: str) -> tuple[float, bool]:
+    """From the model itself: the continuation's bytes, after BOS where there is no context."""
+    kept = context.rstrip()
+    tail = (context[len(kept) :] + continuation).encode()
+    tokens = [*kept.encode(), *tail] if kept else [BOS, *tail]
+    values = score(tokens)[-len(tail) :]
+    return sum(value for value, _, _ in values), all(value >= best for value, _, best in values)
+
+
+def check(outcome, contexts=CONTEXTS, alone=()) -> None:
+    for row, context in zip(outcome.rows, contexts, strict=True):
+        assert row["status"] == "ok", row["error"]
+        reference = [expected(context, continuation) for continuation in CONTINUATIONS]
+        assert row["lls"] == pytest.approx([ll for ll, _ in reference], abs=1e-9)
+        assert row["is_greedy"] == [greedy for _, greedy in reference]
+        if alone:
+            assert row["unconditional_lls"] == pytest.approx(
+                [expected("", text)[0] for text in alone], abs=1e-9
+            )
+
+
+def test_the_language_model_is_a_distribution():
+    for context in (b"", b"The ca", b"\xff\x00"):
+        assert sum(math.exp(value) for value in log_distribution(context)) == pytest.approx(1)
+
+
+@pytest.mark.parametrize(
+    ("settings", "faults"),
+    [
+        ({}, Faults()),
+        ({"batch_size": 4}, Faults()),
+        ({"client": "openai"}, Faults()),
+        ({}, Faults(refuse_max_tokens_0=True)),
+        ({}, Faults(no_text_offset=True)),
+    ],
+    ids=["plain", "batches", "official client", "no max_tokens 0", "no text_offset"],
+)
+def test_text_prompts_need_no_tokenizer(bench, served, endpoint, pairs, settings, faults):
+    continuations = CONTINUATIONS if not faults.no_text_offset else CONTINUATIONS[:2]
+    outcome = bench.ask(endpoint(served(faults), **settings), pairs(CONTEXTS, continuations))
+    if faults.no_text_offset:
+        assert outcome.column("status") == ["ok"] * 3
+        assert outcome.rows[0]["lls"][0] == pytest.approx(expected(CONTEXTS[0], CONTINUATIONS[0])[0])
+    else:
+        check(outcome)
+
+
+@pytest.mark.parametrize(
+    "faults",
+    [Faults(), Faults(drop_bos=True), Faults(no_text_offset=True)],
+    ids=["plain", "BOS dropped", "no text_offset"],
+)
+@pytest.mark.parametrize("batch_size", [1, 3])
+def test_token_ids_give_the_same_and_the_unconditional_ones_too(
+    bench, served, endpoint, pairs, faults, batch_size
+):
+    model = endpoint(served(faults), tokenizer="bytes", batch_size=batch_size)
+    outcome = bench.ask(model, pairs(CONTEXTS, CONTINUATIONS, alone=CONTINUATIONS))
+    check(outcome, alone=CONTINUATIONS)
+
+
+def test_equal_unconditional_continuations_are_asked_once(bench, served, endpoint, pairs):
+    serving = served()
+    outcome = bench.ask(
+        endpoint(serving, tokenizer="bytes"), pairs(CONTEXTS, CONTINUATIONS, alone=CONTINUATIONS)
+    )
+    assert outcome.tally.sent == 9 + 3
+    assert outcome.tally.cached == 6
+
+
+def test_the_embedded_model_needs_no_settings(bench, pairs):
+    check(bench.ask(ModelConfig(name="demo", type="demo"), pairs(CONTEXTS, CONTINUATIONS)))
+
+
+def test_without_tokenizer_a_first_token_without_log_probability_is_an_error_and_not_a_zero(
+    bench, served, endpoint, pairs
+):
+    outcome = bench.ask(endpoint(served()), pairs(["x"], [" y"], alone=[" Paris"]))
+    assert outcome.rows[0]["status"] == "model_error"
+    assert outcome.rows[0]["lls"] is None
+    assert "tokenizer" in outcome.rows[0]["error"]
+
+
+def test_rolling_scores_every_byte_of_a_long_document(bench, served, endpoint, batch_of):
+    document = "The sun rises in the east and sets in the west. " * 12
+    rows = batch_of([{"kind": "rolling", "prompts": [""], "continuations": [document]}])
+    whole = bench.ask(endpoint(served(), tokenizer="bytes"), rows)
+    assert whole.rows[0]["lls"] == pytest.approx([expected("", document)[0]])
+    # In windows of 99 bytes only those near a window's start have less context than they had.
+    serving = served()
+    pieces = bench.ask(endpoint(serving, tokenizer="bytes", max_length=101), rows)
+    assert serving.stats()["received"] == 1 + math.ceil(len(document) / 99)
+    assert pieces.rows[0]["lls"][0] < 0
+    assert pieces.rows[0]["lls"][0] == pytest.approx(whole.rows[0]["lls"][0], rel=0.5)
+
+
+def test_faults_do_not_change_a_likelihood(bench, served, endpoint, pairs):
+    faults = Faults(error_500=0.1, error_429=0.1, cut=0.1, malformed=0.1, retry_after=0.02, seed=5)
+    model = endpoint(served(faults), tokenizer="bytes", batch_size=2)
+    check(bench.ask(model, pairs(CONTEXTS * 8, CONTINUATIONS)), contexts=CONTEXTS * 8)
+
+
+def test_one_prompt_that_is_refused_does_not_spoil_its_batch(bench, served, endpoint, pairs):
+    model = endpoint(served(Faults(fail_prompts="poison")), batch_size=6)
+    outcome = bench.ask(model, pairs(["Bees make", "some poison"], CONTINUATIONS))
+    assert outcome.column("status") == ["ok", "model_error"]
+
+
+def test_a_server_that_takes_no_ids_is_asked_with_text(bench, served, endpoint, pairs):
+    check(
+        bench.ask(
+            endpoint(served(Faults(refuse_ids=True)), tokenizer="bytes"), pairs(CONTEXTS, CONTINUATIONS)
+        )
+    )
+
+
+def test_another_tokenizer_than_the_models_is_refused(served, endpoint, tmp_path):
+    tokenizers = pytest.importorskip("tokenizers")
+    words = tokenizers.Tokenizer(tokenizers.models.WordLevel({"[UNK]": 0, "The": 1}, unk_token="[UNK]"))
+    words.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
+    words.save(str(tmp_path / "tokenizer.json"))
+    serving = served(Faults(refuse_ids=True))
+    with pytest.raises(ModelError, match="tokenizer"):
+        probe(endpoint(serving, tokenizer=str(tmp_path)), kind="loglikelihood")
+
+
+@pytest.mark.parametrize("fault", ["refuse_echo", "ignore_echo"])
+def test_a_server_without_echo_is_refused_before_the_run(served, endpoint, fault):
+    model = endpoint(served(Faults(**{fault: True})))
+    assert probe(model).warning is None
+    with pytest.raises(ModelError, match="echo"):
+        probe(model, kind="loglikelihood")
+
+
+def test_a_chat_has_no_likelihood(bench, served, endpoint, batch_of):
+    rows = batch_of([{"kind": "loglikelihood", "chat": True, "prompts": ["[]"], "continuations": [" a"]}])
+    outcome = bench.ask(endpoint(served()), rows)
+    assert outcome.rows[0]["status"] == "model_error"
+
+
+ECHO = EchoMode(1, "echo")
+VLLM = EchoMode(1, "prompt_logprobs")
+
+
+def lists(tokens, values, offsets=None, tops=None):
+    return {
+        "logprobs": {"tokens": tokens, "token_logprobs": values, "top_logprobs": tops, "text_offset": offsets}
+    }
+
+
+def test_a_bos_in_the_list_does_not_shift_the_boundary():
+    prompt = Span("ab cd", 2)
+    plain = lists(["ab", " cd", "x"], [None, -1.0, -9.0], [0, 2, 5])
+    with_bos = lists(["<s>", "ab", " cd", "x"], [None, -2.0, -1.0, -9.0], [0, 3, 5, 8])
+    uncounted = lists(["<s>", "ab", " cd", "x"], [None, -2.0, -1.0, -9.0], [0, 0, 2, 5])
+    for choice in (plain, with_bos, uncounted):
+        assert span_likelihood(scored(choice, ECHO), 1, prompt)[0] == -1.0
+
+
+@pytest.mark.parametrize(
+    "values",
+    [[None, -2.0, -1.0, -9.0], [-2.0, -1.0, -9.0], [None, -7.0, -2.0, -1.0, -9.0]],
+    ids=["as sent", "BOS dropped", "BOS added"],
+)
+def test_ids_find_their_place_when_a_bos_was_dropped_or_added(values):
+    choice = lists(["t"] * len(values), values)
+    assert span_likelihood(scored(choice, ECHO), 1, Span((0, 5, 6), 1))[0] == -3.0
+
+
+def test_another_number_of_tokens_is_an_error():
+    with pytest.raises(BadRequest, match="tokenizer"):
+        span_likelihood(scored(lists(["t"] * 7, [-1.0] * 7), ECHO), 1, Span((0, 5, 6), 1))
+
+
+def test_greedy_means_that_no_other_token_was_likelier():
+    tops = [None, {"b": -1.0}, {"c": -0.5, "d": -2.0}]
+    greedy = lists(["a", "b"], [None, -1.0], [0, 1], tops[:2])
+    not_greedy = lists(["a", "b", "d"], [None, -1.0, -2.0], [0, 1, 2], tops)
+    assert span_likelihood(scored(greedy, ECHO), 0, Span("ab", 1)) == (-1.0, True)
+    assert span_likelihood(scored(not_greedy, ECHO), 0, Span("abd", 1)) == (-3.0, False)
+
+
+def test_vllm_prompt_logprobs_are_read():
+    choice = {
+        "prompt_logprobs": [
+            None,
+            {"5": {"logprob": -1.5, "rank": 1, "decoded_token": "a"}},
+            {"6": {"logprob": -2.5, "rank": 3, "decoded_token": "b"}, "7": {"logprob": -0.1, "rank": 1}},
+        ]
+    }
+    tokens = scored(choice, VLLM)
+    assert span_likelihood(tokens, 0, Span((0, 5, 6), 1)) == (-4.0, False)
+    assert span_likelihood(tokens, 0, Span((0, 5, 6), 2)) == (-2.5, False)
