@@ -4,7 +4,7 @@ import math
 import os
 import uuid
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +18,7 @@ _OPTIONS = orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_NON_STR_KEYS
 
 @contextmanager
 def whole_file(path: Path) -> Iterator[Path]:
-    """A temporary path beside ``path``, which takes its place when the block ends well and is gone when it
-    does not.
+    """A temporary path beside ``path``, whose place it takes when the block ends well; else it is gone.
 
     A reader of ``path`` sees the old content or the new, never a part. Raises NightjarError where the folder
     can't be written.
@@ -34,7 +33,8 @@ def whole_file(path: Path) -> Iterator[Path]:
             f"can't write {path}: {error.strerror or error}; choose another --output"
         ) from error
     finally:
-        temporary.unlink(missing_ok=True)
+        with suppress(OSError):
+            temporary.unlink(missing_ok=True)
 
 
 def write_lines(path: Path, rows: Iterable[Mapping[str, Any]]) -> int:

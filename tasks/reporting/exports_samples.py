@@ -39,9 +39,9 @@ def sample_lines(part: SamplePart, named: bool) -> Iterator[Row]:
     """One line an item, in dataset order; only one item's samples are held at a time.
 
     ``resps`` holds one list a request with one entry a sample, ``filtered_resps`` what the filter left of
-    them (null: it found nothing). A metric's value is the mean over its scored samples, null where none is, and
-    ``<metric>_repeats`` the samples' own values where there are several. Log-likelihoods are texts, as in the
-    harness.
+    them (null: it found nothing). A metric's value is the mean over its scored samples, null where there is
+    none, and ``<metric>_repeats`` the samples' own values where there are several. Log-likelihoods are texts,
+    as in the harness.
     """
     responses = _Stepper(part.answers.responses, _RESPONSES)
     predictions = _Stepper(part.predictions, _PREDICTIONS)

@@ -30,7 +30,7 @@ def _batch(rows: Sequence[Mapping[str, Any]], schema: pa.Schema) -> pa.RecordBat
 
 
 def _part(items: Sequence[Mapping[str, Any]], origin: Origin = ORIGIN, method: str | None = None) -> Part:
-    """Items as ``{"doc_id", "samples", "doc", "cluster"}``; a sample is a score, None (unscored) or columns."""
+    """Items as ``{"doc_id", "samples", "doc", "cluster"}``; a sample is a score, None or columns."""
     requests, responses, statistics = [], [], []
     for item in ({**ITEM, **item} for item in items):
         own = {"item_id": f"item{item['doc_id']}", "doc_id": item["doc_id"]}
