@@ -5,10 +5,16 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import settings
 
 from metrics.config import MetricConfig
 from metrics.metric import Metric
 from metrics.types import ChoiceBatch
+
+
+# The same examples in every run, and no clock: a busy machine is no failure.
+settings.register_profile("nightjar", deadline=None, derandomize=True)
+settings.load_profile("nightjar")
 
 
 def _no_user_code(reference: str) -> Any:

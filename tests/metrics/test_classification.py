@@ -1,0 +1,91 @@
+"""F1 and MCC against scikit-learn."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+from sklearn.metrics import f1_score, matthews_corrcoef
+
+from metrics.aggregations import build_aggregation, statistics_of
+from metrics.errors import ConfigError, MetricError
+
+BINARY = st.lists(st.tuples(st.integers(0, 1), st.integers(0, 1)), min_size=1, max_size=40)
+ANY = st.lists(st.tuples(st.integers(0, 4), st.integers(0, 4)), min_size=1, max_size=40)
+
+
+def _value(aggregation: Any, pairs: Any) -> float:
+    scores = aggregation.scores(pairs)
+    return aggregation.value(scores.statistics, scores.values)
+
+
+@given(BINARY)
+def test_binary_f1_is_scikit_learns(pairs: Any) -> None:
+    gold, predicted = zip(*pairs, strict=True)
+    own = _value(build_aggregation("f1"), pairs)
+    assert own == pytest.approx(f1_score(gold, predicted, zero_division=0), abs=1e-12)
+
+
+@pytest.mark.parametrize("average", ["macro", "micro", "weighted"])
+@given(pairs=ANY)
+def test_averaged_f1_is_scikit_learns(average: str, pairs: Any) -> None:
+    gold, predicted = zip(*pairs, strict=True)
+    own = _value(build_aggregation("f1", {"average": average}), pairs)
+    assert own == pytest.approx(f1_score(gold, predicted, average=average, zero_division=0), abs=1e-12)
+
+
+@given(ANY)
+def test_matthews_correlation_is_scikit_learns(pairs: Any) -> None:
+    gold, predicted = zip(*pairs, strict=True)
+    assume(len(set(gold) | set(predicted)) > 1)  # of one label alone scikit-learn warns
+    own = _value(build_aggregation("matthews_corrcoef"), pairs)
+    assert own == pytest.approx(matthews_corrcoef(gold, predicted), abs=1e-12)
+
+
+@given(ANY, st.randoms(use_true_random=False))
+def test_a_resample_scores_as_scikit_learn_scores_it(pairs: Any, rng: Any) -> None:
+    picked = rng.choices(pairs, k=len(pairs))
+    sums, table = build_aggregation("f1", {"average": "macro"}).tabled(None, [list(pair) for pair in pairs])
+    rows = {pair: row for pair, row in zip(pairs, table, strict=True)}
+    total = np.sum([rows[pair] for pair in picked], axis=0)
+    gold, predicted = zip(*picked, strict=True)
+    expected = f1_score(gold, predicted, average="macro", zero_division=0)
+    assert sums.of_total(total, float(len(picked))) == pytest.approx(expected, abs=1e-12)
+
+
+def test_labels_may_be_words() -> None:
+    pairs = [("yes", "yes"), ("no", "yes"), ("no", "no")]
+    own = _value(build_aggregation("f1", {"pos_label": "yes"}), pairs)
+    assert own == pytest.approx(f1_score(["yes", "no", "no"], ["yes", "yes", "no"], pos_label="yes"))
+    assert _value(build_aggregation("mcc"), pairs) == pytest.approx(0.5)
+
+
+def test_a_label_other_than_0_and_1_is_refused_with_the_remedy() -> None:
+    with pytest.raises(MetricError, match="sample 1 has 0 and 2; set pos_label, or average: macro"):
+        statistics_of("f1", [(1, 1), (0, 2)])
+
+
+def test_an_unknown_average_is_refused() -> None:
+    with pytest.raises(ConfigError, match="binary, macro, micro, weighted"):
+        build_aggregation("f1", {"average": "mean"})
+
+
+def test_an_ignored_target_counts_in_no_cell() -> None:
+    assert statistics_of("f1", [(-100, 1), (1, 1)]).statistics.tolist() == [[0, 0, 0, 0], [0, 0, 0, 1]]
+    assert _value(build_aggregation("mcc"), [(-100, 1), (1, 1), (0, 0)]) == pytest.approx(1.0)
+
+
+def test_several_right_choices_count_as_the_chosen_one(build: Any, batch_of: Any) -> None:
+    scores = build("f1").evaluate_choices(batch_of([[-2.0, -1.0]], [[0, 1]]))
+    assert scores.statistics.tolist() == [[0, 0, 0, 1]]
+
+
+def test_repeats_of_labels_share_their_item() -> None:
+    aggregation = build_aggregation("mcc")
+    assert aggregation.merge is not None
+    merged = [aggregation.merge([[1, 1], [1, 0]]), [0, 0], [1, 1]]
+    _, table = aggregation.tabled(None, merged)
+    assert table is not None
+    assert table.sum() == pytest.approx(3.0)
+    assert table[0].max() == pytest.approx(0.5)
