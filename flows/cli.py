@@ -1,4 +1,5 @@
-"""The command line of ``python -m flows.eval``: reads configs, refuses what can't work, runs the flow, shows the table."""
+"""The command line of ``python -m flows.eval``: reads configs, refuses what can't work, runs the flow,
+shows the table."""
 
 import os
 import sys
@@ -18,19 +19,29 @@ app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_mar
 
 @app.command()
 def evaluate_command(
-    configs: Annotated[list[Path] | None, typer.Argument(help="YAML files; without any, the embedded default")] = None,
+    configs: Annotated[
+        list[Path] | None, typer.Argument(help="YAML files; without any, the embedded default")
+    ] = None,
     overrides: Annotated[list[str] | None, typer.Option("--set", help="KEY=VALUE, over the config")] = None,
     limit: Annotated[int | None, typer.Option(min=1, help="only the first items")] = None,
     output: Annotated[Path | None, typer.Option(help="folder of the run's files")] = None,
     store: Annotated[str | None, typer.Option(help="URI of the artifact store")] = None,
     run_name: Annotated[str | None, typer.Option(help="name of the run")] = None,
-    refresh: Annotated[list[str] | None, typer.Option(help="stage, or FILTER:METRIC, to compute again")] = None,
-    phase: Annotated[Phase, typer.Option(help="infer: ask only; score: score what is answered already")] = Phase.ALL,
+    refresh: Annotated[
+        list[str] | None, typer.Option(help="stage, or FILTER:METRIC, to compute again")
+    ] = None,
+    phase: Annotated[
+        Phase, typer.Option(help="infer: ask only; score: score what is answered already")
+    ] = Phase.ALL,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="print the plan, send nothing")] = False,
-    no_data: Annotated[bool, typer.Option("--no-data", help="with --dry-run: leave the dataset unopened")] = False,
+    no_data: Annotated[
+        bool, typer.Option("--no-data", help="with --dry-run: leave the dataset unopened")
+    ] = False,
     task_runner: Annotated[str, typer.Option(help="threads, processes, dask or dask:ADDRESS")] = "threads",
     as_json: Annotated[bool, typer.Option("--json", help="one JSON document on stdout")] = False,
-    tasks: Annotated[str | None, typer.Option(help="lm-evaluation-harness benchmarks: NAME,… or patterns")] = None,
+    tasks: Annotated[
+        str | None, typer.Option(help="lm-evaluation-harness benchmarks: NAME,… or patterns")
+    ] = None,
     include_path: Annotated[list[Path] | None, typer.Option(help="folder of their YAML files")] = None,
     from_samples: Annotated[Path | None, typer.Option(help="sample logs of lm-evaluation-harness")] = None,
 ) -> None:

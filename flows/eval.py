@@ -4,12 +4,13 @@
 
     load ─► render ─► infer ─► filter ─► score ─► reduce ─► aggregate ─► publish
 
-Each (filter, metric) pair is a subtask of its own; models, prompts and partitions stay apart through ``score``, and
-``reduce`` merges them, because statistics add up.
+Each (filter, metric) pair is a subtask of its own; models, prompts and partitions stay apart through
+``score``, and ``reduce`` merges them, because statistics add up.
 """
 
 if __name__ == "__main__":
-    # First of all: a config that is refused needs no Prefect, and Prefect reads its settings when it is imported.
+    # First of all: a config that is refused needs no Prefect, and Prefect reads its settings when it is
+    # imported.
     from flows.cli import main
 
     main()
@@ -23,7 +24,7 @@ from prefect.states import Completed, Failed
 from flows.config import EvalConfig
 from flows.evaluating import count_all, judge_all
 from flows.forecast import unanswered
-from flows.options import Phase, RunOptions
+from flows.options import DEFAULT_OPTIONS, Phase, RunOptions
 from flows.pairs import Responses, aggregate_all, filter_all, score_all
 from flows.phases import refuse_asking
 from flows.publishing import Made, publish_run
@@ -36,11 +37,12 @@ from tasks.render import render
 
 
 @flow(name="evaluate", flow_run_name=flow_run_name, task_runner=task_runner_named("threads"))
-async def evaluate(config: EvalConfig, options: RunOptions = RunOptions()) -> State[Any]:
+async def evaluate(config: EvalConfig, options: RunOptions = DEFAULT_OPTIONS) -> State[Any]:
     """Evaluates models on one benchmark.
 
-    Ends Completed if everything asked for was computed. Where a pair failed, or more requests than allowed, it ends
-    Failed and names them; what worked is published all the same, and a retry computes only what is missing.
+    Ends Completed if everything asked for was computed. Where a pair failed, or more requests than allowed,
+    it ends Failed and names them; what worked is published all the same, and a retry computes only what is
+    missing.
     """
     run = await start_run(config, options)
     lacking = unanswered(run.plan, run.workspace)
@@ -50,11 +52,14 @@ async def evaluate(config: EvalConfig, options: RunOptions = RunOptions()) -> St
     items = run.submit(load, run.plan.load)
     cells = run.plan.cells(items.result().rows)
     requests = {
-        cell.place: run.submit(render, run.plan.prompts[cell.prompt].at(cell.part), items, cell.start, cell.stop)
+        cell.place: run.submit(
+            render, run.plan.prompts[cell.prompt].at(cell.part), items, cell.start, cell.stop
+        )
         for cell in run.plan.once_a_prompt(cells)
     }
     answers = {
-        cell: run.submit(infer, run.plan.models[cell.model].at(cell.suffix), requests[cell.place]) for cell in cells
+        cell: run.submit(infer, run.plan.models[cell.model].at(cell.suffix), requests[cell.place])
+        for cell in cells
     }
     made = Made(Responses(cells, requests, answers))
     if options.phase is not Phase.INFER:

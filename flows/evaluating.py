@@ -1,4 +1,5 @@
-"""The second kind of scores: evaluation methods judge every response, and metrics count over their verdicts."""
+"""The second kind of scores: evaluation methods judge every response, and metrics count over their
+verdicts."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -22,7 +23,9 @@ def judge_all(run: Run, responses: Responses) -> list[JudgedBy]:
     judged = []
     for method in run.plan.methods:
         verdicts = {
-            cell: run.submit(judge_responses, method.of(run.origin(cell)).at(cell.suffix), *responses.at(cell))
+            cell: run.submit(
+                judge_responses, method.of(run.origin(cell)).at(cell.suffix), *responses.at(cell)
+            )
             for cell in responses.cells
         }
         judged.append(JudgedBy(method, verdicts))
@@ -31,7 +34,9 @@ def judge_all(run: Run, responses: Responses) -> list[JudgedBy]:
 
 def count_all(run: Run, responses: Responses, judged: Sequence[JudgedBy]) -> dict[str, Numbers]:
     """Item rows and results of every metric over the verdicts of all methods."""
-    places = [(entry.method.name, cell, future) for entry in judged for cell, future in entry.verdicts.items()]
+    places = [
+        (entry.method.name, cell, future) for entry in judged for cell, future in entry.verdicts.items()
+    ]
     done = completed([future for *_, future in places])
     worked = [place for place, there in zip(places, done, strict=True) if there]
     broken = [place for place, there in zip(places, done, strict=True) if not there]

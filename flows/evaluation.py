@@ -33,11 +33,14 @@ class Evaluation:
 
     @cached_property
     def results(self) -> pa.Table:
-        """One row a metric × filter × reduction × facet group; raises DataError where the run was not published."""
+        """One row a metric × filter × reduction × facet group; raises DataError where the run was not
+        published."""
         try:
             return pq.read_table(self.folder / "results.parquet")
         except FileNotFoundError as error:
-            raise DataError(f"{self.folder} holds no results.parquet: the run did not get that far") from error
+            raise DataError(
+                f"{self.folder} holds no results.parquet: the run did not get that far"
+            ) from error
 
     @cached_property
     def manifest(self) -> dict[str, Any]:
@@ -59,7 +62,17 @@ class Evaluation:
     def document(self) -> dict[str, Any]:
         """As ``--json`` prints it."""
         manifest = self.manifest
-        names = ("run_id", "flow_run_id", "benchmark", "steps", "requests", "tokens", "cost", "wall_seconds", "diagnostics")
+        names = (
+            "run_id",
+            "flow_run_id",
+            "benchmark",
+            "steps",
+            "requests",
+            "tokens",
+            "cost",
+            "wall_seconds",
+            "diagnostics",
+        )
         rows = self.results.to_pylist()
         for row in rows:
             row["facets"] = json.loads(row["facets"])

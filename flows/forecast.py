@@ -26,7 +26,8 @@ from tasks.store.refs import ArtifactRef
 
 @dataclass(frozen=True)
 class Forecast:
-    """Requests that would be sent and that are answered already, by model; pairs by name, and whether all is cached."""
+    """Requests that would be sent and that are answered already, by model; pairs by name, and whether all
+    is cached."""
 
     items: int
     send: dict[str, int]
@@ -38,7 +39,9 @@ class Forecast:
         return {
             "items": self.items,
             "requests": {"to_send": sum(self.send.values()), "cached": sum(self.answered.values())},
-            "models": {name: {"to_send": self.send[name], "cached": self.answered[name]} for name in self.send},
+            "models": {
+                name: {"to_send": self.send[name], "cached": self.answered[name]} for name in self.send
+            },
             "pairs": [
                 {"metric": name.rpartition(",")[0], "filter": name.rpartition(",")[2], "cached": cached}
                 for name, cached in self.pairs.items()
@@ -54,7 +57,7 @@ def forecast(plan: Plan, workspace: Workspace) -> Forecast:
     known: dict[Cell, tuple[ArtifactRef, Answered]] = {}
     cells = plan.cells(count)
     for cell in cells:
-        asked, missing, total = _cell(plan, workspace, items, cell, known)
+        _, missing, total = _cell(plan, workspace, items, cell, known)
         send[cell.model] += missing
         answered[cell.model] += total - missing
     pairs = {pair.name: _is_cached(plan, workspace, pair, cells, known) for pair in plan.pairs()}
@@ -75,13 +78,19 @@ def unanswered(plan: Plan, workspace: Workspace) -> list[str]:
 
 
 def _could_be_answered(plan: Plan, workspace: Workspace) -> bool:
-    return workspace.open().fs.exists(workspace.open().path("answers"))
+    store = workspace.open()
+    return bool(store.fs.exists(store.path("answers")))
 
 
 def _cell(
-    plan: Plan, workspace: Workspace, items: ArtifactRef | None, cell: Cell, known: dict[Cell, tuple[ArtifactRef, Answered]]
+    plan: Plan,
+    workspace: Workspace,
+    items: ArtifactRef | None,
+    cell: Cell,
+    known: dict[Cell, tuple[ArtifactRef, Answered]],
 ) -> tuple[ArtifactRef | None, int, int]:
-    """The requests artifact of a cell if it is there, how many requests are missing, and how many there are."""
+    """The requests artifact of a cell if it is there, how many requests are missing, and how many there
+    are."""
     step = plan.models[cell.model]
     asked = None
     if items is not None:
@@ -120,7 +129,8 @@ def _is_cached(
     cells: list[Cell],
     known: dict[Cell, tuple[ArtifactRef, Answered]],
 ) -> bool:
-    """Whether the pair's statistics are there for every cell (of a score across filters: never said to be)."""
+    """Whether the pair's statistics are there for every cell (of a score across filters: never said to
+    be)."""
     if pair.source == ALL_FILTERS:
         return False
     entry = next(entry for entry in plan.filters if entry.name == pair.source)

@@ -86,10 +86,14 @@ def _inference(run: Run) -> dict[str, Tally]:
         counts = Tally.from_dict(answered.accounts.tally)
         if cached:
             counts = Tally(
-                requests=counts.requests, cached=counts.requests, model_errors=counts.model_errors, served=counts.served,
-                saved_tokens=counts.total_tokens + counts.saved_tokens, saved_cost=counts.cost + counts.saved_cost,
+                requests=counts.requests,
+                cached=counts.requests,
+                model_errors=counts.model_errors,
+                served=counts.served,
+                saved_tokens=counts.total_tokens + counts.saved_tokens,
+                saved_cost=counts.cost + counts.saved_cost,
                 saved_seconds=counts.seconds + counts.saved_seconds,
-            )  # fmt: skip
+            )
         tallies[model] = tallies[model].merged(counts)
     return tallies
 
@@ -123,5 +127,3 @@ def _seeds(run: Run) -> dict[str, Any]:
 def _versions() -> dict[str, str]:
     found = {name: version(name) for name in ("nightjar", *LIBRARIES)}
     return found | {"python": platform.python_version()}
-
-

@@ -22,11 +22,20 @@ class RunOptions(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     limit: int | None = Field(default=None, ge=1, description="Only the first items")
-    output: str | None = Field(default=None, description="Folder of the run's files; default: results/<run id>")
+    output: str | None = Field(
+        default=None, description="Folder of the run's files; default: results/<run id>"
+    )
     store: str | None = Field(default=None, description="URI of the artifact store; default: a local folder")
     run_name: str | None = Field(default=None, description="Name of the run; default: benchmark and time")
-    run_id: str | None = Field(default=None, description="Id of the run in the history; default: from name and time")
-    phase: Phase = Field(default=Phase.ALL, description="infer: responses only; score: responses are there already")
+    run_id: str | None = Field(
+        default=None, description="Id of the run in the history; default: from name and time"
+    )
+    phase: Phase = Field(
+        default=Phase.ALL, description="infer: responses only; score: responses are there already"
+    )
     refresh: tuple[str, ...] = Field(
         default=(), description="Stages, or pairs as 'filter:metric', to compute whatever the store holds"
     )
+
+
+DEFAULT_OPTIONS = RunOptions()

@@ -1,4 +1,5 @@
-"""The mapped part of the flow: every (filter, metric) pair is scored, reduced and aggregated by tasks of its own."""
+"""The mapped part of the flow: every (filter, metric) pair is scored, reduced and aggregated by tasks of
+its own."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -51,9 +52,7 @@ def filter_all(run: Run, responses: Responses) -> dict[tuple[Cell, str], Future]
     }
 
 
-def score_all(
-    run: Run, responses: Responses, predictions: Mapping[tuple[Cell, str], Future]
-) -> list[Scored]:
+def score_all(run: Run, responses: Responses, predictions: Mapping[tuple[Cell, str], Future]) -> list[Scored]:
     """Statistics of every pair at every cell."""
     scored = []
     for entry in run.plan.filters:
@@ -69,7 +68,8 @@ def score_all(
 def aggregate_all(run: Run, responses: Responses, scored: Sequence[Scored]) -> dict[str, Numbers]:
     """Item rows and numbers of every pair that has statistics anywhere.
 
-    A pair whose score failed for one model goes on with the others: the numbers of what is lost are named as failed.
+    A pair whose score failed for one model goes on with the others: the numbers of what is lost are named
+    as failed.
     """
     numbers = {}
     for entry in scored:
@@ -104,7 +104,9 @@ def _processed(
     }
 
 
-def _submit_process(run: Run, entry: FilterPlan, cell: Cell, responses: Responses, predicted: Future) -> Future:
+def _submit_process(
+    run: Run, entry: FilterPlan, cell: Cell, responses: Responses, predicted: Future
+) -> Future:
     assert entry.process is not None
     asked, answered = responses.at(cell)
     return run.submit(process_results, entry.process.at(cell.suffix), asked, predicted, answered)

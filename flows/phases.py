@@ -11,10 +11,11 @@ RESPONSES = "responses.jsonl"
 
 
 def for_phase(config: EvalConfig, options: RunOptions) -> EvalConfig:
-    """The config of the phase: scoring a folder that holds responses replays them, whatever model they came from.
+    """The config of the phase: scoring a folder that holds responses replays them, whatever model they came
+    from.
 
-    The recorded responses keep the names of their models, so that results and caches are the same as if they were
-    asked for now.
+    The recorded responses keep the names of their models, so that results and caches are the same as if
+    they were asked for now.
     """
     if options.phase is not Phase.SCORE or options.output is None:
         return config
@@ -29,8 +30,8 @@ def refuse_asking(options: RunOptions, unanswered: list[str]) -> None:
     """Raises ConfigError where the scoring phase would need a model."""
     if options.phase is Phase.SCORE and unanswered:
         raise ConfigError(
-            f"--phase score asks no model, and {', '.join(unanswered)} has requests without an answer: run --phase infer "
-            f"first, name a folder with {RESPONSES} by --output, or make the model one of type replay"
+            f"--phase score asks no model, and {', '.join(unanswered)} has requests without an answer: run "
+            f"--phase infer first, name a folder with {RESPONSES} by --output, or give the model type replay"
         )
 
 

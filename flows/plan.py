@@ -1,7 +1,7 @@
 """From a config to the steps of its flow run: every task's identity is decided here, before anything starts.
 
-An identity holds what can change the step's answer and nothing else. Display names, folders, time-outs and limits stay
-outside, so that renaming a model or moving a checkout serves what is there already.
+An identity holds what can change the step's answer and nothing else. Display names, folders, time-outs and
+limits stay outside, so that renaming a model or moving a checkout serves what is there already.
 """
 
 from collections.abc import Mapping, Sequence
@@ -61,7 +61,8 @@ class PairPlan:
 
 @dataclass(frozen=True)
 class FilterPlan:
-    """One filter, and the pairs that score its predictions; ``process`` runs ``process_results`` for all of them."""
+    """One filter, and the pairs that score its predictions; ``process`` runs ``process_results`` for all of
+    them."""
 
     name: str
     step: Step[FilterSetup]
@@ -98,7 +99,8 @@ class MetricPlan:
 
 @dataclass(frozen=True)
 class Cell:
-    """One place of the grid: a model, a prompt template, a partition (rows ``start`` to ``stop`` of the items).
+    """One place of the grid: a model, a prompt template, a partition (rows ``start`` to ``stop`` of the
+    items).
 
     ``part`` and ``suffix`` say in run names which partition and which place it is, where there are several.
     """
@@ -146,22 +148,28 @@ class Plan:
         )
 
     def partitions(self, items: int) -> int:
-        """How many partitions ``items`` are cut into: one up to 2,000, then as many as the number of task runs bears.
+        """How many partitions ``items`` are cut into: one up to 2,000, then as many as the number of task
+        runs bears.
 
         Powers of two, so that another pair or model seldom moves the cuts that cached steps depend on.
         """
         wanted, count = -(-items // PARTITION_ITEMS), 1
-        per_partition = len(self.prompts) * (1 + len(self.models) * (1 + len(self.filters) + len(self.pairs())))
+        per_partition = len(self.prompts) * (
+            1 + len(self.models) * (1 + len(self.filters) + len(self.pairs()))
+        )
         while count < min(wanted, MAX_PARTITIONS) and 2 * count * per_partition <= COMFORTABLE_TASK_RUNS:
             count *= 2
         return count
 
     def cells(self, items: int) -> list[Cell]:
-        """The grid of models, prompts and partitions; a cell's suffix says of its place what is not plain anyway."""
+        """The grid of models, prompts and partitions; a cell's suffix says of its place what is not plain
+        anyway."""
         parts = self.partitions(items)
         cuts = [items * part // parts for part in range(parts + 1)]
         return [
-            self._cell(model, prompt, cuts[part], cuts[part + 1], f" [{part + 1}/{parts}]" if parts > 1 else "")
+            self._cell(
+                model, prompt, cuts[part], cuts[part + 1], f" [{part + 1}/{parts}]" if parts > 1 else ""
+            )
             for model in self.models
             for prompt in self.prompts
             for part in range(parts)
@@ -189,7 +197,9 @@ def make_plan(config: EvalConfig, options: RunOptions, began: float = 0.0) -> Pl
         load=_load(fields, benchmark, options.limit),
         prompts={name: _render(fields, benchmark, name) for name in benchmark.prompt_names()},
         models={model.name: _infer(config, model, options, began) for model in config.models},
-        filters=tuple(_filter(config, entry, scoring, scorer, resolve) for entry in _with_all(config, scorer)),
+        filters=tuple(
+            _filter(config, entry, scoring, scorer, resolve) for entry in _with_all(config, scorer)
+        ),
         methods=tuple(_method(config, entry, resolve) for entry in config.evaluation_methods),
         metrics=tuple(_metric(config, entry, resolve) for entry in config.metrics),
     )
@@ -200,7 +210,8 @@ def scoring_config(config: EvalConfig) -> ScoringConfig:
     return ScoringConfig(
         output_type=config.output_type,
         filter_list=config.filters(),
-        # Each filter has its own list by now; process_results names the metrics of all filters in the common one.
+        # Each filter has its own list by now; process_results names the metrics of all filters in the
+        # common one.
         metric_list=config.metric_list if config.process_results is not None else (),
         process_results=config.process_results,
         scorer=config.scorer,
@@ -214,7 +225,9 @@ def _load(fields: BenchmarkFields, benchmark: Benchmark, limit: int | None) -> S
 
 def _render(fields: BenchmarkFields, benchmark: Benchmark, prompt: str) -> Step[RenderSetup]:
     identity = {"prompt": benchmark.render_digest(prompt), "name": prompt}
-    return Step(name=f"render {prompt}", identity=identity, setup=RenderSetup(benchmark=fields, prompt=prompt))
+    return Step(
+        name=f"render {prompt}", identity=identity, setup=RenderSetup(benchmark=fields, prompt=prompt)
+    )
 
 
 def _infer(config: EvalConfig, model: ModelConfig, options: RunOptions, began: float) -> Step[InferSetup]:
@@ -253,20 +266,32 @@ def _filter(
         name=entry.name,
         step=Step(name=f"filter {entry.name}", identity=identity, setup=setup),
         process=_process(config, scoring, entry.name, resolve),
-        pairs=tuple(_pair(config, entry.name, metric, scoring, scorer) for metric in scorer.get_metrics(entry.name)),
+        pairs=tuple(
+            _pair(config, entry.name, metric, scoring, scorer) for metric in scorer.get_metrics(entry.name)
+        ),
     )
 
 
-def _process(config: EvalConfig, scoring: ScoringConfig, name: str, resolve: Resolve) -> Step[PairSetup] | None:
+def _process(
+    config: EvalConfig, scoring: ScoringConfig, name: str, resolve: Resolve
+) -> Step[PairSetup] | None:
     if config.process_results is None or config.scorer is not None:
         return None
     code = fingerprint(resolve(config.process_results), ProcessResultsScorer)
-    setup = PairSetup(benchmark=config.name, scoring=scoring, filter=name, metric="", base_dir=config.base_dir)
-    identity = {"function": config.process_results.rpartition(":")[2], "code": code, "output_type": config.output_type}
+    setup = PairSetup(
+        benchmark=config.name, scoring=scoring, filter=name, metric="", base_dir=config.base_dir
+    )
+    identity = {
+        "function": config.process_results.rpartition(":")[2],
+        "code": code,
+        "output_type": config.output_type,
+    }
     return Step(name=f"process {name}", identity=identity, setup=setup)
 
 
-def _pair(config: EvalConfig, source: str, metric: Metric, scoring: ScoringConfig, scorer: Scorer) -> PairPlan:
+def _pair(
+    config: EvalConfig, source: str, metric: Metric, scoring: ScoringConfig, scorer: Scorer
+) -> PairPlan:
     setup = PairSetup(
         benchmark=config.name, scoring=scoring, filter=source, metric=metric.name,
         base_dir=config.base_dir, facets=config.facets,
@@ -277,9 +302,14 @@ def _pair(config: EvalConfig, source: str, metric: Metric, scoring: ScoringConfi
     scored = computed | {"scorer": _scorer_identity(scoring, scorer), "filter": _own_filter(source)}
     reductions = [reduction.name for reduction in metric.reductions]
     reduced = {
-        "benchmark": config.name, "filter": identity.filter, "metric": identity.metric.name, "reductions": reductions,
-        "facets": list(config.facets), "code": computed["code"], "aggregation": computed["aggregation"],
-    }  # fmt: skip
+        "benchmark": config.name,
+        "filter": identity.filter,
+        "metric": identity.metric.name,
+        "reductions": reductions,
+        "facets": list(config.facets),
+        "code": computed["code"],
+        "aggregation": computed["aggregation"],
+    }
     statistics = config.statistics.model_dump(mode="json")
     return PairPlan(
         source=source,
@@ -301,7 +331,11 @@ def _method(config: EvalConfig, entry: EvaluationMethodConfig, resolve: Resolve)
         "code": fingerprint(*method.code()) if method.code() else None,
     }
     setup = MethodSetup(config=entry, base_dir=config.base_dir)
-    return MethodPlan(entry.name, Step(name=f"evaluate {entry.name}", identity=identity, setup=setup), method.looks_at_origin)
+    return MethodPlan(
+        entry.name,
+        Step(name=f"evaluate {entry.name}", identity=identity, setup=setup),
+        method.looks_at_origin,
+    )
 
 
 def _metric(config: EvalConfig, entry: EvaluationMetricConfig, resolve: Resolve) -> MetricPlan:

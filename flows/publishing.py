@@ -11,6 +11,7 @@ from flows.plan import Cell
 from flows.run import Future, Run, finished
 from tasks.answered import Accounts
 from tasks.infer import check_errors
+from tasks.models.config import ErrorBudget
 from tasks.models.tally import Tally
 from tasks.publish import LostPair, Publication, Published, publish
 from tasks.rows.views import CellArtifacts
@@ -82,7 +83,9 @@ def _lost_metrics(run: Run, made: Made) -> Iterator[LostPair]:
         numbers = made.counted.get(metric.name)
         if numbers is not None and finished(numbers.results).is_completed():
             continue
-        places = cells if numbers is not None else [cell for entry in made.verdicts for cell in entry.verdicts]
+        places = (
+            cells if numbers is not None else [cell for entry in made.verdicts for cell in entry.verdicts]
+        )
         broken = [numbers.results] * len(cells) if numbers is not None else verdicts
         yield LostPair(identity=metric.identity, failed=tuple(run.failed_parts(places, broken)))
 
@@ -97,7 +100,9 @@ def _artifacts(run: Run, made: Made) -> Iterator[CellArtifacts]:
             origin=run.origin(cell),
             requests=asked.result(),
             responses=answered.result().responses,
-            predictions=_present({name: future for (at, name), future in made.predictions.items() if at == cell}),
+            predictions=_present(
+                {name: future for (at, name), future in made.predictions.items() if at == cell}
+            ),
             statistics=_present({entry.pair.name: entry.statistics[cell] for entry in made.statistics}),
             verdicts=_present({entry.method.name: entry.verdicts[cell] for entry in made.verdicts}),
         )
@@ -108,7 +113,8 @@ def _present(futures: Mapping[str, Future]) -> dict[str, ArtifactRef]:
 
 
 def _over_budget(run: Run) -> dict[str, str]:
-    """Model → sentence, for each model with more failed requests than allowed; their tasks are the red ones in the UI."""
+    """Model → sentence, for each model with more failed requests than allowed; their tasks are the red ones
+    in the UI."""
     tallies: dict[str, Tally] = {}
     for model, answered, _ in run.answered():
         counts = Tally.from_dict(answered.accounts.tally)
@@ -117,7 +123,9 @@ def _over_budget(run: Run) -> dict[str, str]:
     for model, counts in tallies.items():
         if not counts.failed and not counts.model_errors:
             continue
-        step = Step(name=f"errors {model}", identity={}, setup=run.plan.models[model].setup.errors)
+        step: Step[ErrorBudget] = Step(
+            name=f"errors {model}", identity={}, setup=run.plan.models[model].setup.errors
+        )
         state = finished(check_errors.submit(step, Accounts(tally=counts.as_dict())))
         if not state.is_completed():
             found[model] = str(state.message or "").rpartition("BudgetExceeded: ")[2]
@@ -135,5 +143,5 @@ def _outcome(run: Run, published: Published, over_budget: Mapping[str, str]) -> 
     said += [f"failed: {name} ({reason})" for name, reason in failed.items()]
     said += [f"{model}: {reason}" for model, reason in over_budget.items()]
     if failed or over_budget:
-        said.append(f"run the same command again, or retry this run, to compute only what is missing; {published.report}")
+        said.append(f"run it again, or retry this run, to compute only what is missing; {published.report}")
     return Outcome(ok=not failed and not over_budget, summary="; ".join(said))

@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from prefect import Task
+from prefect.client.schemas.objects import State
 from prefect.futures import PrefectFuture
-from prefect.states import State
 
 from flows.options import CACHED_STAGES, RunOptions
 from flows.plan import Cell, PairPlan, Plan
@@ -42,7 +42,9 @@ class Run:
     """What the endpoints said they serve."""
     submitted: list[Submitted] = field(default_factory=list)
 
-    def submit(self, task: Task[..., Any], step: Step[Any], *inputs: Any, pair: PairPlan | None = None) -> Future:
+    def submit(
+        self, task: Task[..., Any], step: Step[Any], *inputs: Any, pair: PairPlan | None = None
+    ) -> Future:
         """Submits a stage's task; futures among the inputs draw the edges of the UI's graph."""
         placed = in_workspace(task, self.workspace, refresh=self._refreshed(task.name, pair))
         future = placed.submit(step, *inputs, workspace=self.workspace)
@@ -69,7 +71,8 @@ class Run:
         return Origin(model_name=cell.model, prompt_template=cell.prompt, metadata=metadata)
 
     def failure(self, future: Future) -> str | None:
-        """Why a task run has no result, in words; of one that never ran, what stopped it. None: it has one."""
+        """Why a task run has no result, in words; of one that never ran, what stopped it. None: it has
+        one."""
         state = finished(future)
         if state.is_completed():
             return None
@@ -87,7 +90,8 @@ class Run:
         return [FailedPart(self.origin(cell), reason) for cell, reason in reasons if reason is not None]
 
     def steps(self) -> dict[str, dict[str, int]]:
-        """Stage → how many task runs were computed, cached, failed, and skipped because an earlier one failed."""
+        """Stage → how many task runs were computed, cached, failed, and skipped because an earlier one
+        failed."""
         counts: dict[str, Counter[str]] = {stage: Counter() for stage in CACHED_STAGES}
         for entry in self.submitted:
             counts.setdefault(entry.stage, Counter())[_outcome(finished(entry.future))] += 1
@@ -105,7 +109,8 @@ class Run:
         return found
 
     def answered(self) -> list[tuple[str, Answered, bool]]:
-        """Of each inference that gave something: the model, what was answered, and whether it came from the cache."""
+        """Of each inference that gave something: the model, what was answered, and whether it came from the
+        cache."""
         return [
             (entry.step.setup.model.name, entry.future.result(), state.name == "Cached")
             for entry in self.submitted
@@ -127,7 +132,9 @@ def completed(futures: Sequence[Future]) -> list[bool]:
 def reason_of(state: State[Any]) -> str:
     """A final state's reason in one line, without Prefect's preamble."""
     message = (state.message or state.name or "no reason given").strip()
-    return message.removeprefix("Task run encountered an exception ").removeprefix("Task run encountered an exception: ")
+    return message.removeprefix("Task run encountered an exception ").removeprefix(
+        "Task run encountered an exception: "
+    )
 
 
 def _outcome(state: State[Any]) -> str:

@@ -11,7 +11,8 @@ THREADS = 12
 
 
 def task_runner_named(name: str) -> TaskRunner[Any]:
-    """The runner of ``threads``, ``processes``, ``dask`` or ``dask:ADDRESS``; raises ConfigError for another name."""
+    """The runner of ``threads``, ``processes``, ``dask`` or ``dask:ADDRESS``; raises ConfigError for
+    another name."""
     kind, _, address = name.partition(":")
     if kind == "threads" and not address:
         return ThreadPoolTaskRunner(max_workers=THREADS)
@@ -24,7 +25,7 @@ def task_runner_named(name: str) -> TaskRunner[Any]:
 
 def _dask(address: str) -> TaskRunner[Any]:
     try:
-        from prefect_dask import DaskTaskRunner
+        from prefect_dask.task_runners import DaskTaskRunner
     except ImportError as error:
         raise ConfigError("--task-runner dask needs the extra: pip install 'nightjar[dask]'") from error
     runner: TaskRunner[Any] = DaskTaskRunner(address=address or None)

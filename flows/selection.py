@@ -36,7 +36,10 @@ def validate(wanted: Wanted) -> tuple[dict[str, Any], int]:
     Every config has an entry of its own: one that is refused leaves the others their answer.
     """
     if wanted.tasks is not None:
-        entries = [{"path": config.name, "status": "ok", "reason": None} for config in _selected(wanted, strict=False)]
+        entries = [
+            {"path": config.name, "status": "ok", "reason": None}
+            for config in _selected(wanted, strict=False)
+        ]
     else:
         entries = _validated(wanted.configs, wanted.overrides)
     refused = sum(entry["status"] == "refused" for entry in entries)
@@ -58,7 +61,9 @@ def _selected(wanted: Wanted, strict: bool) -> tuple[EvalConfig, ...]:
     if wanted.configs:
         raise ConfigError("--tasks and CONFIG name benchmarks both; give one of them (models go into --set)")
     if not wanted.include_path:
-        raise ConfigError("--tasks needs --include-path DIR: the folder with the YAML files of the benchmarks")
+        raise ConfigError(
+            "--tasks needs --include-path DIR: the folder with the YAML files of the benchmarks"
+        )
     names = [name.strip() for name in (wanted.tasks or "").split(",") if name.strip()]
     configs, _ = load_selected(names, wanted.include_path, wanted.overrides, strict=strict)
     return configs

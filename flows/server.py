@@ -1,7 +1,8 @@
-"""The Prefect server of a local run: whatever PREFECT_API_URL names, else one of the project's own on loopback.
+"""The Prefect server of a local run: whatever PREFECT_API_URL names, else one of the project's own on
+loopback.
 
-The own server keeps running after the run, so that the next one starts in seconds and there is something to look at.
-``python -m flows.server start|stop|status`` (``make ui``, ``make stop``) work on the same one.
+The own server keeps running after the run, so that the next one starts in seconds and there is something to
+look at. ``python -m flows.server start|stop|status`` (``make ui``, ``make stop``) work on the same one.
 """
 
 import fcntl
@@ -15,7 +16,7 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from importlib.metadata import version
 from pathlib import Path
@@ -52,14 +53,16 @@ class Server:
 
 
 def home() -> Path:
-    """Folder of everything the project keeps on this machine: ``NIGHTJAR_HOME``, else ``.nightjar`` in the checkout."""
+    """Folder of everything the project keeps on this machine: ``NIGHTJAR_HOME``, else ``.nightjar`` in the
+    checkout."""
     return Path(os.environ.get("NIGHTJAR_HOME") or PROJECT / ".nightjar").resolve()
 
 
 def use_server() -> str:
     """Makes this process, and those it starts, talk to a running server; returns the address of its UI.
 
-    Must be called before Prefect is imported. Raises ServerError with the log's place when the server does not start.
+    Must be called before Prefect is imported. Raises ServerError with the log's place when the server does
+    not start.
     """
     os.environ.setdefault("DO_NOT_TRACK", "1")
     configured = os.environ.get("PREFECT_API_URL") or _profile_url()
@@ -126,8 +129,9 @@ def _launch(folder: Path) -> Server:
     }
     environment.pop("PREFECT_API_URL", None)
     with log.open("ab") as output:
-        # A session of its own and no pipes of ours: Ctrl-C ends the run and not the server, and whoever captures the
-        # run's output does not wait for it. The working folder is the project's: its pyproject.toml tunes the server.
+        # A session of its own and no pipes of ours: Ctrl-C ends the run and not the server, and whoever
+        # captures the run's output does not wait for it. The working folder is the project's: its
+        # pyproject.toml tunes the server.
         process = subprocess.Popen(
             [sys.executable, "-m", "prefect", "server", "start", "--host", HOST],
             env=environment, cwd=PROJECT, stdin=subprocess.DEVNULL, stdout=output, stderr=output,
@@ -152,11 +156,10 @@ def _healthy(server: Server) -> bool:
 
 
 def _is_server(pid: int) -> bool:
-    """Whether the process is a Prefect server of ours: a process id is used again after a restart of the machine."""
-    try:
+    """Whether the process is a Prefect server of ours: a process id is used again after a restart of the
+    machine."""
+    with suppress(ChildProcessError):
         os.waitpid(pid, os.WNOHANG)
-    except ChildProcessError:
-        pass
     try:
         command = Path(f"/proc/{pid}/cmdline").read_bytes()
     except OSError:

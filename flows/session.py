@@ -6,11 +6,13 @@ import shlex
 import signal
 import sys
 import uuid
+from collections.abc import Coroutine
 from pathlib import Path
 from types import FrameType
 from typing import Any
 
 from prefect import Flow
+from prefect.client.schemas.objects import State
 from prefect.settings import PREFECT_API_URL, temporary_settings
 
 from flows.config import EvalConfig
@@ -34,18 +36,22 @@ from tasks.reporting.terminal import console, diagnostics_text, results_table
 FAILED, INTERRUPTED = 1, 130
 
 
-def run_here(config: EvalConfig, options: RunOptions, task_runner: str, quiet: bool) -> tuple[int, dict[str, Any]]:
+def run_here(
+    config: EvalConfig, options: RunOptions, task_runner: str, quiet: bool
+) -> tuple[int, dict[str, Any]]:
     """Runs an evaluation in this process: its exit code, and the document that ``--json`` prints.
 
     Raises NightjarError, before a flow run exists, for whatever can't work.
     """
     placed = place(config, options, uuid.uuid4().hex)
-    flow: Flow[..., Any] = evaluate.with_options(task_runner=task_runner_named(task_runner))
+    flow: Flow[..., Coroutine[Any, Any, Any]] = evaluate.with_options(
+        task_runner=task_runner_named(task_runner)
+    )
     checked(config, placed)
     ui = use_server()
-    with temporary_settings({PREFECT_API_URL: os.environ.get("PREFECT_API_URL", f"{ui}/api")}), _interruptible():
-        with open_board(ProgressBoard(sys.stderr)):
-            state = asyncio.run(flow(config, placed, return_state=True))
+    api = os.environ.get("PREFECT_API_URL", f"{ui}/api")
+    with temporary_settings({PREFECT_API_URL: api}), _interruptible(), open_board(ProgressBoard(sys.stderr)):
+        state: State[Any] = asyncio.run(flow(config, placed, return_state=True))
     evaluation = Evaluation(str(placed.output))
     code = 0 if state.is_completed() else FAILED
     run_url = f"{ui}/runs/flow-run/{state.state_details.flow_run_id}"
@@ -102,7 +108,9 @@ def show(evaluation: Evaluation, document: dict[str, Any]) -> None:
         out.print(f"{model}: {reason}", style="bold red")
     if document["status"] != "Completed":
         out.print(f"compute only what is missing: {shlex.join(command)}")
-    out.print(f"report:  {evaluation.report}\nPrefect: {document['flow_run_url']}  (make stop ends the server)")
+    out.print(
+        f"report:  {evaluation.report}\nPrefect: {document['flow_run_url']}  (make stop ends the server)"
+    )
 
 
 def _diagnostic(entry: dict[str, Any]) -> Diagnostic:
@@ -116,10 +124,16 @@ def show_plan(document: dict[str, Any]) -> None:
     for entry in document.get("runs", [document]):
         if "configs" in entry:
             for config in entry["configs"]:
-                out.print(f"{config['status']:8} {config['path']}" + (f"\n         {config['reason']}" if config["reason"] else ""))
+                out.print(
+                    f"{config['status']:8} {config['path']}"
+                    + (f"\n         {config['reason']}" if config["reason"] else "")
+                )
             continue
         requests = entry["requests"]
-        out.print(f"{entry['benchmark']}: {entry['items']} items, {requests['to_send']} requests to send, {requests['cached']} cached")
+        out.print(
+            f"{entry['benchmark']}: {entry['items']} items, {requests['to_send']} requests to send, "
+            f"{requests['cached']} cached"
+        )
         for pair in entry["pairs"]:
             out.print(f"  {'cached ' if pair['cached'] else 'compute'}  {pair['filter']} × {pair['metric']}")
 
@@ -138,14 +152,18 @@ def _writable(folder: Path) -> None:
         probe.touch()
         probe.unlink()
     except OSError as error:
-        raise ConfigError(f"--output {folder}: can't be written: {error.strerror or error}; choose another folder") from error
+        raise ConfigError(
+            f"--output {folder}: can't be written: {error.strerror or error}; choose another folder"
+        ) from error
 
 
 class _interruptible:  # noqa: N801 - reads as a verb where it is used
     """Ctrl-C ends the process at once: every finished response has been kept before it counted as done."""
 
     def __enter__(self) -> None:
-        self._before = {number: signal.signal(number, self._stop) for number in (signal.SIGINT, signal.SIGTERM)}
+        self._before = {
+            number: signal.signal(number, self._stop) for number in (signal.SIGINT, signal.SIGTERM)
+        }
 
     def __exit__(self, *_: object) -> None:
         for number, handler in self._before.items():
@@ -153,7 +171,9 @@ class _interruptible:  # noqa: N801 - reads as a verb where it is used
 
     def _stop(self, number: int, _frame: FrameType | None) -> None:
         signal.signal(number, signal.SIG_IGN)
-        print("\ninterrupted: finished responses are kept; the same command goes on from them", file=sys.stderr)
+        print(
+            "\ninterrupted: finished responses are kept; the same command goes on from them", file=sys.stderr
+        )
         _cancel_flow_run()
         sys.stderr.flush()
         # Threads may be in the middle of requests: nothing that still has to be written is in memory only.
@@ -170,6 +190,8 @@ def _cancel_flow_run() -> None:
         return
     state = {"state": {"type": "CANCELLED", "name": "Cancelled", "message": "interrupted"}, "force": True}
     try:
-        httpx.post(f"{PREFECT_API_URL.value()}/flow_runs/{context.flow_run.id}/set_state", json=state, timeout=2)
+        httpx.post(
+            f"{PREFECT_API_URL.value()}/flow_runs/{context.flow_run.id}/set_state", json=state, timeout=2
+        )
     except httpx.HTTPError:
         return

@@ -25,8 +25,10 @@ RESULTS = Path("results")
 async def start_run(config: EvalConfig, options: RunOptions) -> Run:
     """A run of the flow that is under way; its tags say benchmark, models and git revision."""
     context = FlowRunContext.get()
-    assert context is not None and context.flow_run is not None, "start_run is called inside the flow"
-    # A retry of the flow run keeps its id and its start, so that it publishes to the same place and asks nothing twice.
+    if context is None or context.flow_run is None:
+        raise RuntimeError("start_run is called inside the flow")
+    # A retry of the flow run keeps its id and its start, so that it publishes to the same place and asks
+    # nothing twice.
     began = (context.flow_run.start_time or context.flow_run.created or datetime.now(UTC)).timestamp()
     placed = place(config, options, str(context.flow_run.id))
     plan = make_plan(for_phase(config, placed), placed, began)
@@ -59,8 +61,12 @@ def flow_run_name() -> str:
     """Name of a flow run: as asked for, else the benchmark and the time it began."""
     parameters = flow_run.parameters
     options, config = parameters.get("options"), parameters.get("config")
-    name = getattr(options, "run_name", None) or (options.get("run_name") if isinstance(options, dict) else None)
-    benchmark = getattr(config, "name", None) or (config.get("name") if isinstance(config, dict) else "evaluation")
+    name = getattr(options, "run_name", None) or (
+        options.get("run_name") if isinstance(options, dict) else None
+    )
+    benchmark = getattr(config, "name", None) or (
+        config.get("name") if isinstance(config, dict) else "evaluation"
+    )
     return str(name or f"{benchmark} {datetime.now(UTC):%Y-%m-%d %H:%M:%S}")
 
 
@@ -75,7 +81,8 @@ def slug(name: str) -> str:
 
 @lru_cache(maxsize=8)
 def git_revision(folder: str) -> str | None:
-    """The commit that ``folder`` is at, with ``-dirty`` where files differ from it; None outside a checkout."""
+    """The commit that ``folder`` is at, with ``-dirty`` where files differ from it; None outside a
+    checkout."""
     try:
         revision = _git(folder, "rev-parse", "--short=12", "HEAD")
         dirty = _git(folder, "status", "--porcelain", "--untracked-files=no")
@@ -85,7 +92,9 @@ def git_revision(folder: str) -> str | None:
 
 
 def _git(folder: str, *arguments: str) -> str:
-    done = subprocess.run(["git", *arguments], cwd=folder, capture_output=True, text=True, check=True, timeout=10)
+    done = subprocess.run(
+        ["git", *arguments], cwd=folder, capture_output=True, text=True, check=True, timeout=10
+    )
     return done.stdout.strip()
 
 

@@ -23,7 +23,8 @@ class AggregateSetup(PairSetup):
 def aggregate(
     step: Step[AggregateSetup], item_rows: ArtifactRef, failed: Sequence[FailedPart], workspace: Workspace
 ) -> Iterator[pa.RecordBatch]:
-    """One row a reduction, label and facet group; groups that a failed part belongs to are failed with its error."""
+    """One row a reduction, label and facet group; groups that a failed part belongs to are failed with its
+    error."""
     setup = step.setup
     rows = workspace.open().batches(item_rows)
     yield from aggregate_pair(setup.identity(), rows, setup.statistics, failed, setup.facets)

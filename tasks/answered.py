@@ -9,7 +9,8 @@ from tasks.store.refs import ArtifactRef
 
 
 class Accounts(Unkeyed):
-    """What an inference took when it was computed, the fields of a ``Tally``; served from a cache it took nothing."""
+    """What an inference took when it was computed, the fields of a ``Tally``; served from a cache it took
+    nothing."""
 
     tally: dict[str, Any]
 

@@ -1,8 +1,9 @@
 """How a stage becomes a cached, retryable Prefect task.
 
-The key of a stage's artifact is ours (``tasks.store.keys``) and not one of Prefect's policies: those hash the task's own
-lines only, or contain the run's id. Prefect's record of a result is kept beside the artifacts; reading one checks that
-everything it refers to is still in the store, so a deleted or cut artifact is a miss and the step is computed again.
+The key of a stage's artifact is ours (``tasks.store.keys``) and not one of Prefect's policies: those hash
+the task's own lines only, or contain the run's id. Prefect's record of a result is kept beside the
+artifacts; reading one checks that everything it refers to is still in the store, so a deleted or cut
+artifact is a miss and the step is computed again.
 """
 
 import inspect
@@ -16,7 +17,7 @@ from prefect.cache_policies import CacheKeyFnPolicy
 from prefect.client.schemas.objects import State, TaskRun
 from prefect.context import TaskRunContext
 from prefect.filesystems import WritableFileSystem
-from prefect.results import ResultRecord
+from prefect.results import ResultRecord  # type: ignore[attr-defined]
 from prefect.tasks import exponential_backoff
 from pydantic import BaseModel
 
@@ -52,8 +53,9 @@ def _open_store(uri: str) -> Store:
 def cached_task(stage: str) -> Callable[[Callable[P, R]], Task[P, R]]:
     """Makes a stage's function a task that is cached under the stage's key and retried on passing errors.
 
-    All parameters of the function are part of the key: steps by their identity, references by their digest, nothing
-    that is Unkeyed; so is the code that the stage runs. Each function takes a ``step``, whose name the run bears.
+    All parameters of the function are part of the key: steps by their identity, references by their digest,
+    nothing that is Unkeyed; so is the code that the stage runs. Each function takes a ``step``, whose name
+    the run bears.
     """
 
     def decorate(function: Callable[P, R]) -> Task[P, R]:
@@ -75,8 +77,8 @@ def cached_task(stage: str) -> Callable[[Callable[P, R]], Task[P, R]]:
 def artifact_task(
     stage: str, schema: pa.Schema
 ) -> Callable[[Callable[P, Iterator[pa.RecordBatch]]], Task[P, ArtifactRef]]:
-    """As ``cached_task``, for a function that yields the rows of one artifact: they are written as they come, and the
-    task returns the reference."""
+    """As ``cached_task``, for a function that yields the rows of one artifact: they are written as they
+    come, and the task returns the reference."""
 
     def decorate(rows: Callable[P, Iterator[pa.RecordBatch]]) -> Task[P, ArtifactRef]:
         signature = inspect.signature(rows)
@@ -85,7 +87,9 @@ def artifact_task(
         def write(*args: P.args, **kwargs: P.kwargs) -> ArtifactRef:
             bound = signature.bind(*args, **kwargs)
             store = bound.arguments["workspace"].open()
-            return store.write(stage, artifact_key(stage, rows, bound.arguments), schema, rows(*args, **kwargs))
+            key = artifact_key(stage, rows, bound.arguments)
+            ref: ArtifactRef = store.write(stage, key, schema, rows(*args, **kwargs))
+            return ref
 
         return cached_task(stage)(write)
 
@@ -93,10 +97,12 @@ def artifact_task(
 
 
 def in_workspace(cached: Task[P, R], workspace: Workspace, refresh: bool = False) -> Task[P, R]:
-    """The task with its records in the workspace's store; ``refresh`` computes it whatever the store holds."""
-    placed = cached.with_options(refresh_cache=refresh or None)
-    # The constructor takes only blocks that are saved on the server, so that others can read results by their state.
-    # Ours are read by key alone, and a store that is moved or shared must not need the server that once knew it.
+    """The task with its records in the workspace's store; ``refresh`` computes it whatever the store
+    holds."""
+    placed = cached.with_options(refresh_cache=refresh)
+    # The constructor takes only blocks that are saved on the server, so that others can read results by
+    # their state. Ours are read by key alone, and a store that is moved or shared must not need the server
+    # that once knew it.
     placed.result_storage = ArtifactRecords(store=workspace.store)
     return placed
 
@@ -116,7 +122,7 @@ def peek(cached: Task[P, R], *args: P.args, **kwargs: P.kwargs) -> R | None:
 def is_transient(_task: Task[..., Any], _run: TaskRun, state: State[Any]) -> bool:
     """Whether trying again may help: not for errors in a config, in user code or in data."""
     try:
-        state.result()  # type: ignore[unused-coroutine]
+        state.result()
     except (NightjarError, ArithmeticError, LookupError, TypeError, ValueError, AttributeError, ImportError):
         return False
     except Exception as error:
@@ -131,7 +137,8 @@ def _cache_key(
 
 
 def artifact_key(stage: str, function: Callable[..., Any], parameters: Mapping[str, Any]) -> str:
-    """The key of a stage's artifact, from the stage's function and its arguments by name: 64 hexadecimal digits."""
+    """The key of a stage's artifact, from the stage's function and its arguments by name: 64 hexadecimal
+    digits."""
     values = {name: _by_digest(value) for name, value in parameters.items() if not isinstance(value, Unkeyed)}
     return stage_key(stage, _stage_version(function), values)
 
@@ -175,7 +182,8 @@ class ArtifactRecords(WritableFileSystem):
 
     # Prefect calls the plain names with ``_sync=True`` from threads and the a-names from a loop.
     def read_path(self, path: str, **_: Any) -> bytes:  # type: ignore[override]
-        """The record under ``path``; raises ArtifactMissing where an artifact it refers to is not what it was."""
+        """The record under ``path``; raises ArtifactMissing where an artifact it refers to is not what it
+        was."""
         store = _open_store(self.store)
         content: bytes = store.fs.cat_file(store.path(f"records/{path}"))
         for ref in references(ResultRecord.deserialize(content).result):
@@ -212,5 +220,3 @@ def references(value: Any) -> Iterator[ArtifactRef]:
     elif isinstance(value, (list, tuple)):
         for entry in value:
             yield from references(entry)
-
-

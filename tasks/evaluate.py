@@ -1,4 +1,5 @@
-"""Evaluation methods and the metrics over their results: the same stages, one task a method and one a metric."""
+"""Evaluation methods and the metrics over their results: the same stages, one task a method and one a
+metric."""
 
 from collections.abc import Iterator, Sequence
 from functools import partial
@@ -44,8 +45,6 @@ class MetricSetup(Unkeyed):
     def metric(self) -> EvaluationMetric:
         """The metric with its function."""
         return build_evaluation_metric(self.config, resolver(self.base_dir), self.facets)
-
-
 
 
 @artifact_task("score", STATISTICS)
@@ -125,5 +124,7 @@ def _parts(
             partial(store.batches, answered.responses),
             method,
         )
-        for (method, origin), scored, asked, answered in zip(verdicts, statistics, requests, answers, strict=True)
+        for (method, origin), scored, asked, answered in zip(
+            verdicts, statistics, requests, answers, strict=True
+        )
     ]

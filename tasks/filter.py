@@ -4,6 +4,7 @@ from collections.abc import Iterator
 
 import pyarrow as pa
 
+from metrics.types import OutputType
 from scorers.config import FilterConfig
 from scorers.filters import FilterPipeline
 from tasks.answered import Answered
@@ -19,7 +20,7 @@ class FilterSetup(Unkeyed):
     """The pipeline's config and the folder that its functions are relative to."""
 
     config: FilterConfig
-    output_type: str
+    output_type: OutputType
     base_dir: str
 
 

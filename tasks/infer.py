@@ -27,8 +27,8 @@ from tasks.store.schemas import RESPONSES
 class InferSetup(Unkeyed):
     """The model, how it is sampled, and what it may take.
 
-    Answers older than ``not_before`` (seconds since 1970) are asked for again; ``run_id`` names the account that limits
-    are held against.
+    Answers older than ``not_before`` (seconds since 1970) are asked for again; ``run_id`` names the account
+    that limits are held against.
     """
 
     model: ModelConfig
@@ -60,7 +60,8 @@ class BudgetExceeded(NightjarError):
 
 @cached_task("infer")
 def infer(step: Step[InferSetup], requests: ArtifactRef, workspace: Workspace) -> Answered:
-    """Asks for what is not answered yet; a failed request is a row that says so and makes the result worth asking again."""
+    """Asks for what is not answered yet; a failed request is a row that says so and makes the result worth
+    asking again."""
     setup, store = step.setup, workspace.open()
     with progress_of(setup.model.name, step.name) as progress:
         responded = respond(
@@ -70,13 +71,15 @@ def infer(step: Step[InferSetup], requests: ArtifactRef, workspace: Workspace) -
         ref = store.write("infer", key, RESPONSES, responded.batches)
     tally = responded.tally
     return Answered(
-        responses=ref.model_copy(update={"retryable": tally.retryable}), accounts=Accounts(tally=tally.as_dict())
+        responses=ref.model_copy(update={"retryable": tally.retryable}),
+        accounts=Accounts(tally=tally.as_dict()),
     )
 
 
 @task(name="errors", task_run_name="{step.name}", persist_result=False)
 def check_errors(step: Step[ErrorBudget], tally: Accounts) -> None:
-    """Fails where more requests failed than the config allows: what was answered is scored and published all the same."""
+    """Fails where more requests failed than the config allows: what was answered is scored and published
+    all the same."""
     counts = Tally.from_dict(tally.tally)
     if counts.error_rate > step.setup.max_rate:
         reasons = sorted(counts.errors.items(), key=lambda entry: -entry[1])[:3]
@@ -90,7 +93,7 @@ def check_errors(step: Step[ErrorBudget], tally: Accounts) -> None:
 def probe_model(setup: InferSetup, kind: str) -> tuple[dict[str, Any], str | None]:
     """What the model's endpoint says it serves, and a warning where that lacks the model.
 
-    ``kind`` is what will be asked: "generate", or log-likelihoods. Raises NightjarError where it can't be had.
+    ``kind`` is what will be asked: "generate", or log-likelihoods. Raises NightjarError where that can't be.
     """
     found = probe(setup.model, kind, secret)
     return {"base_url": found.base_url, "model": found.model, "served": list(found.served)}, found.warning
@@ -114,5 +117,7 @@ def missing_requests(
 
 def _requests_in(batch: pa.RecordBatch, samples: int) -> int:
     generated = pc.sum(pc.equal(batch.column("kind"), "generate")).as_py() or 0
-    lengths = [pc.sum(pc.list_value_length(batch.column(name))).as_py() or 0 for name in ("prompts", "unconditional")]
+    lengths = [
+        pc.sum(pc.list_value_length(batch.column(name))).as_py() or 0 for name in ("prompts", "unconditional")
+    ]
     return generated * samples + sum(lengths) - generated

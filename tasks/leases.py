@@ -1,7 +1,7 @@
 """A model's share of a limit that all runs and workers hold together: Prefect's global concurrency limits.
 
-``prefect global-concurrency-limit create ENDPOINT --limit 64``, and ``concurrency_limit: ENDPOINT`` in the config of
-every model that lives there.
+``prefect global-concurrency-limit create ENDPOINT --limit 64``, and ``concurrency_limit: ENDPOINT`` in the
+config of every model that lives there.
 """
 
 import math
@@ -21,11 +21,13 @@ PATIENCE_SECONDS = 1.0
 
 @contextmanager
 def lease(name: str, places: int) -> Iterator[int]:
-    """Holds a block of up to ``places`` of the limit ``name``, and gives its size: how many requests may be in flight.
+    """Holds a block of up to ``places`` of the limit ``name``, and gives its size: how many requests may be
+    in flight.
 
-    A block is held for a whole partition, so that a request costs no call to the Prefect server. It is renewed while
-    the process lives and comes free by itself some minutes after the process was killed. Waits while nothing is free.
-    Raises ConfigError where the server knows no such limit: a limit that is not there would limit nothing, unnoticed.
+    A block is held for a whole partition, so that a request costs no call to the Prefect server. It is
+    renewed while the process lives and comes free by itself some minutes after the process was killed.
+    Waits while nothing is free. Raises ConfigError where the server knows no such limit: a limit that is
+    not there would limit nothing, unnoticed.
     """
     with ExitStack() as stack:
         yield _take(stack, name, places)
@@ -48,11 +50,11 @@ def _take(stack: ExitStack, name: str, places: int) -> int:
 def block(places: int, limit: int, free: int) -> int:
     """How many places to take of those that are free.
 
-    A quarter of the limit is left for whoever comes next, and of that quarter half is: everybody gets something at
-    once, and one run alone gets most.
+    A quarter of the limit is left for whoever comes next, and of that quarter half is: everybody gets
+    something at once, and one run alone gets most.
 
-    >>> block(64, limit=64, free=64), block(64, limit=64, free=16), block(8, limit=64, free=64), block(64, limit=64, free=1)
-    (48, 8, 8, 1)
+    >>> block(64, limit=64, free=64), block(64, limit=64, free=16), block(8, limit=64, free=64), block(64,
+    limit=64, free=1) (48, 8, 8, 1)
     """
     reserve = math.ceil(limit / 4)
     available = free - reserve if free > reserve else free // 2

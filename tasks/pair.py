@@ -13,7 +13,8 @@ from tasks.usercode import resolver
 
 
 class PairSetup(Unkeyed):
-    """Which pair it is, and what its scorer and metric are built from: user functions cross processes by name."""
+    """Which pair it is, and what its scorer and metric are built from: user functions cross processes by
+    name."""
 
     benchmark: str
     scoring: ScoringConfig
@@ -32,7 +33,8 @@ class PairSetup(Unkeyed):
         return next(entry for entry in metrics if entry.name == self.metric)
 
     def identity(self) -> PairIdentity:
-        """The pair under the names that results bear: ``process_results`` may name a filter in its metric's name."""
+        """The pair under the names that results bear: ``process_results`` may name a filter in its metric's
+        name."""
         metric, filter_name = split_name(self.metric, self.filter)
         record = replace(self.metric_record(), name=metric)
         return PairIdentity(benchmark=self.benchmark, filter=filter_name, metric=record)

@@ -1,7 +1,7 @@
 """Stage "preflight": what would fail after hours of inference fails in the first seconds.
 
-Imports every metric, filter and user function, renders the first real item with every prompt and takes it through
-every pair, and asks the endpoints of models that something is missing from what they serve.
+Imports every metric, filter and user function, renders the first real item with every prompt and takes it
+through every pair, and asks the endpoints of models that something is missing from what they serve.
 """
 
 import warnings
@@ -56,7 +56,9 @@ def check(checks: Checks) -> Preflight:
     benchmark = open_benchmark(checks.benchmark)
     first = list(islice(benchmark.items(), 1))
     if not first:
-        raise DataError(f"the dataset of benchmark '{checks.benchmark.name}' is empty: expected at least one item")
+        raise DataError(
+            f"the dataset of benchmark '{checks.benchmark.name}' is empty: expected at least one item"
+        )
     rendered = [entry for prompt in benchmark.prompt_names() for entry in benchmark.render(prompt, first)]
     doubts = _try_pairs(checks, rendered[0])
     served: dict[str, Any] = {}
@@ -68,7 +70,8 @@ def check(checks: Checks) -> Preflight:
 
 
 def _try_pairs(checks: Checks, item: Rendered) -> list[str]:
-    """Sentences about filters and metrics that raise on the first item; what can't even be built is refused."""
+    """Sentences about filters and metrics that raise on the first item; what can't even be built is
+    refused."""
     doubts: list[str] = []
     pipelines = {setup.config.name: _pipeline(setup) for setup in checks.filters}
     if item.kind != "generate":
@@ -115,5 +118,3 @@ def _try_pair(pair: PairSetup, item: Rendered, text: str, predictions: Mapping[s
     except Exception as error:
         return (f"{pair.filter} × {pair.metric} raises on the first item: {error}",)
     return ()
-
-

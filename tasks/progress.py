@@ -1,9 +1,11 @@
-"""Progress of an inference: to the terminal's board if this process has one open, else to an artifact on the run's page."""
+"""Progress of an inference: to the terminal's board if this process has one open, else to an artifact on
+the run's page."""
 
 import logging
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from uuid import UUID
 
 from tasks.models.options import Progress
 from tasks.reporting.progress import board_is_open, percent, progress_markdown, reporter
@@ -33,7 +35,7 @@ def _artifact(model: str) -> Iterator[Callable[[Progress], None]]:
     done = threading.Event()
 
     def publish() -> None:
-        identifier = None
+        identifier: UUID | None = None
         while not done.wait(SECONDS_BETWEEN_UPDATES):
             identifier = _update(identifier, dict(latest))
         if identifier is not None:
@@ -52,7 +54,7 @@ def _artifact(model: str) -> Iterator[Callable[[Progress], None]]:
         thread.join(timeout=2 * SECONDS_BETWEEN_UPDATES)
 
 
-def _update(identifier: object, models: dict[str, Progress]) -> object:
+def _update(identifier: UUID | None, models: dict[str, Progress]) -> UUID | None:
     from prefect.artifacts import create_progress_artifact, update_progress_artifact
 
     if not models:
@@ -60,8 +62,8 @@ def _update(identifier: object, models: dict[str, Progress]) -> object:
     share, said = percent(models), progress_markdown(models)
     try:
         if identifier is None:
-            return create_progress_artifact(progress=share, description=said, _sync=True)  # type: ignore[call-arg]
-        update_progress_artifact(identifier, progress=share, description=said, _sync=True)  # type: ignore[arg-type, call-arg]
+            return create_progress_artifact(progress=share, description=said)
+        update_progress_artifact(identifier, progress=share, description=said)
     except Exception as error:  # the server may be away: inference goes on, and so does the next update
         _log.debug("progress artifact: %s", error)
     return identifier

@@ -1,5 +1,7 @@
-"""Stage "publish": what a run made becomes files that people and programs read, and a page in the Prefect UI."""
+"""Stage "publish": what a run made becomes files that people and programs read, and a page in the Prefect
+UI."""
 
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from functools import partial
@@ -30,6 +32,22 @@ from tasks.store.refs import ArtifactRef
 from tasks.store.schemas import RESULTS
 from tasks.store.storage import Store
 
+SHOWN = [
+    "model_name",
+    "prompt_template",
+    "filter",
+    "metric",
+    "reduction",
+    "label",
+    "value",
+    "stderr",
+    "ci_low",
+    "ci_high",
+    "n_items",
+    "n_unscored",
+    "status",
+    "error",
+]
 TABLE_ROWS = 200
 """Rows of the table in the UI, at most: the whole is in results.parquet."""
 
@@ -118,7 +136,11 @@ def _write_tables(publication: Publication, store: Store, folder: Path, results:
 
 def _counted_names(publication: Publication, store: Store) -> list[str]:
     """Metrics over evaluation results that have numbers: their lines hold the metric's own values, too."""
-    return [name for ref in publication.counted for name in store.table(ref, ["metric"]).column("metric").unique().to_pylist()]
+    return [
+        name
+        for ref in publication.counted
+        for name in store.table(ref, ["metric"]).column("metric").unique().to_pylist()
+    ]
 
 
 def _write_samples(publication: Publication, store: Store, folder: Path) -> None:
@@ -148,7 +170,9 @@ def _judged(store: Store, publication: Publication) -> Iterator[Part]:
 
 
 def _answers(store: Store, cell: CellArtifacts) -> AnswerPart:
-    return AnswerPart(cell.origin, partial(store.batches, cell.requests), partial(store.batches, cell.responses))
+    return AnswerPart(
+        cell.origin, partial(store.batches, cell.requests), partial(store.batches, cell.responses)
+    )
 
 
 def _statistics_of(store: Store, cell: CellArtifacts, filter_name: str) -> Mapping[str, Any]:
@@ -162,13 +186,14 @@ def _batches(store: Store, refs: tuple[ArtifactRef, ...]) -> Iterator[pa.RecordB
 
 
 def _show(publication: Publication, results: pa.Table, report: Path) -> None:
-    """A table of the numbers and a link to the report on the run's page; a stable key gives each a history."""
-    key = "".join(c if c.isalnum() and c.isascii() else "-" for c in publication.run.benchmark.lower()).strip("-")
-    columns = ["model_name", "prompt_template", "filter", "metric", "reduction", "label", "value", "stderr", "ci_low",
-               "ci_high", "n_items", "n_unscored", "status", "error"]  # fmt: skip
-    shown = results.select(columns).slice(0, TABLE_ROWS).to_pylist()
-    create_table_artifact(table=shown, key=f"{key or 'results'}-results", description=_headline(publication), _sync=True)
-    create_link_artifact(link=report.resolve().as_uri(), link_text="report.html", key=f"{key or 'run'}-report", _sync=True)
+    """A table of the numbers and a link to the report on the run's page; a stable key gives each a
+    history."""
+    key = re.sub("[^a-z0-9]+", "-", publication.run.benchmark.lower()).strip("-")
+    shown = results.select(SHOWN).slice(0, TABLE_ROWS).to_pylist()
+    create_table_artifact(table=shown, key=f"{key or 'results'}-results", description=_headline(publication))
+    create_link_artifact(
+        link=report.resolve().as_uri(), link_text="report.html", key=f"{key or 'run'}-report"
+    )
 
 
 def _headline(publication: Publication) -> str:

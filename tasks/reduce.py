@@ -24,7 +24,8 @@ def reduce(
     answers: Sequence[Answered],
     workspace: Workspace,
 ) -> Iterator[pa.RecordBatch]:
-    """Groups by facets and label, then reduces the repeats of each item. The sequences stand beside each other."""
+    """Groups by facets and label, then reduces the repeats of each item. The sequences stand beside each
+    other."""
     store = workspace.open()
     parts = [
         Part(origin, _source(store, scored), _source(store, asked), _source(store, answered.responses))

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import orjson
 import pyarrow as pa
 
-from scorers.base import ALL_FILTERS
+from scorers.agreement import AgreementScorer
 from scorers.process_results import ProcessResultsScorer
 from scorers.records import Batch
 from tasks.answered import Answered
@@ -42,6 +42,7 @@ def score_across(
 ) -> Iterator[pa.RecordBatch]:
     """A metric that looks at the predictions of all filters at once."""
     scorer, metric = step.setup.scorer(), step.setup.metric_record()
+    assert isinstance(scorer, AgreementScorer), "only agreement looks across filters"
     store = workspace.open()
     streams = {
         name: joined_batches(store, requests, ref, answered.responses) for name, ref in predictions.items()
@@ -100,7 +101,7 @@ def _process_scorer(setup: PairSetup) -> ProcessResultsScorer:
 
 def _samples_of(batch: Batch, parts: tuple[Joined, ...]) -> pa.Table:
     """Identifier columns of a combined batch, whose samples are any that one of the parts has."""
-    doc_ids = {}
+    doc_ids: dict[str, int] = {}
     for part in parts:
         names = part.samples.column("item_id").to_pylist()
         doc_ids.update(zip(names, part.samples.column("doc_id").to_pylist(), strict=True))
@@ -111,6 +112,3 @@ def _samples_of(batch: Batch, parts: tuple[Joined, ...]) -> pa.Table:
             "sample_index": pa.array(batch.sample_index, pa.int32()),
         }
     )
-
-
-__all__ = ["ALL_FILTERS", "process_results", "score", "score_across", "score_processed"]

@@ -1,7 +1,7 @@
 """What a stage's task is given: a step, and the artifacts it works on.
 
-A step keeps apart what decides the answer (its identity, which is in the cache key) and what is needed to compute it
-or to name it (which is not): display names, folders, time-outs, limits.
+A step keeps apart what decides the answer (its identity, which is in the cache key) and what is needed to
+compute it or to name it (which is not): display names, folders, time-outs, limits.
 """
 
 from typing import Any, Generic, TypeVar
@@ -20,8 +20,8 @@ class Unkeyed(BaseModel):
 class Step(BaseModel, Generic[T]):
     """One task run to be.
 
-    Of a step only ``identity`` enters the cache key: all that can change the rows, beside the artifacts they are made
-    from. ``name`` is the run name in the Prefect UI.
+    Of a step only ``identity`` enters the cache key: all that can change the rows, beside the artifacts
+    they are made from. ``name`` is the run name in the Prefect UI.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", arbitrary_types_allowed=True)

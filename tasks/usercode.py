@@ -21,17 +21,23 @@ _importing = threading.Lock()
 def load_function(reference: str, base_dir: str | Path) -> Callable[..., Any]:
     """The callable that ``reference`` names; raises ConfigError saying which part of the name does not hold.
 
-    A path is relative to ``base_dir``. The file's folder is importable while it loads, so that it may import its
-    neighbours; the same file loaded twice is one module.
+    A path is relative to ``base_dir``. The file's folder is importable while it loads, so that it may
+    import its neighbours; the same file loaded twice is one module.
     """
     source, separator, name = reference.rpartition(":")
     if not separator or not name.isidentifier():
-        raise ConfigError(f"'{reference}' names no function: expected 'file.py:function' or 'package.module:function'")
+        raise ConfigError(
+            f"'{reference}' names no function: expected 'file.py:function' or 'package.module:function'"
+        )
     module = _from_file(source, Path(base_dir)) if source.endswith(".py") else _from_package(source)
     function = getattr(module, name, None)
     if function is None:
-        defined = sorted(entry for entry, value in vars(module).items() if callable(value) and entry[0] != "_")
-        raise ConfigError(f"'{reference}': {source} defines no '{name}' (it has {', '.join(defined) or 'nothing'})")
+        defined = sorted(
+            entry for entry, value in vars(module).items() if callable(value) and entry[0] != "_"
+        )
+        raise ConfigError(
+            f"'{reference}': {source} defines no '{name}' (it has {', '.join(defined) or 'nothing'})"
+        )
     if not callable(function):
         raise ConfigError(f"'{reference}' is not a function: it is of type {type(function).__name__}")
     return function  # type: ignore[no-any-return]
@@ -47,7 +53,8 @@ def _from_file(source: str, base_dir: Path) -> ModuleType:
     if not path.is_file():
         raise ConfigError(f"'{source}' is not there: expected a Python file at {path}")
     stat = path.stat()
-    # The name carries path and version: two folders may both have a utils.py, and an edited file is another module.
+    # The name carries path and version: two folders may both have a utils.py, and an edited file is another
+    # module.
     version = hashlib.sha256(f"{path}{stat.st_mtime_ns}{stat.st_size}".encode()).hexdigest()[:12]
     qualified = f"nightjar_user_{version}_{path.stem}"
     if qualified in sys.modules:
@@ -68,7 +75,8 @@ def _from_file(source: str, base_dir: Path) -> ModuleType:
 
 @contextmanager
 def _neighbours(folder: Path) -> Iterator[None]:
-    """Makes a folder's modules importable, and forgets them afterwards: another folder has its own ``utils``."""
+    """Makes a folder's modules importable, and forgets them afterwards: another folder has its own
+    ``utils``."""
     before = set(sys.modules)
     sys.path.insert(0, str(folder))
     try:

@@ -1,1 +1,2 @@
-"""Rows of one artifact made from those of the ones before: plain Python between the Prefect tasks and the scorers."""
+"""Rows of one artifact made from those of the ones before: plain Python between the Prefect tasks and the
+scorers."""

@@ -17,18 +17,21 @@ from tasks.store.refs import ArtifactRef
 from tasks.store.storage import Store
 
 REQUEST_COLUMNS = (
-    "item_id", "doc_id", "kind", "references_json", "gold", "choices", "continuations", "unconditional", "doc_json",
-)  # fmt: skip
+    *("item_id", "doc_id", "kind", "references_json", "doc_json"),
+    *("gold", "choices", "continuations", "unconditional"),
+)
 
 
 PREDICTION_COLUMNS = (
-    "item_id", "doc_id", "sample_index", "scored", "prediction", "is_json", "lls", "is_greedy", "unconditional_lls",
-)  # fmt: skip
+    *("item_id", "doc_id", "sample_index", "scored", "prediction", "is_json"),
+    *("lls", "is_greedy", "unconditional_lls"),
+)
 
 
 @dataclass(frozen=True)
 class Joined:
-    """Some items' samples: the predictions' own columns, and the batch that a scorer looks at, row for row."""
+    """Some items' samples: the predictions' own columns, and the batch that a scorer looks at, row for
+    row."""
 
     samples: pa.Table
     batch: Batch
@@ -101,7 +104,9 @@ def joined(
         raise ValueError("predictions of items that are not among the requests")
 
 
-def scorer_batch(requests: pa.Table, predictions: pa.Table, responses: Sequence[str | None] | None = None) -> Batch:
+def scorer_batch(
+    requests: pa.Table, predictions: pa.Table, responses: Sequence[str | None] | None = None
+) -> Batch:
     """One batch for a scorer, from tables that stand beside each other."""
     kind = requests.column("kind")[0].as_py() if requests.num_rows else "generate"
     with_choices = kind != "generate"
@@ -136,12 +141,18 @@ def response_texts(predictions: pa.Table, responses: pa.Table) -> list[str | Non
     """The unfiltered response beside each prediction, of the same sample where there is one."""
     found = dict(
         zip(
-            zip(responses.column("doc_id").to_pylist(), responses.column("sample_index").to_pylist(), strict=True),
+            zip(
+                responses.column("doc_id").to_pylist(),
+                responses.column("sample_index").to_pylist(),
+                strict=True,
+            ),
             responses.column("response").to_pylist(),
             strict=True,
         )
     )
-    keys = zip(predictions.column("doc_id").to_pylist(), predictions.column("sample_index").to_pylist(), strict=True)
+    keys = zip(
+        predictions.column("doc_id").to_pylist(), predictions.column("sample_index").to_pylist(), strict=True
+    )
     return [found.get(key) for key in keys]
 
 

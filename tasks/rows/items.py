@@ -77,7 +77,9 @@ def _request_row(prompt: str, entry: Rendered) -> dict[str, Any]:
 
 def _text(value: Any) -> str:
     # The order of an object's fields is the dataset's and is kept.
-    return orjson.dumps(value, option=orjson.OPT_NON_STR_KEYS | orjson.OPT_SERIALIZE_NUMPY, default=str).decode()
+    return orjson.dumps(
+        value, option=orjson.OPT_NON_STR_KEYS | orjson.OPT_SERIALIZE_NUMPY, default=str
+    ).decode()
 
 
 def chunks(entries: Iterable[Any], size: int = CHUNK) -> Iterator[list[Any]]:

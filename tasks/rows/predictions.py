@@ -1,7 +1,7 @@
 """Responses through a filter pipeline: PREDICTIONS rows.
 
-The responses of an item go through the pipeline together. What failed does not: where a pipeline chooses among an
-item's responses and needed one that failed, all it gives for that item is unscored.
+The responses of an item go through the pipeline together. What failed does not: where a pipeline chooses
+among an item's responses and needed one that failed, all it gives for that item is unscored.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -47,7 +47,9 @@ def prediction_batches(
         yield pa.RecordBatch.from_pylist(rows, schema=PREDICTIONS)
 
 
-def _selected(pipeline: FilterPipeline, responses: Sequence[Mapping[str, Any]]) -> tuple[list[Mapping[str, Any]], bool]:
+def _selected(
+    pipeline: FilterPipeline, responses: Sequence[Mapping[str, Any]]
+) -> tuple[list[Mapping[str, Any]], bool]:
     """The responses that the pipeline looks at, and whether it can be given them."""
     looked_at = list(responses)
     for step in pipeline.steps:
@@ -65,7 +67,8 @@ def _selected(pipeline: FilterPipeline, responses: Sequence[Mapping[str, Any]]) 
 def _apply(
     pipeline: FilterPipeline, rows: list[list[Mapping[str, Any]]], docs: list[Mapping[str, Any]]
 ) -> list[list[Any]]:
-    """What the pipeline makes of each item's answered responses; log-likelihoods are filtered choice by choice."""
+    """What the pipeline makes of each item's answered responses; log-likelihoods are filtered choice by
+    choice."""
     if not rows:
         return []
     answered = [[row for row in item if row["status"] == "ok"] for item in rows]
@@ -74,11 +77,14 @@ def _apply(
     return [_filter_choices(pipeline, item, doc) for item, doc in zip(answered, docs, strict=True)]
 
 
-def _filter_choices(pipeline: FilterPipeline, item: list[Mapping[str, Any]], doc: Mapping[str, Any]) -> list[Any]:
+def _filter_choices(
+    pipeline: FilterPipeline, item: list[Mapping[str, Any]], doc: Mapping[str, Any]
+) -> list[Any]:
     if all(step.keeps in ("first", "all") for step in pipeline.steps):
         return list(item)
     choices = [
-        [(row["lls"][choice], row["is_greedy"][choice]) for row in item] for choice in range(len(item[0]["lls"]))
+        [(row["lls"][choice], row["is_greedy"][choice]) for row in item]
+        for choice in range(len(item[0]["lls"]))
     ]
     filtered = pipeline.apply(choices, [doc] * len(choices))
     repeats = min(len(kept) for kept in filtered)
@@ -124,14 +130,17 @@ def _prediction(value: Any) -> dict[str, Any]:
 def _item_chunks(
     requests: Iterable[pa.RecordBatch], responses: Iterable[pa.RecordBatch]
 ) -> Iterator[list[ItemResponses]]:
-    """Items with their responses, a batch of requests at a time; both artifacts are in the order of the items."""
+    """Items with their responses, a batch of requests at a time; both artifacts are in the order of the
+    items."""
     waiting = _grouped(responses)
     for batch in requests:
         chunk = []
         for row in batch.to_pylist():
             item_id, rows = next(waiting, (None, []))
             if item_id != row["item_id"]:
-                raise ValueError(f"responses and requests differ at item {row['item_id']!r} (found {item_id!r})")
+                raise ValueError(
+                    f"responses and requests differ at item {row['item_id']!r} (found {item_id!r})"
+                )
             chunk.append(ItemResponses(row["item_id"], row["doc_id"], row["doc_json"], rows))
         yield chunk
 

@@ -22,10 +22,14 @@ def statistics_batch(samples: pa.Table, scored: SampleScores) -> pa.RecordBatch:
         "scored": pa.array(scored.scored),
         "score": pa.array(scores.score, mask=~scored.scored | np.isnan(scores.score)),
         "statistics": _vectors(scored),
-        "value_json": absent if scores.values is None else pa.array(_texts(scores.values, scored), pa.string()),
+        "value_json": absent
+        if scores.values is None
+        else pa.array(_texts(scores.values, scored), pa.string()),
         "code": pa.array(scored.codes, pa.int64()),
         "passed": pa.nulls(n, pa.bool_()),
-        "details_json": absent if scores.details is None else pa.array(_texts(scores.details, scored), pa.string()),
+        "details_json": absent
+        if scores.details is None
+        else pa.array(_texts(scores.details, scored), pa.string()),
         "error": pa.array(list(scored.errors), pa.string()),
         "evaluation_time": pa.nulls(n, pa.float64()),
     }

@@ -20,8 +20,8 @@ BATCH = 256
 
 @dataclass(frozen=True)
 class CellArtifacts:
-    """What a run made at one model × prompt × partition: ``predictions`` by filter, ``statistics`` by "metric,filter",
-    ``verdicts`` of evaluation methods by name. What failed is left out."""
+    """What a run made at one model × prompt × partition: ``predictions`` by filter, ``statistics`` by
+    "metric,filter", ``verdicts`` of evaluation methods by name. What failed is left out."""
 
     origin: Origin
     requests: ArtifactRef
@@ -53,7 +53,10 @@ def _cell_views(store: Store, cell: CellArtifacts, facets: Sequence[str]) -> Ite
                 prompt=_prompt(asked),
                 references=orjson.loads(asked["references_json"]),
                 responses=[_response(row) for row in responses.take(doc_id)],
-                filters={name: [_prediction(row) for row in rows.take(doc_id)] for name, rows in predictions.items()},
+                filters={
+                    name: [_prediction(row) for row in rows.take(doc_id)]
+                    for name, rows in predictions.items()
+                },
                 scores={name: [row["score"] for row in rows] for name, rows in scored.items()},
                 details={name: [_json(row["details_json"]) for row in rows] for name, rows in scored.items()},
                 reasons={name: [row["error"] for row in rows] for name, rows in scored.items()},

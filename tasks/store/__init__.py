@@ -1,0 +1,1 @@
+"""The content-addressed store: references, keys, fingerprints of code, schemas."""

@@ -1,8 +1,8 @@
 """Fingerprints of code: a step is computed again when what it runs has changed, and only then.
 
-A fingerprint covers the normalised source (syntax tree without comments, docstrings and positions) of a module and of
-everything it imports, statically, from the project or from the folder of the user's file. Installed libraries are not
-followed: metrics declare the versions that matter to them.
+A fingerprint covers the normalised source (syntax tree without comments, docstrings and positions) of a
+module and of everything it imports, statically, from the project or from the folder of the user's file.
+Installed libraries are not followed: metrics declare the versions that matter to them.
 """
 
 import ast
@@ -22,8 +22,8 @@ PACKAGES = ("flows", "tasks", "scorers", "metrics")
 def fingerprint(*code: Callable[..., Any] | ModuleType | str) -> str:
     """Digest of the source behind functions, classes, modules or names of the project's own modules.
 
-    64 hexadecimal digits, whatever the order of the arguments. A callable without a source file (a builtin, an
-    interactive definition) counts by its qualified name.
+    64 hexadecimal digits, whatever the order of the arguments. A callable without a source file (a builtin,
+    an interactive definition) counts by its qualified name.
     """
     parts: set[str] = set()
     for entry in code:
@@ -36,7 +36,8 @@ def fingerprint(*code: Callable[..., Any] | ModuleType | str) -> str:
 
 
 def closure(path: Path) -> frozenset[Path]:
-    """The file and every file of the project, or of the file's own folder, that it imports directly or indirectly."""
+    """The file and every file of the project, or of the file's own folder, that it imports directly or
+    indirectly."""
     found: set[Path] = set()
     waiting = [path.resolve()]
     while waiting:
@@ -49,8 +50,8 @@ def closure(path: Path) -> frozenset[Path]:
 
 @dataclass(frozen=True)
 class _Source:
-    """Digest of a Python file's syntax tree without docstrings (of its bytes if it does not parse), and the files that
-    it imports."""
+    """Digest of a Python file's syntax tree without docstrings (of its bytes if it does not parse), and the
+    files that it imports."""
 
     digest: str
     imports: tuple[Path, ...]
@@ -87,14 +88,16 @@ def _imported_names(node: ast.AST, path: Path) -> Iterator[str]:
             inside = package.relative_to(PROJECT).parts if package.is_relative_to(PROJECT) else ()
             base = ".".join([*inside, base] if base else inside)
         yield base
-        # ``from package import module`` names a module, ``from module import name`` does not: both are looked for.
+        # ``from package import module`` names a module, ``from module import name`` does not: both are
+        # looked for.
         yield from (f"{base}.{alias.name}" if base else alias.name for alias in node.names)
 
 
 def _find(name: str, folder: Path) -> Path | None:
     """The file of a module of the project or of the user's folder; None for anything installed.
 
-    A package's ``__init__`` is not followed for its submodules: it would tie every module to all its siblings.
+    A package's ``__init__`` is not followed for its submodules: it would tie every module to all its
+    siblings.
     """
     relative = Path(*name.split(".")) if name else Path()
     roots = (PROJECT,) if name.split(".")[0] in PACKAGES else (folder,)
@@ -107,7 +110,11 @@ def _find(name: str, folder: Path) -> Path | None:
 
 def _without_docstrings(body: list[ast.stmt]) -> list[ast.stmt]:
     first = body[0] if body else None
-    if isinstance(first, ast.Expr) and isinstance(first.value, ast.Constant) and isinstance(first.value.value, str):
+    if (
+        isinstance(first, ast.Expr)
+        and isinstance(first.value, ast.Constant)
+        and isinstance(first.value.value, str)
+    ):
         return body[1:]
     return body
 

@@ -14,8 +14,8 @@ CHUNK_BYTES = 1 << 20
 def canonical_json(value: Any) -> bytes:
     """JSON text that is the same for equal values, in every process and on every machine.
 
-    Keys are sorted and nothing depends on hash order. Pydantic models, dataclasses, tuples, sets, paths and numpy
-    scalars are accepted; anything else raises TypeError, because a key must not depend on a ``repr``.
+    Keys are sorted and nothing depends on hash order. Pydantic models, dataclasses, tuples, sets, paths and
+    numpy scalars are accepted; anything else raises TypeError, because a key must not depend on a ``repr``.
 
     >>> canonical_json({"b": (1, 2), "a": None})
     b'{"a":null,"b":[1,2]}'
@@ -39,7 +39,8 @@ def file_digest(path: Path) -> str:
 
 
 def stage_key(stage: str, version: str, parameters: Mapping[str, Any]) -> str:
-    """The key of a stage's artifact: the stage, its code's version, and all it is given, artifacts by their digest."""
+    """The key of a stage's artifact: the stage, its code's version, and all it is given, artifacts by their
+    digest."""
     return digest({"stage": stage, "version": version, "parameters": parameters})
 
 

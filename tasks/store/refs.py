@@ -6,8 +6,8 @@ from pydantic import BaseModel, ConfigDict
 class ArtifactRef(BaseModel):
     """Names an artifact in the store, and says what must be found there.
 
-    No path is in it: the store's root is configuration, so a store can be moved. Two references with equal ``digest``
-    hold the same bytes, whatever made them.
+    No path is in it: the store's root is configuration, so a store can be moved. Two references with equal
+    ``digest`` hold the same bytes, whatever made them.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -21,13 +21,15 @@ class ArtifactRef(BaseModel):
     rows: int
     bytes: int
     retryable: int = 0
-    """Rows worth asking again (requests that failed for now). Above zero the reference is never served from a cache."""
+    """Rows worth asking again (requests that failed for now). Above zero the reference is never served from
+    a cache."""
 
     @property
     def name(self) -> str:
         """Path of the file below the store's root.
 
-        The digest is part of it, so that two workers that compute the same key at the same time, with answers that
-        arrived at different seconds, never replace a file that another reader has been promised.
+        The digest is part of it, so that two workers that compute the same key at the same time, with
+        answers that arrived at different seconds, never replace a file that another reader has been
+        promised.
         """
         return f"{self.kind}/{self.key}.{self.digest[:16]}.parquet"

@@ -33,13 +33,23 @@ REQUESTS: Final = pa.schema(
         pa.field("prompt_template", pa.string(), nullable=False),  # its name
         pa.field("kind", pa.string(), nullable=False),  # generate | loglikelihood | rolling
         pa.field("chat", pa.bool_(), nullable=False),  # prompts are JSON lists of chat messages
-        pa.field("prompts", STRINGS, nullable=False),  # one a request: generation 1, multiple choice one a choice
-        pa.field("continuations", STRINGS, nullable=False),  # beside each prompt; empty strings for generation
-        pa.field("unconditional", STRINGS, nullable=False),  # continuations asked without context (mutual information)
+        pa.field(
+            "prompts", STRINGS, nullable=False
+        ),  # one a request: generation 1, multiple choice one a choice
+        pa.field(
+            "continuations", STRINGS, nullable=False
+        ),  # beside each prompt; empty strings for generation
+        pa.field(
+            "unconditional", STRINGS, nullable=False
+        ),  # continuations asked without context (mutual information)
         pa.field("references_json", pa.string(), nullable=False),  # JSON list: any of them is right
-        pa.field("gold", pa.list_(pa.int32()), nullable=False),  # indices of the right choices; empty for generation
+        pa.field(
+            "gold", pa.list_(pa.int32()), nullable=False
+        ),  # indices of the right choices; empty for generation
         pa.field("choices", STRINGS, nullable=False),  # the choices' texts, without delimiter
-        pa.field("doc_json", pa.string(), nullable=False),  # the row as filters, metrics and process_results see it
+        pa.field(
+            "doc_json", pa.string(), nullable=False
+        ),  # the row as filters, metrics and process_results see it
     ]
 )
 
@@ -49,7 +59,9 @@ RESPONSES: Final = pa.schema(
         pa.field("doc_id", pa.int64(), nullable=False),
         pa.field("sample_id", pa.string(), nullable=False),  # "{item_id}_sample_{sample_index}"
         pa.field("sample_index", pa.int32(), nullable=False),
-        pa.field("request_key", pa.string(), nullable=False),  # of the answer (several requests: digest of their keys)
+        pa.field(
+            "request_key", pa.string(), nullable=False
+        ),  # of the answer (several requests: digest of their keys)
         pa.field("prompt", TEXT, nullable=False),  # text, or the JSON list of chat messages
         pa.field("response", pa.string()),  # null unless status is ok and the kind is generate
         pa.field("reasoning", pa.string()),  # reasoning content, apart from the answer
@@ -80,7 +92,9 @@ PREDICTIONS: Final = pa.schema(
         pa.field("item_id", pa.string(), nullable=False),
         pa.field("doc_id", pa.int64(), nullable=False),
         pa.field("sample_index", pa.int32(), nullable=False),
-        pa.field("scored", pa.bool_(), nullable=False),  # false: the request failed, there is nothing to score
+        pa.field(
+            "scored", pa.bool_(), nullable=False
+        ),  # false: the request failed, there is nothing to score
         pa.field("prediction", pa.string()),  # text, or JSON where is_json; null: the filter found nothing
         pa.field("is_json", pa.bool_(), nullable=False),  # the prediction is another JSON value than a string
         pa.field("lls", FLOATS),
@@ -106,10 +120,16 @@ STATISTICS: Final = pa.schema(
         pa.field("sample_index", pa.int32(), nullable=False),
         pa.field("label", TEXT),  # what the score is about; null: the metric itself
         pa.field("scored", pa.bool_(), nullable=False),
-        pa.field("score", pa.float64()),  # the sample's own number; null where the metric has none or it is unscored
-        pa.field("statistics", FLOATS),  # kind "sums": the vector; null for kind "values" and unscored samples
+        pa.field(
+            "score", pa.float64()
+        ),  # the sample's own number; null where the metric has none or it is unscored
+        pa.field(
+            "statistics", FLOATS
+        ),  # kind "sums": the vector; null for kind "values" and unscored samples
         pa.field("value_json", pa.string()),  # kind "values": the object
-        pa.field("code", pa.int64(), nullable=False),  # hash of the prediction, for majorities; -1: no prediction
+        pa.field(
+            "code", pa.int64(), nullable=False
+        ),  # hash of the prediction, for majorities; -1: no prediction
         pa.field("passed", pa.bool_()),  # of evaluation methods
         pa.field("details_json", pa.string()),  # whatever else the metric, judge or method said
         pa.field("error", pa.string()),  # why a sample is unscored although its request succeeded

@@ -32,8 +32,8 @@ class ArtifactMissing(StoreError):
 class Store:
     """Artifacts below a URI (a local folder, ``s3://bucket/prefix`` or any fsspec URL).
 
-    Files are written under a temporary name and renamed (object stores: put at once), so a reader never sees half an
-    artifact. Reading verifies the bytes against the reference once per process.
+    Files are written under a temporary name and renamed (object stores: put at once), so a reader never
+    sees half an artifact. Reading verifies the bytes against the reference once per process.
     """
 
     def __init__(self, uri: str) -> None:
@@ -52,8 +52,8 @@ class Store:
     ) -> ArtifactRef:
         """Writes an artifact batch by batch and returns its reference.
 
-        Equal rows give equal bytes, so that a step computed again is recognised by what hangs on it. Raises StoreError
-        when the store can't be written; nothing is left behind then.
+        Equal rows give equal bytes, so that a step computed again is recognised by what hangs on it. Raises
+        StoreError when the store can't be written; nothing is left behind then.
         """
         temporary = self._temporary(kind)
         try:
@@ -62,7 +62,9 @@ class Store:
             ref = ArtifactRef(kind=kind, key=key, digest=file_hash, rows=rows, bytes=size)
             self._publish(temporary, ref.name)
         except OSError as error:
-            raise StoreError(f"store {self.uri}: can't write {kind} artifact: {error.strerror or error}") from error
+            raise StoreError(
+                f"store {self.uri}: can't write {kind} artifact: {error.strerror or error}"
+            ) from error
         finally:
             temporary.unlink(missing_ok=True)
         self._verified.add((ref.name, ref.digest))
@@ -71,8 +73,8 @@ class Store:
     def holds(self, ref: ArtifactRef) -> bool:
         """Whether the artifact is there and is what its reference promises.
 
-        A local file is read once a process to check its digest; of a remote one the size must do here, and its digest
-        is checked when it is read.
+        A local file is read once a process to check its digest; of a remote one the size must do here, and
+        its digest is checked when it is read.
         """
         try:
             if int(self.fs.size(self.path(ref.name))) != ref.bytes:
@@ -143,7 +145,9 @@ class Store:
             self._verify(ref)
             stream: IO[bytes] = self.fs.open(self.path(ref.name), "rb")
         except FileNotFoundError as error:
-            raise ArtifactMissing(f"store {self.uri}: {ref.name} is gone; run again to compute it anew") from error
+            raise ArtifactMissing(
+                f"store {self.uri}: {ref.name} is gone; run again to compute it anew"
+            ) from error
         return stream
 
     def _verify(self, ref: ArtifactRef) -> None:
@@ -160,7 +164,8 @@ class Store:
 
 def _row_groups(file: pq.ParquetFile, start: int, stop: int) -> tuple[list[int], int]:
     """The row groups that hold rows ``start`` to ``stop``, and the number of the first row in them."""
-    wanted, first, position = [], 0, 0
+    wanted: list[int] = []
+    first, position = 0, 0
     for group in range(file.num_row_groups):
         end = position + file.metadata.row_group(group).num_rows
         if position < stop and end > start:
@@ -171,7 +176,8 @@ def _row_groups(file: pq.ParquetFile, start: int, stop: int) -> tuple[list[int],
 
 
 def write_parquet(path: Path, schema: pa.Schema, batches: Iterable[Any]) -> int:
-    """Streams batches into one Parquet file (zstd, row groups of ``ROW_GROUP``) and returns the number of rows.
+    """Streams batches into one Parquet file (zstd, row groups of ``ROW_GROUP``) and returns the number of
+    rows.
 
     Rows are regrouped, so that the bytes depend on the rows alone and not on how they were batched.
     """
