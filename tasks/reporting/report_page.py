@@ -63,7 +63,10 @@ def page_context(
         "unscored_link": unscored_link,
         "example_link": example_link,
         "retry": retry_command,
-        "results_json": [_pivot_record(row) for row in computed],
+        "results_json": {
+            "rows": [_pivot_record(row) for row in computed],
+            "lower_is_better": sorted({row.pair for row in rows if row.higher_is_better is False}),
+        },
     }
 
 
@@ -75,13 +78,11 @@ def benchmark_name(manifest: Mapping[str, Any], rows: Sequence[ResultRow]) -> st
 
 def run_line(manifest: Mapping[str, Any]) -> str:
     """Which run this is and when it was, on one line."""
-    parts = [str(manifest[key]) for key in ("run_name", "run_id") if manifest.get(key)]
+    parts: list[str | None] = [str(manifest[key]) for key in ("run_name", "run_id") if manifest.get(key)]
     when = next((manifest[key] for key in ("finished", "started", "date") if manifest.get(key)), None)
-    if isinstance(when, int | float):
-        when = datetime.fromtimestamp(when, UTC).isoformat()
     if when:
-        parts.append(f"{str(when).replace('T', ' ')[:16]} UTC")
-    return " · ".join(dict.fromkeys(parts))
+        parts.append(_moment(when))
+    return " · ".join(dict.fromkeys(part for part in parts if part))
 
 
 def facts(manifest: Mapping[str, Any], rows: Sequence[ResultRow], usage: Usage) -> list[Fact]:
@@ -160,11 +161,23 @@ def steps(manifest: Mapping[str, Any]) -> list[tuple[str, list[str]]]:
 def provenance(manifest: Mapping[str, Any]) -> list[tuple[str, str]]:
     """What the run was made of, as rows; configuration and artifacts stay in the manifest's text."""
     left_out = {"artifacts", "config", "cost", "models", "requests", "saved", "steps", "tokens"}
-    return [row for key, value in manifest.items() if key not in left_out for row in flat(key, value)]
+    shown = {**manifest, "started": _moment(manifest.get("started"))}
+    return [row for key, value in shown.items() if key not in left_out for row in flat(key, value)]
+
+
+def _moment(when: Any) -> str | None:
+    """A time, in seconds since 1970 or as ISO 8601 text, to the minute."""
+    if when is None:
+        return None
+    if isinstance(when, int | float):
+        when = datetime.fromtimestamp(when, UTC).isoformat()
+    return f"{str(when).replace('T', ' ')[:16]} UTC"
 
 
 def flat(name: str, value: Any) -> list[tuple[str, str]]:
     """A nested value as rows of a name ("versions · numpy") and a text."""
+    if value is None:
+        return []
     if isinstance(value, Mapping):
         return [row for key, entry in value.items() for row in flat(f"{name} · {key}", entry)]
     if isinstance(value, list | tuple):
@@ -173,14 +186,16 @@ def flat(name: str, value: Any) -> list[tuple[str, str]]:
         return [(name, f"{value:,.6g}")]
     if isinstance(value, int) and not isinstance(value, bool) and "seed" not in name:
         return [(name, numbers.count(value))]
-    return [(name, numbers.MISSING if value is None else str(value))]
+    return [(name, str(value))]
 
 
 def _requests_fact(requests: Any) -> Fact | None:
     if not isinstance(requests, Mapping):
         return None
     sent, cached = requests.get("sent") or 0, requests.get("cached") or 0
-    return Fact("requests sent", numbers.count(sent), f"{numbers.count(cached)} more from the cache")
+    return Fact(
+        "requests sent", numbers.count(sent), f"{numbers.count(cached) if cached else 'none'} from the cache"
+    )
 
 
 def _wall_fact(manifest: Mapping[str, Any]) -> Fact | None:

@@ -7,6 +7,8 @@ class CompareBrowserView {
     Object.assign(this, { base, candidate, paired, noun: 'pair', marking: true });
     this.length = paired.base.length;
     this.index = this.combinedIndex();
+    const within = (pair) => [base, candidate].every(({ index }) => (index.mean[pair] ?? []).every((mean) => mean === null || (mean >= 0 && mean <= 1)));
+    this.shares = new Set(Object.keys(this.index.mean).filter((pair) => within(pair) && !page.lower_is_better.includes(pair)));
   }
 
   // The columns that the browser filters by, one entry a pair of samples.
@@ -95,11 +97,11 @@ class CompareBrowserView {
 
   row(index, row, query) {
     const [b, c] = [this.paired.base[row], this.paired.candidate[row]];
-    const sign = (value) => (value === null || value === undefined ? '?' : value === 1 ? '✓' : value === 0 ? '✗' : score(value));
+    const sign = (pair, value) => (value === null || value === undefined ? '?' : this.shares.has(pair) && (value === 0 || value === 1) ? (value ? '✓' : '✗') : score(value));
     const badges = this.chosenPairs(index, query).slice(0, 3).map((pair) => {
       const change = index.mean[pair][row];
       const kind = change === null ? 'unscored' : change > 0 ? 'full' : change < 0 ? 'none' : '';
-      const sides = [b < 0 ? '–' : sign(this.base.index.mean[pair]?.[b]), c < 0 ? '–' : sign(this.candidate.index.mean[pair]?.[c])];
+      const sides = [b < 0 ? '–' : sign(pair, this.base.index.mean[pair]?.[b]), c < 0 ? '–' : sign(pair, this.candidate.index.mean[pair]?.[c])];
       return element('span', { class: `chip ${kind}`, title: pair, text: sides.join(' → ') });
     });
     const names = Object.values(index.facets).filter(({ values }) => values.length > 1).slice(0, 2).map(({ values, codes }) => values[codes[row]]);
@@ -148,12 +150,11 @@ class CompareBrowserView {
   }
 
   answers({ question, sample }, other, kind) {
-    const filters = Object.keys(sample.filters);
     return sample.responses.map((response, repeat) => {
       const theirs = other?.sample.responses[repeat];
       const steps = this.marking && response.text && theirs?.text
         ? difference(...(kind === '-' ? [response.text, theirs.text] : [theirs.text, response.text])) : null;
-      return responseView(question, sample, repeat, filters, steps ? () => diffText(steps, kind) : markedText);
+      return responseView(question, sample, repeat, this.shares, steps ? () => diffText(steps, kind) : markedText);
     });
   }
 }

@@ -2,24 +2,31 @@
 
 const badge = (kind, text, title) => element('span', { class: `chip ${kind}`, text, title });
 
+const resultsData = JSON.parse(byId('results-data').textContent);
+
 class RunBrowserView {
   constructor(store) {
     this.store = store;
-    this.noun = 'sample';
-    if (Math.max(0, ...store.index.n) > 1) this.noun = 'item'; // an entry holds all repeats of its item
+    this.noun = Math.max(0, ...store.index.n) > 1 ? 'item' : 'sample'; // an entry holds all repeats of its item
+    const within = (values) => values.every((value) => value === null || (value >= 0 && value <= 1));
+    // Only these can be right or wrong; a BLEU of 46 is neither.
+    this.shares = new Set(Object.entries(store.index.mean)
+      .filter(([pair, values]) => within(values) && !resultsData.lower_is_better.includes(pair)).map(([pair]) => pair));
   }
 
   outcomes(index) {
     const some = (column) => column.some((value) => value > 0);
-    const binary = this.pairs(index).every((pair) => index.mean[pair].every((value) => value === null || (value >= 0 && value <= 1)));
+    const when = (condition, ...entries) => (condition ? entries : []);
+    const nothing = Object.entries(index.nothing).filter(([, column]) => some(column));
     return [
       ['', 'any'],
-      ...(this.pairs(index).length ? [['right', binary ? 'right (score 1)' : 'score 1 or more'], ['wrong', 'wrong (score 0)'], ['part', 'in between']] : []),
-      ...(Object.values(index.unscored).some(some) || some(index.failed) ? [['unscored', 'unscored']] : []),
-      ...(some(index.failed) ? [['failed', 'request failed']] : []),
-      ...Object.entries(index.nothing).filter(([, column]) => some(column)).map(([name]) => [`nothing:${name}`, `${name} found nothing`]),
-      ...(some(index.disagree) ? [['disagree', 'repeats disagree']] : []),
-      ...(some(index.cut) ? [['cut', 'cut off at the token limit']] : []),
+      ...when(this.shares.size, ['right', 'right (score 1)'], ['wrong', 'wrong (score 0)'], ['part', 'in between']),
+      ...when(this.pairs(index).length > this.shares.size, ['lowest', 'lowest quarter'], ['highest', 'highest quarter']),
+      ...when(Object.values(index.unscored).some(some) || some(index.failed), ['unscored', 'unscored']),
+      ...when(some(index.failed), ['failed', 'request failed']),
+      ...nothing.map(([name]) => [`nothing:${name}`, `${name} found nothing`]),
+      ...when(some(index.disagree), ['disagree', 'repeats disagree']),
+      ...when(some(index.cut), ['cut', 'cut off at the token limit']),
     ];
   }
 
@@ -39,15 +46,23 @@ class RunBrowserView {
   test(index, query) {
     const outcome = query.get('outcome') ?? '';
     const pairs = this.chosenPairs(index, query);
-    const means = (test) => (row) => pairs.some((pair) => index.mean[pair][row] !== null && test(index.mean[pair][row]));
-    if (outcome === 'right') return means((mean) => mean >= 1);
+    const means = (test) => (row) => pairs.some((pair) => this.shares.has(pair) && index.mean[pair][row] !== null && test(index.mean[pair][row]));
+    if (outcome === 'right') return means((mean) => mean === 1);
     if (outcome === 'wrong') return means((mean) => mean === 0);
     if (outcome === 'part') return means((mean) => mean > 0 && mean < 1);
+    if (outcome === 'lowest' || outcome === 'highest') return this.quarter(index, pairs, outcome);
     if (outcome === 'unscored') return (row) => index.failed[row] > 0 || pairs.some((pair) => index.unscored[pair][row] > 0);
     if (outcome.startsWith('nothing:')) return (row) => (index.nothing[outcome.slice(8)] ?? [])[row] > 0;
     if (index[outcome]) return (row) => index[outcome][row] > 0;
     if (query.get('pair')) return (row) => pairs.some((pair) => index.mean[pair][row] !== null || index.unscored[pair][row] !== null);
     return null;
+  }
+
+  quarter(index, pairs, which) {
+    const column = index.mean[pairs.find((pair) => !this.shares.has(pair)) ?? pairs[0]] ?? [];
+    const sorted = column.filter((mean) => mean !== null).sort((a, b) => a - b);
+    const [low, high] = [sorted[Math.floor(sorted.length / 4)], sorted[Math.ceil((3 * sorted.length) / 4) - 1]];
+    return (row) => column[row] !== null && (which === 'lowest' ? column[row] <= low : column[row] >= high);
   }
 
   ordered(index, rows, query) {
@@ -64,9 +79,9 @@ class RunBrowserView {
   row(index, row, query) {
     const badges = this.chosenPairs(index, query).filter((pair) => index.mean[pair][row] !== null || index.unscored[pair][row]).slice(0, 4).map((pair) => {
       const mean = index.mean[pair][row];
-      const kind = mean === null ? 'unscored' : mean >= 1 ? 'full' : mean === 0 ? 'none' : 'part';
-      const sign = { unscored: '?', full: '✓', none: '✗', part: '' }[kind];
-      return badge(kind, sign && (mean === null || mean === 0 || mean === 1) ? sign : score(mean), `${pair}: ${score(mean)}`);
+      const kind = mean === null ? 'unscored' : !this.shares.has(pair) ? '' : mean === 1 ? 'full' : mean === 0 ? 'none' : 'part';
+      const sign = { unscored: '?', full: '✓', none: '✗' }[kind];
+      return badge(kind, sign ?? score(mean), `${pair}: ${score(mean)}`);
     });
     if (index.failed[row]) badges.unshift(badge('unscored', 'failed'));
     const names = Object.values(index.facets).slice(0, 2).filter(({ values }) => values.length > 1).map(({ values, codes }) => values[codes[row]]);
@@ -86,7 +101,7 @@ class RunBrowserView {
         element('h3', { text: `Item ${index.item[row]}` }),
         element('p', { class: 'dim', text: facets.join(' · ') }),
         this.siblings(row)),
-      ...sampleView(question, sample),
+      ...sampleView(question, sample, this.shares),
     ];
   }
 
@@ -103,14 +118,14 @@ class RunBrowserView {
       for (const [name, { values, codes }] of several) if (codes[other] >= 0) query.set(`f.${name}`, values[codes[other]]);
       const mean = pair === undefined ? null : index.mean[pair][other];
       const name = several.map(([, { values, codes }]) => values[codes[other]]).filter(Boolean).join(' · ');
-      return element('a', { href: `#samples?${query}`, 'aria-current': other === row ? 'true' : null, text: `${name || index.item[other]} ${mean === null ? '?' : mean === 1 ? '✓' : mean === 0 ? '✗' : score(mean)}` });
+      return element('a', { href: `#samples?${query}`, 'aria-current': other === row ? 'true' : null, text: `${name || index.item[other]} ${mean === null ? '?' : this.shares.has(pair) && (mean === 1 || mean === 0) ? (mean ? '✓' : '✗') : score(mean)}` });
     }));
   }
 }
 
 // Two facets against each other for one score. Facets that are not shown have to have one value only.
 function facetTable() {
-  const rows = JSON.parse(byId('results-data').textContent);
+  const { rows } = resultsData;
   const values = new Map();
   for (const row of rows) for (const [name, value] of Object.entries(row.facets)) {
     if (!values.has(name)) values.set(name, new Set());

@@ -60,20 +60,13 @@ function choiceTable(question, response) {
     element('tbody', {}, ...rows));
 }
 
-function outcomeSign(value, lowerIsBetter = false) {
-  if (value === null || value === undefined) return '?';
-  if (value === 1) return lowerIsBetter ? '' : '✓';
-  if (value === 0) return lowerIsBetter ? '' : '✗';
-  return '';
-}
-
 // A prediction of log-likelihoods is read as the choice they favour.
 function chosenText(question, response, prediction) {
   if (!response?.lls || !Array.isArray(prediction) || !question.choices.length) return asText(prediction);
   return question.choices[prediction.indexOf(Math.max(...prediction))] ?? asText(prediction);
 }
 
-function filterRows(question, sample, repeat, filters) {
+function filterRows(question, sample, repeat, filters, shares) {
   return filters.map((name, order) => {
     const predictions = sample.filters[name];
     if (!predictions || repeat >= predictions.length) return null;
@@ -87,18 +80,21 @@ function filterRows(question, sample, repeat, filters) {
         : prediction === null
         ? element('i', { text: 'found nothing' })
         : element('code', { dir: 'auto', text: shown.length > 400 ? `${shown.slice(0, 400)}…` : shown })),
-      element('td', {}, ...scores.map(([pair, values]) => scoreChip(sample, pair, values[repeat], repeat))));
+      element('td', {}, ...scores.map(([pair, values]) => scoreChip(sample, pair, values[repeat], repeat, shares))));
   }).filter(Boolean);
 }
 
 const filterOf = (pair) => pair.slice(pair.indexOf(',') + 1);
 const metricOf = (pair) => pair.slice(0, pair.indexOf(','));
 
-function scoreChip(sample, pair, value, repeat) {
+// Right and wrong are said of shares only (`shares` holds their pairs); other scores are just numbers.
+function scoreChip(sample, pair, value, repeat, shares) {
   const reason = sample.reasons[pair]?.[repeat];
-  const kind = value === null || value === undefined ? 'unscored' : value === 1 ? 'full' : value === 0 ? 'none' : 'part';
+  const unscored = value === null || value === undefined;
+  const kind = unscored ? 'unscored' : !shares.has(pair) ? '' : value === 1 ? 'full' : value === 0 ? 'none' : 'part';
+  const sign = { full: ' ✓', none: ' ✗' }[kind] ?? '';
   return element('span', { class: `chip ${kind}`, title: reason ?? null },
-    `${metricOf(pair)} `, element('b', { text: `${score(value)} ${outcomeSign(value)}`.trim() }), reason ? `: ${reason}` : '');
+    `${metricOf(pair)} `, element('b', { text: `${score(value)}${sign}` }), reason ? `: ${reason}` : '');
 }
 
 function words(details) {
@@ -119,13 +115,14 @@ function judgements(sample, repeat) {
   return [...labels, ...details];
 }
 
-function responseView(question, sample, repeat, filters, show = markedText) {
+function responseView(question, sample, repeat, shares, show = markedText) {
+  const filters = Object.keys(sample.filters);
   const response = sample.responses[repeat];
   const many = sample.responses.length > 1;
   const finds = filters
     .map((name, order) => ({ name, order, span: sample.spans[name]?.[repeat] }))
     .filter(({ span }) => Array.isArray(span));
-  const rows = filterRows(question, sample, repeat, filters);
+  const rows = filterRows(question, sample, repeat, filters, shares);
   let body;
   if (response.status !== 'ok') body = element('div', { class: 'note error' }, element('b', { text: response.status }), ` ${response.error ?? 'no reason was recorded'}`);
   else if (response.text === undefined && response.lls) body = choiceTable(question, response);
@@ -141,14 +138,13 @@ function responseView(question, sample, repeat, filters, show = markedText) {
     ...judgements(sample, repeat));
 }
 
-function sampleView(question, sample) {
-  const filters = Object.keys(sample.filters);
+function sampleView(question, sample, shares) {
   const references = question.references.map((reference) => textBlock(asText(reference), { class: 'reference' }));
   const orphans = Object.entries(sample.scores).filter(([pair]) => !(filterOf(pair) in sample.filters));
   return [
     element('h4', { text: 'Prompt' }), promptView(question),
     references.length ? element('h4', { text: references.length > 1 ? 'References (any of them is right)' : 'Reference' }) : null, ...references,
-    ...sample.responses.map((_, repeat) => responseView(question, sample, repeat, filters)),
-    orphans.length ? element('p', {}, ...orphans.flatMap(([pair, values]) => values.map((value, repeat) => scoreChip(sample, pair, value, repeat)))) : null,
+    ...sample.responses.map((_, repeat) => responseView(question, sample, repeat, shares)),
+    orphans.length ? element('p', {}, ...orphans.flatMap(([pair, values]) => values.map((value, repeat) => scoreChip(sample, pair, value, repeat, shares)))) : null,
   ].filter(Boolean);
 }

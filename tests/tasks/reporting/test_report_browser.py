@@ -178,12 +178,7 @@ def test_a_heading_sorts_the_table_by_number(opened: Opened) -> None:
 
 def test_every_control_has_a_name(opened: Opened) -> None:
     page = opened.ready()
-    nameless = page.evaluate(
-        """() => [...document.querySelectorAll('button, a[href], select, input, [role=region],
-        [role=listbox], svg[role=img]')] .filter((node) => !(node.ariaLabel || node.textContent.trim() ||
-        node.labels?.[0]?.textContent.trim())) .map((node) => node.outerHTML.slice(0, 80))
-        """
-    )
+    nameless = page.evaluate(NAMELESS)
     assert nameless == []
     assert page.locator("[role=option]").first.get_attribute("aria-setsize") == "5276"
 
@@ -345,6 +340,13 @@ def test_a_difference_gives_back_both_texts(browser: Any, recorded: Path) -> Non
     assert both == [[first, second] for first, second in itertools.pairwise(texts)]
     page.close()
 
+
+NAMELESS = """() => {
+    const controls = 'button, a[href], select, input, [role=region], [role=listbox], svg[role=img]';
+    const named = (node) => node.ariaLabel || node.textContent.trim() || node.labels?.[0]?.textContent.trim();
+    const nodes = [...document.querySelectorAll(controls)];
+    return nodes.filter((node) => !named(node)).map((node) => node.outerHTML);
+}"""
 
 CONTRAST = """(selectors) => {
     const canvas = document.createElement('canvas').getContext('2d', {willReadFrequently: true});
