@@ -12,8 +12,8 @@ from flows.schema_errors import Problem
 from flows.yaml_source import Location
 from metrics import Metric
 from metrics.config import MetricConfig
-from metrics.errors import NightjarError
-from scorers.config import FilterConfig, UserScorerConfig
+from metrics.errors import NightjarError, nearest
+from scorers.config import EnsembleConfig, FilterConfig, JudgeConfig, RewardModelConfig, UserScorerConfig
 from scorers.factory import build_scorer
 from scorers.filters import FilterPipeline
 from tasks.benchmarks.config import PromptTemplate, template_texts
@@ -32,7 +32,7 @@ def config_problems(config: EvalConfig) -> list[Problem]:
     the scorer is built is looked at last.
     """
     resolve = resolver(config.base_dir)
-    checks = (_templates, _dataset, _functions, _filters, _metrics)
+    checks = (_templates, _dataset, _functions, _filters, _metrics, _asked_models)
     found = [problem for check in checks for problem in check(config, resolve)]
     return found or list(_scorer(config, resolve))
 
@@ -136,6 +136,28 @@ def _metric_entries(config: EvalConfig) -> Iterator[tuple[Location, MetricConfig
     for place, entry in enumerate(config.filter_list or ()):
         for index, metric in enumerate(entry.metric_list or ()):
             yield ("filter_list", place, "metric_list", index), metric
+
+
+def _asked_models(config: EvalConfig, resolve: Resolve) -> Iterator[Problem]:
+    """Judges and reward models by name: each is an entry of ``models``."""
+    known = [model.name for model in config.models]
+    for location, name in _asked(config.scorer):
+        if name not in known:
+            yield Problem(
+                ("scorer", *location),
+                f"'{name}' is no entry of models{nearest(name, known)} (there: {', '.join(known)}); name one, or "
+                "give its type and config here",
+            )
+
+
+def _asked(scorer: object) -> Iterator[tuple[Location, str]]:
+    if isinstance(scorer, JudgeConfig):
+        yield from ((("judges", index), one.name) for index, one in enumerate(scorer.judges) if not one.entry)
+    elif isinstance(scorer, RewardModelConfig) and isinstance(scorer.model, str):
+        yield ("model",), scorer.model
+    elif isinstance(scorer, EnsembleConfig):
+        for index, member in enumerate(scorer.members):
+            yield from ((("members", index, "scorer", *at), name) for at, name in _asked(member.scorer))
 
 
 def _scorer(config: EvalConfig, resolve: Resolve) -> Iterator[Problem]:
