@@ -113,7 +113,7 @@ def _scores_as_statistics(loaded: Loaded) -> Loaded:
 def _built_in(config: EvaluationMetricConfig) -> "Metric":
     match config.type:
         case "pass_at_k":
-            return _record(config, "mean", pass_at_k(PassAtKParams.model_validate(config.params)))
+            return _record(config, _share(), pass_at_k(PassAtKParams.model_validate(config.params)))
         case "percentile":
             return _record(
                 config, f"percentile@{PercentileParams.model_validate(config.params).percentile:g}"
@@ -124,6 +124,8 @@ def _built_in(config: EvaluationMetricConfig) -> "Metric":
             return _record(config, _total(), _number_of_results())
         case "median":
             return _record(config, "median")
+        case "pass_rate":
+            return _record(config, _share())
         case _:
             return _record(config, "mean")
 
@@ -145,6 +147,13 @@ def _record(
         entry=config.type or config.name,
         arguments=arguments,
     )
+
+
+def _share() -> "Aggregation":
+    """The mean of numbers from 0 to 1: no interval leaves that range."""
+    from metrics.aggregations import build_aggregation
+
+    return replace(build_aggregation("mean"), bounds=(0.0, 1.0))
 
 
 def _number_of_results() -> "Reduction":

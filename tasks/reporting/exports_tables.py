@@ -21,11 +21,11 @@ def write_results_table(path: Path, batches: Iterable[pa.RecordBatch], run_id: s
 
 
 def write_items_table(path: Path, batches: Iterable[pa.RecordBatch], facets: Sequence[str]) -> int:
-    """Writes all item rows (ITEM_ROWS) with one text column a facet in place of the JSON; returns their
-    number.
+    """Writes all item rows (ITEM_ROWS) with one text column a facet; returns their number.
 
-    ``facets`` are those of all pairs together; a row is null in those its own pair does not have. A facet
-    value that is no text is written as JSON.
+    ``facets`` are those of all pairs together; a row is null in those its own pair does not have. A value
+    that is no text is written as JSON. The JSON object of all facets stays beside them, for pairs with facets
+    of their own.
     """
     schema = items_schema(facets)
     return _write(path, schema, (_with_facets(batch, facets, schema) for batch in batches))
@@ -33,8 +33,8 @@ def write_items_table(path: Path, batches: Iterable[pa.RecordBatch], facets: Seq
 
 def items_schema(facets: Sequence[str]) -> pa.Schema:
     """ITEM_ROWS with the facets' own columns; a facet called like a column of items keeps out of its way."""
-    own = [field for field in ITEM_ROWS if field.name != "facets"]
     place = ITEM_ROWS.get_field_index("facets")
+    own = list(ITEM_ROWS)
     return pa.schema([*own[:place], *(pa.field(_column(facet), TEXT) for facet in facets), *own[place:]])
 
 
@@ -51,7 +51,7 @@ def _named(batch: pa.RecordBatch, run_id: str) -> pa.RecordBatch:
 def _with_facets(batch: pa.RecordBatch, facets: Sequence[str], schema: pa.Schema) -> pa.RecordBatch:
     encoded = batch.column("facets").dictionary_encode()
     groups = [parse_facets(text) for text in encoded.dictionary.to_pylist()]
-    columns = {name: batch.column(name) for name in ITEM_ROWS.names if name != "facets"}
+    columns = {name: batch.column(name) for name in ITEM_ROWS.names}
     for facet in facets:
         values = pa.array([_text(group.get(facet)) for group in groups], pa.string())
         columns[_column(facet)] = values.take(encoded.indices).dictionary_encode()

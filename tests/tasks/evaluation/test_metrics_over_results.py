@@ -50,6 +50,12 @@ def test_the_worked_example_gives_pass_at_1_over_three_trials(worked_example: Pa
     assert (row["n_items"], row["n_samples"], row["label"], row["status"]) == (2, 6, "exact_match", "ok")
 
 
+def test_no_interval_of_a_share_leaves_zero_to_one(worked_example: Part) -> None:
+    for metric in (pass_at(1, 3), pass_at(1, None), {"name": "pass_rate"}):
+        [row] = rows_of(metric, [worked_example])
+        assert 0 <= row["ci_low"] < row["value"] < row["ci_high"] == 1
+
+
 def test_the_worked_example_gives_the_mean(worked_example: Part) -> None:
     [row] = rows_of({"name": "mean"}, [worked_example])
     assert row["mean"] == row["value"] == pytest.approx(5 / 6)

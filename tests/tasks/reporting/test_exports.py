@@ -223,7 +223,8 @@ def test_results_json_has_the_harness_s_shape(tmp_path: Path) -> None:
 def plain_results(*rows: Mapping[str, Any]) -> list[pa.RecordBatch]:
     base = {
         "benchmark": "demo", "filter": "strict", "metric": "acc", "reduction": "mean", "facets": "{}",
-        "value": 0.5, "stderr": 0.1, "n_items": 4, "n_samples": 4, "n_scored": 4, "n_unscored": 0, "status": "ok",
+        "value": 0.5, "stderr": 0.1,
+        "n_items": 4, "n_samples": 4, "n_scored": 4, "n_unscored": 0, "status": "ok",
         "higher_is_better": True, "stderr_method": "wilson",
     }  # fmt: skip
     return [batch([{**base, **row} for row in rows], RESULTS)]
@@ -342,7 +343,10 @@ def test_items_parquet_has_a_column_a_facet(tmp_path: Path) -> None:
     assert write_items_table(tmp_path / "items.parquet", batches, facets) == 2
 
     table = pq.read_table(tmp_path / "items.parquet")
-    assert "facets" not in table.schema.names
+    assert json.loads(table["facets"][0].as_py()) == {
+        "model_name": "qwen",
+        "metadata.sampling.temperature": 0.5,
+    }
     first = table.to_pylist()[0]
     assert [first[facet] for facet in facets] == ["qwen", "0.5", None]
     assert (first["item_id"], first["value"], first["statistics"]) == ("a", 1.0, [1.0])
