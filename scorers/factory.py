@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 from metrics.errors import ConfigError
 from metrics.metric import Metric
-from scorers.base import Scorer
+from scorers.base import ALL_FILTERS, Scorer
 from scorers.calls import check_call
 from scorers.config import (
     AgreementConfig,
@@ -28,7 +28,7 @@ def build_scorer(config: ScoringConfig, resolve: Resolve) -> Scorer:
     Raises ConfigError for anything that cannot work: unknown names and arguments, a metric that is not made
     for the output type, two results under one name, a scorer without what it needs.
     """
-    _refuse_duplicates(config.filters)
+    _refuse_names(config.filters)
     chosen = config.scorer
     if chosen is None or isinstance(chosen, PlainScorerConfig):
         return _plain(config, resolve, None if chosen is None else chosen.type)
@@ -89,7 +89,9 @@ def _process_results(config: ScoringConfig, resolve: Resolve) -> Scorer:
     return ProcessResultsScorer(function, metrics, config.output_type == "loglikelihood_rolling")
 
 
-def _refuse_duplicates(filters: Sequence[FilterConfig]) -> None:
+def _refuse_names(filters: Sequence[FilterConfig]) -> None:
+    if any(one.name == ALL_FILTERS for one in filters):
+        raise ConfigError(f"filter name {ALL_FILTERS!r} stands for all filters; choose another")
     seen: set[str] = set()
     for one in filters:
         if one.name in seen:

@@ -59,8 +59,6 @@ class FilterConfig(BaseModel):
 
     @model_validator(mode="after")
     def _name_can_be_shown(self) -> "FilterConfig":
-        if "," in self.name or self.name == "*":
-            raise ValueError(
-                f"filter name {self.name!r} can't hold a comma or be '*': results are keyed metric,filter"
-            )
+        if "," in self.name:
+            raise ValueError(f"filter name {self.name!r} can't hold a comma: results are keyed metric,filter")
         return self

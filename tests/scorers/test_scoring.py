@@ -178,6 +178,11 @@ def test_two_filters_of_one_name_are_refused():
         scorer_of(filter_list=[{"name": "a"}, {"name": "a"}])
 
 
+def test_filter_may_not_be_called_as_all_of_them_are():
+    with pytest.raises(ConfigError, match="stands for all filters"):
+        scorer_of(filter_list=[{"name": "*"}])
+
+
 @pytest.mark.parametrize(
     ("config", "message"),
     [

@@ -198,10 +198,9 @@ def test_take_first_k_of_too_few_names_the_item():
         build({"function": "take_first_k", "k": 2}).apply([["a", "b"], ["c"]], [{}, {}])
 
 
-@pytest.mark.parametrize("bad", ["with,comma", "*"])
-def test_filter_name_that_results_could_not_bear_is_refused(bad):
+def test_filter_name_that_results_could_not_bear_is_refused():
     with pytest.raises(ValueError, match="metric,filter"):
-        FilterConfig(name=bad)
+        FilterConfig(name="with,comma")
 
 
 TEXT_STEPS = [
