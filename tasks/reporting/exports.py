@@ -11,7 +11,7 @@
 
 from tasks.evaluation.evaluation_rows import Judged, method_labels
 from tasks.reporting.exports_evaluation import metric_lines, write_evaluation_results, write_metrics
-from tasks.reporting.exports_lines import append_lines, write_lines
+from tasks.reporting.exports_lines import write_lines
 from tasks.reporting.exports_records import AnswerPart, RunInfo, SamplePart
 from tasks.reporting.exports_responses import write_responses
 from tasks.reporting.exports_results import results_document, write_results
@@ -23,7 +23,6 @@ __all__ = [
     "Judged",
     "RunInfo",
     "SamplePart",
-    "append_lines",
     "method_labels",
     "metric_lines",
     "results_document",

@@ -47,38 +47,9 @@ def write_lines(path: Path, rows: Iterable[Mapping[str, Any]]) -> int:
     return lines
 
 
-def append_lines(path: Path, rows: Iterable[Mapping[str, Any]]) -> int:
-    """Adds rows to a file that others may be reading, each with a single write of its whole line.
-
-    A last line that a killed process left unfinished is cut off first. Returns the number of rows added.
-    """
-    lines = 0
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("ab+", buffering=0) as file:
-        file.truncate(_end_of_last_line(file))
-        for row in rows:
-            file.write(line(row))
-            lines += 1
-    return lines
-
-
 def line(row: Mapping[str, Any]) -> bytes:
     """One row as a line of JSON. A number that is not finite becomes null: JSON has no word for it."""
     return orjson.dumps(row, default=_plain, option=_OPTIONS | orjson.OPT_APPEND_NEWLINE)
-
-
-def _end_of_last_line(file: Any) -> int:
-    """The length of the file up to and with its last line feed."""
-    position: int = file.seek(0, os.SEEK_END)
-    while position:
-        start = max(position - _BUFFER, 0)
-        file.seek(start)
-        block = file.read(position - start)
-        found = block.rfind(b"\n")
-        if found >= 0:
-            return int(start + found + 1)
-        position = start
-    return 0
 
 
 def _plain(value: Any) -> Any:
