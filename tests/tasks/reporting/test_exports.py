@@ -386,7 +386,7 @@ def test_a_reader_never_meets_half_a_line(tmp_path: Path) -> None:
     reader = threading.Thread(target=read)
     reader.start()
     try:
-        for _ in range(20):
+        for _ in range(8):
             write_lines(path, ({"n": n, "text": "ü" * 5000} for n in range(300)))
     finally:
         done.set()
