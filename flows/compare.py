@@ -15,7 +15,7 @@ from flows.server import home
 from flows.suite_config import load_gate
 from metrics.aggregations import Aggregation
 from metrics.errors import ConfigError, NightjarError
-from tasks.comparison.aggregations import aggregations
+from tasks.comparison.aggregations import Place, aggregations
 from tasks.comparison.comparing import ComparedRuns, Comparing, compare_runs
 from tasks.comparison.document import comparison_document
 from tasks.comparison.gate import Gate
@@ -84,13 +84,15 @@ def compare_opened(
         raise ConfigError(
             f"'{base.name}' and '{candidate.name}' have no pair in common: {_pairs(base, candidate)}"
         )
-    known = configured(base.manifest) | configured(candidate.manifest)
+    known: dict[Place, Aggregation] = {}
+    for manifest in (*base.manifests, *candidate.manifests):
+        known |= configured(manifest)
     comparing = Comparing(aggregations(known, [*base.results, *candidate.results]), gate=gate)
     return compare_runs(base, candidate, matches, comparing)
 
 
-def configured(manifest: Mapping[str, Any]) -> dict[tuple[str, str], Aggregation]:
-    """(filter, metric) → aggregation, built anew from the config that a run's manifest holds.
+def configured(manifest: Mapping[str, Any]) -> dict[Place, Aggregation]:
+    """The aggregation of each pair, built anew from the config that a run's manifest holds.
 
     Empty where it can't be: the config's own functions may have moved since. Result rows name the aggregation
     too.
@@ -108,7 +110,9 @@ def configured(manifest: Mapping[str, Any]) -> dict[tuple[str, str], Aggregation
         scorer = build_scorer(config.scoring(), resolver(config.base_dir))
         names = [entry.name for entry in config.filters()]
         return {
-            (name, metric.name): metric.aggregation for name in names for metric in scorer.get_metrics(name)
+            (config.name, name, metric.name): metric.aggregation
+            for name in names
+            for metric in scorer.get_metrics(name)
         }
     except (NightjarError, ValidationError, OSError):
         return {}

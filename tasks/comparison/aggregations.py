@@ -9,19 +9,23 @@ from tasks.comparison.items import ComparisonError, GroupKey, ItemGroup
 
 AggregationOf = Callable[[GroupKey, ItemGroup], Aggregation]
 """The aggregation of a group; raises NightjarError where it can't be had."""
+Place = tuple[str, str, str]
+"""Benchmark, filter, metric."""
 PREFIX = "agg:"
 
 
-def aggregations(
-    known: Mapping[tuple[str, str], Aggregation], results: Iterable[Mapping[str, Any]]
-) -> AggregationOf:
-    """Looks an aggregation up by (filter, metric) in ``known``, which comes from the run's config; else by
-    the name in the signatures of its result rows; a run that has neither is taken to average its items."""
-    named = {(row["filter"], row["metric"]): _named(row["signature"]) for row in results if row["signature"]}
+def aggregations(known: Mapping[Place, Aggregation], results: Iterable[Mapping[str, Any]]) -> AggregationOf:
+    """Looks an aggregation up in ``known``, which comes from the run's config; else by the name in the
+    signatures of its result rows; a run that has neither is taken to average its items."""
+    named = {
+        (row["benchmark"], row["filter"], row["metric"]): _named(row["signature"])
+        for row in results
+        if row["signature"]
+    }
 
     def of(key: GroupKey, group: ItemGroup) -> Aggregation:
-        pair = (key.filter, key.metric)
-        found = known.get(pair) or _registered(named.get(pair) or "mean", key)
+        place = (key.benchmark, key.filter, key.metric)
+        found = known.get(place) or _registered(named.get(place) or "mean", key)
         width = None if group.statistics is None else group.statistics.shape[1]
         if found.kind == "sums" and width is not None and width != found.k:
             raise ComparisonError(

@@ -95,7 +95,9 @@ def compare_runs(
 
 def _compare(base: ComparedRun, candidate: ComparedRun, match: Match, comparing: Comparing) -> ComparedPair:
     gate = comparing.gate
-    terms = gate.for_pair(match.key.pair) if gate is not None and gate.covers(match.key.pair) else None
+    # What the baseline does not know has nothing to fall behind: what is new decides nothing.
+    gated = gate is not None and match.base is not None and gate.covers(match.key.pair)
+    terms = gate.for_pair(match.key.pair) if gate is not None and gated else None
     pair = ComparedPair(match, terms=terms, higher_is_better=_higher_is_better(base, candidate, match))
     if match.base is None or match.candidate is None:
         return replace(pair, reason=_why_missing(base, candidate, match))

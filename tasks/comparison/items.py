@@ -147,6 +147,11 @@ def _key(row: Mapping[str, Any]) -> GroupKey:
     )
 
 
+def result_key(row: Mapping[str, Any]) -> GroupKey:
+    """The group that a row of results belongs to."""
+    return _key({name: row[name] for name in (*KEY_COLUMNS, "label", "facets")})
+
+
 def _text(value: Any) -> str:
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 

@@ -17,12 +17,21 @@ from tasks.store.storage import Store
 
 @dataclass(frozen=True)
 class ComparedRun:
-    """A run's item rows by group, its result rows, and its manifest (empty where a folder holds none)."""
+    """A run's item rows by group, its result rows, and its manifest (empty where a folder holds none).
+
+    ``parts`` are the manifests of the runs that it was put together from.
+    """
 
     name: str
     groups: Mapping[GroupKey, ItemGroup]
     results: tuple[Mapping[str, Any], ...] = ()
     manifest: Mapping[str, Any] = field(default_factory=dict)
+    parts: tuple[Mapping[str, Any], ...] = ()
+
+    @property
+    def manifests(self) -> tuple[Mapping[str, Any], ...]:
+        """Every manifest that says something about the run."""
+        return (self.manifest, *self.parts) if self.manifest else self.parts
 
     def failed_pairs(self) -> Mapping[tuple[str, str], str]:
         """(filter, metric) → why, for the pairs that failed in this run."""

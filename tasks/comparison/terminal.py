@@ -53,8 +53,18 @@ def _words(compared: ComparedRuns, flips: int) -> Iterator[Text]:
 def name_of(pair: ComparedPair) -> str:
     """The pair with what tells it from others of its name."""
     key = pair.key
-    own = [value for _, value in key.facets] + ([key.label] if key.label else [])
+    own = group_of(pair)
     return f"{key.pair} ({', '.join(own)})" if own else key.pair
+
+
+def group_of(pair: ComparedPair) -> list[str]:
+    """The values of the facets and the label; where the runs differ in one, both of its values."""
+    after = dict(pair.match.candidate.facets) if pair.match.candidate is not None else {}
+    facets = [
+        value if after.get(name, value) == value else f"{value} → {after[name]}"
+        for name, value in pair.key.facets
+    ]
+    return facets + ([pair.key.label] if pair.key.label else [])
 
 
 def flipped_line(pair: ComparedPair, shown: int) -> str:
@@ -104,7 +114,7 @@ def _row(pair: ComparedPair) -> list[Text | str]:
     assert joined is not None
     arrow = "↑" if pair.higher_is_better else "↓"
     metric = key.pair.removesuffix(f",{key.filter}")
-    group = " ".join([value for _, value in key.facets] + ([key.label] if key.label else []))
+    group = " ".join(group_of(pair))
     return [
         key.benchmark, group, key.filter, f"{metric} {arrow}", _number(found.base), _number(found.candidate),
         _number(found.difference, "+"), f"[{_number(found.ci_low, '+')}, {_number(found.ci_high, '+')}]",

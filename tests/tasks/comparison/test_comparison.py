@@ -208,8 +208,8 @@ def _with_clusters(group: Any, count: int) -> Any:
 
 
 def test_statistics_that_the_aggregation_can_not_add_up_are_refused_not_averaged(tmp_path: Path) -> None:
-    rows = [{"benchmark": "b", "filter": "f", "metric": "m", "reduction": "mean", "item_id": "a", "item_digest": "a",
-             "value": 1.0, "statistics": [1.0, 2.0]}]  # fmt: skip
+    rows = [{"benchmark": "b", "filter": "f", "metric": "m", "reduction": "mean", "item_id": "a",
+             "item_digest": "a", "value": 1.0, "statistics": [1.0, 2.0]}]  # fmt: skip
     pq.write_table(pa.Table.from_pylist(rows), tmp_path / "wide.parquet")
     wide = run(dict(read_groups(tmp_path / "wide.parquet", "wide")))
     assert "adds up 1 numbers an item, the rows have 2" in str(only(compared(wide, wide)).reason)
@@ -217,7 +217,8 @@ def test_statistics_that_the_aggregation_can_not_add_up_are_refused_not_averaged
 
 def test_the_signature_names_the_aggregation_where_there_is_no_config(tmp_path: Path) -> None:
     group = groups(tmp_path, {"a": -1.0})
-    row = {"filter": "strict", "metric": "exact_match", "signature": "ppl|agg:perplexity|version:1"}
+    row = {"benchmark": "sums", "filter": "strict", "metric": "exact_match"}
+    row |= {"signature": "ppl|agg:perplexity|version:1"}
     assert aggregations({}, [row])(KEY, group[KEY]).name == "perplexity"
 
 

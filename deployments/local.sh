@@ -1,0 +1,65 @@
+#!/usr/bin/env bash
+# The whole of it on this machine, on loopback: `make ui` and `make deploy` call this.
+#   deployments/local.sh ui       a Prefect server with its UI
+#   deployments/local.sh deploy   the server, the work pool, the deployments of prefect.yaml, and a worker for them
+#   deployments/local.sh stop     the worker and the server
+set -euo pipefail
+cd "$(dirname "$0")/.."
+PATH="$PWD/.venv/bin:$PATH"
+home="${NIGHTJAR_HOME:-$PWD/.nightjar}"
+export DO_NOT_TRACK=1
+
+use_server() {
+  # Whatever PREFECT_API_URL names, else the project's own server.
+  if [ -z "${PREFECT_API_URL:-}" ]; then
+    python -m flows.server start
+    PREFECT_API_URL="$(python -c 'from flows.server import start; print(start().api)')"
+    export PREFECT_API_URL
+  fi
+}
+
+worker_runs() {
+  [ -f "$home/worker.pid" ] && kill -0 "$(cat "$home/worker.pid")" 2>/dev/null &&
+    tr '\0' ' ' <"/proc/$(cat "$home/worker.pid")/cmdline" 2>/dev/null | grep -q "worker start"
+}
+
+start_worker() {
+  if worker_runs; then
+    echo "worker of the pool 'local' is running (process $(cat "$home/worker.pid"))"
+    return
+  fi
+  mkdir -p "$home"
+  # A session of its own: it outlives this shell, and Ctrl-C here does not end it.
+  setsid prefect worker start --pool local --name "$(hostname)" >>"$home/worker.log" 2>&1 </dev/null &
+  echo $! >"$home/worker.pid"
+  echo "worker of the pool 'local' started (process $!, log $home/worker.log)"
+}
+
+stop_worker() {
+  if worker_runs; then
+    kill -TERM "$(cat "$home/worker.pid")"
+    echo "worker stopped"
+  fi
+  rm -f "$home/worker.pid"
+}
+
+case "${1:-}" in
+  ui)
+    use_server
+    ;;
+  deploy)
+    use_server
+    deployments/work-pools.sh local
+    prefect --no-prompt deploy --all
+    start_worker
+    echo "start a night now: PREFECT_API_URL=$PREFECT_API_URL prefect deployment run suite/nightly"
+    ;;
+  stop)
+    stop_worker
+    python -m flows.server stop
+    ;;
+  *)
+    sed -n '2,5s/^# //p' "$0" >&2
+    exit 2
+    ;;
+esac
