@@ -11,6 +11,7 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -32,13 +33,10 @@ def of_peer(
     """Requests, documents and targets by benchmark, as the harness makes them."""
     flags = ["--chat"] * chat + (["--limit", str(limit)] if limit is not None else [])
     command = [python, str(Path(__file__).with_name("oracle.py")), str(folder), *names, *flags]
-    environment = {
-        **os.environ,
-        "HF_HUB_OFFLINE": "1",
-        "HF_DATASETS_CACHE": str(folder / ".cache"),
-        "LMEVAL_LOG_LEVEL": "ERROR",
-    }
-    run = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
+    with tempfile.TemporaryDirectory() as cache:
+        offline = {"HF_HUB_OFFLINE": "1", "HF_DATASETS_CACHE": cache, "LMEVAL_LOG_LEVEL": "ERROR"}
+        environment = {**os.environ, **offline}
+        run = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
     if run.returncode:
         raise SystemExit(f"the peer failed:\n{run.stderr[-3000:]}")
     return json.loads(run.stdout[run.stdout.index("{") :])

@@ -12,7 +12,7 @@ LENGTH_KEYS: Final = ("max_gen_toks", "max_new_tokens", "max_tokens", "max_compl
 PASSED_ON: Final = ("top_p", "top_k", "min_p", "presence_penalty", "frequency_penalty", "repetition_penalty")
 
 
-def generation_arguments(config: Mapping[str, Any]) -> dict[str, Any]:
+def generation_arguments(config: Mapping[str, Any], where: str) -> dict[str, Any]:
     """The mapping that the harness logs and sends: its defaults in place, a missing ``until`` the few-shot
     delimiter."""
     delimiter = config.get("fewshot_delimiter", "\n\n")
@@ -21,7 +21,10 @@ def generation_arguments(config: Mapping[str, Any]) -> dict[str, Any]:
         return {"temperature": 0.0, "do_sample": False, "max_gen_toks": MAX_TOKENS, "until": [delimiter]}
     arguments = dict(given)
     if "temperature" in arguments:
-        arguments["temperature"] = float(arguments["temperature"])
+        try:
+            arguments["temperature"] = float(arguments["temperature"])
+        except (TypeError, ValueError) as error:
+            raise ConfigError(f"{where}: generation_kwargs.temperature is not a number: {error}") from error
     arguments.setdefault("until", [delimiter])
     return arguments
 
@@ -29,10 +32,7 @@ def generation_arguments(config: Mapping[str, Any]) -> dict[str, Any]:
 def translate_sampling(config: Mapping[str, Any], where: str) -> tuple[dict[str, Any], list[str]]:
     """``sample_params`` and warnings; raises ConfigError for an argument that no endpoint here would be
     sent."""
-    try:
-        arguments = generation_arguments(config)
-    except (TypeError, ValueError) as error:
-        raise ConfigError(f"{where}: generation_kwargs.temperature is not a number: {error}") from error
+    arguments = generation_arguments(config, where)
     warnings: list[str] = []
     until = arguments.pop("until")
     stops = [until] if isinstance(until, str) else until or []

@@ -111,7 +111,7 @@ def _resolved(definition: Definition) -> dict[str, Any]:
     run."""
     config = dict(definition.config)
     if config.get("output_type", "generate_until") == "generate_until":
-        config["generation_kwargs"] = generation_arguments(config)
+        config["generation_kwargs"] = generation_arguments(config, definition.where)
     return {
         "task": definition.name,
         "source": definition.path.name,

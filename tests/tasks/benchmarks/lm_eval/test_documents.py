@@ -1,0 +1,86 @@
+"""Documents behave as datasets.Dataset does where the library is not installed."""
+
+import numpy as np
+import pytest
+
+from tasks.benchmarks.lm_eval.documents import Documents
+
+ROWS = [{"q": "one", "n": 1}, {"q": "two", "n": 2}, {"q": "three", "n": 3}]
+
+
+@pytest.fixture
+def docs() -> Documents:
+    return Documents.from_list(ROWS)
+
+
+def test_rows_columns_and_slices(docs):
+    assert (docs[1], docs[-1]) == (ROWS[1], ROWS[2])
+    assert docs["q"] == ["one", "two", "three"]
+    assert docs[0:2] == {"q": ["one", "two"], "n": [1, 2]}
+    assert docs[[2, 0]] == {"q": ["three", "one"], "n": [3, 1]}
+    assert (len(docs), docs.num_rows, docs.shape, docs.column_names) == (3, 3, (3, 2), ["q", "n"])
+    assert list(docs.features) == ["q", "n"]
+    with pytest.raises(KeyError, match="'x' is not there; columns are q, n"):
+        docs["x"]
+
+
+def test_a_row_that_is_changed_leaves_the_table_as_it_is(docs):
+    docs[0]["q"] = "changed"
+    next(iter(docs))["q"] = "changed"
+    assert docs[0]["q"] == "one"
+
+
+def test_map_updates_rows_and_removes_columns(docs):
+    mapped = docs.map(lambda row: {"n": row["n"] * 10, "long": len(row["q"])}, remove_columns=["q"], num_proc=4)
+    assert mapped.to_list() == [{"n": 10, "long": 3}, {"n": 20, "long": 3}, {"n": 30, "long": 5}]
+    assert docs.map(lambda row: None).to_list() == ROWS
+
+
+def test_map_takes_indices_columns_arguments_and_batches(docs):
+    assert docs.map(lambda row, index: {"i": index}, with_indices=True)["i"] == [0, 1, 2]
+    assert docs.map(lambda n, by: {"m": n + by}, input_columns="n", fn_kwargs={"by": 5})["m"] == [6, 7, 8]
+    doubled = docs.map(lambda part: {"q": [q for q in part["q"] for _ in "ab"]}, batched=True, batch_size=2, remove_columns=["n"])
+    assert doubled["q"] == ["one", "one", "two", "two", "three", "three"]
+    with pytest.raises(ValueError, match="remove_columns drops the old ones"):
+        docs.map(lambda part: {"q": []}, batched=True)
+
+
+def test_map_gives_what_arrow_would_hold():
+    docs = Documents.from_list([{"a": 1}, {"a": 2}])
+    mapped = docs.map(lambda row: {"t": (1, "x")[: row["a"] - 1] or (0,), "f": row["a"] if row["a"] == 1 else 0.5})
+    assert mapped["f"] == [1.0, 0.5]
+    assert mapped["t"] == [[0], [1]]
+    nested = docs.map(lambda row: {"d": {"x": 1} if row["a"] == 1 else {"y": 2}})
+    assert nested["d"] == [{"x": 1, "y": None}, {"x": None, "y": 2}]
+
+
+def test_filter_select_sort_and_friends(docs):
+    assert docs.filter(lambda row: row["n"] != 2)["n"] == [1, 3]
+    assert docs.filter(lambda row, index: index == 1, with_indices=True)["n"] == [2]
+    assert docs.filter(lambda part: [n > 1 for n in part["n"]], batched=True)["n"] == [2, 3]
+    assert docs.select(range(2)).select([1])["q"] == ["two"]
+    assert docs.sort("q")["q"] == ["one", "three", "two"]
+    assert docs.sort("n", reverse=True)["n"] == [3, 2, 1]
+    assert (docs.take(1)["n"], docs.skip(2)["n"]) == ([1], [3])
+    assert docs.rename_column("q", "question").column_names == ["question", "n"]
+    assert docs.remove_columns("n").column_names == ["q"]
+    assert docs.add_column("z", [7, 8, 9])["z"] == [7, 8, 9]
+    assert Documents.from_dict({"a": [1, 1, 2]}).unique("a") == [1, 2]
+    with pytest.raises(ValueError, match="'x' is not there"):
+        docs.remove_columns("x")
+
+
+def test_an_empty_result_keeps_its_columns(docs):
+    none = docs.filter(lambda row: False)
+    assert (len(none), none.column_names) == (0, ["q", "n"])
+    assert none.map(lambda row: {"x": 1}).column_names == ["q", "n"]
+
+
+def test_shuffle_is_numpys_permutation_for_a_seed(docs):
+    order = np.random.default_rng(42).permutation(3)
+    assert docs.shuffle(seed=42)["n"] == [int(index) + 1 for index in order]
+
+
+def test_an_option_that_is_not_known_is_an_error(docs):
+    with pytest.raises(TypeError, match="option 'streaming' needs the library itself"):
+        docs.map(lambda row: row, streaming=True)
