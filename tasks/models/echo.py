@@ -46,7 +46,7 @@ async def find_mode(
             _found[place] = mode
         return mode
     raise ModelError(
-        f"model {sample.model!r} at {endpoint} gives no log-probabilities of a prompt, as this benchmark needs: "
+        f"model {sample.model!r} at {endpoint} gives no log-probabilities of prompts, as needed here: "
         f"it takes a completions endpoint with echo and logprobs, not a chat-only one ({'; '.join(reasons)})"
     )
 

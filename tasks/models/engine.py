@@ -44,7 +44,7 @@ interrupted = threading.Event()
 """Set to stop all inference of the process: what is answered is kept, what is in flight is dropped."""
 
 
-class Interrupted(NightjarError):  # noqa: N818
+class Interrupted(NightjarError):
     """Inference was stopped from outside; finished responses are kept."""
 
 
@@ -276,7 +276,7 @@ class Engine:
             ) from error
 
 
-class Stopped(Exception):  # noqa: N818
+class Stopped(Exception):
     """The run is stopping: this request is not asked any further."""
 
 

@@ -1,4 +1,3 @@
-# ruff: noqa: N818 (the names say what happened)
 """What can go wrong with one request, and whether asking again can help.
 
 RequestError                      a request did not give an answer

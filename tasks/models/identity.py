@@ -75,14 +75,15 @@ class Expansion:
             batch.column(name).to_pylist()
             for name in ("kind", "chat", "prompts", "continuations", "unconditional")
         )
+        named = "first_sample" in batch.schema.names
+        firsts = batch.column("first_sample").to_pylist() if named else [0] * batch.num_rows
         sampling = self._sampling()
-        for kind, chat, asked, following, alone in zip(
-            kinds, chats, prompts, continuations, unconditional, strict=True
+        for kind, chat, asked, following, alone, first in zip(
+            kinds, chats, prompts, continuations, unconditional, firsts, strict=True
         ):
             if kind == "generate":
-                yield [
-                    self._sample(sampling, asked[0], chat, index) for index in range(self.params.num_samples)
-                ]
+                numbers = range(first or 0, (first or 0) + self.params.num_samples)
+                yield [self._sample(sampling, asked[0], chat, index) for index in numbers]
             else:
                 pairs = [*zip(asked, following, strict=True), *(("", text) for text in alone)]
                 yield [self._pair(kind, chat, *pair) for pair in pairs]

@@ -1,26 +1,19 @@
 """How a stage of inference runs, and what it reports back."""
 
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol
 
 import pyarrow as pa
 
 from tasks.models.config import Limits, Price, SampleParams
 from tasks.models.tally import Tally
 
-
-class Lease(Protocol):
-    """A share of a limit that several processes hold together, such as a Prefect global concurrency limit."""
-
-    def __enter__(self) -> int:
-        """Takes a block of places and returns how many there are; waits until there is one."""
-        ...
-
-    def __exit__(self, *error: object) -> None:
-        """Gives the block back."""
-        ...
+Lease = AbstractContextManager[int]
+"""A share of a limit that several processes hold together, such as a Prefect global concurrency limit:
+entering takes a block of places, waiting until there is one, and gives its size.
+"""
 
 
 @dataclass(frozen=True)

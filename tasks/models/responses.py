@@ -78,7 +78,6 @@ class Rows:
         samples = self.expansion.params.num_samples
         requests = [request for row in rows for request in row]
         found = self._found(requests)
-        index = np.tile(np.arange(samples, dtype=np.int32), len(rows))
         items = batch.select(["item_id", "doc_id"]).take(pa.array(np.repeat(np.arange(len(rows)), samples)))
         columns: dict[str, Any] = {
             name: found.column(name) for name in (*COPIED, "status", "error", "attempts")
@@ -88,7 +87,7 @@ class Rows:
                 **columns,
                 "item_id": items.column("item_id"),
                 "doc_id": items.column("doc_id"),
-                "sample_index": pa.array(index),
+                "sample_index": pa.array([request.sample_index for request in requests], pa.int32()),
                 "request_key": pa.array([request.key.hex() for request in requests]),
                 "prompt": pa.array([request.prompt for request in requests]),
                 "timestamp": _timestamps(found.column("arrived")),

@@ -12,7 +12,7 @@ BYTES_A_TOKEN = 4
 FINGERPRINT = "nightjar-demo-1"
 
 
-class Unacceptable(Exception):  # noqa: N818
+class Unacceptable(Exception):
     """A request that is answered 400, with the code OpenAI uses for it."""
 
     def __init__(self, message: str, code: str | None = None) -> None:

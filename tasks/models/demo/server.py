@@ -43,12 +43,15 @@ class Stats:
         self.tokens = 0
         self.paths: Counter[str] = Counter()
         self.faults: Counter[str] = Counter()
+        self.first: float | None = None
+        self.last = 0.0
         self._asked: Counter[bytes] = Counter()
         self._answers: Counter[bytes] = Counter()
 
     def arrive(self, path: str, body: bytes) -> bytes:
         """Counts a request; returns the mark under which its answer is counted."""
         self.received += 1
+        self.first = self.first or time.monotonic()
         self.paths[path] += 1
         self.in_flight += 1
         self.peak = max(self.peak, self.in_flight)
@@ -59,11 +62,13 @@ class Stats:
     def answer(self, mark: bytes) -> None:
         """Counts an answer that was given in full."""
         self.answered += 1
+        self.last = time.monotonic()
         self._answers[mark] += 1
 
     def snapshot(self) -> dict[str, Any]:
-        """The counts as ``/stats`` shows them; ``asked_again`` counts requests beyond the first of equal
-        ones, ``answered_again`` those of them that had been answered before.
+        """The counts as ``/stats`` shows them; ``seconds`` go from the first request to the last answer,
+        ``asked_again`` counts requests beyond the first of equal ones, ``answered_again`` those of them
+        that had been answered before.
         """
         return {
             "received": self.received,
@@ -72,6 +77,7 @@ class Stats:
             "asked_again": self.received - len(self._asked),
             "answered_again": sum(count - 1 for count in self._answers.values() if count > 1),
             "most_often_asked": max(self._asked.values(), default=0),
+            "seconds": self.last - self.first if self.first is not None and self.answered else 0.0,
             "in_flight": self.in_flight,
             "peak": self.peak,
             "tokens": self.tokens,
@@ -96,6 +102,7 @@ class DemoServer:
         app.router.add_post("/v1/chat/completions", self.ask)
         app.router.add_post("/v1/completions", self.ask)
         app.router.add_get("/stats", self.show_stats)
+        app.router.add_post("/stats/reset", self.reset_stats)
         app.router.add_get("/health", self.health)
         return app
 
@@ -113,6 +120,11 @@ class DemoServer:
     async def show_stats(self, request: web.Request) -> web.Response:
         """Shows the counts."""
         return _json(self.stats.snapshot())
+
+    async def reset_stats(self, request: web.Request) -> web.Response:
+        """Starts counting anew."""
+        self.stats = Stats()
+        return _json({})
 
     async def health(self, request: web.Request) -> web.Response:
         """Says that the server is there."""
