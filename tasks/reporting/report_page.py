@@ -9,7 +9,8 @@ from urllib.parse import urlencode
 
 from tasks.reporting import report_numbers as numbers
 from tasks.reporting.diagnostics import Diagnostic, Example
-from tasks.reporting.report_plots import curves, forests
+from tasks.reporting.report_curves import curve_rows, curves
+from tasks.reporting.report_plots import forests
 from tasks.reporting.report_rows import ResultRow, facet_names, facet_text
 from tasks.reporting.report_usage import Usage
 from tasks.reporting.terminal import retry_command
@@ -38,7 +39,9 @@ def page_context(
     """The template's variables."""
     computed = [row for row in rows if row.status != "failed"]
     failed = {row.pair: row for row in rows if row.status == "failed"}
-    plots = forests(computed)
+    on_curves = curve_rows(computed)
+    plots = forests([row for row in computed if row not in on_curves])
+    folded = plots[PANELS_OPEN:] + forests(on_curves)
     return {
         "title": benchmark_name(manifest, rows),
         "run": run_line(manifest),
@@ -50,7 +53,7 @@ def page_context(
         "facet_text": facet_text,
         "show": _optional_columns(rows),
         "plots": plots[:PANELS_OPEN],
-        "more_plots": plots[PANELS_OPEN:],
+        "more_plots": folded,
         "curves": curves(computed),
         "diagnostics": diagnostics,
         "usage": usage,
@@ -160,7 +163,17 @@ def steps(manifest: Mapping[str, Any]) -> list[tuple[str, list[str]]]:
 
 def provenance(manifest: Mapping[str, Any]) -> list[tuple[str, str]]:
     """What the run was made of, as rows; configuration and artifacts stay in the manifest's text."""
-    left_out = {"artifacts", "config", "cost", "models", "requests", "saved", "steps", "tokens"}
+    left_out = {
+        "artifacts",
+        "config",
+        "cost",
+        "diagnostics",
+        "models",
+        "requests",
+        "saved",
+        "steps",
+        "tokens",
+    }
     shown = {**manifest, "started": _moment(manifest.get("started"))}
     return [row for key, value in shown.items() if key not in left_out for row in flat(key, value)]
 
@@ -180,6 +193,8 @@ def flat(name: str, value: Any) -> list[tuple[str, str]]:
         return []
     if isinstance(value, Mapping):
         return [row for key, entry in value.items() for row in flat(f"{name} · {key}", entry)]
+    if isinstance(value, list | tuple) and all(isinstance(entry, str | int | float) for entry in value):
+        return [(name, ", ".join(map(str, value)))] if value else []
     if isinstance(value, list | tuple):
         return [row for index, entry in enumerate(value) for row in flat(f"{name} · {index}", entry)]
     if isinstance(value, float):

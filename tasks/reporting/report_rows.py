@@ -65,13 +65,14 @@ class ResultRow:
     @property
     def group(self) -> str:
         """The facet group in words: ``"gpt · plain · subject=algebra"``."""
-        return " · ".join(self.group_parts.values()) or "all"
+        parts = (text if name in OWN_FACETS else f"{name}={text}" for name, text in self.group_parts.items())
+        return " · ".join(parts) or "all"
 
     @cached_property
     def group_parts(self) -> dict[str, str]:
-        """The facet group's values by facet, in words."""
+        """The facet group's values by facet, as text."""
         own = {"model_name": self.model_name, "prompt_template": self.prompt_template}
-        others = {name: f"{name}={facet_text(value)}" for name, value in self.other_facets.items()}
+        others = {name: facet_text(value) for name, value in self.other_facets.items()}
         return {name: value for name, value in own.items() if value} | others
 
 

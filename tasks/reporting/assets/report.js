@@ -136,7 +136,9 @@ function facetTable() {
   if (!names.length || scores.length * values.get(names[0]).size < 4) return;
   byId('facets').hidden = false;
   byId('facets-link').hidden = false;
-  options(byId('facet-score'), [['', 'all scores'], ...scores.map((name) => [name, name])], names.length > 1 ? scores[0] : '');
+  const groups = (score) => rows.filter(({ name }) => name === score).length;
+  const richest = [...scores].sort((a, b) => groups(b) - groups(a))[0];
+  options(byId('facet-score'), [['', 'all scores'], ...scores.map((name) => [name, name])], names.length > 1 ? richest : '');
   options(byId('facet-rows'), names.map((name) => [name, name]), names.at(-1));
   options(byId('facet-columns'), [...names.map((name) => [name, name]), ['', 'scores']], names.length > 1 ? names[0] : '');
   byId('facet-form').addEventListener('input', () => drawPivot(rows, values));
