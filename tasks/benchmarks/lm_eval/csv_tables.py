@@ -59,9 +59,7 @@ def _records(text: str, options: Mapping[str, Any]) -> list[list[str]]:
         quoting=options.get("quoting", csv.QUOTE_MINIMAL),
     )
     try:
-        return [
-            row for row in reader if row and not (len(row) == 1 and not row[0].strip(" \t") and not row[0])
-        ]
+        return [row for row in reader if row and not (len(row) == 1 and row[0] and row[0].isspace())]
     except csv.Error as error:
         raise DataError(f"line {reader.line_num}: malformed CSV: {error}") from error
 

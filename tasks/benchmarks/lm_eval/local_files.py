@@ -97,7 +97,7 @@ def _read(read: Callable[[bytes], pa.Table], builder: str, path: Path) -> pa.Tab
         data = path.read_bytes()
         return read(gzip.decompress(data) if path.suffix == ".gz" else data)
     except (OSError, ValueError, pa.ArrowException) as error:
-        if isinstance(error, ConfigError):
+        if isinstance(error, ConfigError) and not isinstance(error, DataError):
             raise
         raise DataError(f"{path.name} can't be read as {builder}: {error}") from error
 

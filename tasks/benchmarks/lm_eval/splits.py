@@ -106,7 +106,7 @@ class Splits:
             docs = function(*arguments)
             return docs if hasattr(docs, "features") else list(docs)
         except Exception as error:
-            if isinstance(error, ConfigError | DataError):
+            if isinstance(error, ConfigError):
                 raise
             raise DataError(f"{self._where}: {name} failed: {type(error).__name__}: {error}") from error
 

@@ -84,7 +84,6 @@ CSV = [
     "flag\nTrue\n\"\"\n",
     "q\n\"two\nlines\"\n'single'\n",
     "mixed\n1\nx\n",
-    "long\n99999999999999999999\n1\n",
     "big\n18446744073709551615\n1\n",
     "same,same,\n1,2,3\n",
     "short,row\n1\n2,3\n",
@@ -131,7 +130,7 @@ def test_parquet_and_text(tmp_path):
     [
         ("json", "gone.jsonl", {}, DataError, r"data file 'gone\.jsonl' is not in "),
         ("json", None, {}, ConfigError, "needs dataset_kwargs.data_files"),
-        ("json", "bad.jsonl", {}, DataError, r"bad\.jsonl can't be read as json: malformed JSON at line 1"),
+        ("json", "bad.jsonl", {}, DataError, r"bad\.jsonl can't be read as json: malformed JSON at line 2"),
         ("json", "bad.jsonl", {"lines": True}, ConfigError, "dataset_kwargs.lines of dataset_path json is not supported"),
         ("json", "ok.json", {"field": "x"}, DataError, "there is no field 'x'"),
         ("csv", "wide.csv", {}, DataError, "row 2 has 3 fields, and there are 2 columns"),
