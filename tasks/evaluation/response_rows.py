@@ -57,9 +57,8 @@ def _row(sample: Mapping[str, Any], origin: Origin) -> Row:
 def metadata(sample: Mapping[str, Any], origin: Origin) -> Row:
     """What is known of a response beside its text; what came with a recorded response wins."""
     own = {name: sample[name] for name in RESPONSE_METADATA if sample[name] is not None}
-    shared = {"model_id": origin.model_name, "prompt_template": origin.prompt_template, **origin.metadata}
     recorded = sample["metadata_json"]
-    return shared | own | (orjson.loads(recorded) if recorded else {})
+    return origin.shared_metadata | own | (orjson.loads(recorded) if recorded else {})
 
 
 def _rate(tokens: int | None, seconds: float | None) -> float | None:

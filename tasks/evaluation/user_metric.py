@@ -51,13 +51,20 @@ def _groups(metric: EvaluationMetric, judged: Sequence[Judged]) -> list[_Group]:
         for row in evaluation_rows(entry):
             if labels is not None and not labels.keeps(row["label"]):
                 continue
-            found = [resolve(row, facet) for facet in metric.facets]
-            values = [UNKNOWN if value is None else value for value in found]
+            values = [_facet(row, facet) for facet in metric.facets]
             number = numbers.code([row["label"], *values])
             if number == len(groups):
                 groups.append(_Group(row["label"], dict(zip(metric.facets, values, strict=True))))
             groups[number].rows.append(row)
     return groups
+
+
+def _facet(row: Row, facet: str) -> Any:
+    """The value at the path in the row, else in its metadata, as the reductions find it."""
+    for record in (row, row["metadata"]):
+        if (value := resolve(record, facet)) is not None:
+            return value
+    return UNKNOWN
 
 
 def _called(metric: EvaluationMetric, benchmark: str, group: _Group, failed: Sequence[FailedPart]) -> Row:

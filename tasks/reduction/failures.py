@@ -16,7 +16,7 @@ def origin_facets(origin: Origin, facets: Sequence[str]) -> dict[str, Any]:
         source, path = locate(facet)
         if source == "origin":
             values[facet] = getattr(origin, path)
-        elif source == "metadata" and (value := resolve(origin.metadata, path)) is not None:
+        elif source == "metadata" and (value := resolve(origin.shared_metadata, path)) is not None:
             values[facet] = value
     return values
 
@@ -37,10 +37,10 @@ def rows_of_failures(
     present: Collection[tuple[str, str]],
 ) -> list[Row]:
     """Rows of RESULTS for failed parts of whose groups nothing is left: one a reduction × group."""
-    known = {text for _, text in present}
+    known, grouped = {text for _, text in present}, [facet for facet in facets if facet != "label"]
     rows: dict[tuple[str, str], Row] = {}
     for part in failed:
-        values = dict.fromkeys(facets, UNKNOWN) | origin_facets(part.origin, facets)
+        values = dict.fromkeys(grouped, UNKNOWN) | origin_facets(part.origin, grouped)
         text = facets_text(values)
         if text in known:
             continue

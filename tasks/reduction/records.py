@@ -25,6 +25,11 @@ class Origin:
     prompt_template: str
     metadata: Mapping[str, Any] = field(default_factory=dict)
 
+    @property
+    def shared_metadata(self) -> dict[str, Any]:
+        """The metadata of every response: a model without an id of its own is known by its name."""
+        return {"model_id": self.model_name, "prompt_template": self.prompt_template, **self.metadata}
+
 
 @dataclass(frozen=True)
 class Part:

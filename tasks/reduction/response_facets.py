@@ -41,7 +41,7 @@ def read_response_facets(
 
 def _metadata(column: pa.Array, path: str, part: Part, vocabulary: Vocabulary) -> Codes:
     """What came with a response wins over what the model's config says of all of them."""
-    shared = resolve(part.origin.metadata, path)
+    shared = resolve(part.origin.shared_metadata, path)
 
     def read(text: str | None) -> Any:
         own = resolve_json(text, path)

@@ -27,6 +27,7 @@ def write_items_table(path: Path, batches: Iterable[pa.RecordBatch], facets: Seq
     that is no text is written as JSON. The JSON object of all facets stays beside them, for pairs with facets
     of their own.
     """
+    facets = [facet for facet in facets if facet != "label"]  # which has a column anyway
     schema = items_schema(facets)
     return _write(path, schema, (_with_facets(batch, facets, schema) for batch in batches))
 

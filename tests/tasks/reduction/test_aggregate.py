@@ -140,10 +140,11 @@ def test_a_failed_partition_fails_its_group_although_others_worked(part: Callabl
 
 def test_a_group_of_which_nothing_is_left_is_failed_under_every_reduction(part: Callable[..., Part]) -> None:
     failed = [FailedPart(Origin("x", "plain"), "boom")] * 2
-    rows = results(pair("mean", "mean", "max"), [], ["model_name", "item.subject"], failed)
+    facets = ["model_name", "metadata.model_id", "item.x", "label"]
+    rows = results(pair("mean", "mean", "max"), [], facets, failed)
+    values = {"model_name": "x", "metadata.model_id": "x", "item.x": "unknown"}
     assert [(row["reduction"], row["status"], row["n_items"], row["facets"]) for row in rows] == [
-        (reduction, "failed", 0, {"model_name": "x", "item.subject": "unknown"})
-        for reduction in ("mean", "max")
+        (reduction, "failed", 0, values) for reduction in ("mean", "max")
     ]
 
 
