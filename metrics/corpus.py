@@ -12,9 +12,9 @@ class CorpusMetric(ABC):
     """A metric that needs all items at once.
 
     ``metric(references, predictions)`` is called for each sample with lists, and may return anything that
-    JSON can hold; ``metric.aggregation(items)`` makes one number of what was returned for all items. Keywords of
-    the config go to the constructor. Given several repeats of an item, their results are averaged where they
-    are numbers or equally long lists of numbers (else the first counts), and a warning says so once.
+    JSON can hold; ``metric.aggregation(items)`` makes one number of what was returned for all items. Keywords
+    of the config go to the constructor. Given several repeats of an item, their results are averaged where
+    they are numbers or equally long lists of numbers (else the first counts), and a warning says so once.
 
     >>> class Longest(CorpusMetric):
     ...     def __call__(self, references, predictions):

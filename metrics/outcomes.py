@@ -54,7 +54,8 @@ def _from_mapping(
     if key is None:
         key = next(iter(outcome))
         warn_once(
-            f"metric {name!r} returned a dictionary without an entry of that name; its first, {key!r}, is the score"
+            f"metric {name!r} returned a dictionary without an entry of that name; "
+            f"its first entry, {key!r}, is the score"
         )
     rest = {str(other): value for other, value in outcome.items() if other != key}
     return outcome[key], rest or None

@@ -11,7 +11,6 @@ from metrics.config import MetricConfig
 from metrics.metric import Metric
 from metrics.types import ChoiceBatch
 
-
 # The same examples in every run, and no clock: a busy machine is no failure.
 settings.register_profile("nightjar", deadline=None, derandomize=True)
 settings.load_profile("nightjar")

@@ -82,7 +82,9 @@ ORACLES = {
     "bpb": _gold_weight(_per_byte, lambda weights, i: -weights[i] / math.log(2)),
     "choice_logprob": _gold_weight(_ll, lambda weights, i: weights[i] - _logsumexp(weights)),
     "choice_logprob_norm": _gold_weight(_per_byte, lambda weights, i: weights[i] - _logsumexp(weights)),
-    "choice_prob_norm": _gold_weight(_per_byte, lambda weights, i: math.exp(weights[i] - _logsumexp(weights))),
+    "choice_prob_norm": _gold_weight(
+        _per_byte, lambda weights, i: math.exp(weights[i] - _logsumexp(weights))
+    ),
     "brier_score": _gold_weight(_ll, _brier),
 }
 
@@ -90,7 +92,9 @@ ORACLES = {
 @pytest.mark.parametrize("name", sorted(ORACLES))
 @settings(max_examples=40)
 @given(items())
-def test_many_items_at_once_score_as_each_alone(name: str, build: Any, batch_of: Any, given_items: Any) -> None:
+def test_many_items_at_once_score_as_each_alone(
+    name: str, build: Any, batch_of: Any, given_items: Any
+) -> None:
     rows, gold = given_items
     batch = batch_of(
         [[choice[0] for choice in row] for row in rows],

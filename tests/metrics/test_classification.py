@@ -47,7 +47,7 @@ def test_matthews_correlation_is_scikit_learns(pairs: Any) -> None:
 def test_a_resample_scores_as_scikit_learn_scores_it(pairs: Any, rng: Any) -> None:
     picked = rng.choices(pairs, k=len(pairs))
     sums, table = build_aggregation("f1", {"average": "macro"}).tabled(None, [list(pair) for pair in pairs])
-    rows = {pair: row for pair, row in zip(pairs, table, strict=True)}
+    rows = dict(zip(pairs, table, strict=True))
     total = np.sum([rows[pair] for pair in picked], axis=0)
     gold, predicted = zip(*picked, strict=True)
     expected = f1_score(gold, predicted, average="macro", zero_division=0)

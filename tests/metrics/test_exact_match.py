@@ -12,10 +12,14 @@ from hypothesis import strategies as st
 from metrics.errors import ConfigError, MetricError
 from metrics.exact_match import exact_match
 
-TEXT = st.one_of(st.text(max_size=8), st.sampled_from(["The A.", "the a", "a1", "a", "a\0", "İ", "ß", "5,000", ""]))
+TEXT = st.one_of(
+    st.text(max_size=8), st.sampled_from(["The A.", "the a", "a1", "a", "a\0", "İ", "ß", "5,000", ""])
+)
 
 
-def _evaluate(predictions: list[str], references: list[str], patterns: Any, case: bool, punct: bool, digits: bool) -> Any:
+def _evaluate(
+    predictions: list[str], references: list[str], patterns: Any, case: bool, punct: bool, digits: bool
+) -> Any:
     own, gold = np.array(predictions), np.array(references)
     for pattern in patterns or []:
         own = np.array([re.sub(pattern, "", text) for text in own])
@@ -36,7 +40,9 @@ def _evaluate(predictions: list[str], references: list[str], patterns: Any, case
     st.booleans(),
     st.booleans(),
 )
-def test_scores_are_those_of_evaluate(pairs: Any, patterns: Any, case: bool, punct: bool, digits: bool) -> None:
+def test_scores_are_those_of_evaluate(
+    pairs: Any, patterns: Any, case: bool, punct: bool, digits: bool
+) -> None:
     predictions, references = [own for own, _ in pairs], [gold for _, gold in pairs]
     own = exact_match(
         [[gold] for gold in references],

@@ -52,7 +52,9 @@ def right(*scores: float) -> list[Sample]:
 )
 def test_pass_at_k_has_the_known_values(n: int, c: int, k: int, expected: float) -> None:
     assert hypergeometric_tail(n, c, k, 1) == pytest.approx(expected, abs=5e-8)
-    assert reduced(f"pass@{k}", [right(*[1] * c, *[0] * (n - c))]).value[0] == pytest.approx(expected, abs=5e-8)
+    assert reduced(f"pass@{k}", [right(*[1] * c, *[0] * (n - c))]).value[0] == pytest.approx(
+        expected, abs=5e-8
+    )
 
 
 @given(st.integers(1, 9).flatmap(lambda n: st.tuples(st.just(n), st.integers(0, n), st.integers(1, n))))
@@ -86,7 +88,9 @@ def test_pass_at_k_over_mixed_numbers_of_repeats(counts: list[tuple[int, int]]) 
 
 SAMPLES = st.lists(
     st.lists(
-        st.tuples(st.sampled_from([0.0, 1.0, 0.25]), st.booleans(), st.integers(-1, 3)), min_size=1, max_size=6
+        st.tuples(st.sampled_from([0.0, 1.0, 0.25]), st.booleans(), st.integers(-1, 3)),
+        min_size=1,
+        max_size=6,
     ),
     min_size=1,
     max_size=6,
