@@ -1,10 +1,12 @@
 """What a config says about a judge."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+
+from metrics.errors import ConfigError
 
 
 class _Frozen(BaseModel):
@@ -179,6 +181,19 @@ class JudgeConfig(_Frozen):
                 "pairwise grading with places changed needs choices, or min and max, under parse"
             )
         return self
+
+    def with_calibration(self, rows: Iterable[Mapping[str, Any]]) -> "JudgeConfig":
+        """The config with the rows of its calibration file in place of the file's name; ConfigError naming
+        the row that is none."""
+        read = []
+        for place, row in enumerate(rows, start=1):
+            try:
+                read.append(CalibrationRow.model_validate(row))
+            except ValidationError as error:
+                problem = error.errors()[0]
+                what = ".".join(map(str, problem["loc"])) or "row"
+                raise ConfigError(f"{self.calibration}, row {place}: {what}: {problem['msg']}") from None
+        return self.model_copy(update={"calibration": tuple(read)})
 
 
 def grade_range(reading: Reading) -> tuple[float, float] | None:

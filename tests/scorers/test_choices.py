@@ -7,11 +7,13 @@ from dataclasses import replace
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from scorers.choices import ChoiceColumns, choice_batch, take_items
 from scorers.errors import ScorerError
+
+PROPERTY = settings(deadline=None, derandomize=True, max_examples=60)
 
 FLOATS, TEXTS, INTS, FLAGS = (pa.list_(kind) for kind in (pa.float64(), pa.string(), pa.int32(), pa.bool_()))
 
@@ -33,6 +35,7 @@ def columns(choices, lls=None, gold=None, scored=None, **others):
     )
 
 
+@PROPERTY
 @given(choices=st.lists(st.lists(st.text(max_size=12), min_size=1, max_size=4), min_size=1, max_size=5))
 def test_lengths_are_those_of_the_harness(choices):
     batch = choice_batch(columns(choices))
@@ -139,6 +142,7 @@ def test_another_number_of_log_likelihoods_than_requests_names_the_item():
         choice_batch(columns([["a"], ["b", "c"]], lls=[[-1.0], [-2.0]]))
 
 
+@PROPERTY
 @given(
     counts=st.lists(st.integers(0, 3), min_size=1, max_size=6),
     data=st.data(),

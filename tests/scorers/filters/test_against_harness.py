@@ -2,12 +2,14 @@
 
 import re
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from scorers.filters.extraction import multi_choice_regex, regex
 from scorers.filters.numbers import last_number, normalize_number
 from scorers.filters.selection import majority_vote
+
+PROPERTY = settings(deadline=None, derandomize=True, max_examples=60)
 
 ANSWER = "[invalid]"
 words = st.text(alphabet="ABC ab.,:()$-0123456789#\n", max_size=40)
@@ -26,6 +28,7 @@ def harness_regex(pattern, text, group_select):
     return match.strip()
 
 
+@PROPERTY
 @given(
     text=words,
     pattern=st.sampled_from([r"#### (\-?[0-9\.\,]+)", r"(-?[$0-9.,]{2,})|(-?[0-9]+)", r"(a)?(b)?"]),
@@ -54,6 +57,7 @@ def harness_multi_choice(text, choices):
     return f"({found[0]})" if found else ANSWER
 
 
+@PROPERTY
 @given(
     text=words,
     choices=st.lists(st.sampled_from(["a", "ab", "b", "12", "1"]), min_size=1, max_size=4, unique=True),
@@ -65,6 +69,7 @@ def test_multi_choice_regex_gives_what_the_harness_gives(text, choices):
     ]
 
 
+@PROPERTY
 @given(votes=st.lists(st.sampled_from(["a", "b", "c"]), min_size=1, max_size=9))
 def test_majority_is_the_most_frequent_and_of_equals_the_earliest(votes):
     winner = majority_vote([votes], [{}])[0][0]
@@ -77,6 +82,7 @@ def test_majority_tells_types_apart_and_takes_any_json():
     assert majority_vote([["1", 1, 1]], [{}]) == [[1]]
 
 
+@PROPERTY
 @given(number=st.integers(-(10**9), 10**9), cents=st.integers(0, 99))
 def test_any_way_of_writing_a_number_is_found_and_normalised(number, cents):
     for text in (f"{number:,}.{cents:02d}", f"{number}.{cents:02d}"):

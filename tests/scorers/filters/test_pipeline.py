@@ -3,13 +3,15 @@
 import copy
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from metrics.errors import ConfigError
 from scorers.errors import FilterError
 from scorers.filters import FILTERS, FilterPipeline, filter_step
 from scorers.filters.config import FilterConfig
+
+PROPERTY = settings(deadline=None, derandomize=True, max_examples=60)
 
 
 def build(*steps, resolve=None, output_type="generate_until"):
@@ -212,6 +214,7 @@ responses = st.lists(st.lists(st.none() | st.text(max_size=20), min_size=1, max_
 
 
 @pytest.mark.parametrize("name", TEXT_STEPS)
+@PROPERTY
 @given(resps=responses)
 def test_every_step_takes_any_text_and_no_prediction_and_changes_nothing(name, resps):
     before = copy.deepcopy(resps)
@@ -223,6 +226,7 @@ def test_every_step_takes_any_text_and_no_prediction_and_changes_nothing(name, r
 
 
 @pytest.mark.parametrize("name", TEXT_STEPS)
+@PROPERTY
 @given(resps=responses)
 def test_an_item_is_filtered_the_same_beside_any_others(name, resps):
     pipeline = build(name)

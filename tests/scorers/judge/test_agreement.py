@@ -5,11 +5,13 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from metrics.errors import ConfigError, MetricError
 from scorers.judge.agreement import krippendorff_alpha
+
+PROPERTY = settings(deadline=None, derandomize=True, max_examples=60)
 
 # Krippendorff (2011), section B to D: four observers, twelve units.
 OBSERVERS = [
@@ -43,6 +45,7 @@ def by_definition(units, distance):
 grades = st.none() | st.sampled_from([0.0, 0.25, 0.5, 1.0])
 
 
+@PROPERTY
 @given(units=st.lists(st.lists(grades, min_size=1, max_size=4), min_size=1, max_size=8))
 def test_alpha_is_its_definition(units):
     values = [[unit] for unit in units]
@@ -51,6 +54,7 @@ def test_alpha_is_its_definition(units):
         np.testing.assert_allclose(krippendorff_alpha(level=level).value(None, values), expected, atol=1e-9)
 
 
+@PROPERTY
 @given(units=st.lists(st.lists(grades, min_size=1, max_size=3), min_size=2, max_size=6))
 def test_repeats_of_an_item_are_units_of_their_own(units):
     alpha = krippendorff_alpha()

@@ -2,11 +2,13 @@
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from metrics.errors import ConfigError
 from scorers.judge.calibration import Calibration, corrected_estimate, corrected_rate
+
+PROPERTY = settings(deadline=None, derandomize=True, max_examples=60)
 
 
 def verdicts(positive, n):
@@ -87,6 +89,7 @@ def test_no_items_have_no_rate():
     assert estimate.n_items == 0
 
 
+@PROPERTY
 @given(positive=st.integers(0, 50), found=st.integers(6, 10), rejected=st.integers(6, 10))
 def test_interval_lies_within_zero_and_one_and_in_order(positive, found, rejected):
     calibration = Calibration(10, found, 10, rejected)

@@ -1,12 +1,14 @@
 """What a judge's reply says, and what cannot be told without guessing."""
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import TypeAdapter
 
 from scorers.judge.config import Reading
 from scorers.judge.reading import read
+
+PROPERTY = settings(deadline=None, derandomize=True, max_examples=60)
 
 VERDICT = {"type": "choice", "choices": {"CORRECT": 1, "INCORRECT": 0}}
 LETTERS = {"type": "choice", "choices": {"A": 1, "B": 0, "tie": 0.5}}
@@ -96,6 +98,7 @@ def test_reading_that_cannot_work_is_refused(bad):
         TypeAdapter(Reading).validate_python(bad)
 
 
+@PROPERTY
 @given(text=st.text(max_size=60), reading=st.sampled_from([VERDICT, LETTERS, NUMBER, FIELD, LABEL, PATTERN]))
 def test_any_reply_gives_a_grade_within_range_or_a_reason(text, reading):
     found = grade(text, reading)
@@ -103,6 +106,7 @@ def test_any_reply_gives_a_grade_within_range_or_a_reason(text, reading):
     assert found.value is None or 0 <= found.value <= 10
 
 
+@PROPERTY
 @given(before=st.text(alphabet="abc .\n", max_size=20), label=st.sampled_from(["CORRECT", "INCORRECT"]))
 def test_announced_label_is_read_whatever_comes_before(before, label):
     assert grade(f"{before}\nVerdict: {label}", VERDICT).label == label

@@ -11,6 +11,7 @@ from scorers.asking import ask_again
 from scorers.config import ScoringConfig
 from scorers.errors import ScorerError
 from scorers.factory import build_scorer
+from scorers.judge.config import JudgeConfig
 from scorers.records import Reply
 
 CHOICE = {"type": "choice", "choices": {"YES": 1, "NO": 0}}
@@ -295,6 +296,31 @@ def test_calibration_that_is_still_to_be_judged_goes_through_the_same_judge():
     assert (calibrated.calibration.sensitivity, calibrated.calibration.specificity) == (1.0, 2 / 3)
     assert metric_of(calibrated, "llm_judge_corrected").aggregation.value(np.ones((4, 1)), None) == 1.0
     assert np.isnan(metric_of(scorer, "llm_judge_corrected").aggregation.value(np.ones((4, 1)), None))
+
+
+def test_corrected_rate_without_its_calibration_is_an_error_and_no_number(make_batch):
+    scorer = judge(calibration="calibration.jsonl")
+    with pytest.raises(ScorerError, match="its rows are not read, or not judged yet"):
+        scorer.score(make_batch(["x"]), metric_of(scorer, "llm_judge_corrected"), replies_of("YES"))
+
+
+def test_calibration_file_is_put_in_place_of_its_name():
+    config = JudgeConfig(prompt="p", judges=["j"], parse=CHOICE, calibration="people.jsonl")
+    rows = config.with_calibration(
+        [{"human": 1, "judge": 0}, {"human": False, "response": "x", "q": "2"}]
+    ).calibration
+    assert [(row.human, row.judge, row.response) for row in rows] == [(True, False, None), (False, None, "x")]
+    assert rows[1].model_extra == {"q": "2"}
+
+
+@pytest.mark.parametrize(
+    ("row", "message"),
+    [({"human": "?"}, "human"), ({}, "human: Field required"), ({"human": 1}, "needs judge")],
+)
+def test_calibration_row_that_is_none_is_named(row, message):
+    config = JudgeConfig(prompt="p", judges=["j"], parse=CHOICE, calibration="people.jsonl")
+    with pytest.raises(ConfigError, match=rf"people.jsonl, row 2: .*{message}"):
+        config.with_calibration([{"human": True, "judge": True}, row])
 
 
 def test_calibration_with_some_verdicts_missing_is_refused():
