@@ -10,7 +10,8 @@ from typing import Annotated, Any, Final
 from pydantic import BeforeValidator, Field, field_serializer, model_validator
 
 from metrics.config import MetricConfig, StatisticsConfig
-from scorers.config import FilterConfig, ScorerConfig, ScoringConfig
+from scorers.config import FilterConfig, PlainScorerConfig, ScorerConfig, ScoringConfig
+from scorers.metric_lists import DEFAULT_METRICS
 from tasks.benchmarks.config import BenchmarkFields
 from tasks.benchmarks.errors import PlacedError
 from tasks.evaluation.config import (
@@ -116,8 +117,26 @@ class EvalConfig(BenchmarkFields):
         )
 
     def filters(self) -> tuple[FilterConfig, ...]:
-        """The filters; without ``filter_list`` one named none, for whole responses."""
-        return self.scoring().filters
+        """The filters with the metrics of each: its own list, else the common one, else the default ones.
+
+        Without ``filter_list`` there is one named none, for whole responses. The list is None where only
+        the scorer knows the metrics: those of ``process_results``, or of a scorer that brings its own.
+        """
+        common = self._common()
+        return tuple(
+            entry if entry.metric_list is not None else entry.model_copy(update={"metric_list": common})
+            for entry in self.scoring().filters
+        )
+
+    def _common(self) -> tuple[MetricConfig, ...] | None:
+        if self.process_results is not None:
+            return None
+        if self.metric_list is not None or self.evaluation_methods:
+            return self.metric_list or ()
+        plain = self.scorer is None or isinstance(self.scorer, PlainScorerConfig)
+        return (
+            tuple(MetricConfig(metric=name) for name in DEFAULT_METRICS[self.output_type]) if plain else None
+        )
 
     def sampling(self, model: ModelConfig) -> SampleParams:
         """A model's sampling parameters: its own over the common ones."""

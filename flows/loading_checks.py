@@ -16,6 +16,7 @@ from metrics.errors import NightjarError, nearest
 from scorers.config import EnsembleConfig, FilterConfig, JudgeConfig, RewardModelConfig, UserScorerConfig
 from scorers.factory import build_scorer
 from scorers.filters import FilterPipeline
+from scorers.own_metrics import OWN_METRICS
 from tasks.benchmarks.config import PromptTemplate, template_texts
 from tasks.datasets import check_source
 from tasks.usercode import Resolve, resolver
@@ -126,6 +127,8 @@ def _metrics(config: EvalConfig, resolve: Resolve) -> Iterator[Problem]:
     if config.process_results is not None or isinstance(config.scorer, UserScorerConfig):
         return  # their names are the function's own
     for location, metric in _metric_entries(config):
+        if config.scorer is not None and metric.metric in OWN_METRICS:
+            continue  # listed to give the scorer's own number an alias or a reduction
         for problem in _refused(location, partial(Metric.build, metric, resolve, config.output_type)):
             yield _pointed(problem, metric.kwargs, "metric")
 
@@ -145,8 +148,8 @@ def _asked_models(config: EvalConfig, resolve: Resolve) -> Iterator[Problem]:
         if name not in known:
             yield Problem(
                 ("scorer", *location),
-                f"'{name}' is no entry of models{nearest(name, known)} (there: {', '.join(known)}); name one, or "
-                "give its type and config here",
+                f"'{name}' is no entry of models{nearest(name, known)} (there: {', '.join(known)}); "
+                "name one, or give its type and config here",
             )
 
 
@@ -166,11 +169,11 @@ def _scorer(config: EvalConfig, resolve: Resolve) -> Iterator[Problem]:
     """
     try:
         scorer = build_scorer(config.scoring(), resolve)
-        metrics = {entry.name: scorer.get_metrics(entry.name) for entry in config.filters()}
+        metrics = {entry.name: scorer.get_metrics(entry.name) for entry in config.scoring().filters}
     except NightjarError as error:
         yield Problem(_scorer_place(config, str(error)), str(error))
         return
-    for index, entry in enumerate(config.filters()):
+    for index, entry in enumerate(config.scoring().filters):
         kept = FilterPipeline.build(entry, resolve, config.output_type).keeps(config.fewest_samples())
         at: Location = (
             ("metric_list",) if entry.metric_list is None else ("filter_list", index, "metric_list")

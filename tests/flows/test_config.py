@@ -141,6 +141,25 @@ def test_with_evaluation_methods_there_is_no_default_metric() -> None:
     assert [metric.metric for metric in kept] == ["bleu"]
 
 
+def names(config: EvalConfig) -> list[list[str] | None]:
+    lists = (entry.metric_list for entry in config.filters())
+    return [None if entries is None else [metric.metric for metric in entries] for entries in lists]
+
+
+def test_a_filter_has_its_own_metrics_else_the_common_ones_else_the_default_ones() -> None:
+    filters = [{"name": "a"}, {"name": "b", "metric_list": ["bleu"]}]
+    assert names(minimal(filter_list=filters)) == [["exact_match"], ["bleu"]]
+    assert names(minimal(filter_list=filters, metric_list=["rougeL"])) == [["rougeL"], ["bleu"]]
+    assert names(minimal(filter_list=filters, evaluation_methods=["contains"])) == [[], ["bleu"]]
+    assert names(minimal(output_type="multiple_choice", choices=["a", "b"])) == [["acc", "acc_norm"]]
+
+
+def test_where_the_scorer_knows_the_metrics_no_default_is_added() -> None:
+    assert names(minimal(process_results="u.py:f", metric_list=["acc"])) == [None]
+    assert names(minimal(scorer={"type": "reward_model", "function": "u.py:f"})) == [None]
+    assert names(minimal(scorer="generation")) == [["exact_match"]]
+
+
 @pytest.mark.parametrize(
     "keys",
     [

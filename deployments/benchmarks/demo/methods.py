@@ -11,7 +11,11 @@ def same_number(response, ground_truth, inference_result):
     passed = found is not None and found == expected
     return {
         "label": "correct",
-        "result": {"passed": passed, "score": float(passed), "custom_fields": {"expected": expected, "found": found}},
+        "result": {
+            "passed": passed,
+            "score": float(passed),
+            "custom_fields": {"expected": expected, "found": found},
+        },
     }
 
 
