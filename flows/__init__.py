@@ -1,0 +1,1 @@
+"""The flows that people start, and their command lines."""

@@ -21,15 +21,20 @@ from prefect import flow
 from prefect.client.schemas.objects import State
 from prefect.states import Completed, Failed
 
+from flows.asking import ask_all
 from flows.config import EvalConfig
 from flows.evaluating import count_all, judge_all
+from flows.evaluation import Evaluation
 from flows.forecast import unanswered
 from flows.options import DEFAULT_OPTIONS, Phase, RunOptions
-from flows.pairs import Responses, aggregate_all, filter_all, score_all
+from flows.pairs import Scoring, aggregate_all, filter_all, score_all
 from flows.phases import refuse_asking
-from flows.publishing import Made, publish_run
+from flows.publishing import Made, Outcome, publish_run
+from flows.responses import Responses
+from flows.run import Run
 from flows.runners import task_runner_named
 from flows.start import flow_run_name, start_run
+from tasks.history.record import active_run
 from tasks.infer import infer
 from tasks.load import load
 from tasks.preflight import preflight
@@ -40,11 +45,21 @@ from tasks.render import render
 async def evaluate(config: EvalConfig, options: RunOptions = DEFAULT_OPTIONS) -> State[Any]:
     """Evaluates models on one benchmark.
 
-    Ends Completed if everything asked for was computed. Where a pair failed, or more requests than allowed,
-    it ends Failed and names them; what worked is published all the same, and a retry computes only what is
-    missing.
+    Ends Completed, with the Evaluation as its result, if everything asked for was computed. Where a pair
+    failed, or more requests than allowed, it ends Failed and names them; what worked is published all the
+    same, and a retry computes only what is missing.
     """
     run = await start_run(config, options)
+    with active_run(run.workspace.open(), str(run.options.run_id)):
+        outcome = _evaluated(run)
+    if not outcome.ok:
+        return Failed(message=outcome.summary)
+    return Completed(message=outcome.summary, data=Evaluation(str(run.options.output)))
+
+
+def _evaluated(run: Run) -> Outcome:
+    """The steps of the run, in the order of the picture above."""
+    options = run.options
     lacking = unanswered(run.plan, run.workspace)
     refuse_asking(options, lacking)
     run.check(preflight, endpoints=lacking)
@@ -64,10 +79,10 @@ async def evaluate(config: EvalConfig, options: RunOptions = DEFAULT_OPTIONS) ->
     made = Made(Responses(cells, requests, answers))
     if options.phase is not Phase.INFER:
         made.predictions = filter_all(run, made.responses)
-        made.statistics = score_all(run, made.responses, made.predictions)
+        asked = ask_all(run, made.responses, made.predictions)
+        made.statistics = score_all(run, Scoring(made.responses, made.predictions, asked))
         made.verdicts = judge_all(run, made.responses)
         made.numbers = aggregate_all(run, made.responses, made.statistics)
         made.counted = count_all(run, made.responses, made.verdicts)
 
-    outcome = publish_run(run, made)
-    return Completed(message=outcome.summary) if outcome.ok else Failed(message=outcome.summary)
+    return publish_run(run, made)

@@ -9,9 +9,10 @@ from typing import Any
 
 from prefect.runtime import flow_run
 
-from flows.pairs import Responses
+from flows.responses import Responses
 from flows.run import Run
 from flows.start import git_revision
+from tasks.infer import InferSetup
 from tasks.models.identity import model_identity
 from tasks.models.tally import Tally
 from tasks.reporting.exports_records import RunInfo
@@ -44,8 +45,9 @@ def run_info(run: Run, responses: Responses) -> RunInfo:
 def manifest_of(run: Run, info: RunInfo, over_budget: Mapping[str, str]) -> dict[str, Any]:
     """The manifest as a JSON object. No key is in it: a config holds only the names of keys."""
     plan, config = run.plan, run.plan.config
-    inference = _inference(run)
-    total = _total(list(inference.values()))
+    inference, judging = _inference(run, "model"), _inference(run, "judge")
+    judges = {model.infer.setup.model.name: model.infer.setup for model in plan.asked}
+    total = _total([*inference.values(), *judging.values()])
     return {
         "run_id": info.run_id,
         "run_name": run.options.run_name or info.run_id,
@@ -64,7 +66,11 @@ def manifest_of(run: Run, info: RunInfo, over_budget: Mapping[str, str]) -> dict
         },
         "cost": total.cost,
         "saved": {"tokens": total.saved_tokens, "cost": total.saved_cost, "seconds": total.saved_seconds},
-        "models": {name: _model(run, name, tally) for name, tally in inference.items()},
+        "models": {
+            name: _model(plan.models[name].setup, run.served.get(name), tally)
+            for name, tally in inference.items()
+        },
+        "judges": {name: _model(judges[name], None, tally) for name, tally in judging.items()},
         "over_budget": dict(over_budget),
         "config": info.config,
         "config_digest": digest(info.config),
@@ -74,15 +80,17 @@ def manifest_of(run: Run, info: RunInfo, over_budget: Mapping[str, str]) -> dict
         "store": run.options.store,
         "output": run.options.output,
         "limit": run.options.limit,
+        "command": run.options.command,
         "versions": dict(info.versions),
         "git_revision": info.git_revision,
     }
 
 
-def _inference(run: Run) -> dict[str, Tally]:
+def _inference(run: Run, role: str) -> dict[str, Tally]:
     """What each model's requests took in this run: of what the cache served, only that it was served."""
-    tallies = {name: Tally() for name in run.plan.models}
-    for model, answered, cached in run.answered():
+    names = run.plan.models if role == "model" else [model.infer.setup.model.name for model in run.plan.asked]
+    tallies = {name: Tally() for name in names}
+    for model, answered, cached in run.answered(role):
         counts = Tally.from_dict(answered.accounts.tally)
         if cached:
             counts = Tally(
@@ -105,13 +113,14 @@ def _total(tallies: list[Tally]) -> Tally:
     return total
 
 
-def _model(run: Run, name: str, tally: Tally) -> dict[str, Any]:
-    setup = run.plan.models[name].setup
+def _model(setup: InferSetup, served: Any, tally: Tally) -> dict[str, Any]:
+    counts = tally.as_dict()
+    counts["answered_by"] = counts.pop("served")
     return {
         "identity": model_identity(setup.model, Path(setup.base_dir)),
-        "served": run.served.get(name),
+        "served": served,
         "sampling": setup.sampling.model_dump(mode="json", exclude_none=True),
-        **tally.as_dict(),
+        **counts,
     }
 
 

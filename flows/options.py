@@ -33,6 +33,7 @@ class RunOptions(BaseModel):
     phase: Phase = Field(
         default=Phase.ALL, description="infer: responses only; score: responses are there already"
     )
+    command: str | None = Field(default=None, description="How it was started, for who wants to run it again")
     refresh: tuple[str, ...] = Field(
         default=(), description="Stages, or pairs as 'filter:metric', to compute whatever the store holds"
     )

@@ -4,26 +4,16 @@ its own."""
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from flows.asking import AskedSets
 from flows.plan import Cell, FilterPlan, PairPlan
+from flows.responses import Responses
 from flows.run import Future, Run, completed
 from scorers.base import ALL_FILTERS
 from tasks.aggregate import aggregate
+from tasks.ask import score_replies
 from tasks.filter import filter_responses
 from tasks.reduce import reduce
 from tasks.score import process_results, score, score_across, score_processed
-
-
-@dataclass(frozen=True)
-class Responses:
-    """What was asked and what came back, place by place."""
-
-    cells: Sequence[Cell]
-    requests: Mapping[tuple[str, int], Future]
-    answers: Mapping[Cell, Future]
-
-    def at(self, cell: Cell) -> tuple[Future, Future]:
-        """The requests and the answers of a cell."""
-        return self.requests[cell.place], self.answers[cell]
 
 
 @dataclass(frozen=True)
@@ -52,14 +42,28 @@ def filter_all(run: Run, responses: Responses) -> dict[tuple[Cell, str], Future]
     }
 
 
-def score_all(run: Run, responses: Responses, predictions: Mapping[tuple[Cell, str], Future]) -> list[Scored]:
+@dataclass(frozen=True)
+class Scoring:
+    """All that scores are computed from."""
+
+    responses: Responses
+    predictions: Mapping[tuple[Cell, str], Future]
+    asked: AskedSets
+
+    def inputs(self, cell: Cell, filter_name: str) -> tuple[Future, Future, Future]:
+        """Requests, predictions and answers of a cell."""
+        asked, answered = self.responses.at(cell)
+        return asked, self.predictions[cell, filter_name], answered
+
+
+def score_all(run: Run, scoring: Scoring) -> list[Scored]:
     """Statistics of every pair at every cell."""
     scored = []
     for entry in run.plan.filters:
-        processed = _processed(run, entry, responses, predictions)
+        processed = _processed(run, entry, scoring)
         for pair in entry.pairs:
             statistics = {
-                cell: _score(run, pair, cell, responses, predictions, processed) for cell in responses.cells
+                cell: _score(run, pair, cell, scoring, processed) for cell in scoring.responses.cells
             }
             scored.append(Scored(pair, statistics))
     return scored
@@ -92,39 +96,29 @@ def aggregate_all(run: Run, responses: Responses, scored: Sequence[Scored]) -> d
     return numbers
 
 
-def _processed(
-    run: Run, entry: FilterPlan, responses: Responses, predictions: Mapping[tuple[Cell, str], Future]
-) -> dict[Cell, Future]:
+def _processed(run: Run, entry: FilterPlan, scoring: Scoring) -> dict[Cell, Future]:
     """What ``process_results`` makes of a filter's predictions, for all its pairs at once."""
-    if entry.process is None or not entry.pairs:
+    step = entry.process
+    if step is None or not entry.pairs:
         return {}
     return {
-        cell: _submit_process(run, entry, cell, responses, predictions[cell, entry.name])
-        for cell in responses.cells
+        cell: run.submit(process_results, step.at(cell.suffix), *scoring.inputs(cell, entry.name))
+        for cell in scoring.responses.cells
     }
 
 
-def _submit_process(
-    run: Run, entry: FilterPlan, cell: Cell, responses: Responses, predicted: Future
-) -> Future:
-    assert entry.process is not None
-    asked, answered = responses.at(cell)
-    return run.submit(process_results, entry.process.at(cell.suffix), asked, predicted, answered)
-
-
 def _score(
-    run: Run,
-    pair: PairPlan,
-    cell: Cell,
-    responses: Responses,
-    predictions: Mapping[tuple[Cell, str], Future],
-    processed: Mapping[Cell, Future],
+    run: Run, pair: PairPlan, cell: Cell, scoring: Scoring, processed: Mapping[Cell, Future]
 ) -> Future:
-    step, (asked, answered) = pair.score.at(cell.suffix), responses.at(cell)
+    step = pair.score.at(cell.suffix)
     if pair.source == ALL_FILTERS:
-        everything = {name: future for (at, name), future in predictions.items() if at == cell}
+        asked, answered = scoring.responses.at(cell)
+        everything = {name: future for (at, name), future in scoring.predictions.items() if at == cell}
         return run.submit(score_across, step, asked, everything, answered, pair=pair)
-    predicted = predictions[cell, pair.source]
+    inputs = scoring.inputs(cell, pair.source)
     if cell in processed:
-        return run.submit(score_processed, step, asked, predicted, answered, processed[cell], pair=pair)
-    return run.submit(score, step, asked, predicted, answered, pair=pair)
+        return run.submit(score_processed, step, *inputs, processed[cell], pair=pair)
+    if pair.asks is not None:
+        replies = scoring.asked[cell, pair.source, pair.asks]
+        return run.submit(score_replies, step, *inputs, replies.requests, replies.replies, pair=pair)
+    return run.submit(score, step, *inputs, pair=pair)

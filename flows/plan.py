@@ -12,12 +12,15 @@ from typing import Any
 from flows.config import EvalConfig
 from flows.options import RunOptions
 from metrics import Metric
+from metrics.errors import ConfigError, nearest
+from scorers.asked_models import AskedEntry, asked_models
 from scorers.base import ALL_FILTERS, Scorer
 from scorers.config import FilterConfig, ScoringConfig
 from scorers.factory import build_scorer
 from scorers.filters import FilterPipeline
 from scorers.process_results import ProcessResultsScorer
 from tasks.aggregate import AggregateSetup
+from tasks.ask import AskSetup, sampling_text
 from tasks.benchmarks.config import BenchmarkFields, open_benchmark
 from tasks.benchmarks.records import Benchmark
 from tasks.evaluate import MethodSetup, MetricSetup
@@ -27,7 +30,7 @@ from tasks.evaluation.metrics import build_evaluation_metric
 from tasks.filter import FilterSetup
 from tasks.infer import InferSetup
 from tasks.load import LoadSetup
-from tasks.models.config import ModelConfig
+from tasks.models.config import ModelConfig, SampleParams
 from tasks.models.identity import model_identity
 from tasks.pair import PairSetup
 from tasks.preflight import Checks
@@ -52,6 +55,8 @@ class PairPlan:
     score: Step[PairSetup]
     reduce: Step[PairSetup]
     aggregate: Step[AggregateSetup]
+    asks: str | None = None
+    """Name of the set of requests to a model (a judge, a reward model) that it waits for."""
 
     @property
     def name(self) -> str:
@@ -68,6 +73,22 @@ class FilterPlan:
     step: Step[FilterSetup]
     process: Step[PairSetup] | None
     pairs: tuple[PairPlan, ...]
+
+
+@dataclass(frozen=True)
+class AskedModel:
+    """A model that a scorer asks, and the sampling parameters that it asks with."""
+
+    infer: Step[InferSetup]
+    sampling: str
+
+    def ask(self, pair: PairPlan, attempt: int) -> Step[AskSetup]:
+        """What a pair wants to know of it; ``attempt`` counts from 0."""
+        model = self.infer.setup.model.name
+        setup = AskSetup(**dict(pair.score.setup), judge=model, sampling=self.sampling, attempt=attempt)
+        identity = pair.score.identity | {"judge": model, "sampling": self.sampling, "attempt": attempt}
+        again = f" (attempt {attempt + 1})" if attempt else ""
+        return Step(name=f"ask {model} for {pair.source}{again}", identity=identity, setup=setup)
 
 
 @dataclass(frozen=True)
@@ -129,6 +150,7 @@ class Plan:
     filters: tuple[FilterPlan, ...]
     methods: tuple[MethodPlan, ...] = ()
     metrics: tuple[MetricPlan, ...] = ()
+    asked: tuple[AskedModel, ...] = ()
 
     def once_a_prompt(self, cells: Sequence[Cell]) -> list[Cell]:
         """One cell for each prompt and partition: requests are the same for every model."""
@@ -202,6 +224,7 @@ def make_plan(config: EvalConfig, options: RunOptions, began: float = 0.0) -> Pl
         ),
         methods=tuple(_method(config, entry, resolve) for entry in config.evaluation_methods),
         metrics=tuple(_metric(config, entry, resolve) for entry in config.metrics),
+        asked=tuple(_asked(config, entry, options, began) for entry in asked_models(config.scorer)),
     )
 
 
@@ -245,6 +268,32 @@ def _infer(config: EvalConfig, model: ModelConfig, options: RunOptions, began: f
         not_before=began if "infer" in options.refresh else 0.0,
     )  # fmt: skip
     return Step(name=f"infer {model.name}", identity=identity, setup=setup)
+
+
+def _asked(config: EvalConfig, entry: AskedEntry, options: RunOptions, began: float) -> AskedModel:
+    """A judge or reward model: one of ``models:`` by name, or an entry of its own."""
+    known = {model.name: model for model in config.models}
+    if not entry.model and entry.name not in known:
+        raise ConfigError(
+            f"scorer: '{entry.name}' is no entry of models{nearest(entry.name, known)}; name one, or give the "
+            "judge a type and config of its own"
+        )
+    model = (
+        ModelConfig.model_validate({"name": entry.name, **entry.model}) if entry.model else known[entry.name]
+    )
+    single = {**model.sample_params.model_dump(exclude_unset=True), **entry.sampling, "num_samples": 1}
+    step = _infer(config, model.model_copy(update={"sample_params": SampleParams()}), options, began)
+    sampling = SampleParams.model_validate(single)
+    identity = step.identity | {
+        "sampling": sampling.sent(),
+        "samples": 1,
+        "seed": sampling.seed,
+        "n": sampling.n,
+    }
+    setup = step.setup.model_copy(update={"model": model, "sampling": sampling, "role": "judge"})
+    return AskedModel(
+        Step(name=f"infer {model.name}", identity=identity, setup=setup), sampling_text(entry.sampling)
+    )
 
 
 def _with_all(config: EvalConfig, scorer: Scorer) -> list[FilterConfig]:
@@ -321,6 +370,7 @@ def _pair(
             identity=computed | {"statistics": statistics, "signature": metric.signature()},
             setup=AggregateSetup(**dict(setup), statistics=config.statistics),
         ),
+        asks=scorer.needs(metric),
     )
 
 
@@ -375,7 +425,7 @@ def _metric_identity(metric: Metric) -> dict[str, Any]:
 
 def _scorer_identity(scoring: ScoringConfig, scorer: Scorer) -> dict[str, Any]:
     return {
-        "code": fingerprint(type(scorer)),
+        "code": fingerprint(*scorer.code()),
         "config": scoring.scorer.model_dump(mode="json") if scoring.scorer is not None else None,
         "output_type": scoring.output_type,
     }

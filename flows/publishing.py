@@ -6,8 +6,9 @@ from dataclasses import dataclass, field
 from flows.evaluating import JudgedBy
 from flows.manifest import manifest_of, run_info
 from flows.options import Phase
-from flows.pairs import Numbers, Responses, Scored
+from flows.pairs import Numbers, Scored
 from flows.plan import Cell
+from flows.responses import Responses
 from flows.run import Future, Run, finished
 from tasks.answered import Accounts
 from tasks.infer import check_errors
@@ -116,16 +117,14 @@ def _over_budget(run: Run) -> dict[str, str]:
     """Model → sentence, for each model with more failed requests than allowed; their tasks are the red ones
     in the UI."""
     tallies: dict[str, Tally] = {}
-    for model, answered, _ in run.answered():
+    for model, answered, _ in [*run.answered("model"), *run.answered("judge")]:
         counts = Tally.from_dict(answered.accounts.tally)
         tallies[model] = tallies[model].merged(counts) if model in tallies else counts
     found = {}
     for model, counts in tallies.items():
         if not counts.failed and not counts.model_errors:
             continue
-        step: Step[ErrorBudget] = Step(
-            name=f"errors {model}", identity={}, setup=run.plan.models[model].setup.errors
-        )
+        step: Step[ErrorBudget] = Step(name=f"errors {model}", identity={}, setup=run.plan.config.errors)
         state = finished(check_errors.submit(step, Accounts(tally=counts.as_dict())))
         if not state.is_completed():
             found[model] = str(state.message or "").rpartition("BudgetExceeded: ")[2]

@@ -108,13 +108,14 @@ class Run:
                 found.setdefault(entry.stage, []).extend(ref.model_dump() for ref in refs)
         return found
 
-    def answered(self) -> list[tuple[str, Answered, bool]]:
-        """Of each inference that gave something: the model, what was answered, and whether it came from the
-        cache."""
+    def answered(self, role: str) -> list[tuple[str, Answered, bool]]:
+        """Of each inference by models in a role ("model", "judge") that gave something: the model, what was
+        answered, and whether it came from the cache."""
         return [
             (entry.step.setup.model.name, entry.future.result(), state.name == "Cached")
             for entry in self.submitted
-            if entry.stage == "infer" and (state := finished(entry.future)).is_completed()
+            if entry.stage == "infer" and entry.step.setup.role == role
+            if (state := finished(entry.future)).is_completed()
         ]
 
 

@@ -43,7 +43,8 @@ def run_here(
 
     Raises NightjarError, before a flow run exists, for whatever can't work.
     """
-    placed = place(config, options, uuid.uuid4().hex)
+    command = shlex.join(["python", "-m", "flows.eval", *sys.argv[1:]])
+    placed = place(config, options, uuid.uuid4().hex).model_copy(update={"command": command})
     flow: Flow[..., Coroutine[Any, Any, Any]] = evaluate.with_options(
         task_runner=task_runner_named(task_runner)
     )

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -37,6 +37,7 @@ class InferSetup(Unkeyed):
     limits: Limits
     prices: dict[str, Price]
     base_dir: str
+    role: Literal["model", "judge"] = "model"
     not_before: float = 0.0
     run_id: str | None = None
 

@@ -62,7 +62,8 @@ def _update(identifier: UUID | None, models: dict[str, Progress]) -> UUID | None
     share, said = percent(models), progress_markdown(models)
     try:
         if identifier is None:
-            return create_progress_artifact(progress=share, description=said)
+            created = create_progress_artifact(progress=share, description=said)
+            return created if isinstance(created, UUID) else None
         update_progress_artifact(identifier, progress=share, description=said)
     except Exception as error:  # the server may be away: inference goes on, and so does the next update
         _log.debug("progress artifact: %s", error)

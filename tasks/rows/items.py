@@ -72,6 +72,7 @@ def _request_row(prompt: str, entry: Rendered) -> dict[str, Any]:
         "gold": list(entry.gold),
         "choices": list(entry.choices),
         "doc_json": _text(dict(entry.doc)),
+        "first_sample": 0,
     }
 
 

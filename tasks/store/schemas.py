@@ -50,6 +50,7 @@ REQUESTS: Final = pa.schema(
         pa.field(
             "doc_json", pa.string(), nullable=False
         ),  # the row as filters, metrics and process_results see it
+        pa.field("first_sample", pa.int32(), nullable=False),  # seeds and keys of samples count from it
     ]
 )
 

@@ -1,0 +1,153 @@
+"""Stage "ask": what a scorer wants to know of a model (a judge, a reward model) becomes requests like any
+other.
+
+They go through the same inference as the evaluated models' and are cached, retried, limited and accounted
+in the same way. A reply that can't be read is asked for again by the next run, under a new attempt number:
+never in a loop, and never what could be read.
+"""
+
+from collections.abc import Iterator, Sequence
+
+import orjson
+import pyarrow as pa
+
+from metrics import Metric
+from scorers.asking import ask_again
+from scorers.base import Scorer
+from scorers.records import Batch, Reply, ScorerRequest
+from tasks.answered import Answered
+from tasks.caching import Workspace, artifact_task
+from tasks.pair import PairSetup
+from tasks.rows.batches import joined_batches
+from tasks.rows.statistics import statistics_batch
+from tasks.steps import Step
+from tasks.store.refs import ArtifactRef
+from tasks.store.schemas import REQUESTS, STATISTICS
+from tasks.store.storage import Store
+
+
+class AskSetup(PairSetup):
+    """One model that is asked: requests of a pair for this judge with this sampling. Attempts count from
+    0."""
+
+    judge: str
+    sampling: str
+    """Canonical JSON of the sampling parameters that the scorer asks with."""
+    attempt: int = 0
+
+
+@artifact_task("ask", REQUESTS)
+def ask(
+    step: Step[AskSetup],
+    requests: ArtifactRef,
+    predictions: ArtifactRef,
+    answered: Answered,
+    asked: Sequence[ArtifactRef],
+    replied: Sequence[Answered],
+    workspace: Workspace,
+) -> Iterator[pa.RecordBatch]:
+    """The first attempt asks everything; a later one what of ``asked`` was answered (``replied``)
+    unreadably."""
+    setup, store = step.setup, workspace.open()
+    scorer, metric = setup.scorer(), setup.metric_record()
+    replies = replies_of(store, asked, replied)
+    place = 0
+    for part in joined_batches(store, requests, predictions, answered.responses):
+        wanted = scorer.requests(part.batch, metric)
+        again = _wanted(scorer, part.batch, metric, wanted, replies, place, setup.attempt)
+        rows = [
+            _row(place + offset, part.batch, request)
+            for offset, request in enumerate(again)
+            if request is not None and request.judge == setup.judge and _sampling(request) == setup.sampling
+        ]
+        place += len(wanted)
+        yield pa.RecordBatch.from_pylist(rows, schema=REQUESTS)
+
+
+@artifact_task("score", STATISTICS)
+def score_replies(
+    step: Step[PairSetup],
+    requests: ArtifactRef,
+    predictions: ArtifactRef,
+    answered: Answered,
+    asked: Sequence[ArtifactRef],
+    replied: Sequence[Answered],
+    workspace: Workspace,
+) -> Iterator[pa.RecordBatch]:
+    """A pair's scores from the replies to its requests; a request without a readable reply leaves its
+    sample unscored."""
+    store = workspace.open()
+    scorer, metric = step.setup.scorer(), step.setup.metric_record()
+    replies = replies_of(store, asked, replied)
+    place = 0
+    for part in joined_batches(store, requests, predictions, answered.responses):
+        count = len(scorer.requests(part.batch, metric))
+        given = [replies.get(place + offset) for offset in range(count)]
+        place += count
+        yield statistics_batch(part.samples, scorer.score(part.batch, metric, given))
+
+
+def replies_of(store: Store, asked: Sequence[ArtifactRef], replied: Sequence[Answered]) -> dict[int, Reply]:
+    """The latest reply to each request by its place among the pair's requests; attempts come in order.
+
+    A later attempt that failed does not take back what an earlier one had said.
+    """
+    found: dict[int, Reply] = {}
+    for _, answered in zip(asked, replied, strict=True):
+        for batch in store.batches(answered.responses, ["doc_id", "status", "response", "error"]):
+            for row in batch.to_pylist():
+                text = row["response"] if row["status"] == "ok" else None
+                if text is not None or row["doc_id"] not in found:
+                    found[row["doc_id"]] = Reply(text=text, error=row["error"])
+    return found
+
+
+def _wanted(
+    scorer: Scorer,
+    batch: Batch,
+    metric: Metric,
+    wanted: Sequence[ScorerRequest],
+    replies: dict[int, Reply],
+    place: int,
+    attempt: int,
+) -> Sequence[ScorerRequest | None]:
+    if attempt == 0:
+        return wanted
+    given = [replies.get(place + offset) for offset in range(len(wanted))]
+    again: Sequence[ScorerRequest | None] = wanted
+    for _ in range(attempt):
+        # Each attempt is numbered from the one before; which replies were unreadable is the same question
+        # each time.
+        current = [request or wanted[offset] for offset, request in enumerate(again)]
+        again = ask_again(scorer, batch, metric, current, given)
+    return again
+
+
+def sampling_text(sampling: object) -> str:
+    """Sampling parameters as one comparable text."""
+    return orjson.dumps(sampling, option=orjson.OPT_SORT_KEYS).decode()
+
+
+def _sampling(request: ScorerRequest) -> str:
+    return sampling_text(dict(request.sampling))
+
+
+def _row(place: int, batch: Batch, request: ScorerRequest) -> dict[str, object]:
+    chat = not isinstance(request.prompt, str)
+    prompt = orjson.dumps(request.prompt).decode() if chat else request.prompt
+    return {
+        "item_id": f"{batch.item_ids[request.row]}_{int(batch.sample_index[request.row])}_{place}",
+        "doc_id": place,
+        "item_digest": "",
+        "prompt_template": request.judge,
+        "kind": "generate",
+        "chat": chat,
+        "prompts": [prompt],
+        "continuations": [""],
+        "unconditional": [],
+        "references_json": "[]",
+        "gold": [],
+        "choices": [],
+        "doc_json": "{}",
+        "first_sample": request.sample_index,
+    }
