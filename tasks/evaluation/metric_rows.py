@@ -40,15 +40,14 @@ def aggregate_metric(
 
     Groups that a failed part belongs to are ``failed`` with its error.
     """
-    pair = metric.identity(benchmark)
+    pair, failed = metric.identity(benchmark), metric.concerned(failed)
     rows: list[Row] = []
     for cell in cells(item_rows):
-        error = failure_of(parse_facets(cell.facets), failed)
+        error = failure_of(parse_facets(cell.facets), cell.label, failed)
         made = failed_row(pair, cell, error) if error else result_row(pair, cell, options)
         values = {} if error else _own_values(metric, cell, made)
         rows.append(made | {"values_json": canonical_json(values).decode()})
-    present = [(row["reduction"], row["facets"]) for row in rows]
-    yield from metric_batches(rows + rows_of_failures(pair, failed, metric.facets, present))
+    yield from metric_batches(rows + rows_of_failures(pair, failed, metric.facets, rows))
 
 
 def metric_batches(rows: Sequence[Mapping[str, Any]]) -> Iterator[pa.RecordBatch]:

@@ -13,7 +13,7 @@ from tasks.evaluation.keywords import accepted_keywords
 from tasks.evaluation.params import ClassificationParams, PassAtKParams, PercentileParams
 from tasks.evaluation.trials import pass_at_k
 from tasks.reduction.reading import Layout
-from tasks.reduction.records import PairIdentity, Part
+from tasks.reduction.records import FailedPart, PairIdentity, Part
 from tasks.reduction.reduce import reduce_samples
 from tasks.reduction.samples import Loaded, load
 
@@ -52,6 +52,11 @@ class EvaluationMetric:
     def identity(self, benchmark: str) -> PairIdentity:
         """The pair it is scheduled, cached and exported as."""
         return PairIdentity(benchmark=benchmark, filter=FILTER, metric=self.metric)
+
+    def concerned(self, failed: Sequence[FailedPart]) -> list[FailedPart]:
+        """The failed parts whose verdicts the metric would have looked at."""
+        labels = self.config.labels
+        return [part for part in failed if labels is None or part.label is None or labels.keeps(part.label)]
 
     def code(self) -> tuple[Callable[..., Any], ...]:
         """The user's function, for the fingerprint; this package's own code decides a built-in."""

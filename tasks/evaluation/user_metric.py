@@ -37,10 +37,10 @@ def call_metric(
     ``value`` is the entry of that name, else the one called like the metric, else the first number. Raises
     MetricError naming the group where the function fails or returns something else.
     """
+    failed = metric.concerned(failed)
     rows = [_called(metric, benchmark, group, failed) for group in _groups(metric, judged)]
     pair = metric.identity(benchmark)
-    present = [(row["reduction"], row["facets"]) for row in rows]
-    yield from metric_batches(rows + rows_of_failures(pair, failed, metric.facets, present))
+    yield from metric_batches(rows + rows_of_failures(pair, failed, metric.facets, rows))
 
 
 def _groups(metric: EvaluationMetric, judged: Sequence[Judged]) -> list[_Group]:
@@ -79,7 +79,7 @@ def _called(metric: EvaluationMetric, benchmark: str, group: _Group, failed: Seq
         "n_unscored": len(group.rows) - scored,
         "signature": f"{metric.metric.signature()}|fn:{metric.config.function}",
     }
-    error = failure_of(group.facets, failed)
+    error = failure_of(group.facets, group.label, failed)
     if error:
         return row | {"status": "failed", "error": error}
     values = _values(metric, group)

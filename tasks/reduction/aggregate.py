@@ -35,10 +35,9 @@ def aggregate_pair(
     rows = [
         failed_row(pair, cell, error) if error else result_row(pair, cell, options)
         for cell in cells(item_rows)
-        for error in [failure_of(parse_facets(cell.facets), failed)]
+        for error in [failure_of(parse_facets(cell.facets), cell.label, failed)]
     ]
-    present = [(row["reduction"], row["facets"]) for row in rows]
-    rows += rows_of_failures(pair, failed, facets, present)
+    rows += rows_of_failures(pair, failed, facets, rows)
     if rows:
         yield pa.RecordBatch.from_pylist(rows, schema=RESULTS)
 

@@ -1,6 +1,6 @@
 """Groups of results that a failed step took numbers from."""
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tasks.reduction.facets import facets_text
@@ -21,32 +21,34 @@ def origin_facets(origin: Origin, facets: Sequence[str]) -> dict[str, Any]:
     return values
 
 
-def failure_of(values: Mapping[str, Any], failed: Sequence[FailedPart]) -> str | None:
-    """The error of the first failed part whose samples could have stood in this group of facet values."""
+def failure_of(values: Mapping[str, Any], label: str | None, failed: Sequence[FailedPart]) -> str | None:
+    """The error of the first failed part whose samples could have stood in the group of these values."""
     for part in failed:
         shared = origin_facets(part.origin, list(values))
-        if all(values[facet] == value for facet, value in shared.items()):
+        its_label = part.label is None or part.label == label
+        if its_label and all(values[facet] == value for facet, value in shared.items()):
             return part.error
     return None
 
 
 def rows_of_failures(
-    pair: PairIdentity,
-    failed: Sequence[FailedPart],
-    facets: Sequence[str],
-    present: Collection[tuple[str, str]],
+    pair: PairIdentity, failed: Sequence[FailedPart], facets: Sequence[str], present: Sequence[Row]
 ) -> list[Row]:
-    """Rows of RESULTS for failed parts of whose groups nothing is left: one a reduction × group."""
-    known, grouped = {text for _, text in present}, [facet for facet in facets if facet != "label"]
-    rows: dict[tuple[str, str], Row] = {}
+    """Rows of RESULTS for failed parts of whose groups nothing is left: one a reduction × group × label.
+
+    ``present`` are the rows of the groups of which something is left.
+    """
+    grouped = [facet for facet in facets if facet != "label"]
+    known = {(row["facets"], label) for row in present for label in (row["label"], None)}
+    rows: dict[tuple[str, str, str | None], Row] = {}
     for part in failed:
         values = dict.fromkeys(grouped, UNKNOWN) | origin_facets(part.origin, grouped)
         text = facets_text(values)
-        if text in known:
+        if (text, part.label) in known:
             continue
         for reduction in pair.metric.reductions:
-            row = base_row(pair, reduction.name, None, text) | _NOTHING | {"error": part.error}
-            rows.setdefault((reduction.name, text), row)
+            row = base_row(pair, reduction.name, part.label, text) | _NOTHING | {"error": part.error}
+            rows.setdefault((reduction.name, text, part.label), row)
     return list(rows.values())
 
 

@@ -58,10 +58,14 @@ class PairIdentity:
 
 @dataclass(frozen=True)
 class FailedPart:
-    """A part without statistics, because a step before it failed, and the step's error in words."""
+    """A part without statistics, because a step before it failed, and the step's error in words.
+
+    ``label`` is the one label its verdicts would have had (a built-in evaluation method's); None: any.
+    """
 
     origin: Origin
     error: str
+    label: str | None = None
 
 
 def from_batches(batches: Sequence[pa.RecordBatch]) -> BatchSource:

@@ -191,6 +191,22 @@ def test_a_failed_part_fails_its_groups_and_no_others(asking: Any, judged: Calla
     assert (pooled["status"], pooled["value"]) == ("failed", None)
 
 
+def test_a_failed_method_leaves_the_labels_of_others_alone(asking: Any, judged: Callable[..., Part]) -> None:
+    origin = Origin("x", "plain")
+    part = judged("exact_match", asking({"a": "1"}), {"a": ["1"]}, origin)
+    failed = (FailedPart(origin, "boom", label="contains"),)
+
+    rows = rows_of({"name": "mean", "facets": ["model_name"]}, [part], failed)
+    assert [(row["label"], row["status"], row["value"]) for row in rows] == [
+        ("exact_match", "ok", 1.0),
+        ("contains", "failed", None),
+    ]
+    chosen = {"name": "mean", "facets": ["model_name"], "labels": {"exclude": ["contains"]}}
+    assert [(row["label"], row["status"]) for row in rows_of(chosen, [part], failed)] == [
+        ("exact_match", "ok")
+    ]
+
+
 def test_metric_rows_are_results_with_values_of_their_own(worked_example: Part) -> None:
     metric = build_evaluation_metric(
         EvaluationMetricConfig.model_validate("mean"), lambda _: None, ["model_name"]
