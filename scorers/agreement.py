@@ -3,17 +3,21 @@
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from metrics.errors import ConfigError, nearest
 from metrics.metric import Metric
+from metrics.types import Estimate, Floats, Ints
 from scorers.base import ALL_FILTERS, Scorer
 from scorers.codes import prediction_codes
 from scorers.errors import ScorerError
 from scorers.records import Batch, Reply, SampleScores, ScorerRequest
 from scorers.values import score_values
+
+if TYPE_CHECKING:
+    from metrics.config import StatisticsConfig
 
 FILTER_AGREEMENT = "filter_agreement"
 """The metric that looks across filters, under the filter name ``*``."""
@@ -57,6 +61,14 @@ class AgreementScorer:
         if metric.entry == FILTER_AGREEMENT:
             return [False] * len(replies)
         return self.base.unreadable(batch, metric, replies)
+
+    def estimate(
+        self, metric: Metric, statistics: Floats | None, clusters: Ints | None, options: "StatisticsConfig"
+    ) -> Estimate | None:
+        """Whatever the other scorer knows; agreement's error bar is its aggregation's."""
+        if metric.entry == FILTER_AGREEMENT:
+            return None
+        return self.base.estimate(metric, statistics, clusters, options)
 
     def code(self) -> tuple[Callable[..., Any], ...]:
         """This class, and the other scorer's code."""

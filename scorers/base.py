@@ -1,10 +1,14 @@
 """What every scorer is to the pipeline."""
 
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from metrics.metric import Metric
+from metrics.types import Estimate, Floats, Ints
 from scorers.records import Batch, Reply, SampleScores, ScorerRequest
+
+if TYPE_CHECKING:
+    from metrics.config import StatisticsConfig
 
 ALL_FILTERS = "*"
 """Filter name of a score that looks at the predictions of all filters at once."""
@@ -42,6 +46,13 @@ class Scorer(Protocol):
 
         Raises ScorerError or MetricError naming the item where the metric failed.
         """
+        ...
+
+    def estimate(
+        self, metric: Metric, statistics: Floats | None, clusters: Ints | None, options: "StatisticsConfig"
+    ) -> Estimate | None:
+        """The number of ``metric`` with its uncertainty where the scorer knows more of it than the statistics
+        of the items (n, k) say; usually None, and the metric's aggregation says it all."""
         ...
 
     def code(self) -> tuple[Callable[..., Any], ...]:

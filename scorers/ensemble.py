@@ -2,16 +2,20 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from metrics.metric import Metric
+from metrics.types import Estimate, Floats, Ints
 from scorers.base import Scorer
 from scorers.errors import ScorerError
 from scorers.records import Batch, Reply, SampleScores, ScorerRequest
 from scorers.values import score_values
+
+if TYPE_CHECKING:
+    from metrics.config import StatisticsConfig
 
 ENSEMBLE = "ensemble"
 """The metric of an ensemble."""
@@ -60,6 +64,12 @@ class EnsembleScorer:
             for member, own in zip(self.members, self._shares(batch, replies), strict=True)
             for flag in member.scorer.unreadable(batch, member.metric, own)
         ]
+
+    def estimate(
+        self, metric: Metric, statistics: Floats | None, clusters: Ints | None, options: "StatisticsConfig"
+    ) -> Estimate | None:
+        """None: the metric's error bar is its aggregation's."""
+        return None
 
     def code(self) -> tuple[Callable[..., Any], ...]:
         """This class, and the code of the members and their metrics."""

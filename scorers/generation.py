@@ -2,14 +2,18 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from metrics.metric import Metric
+from metrics.types import Estimate, Floats, Ints
 from scorers.codes import NO_PREDICTION, prediction_codes
 from scorers.records import Batch, Reply, SampleScores, ScorerRequest
 from scorers.rows import evaluate_rows
+
+if TYPE_CHECKING:
+    from metrics.config import StatisticsConfig
 
 
 @dataclass(frozen=True)
@@ -49,6 +53,12 @@ class GenerationScorer:
         codes = np.full(len(batch), NO_PREDICTION, dtype=np.int64)
         codes[rows] = prediction_codes(predictions)
         return SampleScores(scores, batch.scored, codes, [None] * len(batch))
+
+    def estimate(
+        self, metric: Metric, statistics: Floats | None, clusters: Ints | None, options: "StatisticsConfig"
+    ) -> Estimate | None:
+        """None: the metric's error bar is its aggregation's."""
+        return None
 
     def code(self) -> tuple[Callable[..., Any], ...]:
         """The scorer's class; subclasses add their user functions."""

@@ -3,19 +3,22 @@
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from metrics.errors import MetricError, nearest
 from metrics.metric import Metric
-from metrics.types import Scores
+from metrics.types import Estimate, Floats, Ints, Scores
 from scorers.codes import NO_PREDICTION, prediction_codes
 from scorers.errors import ScorerError
 from scorers.naming import split_name
 from scorers.plain import as_plain
 from scorers.records import Batch, Reply, SampleScores, ScorerRequest
 from scorers.rows import scatter
+
+if TYPE_CHECKING:
+    from metrics.config import StatisticsConfig
 
 Processed = dict[str, Any]
 """What ``process_results`` returned for one sample: metric → value."""
@@ -58,6 +61,12 @@ class ProcessResultsScorer:
     def unreadable(self, batch: Batch, metric: Metric, replies: Sequence[Reply | None]) -> Sequence[bool]:
         """No reply is waited for, so that none is unreadable."""
         return [False] * len(replies)
+
+    def estimate(
+        self, metric: Metric, statistics: Floats | None, clusters: Ints | None, options: "StatisticsConfig"
+    ) -> Estimate | None:
+        """None: the metric's error bar is its aggregation's."""
+        return None
 
     def code(self) -> tuple[Callable[..., Any], ...]:
         """The scorer's class and the user's function."""

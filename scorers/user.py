@@ -3,14 +3,18 @@
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from metrics.errors import ConfigError, nearest
 from metrics.metric import Metric
+from metrics.types import Estimate, Floats, Ints
 from scorers.errors import ScorerError
 from scorers.plain import as_plain
 from scorers.records import Batch, Reply, SampleScores, ScorerRequest
 from scorers.values import score_values
+
+if TYPE_CHECKING:
+    from metrics.config import StatisticsConfig
 
 USER = "user"
 
@@ -63,6 +67,12 @@ class UserScorer:
         if own is None:
             return [False] * len(replies)
         return [bool(flag) for flag in self._call(own, batch, metric=metric, replies=replies)]
+
+    def estimate(
+        self, metric: Metric, statistics: Floats | None, clusters: Ints | None, options: "StatisticsConfig"
+    ) -> Estimate | None:
+        """None: the metric's error bar is its aggregation's."""
+        return None
 
     def code(self) -> tuple[Callable[..., Any], ...]:
         """This class and the user's."""

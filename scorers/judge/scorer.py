@@ -5,11 +5,10 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from metrics.config import MetricConfig, StatisticsConfig
 from metrics.metric import Metric
-from metrics.types import Estimate, Floats
+from metrics.types import Estimate, Floats, Ints
 from scorers.errors import ScorerError
 from scorers.generation import GenerationScorer
 from scorers.judge.agreement import krippendorff_alpha
@@ -66,11 +65,7 @@ class LLMJudgeScorer(GenerationScorer):
         return score_values(batch, metric, values, errors, [one.details() if one else None for one in given])
 
     def estimate(
-        self,
-        metric: Metric,
-        statistics: Floats | None,
-        clusters: NDArray[np.int64] | None,
-        options: StatisticsConfig,
+        self, metric: Metric, statistics: Floats | None, clusters: Ints | None, options: StatisticsConfig
     ) -> Estimate | None:
         """The corrected rate with the calibration's share of its error; None for all other metrics."""
         if metric.entry != CORRECTED or self.calibration is None or statistics is None:
