@@ -3,6 +3,7 @@
 from collections.abc import Callable, Sequence
 
 from metrics.config import MetricConfig
+from metrics.errors import ConfigError
 from metrics.metric import Metric
 from metrics.registry import METRICS
 from scorers.config import FilterConfig, ScoringConfig
@@ -44,7 +45,10 @@ def build_metric(config: ScoringConfig, one: MetricConfig, resolve: Resolve) -> 
     brings."""
     if ":" not in one.metric and one.function is None and one.metric not in METRICS:
         refuse_without_scorer(one.metric)
-    return Metric.build(one, resolve, config.output_type)
+    metric = Metric.build(one, resolve, config.output_type)
+    if "," in metric.name:
+        raise ConfigError(f"metric name {metric.name!r} can't hold a comma: results are keyed metric,filter")
+    return metric
 
 
 def with_own_metrics(config: ScoringConfig, resolve: Resolve, own: Sequence[MetricConfig]) -> MetricsByFilter:

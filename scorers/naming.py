@@ -1,6 +1,7 @@
 """Names of a filter's metrics: each one its own, so that no result overwrites another."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 from metrics.building import named_apart
 from metrics.config import MetricConfig
@@ -23,9 +24,17 @@ def unique_metrics(
                 f"filter {filter_name!r}: metric alias {alias!r} is given twice; choose another"
             )
     try:
-        return named_apart([build(one) for one in listed])
+        metrics = [build(one) for one in listed]
+        apart = named_apart(metrics)
     except ConfigError as error:
         raise ConfigError(f"filter {filter_name!r}: {error}") from None
+    return tuple(_without_comma(new, old.name) for new, old in zip(apart, metrics, strict=True))
+
+
+def _without_comma(metric: Metric, given: str) -> Metric:
+    """The metric, no comma in what was added to its given name: the name of a result is ``metric,filter``."""
+    added = metric.name.removeprefix(given)
+    return replace(metric, name=given + added.replace(",", ";")) if "," in added else metric
 
 
 def split_name(name: str, filter_name: str) -> tuple[str, str]:

@@ -153,6 +153,14 @@ def test_metrics_that_differ_in_one_argument_have_two_names():
     assert "ignore_case" in names(scorer)[1]
 
 
+def test_name_made_of_arguments_holds_no_comma():
+    ignoring = {"metric": "exact_match", "regexes_to_ignore": [",", "x"]}
+    first, second = names(scorer_of(metric_list=["exact_match", ignoring]))
+    assert first == "exact_match"
+    assert second.startswith("exact_match[regexes_to_ignore=")
+    assert "," not in second
+
+
 def test_alias_tells_metrics_apart():
     scorer = scorer_of(
         metric_list=["exact_match", {"metric": "exact_match", "ignore_case": True, "alias": "em_ic"}]
@@ -191,6 +199,7 @@ def test_filter_may_not_be_called_as_all_of_them_are():
         ({"metric_list": ["acc"]}, r"made for .*not for generate_until"),
         ({"scorer": "loglikelihood"}, "not made for output_type generate_until"),
         ({"scorer": "process_results"}, "needs process_results: file.py:fn"),
+        ({"metric_list": [{"metric": "exact_match", "alias": "a,b"}]}, "'a,b' can't hold a comma"),
         ({"metric_list": ["llm_judge"]}, "comes from a scorer; add scorer: {type: llm_judge"),
         ({"metric_list": ["filter_agreement"]}, "add scorer: {type: agreement"),
     ],
