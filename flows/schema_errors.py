@@ -2,14 +2,14 @@
 name.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
-from types import UnionType
-from typing import Annotated, Any, NamedTuple, Union, get_args, get_origin
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, NamedTuple
 
 from pydantic import BaseModel, ValidationError
 
+from flows.schema_models import fitting, keys, models_at
 from flows.yaml_source import OVERRIDE, Location, Source
-from metrics.errors import ConfigError, nearest
+from metrics.errors import ConfigError, NightjarError, nearest
 
 _EXPECTED = {
     "string_type": "text",
@@ -113,7 +113,7 @@ def _step(value: Any, part: str | int) -> Any:
 def _message(location: Location, entries: list[Mapping[str, Any]], model: type[BaseModel], data: Any) -> str:
     kinds = {entry["type"] for entry in entries}
     if "extra_forbidden" in kinds:
-        known = _keys(_fitting(_models_at(model, location[:-1]), _value_at(data, location[:-1])))
+        known = keys(fitting(models_at(model, location[:-1]), _value_at(data, location[:-1])))
         key = str(location[-1])
         return f"'{key}' is not a key here{nearest(key, known)} (known: {', '.join(known)})"
     if kinds == {"missing"}:
@@ -171,56 +171,16 @@ def shown(value: Any) -> str:
 
 
 def _purpose(model: type[BaseModel], location: Location) -> str:
-    for owner in _models_at(model, location[:-1]):
+    for owner in models_at(model, location[:-1]):
         info = owner.model_fields.get(str(location[-1]))
         if info is not None and info.description:
             return f": {info.description[0].lower()}{info.description[1:]}"
     return ""
 
 
-def _keys(models: Iterable[type[BaseModel]]) -> list[str]:
-    return list(dict.fromkeys(name for owner in models for name in owner.model_fields))
-
-
-def _fitting(models: list[type[BaseModel]], written: Any) -> list[type[BaseModel]]:
-    """Of alternatives those that know the most of the keys that were written: the ones that were meant."""
-    known = [sum(key in owner.model_fields for key in written or ()) for owner in models]
-    return [owner for owner, count in zip(models, known, strict=True) if count == max(known)]
-
-
-def _models_at(model: type[BaseModel], location: Location) -> list[type[BaseModel]]:
-    found: list[Any] = [model]
-    for part in location:
-        found = [inner for annotation in found for inner in _inside(annotation, part)]
-    return [owner for annotation in found for owner in _models(annotation)]
-
-
-def _inside(annotation: Any, part: str | int) -> Iterator[Any]:
-    for option in _options(annotation):
-        if isinstance(option, type) and issubclass(option, BaseModel):
-            if part in option.model_fields:
-                yield option.model_fields[str(part)].annotation
-        elif get_origin(option) in (list, tuple) and isinstance(part, int):
-            yield get_args(option)[0]
-        elif get_origin(option) is dict:
-            yield get_args(option)[1]
-
-
-def _models(annotation: Any) -> list[type[BaseModel]]:
-    return [
-        option
-        for option in _options(annotation)
-        if isinstance(option, type) and issubclass(option, BaseModel)
-    ]
-
-
-def _options(annotation: Any) -> Iterator[Any]:
-    """The alternatives of an annotation, without the wrappings of Annotated and unions."""
-    origin = get_origin(annotation)
-    if origin is Annotated:
-        yield from _options(get_args(annotation)[0])
-    elif origin in (Union, UnionType):
-        for option in get_args(annotation):
-            yield from _options(option)
-    else:
-        yield annotation
+def refused(location: Location, check: Callable[[], object]) -> Iterator[Problem]:
+    """The problem that ``check`` raises as a NightjarError, if it does."""
+    try:
+        check()
+    except NightjarError as error:
+        yield Problem(location, str(error))
