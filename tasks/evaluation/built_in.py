@@ -9,7 +9,7 @@ import math
 import re
 import string
 from collections.abc import Callable
-from functools import cache
+from functools import lru_cache
 from typing import Any, Final
 
 from tasks.evaluation.json_match import json_match
@@ -27,9 +27,14 @@ from tasks.store.keys import canonical_json
 Judged = tuple[bool, dict[str, Any] | None]
 Judge = Callable[[str, Any], Judged]
 
-# A sign belongs to a number unless it stands between two: "10-5" holds 10 and 5.
 _NUMBER: Final = re.compile(
-    r"(?:(?<![\w.)])[-+])?(?:\d{1,3}(?:,\d{3})+(?!\d)|\d+|(?<!\d)\.(?=\d))(?:(?<=\d)\.\d+|(?<=\.)\d+)?(?:[eE][-+]?\d+)?"
+    r"""
+    (?: (?<![\w.)]) [-+] )?                                  # a sign, unless it stands between two numbers: 10-5
+    (?: \d{1,3} (?:,\d{3})+ (?!\d) | \d+ | (?<!\d)\.(?=\d) )  # 1,234 or 1234 or the point of .5
+    (?: (?<=\d)\.\d+ | (?<=\.)\d+ )?                        # decimals
+    (?: [eE][-+]?\d+ )?
+    """,
+    re.VERBOSE,
 )
 _PUNCTUATION: Final = str.maketrans("", "", string.punctuation)
 
@@ -99,7 +104,7 @@ def regex_match(params: RegexMatchParams) -> Judge:
     return judge
 
 
-@cache
+@lru_cache(maxsize=1024)  # a ground truth may be the pattern: as many as there are items
 def _compiled(pattern: str, flags: int) -> "re.Pattern[str]":
     try:
         return re.compile(pattern, flags)

@@ -1,14 +1,13 @@
 """The record of an evaluation method: how it is called, and what it needs to be given."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
 
 from tasks.evaluation import asked
 from tasks.evaluation.asked import Asked
-from tasks.evaluation.config import EvaluationMethodConfig
 from tasks.evaluation.labels import Verdict
 from tasks.reduction.records import Origin
 
@@ -27,22 +26,15 @@ class EvaluationMethod:
     """
 
     name: str
-    config: EvaluationMethodConfig
     judge: JudgeBatch
     response_columns: Sequence[str] = ("response",)
     request_columns: Sequence[str] = asked.COLUMNS
     function: Callable[..., Any] | None = None
-    parameters: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def default_label(self) -> str | None:
         """The label of every response, judged or not; None where only the function knows its labels."""
         return self.name if self.function is None else None
-
-    @property
-    def looks_at_origin(self) -> bool:
-        """Whether the model's display name can change a verdict, and belongs into the cache key therefore."""
-        return self.function is not None
 
     def code(self) -> tuple[Callable[..., Any], ...]:
         """The user's function, for the fingerprint; this package's own code decides a built-in."""

@@ -26,12 +26,11 @@ def build_method(config: EvaluationMethodConfig, resolve: Resolve) -> Evaluation
     if config.type is None:
         return user_method(config, resolve(str(config.function)))
     params = build_params(config.type, config.params)
-    shown = params.model_dump(mode="json", exclude_unset=True)
     if isinstance(params, ExactMatchParams):
         judge = _exact_match(config.name, params)
     else:
         judge = _row_by_row(config.name, JUDGES[config.type](params), needs_truth(config.type, params))
-    return EvaluationMethod(name=config.name, config=config, judge=judge, parameters=shown)
+    return EvaluationMethod(name=config.name, judge=judge)
 
 
 def _exact_match(name: str, params: ExactMatchParams) -> JudgeBatch:

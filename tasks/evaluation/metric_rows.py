@@ -61,8 +61,3 @@ def _own_values(metric: EvaluationMetric, cell: Cell, row: Row) -> dict[str, Any
     if metric.config.type == "classification" and cell.statistics is not None:
         return measures_of(cell.statistics)
     return {str(metric.config.type): row["value"]}
-
-
-def as_results(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """The rows as RESULTS, without the metric's own values."""
-    return batch.select(RESULTS.names)

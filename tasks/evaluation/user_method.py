@@ -38,12 +38,10 @@ def user_method(config: EvaluationMethodConfig, function: Callable[..., Any]) ->
 
     return EvaluationMethod(
         name=config.name,
-        config=config,
         judge=judge,
         response_columns=COLUMNS,
         request_columns=asked.COLUMNS_WITH_DOCUMENTS,
         function=function,
-        parameters=config.params,
     )
 
 

@@ -10,7 +10,7 @@
 """
 
 from tasks.evaluation.evaluation_rows import Judged, method_labels
-from tasks.reporting.exports_evaluation import metric_lines, write_evaluation_results, write_metrics
+from tasks.reporting.exports_evaluation import write_evaluation_results, write_metrics
 from tasks.reporting.exports_lines import write_lines
 from tasks.reporting.exports_records import AnswerPart, RunInfo, SamplePart
 from tasks.reporting.exports_responses import write_responses
@@ -24,7 +24,6 @@ __all__ = [
     "RunInfo",
     "SamplePart",
     "method_labels",
-    "metric_lines",
     "results_document",
     "write_evaluation_results",
     "write_items_table",

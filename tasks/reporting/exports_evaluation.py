@@ -1,6 +1,6 @@
 """evaluation_results.jsonl and metrics.jsonl: what methods said of each sample, and the numbers of that."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -68,8 +68,3 @@ def _own_values(row: Mapping[str, Any]) -> Row:
     if "values_json" not in row:
         return {reduction_key(row["metric"], row["reduction"]): finite(row["value"])}
     return dict(orjson.loads(row["values_json"])) if row["values_json"] else {}
-
-
-def metric_lines(batches: Iterable[pa.RecordBatch]) -> Iterator[Row]:
-    """The lines of several batches, for those who print them."""
-    return (metric_line(row) for batch in batches for row in batch.to_pylist())

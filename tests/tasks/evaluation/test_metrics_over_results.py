@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from metrics.config import StatisticsConfig
 from metrics.reductions import Repeats
 from tasks.evaluation.config import EvaluationMetricConfig
-from tasks.evaluation.metric_rows import METRIC_ROWS, aggregate_metric, as_results
+from tasks.evaluation.metric_rows import METRIC_ROWS, aggregate_metric
 from tasks.evaluation.metrics import build_evaluation_metric, reduce_metric
 from tasks.evaluation.trials import trial_values
 from tasks.reduction import FailedPart, Origin, Part
@@ -213,8 +213,8 @@ def test_metric_rows_are_results_with_values_of_their_own(worked_example: Part) 
     )
     [batch] = aggregate_metric(metric, "demo", reduce_metric(metric, "demo", [worked_example]), OPTIONS)
 
-    assert as_results(batch).schema == RESULTS
-    [row] = as_results(batch).to_pylist()
+    assert batch.select(RESULTS.names).schema == RESULTS
+    [row] = batch.to_pylist()
     assert (row["model_name"], row["filter"], row["metric"], row["reduction"]) == (
         "model",
         "none",
