@@ -36,7 +36,9 @@ def of_peer(
     with tempfile.TemporaryDirectory() as cache:
         offline = {"HF_HUB_OFFLINE": "1", "HF_DATASETS_CACHE": cache, "LMEVAL_LOG_LEVEL": "ERROR"}
         environment = {**os.environ, **offline}
-        run = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
+        run = subprocess.run(
+            command, cwd=folder, env=environment, capture_output=True, text=True, check=False
+        )
     if run.returncode:
         raise SystemExit(f"the peer failed:\n{run.stderr[-3000:]}")
     return json.loads(run.stdout[run.stdout.index("{") :])

@@ -32,7 +32,9 @@ def recorded(peer: dict[str, Any]) -> dict[str, Any]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--peer")
     python = peer_python(parser.parse_args().peer)
     if python is None:
@@ -41,11 +43,17 @@ def main() -> None:
 
     index = build_index([CASES])
     names = sorted(name for name, entry in index.entries.items() if entry.kind == "benchmark")
-    texts = [name for name in names if index.entries[name].config.get("output_type", "generate_until") == "generate_until"]
+    texts = [
+        name
+        for name in names
+        if index.entries[name].config.get("output_type", "generate_until") == "generate_until"
+    ]
     entries = {name: recorded(entry) for name, entry in of_peer(python, CASES, names).items()}
     chats = of_peer(python, CASES, texts, chat=True)
     entries |= {f"{name} (chat)": recorded(entry) for name, entry in chats.items()}
-    (CASES / "expected.json").write_text(json.dumps(entries, ensure_ascii=False, indent=1) + "\n", encoding="utf-8")
+    (CASES / "expected.json").write_text(
+        json.dumps(entries, ensure_ascii=False, indent=1) + "\n", encoding="utf-8"
+    )
 
 
 if __name__ == "__main__":

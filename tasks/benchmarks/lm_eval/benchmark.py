@@ -9,10 +9,10 @@ from tasks.benchmarks.lm_eval.functions import decoded, functions_in
 from tasks.benchmarks.lm_eval.identity import numbered_items
 from tasks.benchmarks.lm_eval.rendering import Prompter
 from tasks.benchmarks.lm_eval.splits import Splits
+from tasks.benchmarks.lm_eval.standin import load_user_function
 from tasks.benchmarks.records import Item, Rendered
 from tasks.store.fingerprint import fingerprint
 from tasks.store.keys import digest
-from tasks.usercode import load_function
 
 PROMPT: Final = "default"
 # Keys that decide which documents there are; all others besides those below decide how they are asked.
@@ -103,7 +103,7 @@ class HarnessBenchmark:
 
     def _code(self, value: Any) -> list[str]:
         names = sorted(set(functions_in(value)))
-        return [fingerprint(load_function(name, self._base_dir)) for name in names]
+        return [fingerprint(load_user_function(name, self._base_dir)) for name in names]
 
 
 def _asks_unconditional(config: Mapping[str, Any]) -> bool:

@@ -67,11 +67,11 @@ class LoggedBenchmark:
 
     def render_digest(self, prompt: str) -> str:
         """Digest of the log and of what says which answers are right."""
+        from tasks.benchmarks.lm_eval.standin import load_user_function
         from tasks.store.fingerprint import fingerprint
-        from tasks.usercode import load_function
 
         code = [
-            fingerprint(load_function(name, self._base_dir))
+            fingerprint(load_user_function(name, self._base_dir))
             for name in sorted(set(functions_in(self._config)))
         ]
         return digest(

@@ -1,7 +1,6 @@
 """Where a definition's splits come from: local files, a function of its own, a model hub."""
 
 from collections.abc import Mapping
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -9,9 +8,9 @@ from metrics.errors import ConfigError
 from tasks.benchmarks.lm_eval.documents import Documents
 from tasks.benchmarks.lm_eval.local_files import is_local, load_local, paths_of, split_files
 from tasks.benchmarks.lm_eval.reading import FunctionName
+from tasks.benchmarks.lm_eval.standin import library_installed, load_user_function
 from tasks.datasets.errors import DataError
 from tasks.store.keys import digest, file_digest
-from tasks.usercode import load_function
 
 
 class Source:
@@ -82,7 +81,7 @@ class Source:
     def _from_function(self, name: FunctionName) -> Mapping[str, Any]:
         arguments = {**(self._config.get("metadata") or {}), **self.options}
         try:
-            splits = load_function(name, self._base_dir)(**arguments)
+            splits = load_user_function(name, self._base_dir)(**arguments)
         except ConfigError:
             raise
         except Exception as error:
@@ -100,7 +99,7 @@ class Source:
         }
 
     def _from_hub(self, path: str) -> Mapping[str, Any]:
-        if find_spec("datasets") is None:
+        if not library_installed():
             raise ConfigError(
                 f"{self._where}: dataset '{path}' comes from a hub, which needs the extra 'hub': "
                 "pip install -e '.[hub]'"

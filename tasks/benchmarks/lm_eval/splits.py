@@ -3,7 +3,6 @@
 import random
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Final
 
@@ -14,8 +13,8 @@ from tasks.benchmarks.lm_eval.documents import Documents
 from tasks.benchmarks.lm_eval.plain import plain_row
 from tasks.benchmarks.lm_eval.reading import FunctionName
 from tasks.benchmarks.lm_eval.sources import Source
+from tasks.benchmarks.lm_eval.standin import library_installed, load_user_function
 from tasks.datasets.errors import DataError
-from tasks.usercode import load_function
 
 # What the harness seeds the global generators with; a process_docs that shuffles draws from them.
 PYTHON_SEED: Final = 0
@@ -101,7 +100,7 @@ class Splits:
         return self._processing[split, function]
 
     def _call(self, name: FunctionName, *arguments: Any) -> Any:
-        function: Callable[..., Any] = load_function(name, self._base_dir)
+        function: Callable[..., Any] = load_user_function(name, self._base_dir)
         try:
             docs = function(*arguments)
             return docs if hasattr(docs, "features") else list(docs)
@@ -127,7 +126,7 @@ def seeded() -> Iterator[None]:
 
 def _dataset(rows: Any) -> Any:
     """The library's own dataset where it is installed: functions may rely on any of its methods."""
-    if isinstance(rows, Documents) and find_spec("datasets") is not None:
+    if isinstance(rows, Documents) and library_installed():
         import datasets
 
         return datasets.Dataset.from_list(rows.to_list())

@@ -31,7 +31,9 @@ def test_a_row_that_is_changed_leaves_the_table_as_it_is(docs):
 
 
 def test_map_updates_rows_and_removes_columns(docs):
-    mapped = docs.map(lambda row: {"n": row["n"] * 10, "long": len(row["q"])}, remove_columns=["q"], num_proc=4)
+    mapped = docs.map(
+        lambda row: {"n": row["n"] * 10, "long": len(row["q"])}, remove_columns=["q"], num_proc=4
+    )
     assert mapped.to_list() == [{"n": 10, "long": 3}, {"n": 20, "long": 3}, {"n": 30, "long": 5}]
     assert docs.map(lambda row: None).to_list() == ROWS
 
@@ -39,7 +41,12 @@ def test_map_updates_rows_and_removes_columns(docs):
 def test_map_takes_indices_columns_arguments_and_batches(docs):
     assert docs.map(lambda row, index: {"i": index}, with_indices=True)["i"] == [0, 1, 2]
     assert docs.map(lambda n, by: {"m": n + by}, input_columns="n", fn_kwargs={"by": 5})["m"] == [6, 7, 8]
-    doubled = docs.map(lambda part: {"q": [q for q in part["q"] for _ in "ab"]}, batched=True, batch_size=2, remove_columns=["n"])
+    doubled = docs.map(
+        lambda part: {"q": [q for q in part["q"] for _ in "ab"]},
+        batched=True,
+        batch_size=2,
+        remove_columns=["n"],
+    )
     assert doubled["q"] == ["one", "one", "two", "two", "three", "three"]
     with pytest.raises(ValueError, match="remove_columns drops the old ones"):
         docs.map(lambda part: {"q": []}, batched=True)
@@ -47,7 +54,9 @@ def test_map_takes_indices_columns_arguments_and_batches(docs):
 
 def test_map_gives_what_arrow_would_hold():
     docs = Documents.from_list([{"a": 1}, {"a": 2}])
-    mapped = docs.map(lambda row: {"t": (1, "x")[: row["a"] - 1] or (0,), "f": row["a"] if row["a"] == 1 else 0.5})
+    mapped = docs.map(
+        lambda row: {"t": (1, "x")[: row["a"] - 1] or (0,), "f": row["a"] if row["a"] == 1 else 0.5}
+    )
     assert mapped["f"] == [1.0, 0.5]
     assert mapped["t"] == [[0], [1]]
     nested = docs.map(lambda row: {"d": {"x": 1} if row["a"] == 1 else {"y": 2}})

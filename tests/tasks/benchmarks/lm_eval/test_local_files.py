@@ -34,7 +34,12 @@ def test_fields_that_a_line_lacks_are_none_and_numbers_are_of_one_type(tmp_path)
 
 
 def test_values_without_a_common_type_stay_as_they_were(tmp_path):
-    lines(tmp_path / "a.jsonl", {"x": 1, "d": {"k": 1}}, {"x": "one", "d": {"other": [2]}}, {"x": None, "d": None})
+    lines(
+        tmp_path / "a.jsonl",
+        {"x": 1, "d": {"k": 1}},
+        {"x": "one", "d": {"other": [2]}},
+        {"x": None, "d": None},
+    )
     assert rows("json", tmp_path, "a.jsonl")["train"] == [
         {"x": 1, "d": {"k": 1}}, {"x": "one", "d": {"other": [2]}}, {"x": None, "d": None},
     ]  # fmt: skip
@@ -64,7 +69,9 @@ def test_splits_lists_patterns_and_compressed_files(tmp_path):
     lines(tmp_path / "p1.jsonl", {"x": 1})
     lines(tmp_path / "p2.jsonl", {"x": 2})
     (tmp_path / "z.jsonl.gz").write_bytes(gzip.compress(b'{"x": 3}\n'))
-    found = rows("json", tmp_path, {"test": "p*.jsonl", "train": ["z.jsonl.gz", "p1.jsonl"]}, trust_remote_code=True)
+    found = rows(
+        "json", tmp_path, {"test": "p*.jsonl", "train": ["z.jsonl.gz", "p1.jsonl"]}, trust_remote_code=True
+    )
     assert found == {"test": [{"x": 1}, {"x": 2}], "train": [{"x": 3}, {"x": 1}]}
 
 
@@ -73,7 +80,9 @@ def test_columns_are_those_of_the_first_file(tmp_path):
     lines(tmp_path / "b.jsonl", {"x": 2})
     lines(tmp_path / "c.jsonl", {"x": 2, "extra": 1})
     assert rows("json", tmp_path, {"train": "a.jsonl", "test": "b.jsonl"})["test"] == [{"x": 2, "y": None}]
-    with pytest.raises(DataError, match="has the column 'extra', which the dataset's first file does not have"):
+    with pytest.raises(
+        DataError, match="has the column 'extra', which the dataset's first file does not have"
+    ):
         rows("json", tmp_path, {"train": "a.jsonl", "test": "c.jsonl"})
 
 
@@ -81,7 +90,7 @@ CSV = [
     "a,b,c\n1,2.5,x\n2,,y\n",
     "n\n1\n\n3\n",
     "flag,other\nTrue,1e3\nfalse,NA\n",
-    "flag\nTrue\n\"\"\n",
+    'flag\nTrue\n""\n',
     "q\n\"two\nlines\"\n'single'\n",
     "mixed\n1\nx\n",
     "big\n18446744073709551615\n1\n",
@@ -91,7 +100,7 @@ CSV = [
     "inf\ninf\n-inf\n",
     "space\n 1\n2 \n",
     "nulls\nNone\nnull\nN/A\nreal\n",
-    "text\n\"NA\"\nx\n",
+    'text\n"NA"\nx\n',
 ]
 
 
@@ -131,10 +140,22 @@ def test_parquet_and_text(tmp_path):
         ("json", "gone.jsonl", {}, DataError, r"data file 'gone\.jsonl' is not in "),
         ("json", None, {}, ConfigError, "needs dataset_kwargs.data_files"),
         ("json", "bad.jsonl", {}, DataError, r"bad\.jsonl can't be read as json: malformed JSON at line 2"),
-        ("json", "bad.jsonl", {"lines": True}, ConfigError, "dataset_kwargs.lines of dataset_path json is not supported"),
+        (
+            "json",
+            "bad.jsonl",
+            {"lines": True},
+            ConfigError,
+            "dataset_kwargs.lines of dataset_path json is not supported",
+        ),
         ("json", "ok.json", {"field": "x"}, DataError, "there is no field 'x'"),
         ("csv", "wide.csv", {}, DataError, "row 2 has 3 fields, and there are 2 columns"),
-        ("csv", "wide.csv", {"engine": "c"}, ConfigError, "dataset_kwargs.engine of dataset_path csv is not supported"),
+        (
+            "csv",
+            "wide.csv",
+            {"engine": "c"},
+            ConfigError,
+            "dataset_kwargs.engine of dataset_path csv is not supported",
+        ),
         ("parquet", "bad.jsonl", {}, DataError, r"bad\.jsonl can't be read as parquet"),
     ],
 )

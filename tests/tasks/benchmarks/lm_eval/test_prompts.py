@@ -73,7 +73,9 @@ def test_per_item_examples_do_not_depend_on_order_or_seed_state():
 
 
 def test_chat_examples_may_stand_in_one_message():
-    chosen = benchmark("counting", apply_chat_template=True, fewshot_as_multiturn=False, system_instruction="Be brief.")
+    chosen = benchmark(
+        "counting", apply_chat_template=True, fewshot_as_multiturn=False, system_instruction="Be brief."
+    )
     rendered = next(chosen.render("default", chosen.items()))
     messages = json.loads(rendered.prompts[0])
     assert [message["role"] for message in messages] == ["system", "user"]
@@ -87,7 +89,10 @@ def test_log_likelihoods_of_chats_are_refused():
 
 
 def test_right_answers_are_indices_texts_or_lists():
-    first = {name: next(benchmark(name).render("default", benchmark(name).items())) for name in SELECTION.benchmarks}
+    first = {
+        name: next(benchmark(name).render("default", benchmark(name).items()))
+        for name in SELECTION.benchmarks
+    }
     assert (first["habitats"].gold, first["habitats"].choices[0]) == ([0], "otter")
     assert (first["habitats_letters"].gold, first["moods"].gold, first["blanks"].gold) == ([0], [1], [0])
     assert first["answers"].references == ["otter", "Otter", "the otter"]
@@ -105,7 +110,9 @@ def test_code_that_models_write_is_refused_unless_allowed():
 def test_too_few_examples_are_refused_with_both_numbers():
     config = translate(SELECTION.benchmarks["counting"], {"num_fewshot": 9})
     mine = HarnessBenchmark(config["harness"], config["base_dir"], "counting")
-    with pytest.raises(DataError, match="document 0: num_fewshot needs 9 different examples to draw, and there are 6"):
+    with pytest.raises(
+        DataError, match="document 0: num_fewshot needs 9 different examples to draw, and there are 6"
+    ):
         list(mine.render("default", mine.items()))
 
 
@@ -118,7 +125,9 @@ def test_equal_documents_have_ids_of_their_own_and_ids_come_from_content():
 
 def test_cluster_is_a_field_of_the_document():
     config = translate(SELECTION.benchmarks["counting"])
-    fields = BenchmarkFields(name="c", harness=config["harness"], base_dir=config["base_dir"], cluster="topic")
+    fields = BenchmarkFields(
+        name="c", harness=config["harness"], base_dir=config["base_dir"], cluster="topic"
+    )
     items: list[Item] = list(open_benchmark(fields).items())
     assert {item.cluster for item in items} == {"sums", "déjà vu"}
 

@@ -16,7 +16,12 @@ def write(folder: Path, **files: str) -> None:
 
 
 def test_local_keys_win_over_included_ones_and_later_includes_over_earlier(tmp_path):
-    write(tmp_path, one_yaml="a: 1\nb: 1\nc: 1", two_yaml="b: 2\nc: 2", task_yaml="include: [one.yaml, two.yaml]\nc: 3")
+    write(
+        tmp_path,
+        one_yaml="a: 1\nb: 1\nc: 1",
+        two_yaml="b: 2\nc: 2",
+        task_yaml="include: [one.yaml, two.yaml]\nc: 3",
+    )
     assert Reader().read(tmp_path / "task.yaml") == {"a": 1, "b": 2, "c": 3}
 
 

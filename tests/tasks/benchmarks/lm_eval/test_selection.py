@@ -49,7 +49,10 @@ def test_group_members_take_the_groups_settings_and_their_own_win(folder):
         "group: g\nnum_fewshot: 2\nrepeats: 3\ntask:\n  - red_one\n  - {task: blue, num_fewshot: 5, task_alias: Blue}\n"
     )
     selection = select(["g"], [folder])
-    assert [(d.config["num_fewshot"], d.config["repeats"]) for d in selection.benchmarks.values()] == [(2, 3), (5, 3)]
+    assert [(d.config["num_fewshot"], d.config["repeats"]) for d in selection.benchmarks.values()] == [
+        (2, 3),
+        (5, 3),
+    ]
     assert selection.groups["g"].members == ("red_one", "blue")
     assert selection.benchmarks["blue"].config["task_alias"] == "Blue"
 

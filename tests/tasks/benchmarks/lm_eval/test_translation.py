@@ -40,7 +40,9 @@ def function(translated, name: str) -> FunctionName:
 
 
 def test_a_config_survives_json_and_is_a_native_config(translated):
-    config = translated(process_results=function(translated, "fn"), process_docs=function(translated, "fn")).config
+    config = translated(
+        process_results=function(translated, "fn"), process_docs=function(translated, "fn")
+    ).config
     native = EvalConfig.model_validate(json.loads(json.dumps(config)))
     assert native.process_results == "utils.py:fn"
     assert native.harness["config"]["process_docs"] == {"!function": "utils.py:fn"}
@@ -78,7 +80,9 @@ def test_a_filter_of_the_definitions_own_file_is_named_by_its_function_or_regist
         {"function": "own_name"},
         {"function": "take_first"},
     ]
-    config = translated(filter_list=[{"name": "f", "filter": steps}], process_docs=function(translated, "fn")).config
+    config = translated(
+        filter_list=[{"name": "f", "filter": steps}], process_docs=function(translated, "fn")
+    ).config
     names = [step["function"] for step in config["filter_list"][0]["filter"]]
     assert names == ["utils.py:fn", "utils.py:Own", "utils.py:Own", "take_first"]
 
@@ -97,7 +101,10 @@ def test_functions_see_all_responses_where_no_filter_chose_one(translated):
         (None, {"max_tokens": 256, "temperature": 0.0, "stop": ["\n\n"]}),
         ({"until": "Q:", "max_gen_toks": 9}, {"max_tokens": 9, "temperature": 0.0, "stop": ["Q:"]}),
         ({"until": [], "temperature": "0.7", "do_sample": True}, {"max_tokens": 256, "temperature": 0.7}),
-        ({"max_new_tokens": 5, "max_tokens": 6, "top_p": 0.9}, {"max_tokens": 5, "top_p": 0.9, "stop": ["\n\n"]}),
+        (
+            {"max_new_tokens": 5, "max_tokens": 6, "top_p": 0.9},
+            {"max_tokens": 5, "top_p": 0.9, "stop": ["\n\n"]},
+        ),
         ({"until": ["a", "a", ""]}, {"stop": ["a"]}),
     ],
 )
@@ -113,7 +120,9 @@ def test_repeats_are_samples(translated):
 
 
 def test_a_few_shot_delimiter_of_ones_own_is_the_default_stop(translated):
-    assert translated(generation_kwargs=None, fewshot_delimiter="###").config["sample_params"]["stop"] == ["###"]
+    assert translated(generation_kwargs=None, fewshot_delimiter="###").config["sample_params"]["stop"] == [
+        "###"
+    ]
 
 
 def test_arguments_of_a_metric_are_kept_where_the_harness_gives_them_to_it(translated):
@@ -133,7 +142,10 @@ def test_arguments_without_effect_are_a_warning(translated):
 
 def test_a_metric_whose_work_is_in_its_aggregation_becomes_pairs(translated):
     aggregation = function(translated, "agg")
-    metrics = [{"metric": "f1", "aggregation": aggregation}, {"metric": function(translated, "keep"), "aggregation": aggregation}]
+    metrics = [
+        {"metric": "f1", "aggregation": aggregation},
+        {"metric": function(translated, "keep"), "aggregation": aggregation},
+    ]
     for metric in translated(metric_list=metrics).config["metric_list"]:
         assert metric["function"] == "tasks.benchmarks.lm_eval.pairs:pair"
         assert metric["aggregation"] == "utils.py:agg"
@@ -141,11 +153,17 @@ def test_a_metric_whose_work_is_in_its_aggregation_becomes_pairs(translated):
 
 def test_a_metric_function_goes_by_its_name(translated):
     config = translated(metric_list=[{"metric": function(translated, "fn"), "k": 3}]).config
-    assert config["metric_list"] == [{"metric": "fn", "function": "utils.py:fn", "higher_is_better": True, "k": 3}]
+    assert config["metric_list"] == [
+        {"metric": "fn", "function": "utils.py:fn", "higher_is_better": True, "k": 3}
+    ]
 
 
 def test_metrics_of_process_results_have_an_aggregation_and_no_arguments(translated):
-    metrics = [{"metric": "x", "k": 1}, {"metric": "bleu"}, {"metric": "ppl", "aggregation": "perplexity", "higher_is_better": False}]
+    metrics = [
+        {"metric": "x", "k": 1},
+        {"metric": "bleu"},
+        {"metric": "ppl", "aggregation": "perplexity", "higher_is_better": False},
+    ]
     config = translated(process_results=function(translated, "fn"), metric_list=metrics).config
     assert config["metric_list"] == [
         {"metric": "x", "aggregation": "mean", "higher_is_better": True},
@@ -155,7 +173,9 @@ def test_metrics_of_process_results_have_an_aggregation_and_no_arguments(transla
 
 
 def test_mutual_information_is_asked_for(translated):
-    assert translated(**CHOICE, metric_list=[{"metric": "acc_mutual_info"}]).config["mutual_information"] is True
+    assert (
+        translated(**CHOICE, metric_list=[{"metric": "acc_mutual_info"}]).config["mutual_information"] is True
+    )
 
 
 def test_an_unknown_key_is_a_warning_with_the_nearest(translated):
@@ -178,7 +198,10 @@ def test_an_unknown_key_is_a_warning_with_the_nearest(translated):
         ({"num_fewshot": "five"}, "'num_fewshot' takes an integer or null, got str 'five'"),
         ({"num_fewshot": True}, "'num_fewshot' takes an integer"),
         ({"repeats": 0}, "at least 1; got 0"),
-        ({"fewshot_config": {"smapler": "first_n"}}, "fewshot_config has no key 'smapler'; did you mean 'sampler'"),
+        (
+            {"fewshot_config": {"smapler": "first_n"}},
+            "fewshot_config has no key 'smapler'; did you mean 'sampler'",
+        ),
         ({"fewshot_config": {"sampler": "balanced"}}, "'balanced' is not one of default, first_n, per_item"),
         ({"doc_to_text": "{{q"}, r"doc_to_text: not a Jinja2 template: .*line 1"),
         ({"description": "{% for %}"}, "description: not a Jinja2 template"),
@@ -194,7 +217,10 @@ def test_an_unknown_key_is_a_warning_with_the_nearest(translated):
         ({"filter_list": []}, "filter_list is empty"),
         ({"filter_list": [{"name": "f", "filter": [{"function": "regexp"}]}]}, "did you mean 'regex'"),
         ({"filter_list": [{"name": "f", "filters": []}]}, "filter 'f' has no key 'filters'"),
-        ({"filter_list": [{"name": "f", "filter": []}, {"name": "f", "filter": []}]}, "two filters are named 'f'"),
+        (
+            {"filter_list": [{"name": "f", "filter": []}, {"name": "f", "filter": []}]},
+            "two filters are named 'f'",
+        ),
     ],
 )
 def test_what_cannot_be_honoured_is_refused_with_its_name(translated, keys, message):
@@ -211,4 +237,6 @@ def test_names_made_when_a_module_runs_are_left_to_it(translated):
     folder = Path(translated().config["base_dir"])
     (folder / "made.py").write_text("globals().update({f'process_{n}': len for n in 'ab'})\n")
     name = FunctionName(f"{folder}/made.py:process_a")
-    assert translated(process_docs=name).config["harness"]["config"]["process_docs"] == {"!function": "made.py:process_a"}
+    assert translated(process_docs=name).config["harness"]["config"]["process_docs"] == {
+        "!function": "made.py:process_a"
+    }

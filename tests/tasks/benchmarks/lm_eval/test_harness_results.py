@@ -1,0 +1,105 @@
+"""Results, sample logs and hashes in the harness's shape; groups over what their members have."""
+
+import hashlib
+import json
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tasks.benchmarks.lm_eval.groups import Aggregate, Group
+from tasks.benchmarks.lm_eval.harness_results import (
+    FinishedRun,
+    group_numbers,
+    leaf_names,
+    write_harness_files,
+)
+
+NUMBERS = {
+    "one": {"sample_len": 10, "acc,none": 0.5, "acc_stderr,none": 0.1},
+    "two": {
+        "sample_len": 30,
+        "acc,none": 0.9,
+        "acc_stderr,none": 0.2,
+        "f1,none": 0.3,
+        "f1_stderr,none": "N/A",
+    },
+}
+
+
+def group(*aggregates: Aggregate, members: tuple[str, ...] = ("one", "two")) -> Group:
+    return Group("g", "G", members, aggregates)
+
+
+def test_a_group_is_weighted_by_size_or_not():
+    weighted = group_numbers(group(Aggregate("acc")), {}, NUMBERS)
+    assert weighted["acc,none"] == pytest.approx(0.8)
+    assert weighted["acc_stderr,none"] == pytest.approx((0.025**2 + 0.15**2) ** 0.5)
+    plain = group_numbers(group(Aggregate("acc", ("none",), weight_by_size=False)), {}, NUMBERS)
+    assert plain["acc,none"] == pytest.approx(0.7)
+    assert plain["acc_stderr,none"] == pytest.approx((0.1**2 + 0.2**2) ** 0.5 / 2)
+    assert (plain["sample_len"], plain["sample_count"]) == (40, {"acc,none": 40})
+
+
+def test_a_metric_that_one_member_has_is_of_that_member():
+    found = group_numbers(group(Aggregate("f1")), {}, NUMBERS)
+    assert (found["f1,none"], found["f1_stderr,none"]) == (0.3, "N/A")
+
+
+def test_a_member_whose_pair_failed_leaves_the_group_without_a_number():
+    failed = {**NUMBERS, "one": {"sample_len": 0, "acc,none": None, "acc_stderr,none": "N/A"}}
+    assert group_numbers(group(Aggregate("acc")), {}, failed)["acc,none"] is None
+
+
+def test_groups_in_groups_count_every_benchmark_once():
+    groups = {"h": Group("h", "H", ("one", "two"), ())}
+    assert leaf_names(group(members=("h", "one")), groups) == ["one", "two"]
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> FinishedRun:
+    folder = tmp_path / "run"
+    folder.mkdir()
+    results = {
+        "results": {"sums": {"alias": "sums", "sample_len": 1, "exact_match,none": 1.0, "exact_match_stderr,none": "N/A"}},
+        "higher_is_better": {"sums": {"exact_match": True}},
+        "n-samples": {"sums": {"original": 5, "effective": 1}},
+        "config": {"model": "m"}, "git_hash": None, "date": 1.0,
+    }  # fmt: skip
+    row: dict[str, Any] = {
+        "doc_id": 0, "item_id": "i", "doc": {"q": "é?", "a": 4}, "target": "4",
+        "arguments": {"gen_args_0": {"arg_0": "é?", "arg_1": {"max_tokens": 5}}},
+        "resps": [["4"]], "filtered_resps": ["4"], "filter": "none", "metrics": ["exact_match"], "exact_match": 1.0,
+    }  # fmt: skip
+    (folder / "results.json").write_text(json.dumps(results))
+    (folder / "samples_sums.jsonl").write_text(json.dumps(row, ensure_ascii=False) + "\n")
+    definition = {
+        "task": "sums", "task_alias": "Sums", "doc_to_target": "Answer: {{a}}", "num_fewshot": 2, "metadata": {"version": 3},
+        "generation_kwargs": {"until": ["\n"]},
+    }  # fmt: skip
+    harness = {"task": "sums", "config": definition}
+    config = {"name": "sums", "base_dir": str(tmp_path), "models": [{"name": "org/m:1"}], "harness": harness}
+    return FinishedRun(config, folder)
+
+
+def test_files_are_named_shaped_and_hashed_as_the_harness_does(run, tmp_path):
+    groups = {"g": Group("g", "G", ("sums",), (Aggregate("exact_match"),), "2")}
+    (path,) = write_harness_files([run], groups, tmp_path / "out", datetime(2026, 1, 2, 3, 4, 5, 678901))
+    assert path == tmp_path / "out" / "org__m__1" / "results_2026-01-02T03-04-05.678901.json"
+    document = json.loads(path.read_text())
+    assert document["results"]["sums"]["alias"] == "Sums"
+    assert document["results"]["g"]["exact_match,none"] == document["groups"]["g"]["exact_match,none"] == 1.0
+    assert document["group_subtasks"] == {"g": ["sums"]}
+    assert document["versions"] == {"g": "2", "sums": 3}
+    assert document["n-shot"] == {"g": 2, "sums": 2}
+    assert document["higher_is_better"] == {"g": {"exact_match": True}, "sums": {"exact_match": True}}
+    assert document["n-samples"] == {"sums": {"original": 5, "effective": 1}}
+    line = json.loads((path.parent / "samples_sums_2026-01-02T03-04-05.678901.jsonl").read_text())
+    assert line["target"] == "Answer: 4"
+    assert line["arguments"]["gen_args_0"]["arg_1"] == {"until": ["\n"]}
+    doc = '{\n  "q": "é?",\n  "a": 4\n}'
+    parts = [hashlib.sha256(text.encode()).hexdigest() for text in (doc, "é?", "Answer: 4")]
+    assert [line["doc_hash"], line["prompt_hash"], line["target_hash"]] == parts
+    assert document["task_hashes"] == {"sums": hashlib.sha256("".join(parts).encode()).hexdigest()}
+    assert "item_id" not in line

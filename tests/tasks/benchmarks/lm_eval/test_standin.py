@@ -1,0 +1,42 @@
+"""A definition's Python file may import ``datasets`` where the library is not installed."""
+
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+
+from metrics.errors import ConfigError
+from tasks.benchmarks.lm_eval.documents import Documents
+from tasks.benchmarks.lm_eval.standin import datasets_stand_in, library_installed, load_user_function
+
+pytestmark = pytest.mark.skipif(library_installed(), reason="the library itself is installed")
+
+
+def test_a_file_that_imports_the_library_loads_and_gets_tables(tmp_path: Path):
+    (tmp_path / "utils.py").write_text(
+        "import datasets\nfrom datasets import Dataset, concatenate_datasets\n"
+        "def both(docs: datasets.Dataset) -> datasets.Dataset:\n"
+        "    return concatenate_datasets([docs, Dataset.from_dict({'x': [3]})])\n"
+    )
+    both = load_user_function("utils.py:both", tmp_path)
+    assert both(Documents.from_list([{"x": 1}, {"x": 2}]))["x"] == [1, 2, 3]
+
+
+def test_nothing_stands_in_afterwards():
+    with datasets_stand_in():
+        import datasets
+
+        assert datasets.Dataset is Documents
+    assert "datasets" not in sys.modules
+    assert find_spec("datasets") is None
+
+
+def test_what_needs_the_library_says_so_when_it_is_called(tmp_path: Path):
+    (tmp_path / "more.py").write_text(
+        "import datasets\nfrom datasets import Features\n"
+        "def load(): return datasets.load_dataset('x')\ndef features(): return Features({})\n"
+    )
+    for name in ("load", "features"):
+        with pytest.raises(ConfigError, match=r"datasets\.\w+ needs the library itself"):
+            load_user_function(f"more.py:{name}", tmp_path)()

@@ -1,0 +1,41 @@
+"""Many definitions validated in one process, nothing imported and no dataset opened."""
+
+from pathlib import Path
+
+from tasks.benchmarks.lm_eval import resolve_many
+
+BASE = "dataset_path: json\ndataset_kwargs: {data_files: not_there.jsonl}\ntest_split: test\ndoc_to_text: q\ndoc_to_target: a\n"
+
+
+def test_every_path_gets_its_status_and_reason(tmp_path: Path):
+    (tmp_path / "utils.py").write_text("import a_library_that_nobody_has\ndef process(docs): return docs\n")
+    texts = {
+        "good": "task: good\nprocess_docs: !function utils.process\n" + BASE,
+        "typo": "task: typo\ndoc_to_txt: x\n" + BASE,
+        "image": "task: image\ndoc_to_image: i\n" + BASE,
+        "group": "group: group\ntask: [good, typo]\n",
+        "broken": "task: [\n",
+    }
+    for name, text in texts.items():
+        (tmp_path / f"{name}.yaml").write_text(text)
+    paths = [tmp_path / f"{name}.yaml" for name in texts] + [tmp_path / "gone.yaml"]
+    found = {Path(entry["path"]).stem: entry for entry in resolve_many(paths)["configs"]}
+    statuses = {name: entry["status"] for name, entry in found.items()}
+    assert statuses == {
+        "good": "ok", "typo": "ok", "image": "refused", "group": "ok", "broken": "refused", "gone": "refused",
+    }  # fmt: skip
+    assert found["good"]["reason"] is None
+    assert "shows the model images" in found["image"]["reason"]
+    assert "broken.yaml:" in found["broken"]["reason"]
+    assert "can't be read" in found["gone"]["reason"]
+    assert "unknown key 'doc_to_txt'" in found["typo"]["warnings"][0]
+
+
+def test_members_of_a_group_are_looked_up_in_the_given_folders(tmp_path: Path):
+    (tmp_path / "lib").mkdir()
+    (tmp_path / "lib" / "x.yaml").write_text("task: x\n" + BASE)
+    (tmp_path / "g.yaml").write_text("group: g\ntask: [x]\n")
+    (alone,) = resolve_many([tmp_path / "g.yaml"])["configs"]
+    assert alone["status"] == "refused"
+    (together,) = resolve_many([tmp_path / "g.yaml"], [tmp_path / "lib"])["configs"]
+    assert together["status"] == "ok"
