@@ -29,7 +29,7 @@ Judge = Callable[[str, Any], Judged]
 
 _NUMBER: Final = re.compile(
     r"""
-    (?: (?<![\w.)]) [-+] )?                                  # a sign, unless it stands between two numbers: 10-5
+    (?: (?<![\w.)]) [-+] )?                                  # a sign, unless it stands between two: 10-5
     (?: \d{1,3} (?:,\d{3})+ (?!\d) | \d+ | (?<!\d)\.(?=\d) )  # 1,234 or 1234 or the point of .5
     (?: (?<=\d)\.\d+ | (?<=\.)\d+ )?                        # decimals
     (?: [eE][-+]?\d+ )?

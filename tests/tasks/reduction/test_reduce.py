@@ -1,5 +1,7 @@
 import logging
 from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,7 +15,9 @@ from metrics.config import MetricConfig
 from metrics.errors import NightjarError
 from metrics.metric import Metric
 from tasks.reduction import Origin, PairIdentity, Part, from_batches, reduce_pair
-from tasks.store.schemas import ITEM_ROWS
+from tasks.reduction.records import BatchSource
+from tasks.store.schemas import ITEM_ROWS, REQUESTS, RESPONSES, STATISTICS
+from tasks.store.storage import Store
 
 
 def pair(*reductions: str, resolve: Callable[[str], Any] = lambda _: None) -> PairIdentity:
@@ -229,6 +233,26 @@ def test_ten_thousand_facet_values_are_grouped_without_a_loop_over_them(part: Ca
         pa.Table.from_batches(found)["facets"].combine_chunks().dictionary[9_999].as_py()
         == '{"item.topic":"t9999"}'
     )
+
+
+def test_artifacts_on_disk_give_what_batches_in_memory_give(
+    part: Callable[..., Part], tmp_path: Path
+) -> None:
+    samples = [{"score": n % 2, "finish_reason": reason} for n, reason in enumerate(("stop", "length", None))]
+    items = [{"doc_id": n, "samples": samples, "doc": {"x": n % 2}, "cluster": f"c{n}"} for n in range(5)]
+    one = part(items)
+    store, facets = Store(str(tmp_path)), ["finish_reason", "item.x", "model_name"]
+
+    def stored(kind: str, source: BatchSource, schema: pa.Schema) -> BatchSource:
+        return partial(store.batches, store.write(kind, "0" * 64, schema, source(schema.names)))
+
+    kept = Part(
+        one.origin,
+        stored("score", one.statistics, STATISTICS),
+        stored("render", one.requests, REQUESTS),
+        stored("infer", one.responses, RESPONSES),
+    )
+    assert rows(pair(), [kept], facets) == rows(pair(), [one], facets)
 
 
 def test_a_source_may_be_read_again() -> None:
