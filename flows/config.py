@@ -32,6 +32,13 @@ def _named(value: Any) -> Any:
     return {"type": value} if isinstance(value, str) else value
 
 
+def _of_a_type(value: Any) -> Any:
+    if isinstance(value, dict) and not isinstance(value.get("type", ""), str):
+        raise PlacedError("expected text, the name of a model type", "type")
+    return value
+
+
+Model = Annotated[ModelConfig, BeforeValidator(_of_a_type)]
 Names = Annotated[tuple[str, ...], BeforeValidator(_one_or_many)]
 Scorer = Annotated[ScorerConfig, BeforeValidator(_named)]
 
@@ -39,7 +46,7 @@ Scorer = Annotated[ScorerConfig, BeforeValidator(_named)]
 class EvalConfig(BenchmarkFields):
     """One benchmark, the models to evaluate on it, and how their answers are scored."""
 
-    models: tuple[ModelConfig, ...] = Field(default=(), description="Models to evaluate")
+    models: tuple[Model, ...] = Field(default=(), description="Models to evaluate")
     sample_params: SampleParams = Field(default_factory=SampleParams, description="How answers are sampled")
     filter_list: tuple[FilterConfig, ...] | None = Field(
         default=None, description="Named chains of filters; without it one named none, whole responses"

@@ -1,7 +1,9 @@
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from flows.loading import load_config
 from flows.overrides import parse_override, with_overrides
@@ -142,3 +144,46 @@ def test_other_mistakes_keep_their_line(path: Path) -> None:
 def test_a_key_and_its_value_are_read_apart() -> None:
     assert parse_override('prices."gpt-4.1".prompt=2', Path()) == (("prices", "gpt-4.1", "prompt"), 2)
     assert parse_override(" models.0.name = qwen", Path()) == (("models", 0, "name"), "qwen")
+
+
+def places(value: Any, at: tuple[str | int, ...] = ()) -> Iterator[tuple[str | int, ...]]:
+    yield at
+    entries = (
+        value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    )
+    for key, entry in entries:
+        yield from places(entry, (*at, key))
+
+
+WEIRD = ["null", "3", "-1.5", "true", "text", "''", "[1]", "{x: 1}", "[[{}]]", "[null]", "{name: null}"]
+
+
+@pytest.mark.parametrize("weird", WEIRD)
+def test_a_value_of_any_kind_in_any_place_is_taken_or_answered(path: Path, weird: str) -> None:
+    keys = """
+    output_type: generate_until
+    dataset: {path: items.jsonl, id: key, ground_truth: answer}
+    prompt_templates: [{name: a, template: x}, {name: b, messages: [{role: user, content: x}]}]
+    target: [x]
+    fewshot: {num: 1, examples: [{question: x}]}
+    sample_params: {temperature: 0.5, stop: [x]}
+    filter_list: [{name: a, filter: [{function: take_first}], metric_list: [{metric: exact_match, reduction: [mean]}]}]
+    metric_list: [bleu]
+    scorer: {type: llm_judge, prompt: x, judges: [qwen], parse: {type: number}}
+    evaluation_methods: [{name: contains, params: {mode: any}}]
+    metrics: [{name: p, type: pass_at_k, params: {k: 1}, facets: [model_name], labels: {include: [a]}}]
+    facets: [model_name]
+    statistics: {seed: 1}
+    errors: {max_rate: 0.1}
+    limits: {max_cost: 1}
+    prices: {qwen: {prompt: 1}}
+    """
+    config = {**yaml.safe_load(CONFIG.replace("prompt_template:", "system_prompt:")), **yaml.safe_load(keys)}
+    path.write_text(yaml.safe_dump(config))
+    assert load_config(path).name == "sums"
+    for place in places(config):
+        if place:
+            try:
+                load_config(path, [f"{'.'.join(map(str, place))}={weird}"])
+            except ConfigError as refused:
+                assert str(refused)
