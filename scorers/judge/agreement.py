@@ -1,5 +1,6 @@
 """Krippendorff's alpha: how far raters agree beyond chance, as an aggregation over items."""
 
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any, Literal
 
@@ -93,7 +94,17 @@ def _read_units(values: Sequence[Any]) -> Scores:
             raise MetricError(
                 f"krippendorff_alpha takes a list of units a sample, and sample {index} has {value!r}", index
             )
-    return Scores(statistics=None, values=list(values), score=np.full(len(values), np.nan))
+    score = np.array([_pairs_in_agreement(value) for value in values], dtype=np.float64)
+    return Scores(statistics=None, values=list(values), score=score)
+
+
+def _pairs_in_agreement(item: Sequence[Unit]) -> float:
+    """Share of the pairs of raters that gave the same grade: what people see of one sample; NaN without a pair."""
+    shares = [
+        sum(count * (count - 1) for count in Counter(unit).values()) / (len(unit) * (len(unit) - 1))
+        for unit in _rated(item)
+    ]
+    return sum(shares) / len(shares) if shares else np.nan
 
 
 def _merged(values: Sequence[Any]) -> list[Unit]:

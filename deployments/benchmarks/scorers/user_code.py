@@ -16,7 +16,9 @@ class StepScorer:
         return ["steps", "as_many_steps"]
 
     def score(self, batch):
-        steps = [response.count(self.marker) if ok else None for response, ok in zip(batch.responses, batch.scored)]
+        steps = [
+            response.count(self.marker) if ok else None for response, ok in zip(batch.responses, batch.scored)
+        ]
         due = [references[0].count(self.marker) for references in batch.references]
         return {
             "steps": steps,

@@ -73,6 +73,12 @@ def test_grades_that_are_all_the_same_leave_alpha_undefined():
     assert math.isnan(krippendorff_alpha().value(None, []))
 
 
+def test_sample_shows_the_share_of_raters_in_agreement():
+    scores = krippendorff_alpha().scores([[[1, 1, 0]], [[1, None]], [[0, 0], [0, 1]]])
+    np.testing.assert_allclose(scores.score, [1 / 3, np.nan, 0.5])
+    assert scores.values[0] == [[1, 1, 0]]
+
+
 def test_unknown_level_and_another_shape_are_refused():
     with pytest.raises(ConfigError, match="nominal or interval"):
         krippendorff_alpha(level="ordinal")
