@@ -21,7 +21,8 @@ def mean_error(sampled: Sampled) -> Spread:
     stderr = _mean_stderr(sampled)
     if _binary(sampled):
         low, high = wilson(sampled.value, float(sampled.units), sampled.options.ci_level)
-        return _few(sampled, Spread(0.0 if math.isnan(stderr) else stderr, "wilson", low, high))
+        warning = sampled.alone().warning if sampled.units < 2 else None
+        return _few(sampled, Spread(stderr, "wilson", low, high, warning))
     return _few(sampled, _symmetric(sampled, sampled.value, stderr, "closed form"))
 
 
@@ -108,6 +109,6 @@ def _symmetric(sampled: Sampled, value: float, stderr: float, method: str) -> Sp
 
 
 def _few(sampled: Sampled, spread: Spread) -> Spread:
-    if sampled.clustered and sampled.units < _FEW_CLUSTERS:
+    if sampled.clustered and 1 < sampled.units < _FEW_CLUSTERS:
         return replace(spread, warning=f"only {sampled.units} clusters: the error bar is a rough guide")
     return spread

@@ -123,7 +123,7 @@ def _quantile(values: Floats, q: float, groups: Ints | None, level: float) -> Sp
 
 
 def _estimate(value: float, spread: Spread, n: int, aggregation: Aggregation, clustered: bool) -> Estimate:
-    if not math.isfinite(spread.stderr):
+    if not math.isfinite(spread.stderr) and not math.isfinite(spread.low):
         return _without_error(value, n, spread.warning or f"no error bar for {aggregation.name}")
     low, high = max(spread.low, aggregation.bounds[0]), min(spread.high, aggregation.bounds[1])
     method = f"{spread.method}, clustered" if clustered else spread.method

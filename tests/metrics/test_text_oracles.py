@@ -17,8 +17,39 @@ from metrics.ter import ter, ter_aggregation
 
 # What the libraries treat in a way of their own, among plain text and anything else that Unicode has.
 TRICKY = st.sampled_from(
-    ["<skipped>", "&quot;", "&amp;lt;", ".", ",", "1,5", "3.", ".,", "-", "5-", "é", "漢字", "İ", "ſ", "(hi)", "don't", "the", "a", "cat", "cats"]
-    + ["-\n", "\n", " ", "  ", "\u00a0", "\u2003", "\x1c", "\0", "\r\n", "\ud800", "x" * 30]
+    [
+        "<skipped>",
+        "&quot;",
+        "&amp;lt;",
+        ".",
+        ",",
+        "1,5",
+        "3.",
+        ".,",
+        "-",
+        "5-",
+        "é",
+        "漢字",
+        "İ",
+        "ſ",
+        "(hi)",
+        "don't",
+        "the",
+        "a",
+        "cat",
+        "cats",
+        "-\n",
+        "\n",
+        " ",
+        "  ",
+        "\u00a0",
+        "\u2003",
+        "\x1c",
+        "\0",
+        "\r\n",
+        "\ud800",
+        "x" * 30,
+    ]
 )
 TEXT = st.lists(st.one_of(TRICKY, st.text(max_size=6)), max_size=12).map("".join)
 DOCUMENTS = st.lists(st.tuples(st.lists(TEXT, min_size=1, max_size=3), TEXT), min_size=1, max_size=5)

@@ -1,0 +1,147 @@
+"""Aggregations: known numbers, values of process_results, and what nothing, one item or NaN give."""
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from metrics.aggregations import build_aggregation, statistics_of
+from metrics.config import StatisticsConfig
+from metrics.errors import ConfigError, MetricError
+from metrics.registry import AGGREGATIONS
+from metrics.uncertainty import estimate
+
+
+def value(name: str, values: Any) -> float:
+    aggregation = build_aggregation(name)
+    scores = aggregation.scores(values)
+    return aggregation.value(scores.statistics, scores.score if scores.values is None else scores.values)
+
+
+@pytest.mark.parametrize(
+    ("name", "values", "expected"),
+    [
+        ("weighted_perplexity", [(-10, 3), (-20, 5)], 42.521082),
+        ("bits_per_byte", [(-10, 3), (-20, 5)], 5.4101064),
+        ("weighted_perplexity", [(-10, 3), (-10, 2)], 54.59815),
+        ("weighted_perplexity", [(-10, 13), (-10, 10)], 2.3858733),
+        ("weighted_mean", [(1, 2), (5, 2)], 1.5),
+        ("perplexity", [-1.0, -3.0], math.exp(2)),
+        ("median", [4, 1, 3, 2], 2.5),
+        ("median", [5, 1, 3], 3),
+        ("percentile@90", [1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11], 10),
+        ("nanmean", [1.0, math.nan, 3.0, math.inf], 2),
+        ("pass_rate", [0.5, 0, 1, -1], 0.5),
+        ("min", [3, 1, 2], 1),
+        ("max", [3, 1, 2], 3),
+        ("sum", [3, 1, 2], 6),
+        ("count", [3, 1, 2], 3),
+        ("bypass", [3, 1, 2], 999),
+        ("brier_score", [(0, [0.5, 0.5]), (1, [1.0, 0.0])], 1.25),
+        ("brier_score", [0.5, 1.5], 1.0),
+    ],
+)
+def test_known_numbers(name: str, values: Any, expected: float) -> None:
+    assert value(name, values) == pytest.approx(expected, rel=1e-7)
+
+
+@given(st.lists(st.floats(-1e6, 1e6), min_size=1, max_size=40), st.integers(0, 100))
+def test_percentiles_are_numpys(values: list[float], q: int) -> None:
+    assert value(f"percentile@{q}", values) == np.percentile(values, q)
+
+
+SAMPLES: dict[str, Any] = {
+    "bleu": [("a b c d e", "a b c d"), (["x y", "x z"], ["x z"])],
+    "chrf": [("abc", "abd"), (["x"], "y")],
+    "chrf++": [("abc", "abd"), (["x"], "y")],
+    "ter": [("a b c", "a c"), (["x"], "y")],
+    "f1": [(1, 1), (0, 1)],
+    "mcc": [(1, 1), (0, 1), (0, 0)],
+    "matthews_corrcoef": [("a", "b"), ("b", "b")],
+    "weighted_mean": [(1, 2), (3, 4)],
+    "weighted_perplexity": [(-1, 2), (-3, 4)],
+    "bits_per_byte": [(-1, 2), (-3, 4)],
+}
+
+
+@pytest.mark.parametrize("name", list(AGGREGATIONS))
+def test_every_aggregation_reads_per_sample_values(name: str) -> None:
+    samples = SAMPLES.get(name, [0.25, 1.0])
+    assert len(statistics_of(name, samples)) == len(samples)
+    assert math.isfinite(value(name, samples))
+
+
+@pytest.mark.parametrize("name", list(AGGREGATIONS))
+def test_no_items_have_no_value_and_no_error_bar(name: str) -> None:
+    aggregation = build_aggregation(name)
+    scores = aggregation.scores([])
+    made = estimate(aggregation, scores.statistics, scores.values or scores.score, None, StatisticsConfig())
+    assert math.isnan(made.value)
+    assert math.isnan(made.stderr)
+    assert (made.n_items, made.stderr_method, made.warning) == (0, "none", "no scored items")
+
+
+@pytest.mark.parametrize("name", list(AGGREGATIONS))
+def test_one_item_has_a_value_and_no_standard_error_of_chance(name: str) -> None:
+    aggregation = build_aggregation(name)
+    scores = aggregation.scores(SAMPLES.get(name, [0.25])[:1])
+    values = scores.values if scores.values is not None else scores.score
+    made = estimate(aggregation, scores.statistics, values, None, StatisticsConfig())
+    assert math.isfinite(made.value)
+    assert math.isnan(made.stderr)
+    assert made.warning
+
+
+@pytest.mark.parametrize(
+    ("name", "values", "said"),
+    [
+        ("mean", [1, "x"], "mean takes one number a sample, and sample 1 has str"),
+        ("bleu", ["text"], r"pair \(reference, prediction\) a sample, and sample 0 has 'text'"),
+        ("bleu", [("a", ["b", "c"])], "one prediction a sample, and sample 0 has 2"),
+        ("weighted_mean", [(1, 2, 3)], r"pair \(a, b\) a sample"),
+        ("mcc", [1], r"pair \(gold, predicted\) a sample"),
+        ("brier_score", [(4, [0.5, 0.5])], r"pair \(gold, probabilities\)"),
+    ],
+)
+def test_values_of_another_shape_are_refused_by_their_sample(name: str, values: Any, said: str) -> None:
+    with pytest.raises(MetricError, match=said) as caught:
+        statistics_of(name, values)
+    assert caught.value.index is not None
+
+
+def test_an_unknown_name_is_answered_with_the_nearest() -> None:
+    with pytest.raises(
+        ConfigError, match=r"'meen' is not known; did you mean 'mean'\? \(python -m flows.catalog"
+    ):
+        build_aggregation("meen")
+
+
+@pytest.mark.parametrize("name", ["percentile@x", "percentile@101"])
+def test_a_percentile_out_of_range_is_refused(name: str) -> None:
+    with pytest.raises(ConfigError, match="0 to 100"):
+        build_aggregation(name)
+
+
+def test_an_argument_that_an_aggregation_does_not_take_is_refused() -> None:
+    with pytest.raises(ConfigError, match="takes no argument 'smoth_method'; did you mean 'smooth_method'"):
+        build_aggregation("bleu", {"smoth_method": "exp"})
+
+
+def test_a_users_aggregation_takes_numbers_or_anything_else() -> None:
+    longest = build_aggregation(
+        "mine.py:longest", None, lambda reference: lambda values: max(map(len, values))
+    )
+    assert longest.value(None, longest.scores(["a", "bbb"]).values) == 3.0
+    spread = build_aggregation(
+        "mine.py:spread", None, lambda reference: lambda values: max(values) - min(values)
+    )
+    assert spread.value(None, spread.scores([1.0, 4.0]).score) == 3.0
+
+
+def test_a_users_aggregation_must_return_a_number() -> None:
+    broken = build_aggregation("mine.py:broken", None, lambda reference: lambda values: "much")
+    with pytest.raises(MetricError, match="must return a number, not str"):
+        broken.value(None, [1.0])

@@ -1,0 +1,240 @@
+"""Two runs on the same items: tests against scipy and against counting, intervals, corrections, verdicts."""
+
+import itertools
+import math
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+import scipy.stats
+from hypothesis import given
+from hypothesis import strategies as st
+
+from metrics.aggregations import build_aggregation
+from metrics.comparison import Comparison, ItemColumn, compare_items
+from metrics.config import StatisticsConfig
+from metrics.errors import ConfigError, MetricError
+from metrics.gating import adjust, verdict, worst_of
+from metrics.groups import group_aggregate
+from metrics.significance import mcnemar, sign_flip
+from metrics.types import Estimate
+
+FEW = StatisticsConfig(bootstrap_iters=5000)
+MEAN = build_aggregation("mean")
+
+
+def scalar(values: Any) -> ItemColumn:
+    column = np.asarray(values, dtype=np.float64)
+    return ItemColumn(column, column.reshape(-1, 1))
+
+
+@given(st.integers(0, 300), st.integers(0, 300))
+def test_mcnemar_is_the_exact_binomial_test(gained: int, lost: int) -> None:
+    n = gained + lost
+    expected = scipy.stats.binomtest(gained, n).pvalue if n else 1.0
+    assert mcnemar(gained, lost) == pytest.approx(expected, abs=1e-9)
+
+
+@given(st.lists(st.integers(-4, 4), min_size=1, max_size=9))
+def test_sign_flips_of_few_units_are_all_tried(units: list[int]) -> None:
+    patterns = itertools.product([-1, 1], repeat=len(units))
+    sums = [abs(sum(s * u for s, u in zip(signs, units, strict=True))) for signs in patterns]
+    expected = sum(total >= abs(sum(units)) for total in sums) / len(sums)
+    own = sign_flip(np.array(units, dtype=np.float64), 100, np.random.default_rng(0))
+    assert own == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("digits", [0, 12], ids=["few distinct sizes", "many distinct sizes"])
+def test_random_sign_flips_come_close_to_scipys(digits: int) -> None:
+    rng = np.random.default_rng(1)
+    units = np.round(rng.normal(0.15, 1, 100) * (3 if digits == 0 else 1), digits)
+    own = sign_flip(units, 50_000, np.random.default_rng(2))
+    expected = scipy.stats.permutation_test(
+        (units,), np.mean, permutation_type="samples", n_resamples=50_000, rng=np.random.default_rng(3)
+    )
+    assert own == pytest.approx(expected.pvalue, abs=0.01)
+
+
+def test_the_test_that_auto_takes_is_named() -> None:
+    rng = np.random.default_rng(4)
+    base, candidate = rng.integers(0, 2, 60), rng.integers(0, 2, 60)
+    clusters = np.arange(60) // 3
+    assert compare_items(MEAN, scalar(base), scalar(candidate), None, FEW).test == "McNemar, exact"
+    clustered = compare_items(MEAN, scalar(base), scalar(candidate), clusters, FEW)
+    assert clustered.test == "sign-flip permutation, clustered"
+    assert clustered.n_clusters == 20
+    floats = compare_items(MEAN, scalar(base + rng.random(60)), scalar(candidate), None, FEW)
+    assert floats.test == "sign-flip permutation"
+    median = build_aggregation("median")
+    assert compare_items(median, scalar(base), scalar(candidate), None, FEW).test == "paired bootstrap"
+
+
+def test_difference_wins_and_correlation() -> None:
+    made = compare_items(MEAN, scalar([1, 0, 0, 1, 0]), scalar([1, 1, 1, 0, 0]), None, FEW)
+    assert made.difference == pytest.approx(0.2)
+    assert (made.wins, made.losses, made.ties) == (2, 1, 2)
+    assert made.correlation == pytest.approx(np.corrcoef([1, 0, 0, 1, 0], [1, 1, 1, 0, 0])[0, 1])
+    assert made.p_value == 1.0
+    lower = compare_items(
+        MEAN, scalar([1, 0, 0, 1, 0]), scalar([1, 1, 1, 0, 0]), None, FEW, higher_is_better=False
+    )
+    assert (lower.wins, lower.losses) == (1, 2)
+
+
+def test_runs_that_agree_everywhere_have_an_interval_with_a_width() -> None:
+    made = compare_items(MEAN, scalar([1, 0] * 10), scalar([1, 0] * 10), None, FEW)
+    assert (made.difference, made.p_value, made.stderr) == (0.0, 1.0, 0.0)
+    assert made.ci_low < 0 < made.ci_high
+    assert math.isfinite(made.mde)
+    assert made.mde > 0
+
+
+def test_the_paired_difference_is_tighter_than_two_intervals() -> None:
+    rng = np.random.default_rng(5)
+    base = rng.normal(size=300)
+    made = compare_items(MEAN, scalar(base), scalar(base + 0.1 + rng.normal(0, 0.1, 300)), None, FEW)
+    assert made.stderr < 0.01
+    assert made.p_value == pytest.approx(1 / 5001)
+    assert made.ci_low > 0.08
+
+
+def test_the_interval_of_a_mean_difference_is_the_paired_t_interval() -> None:
+    rng = np.random.default_rng(6)
+    base, candidate = rng.normal(size=40), rng.normal(size=40)
+    made = compare_items(MEAN, scalar(base), scalar(candidate), None, FEW)
+    expected = scipy.stats.ttest_rel(candidate, base).confidence_interval(0.95)
+    assert (made.ci_low, made.ci_high) == pytest.approx((expected.low, expected.high))
+
+
+def test_corpus_metrics_are_compared_by_their_statistics() -> None:
+    rng = np.random.default_rng(7)
+    ratio = build_aggregation("weighted_mean")
+    weight = rng.integers(1, 9, 200).astype(np.float64)
+    base = np.column_stack([weight * rng.normal(1, 0.2, 200), weight])
+    better = base + np.column_stack([weight * 0.1, np.zeros(200)])
+    blank = np.zeros(200)
+    made = compare_items(ratio, ItemColumn(blank, base), ItemColumn(blank, better), None, FEW)
+    assert made.test == "paired bootstrap"
+    assert made.difference == pytest.approx(0.1)
+    assert made.p_value < 0.001
+    assert made.ci_low <= 0.1 + 1e-9
+    assert made.ci_high >= 0.1 - 1e-9
+    clustered = compare_items(
+        ratio, ItemColumn(blank, base), ItemColumn(blank, better), np.arange(200) // 4, FEW
+    )
+    assert clustered.test == "paired bootstrap, clustered"
+
+
+def test_no_items_and_one_item_say_so() -> None:
+    assert compare_items(MEAN, scalar([]), scalar([]), None, FEW).warning == "no items in common"
+    assert compare_items(MEAN, scalar([1]), scalar([0]), None, FEW).warning == "one item has no spread"
+    two = compare_items(MEAN, scalar([1, 0]), scalar([0, 1]), [3, 3], FEW)
+    assert two.warning == "one cluster has no spread"
+
+
+def test_columns_of_different_length_and_tests_that_do_not_fit_are_refused() -> None:
+    with pytest.raises(MetricError, match="2 and 1 items"):
+        compare_items(MEAN, scalar([1, 0]), scalar([1]), None, FEW)
+    with pytest.raises(MetricError, match="scores of 0 and 1 without clusters"):
+        compare_items(MEAN, scalar([1, 0.5]), scalar([1, 0]), None, FEW, method="mcnemar")
+    with pytest.raises(MetricError, match="median is compared by bootstrap"):
+        compare_items(
+            build_aggregation("median"), scalar([1, 0]), scalar([1, 0]), None, FEW, method="permutation"
+        )
+
+
+def test_values_that_are_not_finite_have_no_test() -> None:
+    made = compare_items(MEAN, scalar([1, math.nan]), scalar([1, 0]), None, FEW)
+    assert math.isnan(made.p_value)
+    assert made.warning == "some items have a value that is not finite"
+
+
+@given(st.lists(st.floats(0, 1), min_size=1, max_size=12))
+def test_benjamini_hochberg_is_scipys(p_values: list[float]) -> None:
+    np.testing.assert_allclose(
+        adjust(p_values, "bh"), scipy.stats.false_discovery_control(p_values), atol=1e-12
+    )
+
+
+@given(st.lists(st.floats(0, 1), min_size=1, max_size=12))
+def test_holm_rejects_step_by_step(p_values: list[float]) -> None:
+    adjusted = adjust(p_values, "holm")
+    order = sorted(range(len(p_values)), key=p_values.__getitem__)
+    running = 0.0
+    for rank, place in enumerate(order):
+        running = max(running, min(1.0, p_values[place] * (len(p_values) - rank)))
+        assert adjusted[place] == pytest.approx(running)
+
+
+def test_a_p_value_that_is_missing_does_not_count() -> None:
+    np.testing.assert_array_equal(adjust([0.01, math.nan, 0.02], "holm"), [0.02, math.nan, 0.02])
+    np.testing.assert_array_equal(adjust([0.01, math.nan], "none"), [0.01, math.nan])
+    with pytest.raises(ConfigError, match="holm, bh, none"):
+        adjust([0.1], "bonferroni")
+
+
+COMPARED = Comparison(
+    base=0.5, candidate=0.45, difference=-0.05, stderr=0.01, ci_low=-0.07, ci_high=-0.03, test="", p_value=0.001,
+    correlation=0.9, wins=0, losses=0, ties=0, mde=0.03, n_items=100, n_clusters=None,
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("changed", "margin", "p_value", "better", "expected"),
+    [
+        ({}, 0.01, None, True, "regression"),
+        ({}, 0.01, 0.2, True, "inconclusive"),  # not after correction
+        ({}, 0.06, None, True, "inconclusive"),  # significant, but within the margin; the interval is not
+        ({}, 0.08, None, True, "pass"),
+        ({}, 0.01, None, False, "pass"),  # lower is better: the candidate is
+        ({"difference": 0.05, "ci_low": 0.03, "ci_high": 0.07}, 0.01, None, False, "regression"),
+        ({"difference": 0.0, "ci_low": -0.005, "ci_high": 0.005, "p_value": 1.0}, 0.01, None, True, "pass"),
+        ({"difference": math.nan, "ci_low": math.nan, "p_value": math.nan}, 0.01, None, True, "inconclusive"),
+    ],
+)
+def test_a_gate_answers_pass_regression_or_inconclusive(
+    changed: Any, margin: float, p_value: Any, better: bool, expected: str
+) -> None:
+    assert verdict(replace(COMPARED, **changed), margin, 0.05, p_value, better) == expected
+
+
+def test_the_whole_is_the_worst_of_its_pairs() -> None:
+    assert worst_of(["pass", "regression", "inconclusive"]) == "regression"
+    assert worst_of(["pass", "inconclusive"]) == "inconclusive"
+    assert worst_of(["pass"]) == "pass"
+    assert worst_of([]) == "inconclusive"
+
+
+def _member(value: float, stderr: float, n: int) -> Estimate:
+    return Estimate(value, stderr, "closed form", value, value, n)
+
+
+def test_a_group_weighs_by_size_or_not_with_the_error_that_goes_with_it() -> None:
+    members = [_member(0.2, 0.03, 100), _member(0.8, 0.04, 300)]
+    weighted, plain = group_aggregate(members), group_aggregate(members, weight_by_size=False)
+    assert weighted.value == pytest.approx(0.65)
+    assert weighted.stderr == pytest.approx(math.hypot(0.25 * 0.03, 0.75 * 0.04))
+    assert plain.value == pytest.approx(0.5)
+    assert plain.stderr == pytest.approx(0.025)
+    assert weighted.n_items == plain.n_items == 400
+
+
+def test_a_group_of_parts_has_nearly_the_error_of_the_whole() -> None:
+    rng = np.random.default_rng(8)
+    parts = [rng.normal(0, 1, n) for n in (200, 900)]
+    members = [_member(part.mean(), part.std(ddof=1) / math.sqrt(len(part)), len(part)) for part in parts]
+    whole = np.concatenate(parts)
+    made = group_aggregate(members)
+    assert made.value == pytest.approx(whole.mean())
+    assert made.stderr == pytest.approx(whole.std(ddof=1) / math.sqrt(len(whole)), rel=0.02)
+
+
+def test_a_member_without_value_or_error_is_not_dropped() -> None:
+    assert math.isnan(group_aggregate([_member(0.2, 0.1, 10), _member(math.nan, math.nan, 0)]).value)
+    bare = group_aggregate([_member(0.2, 0.1, 10), _member(0.4, math.nan, 10)])
+    assert bare.value == pytest.approx(0.3)
+    assert math.isnan(bare.stderr)
+    assert bare.warning == "1 of 2 benchmarks have no error bar"
+    with pytest.raises(ConfigError, match="at least one"):
+        group_aggregate([])

@@ -1,0 +1,216 @@
+"""Standard errors and intervals: known numbers, scipy as oracle, and agreement of the methods."""
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+import scipy.stats
+from hypothesis import given
+from hypothesis import strategies as st
+
+from metrics.aggregations import build_aggregation
+from metrics.config import StatisticsConfig
+from metrics.intervals import student_quantile, wilson
+from metrics.quantile_errors import maritz_jarrett
+from metrics.resampling import resampled_totals
+from metrics.types import Estimate
+from metrics.uncertainty import estimate
+
+DEFAULT = StatisticsConfig()
+
+
+def of_numbers(name: str, values: Any, clusters: Any = None, **options: Any) -> Estimate:
+    aggregation = build_aggregation(name)
+    scores = aggregation.scores(list(values))
+    return estimate(aggregation, scores.statistics, scores.score, clusters, StatisticsConfig(**options))
+
+
+def bleu_rows(seed: int, n: int) -> Any:
+    rng = np.random.default_rng(seed)
+    length = rng.integers(20, 80, n)
+    possible = np.stack([length - order for order in range(4)], axis=1)
+    matched = rng.binomial(possible, rng.beta(6, 4, n)[:, None] ** np.arange(1, 5))
+    return np.column_stack([length, length + rng.integers(1, 9, n), matched, possible]).astype(np.float64)
+
+
+def test_the_standard_error_of_0_and_1_is_the_known_one() -> None:
+    made = of_numbers("mean", [1, 0, 1, 0])
+    assert made.stderr == pytest.approx(0.2886751, abs=5e-8)
+    assert made.stderr_method == "wilson"
+
+
+def test_none_of_20_right_has_a_width() -> None:
+    made = of_numbers("mean", [0] * 20)
+    assert (made.value, made.stderr, made.ci_low) == (0.0, 0.0, 0.0)
+    assert made.ci_high == pytest.approx(0.1611252)
+
+
+@given(st.integers(1, 400).flatmap(lambda n: st.tuples(st.integers(0, n), st.just(n))), st.floats(0.5, 0.999))
+def test_wilson_is_scipys(case: tuple[int, int], level: float) -> None:
+    right, n = case
+    expected = scipy.stats.binomtest(right, n).proportion_ci(level, method="wilson")
+    assert wilson(right / n, n, level) == pytest.approx((expected.low, expected.high), abs=1e-9)
+
+
+@given(st.integers(1, 3000), st.floats(0.5, 0.999))
+def test_student_quantiles_are_scipys(degrees: int, level: float) -> None:
+    assert student_quantile(level, degrees) == pytest.approx(
+        float(scipy.stats.t.ppf(0.5 + level / 2, degrees)), rel=1e-8
+    )
+
+
+def test_the_interval_of_a_mean_is_students() -> None:
+    values = np.random.default_rng(1).normal(size=30)
+    made = of_numbers("mean", values)
+    expected = scipy.stats.t.interval(0.95, 29, values.mean(), scipy.stats.sem(values))
+    assert (made.ci_low, made.ci_high) == pytest.approx(expected, rel=1e-9)
+
+
+@pytest.mark.parametrize("q", [0.25, 0.5, 0.9])
+def test_the_interval_of_a_quantile_is_scipys(q: float) -> None:
+    values = np.random.default_rng(2).normal(size=201)
+    made = of_numbers(f"percentile@{100 * q:g}", values)
+    expected = scipy.stats.quantile_test(values, q=0, p=q).confidence_interval(0.95)
+    assert (made.ci_low, made.ci_high) == (expected.low, expected.high)
+
+
+@pytest.mark.parametrize("n", [9, 10, 100])
+def test_the_standard_error_of_the_median_is_that_of_many_bootstrap_draws(n: int) -> None:
+    rng = np.random.default_rng(n)
+    values = np.sort(rng.exponential(size=n))
+    # The middle of a resample of n odd, the upper and lower middle in turn of n even: what the formula smooths.
+    draws = np.sort(values[rng.integers(0, n, (40_000, n))], axis=1)
+    ranks = draws[:, [(n - 1) // 2, n // 2]]
+    assert maritz_jarrett(values, 0.5) == pytest.approx(float(np.median(draws, axis=1).std()), rel=0.06)
+    assert maritz_jarrett(values, 0.5) <= float(ranks.std(axis=0).max()) * 1.05
+
+
+def test_clustered_standard_errors_are_those_of_the_formula() -> None:
+    rng = np.random.default_rng(3)
+    clusters = np.sort(rng.integers(0, 25, 200))
+    values = rng.normal(size=200) + clusters % 3
+    residual = values - values.mean()
+    sums = [residual[clusters == cluster].sum() for cluster in np.unique(clusters)]
+    groups = len(sums)
+    expected = math.sqrt(groups / (groups - 1) * sum(total**2 for total in sums)) / 200
+    made = of_numbers("mean", values, clusters)
+    assert made.stderr == pytest.approx(expected, rel=1e-12)
+    assert made.stderr_method == "closed form, clustered"
+
+
+@pytest.mark.parametrize("name", ["mean", "sum", "nanmean", "perplexity"])
+def test_clusters_of_one_item_are_no_clusters(name: str) -> None:
+    values = np.random.default_rng(4).normal(-2, 0.3, 80)
+    plain, clustered = of_numbers(name, values), of_numbers(name, values, np.arange(80)[::-1])
+    assert clustered.stderr == pytest.approx(plain.stderr, rel=2e-3)
+    assert clustered.value == pytest.approx(plain.value)
+
+
+def test_repeating_every_item_within_its_cluster_leaves_the_error_alone() -> None:
+    values = np.random.default_rng(5).normal(size=60)
+    once, thrice = (
+        of_numbers("mean", values),
+        of_numbers("mean", np.repeat(values, 3), np.repeat(np.arange(60), 3)),
+    )
+    assert thrice.stderr == pytest.approx(once.stderr, rel=1e-9)
+
+
+@pytest.mark.parametrize("method", ["delta", "jackknife", "bootstrap", "bca"])
+def test_the_methods_agree_on_bleu(method: str) -> None:
+    bleu, rows = build_aggregation("bleu"), bleu_rows(6, 300)
+    usual = estimate(bleu, rows, None, None, DEFAULT)
+    other = estimate(bleu, rows, None, None, StatisticsConfig(method=method, bootstrap_iters=20_000))
+    assert usual.stderr_method == "jackknife"
+    assert other.stderr == pytest.approx(usual.stderr, rel=0.02)
+    assert (other.ci_low, other.ci_high) == pytest.approx((usual.ci_low, usual.ci_high), abs=0.2)
+
+
+@pytest.mark.parametrize(
+    ("table", "kind"),
+    [
+        (np.eye(4)[np.random.default_rng(7).integers(0, 4, 300)], "multinomial"),
+        (np.random.default_rng(8).normal(size=(20, 2)), "gathered"),
+        (np.random.default_rng(9).normal(size=(211, 2)), "circulant, of a prime number of items"),
+        (np.random.default_rng(9).integers(0, 50, (200, 2)).astype(float), "circulant, of whole numbers"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_resamples_have_the_mean_and_the_covariance_of_resampling(table: Any, kind: str) -> None:
+    totals = np.concatenate(list(resampled_totals(table, 40_000, np.random.default_rng(1))))
+    n = len(table)
+    spread = np.sqrt(np.diag(np.cov(table.T, bias=True)) * n)
+    assert len(totals) >= 40_000
+    assert np.abs(totals.mean(axis=0) - table.sum(axis=0)).max() < 0.05 * spread.max()
+    np.testing.assert_allclose(
+        np.cov(totals.T), n * np.cov(table.T, bias=True), atol=0.04 * spread.max() ** 2
+    )
+    if kind.endswith("whole numbers"):
+        np.testing.assert_array_equal(totals, np.rint(totals))
+
+
+def test_a_seed_makes_the_error_bar_and_another_seed_another() -> None:
+    table = np.eye(4)[np.random.default_rng(10).integers(0, 4, 200)]
+    made = [
+        estimate(build_aggregation("f1"), table, None, None, StatisticsConfig(seed=seed))
+        for seed in (1, 1, 2)
+    ]
+    assert made[0] == made[1]
+    assert made[0].stderr != made[2].stderr
+
+
+@pytest.mark.parametrize("draws", [0, -1])
+def test_no_draws_mean_no_standard_errors(draws: int) -> None:
+    for name in ("mean", "median", "perplexity"):
+        made = of_numbers(name, [0.2, 0.4, 0.9], bootstrap_iters=draws)
+        assert math.isfinite(made.value)
+        assert math.isnan(made.stderr)
+        assert made.stderr_method == "none"
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf])
+def test_a_value_that_is_not_finite_is_not_hidden(bad: float) -> None:
+    made = of_numbers("mean", [1.0, bad, 0.5])
+    assert not math.isfinite(made.value)
+    assert made.warning == "1 of 3 items have a value that is not finite"
+    assert of_numbers("nanmean", [1.0, bad, 0.5]).value == 0.75
+
+
+def test_a_handful_of_rare_events_carries_a_warning() -> None:
+    rare = np.eye(4)[[0] * 95 + [1, 2, 3, 3, 3]]
+    made = estimate(build_aggregation("f1"), rare, None, None, DEFAULT)
+    assert made.warning
+    assert "only 5 items" in made.warning
+
+
+def test_one_right_answer_has_an_interval_and_no_standard_error() -> None:
+    made = of_numbers("mean", [1])
+    assert math.isnan(made.stderr)
+    assert (made.ci_low, made.ci_high) == pytest.approx((0.2065493, 1.0))
+    assert made.warning == "one item has no spread"
+
+
+def test_few_clusters_carry_a_warning() -> None:
+    made = of_numbers("mean", [0.1, 0.2, 0.3, 0.4], [0, 0, 1, 1])
+    assert made.warning == "only 2 clusters: the error bar is a rough guide"
+
+
+def test_one_cluster_has_no_error_bar() -> None:
+    for name in ("mean", "median"):
+        made = of_numbers(name, [0.1, 0.2, 0.3], [7, 7, 7])
+        assert made.warning == "one cluster has no spread"
+        assert math.isnan(made.stderr)
+
+
+def test_extremes_have_no_error_bar() -> None:
+    assert of_numbers("max", [1.0, 2.0]).warning == "no error bar for max"
+
+
+def test_a_users_aggregation_is_bootstrapped() -> None:
+    spread = build_aggregation("mine.py:fn", None, lambda reference: lambda values: float(np.mean(values)))
+    values = np.random.default_rng(11).normal(size=200)
+    made = estimate(spread, None, values, None, DEFAULT)
+    assert made.stderr_method == "bootstrap"
+    assert made.stderr == pytest.approx(values.std(ddof=1) / math.sqrt(200), rel=0.1)
+    clustered = estimate(spread, None, values, np.arange(200) // 4, DEFAULT)
+    assert clustered.stderr_method == "bootstrap, clustered"
