@@ -99,7 +99,8 @@ def _read_units(values: Sequence[Any]) -> Scores:
 
 
 def _pairs_in_agreement(item: Sequence[Unit]) -> float:
-    """Share of the pairs of raters that gave the same grade: what people see of one sample; NaN without a pair."""
+    """Share of the pairs of raters that gave the same grade: what people see of one sample; NaN without a
+    pair."""
     shares = [
         sum(count * (count - 1) for count in Counter(unit).values()) / (len(unit) * (len(unit) - 1))
         for unit in _rated(item)
