@@ -2,8 +2,8 @@
 
     python bench/lm_eval/record.py --peer PYTHON
 
-For every benchmark the digest of all its requests and documents, and the requests of its first and last document in
-full, so that a difference can be read.
+For every benchmark the digest of all its requests and documents, and the requests of its first and last
+document in full, so that a difference can be read.
 """
 
 import argparse

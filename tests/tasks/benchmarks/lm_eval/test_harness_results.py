@@ -62,22 +62,42 @@ def run(tmp_path: Path) -> FinishedRun:
     folder = tmp_path / "run"
     folder.mkdir()
     results = {
-        "results": {"sums": {"alias": "sums", "sample_len": 1, "exact_match,none": 1.0, "exact_match_stderr,none": "N/A"}},
+        "results": {
+            "sums": {
+                "alias": "sums",
+                "sample_len": 1,
+                "exact_match,none": 1.0,
+                "exact_match_stderr,none": "N/A",
+            }
+        },
         "higher_is_better": {"sums": {"exact_match": True}},
         "n-samples": {"sums": {"original": 5, "effective": 1}},
-        "config": {"model": "m"}, "git_hash": None, "date": 1.0,
-    }  # fmt: skip
+        "config": {"model": "m"},
+        "git_hash": None,
+        "date": 1.0,
+    }
     row: dict[str, Any] = {
-        "doc_id": 0, "item_id": "i", "doc": {"q": "é?", "a": 4}, "target": "4",
+        "doc_id": 0,
+        "item_id": "i",
+        "doc": {"q": "é?", "a": 4},
+        "target": "4",
         "arguments": {"gen_args_0": {"arg_0": "é?", "arg_1": {"max_tokens": 5}}},
-        "resps": [["4"]], "filtered_resps": ["4"], "filter": "none", "metrics": ["exact_match"], "exact_match": 1.0,
-    }  # fmt: skip
+        "resps": [["4"]],
+        "filtered_resps": ["4"],
+        "filter": "none",
+        "metrics": ["exact_match"],
+        "exact_match": 1.0,
+    }
     (folder / "results.json").write_text(json.dumps(results))
     (folder / "samples_sums.jsonl").write_text(json.dumps(row, ensure_ascii=False) + "\n")
     definition = {
-        "task": "sums", "task_alias": "Sums", "doc_to_target": "Answer: {{a}}", "num_fewshot": 2, "metadata": {"version": 3},
+        "task": "sums",
+        "task_alias": "Sums",
+        "doc_to_target": "Answer: {{a}}",
+        "num_fewshot": 2,
+        "metadata": {"version": 3},
         "generation_kwargs": {"until": ["\n"]},
-    }  # fmt: skip
+    }
     harness = {"task": "sums", "config": definition}
     config = {"name": "sums", "base_dir": str(tmp_path), "models": [{"name": "org/m:1"}], "harness": harness}
     return FinishedRun(config, folder)

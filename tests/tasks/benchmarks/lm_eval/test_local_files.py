@@ -29,8 +29,10 @@ def lines(path: Path, *values: Any) -> None:
 def test_fields_that_a_line_lacks_are_none_and_numbers_are_of_one_type(tmp_path):
     lines(tmp_path / "a.jsonl", {"x": 1, "y": "a"}, {"x": 2.5}, {"z": [1]})
     assert rows("json", tmp_path, "a.jsonl")["train"] == [
-        {"x": 1.0, "y": "a", "z": None}, {"x": 2.5, "y": None, "z": None}, {"x": None, "y": None, "z": [1]},
-    ]  # fmt: skip
+        {"x": 1.0, "y": "a", "z": None},
+        {"x": 2.5, "y": None, "z": None},
+        {"x": None, "y": None, "z": [1]},
+    ]
 
 
 def test_values_without_a_common_type_stay_as_they_were(tmp_path):
@@ -41,8 +43,10 @@ def test_values_without_a_common_type_stay_as_they_were(tmp_path):
         {"x": None, "d": None},
     )
     assert rows("json", tmp_path, "a.jsonl")["train"] == [
-        {"x": 1, "d": {"k": 1}}, {"x": "one", "d": {"other": [2]}}, {"x": None, "d": None},
-    ]  # fmt: skip
+        {"x": 1, "d": {"k": 1}},
+        {"x": "one", "d": {"other": [2]}},
+        {"x": None, "d": None},
+    ]
 
 
 def test_mixed_values_inside_lists_stay_as_they_were(tmp_path):

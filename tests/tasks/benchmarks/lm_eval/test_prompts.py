@@ -1,4 +1,4 @@
-"""Prompts and documents are the harness's own; cases/expected.json holds what it asks (bench/lm_eval/record.py)."""
+"""Prompts and documents are the harness's own: bench/lm_eval/record.py wrote cases/expected.json."""
 
 import hashlib
 import json

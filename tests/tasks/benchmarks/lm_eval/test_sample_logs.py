@@ -15,11 +15,15 @@ from tasks.datasets.errors import DataError
 
 TIME = "2026-01-02T03-04-05.678901"
 GENERATION = {
-    "task": "sums", "output_type": "generate_until", "doc_to_target": "a", "doc_to_text": "{{q}}", "repeats": 2,
+    "task": "sums",
+    "output_type": "generate_until",
+    "doc_to_target": "a",
+    "doc_to_text": "{{q}}",
+    "repeats": 2,
     "generation_kwargs": {"until": ["\n"]},
     "metric_list": [{"metric": "exact_match", "aggregation": "mean", "higher_is_better": True}],
     "filter_list": [{"name": "one", "filter": [{"function": "take_first"}]}, {"name": "all", "filter": []}],
-}  # fmt: skip
+}
 CHOICES = {
     "task": "pick",
     "output_type": "multiple_choice",
@@ -30,18 +34,26 @@ CHOICES = {
 
 def generated(doc_id: int, filter_name: str, *texts: str) -> dict[str, Any]:
     return {
-        "doc_id": doc_id, "doc": {"q": f"q{doc_id}", "a": "4"}, "target": "4",
+        "doc_id": doc_id,
+        "doc": {"q": f"q{doc_id}", "a": "4"},
+        "target": "4",
         "arguments": {"gen_args_0": {"arg_0": f"prompt {doc_id}", "arg_1": {"until": ["\n"]}}},
-        "resps": [list(texts)], "filtered_resps": [texts[0]], "filter": filter_name,
-    }  # fmt: skip
+        "resps": [list(texts)],
+        "filtered_resps": [texts[0]],
+        "filter": filter_name,
+    }
 
 
 def measured(doc_id: int, *lls: float, gold: Any = 1, **doc: Any) -> dict[str, Any]:
+    asked = [("ctx", " x"), ("ctx", " yy"), ("", " x"), ("", " yy")][: len(lls)]
     return {
-        "doc_id": doc_id, "doc": {"options": ["x", "yy"], "gold": gold, **doc}, "target": str(gold),
-        "arguments": {f"gen_args_{n}": {"arg_0": "" if n > 1 else "ctx", "arg_1": " " + "xy"[n % 2] * (1 + n % 2)} for n in range(len(lls))},
-        "resps": [[[str(ll), str(n == 0)]] for n, ll in enumerate(lls)], "filter": "none",
-    }  # fmt: skip
+        "doc_id": doc_id,
+        "doc": {"options": ["x", "yy"], "gold": gold, **doc},
+        "target": str(gold),
+        "arguments": {f"gen_args_{n}": {"arg_0": a, "arg_1": b} for n, (a, b) in enumerate(asked)},
+        "resps": [[[str(ll), str(n == 0)]] for n, ll in enumerate(lls)],
+        "filter": "none",
+    }
 
 
 @pytest.fixture
@@ -121,10 +133,16 @@ def test_functions_of_which_the_log_has_the_source_need_the_definition(logs, tmp
     (tmp_path / "utils.py").write_text(source)
     from tasks.benchmarks.lm_eval.reading import FunctionName
 
-    definition = Definition("sums", tmp_path / "sums.yaml", {
-        **config, "process_results": FunctionName(f"{tmp_path}/utils.py:process_results"),
-        "dataset_path": "json", "test_split": "test",
-    })  # fmt: skip
+    definition = Definition(
+        "sums",
+        tmp_path / "sums.yaml",
+        {
+            **config,
+            "process_results": FunctionName(f"{tmp_path}/utils.py:process_results"),
+            "dataset_path": "json",
+            "test_split": "test",
+        },
+    )
     (native,) = rescored(folder, tmp_path / "work", {"sums": definition})
     assert native["process_results"] == "utils.py:process_results"
 
@@ -163,5 +181,9 @@ def test_rows_hold_requests_in_their_order_and_targets_as_text():
     row = {"arguments": {f"gen_args_{n}": {"arg_0": n, "arg_1": "x"} for n in (0, 1, 10, 2)}}
     assert [request[0] for request in requests_of(row)] == [0, 1, 2, 10]
     assert [target_of({"target": text}) for text in ("3", "[1, 2]", "['a']", "yes", "[oops")] == [
-        3, [1, 2], ["a"], "yes", "[oops",
-    ]  # fmt: skip
+        3,
+        [1, 2],
+        ["a"],
+        "yes",
+        "[oops",
+    ]

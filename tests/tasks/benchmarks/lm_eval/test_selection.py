@@ -46,7 +46,8 @@ def test_a_missing_folder_is_refused(tmp_path):
 
 def test_group_members_take_the_groups_settings_and_their_own_win(folder):
     (folder / "g.yaml").write_text(
-        "group: g\nnum_fewshot: 2\nrepeats: 3\ntask:\n  - red_one\n  - {task: blue, num_fewshot: 5, task_alias: Blue}\n"
+        "group: g\nnum_fewshot: 2\nrepeats: 3\n"
+        "task:\n  - red_one\n  - {task: blue, num_fewshot: 5, task_alias: Blue}\n"
     )
     selection = select(["g"], [folder])
     assert [(d.config["num_fewshot"], d.config["repeats"]) for d in selection.benchmarks.values()] == [

@@ -12,20 +12,38 @@ from tasks.benchmarks.lm_eval import Definition, translate_definition
 from tasks.benchmarks.lm_eval.reading import FunctionName
 
 BASE: dict[str, Any] = {
-    "task": "t", "dataset_path": "json", "test_split": "test", "doc_to_text": "{{q}}", "doc_to_target": "{{a}}",
+    "task": "t",
+    "dataset_path": "json",
+    "test_split": "test",
+    "doc_to_text": "{{q}}",
+    "doc_to_target": "{{a}}",
     "generation_kwargs": {"until": ["\n"]},
-}  # fmt: skip
+}
 CHOICE = {"output_type": "multiple_choice", "doc_to_choice": ["x", "y"], "generation_kwargs": None}
 LIKELIHOOD = {"output_type": "loglikelihood", "generation_kwargs": None}
 ROLLING = {"output_type": "loglikelihood_rolling", "generation_kwargs": None, "doc_to_text": ""}
 
 
+UTILS = """
+import nowhere_to_be_found
+
+def fn(references, predictions): return 1
+
+def keep(items):
+    'Kept.'
+    return items
+
+def agg(items): return 1
+
+@register_filter('own_name')
+class Own:
+    pass
+"""
+
+
 @pytest.fixture
 def translated(tmp_path: Path):
-    (tmp_path / "utils.py").write_text(
-        "import nowhere_to_be_found\n\ndef fn(references, predictions): return 1\n\ndef keep(items):\n    'Kept.'\n    return items\n\n"
-        "def agg(items): return 1\n\nfor _n in 'ab':\n    pass\n\n@register_filter('own_name')\nclass Own:\n    pass\n"
-    )
+    (tmp_path / "utils.py").write_text(UTILS)
 
     def run(**keys: Any):
         config = {key: value for key, value in {**BASE, **keys}.items() if value is not None}
@@ -69,8 +87,11 @@ def test_filters_get_the_harness_defaults_for_what_they_do_not_find(translated):
     steps = [{"function": "regex", "group_select": -1}, {"function": "take_first"}]
     filters = translated(filter_list=[{"name": "f", "filter": steps}]).config["filter_list"]
     assert filters[0]["filter"][0] == {
-        "function": "regex", "regex_pattern": r"#### (\-?[0-9\.\,]+)", "group_select": -1, "fallback": "[invalid]",
-    }  # fmt: skip
+        "function": "regex",
+        "regex_pattern": r"#### (\-?[0-9\.\,]+)",
+        "group_select": -1,
+        "fallback": "[invalid]",
+    }
 
 
 def test_a_filter_of_the_definitions_own_file_is_named_by_its_function_or_registered_name(translated):
@@ -229,7 +250,7 @@ def test_what_cannot_be_honoured_is_refused_with_its_name(translated, keys, mess
 
 
 def test_a_function_that_its_file_does_not_define_is_refused_without_importing_it(translated):
-    with pytest.raises(ConfigError, match="names 'gone', which .*utils.py does not define"):
+    with pytest.raises(ConfigError, match=r"names 'gone', which .*utils\.py does not define"):
         translated(process_docs=function(translated, "gone"))
 
 

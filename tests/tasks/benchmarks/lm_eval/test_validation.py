@@ -4,7 +4,12 @@ from pathlib import Path
 
 from tasks.benchmarks.lm_eval import resolve_many
 
-BASE = "dataset_path: json\ndataset_kwargs: {data_files: not_there.jsonl}\ntest_split: test\ndoc_to_text: q\ndoc_to_target: a\n"
+BASE = """dataset_path: json
+dataset_kwargs: {data_files: not_there.jsonl}
+test_split: test
+doc_to_text: q
+doc_to_target: a
+"""
 
 
 def test_every_path_gets_its_status_and_reason(tmp_path: Path):
@@ -22,8 +27,13 @@ def test_every_path_gets_its_status_and_reason(tmp_path: Path):
     found = {Path(entry["path"]).stem: entry for entry in resolve_many(paths)["configs"]}
     statuses = {name: entry["status"] for name, entry in found.items()}
     assert statuses == {
-        "good": "ok", "typo": "ok", "image": "refused", "group": "ok", "broken": "refused", "gone": "refused",
-    }  # fmt: skip
+        "good": "ok",
+        "typo": "ok",
+        "image": "refused",
+        "group": "ok",
+        "broken": "refused",
+        "gone": "refused",
+    }
     assert found["good"]["reason"] is None
     assert "shows the model images" in found["image"]["reason"]
     assert "broken.yaml:" in found["broken"]["reason"]

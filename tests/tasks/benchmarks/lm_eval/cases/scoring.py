@@ -15,8 +15,8 @@ def overlap(items):
 
 
 def share_right(items):
-    golds, predictions = zip(*items)
-    return sum(gold == said for gold, said in zip(golds, predictions)) / len(golds)
+    golds, predictions = zip(*items, strict=True)
+    return sum(gold == said for gold, said in zip(golds, predictions, strict=True)) / len(golds)
 
 
 def spread(values):
@@ -30,7 +30,8 @@ def any_right(references, predictions):
 def chosen(doc, results):
     lls = [ll for ll, _ in results]
     best = lls.index(max(lls))
-    return {"right": int(best == doc["label"]), "margin": max(lls) - sorted(lls)[-2], "pair": (doc["label"], best)}
+    margin = max(lls) - sorted(lls)[-2]
+    return {"right": int(best == doc["label"]), "margin": margin, "pair": (doc["label"], best)}
 
 
 def of_pair(items):
@@ -38,7 +39,7 @@ def of_pair(items):
 
 
 def continued(doc, results):
-    (ll, greedy), = results
+    ((ll, greedy),) = results
     return {"greedy": int(greedy), "words": (ll, len(doc["text"].split()))}
 
 
@@ -53,7 +54,7 @@ def repeated(doc, results):
 
 
 def shorten(resps, docs):
-    return [[text[:9] + doc["topic"][:0] for text in item] for item, doc in zip(resps, docs)]
+    return [[text[:9] + doc["topic"][:0] for text in item] for item, doc in zip(resps, docs, strict=True)]
 
 
 class LastNumber:
@@ -61,4 +62,8 @@ class LastNumber:
         self.sign, self.fallback = sign, fallback
 
     def apply(self, resps, docs):
-        return [[(self.sign + found[-1]) if (found := re.findall(r"\d+", text)) else self.fallback for text in item] for item in resps]
+        return [[self.last(text) for text in item] for item in resps]
+
+    def last(self, text):
+        found = re.findall(r"\d+", text)
+        return self.sign + found[-1] if found else self.fallback

@@ -4,7 +4,8 @@ import re
 
 def upper_topics(dataset):
     def _one(doc):
-        return {"question": doc["question"].strip(), "topic": doc["topic"].upper(), "digits": re.findall(r"\d+", doc["question"])}
+        digits = re.findall(r"\d+", doc["question"])
+        return {"question": doc["question"].strip(), "topic": doc["topic"].upper(), "digits": digits}
 
     return dataset.map(_one)
 
@@ -54,4 +55,5 @@ def samples():
 
 
 def length_scores(doc, results):
-    return {"exact": float(results[0].strip() == doc["summary"]), "ratio": len(results[0]) / len(doc["summary"])}
+    exact = float(results[0].strip() == doc["summary"])
+    return {"exact": exact, "ratio": len(results[0]) / len(doc["summary"])}
