@@ -5,8 +5,8 @@ from pathlib import Path
 
 from flows.config import EvalConfig
 from flows.overrides import with_overrides
-from flows.schema_errors import Problem, refusal
-from flows.yaml_source import Location, Source, read_yaml
+from flows.schema_errors import Problem, refusal, value_at
+from flows.yaml_source import OVERRIDE, Location, Source, read_yaml
 from metrics.errors import NightjarError, nearest
 from tasks.benchmarks.config import template_texts
 from tasks.benchmarks.records import Item
@@ -35,7 +35,7 @@ def check_templates(config: EvalConfig, first_item: Item, overrides: Sequence[st
             if name not in names
         ]
         if problems:
-            raise refusal(written(config, overrides), problems)
+            raise refusal(_told_apart(written(config, overrides), config), problems)
 
 
 def written(config: EvalConfig, overrides: Sequence[str] = ()) -> Source:
@@ -49,6 +49,16 @@ def written(config: EvalConfig, overrides: Sequence[str] = ()) -> Source:
         except NightjarError:
             pass  # moved or edited since: the message then names the key alone
     return Source(config.config_file or f"config '{config.name}'", {})
+
+
+def _told_apart(source: Source, config: EvalConfig) -> Source:
+    """The source with templates that are not those of the file said to come from ``--set``."""
+    changed = {
+        at: f"{OVERRIDE} {'.'.join(map(str, at))}"
+        for at, text in template_texts(config)
+        if at in source.origins and value_at(source.data, at) != text
+    }
+    return Source(source.name, source.data, {**source.origins, **changed})
 
 
 def _texts(config: EvalConfig) -> Iterator[tuple[Location, str]]:

@@ -113,7 +113,7 @@ def _step(value: Any, part: str | int) -> Any:
 def _message(location: Location, entries: list[Mapping[str, Any]], model: type[BaseModel], data: Any) -> str:
     kinds = {entry["type"] for entry in entries}
     if "extra_forbidden" in kinds:
-        known = keys(fitting(models_at(model, location[:-1]), _value_at(data, location[:-1])))
+        known = keys(fitting(models_at(model, location[:-1]), value_at(data, location[:-1])))
         key = str(location[-1])
         return f"'{key}' is not a key here{nearest(key, known)} (known: {', '.join(known)})"
     if kinds == {"missing"}:
@@ -127,7 +127,7 @@ def _message(location: Location, entries: list[Mapping[str, Any]], model: type[B
     if own:
         error = own[0]["ctx"]["error"]
         return str(getattr(error, "message", error))
-    value = _value_at(data, location)
+    value = value_at(data, location)
     expected = " or ".join(dict.fromkeys(_expectation(entry) for entry in entries))
     literals = [name for entry in entries if entry["type"] == "literal_error" for name in _literals(entry)]
     return (
@@ -135,7 +135,8 @@ def _message(location: Location, entries: list[Mapping[str, Any]], model: type[B
     )
 
 
-def _value_at(data: Any, location: Location) -> Any:
+def value_at(data: Any, location: Location) -> Any:
+    """The value at a place of the written config; None where there is none."""
     for part in location:
         data = _step(data, part)
     return None if data is _ABSENT else data

@@ -1,4 +1,5 @@
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -167,7 +168,8 @@ def test_a_value_of_any_kind_in_any_place_is_taken_or_answered(path: Path, weird
     target: [x]
     fewshot: {num: 1, examples: [{question: x}]}
     sample_params: {temperature: 0.5, stop: [x]}
-    filter_list: [{name: a, filter: [{function: take_first}], metric_list: [{metric: exact_match, reduction: [mean]}]}]
+    filter_list:
+      - {name: a, filter: [{function: take_first}], metric_list: [{metric: exact_match, reduction: [mean]}]}
     metric_list: [bleu]
     scorer: {type: llm_judge, prompt: x, judges: [qwen], parse: {type: number}}
     evaluation_methods: [{name: contains, params: {mode: any}}]
@@ -183,7 +185,5 @@ def test_a_value_of_any_kind_in_any_place_is_taken_or_answered(path: Path, weird
     assert load_config(path).name == "sums"
     for place in places(config):
         if place:
-            try:
+            with suppress(ConfigError):
                 load_config(path, [f"{'.'.join(map(str, place))}={weird}"])
-            except ConfigError as refused:
-                assert str(refused)

@@ -76,6 +76,12 @@ def test_a_template_given_on_the_command_line_is_named_as_such(tmp_path: Path) -
     assert found.startswith("--set target: template variable 'solution' is in no item")
 
 
+def test_a_template_that_is_not_the_files_own_is_said_to_come_from_the_command_line(tmp_path: Path) -> None:
+    config = load_config(write(tmp_path), ['target="{{solution}}"'])
+    with pytest.raises(ConfigError, match=r"^--set target: template variable 'solution' is in no item"):
+        check_templates(config, next(open_benchmark(config).items()))
+
+
 def test_names_asked_for_before_use_may_be_missing(tmp_path: Path) -> None:
     check(write(tmp_path, cot="{% if hint is defined %}{{hint}}{% endif %}{{question}}"))
     check(write(tmp_path, cot="{{hint | default('none')}}{{question}}"))
