@@ -47,7 +47,7 @@ def items(start: int, stop: int) -> pa.RecordBatch:
     }
     fixed = {
         "prompt_template": "plain", "kind": "generate", "chat": False, "prompts": [""], "continuations": [""],
-        "unconditional": [], "gold": [], "choices": [],
+        "unconditional": [], "gold": [], "choices": [], "first_sample": 0,
     }  # fmt: skip
     return _batch(columns, fixed, stop - start, REQUESTS)
 

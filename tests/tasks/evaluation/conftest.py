@@ -48,6 +48,7 @@ class Asking:
             "unconditional": [],
             "gold": [],
             "choices": [],
+            "first_sample": 0,
         }
         self.requests = filled(rows, REQUESTS, defaults)
 

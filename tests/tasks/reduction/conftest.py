@@ -21,6 +21,7 @@ REQUEST = {
     "references_json": '["1"]',
     "gold": [],
     "choices": [],
+    "first_sample": 0,
 }
 ITEM = {"doc": {}, "cluster": None, "samples": []}
 

@@ -52,7 +52,7 @@ def requests() -> pa.RecordBatch:
             {
                 "item_id": item, "doc_id": n, "item_digest": f"d{item}", "prompt_template": "plain",
                 "kind": "generate", "chat": False, "prompts": [f"Frage {item}?"], "continuations": [""],
-                "unconditional": [], "gold": [], "choices": [],
+                "unconditional": [], "gold": [], "choices": [], "first_sample": 0,
                 "references_json": json.dumps([TRUTHS[item]]), "doc_json": json.dumps({"question": item}),
             }
             for n, item in enumerate(TRUTHS)
