@@ -8,7 +8,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 class DatasetConfig(BaseModel):
     """Where a benchmark's items come from: a file, a function of the user's, or a model hub.
 
-    A text alone is a path.
+    A text alone is a path, or, as ``loader.py:load``, a function.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -40,7 +40,9 @@ class DatasetConfig(BaseModel):
     @model_validator(mode="before")
     @classmethod
     def _from_path(cls, value: Any) -> Any:
-        return {"path": value} if isinstance(value, str) else value
+        if isinstance(value, str):
+            return {"function" if ".py:" in value else "path": value}
+        return value
 
     @model_validator(mode="after")
     def _is_one_source(self) -> "DatasetConfig":

@@ -42,6 +42,11 @@ def test_a_function_gives_the_items(folder: Path) -> None:
     assert [item.data["question"] for item in open_dataset(config, folder)] == ["p0", "p1", "p2"]
 
 
+def test_a_functions_name_alone_is_a_dataset(folder: Path) -> None:
+    config = DatasetConfig.model_validate("loader.py:load")
+    assert [item.item_id for item in open_dataset(config, folder)] == ["0", "1"]
+
+
 def test_digest_of_a_function_is_of_the_rows_it_returns(folder: Path) -> None:
     two = dataset_digest(DatasetConfig(function="loader.py:load", params={"n": 2}), folder)
     assert two == dataset_digest(DatasetConfig(function="loader.py:load"), folder)
