@@ -2,8 +2,9 @@
 
     python bench/lm_eval/zoo.py [FOLDER]
 
-FOLDER is the harness's ``tasks`` folder (default: that of an installed lm-eval; without one the bench is skipped,
-saying so). Wanted: at least 99 % resolved, in under two minutes on one core, and nothing of the harness imported.
+FOLDER is the harness's ``tasks`` folder (default: that of an installed lm-eval; without one the bench is
+skipped, saying so). Wanted: at least 99 % resolved, in under two minutes on one core, and nothing of the
+harness imported.
 """
 
 import argparse
