@@ -79,7 +79,7 @@ def test_the_interval_of_a_quantile_is_scipys(q: float) -> None:
 def test_the_standard_error_of_the_median_is_that_of_many_bootstrap_draws(n: int) -> None:
     rng = np.random.default_rng(n)
     values = np.sort(rng.exponential(size=n))
-    # The middle of a resample of n odd, the upper and lower middle in turn of n even: what the formula smooths.
+    # Of an even number the formula smooths between the lower and the upper middle of a resample.
     draws = np.sort(values[rng.integers(0, n, (40_000, n))], axis=1)
     ranks = draws[:, [(n - 1) // 2, n // 2]]
     assert maritz_jarrett(values, 0.5) == pytest.approx(float(np.median(draws, axis=1).std()), rel=0.06)
