@@ -40,8 +40,7 @@ class AgreementScorer:
         if len(self.filters) < 2:
             raise ConfigError(
                 f"scorer 'agreement' compares filters and has {len(self.filters)} "
-                f"({', '.join(self.filters)}); give "
-                "filter_list two or more"
+                f"({', '.join(self.filters)}); give filter_list two or more"
             )
 
     def get_metrics(self, filter_name: str) -> tuple[Metric, ...]:

@@ -172,8 +172,7 @@ def _same_texts(columns: ChoiceColumns, without_context: Lists, asked: Lists) ->
         raise ScorerError(
             f"item {columns.item_ids[row]!r}: unconditional request {place - asked.offsets[row]} is about "
             f"{without_context.values[place].as_py()!r}, the conditional one about "
-            f"{asked.values[place].as_py()!r}; mutual "
-            "information needs the same choices in the same order"
+            f"{asked.values[place].as_py()!r}; mutual information needs the same choices in the same order"
         )
 
 

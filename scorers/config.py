@@ -114,8 +114,7 @@ class UserScorerConfig(_Frozen):
         if ":" not in value:
             raise ValueError(
                 f"scorer type {value!r} is not known{nearest(value, SCORER_TYPES)} (known: "
-                f"{', '.join(SCORER_TYPES)}, or "
-                "file.py:Class)"
+                f"{', '.join(SCORER_TYPES)}, or file.py:Class)"
             )
         return value
 

@@ -112,7 +112,6 @@ def _refuse_shared_results(metrics: MetricsByFilter) -> None:
             if key in seen:
                 raise ConfigError(
                     f"process_results: '{key[0]},{key[1]}' would come from the filters {seen[key]!r} and "
-                    f"{filter_name!r}; "
-                    "name it in one of them"
+                    f"{filter_name!r}; name it in one of them"
                 )
             seen[key] = filter_name

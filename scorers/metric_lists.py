@@ -1,9 +1,9 @@
 """Which metrics each filter of a benchmark has."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 
 from metrics.config import MetricConfig
-from metrics.errors import ConfigError
+from metrics.errors import ConfigError, nearest
 from metrics.metric import Metric
 from metrics.registry import METRICS
 from scorers.config import FilterConfig, ScoringConfig
@@ -60,6 +60,7 @@ def with_own_metrics(config: ScoringConfig, resolve: Resolve, own: Sequence[Metr
         default = by_name.get(one.metric)
         if default is None:
             return build_metric(config, one, resolve)
+        refuse_arguments(one, default.kwargs)
         return Metric.column(one.model_copy(update={"kwargs": {**default.kwargs, **one.kwargs}}), resolve)
 
     found: MetricsByFilter = {}
@@ -73,4 +74,17 @@ def with_own_metrics(config: ScoringConfig, resolve: Resolve, own: Sequence[Metr
 
 def named_or_plain(listed: Sequence[MetricConfig], name: str) -> MetricConfig:
     """The entry of a metric list that gives a scorer's own metric an alias or a reduction, or a plain one."""
-    return next((one for one in listed if one.metric == name), MetricConfig(metric=name))
+    found = next((one for one in listed if one.metric == name), MetricConfig(metric=name))
+    refuse_arguments(found, ())
+    return found
+
+
+def refuse_arguments(one: MetricConfig, known: Collection[str]) -> None:
+    """Raises ConfigError for an argument that a scorer's own metric does not take; an aggregation of the
+    config's choice may have arguments of its own."""
+    for key in one.kwargs:
+        if key not in known and one.aggregation is None:
+            takes = ", ".join(known) or "none"
+            raise ConfigError(
+                f"metric {one.metric!r} takes no argument {key!r}{nearest(key, known)} (it takes {takes})"
+            )

@@ -138,13 +138,12 @@ class ProcessResultsScorer:
             raise ScorerError(
                 f"{batch.name(row)}: process_results raised {type(error).__name__}: {error}"
             ) from error
-        names = sorted(self._declared())
         if not isinstance(result, Mapping):
+            names = sorted({metric.name for metrics in self.metrics.values() for metric in metrics})
             if len(names) != 1:
                 raise ScorerError(
                     f"{batch.name(row)}: process_results returned {type(result).__name__}; a dictionary with "
-                    "an entry for "
-                    f"each of {', '.join(names)} is due"
+                    f"an entry for each of {', '.join(names)} is due"
                 )
             result = {names[0]: result}
         try:
@@ -174,8 +173,8 @@ class ProcessResultsScorer:
         if key not in entry:
             raise ScorerError(
                 f"{batch.name(row)}: process_results returned no "
-                f"{metric.name!r}{nearest(metric.name, entry)} "
-                f"(it returned {', '.join(map(repr, entry)) or 'nothing'})"
+                f"{metric.name!r}{nearest(metric.name, entry)} (it returned "
+                f"{', '.join(map(repr, entry)) or 'nothing'})"
             )
         value = entry[key]
         if not isinstance(value, Mapping):

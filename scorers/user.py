@@ -88,8 +88,7 @@ class UserScorer:
             if metric.name not in result:
                 raise ScorerError(
                     f"scorer {self.name!r} returned no {metric.name!r}{nearest(metric.name, result)} (it "
-                    "returned "
-                    f"{', '.join(map(repr, result)) or 'nothing'})"
+                    f"returned {', '.join(map(repr, result)) or 'nothing'})"
                 )
             result = result[metric.name]
         try:

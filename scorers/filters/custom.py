@@ -48,8 +48,8 @@ class UserStep:
             if len(after) > len(before) or (len(before) and not after):
                 raise FilterError(
                     f"filter {self.name!r} returned {len(after)} predictions for the {len(before)} responses "
-                    "of item "
-                    f"{position} of the batch; as many or fewer are due, at least one (None: no prediction)"
+                    f"of item {position} of the batch; as many or fewer are due, at least one (None: no "
+                    "prediction)"
                 )
         return shaped
 

@@ -138,8 +138,7 @@ def _choices(doc: Mapping[str, Any], position: int) -> Sequence[str]:
     if not isinstance(choices, list | tuple) or not all(isinstance(choice, str) for choice in choices):
         raise FilterError(
             "filter 'multi_choice_regex' needs a list of texts in the field 'choices' of every item; item "
-            f"{position} of "
-            f"the batch has {choices!r:.80} (fields: {', '.join(map(str, doc))})"
+            f"{position} of the batch has {choices!r:.80} (fields: {', '.join(map(str, doc))})"
         )
     return choices
 

@@ -54,8 +54,7 @@ class FilterPipeline:
             if step.text and output_type != "generate_until":
                 raise ConfigError(
                     f"filter {config.name!r}: step {step.name!r} works on text, but output_type "
-                    f"{output_type} has "
-                    "log-likelihoods; use take_first, noop or a function of your own"
+                    f"{output_type} has log-likelihoods; use take_first, noop or a function of your own"
                 )
         return cls(config.name, steps)
 
@@ -77,8 +76,7 @@ class FilterPipeline:
                 if left is not None and left < step.first():
                     raise ConfigError(
                         f"filter {self.name!r}: {step.name} needs {step.first()} repeats and there are "
-                        f"{left}; raise "
-                        "num_samples or lower k"
+                        f"{left}; raise num_samples or lower k"
                     )
                 left = step.first()
             elif step.keeps == "one":
@@ -96,23 +94,21 @@ def _build_step(config: FilterStepConfig, resolve: Resolve) -> FilterStep:
     if ":" in config.function:
         function = resolve(config.function)
         check_arguments(config.function, function, config.kwargs)
-        run = UserStep(config.function, function, config.kwargs)
         about: FilterDefinition | None = getattr(function, "__filter__", None)
         keeps, text = (about.keeps, about.text) if about else (None, False)
-        return FilterStep(config.function, run, function, keeps, text, config.kwargs)
+        own = UserStep(config.function, function, config.kwargs)
+        return FilterStep(config.function, own, function, keeps, text, config.kwargs)
     if config.function == "custom":
         return _custom_step(config, resolve)
     definition = FILTERS[config.function]
-    check_arguments(definition.name, definition.function, config.kwargs)
-    check_types(definition.name, definition.function, config.kwargs)
-    return FilterStep(
-        definition.name,
-        partial(definition.function, **config.kwargs),
-        definition.function,
-        definition.keeps,
-        definition.text,
-        config.kwargs,
-    )
+    function = definition.function
+    check_arguments(definition.name, function, config.kwargs)
+    if function.__module__.startswith("scorers."):
+        check_types(definition.name, function, config.kwargs)
+        run: Callable[..., list[list[Any]]] = partial(function, **config.kwargs)
+    else:
+        run = UserStep(definition.name, function, config.kwargs)
+    return FilterStep(definition.name, run, function, definition.keeps, definition.text, config.kwargs)
 
 
 def _custom_step(config: FilterStepConfig, resolve: Resolve) -> FilterStep:

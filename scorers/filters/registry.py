@@ -45,8 +45,7 @@ class FilterRegistry(Registry[FilterDefinition]):
         if name == "decontaminate":
             return (
                 "filter 'decontaminate' drops every response in lm-evaluation-harness, where nothing uses "
-                "it; remove "
-                "the step (should_decontaminate in the benchmark is recorded)"
+                "it; remove the step (should_decontaminate in the benchmark is recorded)"
             )
         return super().unknown(name)
 

@@ -47,8 +47,7 @@ def take_first_k(resps: Responses, docs: Docs, k: int) -> list[list[Any]]:
         if len(item) < k:
             raise FilterError(
                 f"filter 'take_first_k' needs {k} responses per item, but item {position} of the batch has "
-                f"{len(item)}; "
-                f"raise num_samples (repeats) to {k}"
+                f"{len(item)}; raise num_samples (repeats) to {k}"
             )
     return [list(item[:k]) for item in resps]
 

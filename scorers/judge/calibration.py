@@ -45,8 +45,7 @@ class Calibration:
         if not right or not wrong:
             raise ConfigError(
                 f"calibration: people called {right} answers right and {wrong} wrong; sensitivity and "
-                "specificity need "
-                "some of both"
+                "specificity need some of both"
             )
         pairs = list(zip(human, judge, strict=True))
         return cls(right, pairs.count((True, True)), wrong, pairs.count((False, False)))
@@ -117,8 +116,8 @@ def corrected_estimate(
             if not n
             else (
                 "the judge is no better than chance on the calibration (sensitivity "
-                f"{calibration.sensitivity:.2f}, "
-                f"specificity {calibration.specificity:.2f}): nothing can be corrected"
+                f"{calibration.sensitivity:.2f}, specificity {calibration.specificity:.2f}): nothing can be "
+                "corrected"
             )
         )
         return Estimate(np.nan, np.nan, "none", np.nan, np.nan, n, warning)

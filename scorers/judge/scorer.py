@@ -183,7 +183,7 @@ def judge_metric(metric: Metric, calibration: Calibration | None) -> Metric:
     The calibration is among the arguments, by which results are told apart.
     """
     if metric.entry == AGREEMENT:
-        aggregation = krippendorff_alpha(**metric.arguments)
+        aggregation = krippendorff_alpha(level=metric.arguments["level"])
     elif metric.entry == CORRECTED:
         aggregation = corrected_rate(calibration)
     else:

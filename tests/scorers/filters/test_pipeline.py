@@ -187,6 +187,15 @@ def test_registered_function_of_a_user_brings_what_it_keeps():
     assert build("test_pipeline_first").apply([["a", "b"]], [{}]) == [["a"]]
 
 
+def test_registered_function_of_a_user_is_checked_like_any_other_of_theirs():
+    @filter_step("test_pipeline_short")
+    def drops_items(resps, docs):
+        return resps[1:] if resps[0] else resps
+
+    with pytest.raises(FilterError, match="'test_pipeline_short' returned 1 items for 2"):
+        build("test_pipeline_short").apply([["a"], ["b"]], [{}, {}])
+
+
 def test_text_step_after_one_that_gives_numbers_says_what_to_do():
     pipeline = build({"function": "map", "mapping_dict": {"A": 1}}, "lowercase")
     with pytest.raises(

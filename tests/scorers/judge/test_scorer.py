@@ -323,6 +323,12 @@ def test_calibration_row_that_is_none_is_named(row, message):
         config.with_calibration([{"human": True, "judge": True}, row])
 
 
+@pytest.mark.parametrize("metric", ["llm_judge", "llm_judge_agreement"])
+def test_argument_that_a_judges_metric_does_not_take_is_refused(metric):
+    with pytest.raises(ConfigError, match=f"metric '{metric}' takes no argument 'levl'"):
+        judge(metric_list=[{"metric": metric, "levl": "interval"}], judges=["a", "b"])
+
+
 def test_calibration_with_some_verdicts_missing_is_refused():
     with pytest.raises(ConfigError, match="1 of 2 rows have a verdict"):
         judge(calibration=[{"human": True, "judge": True}, {"human": False, "response": "x"}])
