@@ -169,9 +169,9 @@ def _difference_plot(name: str, pairs: Sequence[ComparedPair]) -> Forest:
     first = pairs[0]
     rows = (
         forest_row(
-            f"{pair.name} · {pair.group}" if pair.group else pair.name,
+            " · ".join(filter(None, ("" if name else pair.name, pair.group))) or "all",
             (pair.difference or 0.0, pair.ci_low, pair.ci_high),
-            numbers.signed(pair.difference),
+            numbers.signed(pair.difference, like=pair.base),
             axis,
         )
         for pair in pairs

@@ -9,12 +9,14 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from hashlib import blake2b
+from itertools import chain
 
 from tasks.reporting import report_numbers as numbers
 from tasks.reporting.report_select import Limits
 from tasks.reporting.view import SampleView
 
 Key = tuple[str, str, str]
+Means = Mapping[str, float | None]
 
 
 @dataclass
@@ -22,7 +24,7 @@ class ScannedRun:
     """The samples of one run as keys and mean scores, by position."""
 
     keys: list[Key] = field(default_factory=list)
-    means: list[Mapping[str, float | None]] = field(default_factory=list)
+    means: list[Means] = field(default_factory=list)
     failed: list[bool] = field(default_factory=list)
     responses: list[int] = field(default_factory=list)
 
@@ -59,6 +61,7 @@ def pair_samples(base: ScannedRun, candidate: ScannedRun) -> list[PairedSample]:
     def shared(key: Key) -> Key:
         return key[0], key[1] if by_model else "", key[2] if by_prompt else ""
 
+    decisive = _decisive(base, candidate)
     waiting: defaultdict[Key, list[int]] = defaultdict(list)
     for position, key in enumerate(candidate.keys):
         waiting[shared(key)].append(position)
@@ -66,7 +69,13 @@ def pair_samples(base: ScannedRun, candidate: ScannedRun) -> list[PairedSample]:
     for position, key in enumerate(base.keys):
         partners = waiting.get(shared(key))
         partner = partners.pop(0) if partners else None
-        paired.append(PairedSample(position, partner, _flipped(base, position, candidate, partner)))
+        paired.append(
+            PairedSample(
+                position,
+                partner,
+                partner is not None and _flipped(base.means[position], candidate.means[partner], decisive),
+            )
+        )
     alone = sorted(position for positions in waiting.values() for position in positions)
     return paired + [PairedSample(None, position, False) for position in alone]
 
@@ -102,11 +111,21 @@ def choose_pairs(
     return [pairs[index] for index in sorted(chosen)], statement
 
 
-def _flipped(base: ScannedRun, position: int, candidate: ScannedRun, partner: int | None) -> bool:
-    if partner is None:
-        return False
-    before, after = base.means[position], candidate.means[partner]
-    return any(before[pair] != after[pair] for pair in before.keys() & after.keys())
+def _decisive(base: ScannedRun, candidate: ScannedRun) -> set[str]:
+    """The pairs whose change is a flip: those with scores from 0 to 1 only, or all if there are none.
+
+    Every BLEU moves a little when a response does; that says nothing.
+    """
+    pairs: set[str] = set()
+    beyond: set[str] = set()
+    for means in chain(base.means, candidate.means):
+        pairs |= means.keys()
+        beyond |= {pair for pair, mean in means.items() if mean is not None and not 0 <= mean <= 1}
+    return pairs - beyond or pairs
+
+
+def _flipped(before: Means, after: Means, decisive: set[str]) -> bool:
+    return any(before[pair] != after[pair] for pair in before.keys() & after.keys() & decisive)
 
 
 def _size(pair: PairedSample, base: ScannedRun, candidate: ScannedRun) -> int:

@@ -1,4 +1,4 @@
-"""Reductions over k as curves ("pass@1, pass@4, pass@8"): points of a picture that the templates only draw."""
+"""Reductions over k as curves ("pass@1, pass@4, pass@8"): points that the templates only draw."""
 
 import math
 import re

@@ -108,7 +108,7 @@ def facts(manifest: Mapping[str, Any], rows: Sequence[ResultRow], usage: Usage) 
             "unscored",
             numbers.count(unscored),
             "over all pairs",
-            _samples_link(outcome="unscored"),
+            _samples_link(outcome="unscored") if unscored else None,
             unscored > 0,
         ),
         Fact("failed pairs", numbers.count(failed_pairs), link="#failed", alarming=True)

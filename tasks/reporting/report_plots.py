@@ -30,7 +30,7 @@ class Axis:
         return round(100 * (value - self.low) / (self.high - self.low), 3)
 
     @classmethod
-    def around(cls, values: Sequence[float], marks: int = 5, shares: bool = True) -> "Axis":
+    def around(cls, values: Sequence[float], marks: int = 6, shares: bool = True) -> "Axis":
         """An axis that holds all finite values with some air; ``shares`` between 0 and 1 do not leave that
         range."""
         finite = [value for value in values if math.isfinite(value)] or [0.0, 1.0]

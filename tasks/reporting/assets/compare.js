@@ -57,7 +57,8 @@ class CompareBrowserView {
 
   chosenPairs(index, query) {
     const pair = this.stripped(query.get('pair'));
-    return pair && index.mean[pair] ? [pair] : Object.keys(index.mean);
+    if (pair && index.mean[pair]) return [pair];
+    return this.shares.size ? [...this.shares] : Object.keys(index.mean); // every BLEU moves a little; that is no flip
   }
 
   // Samples have scores, not reductions: "pass@8(exact_match),strict" leads to the samples of "exact_match,strict".
@@ -98,7 +99,7 @@ class CompareBrowserView {
   row(index, row, query) {
     const [b, c] = [this.paired.base[row], this.paired.candidate[row]];
     const sign = (pair, value) => (value === null || value === undefined ? '?' : this.shares.has(pair) && (value === 0 || value === 1) ? (value ? '✓' : '✗') : score(value));
-    const badges = this.chosenPairs(index, query).slice(0, 3).map((pair) => {
+    const badges = this.chosenPairs(index, query).slice(0, 2).map((pair) => {
       const change = index.mean[pair][row];
       const kind = change === null ? 'unscored' : change > 0 ? 'full' : change < 0 ? 'none' : '';
       const sides = [b < 0 ? '–' : sign(pair, this.base.index.mean[pair]?.[b]), c < 0 ? '–' : sign(pair, this.candidate.index.mean[pair]?.[c])];

@@ -77,7 +77,9 @@ class RunBrowserView {
   }
 
   row(index, row, query) {
-    const badges = this.chosenPairs(index, query).filter((pair) => index.mean[pair][row] !== null || index.unscored[pair][row]).slice(0, 4).map((pair) => {
+    const chosen = this.chosenPairs(index, query);
+    const shares = chosen.filter((pair) => this.shares.has(pair));
+    const badges = (shares.length ? shares : chosen).filter((pair) => index.mean[pair][row] !== null || index.unscored[pair][row]).slice(0, 3).map((pair) => {
       const mean = index.mean[pair][row];
       const kind = mean === null ? 'unscored' : !this.shares.has(pair) ? '' : mean === 1 ? 'full' : mean === 0 ? 'none' : 'part';
       const sign = { unscored: '?', full: '✓', none: '✗' }[kind];

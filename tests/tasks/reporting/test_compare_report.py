@@ -48,6 +48,14 @@ def test_items_meet_whatever_their_order_and_flips_are_seen() -> None:
     assert paired(base, candidate) == [(0, 3, True), (1, 1, True), (2, 0, False), (None, 2, False)]
 
 
+def test_a_corpus_score_that_moves_a_little_is_no_flip() -> None:
+    base = [sample("1", scores={"em,none": [1.0], "bleu,none": [46.0]})]
+    candidate = [sample("1", scores={"em,none": [1.0], "bleu,none": [45.0]})]
+    assert paired(base, candidate) == [(0, 0, False)]
+    base, candidate = ([sample("1", scores={"bleu,none": [bleu]})] for bleu in (46.0, 45.0))
+    assert paired(base, candidate) == [(0, 0, True)]
+
+
 def test_items_meet_by_content_and_not_by_id() -> None:
     assert paired([sample("1", item_digest="x")], [sample("9", item_digest="x")]) == [(0, 0, False)]
     assert paired([sample("1", item_digest="x")], [sample("1", item_digest="y")]) == [
@@ -139,10 +147,10 @@ def test_differences_of_other_units_have_plots_of_their_own() -> None:
         ComparedPair("gone,none", 0.2, None, None),
     ]
     plots = differences(pairs)
-    assert [[row.name for row in plot.rows] for plot in plots] == [
-        ["em,none", "em,strict"],
-        ["bleu,none"],
-        ["ter,none"],
+    assert [(plot.filter, [row.name for row in plot.rows]) for plot in plots] == [
+        ("", ["em,none", "em,strict"]),
+        ("bleu,none", ["all"]),
+        ("ter,none", ["all"]),
     ]
     assert plots[2].direction == "↓ lower is better"
     for plot in plots:
