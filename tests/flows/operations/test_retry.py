@@ -1,0 +1,105 @@
+"""Retry from the Prefect UI: only what failed runs again, and nothing is asked twice."""
+
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytestmark = pytest.mark.services
+
+
+def test_retry_of_a_failed_pair_runs_that_pair_and_what_hangs_on_it(
+    any_prefect: Any, demo: Callable[..., Any], benchmark_file: Callable[..., Path], form: Any
+) -> None:
+    server, endpoint = any_prefect, demo()
+    path = benchmark_file(12, endpoint.base_url)
+    (path.parent / "broken").touch()
+    server.deploy()
+    with server.worker():
+        run = server.trigger("evaluate/evaluate", form(path))
+        failed = server.finished(run)
+        assert (failed["state_type"], server.manifest(run)["requests"]["sent"]) == ("FAILED", 12)
+        assert "fragile,number" in failed["state"]["message"]
+        assert "broken for now" in failed["state"]["message"]
+
+        (path.parent / "broken").unlink()
+        server.retry(run)
+        time.sleep(3)  # the worker has to take it up; until then its state is final and old
+        done = server.finished(run)
+    assert done["state_type"] == "COMPLETED", done["state"]
+    assert done["run_count"] == 2
+    assert endpoint.stats()["received"] == 12
+    steps = server.manifest(run)["steps"]
+    computed = {stage: counts["computed"] for stage, counts in steps.items() if counts["computed"]}
+    assert computed == {"score": 1, "reduce": 1, "aggregate": 1}
+    assert not any(counts["failed"] for counts in steps.values())
+    assert server.manifest(run)["requests"]["sent"] == 0
+
+
+def test_retry_after_a_worker_was_killed_asks_only_what_was_not_answered(
+    any_prefect: Any, demo: Callable[..., Any], benchmark_file: Callable[..., Path], form: Any
+) -> None:
+    server, endpoint = any_prefect, demo("--latency", "0.4")
+    path = benchmark_file(120, endpoint.base_url, max_concurrency=8)
+    server.deploy()
+    with server.worker("first") as worker:
+        run = server.trigger("evaluate/evaluate", form(path))
+        _until(lambda: endpoint.stats()["answered"] >= 24, "inference is in its middle")
+        worker.stop(signal.SIGKILL)
+    answered = endpoint.stats()["answered"]
+    assert answered < 120
+    # The worker that would have said so is dead: a person marks the run in the UI, and retries it.
+    crashed = {"type": "CRASHED", "name": "Crashed", "message": "the machine is gone"}
+    server.ask("POST", f"/flow_runs/{run}/set_state", {"state": crashed, "force": True})
+    server.retry(run)
+    with server.worker("second"):
+        _until(lambda: server.flow_run(run)["run_count"] >= 2, "the second worker takes the run up")
+        done = server.finished(run)
+    assert done["state_type"] == "COMPLETED", done["state"]
+    stats = endpoint.stats()
+    assert stats["distinct"] == 120
+    # Eight were in flight; what the endpoint answered but nobody was there to write down is asked again.
+    assert stats["asked_again"] <= 8
+    assert server.manifest(run)["requests"]["cached"] >= answered - 8
+
+
+def test_a_killed_flow_process_is_marked_crashed_by_its_worker_and_can_be_retried(
+    prefect: Any, demo: Callable[..., Any], benchmark_file: Callable[..., Path], form: Any
+) -> None:
+    server, endpoint = prefect, demo("--latency", "0.4")
+    path = benchmark_file(80, endpoint.base_url, max_concurrency=8)
+    server.deploy()
+    with server.worker() as worker:
+        run = server.trigger("evaluate/evaluate", form(path))
+        _until(lambda: endpoint.stats()["answered"] >= 16, "inference is in its middle")
+        for pid in _descendants(worker.running.pid):
+            _kill(pid)
+        assert server.finished(run)["state_type"] == "CRASHED"
+        server.retry(run)
+        _until(lambda: server.flow_run(run)["run_count"] >= 2, "the worker takes the run up again")
+        done = server.finished(run)
+    assert done["state_type"] == "COMPLETED", done["state"]
+    assert endpoint.stats()["distinct"] == 80
+    assert endpoint.stats()["asked_again"] <= 8
+
+
+def _until(found: Callable[[], Any], what: str, patience: float = 120) -> None:
+    deadline = time.monotonic() + patience
+    while not found():
+        assert time.monotonic() < deadline, f"{what}: did not happen within {patience:.0f} s"
+        time.sleep(0.1)
+
+
+def _descendants(pid: int) -> list[int]:
+    """The processes that a process started, and theirs."""
+    children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+    return [found for child in map(int, children) for found in (*_descendants(child), child)]
+
+
+def _kill(pid: int) -> None:
+    import os
+
+    os.kill(pid, signal.SIGKILL)

@@ -1,0 +1,239 @@
+"""One evaluation in several places: Dask, a store on S3, two workers, shared limits, a server away."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+
+pytestmark = pytest.mark.services
+CHECKOUT = Path(__file__).resolve().parents[3]
+PAIRS = 8
+
+
+def evaluate(server: Any, path: Path, *arguments: str, **env: str) -> dict[str, Any]:
+    """``python -m flows.eval``: its JSON document."""
+    done = subprocess.run(
+        [sys.executable, "-m", "flows.eval", str(path), "--json", *arguments], cwd=CHECKOUT, timeout=400,
+        env={**os.environ, **server.env, **env}, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
+    return dict(json.loads(done.stdout))
+
+
+def values(output: Path) -> dict[tuple[str, str, str], float]:
+    rows = pq.read_table(output / "results.parquet").to_pylist()
+    return {(row["model_name"], row["filter"], row["metric"]): row["value"] for row in rows}
+
+
+@pytest.fixture
+def traced(benchmark_file: Callable[..., Path]) -> Callable[[str], Path]:
+    """A benchmark whose metrics leave a file with the number of the process that they ran in."""
+
+    def write(base_url: str) -> Path:
+        path = benchmark_file(40, base_url)
+        (path.parent / "own.py").write_text(
+            "import os, time\nfrom pathlib import Path\n\n\n"
+            "def fragile(references, predictions, number=0):\n"
+            "    Path(__file__).with_name(f'ran-{os.getpid()}').touch()\n"
+            "    time.sleep(0.01)\n"
+            "    return float(references[0].rpartition('#### ')[2] == predictions[0])\n"
+        )
+        config = json.loads(path.read_text())
+        config["filter_list"][0]["metric_list"] += [
+            {"metric": "fragile", "function": "own.py:fragile", "alias": f"fragile{number}", "number": number}
+            for number in range(PAIRS)
+        ]
+        path.write_text(json.dumps(config))
+        return path
+
+    return write
+
+
+@pytest.fixture
+def dask(tmp_path: Path) -> Iterator[str]:
+    """A Dask scheduler and two worker processes; the scheduler's address."""
+    port = _free_port()
+    address = f"tcp://127.0.0.1:{port}"
+    commands = [["scheduler", "--host", "127.0.0.1", "--port", str(port), "--no-dashboard"]]
+    commands += [
+        ["worker", address, "--host", "127.0.0.1", "--nthreads", "1", "--name", name, "--no-dashboard",
+         "--local-directory", str(tmp_path / "dask")]
+        for name in ("one", "two")
+    ]  # fmt: skip
+    with ExitStack() as stack:
+        for number, command in enumerate(commands):
+            log = stack.enter_context((tmp_path / f"dask-{number}.log").open("wb"))
+            process = subprocess.Popen(
+                [sys.executable, "-m", "dask", *command],
+                cwd=CHECKOUT,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+            )
+            stack.callback(process.wait, 20)
+            stack.callback(os.killpg, process.pid, signal.SIGKILL)
+        yield address
+
+
+@pytest.fixture
+def s3(tmp_path: Path) -> Iterator[dict[str, str]]:
+    """An S3 API on loopback with a bucket called nightjar; the environment that points there."""
+    port = _free_port()
+    env = {
+        "AWS_ENDPOINT_URL": f"http://127.0.0.1:{port}",
+        "AWS_ACCESS_KEY_ID": "testing",
+        "AWS_SECRET_ACCESS_KEY": "testing",
+        "AWS_DEFAULT_REGION": "us-east-1",
+    }
+    with (tmp_path / "moto.log").open("wb") as log:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)], stdout=log, stderr=log
+        )
+    try:
+        _until(lambda: _bucket(env), "the S3 server answers")
+        yield env
+    finally:
+        process.kill()
+        process.wait(20)
+
+
+def _bucket(env: dict[str, str]) -> bool:
+    code = "import boto3; boto3.client('s3').create_bucket(Bucket='nightjar')"
+    return (
+        subprocess.run(
+            [sys.executable, "-c", code], env={**os.environ, **env}, capture_output=True, check=False
+        ).returncode
+        == 0
+    )
+
+
+def test_dask_gives_the_same_numbers_with_work_on_both_workers(
+    prefect: Any, demo: Callable[..., Any], traced: Callable[[str], Path], dask: str, tmp_path: Path
+) -> None:
+    path = traced(demo().base_url)
+    evaluate(prefect, path, "--output", str(tmp_path / "here"), "--store", str(tmp_path / "store-here"))
+    for mark in path.parent.glob("ran-*"):
+        mark.unlink()
+    document = evaluate(
+        prefect, path, "--output", str(tmp_path / "there"), "--store", str(tmp_path / "store-there"),
+        "--task-runner", f"dask:{dask}",
+    )  # fmt: skip
+    assert document["requests"]["sent"] == 40
+    assert values(tmp_path / "there") == values(tmp_path / "here")
+    assert len(values(tmp_path / "there")) == PAIRS + 3
+    assert len(list(path.parent.glob("ran-*"))) >= 2
+
+
+def test_a_store_on_s3_gives_the_same_numbers_and_serves_the_next_run(
+    prefect: Any,
+    demo: Callable[..., Any],
+    traced: Callable[[str], Path],
+    dask: str,
+    s3: dict[str, str],
+    tmp_path: Path,
+) -> None:
+    endpoint = demo()
+    path = traced(endpoint.base_url)
+    store = "s3://nightjar/store"
+    evaluate(prefect, path, "--output", str(tmp_path / "local"), "--store", str(tmp_path / "store-local"))
+    first = evaluate(prefect, path, "--output", str(tmp_path / "s3"), "--store", store, **s3)
+    assert values(tmp_path / "s3") == values(tmp_path / "local")
+    again = evaluate(prefect, path, "--output", str(tmp_path / "again"), "--store", store, **s3)
+    assert again["requests"]["sent"] == 0
+    assert not any(counts["computed"] for counts in again["steps"].values())
+    assert endpoint.stats()["received"] == 80
+
+    asked = subprocess.run(
+        [sys.executable, "-m", "flows.history",
+         "SELECT count(DISTINCT run_id) AS runs, count(*) AS numbers FROM results",
+         "--store", store, "--json"],
+        cwd=CHECKOUT, env={**os.environ, **s3}, capture_output=True, text=True, check=True, timeout=120,
+    )  # fmt: skip
+    assert json.loads(asked.stdout) == [{"runs": 2, "numbers": 2 * len(first["results"])}]
+
+
+def test_two_workers_with_the_same_evaluation_give_one_set_of_results(
+    prefect: Any, demo: Callable[..., Any], benchmark_file: Callable[..., Path], form: Any
+) -> None:
+    endpoint = demo("--latency", "0.2")
+    path = benchmark_file(120, endpoint.base_url, max_concurrency=8)
+    prefect.deploy()
+    parameters = form(path)
+    with prefect.worker("first"), prefect.worker("second"):
+        runs = [prefect.trigger("evaluate/evaluate", parameters) for _ in range(2)]
+        states = [prefect.finished(run)["state_type"] for run in runs]
+    assert states == ["COMPLETED", "COMPLETED"]
+    manifests = [prefect.manifest(run) for run in runs]
+    first, second = (values(Path(manifest["output"])) for manifest in manifests)
+    assert first == second
+    stats = endpoint.stats()
+    assert stats["distinct"] == 120
+    assert stats["asked_again"] <= 2 * 8
+    again = prefect.trigger  # the store is whole: a third run computes nothing
+    with prefect.worker("third"):
+        third = again("evaluate/evaluate", parameters)
+        assert prefect.finished(third)["state_type"] == "COMPLETED"
+    assert not any(counts["computed"] for counts in prefect.manifest(third)["steps"].values())
+
+
+def test_a_run_survives_a_server_that_is_away_for_half_a_minute(
+    prefect: Any, demo: Callable[..., Any], benchmark_file: Callable[..., Path], tmp_path: Path
+) -> None:
+    endpoint = demo("--latency", "0.5")
+    path = benchmark_file(160, endpoint.base_url, max_concurrency=4)
+    found: dict[str, Any] = {}
+    running = threading.Thread(
+        target=lambda: found.update(evaluate(prefect, path, "--output", str(tmp_path / "out")))
+    )
+    running.start()
+    _until(lambda: endpoint.stats()["answered"] >= 8, "inference is in its middle")
+    prefect.process.send(signal.SIGSTOP)
+    time.sleep(15)
+    prefect.process.send(signal.SIGKILL)
+    prefect.process.running.wait(20)
+    time.sleep(15)
+    prefect.start()
+    running.join(300)
+    assert found["requests"]["sent"] == 160
+    assert len(values(tmp_path / "out")) == 3
+
+
+def test_a_limit_holds_over_runs_of_several_workers(
+    prefect: Any, demo: Callable[..., Any], benchmark_file: Callable[..., Path], form: Any
+) -> None:
+    endpoint = demo("--latency", "0.2")
+    prefect.command("global-concurrency-limit", "create", "demo-endpoint", "--limit", "6")
+    paths = [
+        benchmark_file(40, endpoint.base_url, name, max_concurrency=8, concurrency_limit="demo-endpoint")
+        for name in ("one", "two")
+    ]
+    prefect.deploy()
+    with prefect.worker("first"), prefect.worker("second"):
+        runs = [prefect.trigger("evaluate/evaluate", form(path)) for path in paths]
+        assert [prefect.finished(run)["state_type"] for run in runs] == ["COMPLETED", "COMPLETED"]
+    assert endpoint.stats()["peak"] <= 6
+
+
+def _until(found: Callable[[], Any], what: str, patience: float = 120) -> None:
+    deadline = time.monotonic() + patience
+    while not found():
+        assert time.monotonic() < deadline, f"{what}: did not happen within {patience:.0f} s"
+        time.sleep(0.1)
+
+
+def _free_port() -> int:
+    import socket
+
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])

@@ -1,0 +1,160 @@
+"""The comparison's command line: exit codes, gate files, one JSON document."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from flows.compare import main
+from tasks.history.record import record_run
+from tasks.store.schemas import ITEM_ROWS, RESULTS
+from tasks.store.storage import Store
+
+
+def item_rows(right: int, items: int, **other: Any) -> list[dict[str, Any]]:
+    row = {
+        "benchmark": "sums",
+        "filter": "none",
+        "metric": "exact_match",
+        "reduction": "mean",
+        "n_samples": 1,
+    }
+    return [
+        row | {"item_id": f"q{i}", "item_digest": f"q{i}", "value": float(i < right)}
+        | {"statistics": [float(i < right)]}
+        | {"n_samples": 1, "n_scored": 1, "model_name": "demo"} | other
+        for i in range(items)
+    ]  # fmt: skip
+
+
+def folder(path: Path, right: int, items: int = 300, **manifest: Any) -> Path:
+    path.mkdir()
+    pq.write_table(pa.Table.from_pylist(item_rows(right, items)), path / "items.parquet")
+    (path / "manifest.json").write_text(json.dumps({"run_id": path.name, **manifest}))
+    return path
+
+
+def gate(path: Path, text: str) -> str:
+    (path / "gate.yaml").write_text(text)
+    return str(path / "gate.yaml")
+
+
+def compare(capsys: pytest.CaptureFixture[str], *arguments: object) -> tuple[int, str, str]:
+    with pytest.raises(SystemExit) as ended:
+        main([str(argument) for argument in arguments])
+    captured = capsys.readouterr()
+    assert isinstance(ended.value.code, int)
+    return ended.value.code, captured.out, captured.err
+
+
+@pytest.mark.parametrize(
+    ("right", "margin", "code", "verdict"),
+    [(200, 0.05, 0, "pass"), (100, 0.05, 1, "regression"), (190, 0.05, 3, "inconclusive")],
+)
+def test_the_exit_code_is_the_gates_answer(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], right: int, margin: float, code: int, verdict: str
+) -> None:
+    base, candidate = folder(tmp_path / "base", 200), folder(tmp_path / "candidate", right)
+    arguments = ("--gate", gate(tmp_path, f"margin: {margin}\n"), "--json")
+    found, out, _ = compare(capsys, base, candidate, *arguments)
+    document = json.loads(out)
+    assert (found, document["verdict"]) == (code, verdict)
+    (pair,) = document["pairs"]
+    assert pair["difference"] == pytest.approx((right - 200) / 300)
+    assert (pair["losses"], pair["wins"], pair["coverage"]) == (200 - right, 0, 1.0)
+    assert len(pair["flipped"]) == 200 - right
+    assert {"ci_low", "ci_high", "test", "p_value", "p_adjusted", "mde", "ties"} <= set(pair)
+
+
+def test_without_a_gate_a_difference_is_shown_and_judges_nothing(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, out, _ = compare(capsys, folder(tmp_path / "base", 200), folder(tmp_path / "candidate", 100))
+    assert code == 0
+    assert "-0.3333" in out
+    assert "flipped, exact_match,none (demo): -q100" in out
+
+
+def test_run_ids_are_looked_up_in_the_store(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    store = Store(str(tmp_path / "store"))
+    for run_id, right in (("monday", 200), ("tuesday", 100)):
+        rows = [row | {"facets": '{"model_name": "demo"}'} for row in item_rows(right, 300)]
+        items = pa.Table.from_pylist(
+            [{name: row.get(name) for name in ITEM_ROWS.names} for row in rows], schema=ITEM_ROWS
+        )
+        record_run(store, {"run_id": run_id}, [RESULTS.empty_table()], [items])
+    arguments = ("--store", store.uri, "--json", "--output", tmp_path / "out")
+    code, out, _ = compare(capsys, "monday", "tuesday", *arguments)
+    assert code == 0
+    assert json.loads(out)["pairs"][0]["losses"] == 100
+    assert json.loads((tmp_path / "out" / "comparison.json").read_bytes()) == json.loads(out)
+    code, _, err = compare(capsys, "monday", "tuesdy", "--store", store.uri)
+    assert code == 2
+    assert "did you mean 'tuesday'" in err
+
+
+def test_a_changed_model_behind_the_same_name_is_said(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    served = [{"models": {"demo": {"identity": {}, "served": {name: 300}}}} for name in ("v1", "v2")]
+    base = folder(tmp_path / "base", 200, **served[0])
+    candidate = folder(tmp_path / "candidate", 200, **served[1])
+    _, out, _ = compare(capsys, base, candidate)
+    assert 'model identity changed: demo: as served: ["v1"] → ["v2"]' in out
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (
+            "alpha: 0.05\nmargn: 0.1\n",
+            "gate.yaml:2: margn: 'margn' is not a key here; did you mean 'margin'?",
+        ),
+        ("alpha: 1.5\n", "gate.yaml:1: alpha: expected less than 1"),
+        ("correction: bonferroni\n", "gate.yaml:1: correction: expected one of holm, bh, none"),
+        ("pairs:\n  'exact_match,none': {coverage: 2}\n", "gate.yaml:2: pairs.exact_match,none.coverage"),
+        ("pairs: {'exact_mach,none': {}}\n", "did you mean 'exact_match,none'?"),
+        ("- 1\n", "expected a mapping"),
+    ],
+)
+def test_a_gate_file_that_can_not_be_used_is_refused_by_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], text: str, message: str
+) -> None:
+    base = folder(tmp_path / "base", 200)
+    code, _, err = compare(capsys, base, base, "--gate", gate(tmp_path, text))
+    assert code == 2
+    assert message in err
+
+
+def test_runs_without_a_common_pair_and_folders_without_a_run_are_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    base = folder(tmp_path / "base", 200)
+    other = tmp_path / "other"
+    other.mkdir()
+    code, _, err = compare(capsys, base, other)
+    assert (code, "no items.parquet" in err) == (2, True)
+    pq.write_table(pa.Table.from_pylist(item_rows(1, 3, metric="bleu")), other / "items.parquet")
+    code, _, err = compare(capsys, base, other)
+    assert code == 2
+    assert "have no pair in common" in err
+    assert compare(capsys, base)[0] == 2
+
+
+def test_two_models_of_one_run_are_compared_across_their_facet(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = folder(tmp_path / "run", 200)
+    rows = item_rows(200, 300) + item_rows(100, 300, model_name="small")
+    pq.write_table(pa.Table.from_pylist(rows), run / "items.parquet")
+    code, out, _ = compare(capsys, run, "--across", "model_name", "--json")
+    (pair,) = json.loads(out)["pairs"]
+    assert (code, pair["facets"], pair["candidate_facets"]) == (
+        0,
+        {"model_name": "demo"},
+        {"model_name": "small"},
+    )
+    assert pair["losses"] == 100

@@ -1,0 +1,142 @@
+"""A suite's file, its nights and what they are held against; no server is needed for any of it."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from flows.suite_check import check_suite
+from flows.suite_config import load_suite
+from flows.suite_night import SuiteOptions, plan_night
+from metrics.errors import ConfigError
+from tasks.history.suites import Night, NightEvaluation, baseline_nights, past_nights, record_night
+from tasks.store.storage import Store
+
+
+@pytest.fixture
+def write(tmp_path: Path) -> Any:
+    """Writes a suite on one benchmark of two items."""
+
+    def written(**keys: Any) -> Path:
+        (tmp_path / "items.jsonl").write_text(
+            '{"question": "1+1?", "answer": "2"}\n{"question": "2+2?", "answer": "4"}\n'
+        )
+        benchmark = {
+            "name": "sums", "output_type": "generate_until", "dataset": "items.jsonl", "target": "{{answer}}",
+            "prompt_template": "{{question}}", "metric_list": ["exact_match"],
+            "models": [{"name": "own", "type": "demo"}],
+        }  # fmt: skip
+        (tmp_path / "sums.yaml").write_text(json.dumps(benchmark))
+        path = tmp_path / "suite.yaml"
+        path.write_text(json.dumps({"name": "night", "benchmarks": ["sums.yaml"], **keys}))
+        return path
+
+    return written
+
+
+def test_a_night_is_benchmarks_times_models_under_ids_that_a_retry_shares(write: Any, tmp_path: Path) -> None:
+    models = [{"name": name, "type": "demo"} for name in ("a", "b")]
+    suite = load_suite(write(models=models))
+    options = SuiteOptions(store=str(tmp_path / "store"), limit=1)
+    night = plan_night(suite, options, "0123456789")
+    assert [entry.name for entry in night.evaluations] == ["sums × a", "sums × b"]
+    assert [entry.options.run_id for entry in night.evaluations] == [
+        "night-01234567-sums-a",
+        "night-01234567-sums-b",
+    ]
+    assert {entry.options.limit for entry in night.evaluations} == {1}
+    assert [model.name for entry in night.evaluations if entry.config for model in entry.config.models] == [
+        "a",
+        "b",
+    ]
+    assert plan_night(suite, options, "0123456789") == night
+
+
+def test_without_models_each_benchmark_brings_its_own(write: Any) -> None:
+    night = plan_night(load_suite(write()), SuiteOptions(), "x")
+    assert [entry.name for entry in night.evaluations] == ["sums × own"]
+
+
+def test_a_benchmark_that_is_refused_fails_alone_in_the_night_and_loudly_on_the_command_line(
+    write: Any, tmp_path: Path
+) -> None:
+    path = write(benchmarks=["sums.yaml", "broken.yaml"])
+    (tmp_path / "broken.yaml").write_text("name: broken\nprompt_templat: x\n")
+    suite = load_suite(path)
+    good, broken = plan_night(suite, SuiteOptions(), "x").evaluations
+    assert good.config is not None
+    assert broken.config is None
+    assert "broken.yaml:2" in str(broken.refusal)
+    with pytest.raises(ConfigError, match=r"broken\.yaml:2"):
+        check_suite(suite, SuiteOptions(store=str(tmp_path / "store")))
+
+
+@pytest.mark.parametrize(
+    ("keys", "message"),
+    [
+        ({"benchmark": "x"}, "did you mean 'benchmarks'"),
+        ({"benchmarks": ["nowhere.yaml"]}, r"nowhere\.yaml' is not there"),
+        ({"gate": "nowhere.yaml"}, "is not there"),
+        ({"gate": {"margin": -1}}, r"gate\.margin"),
+        ({"models": [{"name": "a", "type": "demo"}] * 2}, "there twice"),
+        ({"nights": 1}, "nights"),
+    ],
+)
+def test_a_suite_file_that_can_not_be_used_is_refused(write: Any, keys: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        load_suite(write(**keys))
+
+
+def test_a_gate_on_a_pair_that_no_benchmark_has_is_refused_before_the_night(
+    write: Any, tmp_path: Path
+) -> None:
+    options = SuiteOptions(store=str(tmp_path / "store"))
+    check_suite(load_suite(write(gate={"pairs": {"exact_match,none": {}}})), options)
+    with pytest.raises(ConfigError, match="did you mean 'exact_match,none'"):
+        check_suite(load_suite(write(gate={"pairs": {"exact_match,non": {}}})), options)
+
+
+def test_an_unknown_baseline_is_refused_before_the_night(write: Any, tmp_path: Path) -> None:
+    options = SuiteOptions(store=str(tmp_path / "store"), baseline="last-pased")
+    with pytest.raises(ConfigError, match="did you mean 'last-passed'"):
+        check_suite(load_suite(write()), options)
+
+
+def a_night(number: int, ok: bool = True, verdict: str | None = "pass") -> Night:
+    evaluation = NightEvaluation(name="sums × own", run_id=f"r{number}", ok=ok)
+    started = f"2026-01-{number:02}T02:30:00+00:00"
+    return Night(
+        suite="night", run_id=f"n{number}", started=started, evaluations=(evaluation,), verdict=verdict
+    )
+
+
+@pytest.mark.parametrize(
+    ("wanted", "expected"),
+    [
+        ("last", ["n4"]),
+        ("last-passed", ["n2"]),
+        ("rolling", ["n1", "n2"]),
+        ("n3", ["n3"]),
+    ],
+)
+def test_a_night_is_held_against_the_nights_that_the_suite_names(
+    tmp_path: Path, wanted: str, expected: list[str]
+) -> None:
+    store = Store(str(tmp_path))
+    for night in (
+        a_night(2),
+        a_night(1, verdict=None),
+        a_night(3, ok=False),
+        a_night(4, verdict="regression"),
+    ):
+        record_night(store, night)
+    record_night(store, a_night(5))
+    past = past_nights(store, "night", before="n5")
+    assert [night.run_id for night in past] == ["n1", "n2", "n3", "n4"]
+    assert [night.run_id for night in baseline_nights(store, past, wanted, 3)] == expected
+
+
+def test_an_inconclusive_night_is_not_one_that_passed() -> None:
+    assert not a_night(1, verdict="inconclusive").passed
+    assert a_night(1, verdict=None).passed
