@@ -32,33 +32,39 @@ class Member:
 
 @dataclass(frozen=True)
 class EnsembleScorer:
-    """The metric ``ensemble`` of every filter: Σ weight · number / Σ weight, or without the division.
+    """Adds the metric ``ensemble`` to those of a benchmark: Σ weight · number / Σ weight, or without the
+    division.
 
-    A sample that one member leaves unscored is unscored: leaving the member out would compare unlike with
-    like.
+    ``base`` scores all other metrics, and knows the metrics of each filter. A sample that one member leaves
+    unscored is unscored: leaving the member out would compare unlike with like.
     """
 
+    base: Scorer
     members: tuple[Member, ...]
-    metric: Metric
-    filters: tuple[str, ...]
     normalize: bool = True
 
     def get_metrics(self, filter_name: str) -> tuple[Metric, ...]:
-        """``ensemble`` for each of the benchmark's filters."""
-        return (self.metric,) if filter_name in self.filters else ()
+        """The benchmark's metrics of the filter, and ``ensemble``."""
+        return self.base.get_metrics(filter_name)
 
     def needs(self, metric: Metric) -> str | None:
         """Name of the set of requests that the members wait for together; None if none does."""
+        if metric.entry != ENSEMBLE:
+            return self.base.needs(metric)
         return ENSEMBLE if any(member.scorer.needs(member.metric) for member in self.members) else None
 
     def requests(self, batch: Batch, metric: Metric) -> Sequence[ScorerRequest]:
         """The members' requests, one member after the other."""
+        if metric.entry != ENSEMBLE:
+            return self.base.requests(batch, metric)
         return [
             request for member in self.members for request in member.scorer.requests(batch, member.metric)
         ]
 
     def unreadable(self, batch: Batch, metric: Metric, replies: Sequence[Reply | None]) -> Sequence[bool]:
         """What the members cannot read, one member after the other."""
+        if metric.entry != ENSEMBLE:
+            return self.base.unreadable(batch, metric, replies)
         return [
             flag
             for member, own in zip(self.members, self._shares(batch, replies), strict=True)
@@ -74,10 +80,12 @@ class EnsembleScorer:
     def code(self) -> tuple[Callable[..., Any], ...]:
         """This class, and the code of the members and their metrics."""
         members = [code for member in self.members for code in (*member.scorer.code(), *member.metric.code())]
-        return (type(self), *members)
+        return (type(self), *self.base.code(), *members)
 
     def score(self, batch: Batch, metric: Metric, replies: Sequence[Reply | None] = ()) -> SampleScores:
         """The weighted combination; the members' own numbers are its details."""
+        if metric.entry != ENSEMBLE:
+            return self.base.score(batch, metric, replies)
         parts = self._parts(batch, replies)
         weights = np.array([member.weight for member in self.members])
         columns = np.column_stack([part.scores.score for part in parts])

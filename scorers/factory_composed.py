@@ -21,7 +21,9 @@ from scorers.config import (
 from scorers.ensemble import ENSEMBLE, EnsembleScorer, Member
 from scorers.factory import build_scorer
 from scorers.filters.pipeline import Resolve
-from scorers.metric_lists import listed_for, named_or_plain
+from scorers.generation import GenerationScorer
+from scorers.loglikelihood import LoglikelihoodScorer
+from scorers.metric_lists import listed_for, named_or_plain, with_own_metrics
 from scorers.naming import unique_metrics
 from scorers.user import UserScorer
 
@@ -39,8 +41,10 @@ def ensemble_scorer(config: ScoringConfig, chosen: EnsembleConfig, resolve: Reso
         else member
         for place, (name, member) in enumerate(zip(names, members, strict=True))
     )
-    own = Metric.column(named_or_plain(config.metric_list or (), ENSEMBLE), resolve)
-    return EnsembleScorer(apart, own, tuple(one.name for one in config.filters), chosen.normalize)
+    metrics = with_own_metrics(config, resolve, (MetricConfig(metric=ENSEMBLE),))
+    generates = config.output_type == "generate_until"
+    base = GenerationScorer(metrics) if generates else LoglikelihoodScorer(metrics)
+    return EnsembleScorer(base, apart, chosen.normalize)
 
 
 def agreement_scorer(config: ScoringConfig, chosen: AgreementConfig, resolve: Resolve) -> Scorer:

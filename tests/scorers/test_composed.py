@@ -110,6 +110,35 @@ def test_ensemble_weighs_its_members_and_keeps_their_numbers(make_batch):
     assert scores.scores.details[1] == {"exact_match": 0.0, "rouge1": pytest.approx(50)}
 
 
+def test_ensemble_stands_beside_the_metrics_of_each_filter(make_batch):
+    scorer = scorer_of(
+        {"type": "ensemble", "members": [{"metric": "exact_match"}]},
+        filter_list=[
+            {"name": "a", "metric_list": ["rouge1", {"metric": "ensemble", "alias": "mix"}]},
+            {"name": "b"},
+        ],
+        metric_list=["exact_match"],
+    )
+    assert [metric.name for metric in scorer.get_metrics("a")] == ["rouge1", "mix"]
+    assert [metric.name for metric in scorer.get_metrics("b")] == ["exact_match", "ensemble"]
+    batch = make_batch(["x"], [["x"]])
+    assert scorer.score(batch, metric_of(scorer, "mix", "a")).scores.score.tolist() == [1]
+    assert scorer.score(batch, metric_of(scorer, "exact_match", "b")).scores.score.tolist() == [1]
+    assert (
+        scorer.needs(metric_of(scorer, "rouge1", "a")),
+        list(scorer.requests(batch, metric_of(scorer, "rouge1", "a"))),
+    ) == (None, [])
+
+
+def test_ensemble_of_log_likelihood_metrics(make_batch):
+    scorer = scorer_of(
+        {"type": "ensemble", "members": [{"metric": "acc"}, {"metric": "acc_norm", "weight": 3}]},
+        output_type="multiple_choice",
+    )
+    batch = make_batch(lls=[[-1.5, -2]], gold=[[0]], choices=[["a", "bb"]])
+    assert scorer.score(batch, metric_of(scorer, "ensemble")).scores.score.tolist() == [0.25]
+
+
 def test_ensemble_without_normalisation_is_a_sum(make_batch):
     scorer = scorer_of(
         {"type": "ensemble", "normalize": False, "members": [{"metric": "exact_match", "weight": 2}] * 2}
