@@ -39,7 +39,9 @@ def test_every_metric_has_a_case_with_a_source() -> None:
 
 @pytest.mark.parametrize("registry", [METRICS, AGGREGATIONS, REDUCTIONS], ids=lambda registry: registry.kind)
 def test_every_entry_says_what_it_is(registry: Any) -> None:
-    for name in registry:
+    own = [name for name in registry if registry[name].function.__module__.startswith("metrics.")]
+    assert own
+    for name in own:
         assert len(registry[name].summary) > 20, name
 
 

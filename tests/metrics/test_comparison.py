@@ -175,8 +175,8 @@ def test_a_p_value_that_is_missing_does_not_count() -> None:
 
 
 COMPARED = Comparison(
-    base=0.5, candidate=0.45, difference=-0.05, stderr=0.01, ci_low=-0.07, ci_high=-0.03, test="", p_value=0.001,
-    correlation=0.9, wins=0, losses=0, ties=0, mde=0.03, n_items=100, n_clusters=None,
+    base=0.5, candidate=0.45, difference=-0.05, stderr=0.01, ci_low=-0.07, ci_high=-0.03, test="",
+    p_value=0.001, correlation=0.9, wins=0, losses=0, ties=0, mde=0.03, n_items=100, n_clusters=None,
 )  # fmt: skip
 
 
