@@ -1,7 +1,7 @@
 """Creates the automations of automations.yaml on the Prefect server that PREFECT_API_URL names.
 
-``NIGHTJAR_WEBHOOK=https://… python deployments/automations.py``. Run again, it replaces them. The webhook gets a POST
-with a JSON object: ``text``, and ``url`` of the run where there is one.
+``NIGHTJAR_WEBHOOK=https://… python deployments/automations.py``. Run again, it replaces them. The webhook gets
+a POST with a JSON object: ``text``, and ``url`` of the run where there is one.
 """
 
 import asyncio
@@ -38,7 +38,10 @@ def main() -> None:
     """Says what is missing, or what was created."""
     address = os.environ.get("NIGHTJAR_WEBHOOK")
     if not address:
-        print("NIGHTJAR_WEBHOOK is not set: expected the address that notifications are sent to", file=sys.stderr)
+        print(
+            "NIGHTJAR_WEBHOOK is not set: expected the address that notifications are sent to",
+            file=sys.stderr,
+        )
         raise SystemExit(2)
     for name in asyncio.run(create(address)):
         print(f"automation {name}")

@@ -97,7 +97,7 @@ def judge(night: PlannedNight, evaluations: tuple[NightEvaluation, ...]) -> Judg
     key = night.slug.lower().replace(".", "-")
     said = headline(judged)
     page = summary_markdown(judged)
-    create_markdown_artifact(page, key=f"suite-{key}", description=said, _sync=True)  # type: ignore[call-arg]
+    create_markdown_artifact(page, key=f"suite-{key}", description=said)
     if judged.night.verdict == "regression":
         emit_event(
             REGRESSION,
@@ -108,10 +108,6 @@ def judge(night: PlannedNight, evaluations: tuple[NightEvaluation, ...]) -> Judg
             payload={"headline": said, "run_id": night.run_id},
         )
     return judged
-
-
-def _show(key: str, judged: JudgedNight) -> None:
-    create_markdown_artifact(summary_markdown(judged), key=key, description=headline(judged), _sync=True)
 
 
 def _write(night: PlannedNight, judged: JudgedNight) -> None:
