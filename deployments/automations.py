@@ -1,7 +1,7 @@
 """Creates the automations of automations.yaml on the Prefect server that PREFECT_API_URL names.
 
-``NIGHTJAR_WEBHOOK=https://… python deployments/automations.py``. Run again, it replaces them. The webhook gets
-a POST with a JSON object: ``text``, and ``url`` of the run where there is one.
+``NIGHTJAR_WEBHOOK=https://… python deployments/automations.py``; run again, it replaces them. The webhook
+gets a POST with a JSON object: ``text``, and ``url`` of the run where there is one.
 """
 
 import asyncio
