@@ -15,8 +15,8 @@ from tasks.reporting.compare_report_join import ScannedRun, choose_pairs, pair_s
 from tasks.reporting.report import replacing, write_samples
 from tasks.reporting.report_chunks import packed_element
 from tasks.reporting.report_html import page_parts
-from tasks.reporting.report_page import flat, run_line
 from tasks.reporting.report_plots import Axis, Forest, forest_row
+from tasks.reporting.report_provenance import flat, run_line
 from tasks.reporting.report_rows import ARROWS, MEANING
 from tasks.reporting.report_select import Limits, Selection
 from tasks.reporting.view import RunView

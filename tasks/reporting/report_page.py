@@ -3,7 +3,6 @@
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from typing import Any, Final
 from urllib.parse import urlencode
 
@@ -11,6 +10,7 @@ from tasks.reporting import report_numbers as numbers
 from tasks.reporting.diagnostics import Diagnostic, Example
 from tasks.reporting.report_curves import curve_rows, curves
 from tasks.reporting.report_plots import forests
+from tasks.reporting.report_provenance import accounts, costs, provenance, run_line, steps
 from tasks.reporting.report_rows import ResultRow, facet_names, facet_text
 from tasks.reporting.report_usage import Usage
 from tasks.reporting.terminal import retry_command
@@ -79,15 +79,6 @@ def benchmark_name(manifest: Mapping[str, Any], rows: Sequence[ResultRow]) -> st
     return ", ".join(names) or str(manifest.get("benchmark") or "Evaluation")
 
 
-def run_line(manifest: Mapping[str, Any]) -> str:
-    """Which run this is and when it was, on one line."""
-    parts: list[str | None] = [str(manifest[key]) for key in ("run_name", "run_id") if manifest.get(key)]
-    when = next((manifest[key] for key in ("finished", "started", "date") if manifest.get(key)), None)
-    if when:
-        parts.append(_moment(when))
-    return " · ".join(dict.fromkeys(part for part in parts if part))
-
-
 def facts(manifest: Mapping[str, Any], rows: Sequence[ResultRow], usage: Usage) -> list[Fact]:
     """The numbers at the head of the page."""
     models = len(usage.models)
@@ -130,78 +121,6 @@ def unscored_link(row: ResultRow) -> str:
 def example_link(example: Example) -> str:
     """The address, within the page, of one sample."""
     return _samples_link(item=example.item_id, **_facet_query(example.model_name, example.prompt_template))
-
-
-def costs(manifest: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """Cost, tokens and requests of the manifest as rows, whatever their nesting."""
-    found: list[tuple[str, str]] = []
-    for key in ("requests", "tokens", "cost", "saved"):
-        if manifest.get(key) is not None:
-            found += flat(key, manifest[key])
-    return found
-
-
-def accounts(manifest: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
-    """Model → what its requests took, as the manifest's ``models`` holds it."""
-    models = manifest.get("models")
-    if not isinstance(models, Mapping):
-        return {}
-    return {str(name): account for name, account in models.items() if isinstance(account, Mapping)}
-
-
-def steps(manifest: Mapping[str, Any]) -> list[tuple[str, list[str]]]:
-    """Stage, and how many of its steps were computed, served from the cache, and failed."""
-    stages = manifest.get("steps")
-    if not isinstance(stages, Mapping):
-        return []
-    return [
-        (str(stage), [numbers.count(n.get(kind) or 0) for kind in ("computed", "cached", "failed")])
-        for stage, n in stages.items()
-        if isinstance(n, Mapping)
-    ]
-
-
-def provenance(manifest: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """What the run was made of, as rows; configuration and artifacts stay in the manifest's text."""
-    left_out = {
-        "artifacts",
-        "config",
-        "cost",
-        "diagnostics",
-        "models",
-        "requests",
-        "saved",
-        "steps",
-        "tokens",
-    }
-    shown = {**manifest, "started": _moment(manifest.get("started"))}
-    return [row for key, value in shown.items() if key not in left_out for row in flat(key, value)]
-
-
-def _moment(when: Any) -> str | None:
-    """A time, in seconds since 1970 or as ISO 8601 text, to the minute."""
-    if when is None:
-        return None
-    if isinstance(when, int | float):
-        when = datetime.fromtimestamp(when, UTC).isoformat()
-    return f"{str(when).replace('T', ' ')[:16]} UTC"
-
-
-def flat(name: str, value: Any) -> list[tuple[str, str]]:
-    """A nested value as rows of a name ("versions · numpy") and a text."""
-    if value is None:
-        return []
-    if isinstance(value, Mapping):
-        return [row for key, entry in value.items() for row in flat(f"{name} · {key}", entry)]
-    if isinstance(value, list | tuple) and all(isinstance(entry, str | int | float) for entry in value):
-        return [(name, ", ".join(map(str, value)))] if value else []
-    if isinstance(value, list | tuple):
-        return [row for index, entry in enumerate(value) for row in flat(f"{name} · {index}", entry)]
-    if isinstance(value, float):
-        return [(name, f"{value:,.6g}")]
-    if isinstance(value, int) and not isinstance(value, bool) and "seed" not in name:
-        return [(name, numbers.count(value))]
-    return [(name, str(value))]
 
 
 def _requests_fact(requests: Any) -> Fact | None:
