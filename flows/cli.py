@@ -4,7 +4,7 @@ shows the table."""
 import os
 import sys
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import orjson
 import typer
@@ -12,6 +12,9 @@ import typer
 from flows.config import EvalConfig
 from flows.options import Phase, RunOptions
 from metrics.errors import NightjarError
+
+if TYPE_CHECKING:
+    from flows.session import Manner
 
 REFUSED = 2
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
@@ -63,12 +66,14 @@ def evaluate_command(
     if dry_run:
         from flows.session import plan_only
 
-        _show(_one_or_many([plan_only(config, options) for config in chosen]), as_json)
+        _show(_one_or_many([plan_only(config, options, wanted.overrides) for config in chosen]), as_json)
         return
-    raise typer.Exit(_run(chosen, options, task_runner, as_json))
+    from flows.session import Manner
+
+    raise typer.Exit(_run(chosen, options, Manner(task_runner, as_json, wanted.overrides)))
 
 
-def _run(configs: tuple[EvalConfig, ...], options: RunOptions, task_runner: str, as_json: bool) -> int:
+def _run(configs: tuple[EvalConfig, ...], options: RunOptions, manner: "Manner") -> int:
     """Runs one evaluation after the other; the exit code is the worst of them."""
     from flows.session import run_here
 
@@ -78,11 +83,11 @@ def _run(configs: tuple[EvalConfig, ...], options: RunOptions, task_runner: str,
         own = options
         if several and options.output is not None:
             own = options.model_copy(update={"output": f"{options.output}/{config.name}"})
-        code, document = run_here(config, own, task_runner, quiet=as_json)
+        code, document = run_here(config, own, manner)
         documents.append(document)
         codes.append(code)
-    if as_json:
-        _show(_one_or_many(documents), as_json)
+    if manner.quiet:
+        _show(_one_or_many(documents), as_json=True)
     return max(codes)
 
 

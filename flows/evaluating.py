@@ -2,10 +2,11 @@
 verdicts."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from flows.pairs import Numbers, Responses
+from flows.pairs import Numbers
 from flows.plan import Cell, MethodPlan, MetricPlan
+from flows.responses import Responses
 from flows.run import Future, Run, completed
 from tasks.evaluate import aggregate_verdicts, call_user_metric, judge_responses, reduce_verdicts
 
@@ -40,7 +41,13 @@ def count_all(run: Run, responses: Responses, judged: Sequence[JudgedBy]) -> dic
     done = completed([future for *_, future in places])
     worked = [place for place, there in zip(places, done, strict=True) if there]
     broken = [place for place, there in zip(places, done, strict=True) if not there]
-    failed = run.failed_parts([cell for _, cell, _ in broken], [future for *_, future in broken])
+    # A built-in method has one label, its name: what it lost is lost for that label alone.
+    labels = {entry.method.name: None if entry.method.knows_model else entry.method.name for entry in judged}
+    failed = [
+        replace(part, label=labels[name])
+        for name, cell, future in broken
+        for part in run.failed_parts([cell], [future])
+    ]
     if not worked:
         return {}
     inputs = (

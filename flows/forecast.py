@@ -68,7 +68,7 @@ def unanswered(plan: Plan, workspace: Workspace) -> list[str]:
     """Models with at least one request that has no answer yet: those whose endpoint will be asked."""
     items = peek(load, plan.load, workspace=workspace)
     if items is None and not _could_be_answered(plan, workspace):
-        return list(plan.models)
+        return [name for name, step in plan.models.items() if step.setup.model.type != "replay"]
     count = items.rows if items is not None else sum(batch.num_rows for batch in _items(plan))
     found: dict[str, None] = {}
     for cell in plan.cells(count):

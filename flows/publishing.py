@@ -49,7 +49,7 @@ def publish_run(run: Run, made: Made) -> Outcome:
         run=info,
         manifest=manifest_of(run, info, over_budget),
         output=str(run.options.output),
-        facets=run.plan.config.facets,
+        facets=run.plan.facets(),
         methods=run.plan.config.evaluation_methods,
         cells=tuple(_artifacts(run, made)),
         results=_results_of(entry.results for entry in made.numbers.values()),
@@ -73,7 +73,8 @@ def _lost_pairs(run: Run, made: Made) -> Iterator[LostPair]:
             continue
         cells = list(entry.statistics)
         broken = [numbers.results] * len(cells) if numbers is not None else list(entry.statistics.values())
-        yield LostPair(identity=entry.pair.identity, failed=tuple(run.failed_parts(cells, broken)))
+        failed = tuple(run.failed_parts(cells, broken))
+        yield LostPair(entry.pair.identity, failed, run.plan.config.facets)
 
 
 def _lost_metrics(run: Run, made: Made) -> Iterator[LostPair]:
@@ -88,7 +89,7 @@ def _lost_metrics(run: Run, made: Made) -> Iterator[LostPair]:
             cells if numbers is not None else [cell for entry in made.verdicts for cell in entry.verdicts]
         )
         broken = [numbers.results] * len(cells) if numbers is not None else verdicts
-        yield LostPair(identity=metric.identity, failed=tuple(run.failed_parts(places, broken)))
+        yield LostPair(metric.identity, tuple(run.failed_parts(places, broken)), metric.facets)
 
 
 def _artifacts(run: Run, made: Made) -> Iterator[CellArtifacts]:

@@ -1,13 +1,12 @@
 """Which evaluations a command line names: configs, lm-evaluation-harness benchmarks, or its sample logs."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from flows.config import EvalConfig
-from flows.loading import load_config, load_configs, load_selected
-from metrics.errors import ConfigError, NightjarError
+from flows.loading import DEFAULT_CONFIG, load_config, load_configs, load_selected, validate_configs
+from metrics.errors import ConfigError
 
 
 @dataclass(frozen=True)
@@ -41,20 +40,9 @@ def validate(wanted: Wanted) -> tuple[dict[str, Any], int]:
             for config in _selected(wanted, strict=False)
         ]
     else:
-        entries = _validated(wanted.configs, wanted.overrides)
+        entries = validate_configs(wanted.configs or (DEFAULT_CONFIG,), wanted.overrides)
     refused = sum(entry["status"] == "refused" for entry in entries)
     return {"configs": entries}, 2 if refused else 0
-
-
-def _validated(paths: Sequence[Path], overrides: Sequence[str]) -> list[dict[str, Any]]:
-    entries: list[dict[str, Any]] = []
-    for path in paths or (None,):
-        try:
-            load_configs(path, overrides, strict=False)
-            entries.append({"path": str(path or "embedded default"), "status": "ok", "reason": None})
-        except NightjarError as error:
-            entries.append({"path": str(path), "status": "refused", "reason": str(error)})
-    return entries
 
 
 def _selected(wanted: Wanted, strict: bool) -> tuple[EvalConfig, ...]:

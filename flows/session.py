@@ -7,6 +7,7 @@ import signal
 import sys
 import uuid
 from collections.abc import Coroutine
+from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -22,7 +23,8 @@ from flows.forecast import forecast, unanswered
 from flows.loading_templates import check_templates
 from flows.options import RunOptions
 from flows.phases import for_phase, refuse_asking
-from flows.plan import Plan, make_plan
+from flows.plan import Plan
+from flows.planning import make_plan
 from flows.runners import task_runner_named
 from flows.server import use_server
 from flows.start import place, workspace
@@ -36,9 +38,17 @@ from tasks.reporting.terminal import console, diagnostics_text, results_table
 FAILED, INTERRUPTED = 1, 130
 
 
-def run_here(
-    config: EvalConfig, options: RunOptions, task_runner: str, quiet: bool
-) -> tuple[int, dict[str, Any]]:
+@dataclass(frozen=True)
+class Manner:
+    """How a command line wants its runs: where tasks run, whether only a document is printed, and the
+    overrides that the config was read with."""
+
+    task_runner: str = "threads"
+    quiet: bool = False
+    overrides: tuple[str, ...] = ()
+
+
+def run_here(config: EvalConfig, options: RunOptions, manner: Manner) -> tuple[int, dict[str, Any]]:
     """Runs an evaluation in this process: its exit code, and the document that ``--json`` prints.
 
     Raises NightjarError, before a flow run exists, for whatever can't work.
@@ -46,9 +56,9 @@ def run_here(
     command = shlex.join(["python", "-m", "flows.eval", *sys.argv[1:]])
     placed = place(config, options, uuid.uuid4().hex).model_copy(update={"command": command})
     flow: Flow[..., Coroutine[Any, Any, Any]] = evaluate.with_options(
-        task_runner=task_runner_named(task_runner)
+        task_runner=task_runner_named(manner.task_runner)
     )
-    checked(config, placed)
+    checked(config, placed, manner.overrides)
     ui = use_server()
     api = os.environ.get("PREFECT_API_URL", f"{ui}/api")
     with temporary_settings({PREFECT_API_URL: api}), _interruptible(), open_board(ProgressBoard(sys.stderr)):
@@ -57,18 +67,18 @@ def run_here(
     code = 0 if state.is_completed() else FAILED
     run_url = f"{ui}/runs/flow-run/{state.state_details.flow_run_id}"
     document = _document(evaluation, state.message) | {"status": state.name, "flow_run_url": run_url}
-    if not quiet:
+    if not manner.quiet:
         show(evaluation, document)
     return code, document
 
 
-def checked(config: EvalConfig, options: RunOptions) -> Plan:
+def checked(config: EvalConfig, options: RunOptions, overrides: tuple[str, ...]) -> Plan:
     """The plan of a run that can work as far as the first seconds tell; raises NightjarError."""
     _writable(Path(str(options.output)))
     plan = make_plan(for_phase(config, options), options)
     first = next(iter(open_benchmark(plan.load.setup.benchmark).items()), None)
     if first is not None:
-        check_templates(config, first)
+        check_templates(config, first, overrides)
     lacking = unanswered(plan, workspace(options))
     refuse_asking(options, lacking)
     found = check(plan.checks(lacking))
@@ -77,13 +87,13 @@ def checked(config: EvalConfig, options: RunOptions) -> Plan:
     return plan
 
 
-def plan_only(config: EvalConfig, options: RunOptions) -> dict[str, Any]:
+def plan_only(config: EvalConfig, options: RunOptions, overrides: tuple[str, ...]) -> dict[str, Any]:
     """What a run would send and compute, sending nothing."""
     placed = place(config, options, uuid.uuid4().hex)
     plan = make_plan(for_phase(config, placed), placed)
     first = next(iter(open_benchmark(plan.load.setup.benchmark).items()), None)
     if first is not None:
-        check_templates(config, first)
+        check_templates(config, first, overrides)
     return {"benchmark": config.name} | forecast(plan, workspace(placed)).as_dict()
 
 

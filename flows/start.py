@@ -14,7 +14,8 @@ from prefect.runtime import flow_run
 from flows.config import EvalConfig
 from flows.options import RunOptions
 from flows.phases import for_phase
-from flows.plan import Plan, make_plan
+from flows.plan import Plan
+from flows.planning import make_plan
 from flows.run import Run
 from flows.server import home
 from tasks.caching import Workspace

@@ -58,6 +58,7 @@ class LostPair:
 
     identity: PairIdentity
     failed: tuple[FailedPart, ...]
+    facets: tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -111,7 +112,7 @@ def _results(publication: Publication, store: Store) -> pa.Table:
     tables = [store.table(ref) for ref in publication.results]
     tables += [store.table(ref, RESULTS.names) for ref in publication.counted]
     for pair in publication.lost:
-        rows = aggregate_pair(pair.identity, [], _no_statistics(), pair.failed, publication.facets)
+        rows = aggregate_pair(pair.identity, [], _no_statistics(), pair.failed, pair.facets)
         tables += [pa.Table.from_batches([batch]) for batch in rows]
     table = pa.concat_tables(tables) if tables else RESULTS.empty_table()
     ids = pa.array([publication.run.run_id] * table.num_rows, pa.string())

@@ -1,0 +1,258 @@
+"""The evaluation end to end, as its users run it: a real flow on a real server, requests over real HTTP."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+import sacrebleu
+from rouge_score.rouge_scorer import RougeScorer
+
+
+PROJECT = Path(__file__).resolve().parents[2]
+DEMO = PROJECT / "deployments" / "benchmarks" / "demo"
+RECORDINGS = PROJECT.parent / "shared" / "data" / "gsm8k" / "example_model_solutions.jsonl"
+PAIRS = 6
+Evaluate = Callable[..., Any]
+
+
+def lines(path: Path) -> list[dict]:
+    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+
+
+def test_second_run_sends_nothing_and_computes_nothing(evaluate: Evaluate, tmp_path: Path) -> None:
+    first = evaluate("--json")
+    assert first.code == 0, first.err
+    requests = first.document["requests"]
+    assert requests == {"sent": 42, "cached": 0, "failed": 0}
+    assert {row["status"] for row in first.document["results"]} == {"ok"}
+    assert all(row["stderr"] > 0 for row in first.document["results"])
+
+    second = evaluate("--json")
+    assert second.document["requests"] == {"sent": 0, "cached": 42, "failed": 0}
+    assert sum(entry["computed"] for entry in second.document["steps"].values()) == 0
+    assert [row["value"] for row in second.document["results"]] == [
+        row["value"] for row in first.document["results"]
+    ]
+    files = {path.name for path in (tmp_path / "out").iterdir()}
+    assert files >= {
+        "responses.jsonl",
+        "metrics.jsonl",
+        "samples_demo_gsm8k.jsonl",
+        "results.json",
+        "results.parquet",
+        "items.parquet",
+        "manifest.json",
+        "report.html",
+    }
+
+
+def test_text_metrics_equal_the_reference_libraries(evaluate: Evaluate, tmp_path: Path) -> None:
+    ran = evaluate("--json")
+    rows = lines(tmp_path / "out" / "responses.jsonl")
+    items = {item["question"]: item["answer"] for item in lines(DEMO / "problems.jsonl")}
+    references = [
+        next(answer for question, answer in items.items() if question in row["prompt"]) for row in rows
+    ]
+    hypotheses = [row["response"] for row in rows]
+    assert ran.value("bleu,none") == sacrebleu.corpus_bleu(hypotheses, [references]).score
+    scorer = RougeScorer(["rouge1", "rouge2", "rougeL"], use_stemmer=True)
+    scores = [scorer.score(gold, text) for gold, text in zip(references, hypotheses, strict=True)]
+    for name in ("rouge1", "rouge2", "rougeL"):
+        expected = sum(score[name].fmeasure for score in scores) / len(scores)
+        assert ran.value(f"{name},none") == pytest.approx(100 * expected, abs=1e-12)
+
+
+def test_changes_recompute_what_hangs_on_them_only(evaluate: Evaluate) -> None:
+    first = evaluate("--json", "--limit", "8")
+    assert first.steps("score") == (PAIRS, 0)
+
+    metric = evaluate("--json", "--limit", "8", "--set", "filter_list.0.metric_list.0.ignore_case=false")
+    assert metric.document["requests"]["sent"] == 0
+    assert [metric.steps(stage) for stage in ("filter", "score", "reduce", "aggregate")] == [
+        (0, 3),
+        (1, PAIRS - 1),
+        (1, PAIRS - 1),
+        (1, PAIRS - 1),
+    ]
+
+    filtered = evaluate("--json", "--limit", "8", "--set", "filter_list.1.filter=[strip, last_number]")
+    assert filtered.steps("filter") == (1, 2)
+    assert filtered.steps("score") == (1, PAIRS - 1)
+
+    prompted = evaluate("--json", "--limit", "8", "--set", "prompt_template=Q {{question}}")
+    assert prompted.document["requests"]["sent"] == 8
+    assert prompted.steps("infer") == (1, 0)
+    assert prompted.steps("score") == (PAIRS, 0)
+
+
+def test_second_model_recomputes_nothing_of_the_first(evaluate: Evaluate) -> None:
+    evaluate("--json", "--limit", "6")
+    models = "models=[{name: demo, type: demo}, {name: worse, type: demo, config: {error_rate: 0.9}}]"
+    both = evaluate("--json", "--limit", "6", "--set", models)
+    assert both.document["requests"] == {"sent": 6, "cached": 6, "failed": 0}
+    assert both.steps("infer") == (1, 1)
+    assert both.steps("filter") == (3, 3)
+    assert both.steps("score") == (PAIRS, PAIRS)
+
+
+def test_renamed_model_is_served_from_the_cache(evaluate: Evaluate) -> None:
+    first = evaluate("--json", "--limit", "6")
+    renamed = evaluate("--json", "--limit", "6", "--set", "models.0.name=another")
+    assert renamed.document["requests"]["sent"] == 0
+    assert renamed.steps("score") == (0, PAIRS)
+    assert renamed.value("exact_match,strict-match", "another") == first.value("exact_match,strict-match")
+
+
+def test_limit_then_all_asks_for_the_rest_only(evaluate: Evaluate) -> None:
+    assert evaluate("--json", "--limit", "20").document["requests"]["sent"] == 20
+    everything = evaluate("--json").document["requests"]
+    assert everything == {"sent": 22, "cached": 20, "failed": 0}
+
+
+def test_more_samples_ask_for_the_new_ones_only(evaluate: Evaluate) -> None:
+    sampled = (
+        "--json",
+        "--limit",
+        "5",
+        "--set",
+        "sample_params.temperature=0.7",
+        "--set",
+        "sample_params.seed=1",
+    )
+    assert evaluate(*sampled, "--set", "sample_params.num_samples=8").document["requests"]["sent"] == 40
+    more = evaluate(*sampled, "--set", "sample_params.num_samples=16").document["requests"]
+    assert more == {"sent": 40, "cached": 40, "failed": 0}
+
+
+def test_process_results_gives_the_same_numbers_as_filters(evaluate: Evaluate) -> None:
+    filters = evaluate("--json", "--limit", "10")
+    processed = evaluate(DEMO / "gsm8k_process_results.yaml", "--json", "--limit", "10")
+    assert processed.code == 0, processed.err
+    assert processed.document["requests"]["sent"] == 0
+    assert processed.steps("process")[0] >= 1
+    names = [f"{row['metric']},{row['filter']}" for row in filters.document["results"]]
+    assert sorted(names) == sorted(
+        f"{row['metric']},{row['filter']}" for row in processed.document["results"]
+    )
+    for name in names:
+        assert processed.value(name) == pytest.approx(filters.value(name), abs=1e-12), name
+
+
+BROKEN = """
+def flawed(references, predictions):
+    if "{marker}" in predictions[0]:
+        raise ZeroDivisionError("this item is too hard")
+    return len(predictions[0])
+"""
+
+
+def test_failed_pair_leaves_the_others_and_is_computed_alone_after_the_fix(
+    evaluate: Evaluate, tmp_path: Path
+) -> None:
+    metric = tmp_path / "flawed.py"
+    metric.write_text(BROKEN.format(marker="#### "))
+    config = tmp_path / "config.yaml"
+    config.write_text(
+        f"name: broken\ndataset: {DEMO / 'problems.jsonl'}\n"
+        'prompt_template: "Question: {{question}}\\nAnswer:"\ntarget: "{{answer}}"\n'
+        "models: [{name: demo, type: demo}]\n"
+        "metric_list: [bleu, {metric: flawed, function: 'flawed.py:flawed'}]\n"
+    )
+    failed = evaluate(config, "--json", "--limit", "6")
+    assert failed.code == 1
+    by_metric = {row["metric"]: row for row in failed.document["results"]}
+    assert by_metric["bleu"]["status"] == "ok"
+    assert by_metric["flawed"]["status"] == "failed"
+    assert by_metric["flawed"]["value"] is None
+    assert "this item is too hard" in by_metric["flawed"]["error"]
+    table = pq.read_table(tmp_path / "out" / "results.parquet").to_pylist()
+    assert {row["metric"]: row["status"] for row in table} == {"bleu": "ok", "flawed": "failed"}
+    shown = evaluate(config, "--limit", "6")
+    assert shown.code == 1
+    assert "flawed" in shown.out
+    assert "this item is too hard" in shown.out
+
+    metric.write_text(BROKEN.format(marker="no response holds this"))
+    fixed = evaluate(config, "--json", "--limit", "6")
+    assert fixed.code == 0
+    assert fixed.document["requests"]["sent"] == 0
+    assert [fixed.steps(stage) for stage in ("filter", "score", "reduce", "aggregate")] == [
+        (0, 1),
+        (1, 1),
+        (1, 1),
+        (1, 1),
+    ]
+
+
+def test_deleted_and_cut_artifacts_are_computed_again(evaluate: Evaluate, tmp_path: Path) -> None:
+    first = evaluate("--json", "--limit", "5")
+    scores = sorted((tmp_path / "store" / "score").glob("*.parquet"))
+    scores[0].unlink()
+    scores[1].write_bytes(scores[1].read_bytes()[:-20])
+    changed = bytearray(scores[2].read_bytes())
+    changed[50] ^= 0xFF
+    scores[2].write_bytes(bytes(changed))
+    again = evaluate("--json", "--limit", "5")
+    assert again.code == 0
+    assert again.steps("score") == (3, PAIRS - 3)
+    assert again.steps("reduce") == (0, PAIRS)
+    assert [row["value"] for row in again.document["results"]] == [
+        row["value"] for row in first.document["results"]
+    ]
+
+
+def test_moved_store_serves_everything(evaluate: Evaluate, tmp_path: Path) -> None:
+    evaluate("--json", "--limit", "5")
+    (tmp_path / "store").rename(tmp_path / "elsewhere")
+    moved = evaluate("--json", "--limit", "5", "--store", tmp_path / "elsewhere")
+    assert sum(entry["computed"] for entry in moved.document["steps"].values()) == 0
+
+
+def test_refresh_computes_a_stage_or_a_pair_again(evaluate: Evaluate) -> None:
+    evaluate("--json", "--limit", "5")
+    pair = evaluate("--json", "--limit", "5", "--refresh", "none:bleu")
+    assert pair.steps("score") == (1, PAIRS - 1)
+    asked = evaluate("--json", "--limit", "5", "--refresh", "infer")
+    assert asked.document["requests"]["sent"] == 5
+
+
+def test_dry_run_says_what_would_be_done_and_sends_nothing(evaluate: Evaluate) -> None:
+    before = evaluate("--dry-run", "--json", "--limit", "5").document
+    assert before["requests"] == {"to_send": 5, "cached": 0}
+    assert [pair["cached"] for pair in before["pairs"]] == [False] * PAIRS
+    evaluate("--json", "--limit", "5")
+    after = evaluate("--dry-run", "--json", "--limit", "5").document
+    assert after["requests"] == {"to_send": 0, "cached": 5}
+    assert [pair["cached"] for pair in after["pairs"]] == [True] * PAIRS
+    wider = evaluate("--dry-run", "--json", "--limit", "9").document
+    assert wider["requests"] == {"to_send": 4, "cached": 5}
+
+
+@pytest.mark.skipif(not RECORDINGS.is_file(), reason=f"the recordings are not there: {RECORDINGS}")
+def test_recorded_solutions_are_right_where_their_authors_said_so(evaluate: Evaluate, tmp_path: Path) -> None:
+    correct = {
+        "6b_finetuning": 286,
+        "6b_verification": 515,
+        "175b_finetuning": 458,
+        "175b_verification": 742,
+    }
+    ran = evaluate(
+        PROJECT / "deployments/benchmarks/gsm8k/recorded.yaml",
+        "--json",
+        "--set",
+        f"dataset.path={RECORDINGS}",
+    )
+    assert ran.code == 0, ran.err
+    for model, count in correct.items():
+        assert ran.value("exact_match,final-answer", model) == pytest.approx(count / 1319, abs=1e-12)
+    recorded = lines(RECORDINGS)
+    items = pq.read_table(tmp_path / "out" / "items.parquet").to_pylist()
+    by_model: dict[str, list[bool]] = {}
+    for row in items:
+        if row["metric"] == "exact_match":
+            by_model.setdefault(row["model_name"], []).append(row["value"] == 1.0)
+    for model in correct:
+        assert by_model[model] == [item[model]["is_correct"] for item in recorded]
