@@ -3,12 +3,11 @@
 from typing import TYPE_CHECKING, Any
 
 from tasks.benchmarks.lm_eval.definitions import Definition, Index, build_index
-from tasks.benchmarks.lm_eval.rescoring import rescored
+from tasks.benchmarks.lm_eval.rescoring import known_definitions, rescored
 from tasks.benchmarks.lm_eval.selection import Selection, select, select_file
 from tasks.benchmarks.lm_eval.translation import (
     Translation,
     is_harness,
-    select_translated,
     translate,
     translate_definition,
 )
@@ -25,12 +24,12 @@ __all__ = [
     "Translation",
     "build_index",
     "is_harness",
+    "known_definitions",
     "open_harness_benchmark",
     "rescored",
     "resolve_many",
     "select",
     "select_file",
-    "select_translated",
     "translate",
     "translate_definition",
 ]

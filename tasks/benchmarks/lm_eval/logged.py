@@ -87,7 +87,7 @@ class LoggedBenchmark:
         target = fields.target(doc) if self._config.get("doc_to_target") is not None else target_of(row)
         if self._output_type == "multiple_choice":
             return self._multiple_choice(item, row, fields, target)
-        prompt = str(asked[0][0])
+        prompt = _text(asked[0][0])
         if self._output_type == "loglikelihood":
             text = str(asked[0][1])
             return Rendered(
@@ -120,6 +120,11 @@ class LoggedBenchmark:
             references=[gold], doc=item.data, gold=gold_indices(gold, choices), choices=choices,
             unconditional=[text for _, text in alone],
         )  # fmt: skip
+
+
+def _text(prompt: Any) -> str:
+    """A prompt; the harness logs one of chat messages as a list that holds their JSON text."""
+    return str(prompt[0] if isinstance(prompt, list) and len(prompt) == 1 else prompt)
 
 
 def unconditional_count(config: Mapping[str, Any], requests: int) -> int:

@@ -1,12 +1,12 @@
 """``--from-samples``: sample logs of the harness as configs whose model is what the log recorded."""
 
 import hashlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
 from metrics.errors import ConfigError
-from tasks.benchmarks.lm_eval.definitions import Definition
+from tasks.benchmarks.lm_eval.definitions import Definition, build_index
 from tasks.benchmarks.lm_eval.functions import encoded
 from tasks.benchmarks.lm_eval.identity import numbered_items
 from tasks.benchmarks.lm_eval.logged import unconditional_count
@@ -45,6 +45,17 @@ def rescored(
     functions of its own is refused without its definition (``--include-path``).
     """
     return [_config(log, workspace, (definitions or {}).get(log.task)) for log in find_logs(folder)]
+
+
+def known_definitions(folder: Path, include_path: Sequence[Path]) -> dict[str, Definition]:
+    """Definitions, in the folders of ``--include-path``, of the benchmarks that ``folder`` holds logs of."""
+    index = build_index(include_path)
+    entries = {log.task: index.entries.get(log.task) for log in find_logs(folder)}
+    return {
+        task: Definition(task, entry.path, entry.config)
+        for task, entry in entries.items()
+        if entry is not None and entry.kind == "benchmark"
+    }
 
 
 def _config(log: SampleLog, workspace: Path, definition: Definition | None) -> dict[str, Any]:

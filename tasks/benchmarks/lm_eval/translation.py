@@ -2,7 +2,7 @@
 data."""
 
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -15,7 +15,7 @@ from tasks.benchmarks.lm_eval.metric_lists import translate_metrics
 from tasks.benchmarks.lm_eval.reading import FunctionName
 from tasks.benchmarks.lm_eval.sampling import generation_arguments, translate_sampling
 from tasks.benchmarks.lm_eval.schema import check_task
-from tasks.benchmarks.lm_eval.selection import Selection, select, select_file
+from tasks.benchmarks.lm_eval.selection import select_file
 from tasks.benchmarks.lm_eval.signatures import check_function
 from tasks.benchmarks.lm_eval.templates import check_template
 
@@ -93,17 +93,6 @@ def translate_definition(definition: Definition) -> Translation:
     if isinstance(process_results, FunctionName):
         native["process_results"] = reference(process_results, base_dir)
     return Translation(native, tuple(dict.fromkeys(warnings)))
-
-
-def select_translated(
-    patterns: Iterable[str], folders: Iterable[Path]
-) -> tuple[list[dict[str, Any]], Selection]:
-    """Native configs of all that ``--tasks`` selects in the folders of ``--include-path``, and the
-    selection's groups."""
-    selection = select(patterns, folders)
-    for warning in selection.warnings:
-        logger.warning(warning)
-    return [translate(definition) for definition in selection.benchmarks.values()], selection
 
 
 def _resolved(definition: Definition) -> dict[str, Any]:

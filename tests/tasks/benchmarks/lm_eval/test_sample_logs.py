@@ -9,7 +9,7 @@ import pytest
 from flows.config import EvalConfig
 from metrics.errors import ConfigError
 from tasks.benchmarks.config import open_benchmark
-from tasks.benchmarks.lm_eval import Definition, rescored
+from tasks.benchmarks.lm_eval import Definition, known_definitions, rescored
 from tasks.benchmarks.lm_eval.sample_logs import find_logs, likelihoods_of, requests_of, target_of
 from tasks.datasets.errors import DataError
 
@@ -187,3 +187,23 @@ def test_rows_hold_requests_in_their_order_and_targets_as_text():
         "yes",
         "[oops",
     ]
+
+
+def test_definitions_of_logged_benchmarks_are_looked_up_in_the_folders(logs, tmp_path):
+    folder = logs("sums", [generated(0, "one", "4", "5")], GENERATION)
+    (tmp_path / "lib").mkdir()
+    body = "dataset_path: json\ntest_split: test\ndoc_to_text: q\ndoc_to_target: a\n"
+    for name in ("sums", "other"):
+        (tmp_path / "lib" / f"{name}.yaml").write_text(f"task: {name}\n{body}")
+    found = known_definitions(folder, [tmp_path / "lib"])
+    assert {name: one.path.name for name, one in found.items()} == {"sums": "sums.yaml"}
+    (config,) = rescored(folder, tmp_path / "work", found)
+    assert config["filter_list"] == [{"name": "none", "filter": [{"function": "take_first"}]}]
+
+
+def test_chat_prompts_are_logged_in_a_list(logs, tmp_path):
+    row = generated(0, "one", "4", "5")
+    row["arguments"]["gen_args_0"]["arg_0"] = ['[{"role": "user", "content": "hi"}]']
+    (config,) = rescored(logs("sums", [row], GENERATION), tmp_path / "work")
+    _, (rendered,) = opened(config)
+    assert rendered.prompts == ['[{"role": "user", "content": "hi"}]']
