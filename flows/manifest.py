@@ -1,6 +1,7 @@
 """The manifest: what was run, on what, with what, and what it took."""
 
 import platform
+import shlex
 import time
 from collections.abc import Mapping
 from importlib.metadata import version
@@ -80,7 +81,7 @@ def manifest_of(run: Run, info: RunInfo, over_budget: Mapping[str, str]) -> dict
         "store": run.options.store,
         "output": run.options.output,
         "limit": run.options.limit,
-        "command": run.options.command,
+        "command": shlex.split(run.options.command) if run.options.command else None,
         "versions": dict(info.versions),
         "git_revision": info.git_revision,
     }

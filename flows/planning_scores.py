@@ -126,7 +126,7 @@ def method_plan(config: EvalConfig, entry: EvaluationMethodConfig, resolve: Reso
     return MethodPlan(
         entry.name,
         Step(name=f"evaluate {entry.name}", identity=identity, setup=setup),
-        method.looks_at_origin,
+        knows_model=method.function is not None,
     )
 
 

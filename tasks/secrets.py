@@ -11,6 +11,6 @@ def secret(name: str) -> str:
         return str(Secret.load(name, _sync=True).get())  # type: ignore[call-arg, union-attr]
     except ValueError as error:
         raise ConfigError(
-            f"api_key_secret: the Prefect server has no Secret block '{name}'; create it in the UI under Blocks, "
-            "or name an environment variable in api_key_env"
+            f"api_key_secret: the Prefect server has no Secret block '{name}'; create it in the UI under "
+            "Blocks, or name an environment variable in api_key_env"
         ) from error

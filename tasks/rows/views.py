@@ -1,5 +1,6 @@
 """The samples of a run as people look at them, read from the artifacts one item at a time."""
 
+import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -57,7 +58,7 @@ def _cell_views(store: Store, cell: CellArtifacts, facets: Sequence[str]) -> Ite
                     name: [_prediction(row) for row in rows.take(doc_id)]
                     for name, rows in predictions.items()
                 },
-                scores={name: [row["score"] for row in rows] for name, rows in scored.items()},
+                scores={name: [_score(row) for row in rows] for name, rows in scored.items()},
                 details={name: [_json(row["details_json"]) for row in rows] for name, rows in scored.items()},
                 reasons={name: [row["error"] for row in rows] for name, rows in scored.items()},
                 facets=_facets(asked, cell.origin, facets),
@@ -111,6 +112,13 @@ def _prediction(row: Row) -> Any:
     if row["lls"] is not None:
         return row["lls"]
     return orjson.loads(row["prediction"]) if row["is_json"] else row["prediction"]
+
+
+def _score(row: Row) -> float | None:
+    """None where the sample is unscored; not a number where the metric has none for a single sample."""
+    if not row["scored"]:
+        return None
+    return math.nan if row["score"] is None else float(row["score"])
 
 
 def _label(row: Row) -> LabelView:
