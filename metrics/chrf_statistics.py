@@ -47,7 +47,7 @@ def _pairs(pairs: Sequence[tuple[str, str]], options: Options) -> Floats:
     characters = _characters(pairs, options)
     if not options.word_order:
         return characters
-    return np.concatenate([characters, _words(pairs, options.word_order)], axis=1)
+    return np.concatenate([characters, _words(pairs, options)], axis=1)
 
 
 def _characters(pairs: Sequence[tuple[str, str]], options: Options) -> Floats:
@@ -74,22 +74,27 @@ def _characters(pairs: Sequence[tuple[str, str]], options: Options) -> Floats:
 def _apart(pairs: Sequence[tuple[str, str]], options: Options) -> Floats:
     """Documents whose characters together are too many for one integer: half of them at a time."""
     if len(pairs) == 1:
-        return by_sacrebleu(pairs, options)
+        return by_sacrebleu(pairs, options)[:, : 3 * options.char_order]
     middle = len(pairs) // 2
     return np.concatenate([_characters(pairs[:middle], options), _characters(pairs[middle:], options)])
 
 
-def _words(pairs: Sequence[tuple[str, str]], order: int) -> Floats:
-    numbers: dict[str, int] = {}
-    sequences = [separated(line) for line in chain.from_iterable(pairs)]
-    for words in sequences:
-        for word in words:
-            numbers.setdefault(word, len(numbers) + 1)
+def _words(pairs: Sequence[tuple[str, str]], options: Options) -> Floats:
+    order = options.word_order
+    parts = _Parts()
+    sequences = [parts.of(line) for line in chain.from_iterable(pairs)]
+    distinct = dict.fromkeys(chain.from_iterable(sequences))
+    numbers = dict(zip(distinct, range(1, len(distinct) + 1), strict=True))
     if not fits(len(numbers), len(pairs), 2, order):
+        if len(pairs) == 1:
+            return by_sacrebleu(pairs, options)[:, 3 * options.char_order :]
         middle = len(pairs) // 2
-        return np.concatenate([_words(pairs[:middle], order), _words(pairs[middle:], order)])
+        return np.concatenate([_words(pairs[:middle], options), _words(pairs[middle:], options)])
     padding = [0] * (order - 1)
-    flat = list(chain.from_iterable(chain(map(numbers.__getitem__, words), padding) for words in sequences))
+    flat: list[int] = []
+    for words in sequences:
+        flat.extend(map(numbers.__getitem__, words))
+        flat.extend(padding)
     lengths = np.array([len(words) for words in sequences], dtype=np.int64)
     return _counted(np.array(flat, dtype=np.int64), lengths, order, len(pairs))
 
@@ -103,25 +108,28 @@ def _counted(tokens: Ints, lengths: Ints, order: int, n: int) -> Floats:
     return np.stack([own, reference, matched], axis=2).reshape(n, 3 * order)
 
 
-def separated(line: str) -> list[str]:
-    """Words with one leading or one trailing punctuation mark set apart, as chrF++ has it."""
-    words: list[str] = []
-    for word in line.split():
-        if len(word) == 1:
-            words.append(word)
-        elif word[-1] in _PUNCTUATION:
-            words += (word[:-1], word[-1])
-        elif word[0] in _PUNCTUATION:
-            words += (word[0], word[1:])
-        else:
-            words.append(word)
-    return words
+class _Parts(dict[str, tuple[str, ...]]):
+    """Word → itself with one trailing, else one leading, punctuation mark set apart, as chrF++ has it."""
+
+    def __missing__(self, word: str) -> tuple[str, ...]:
+        parts: tuple[str, ...] = (word,)
+        if len(word) > 1 and word[-1] in _PUNCTUATION:
+            parts = (word[:-1], word[-1])
+        elif len(word) > 1 and word[0] in _PUNCTUATION:
+            parts = (word[0], word[1:])
+        self[word] = parts
+        return parts
+
+    def of(self, line: str) -> list[str]:
+        """The parts of all words of a line."""
+        return list(chain.from_iterable(map(self.__getitem__, line.split())))
 
 
 def by_sacrebleu(pairs: Sequence[tuple[str, str]], options: Options) -> Floats:
-    """The character statistics of pairs through sacrebleu's own extraction."""
+    """The statistics of pairs through sacrebleu's own extraction."""
     from sacrebleu.metrics.chrf import CHRF
 
-    scorer = CHRF(char_order=options.char_order, word_order=0, whitespace=options.whitespace)
+    order = options.char_order + options.word_order
+    scorer = CHRF(char_order=options.char_order, word_order=options.word_order, whitespace=options.whitespace)
     rows = scorer._extract_corpus_statistics([text for text, _ in pairs], [[gold for _, gold in pairs]])
-    return np.asarray(rows, dtype=np.float64).reshape(len(pairs), 3 * options.char_order)
+    return np.asarray(rows, dtype=np.float64).reshape(len(pairs), 3 * order)

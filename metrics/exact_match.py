@@ -53,6 +53,8 @@ def _matches(golds: Sequence[Any], prediction: Any, normalise: Callable[[str], s
         raise MetricError(f"exact_match: row {row} has no reference to compare with", row)
     if not isinstance(prediction, str):
         return prediction is not None and any(prediction == gold for gold in golds)
+    if prediction in golds:
+        return True  # equal as they are, whatever is ignored
     answer = normalise(prediction)
     return any(answer == normalise(gold if isinstance(gold, str) else str(gold)) for gold in golds)
 

@@ -53,13 +53,11 @@ def matches(sequences: Sequences, order: int) -> Floats:
     document_shift = order * bits + side_bits
     for n in range(1, order + 1):
         shift = (order - n) * bits + side_bits
-        starts = np.concatenate([[0], np.flatnonzero(changed >> shift) + 1])
-        first = keys[starts]
-        complete = (first >> shift) & ((1 << bits) - 1) != 0
-        shared = _shared(tallies, starts)
-        counted[:, n - 1] = np.bincount(
-            (first >> document_shift)[complete], weights=shared[complete], minlength=sequences.n
-        )
+        starts = np.concatenate([[0], np.flatnonzero(changed >= 1 << shift) + 1])  # a bit above differs
+        first = keys[starts] >> shift
+        shared = _shared(tallies, starts, len(keys))
+        shared[first & ((1 << bits) - 1) == 0] = 0  # the sequence ends before the n-gram does
+        counted[:, n - 1] = np.bincount(first >> (document_shift - shift), shared, minlength=sequences.n)
     return counted
 
 
@@ -82,19 +80,22 @@ def _packed(sequences: Sequences, order: int, bits: int, side_bits: int) -> Ints
 
 
 def _tallies(side: Ints, last: int) -> list[Ints]:
-    """Running counts of each side's positions, from 0: the hypothesis first."""
+    """Running counts, from 0, of the positions of the hypothesis and of all references but the last."""
     running = []
-    for number in range(last + 1):
-        tally = np.zeros(len(side) + 1, dtype=np.int64)
+    for number in range(last):
+        tally = np.zeros(len(side) + 1, dtype=np.int32)
         np.cumsum(side == number, out=tally[1:])
         running.append(tally)
     return running
 
 
-def _shared(tallies: list[Ints], starts: Ints) -> Ints:
-    ends = np.append(starts[1:], len(tallies[0]) - 1)
-    counts = [tally[ends] - tally[starts] for tally in tallies]
-    best = counts[1] if len(counts) > 1 else np.zeros_like(counts[0])
-    for other in counts[2:]:
+def _shared(tallies: list[Ints], starts: Ints, end: int) -> Ints:
+    """The smaller of the hypothesis's count and the largest of a reference, for each run."""
+    bounds = np.append(starts, end)
+    counts = [np.diff(tally[bounds]) for tally in tallies]
+    if not counts:
+        return np.zeros_like(starts)
+    best = np.diff(bounds) - sum(counts)  # what is left of the run is the last reference's
+    for other in counts[1:]:
         best = np.maximum(best, other)
     return np.asarray(np.minimum(counts[0], best))

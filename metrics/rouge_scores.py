@@ -2,6 +2,8 @@
 
 import re
 from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
 from itertools import chain
 
 import numpy as np
@@ -11,27 +13,34 @@ from metrics.porter import stem
 from metrics.types import Floats, Ints
 
 _CHUNK = 4096  # pairs of texts
+_KEPT = 4 * _CHUNK  # texts
 _TOKEN = re.compile(r"[a-z0-9]+")
 
 
-class _Stems(dict[str, str]):
-    """Word → its stem, each distinct word stemmed once; rouge-score leaves words of three letters alone."""
-
-    def __missing__(self, word: str) -> str:
-        self[word] = found = stem(word) if len(word) > 3 else word
-        return found
+@lru_cache(maxsize=1 << 18)
+def _stem(word: str) -> str:
+    """The stem of a word, each distinct one stemmed once; rouge-score leaves words of three letters alone."""
+    return stem(word) if len(word) > 3 else word
 
 
+@lru_cache(maxsize=_KEPT)
+def _tokens(text: str, stemming: bool) -> tuple[str, ...]:
+    words = _TOKEN.findall(text.lower())
+    return tuple(map(_stem, words)) if stemming else tuple(words)
+
+
+@dataclass(frozen=True)
 class Tokenizer:
-    """rouge-score's default tokenisation; also its tokenizer interface."""
+    """rouge-score's default tokenisation, in the form that its scorer takes.
 
-    def __init__(self, stemming: bool):
-        self._stems = _Stems() if stemming else None
+    Texts are kept for a while: a reference comes back with every repeat, and all with every kind of ROUGE.
+    """
 
-    def tokenize(self, text: str) -> list[str]:
+    stemming: bool
+
+    def tokenize(self, text: str) -> tuple[str, ...]:
         """Lower-case runs of ASCII letters and digits, stemmed if asked for."""
-        words = _TOKEN.findall(text.lower())
-        return words if self._stems is None else list(map(self._stems.__getitem__, words))
+        return _tokens(text, self.stemming)
 
 
 def rouge_table(
@@ -57,7 +66,7 @@ def rouge_table(
     return np.asarray(table[best[np.concatenate([[0], np.cumsum(counts)[:-1]])]])
 
 
-def _table(kind: str, pairs: Sequence[tuple[list[str], list[str]]]) -> Floats:
+def _table(kind: str, pairs: Sequence[tuple[Sequence[str], Sequence[str]]]) -> Floats:
     lengths = np.array([(len(own), len(gold)) for own, gold in pairs], dtype=np.int64).reshape(-1, 2)
     if kind == "rougeL":
         common = np.array([common_subsequence(own, gold) for own, gold in pairs], dtype=np.float64)
@@ -75,7 +84,7 @@ def _measures(shared: Floats, own: Floats | Ints, gold: Floats | Ints) -> Floats
     return np.column_stack([precision, recall, f])
 
 
-def _overlaps(pairs: Sequence[tuple[list[str], list[str]]], order: int) -> Floats:
+def _overlaps(pairs: Sequence[tuple[Sequence[str], Sequence[str]]], order: int) -> Floats:
     """Shared n-grams of one order for each pair (n,)."""
     padding = [0] * (order - 1)
     flat: list[int] = []

@@ -1,7 +1,7 @@
 """The same work as the peers do it, and a clock of CPU seconds.
 
-What would take hours (100,000 draws that score a corpus again) is measured for some draws and multiplied; such
-rows say so.
+What would take hours (100,000 draws that score a corpus again) is measured for some draws and multiplied;
+such rows say so.
 """
 
 import random

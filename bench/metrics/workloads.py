@@ -10,7 +10,8 @@ from metrics.types import ChoiceBatch
 
 @dataclass(frozen=True)
 class Documents:
-    """Texts of 60 to 200 words from a Zipf vocabulary, a quarter of the words changed against the reference."""
+    """Texts of 60 to 200 words from a Zipf vocabulary, a quarter of the words changed against the
+    reference."""
 
     references: list[list[str]]
     texts: list[str]

@@ -156,6 +156,12 @@ def test_documents_with_many_distinct_words_are_counted_apart() -> None:
     references = [[text[:9000]] for text in texts]
     fast = bleu_statistics.bleu_statistics(references, texts, "13a", False, 5)
     np.testing.assert_array_equal(fast, bleu_statistics.by_sacrebleu(references, texts, "13a", False, 5))
+    options = chrf_statistics.Options(2, 6)
+    own = chrf_statistics.chrf_statistics(references, texts, options, f_score(8, 2, False))
+    oracle = sacrebleu.CHRF(char_order=2, word_order=6)._extract_corpus_statistics(
+        texts, _streams(references)
+    )
+    np.testing.assert_array_equal(own, np.array(oracle, dtype=np.float64))
 
 
 @given(DOCUMENTS, st.sampled_from(["rouge1", "rouge2", "rougeL", "rougeLsum"]), st.booleans())
