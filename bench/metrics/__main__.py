@@ -222,8 +222,8 @@ def main() -> None:
     for row in table(quick):
         ratio = row.theirs / row.ours
         print(
-    parser = argparse.ArgumentParser(prog="python -m bench.metrics", description="Scores and error bars")
-            f"{'' if ratio >= row.target else '  below'}",
+            f"{row.work:58} {row.peer:22} {row.ours:10.5f} {row.theirs:12.2f} {ratio:10,.0f} "
+            f"{row.target:9,.0f}{'' if ratio >= row.target else '  below'}",
             flush=True,
         )
 
