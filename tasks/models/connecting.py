@@ -8,10 +8,9 @@ from dataclasses import dataclass, field
 
 from tasks.models.calls import Generation
 from tasks.models.config import DemoConfig, EndpointConfig, ModelConfig
-from tasks.models.demo.server import DemoOptions
+from tasks.models.demo.options import DemoOptions
 from tasks.models.demo.sharing import shared_server
 from tasks.models.echo import find_mode
-from tasks.models.engine import Asking, Endpoint
 from tasks.models.errors import ModelError
 from tasks.models.gate import gate_of
 from tasks.models.http import HttpProvider
@@ -22,6 +21,7 @@ from tasks.models.provider import Provider
 from tasks.models.records import Request
 from tasks.models.retrying import RetryPolicy
 from tasks.models.tokenizers import BYTES, load_tokenizer
+from tasks.models.work import Asking, Endpoint
 
 SPARE_CONNECTIONS = 8
 UNKNOWN_COMPLETION = 256

@@ -5,15 +5,10 @@ answered or hopeless.
 import asyncio
 import contextlib
 import random
-import threading
 import time
-from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
-from metrics.errors import NightjarError
-from tasks.models.config import Price
 from tasks.models.errors import (
     ConnectionFault,
     EndpointDead,
@@ -25,13 +20,10 @@ from tasks.models.errors import (
     RequestTimeout,
     TransientError,
 )
-from tasks.models.gate import Gate, Outcome
-from tasks.models.pacing import Pace
-from tasks.models.provider import Provider
+from tasks.models.gate import Outcome
 from tasks.models.records import Answer, Call, Reply, Request
-from tasks.models.retrying import RetryPolicy
-from tasks.models.tally import Spending, Tally
-from tasks.models.writing import FLUSH_SECONDS, AnswerWriter
+from tasks.models.work import Asking, Attempts, Endpoint, Failure, Interrupted, Stopped, Work, interrupted
+from tasks.models.writing import FLUSH_SECONDS
 
 DEAD_SECONDS = 30.0
 """How long an endpoint found dead is believed dead: one failure is enough then."""
@@ -39,59 +31,6 @@ SETTLE_SECONDS = 0.05
 """A place is kept this long after an attempt was abandoned, so that the server has seen that it was."""
 CHARACTERS_A_TOKEN = 4
 TICK_SECONDS = 0.1
-
-interrupted = threading.Event()
-"""Set to stop all inference of the process: what is answered is kept, what is in flight is dropped."""
-
-
-class Interrupted(NightjarError):
-    """Inference was stopped from outside; finished responses are kept."""
-
-
-class Asking(Protocol):
-    """How requests become calls, and replies answers: generation or log-likelihoods."""
-
-    def calls(self, requests: Sequence[Request]) -> list[Call]:
-        """The calls for requests that belong together; raises PermanentError."""
-        ...
-
-    def answers(self, requests: Sequence[Request], replies: Sequence[Reply], attempts: int) -> list[Answer]:
-        """One answer a request; raises TransientError or PermanentError."""
-        ...
-
-
-@dataclass(frozen=True)
-class Endpoint:
-    """What is asked and how hard: the provider, the process's gate and paces for it, time-outs, retries."""
-
-    provider: Provider
-    gate: Gate
-    ceiling: int
-    timeout: float
-    retry: RetryPolicy
-    requests_pace: Pace | None = None
-    tokens_pace: Pace | None = None
-    completion_estimate: int = 0
-
-
-@dataclass(frozen=True)
-class Failure:
-    """Why a request has no answer, and after how many attempts."""
-
-    error: str
-    attempts: int
-
-
-@dataclass
-class Work:
-    """What the engine fills: answers go to the writer, failures and counts stay here."""
-
-    writer: AnswerWriter
-    tally: Tally
-    spending: Spending
-    price: Price | None = None
-    failures: dict[bytes, Failure] = field(default_factory=dict)
-    stopped: str | None = None
 
 
 class Engine:
@@ -101,7 +40,6 @@ class Engine:
         self._endpoint = endpoint
         self._work = work
         self._draw = random.Random()
-        self._fatal: BaseException | None = None
         self._believed_dead = time.monotonic() < endpoint.gate.dead_until
 
     async def run(
@@ -198,7 +136,7 @@ class Engine:
         return answers
 
     async def _until_answered(
-        self, asking: Asking, requests: Sequence[Request], calls: Sequence[Call], attempts: "Attempts"
+        self, asking: Asking, requests: Sequence[Request], calls: Sequence[Call], attempts: Attempts
     ) -> list[Answer]:
         start = time.monotonic()
         replies: list[Reply] = []
@@ -221,7 +159,7 @@ class Engine:
                 if self._work.stopped is not None:
                     raise Stopped from error
 
-    async def _attempt(self, call: Call, start: float, attempts: "Attempts") -> Reply:
+    async def _attempt(self, call: Call, start: float, attempts: Attempts) -> Reply:
         """One attempt at one call, in its turn."""
         endpoint, gate = self._endpoint, self._endpoint.gate
         await gate.enter()
@@ -260,7 +198,7 @@ class Engine:
         if wait > 0:
             await asyncio.sleep(wait)
 
-    def _judge(self, error: TransientError, start: float, attempts: "Attempts", hopeless: bool) -> None:
+    def _judge(self, error: TransientError, start: float, attempts: Attempts, hopeless: bool) -> None:
         """Raises EndpointDead when nothing at all was answered since this request was first sent, and it is
         given up.
         """
@@ -274,18 +212,6 @@ class Engine:
             raise EndpointDead(
                 f"the endpoint answers nothing: {error} (after {attempts.made} attempts over {seconds:.0f} s)"
             ) from error
-
-
-class Stopped(Exception):
-    """The run is stopping: this request is not asked any further."""
-
-
-@dataclass
-class Attempts:
-    """Attempts made for a unit of requests, and how often each of its calls has failed."""
-
-    made: int = 0
-    failed: Counter[int] = field(default_factory=Counter)
 
 
 def _outcome(error: TransientError, seconds: float) -> Outcome:

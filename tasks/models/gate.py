@@ -5,8 +5,8 @@ The limit starts small and doubles each round (slow start) until the endpoint ob
 round, by more after several rounds without objection. A round is as many answers as the limit allows in
 flight. Objections (429, 503, time-outs, lost connections) cut it by half of their share of the round, as
 DCTCP does with marked packets (Alizadeh et al., 2010): one stray 429 costs little, a round of nothing else
-halves it. Latency that doubles while throughput does not rise cuts it too. When most of what comes back is
-429, the whole gate waits for as long as ``Retry-After`` says.
+halves it. Latency that has tripled while fewer answers come a second cuts it too, down to a quarter of the
+ceiling. When most of what comes back is 429, the whole gate waits for as long as ``Retry-After`` says.
 """
 
 import asyncio
@@ -16,7 +16,7 @@ from collections import deque
 from dataclasses import dataclass
 
 INITIAL = 32
-SLOWER = 2.0
+SLOWER = 3.0
 """Latency counts as rising beyond this multiple of what it was."""
 
 
@@ -39,6 +39,7 @@ class Gate:
         self._lock = threading.Lock()
         self._waiting: deque[tuple[asyncio.AbstractEventLoop, asyncio.Future[None]]] = deque()
         self._ceilings: list[int] = []
+        self._ceiling = INITIAL
         self._limit = float(INITIAL)
         self._slow_start = True
         self._clean_rounds = 0
@@ -53,21 +54,19 @@ class Gate:
         """Requests that may be in flight now."""
         return max(1, int(min(self._limit, self._ceiling)))
 
-    @property
-    def _ceiling(self) -> float:
-        return min(self._ceilings, default=INITIAL)
-
     def register(self, ceiling: int) -> None:
         """A user of the endpoint that allows ``ceiling`` requests in flight; the smallest of all users'
         holds.
         """
         with self._lock:
             self._ceilings.append(ceiling)
+            self._ceiling = min(self._ceilings)
 
     def unregister(self, ceiling: int) -> None:
         """The user is gone."""
         with self._lock:
             self._ceilings.remove(ceiling)
+            self._ceiling = min(self._ceilings, default=INITIAL)
             self._admit()
 
     async def enter(self) -> None:
@@ -126,7 +125,7 @@ class Gate:
         systemic = window.congested >= min(8, self.limit) and 2 * window.congested > window.count
         if outcome.retry_after is not None and outcome.congested and systemic:
             self._closed_until = max(self._closed_until, time.monotonic() + outcome.retry_after)
-        if self._slow_start and outcome.ok and not window.congested and not window.slow:
+        if self._slow_start and outcome.ok and not window.congested:
             self._limit = min(self._limit + 1, self._ceiling)
         if window.count >= self.limit:
             self._adjust(window)
@@ -139,11 +138,12 @@ class Gate:
             self._slow_start = self._slow_start and share < 0.2
             self._clean_rounds = 0
             limit = limit * (1 - share / 2) + (1 - share)
-        elif window.slow and not window.faster:
+        elif window.slow and window.fewer:
+            # A slow client looks like a slow endpoint from here, so this alone never cuts far.
             self._slow_start = False
             self._clean_rounds = 0
-            limit = max(min(8.0, limit), limit * 0.9)
-        elif not window.slow:
+            limit = max(min(limit, self._ceiling / 4), limit * 0.9)
+        else:
             limit += min(2.0**self._clean_rounds, max(1.0, self._ceiling / 8))
             self._clean_rounds += 1
         self._limit = max(1.0, min(limit, self._ceiling))
@@ -175,9 +175,9 @@ class Window:
         return self._ok > 0 and self._usual is not None and self._seconds / self._ok > SLOWER * self._usual
 
     @property
-    def faster(self) -> bool:
-        """Whether more answers a second come than in the round before."""
-        return self._throughput > 1.05 * self._rate
+    def fewer(self) -> bool:
+        """Whether fewer answers a second come than in the round before."""
+        return self._throughput < 0.9 * self._rate
 
     @property
     def _throughput(self) -> float:

@@ -11,9 +11,9 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import aiohttp
-import orjson
 
-from tasks.models.errors import ConnectionFault, MalformedBody, NotServed, RequestTimeout
+from tasks.models.bodies import json_object
+from tasks.models.errors import ConnectionFault, NotServed, RequestTimeout
 from tasks.models.records import Call, Reply
 from tasks.models.statuses import fault_of
 from tasks.models.streaming import Assembly
@@ -80,7 +80,7 @@ class HttpProvider:
         content = self._hidden(await response.read())
         if response.status != 200:
             raise fault_of(response.status, content, response.headers)
-        return parsed(content)
+        return json_object(content)
 
     def _hidden(self, content: bytes) -> bytes:
         """The body without the key, which some servers repeat in their errors."""
@@ -92,19 +92,6 @@ class HttpProvider:
             if line.startswith(b"data:"):
                 assembly.add(self._hidden(line[5:].strip()))
         return assembly.body()
-
-
-def parsed(content: bytes) -> Mapping[str, Any]:
-    """The JSON object in a body; raises MalformedBody."""
-    if not content.strip():
-        raise MalformedBody("the answer's body is empty")
-    try:
-        body = orjson.loads(content)
-    except orjson.JSONDecodeError as error:
-        raise MalformedBody(f"the answer's body is not JSON ({error})") from error
-    if not isinstance(body, dict):
-        raise MalformedBody("the answer's body is not a JSON object")
-    return body
 
 
 @contextmanager

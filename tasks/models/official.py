@@ -7,8 +7,8 @@ as fast as it gets.
 import time
 from typing import Any
 
+from tasks.models.bodies import json_object
 from tasks.models.errors import ConnectionFault, RequestTimeout
-from tasks.models.http import parsed
 from tasks.models.records import Call, Reply
 from tasks.models.statuses import fault_of
 from tasks.models.streaming import Assembly
@@ -42,7 +42,7 @@ class OfficialProvider:
         except (self._openai.APIConnectionError, OSError) as error:
             raise ConnectionFault(f"connection failed: {error.__cause__ or error}") from error
         streamed = content.startswith(b"data:")
-        return Reply(_assembled(content) if streamed else parsed(content), time.perf_counter() - start)
+        return Reply(_assembled(content) if streamed else json_object(content), time.perf_counter() - start)
 
     async def close(self) -> None:
         """Closes the client and its pool."""

@@ -16,7 +16,6 @@ import pyarrow as pa
 
 from tasks.models.answers import AnswerStore, ShelfView
 from tasks.models.config import ModelConfig
-from tasks.models.engine import Engine, Failure, Work
 from tasks.models.identity import Expansion, model_identity
 from tasks.models.options import InferenceOptions, Progress, Responded
 from tasks.models.probing import ServedIdentity, probe
@@ -25,11 +24,22 @@ from tasks.models.reporter import Reporter
 from tasks.models.responses import Rows
 from tasks.models.spool import Spool, rereadable
 from tasks.models.tally import Tally, cost_of, spending_of
+from tasks.models.work import Failure, Interrupted, Work, interrupted
 from tasks.models.writing import AnswerWriter, restore
 
 __all__ = [
-    "AnswerStore", "InferenceOptions", "Progress", "Responded", "ServedIdentity", "Tally",
-    "missing", "model_identity", "probe", "respond",
+    "AnswerStore",
+    "InferenceOptions",
+    "Interrupted",
+    "Progress",
+    "Responded",
+    "ServedIdentity",
+    "Tally",
+    "interrupted",
+    "missing",
+    "model_identity",
+    "probe",
+    "respond",
 ]  # fmt: skip
 
 ROWS_AT_ONCE = 1_024
@@ -131,6 +141,7 @@ async def _ask(
     reporter: Reporter,
 ) -> None:
     from tasks.models.connecting import connected  # loads aiohttp: only when something is asked
+    from tasks.models.engine import Engine
 
     try:
         async with connected(model, options) as connection:

@@ -7,11 +7,12 @@ memory.
 import hashlib
 import os
 import threading
+import weakref
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import IO, Any, Protocol
 
 import numpy as np
 import orjson
@@ -109,10 +110,7 @@ class LinesSource:
     def __init__(self, path: Path) -> None:
         self._path = path
         self._lock = threading.Lock()
-        try:
-            self._file = path.open("rb")
-        except OSError as error:
-            raise DataError(f"can't read recorded responses {path}: {error.strerror or error}") from error
+        self._file: IO[bytes] | None = None
 
     def heads(self) -> Iterator[tuple[int, str, Mapping[str, Any]]]:
         """See ``Source``; raises DataError naming the line that is no JSON object."""
@@ -126,6 +124,9 @@ class LinesSource:
     def row(self, position: int) -> Mapping[str, Any]:
         """See ``Source``."""
         with self._lock:
+            if self._file is None:
+                self._file = self._path.open("rb")
+                weakref.finalize(self, self._file.close)
             self._file.seek(position)
             line = self._file.readline()
         return self._parsed(line, 0)

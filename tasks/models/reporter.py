@@ -3,9 +3,9 @@
 import time
 from collections.abc import Callable
 
-from tasks.models.engine import Work
 from tasks.models.gate import Gate
 from tasks.models.options import Progress
+from tasks.models.work import Work
 
 EVERY_SECONDS = 0.5
 

@@ -10,9 +10,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tasks.models.answers import ShelfView
-from tasks.models.engine import Failure
 from tasks.models.identity import Expansion
 from tasks.models.records import Request
+from tasks.models.work import Failure
 from tasks.store.schemas import RESPONSES
 
 REQUESTS_AT_ONCE = 4_096

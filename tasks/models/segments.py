@@ -49,8 +49,6 @@ def table_of(answers: Sequence[Answer]) -> pa.Table:
     columns["logprobs_json"] = [
         None if answer.logprobs is None else orjson.dumps(answer.logprobs).decode() for answer in answers
     ]
-    for name in ("response", "reasoning", "error"):
-        columns[name] = [_encodable(text) for text in columns[name]]
     return pa.table(
         {name: pa.array(columns[name], type=ANSWERS.field(name).type) for name in ANSWERS.names},
         schema=ANSWERS,
@@ -69,10 +67,3 @@ def packed(tables: Sequence[pa.Table]) -> bytes:
 
 
 _REPEATED = ["status", "finish_reason", "served_model", "system_fingerprint", "attempts"]
-
-
-def _encodable(text: str | None) -> str | None:
-    """A text without lone surrogates, which a server may send as escapes and UTF-8 can't hold."""
-    if text is None or text.isascii():
-        return text
-    return text.encode("utf-8", "replace").decode()

@@ -2,8 +2,7 @@
 
 from typing import Any
 
-import orjson
-
+from tasks.models.bodies import json_object
 from tasks.models.errors import MalformedBody, ServerFault
 
 TEXTS = ("content", "reasoning_content", "reasoning", "refusal")
@@ -24,12 +23,7 @@ class Assembly:
             return
         if not data:
             return
-        try:
-            event = orjson.loads(data)
-        except orjson.JSONDecodeError as error:
-            raise MalformedBody(f"an event of the stream is not JSON ({error})") from error
-        if not isinstance(event, dict):
-            raise MalformedBody("an event of the stream is not a JSON object")
+        event = json_object(data, "an event of the stream")
         if event.get("error"):
             raise ServerFault(f"the stream broke off: {event['error']}")
         self._head.update(

@@ -19,6 +19,8 @@ LEADS = ("First, ", "Then ", "Next, ", "After that, ", "So ")
 REFERENCE = "reference|correct answer|gold|expected|target"
 RESPONSE = "response|submission|candidate|student|model"
 """How a grading prompt names what it compares."""
+INSTRUCTION = "grade|rate|answer|reply|respond|score|is|does|decide|judge|say"
+"""How the lines begin that say how to grade."""
 
 _question = re.compile(r"(?:^|\n)\s*(?:question|problem|q):\s*", re.IGNORECASE)
 _answer = re.compile(r"\n\s*(?:answer|a|solution|response)\s*:", re.IGNORECASE)
@@ -30,7 +32,7 @@ _options = re.compile(
 _scale = re.compile(r"(?:from|between|of)\s+(\d+)\s*(?:to|and|-|–)\s*(\d+)", re.IGNORECASE)
 _number = re.compile(r"-?\d[\d,]*(?:\.\d+)?")
 _field = re.compile(
-    rf"(?im)^\W*({REFERENCE}|{RESPONSE})[^:\n]*:\s*(.*(?:\n(?!\W*(?:{REFERENCE}|{RESPONSE}|grade)\b).*)*)"
+    rf"(?im)^\W*({REFERENCE}|{RESPONSE})[^:\n]*:\s*(.*(?:\n(?!\s*$|\W*(?:{REFERENCE}|{RESPONSE}|{INSTRUCTION})\b).*)*)"
 )
 
 

@@ -1,89 +1,17 @@
 """The embedded server: ``/v1/models``, ``/v1/chat/completions``, ``/v1/completions`` and ``/stats``."""
 
 import asyncio
-import hashlib
-import itertools
-import time
-from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import Any
 
 import orjson
 from aiohttp import web
 
-from tasks.models.demo import protocol
-from tasks.models.demo.faults import FaultDraw, Faults
-from tasks.models.demo.ngram import BOS
+from tasks.models.demo.completing import Completing
+from tasks.models.demo.faults import FaultDraw
+from tasks.models.demo.options import DemoOptions
 from tasks.models.demo.protocol import Unacceptable
-
-
-@dataclass(frozen=True)
-class DemoOptions:
-    """What the server is and how it behaves; ``latency`` in seconds, ``context`` in tokens."""
-
-    model: str = "demo"
-    error_rate: float = 0.2
-    latency: float = 0.0
-    api_key: str | None = None
-    context: int = 1 << 16
-    faults: Faults = field(default_factory=Faults)
-
-
-class Stats:
-    """What came in: requests by path, the most in flight at once, faults shown, and what was answered
-    again.
-    """
-
-    def __init__(self) -> None:
-        self.received = 0
-        self.answered = 0
-        self.in_flight = 0
-        self.peak = 0
-        self.tokens = 0
-        self.paths: Counter[str] = Counter()
-        self.faults: Counter[str] = Counter()
-        self.first: float | None = None
-        self.last = 0.0
-        self._asked: Counter[bytes] = Counter()
-        self._answers: Counter[bytes] = Counter()
-
-    def arrive(self, path: str, body: bytes) -> bytes:
-        """Counts a request; returns the mark under which its answer is counted."""
-        self.received += 1
-        self.first = self.first or time.monotonic()
-        self.paths[path] += 1
-        self.in_flight += 1
-        self.peak = max(self.peak, self.in_flight)
-        mark = hashlib.blake2b(body, digest_size=12).digest()
-        self._asked[mark] += 1
-        return mark
-
-    def answer(self, mark: bytes) -> None:
-        """Counts an answer that was given in full."""
-        self.answered += 1
-        self.last = time.monotonic()
-        self._answers[mark] += 1
-
-    def snapshot(self) -> dict[str, Any]:
-        """The counts as ``/stats`` shows them; ``seconds`` go from the first request to the last answer,
-        ``asked_again`` counts requests beyond the first of equal ones, ``answered_again`` those of them
-        that had been answered before.
-        """
-        return {
-            "received": self.received,
-            "answered": self.answered,
-            "distinct": len(self._asked),
-            "asked_again": self.received - len(self._asked),
-            "answered_again": sum(count - 1 for count in self._answers.values() if count > 1),
-            "most_often_asked": max(self._asked.values(), default=0),
-            "seconds": self.last - self.first if self.first is not None and self.answered else 0.0,
-            "in_flight": self.in_flight,
-            "peak": self.peak,
-            "tokens": self.tokens,
-            "paths": dict(self.paths),
-            "faults": dict(self.faults),
-        }
+from tasks.models.demo.stats import Stats
 
 
 class DemoServer:
@@ -93,7 +21,7 @@ class DemoServer:
         self.options = options
         self.stats = Stats()
         self._draw = FaultDraw(options.faults)
-        self._ids = itertools.count(1)
+        self._model = Completing(options)
 
     def app(self) -> web.Application:
         """The aiohttp application."""
@@ -195,7 +123,7 @@ class DemoServer:
         body = _parsed(content)
         self._check(body, content)
         chat = request.path.endswith("/chat/completions")
-        answer = self._chat(body) if chat else self._completion(body)
+        answer = self._model.chat(body) if chat else self._model.completion(body)
         self.stats.tokens += answer["usage"]["total_tokens"]
         if body.get("stream"):
             response = await _stream(request, answer, chat)
@@ -217,78 +145,6 @@ class DemoServer:
             raise Unacceptable("prompt must be a text")
         if faults.refuse_echo and body.get("echo"):
             raise Unacceptable("echo is not supported")
-
-    def _chat(self, body: Mapping[str, Any]) -> dict[str, Any]:
-        prompt = protocol.prompt_of(body.get("messages"))
-        size = -(-len(prompt.encode("utf-8", "surrogatepass")) // protocol.BYTES_A_TOKEN)
-        self._fits(size)
-        null = self.options.faults.null_prompts
-        choices, tokens = [], 0
-        for index in range(body.get("n") or 1):
-            made = protocol.generate(prompt, body, index, self.options.error_rate)
-            tokens += made.tokens
-            message = {
-                "role": "assistant",
-                "content": None if null is not None and null in prompt else made.text,
-            }
-            choice = {"index": index, "message": message, "finish_reason": made.finish_reason}
-            if body.get("logprobs"):
-                choice["logprobs"] = protocol.chat_logprobs(made.text)
-            choices.append(choice)
-        return self._envelope("chat.completion", choices, protocol.usage(size, tokens))
-
-    def _completion(self, body: Mapping[str, Any]) -> dict[str, Any]:
-        choices: list[dict[str, Any]] = []
-        prompt_tokens = completion_tokens = 0
-        for tokens in protocol.prompts_of(body.get("prompt")):
-            self._fits(len(tokens))
-            prompt_tokens += len(tokens)
-            if body.get("echo") and not self.options.faults.ignore_echo:
-                made, count = self._echoed(tokens, body)
-                choices.append({"index": len(choices), **made})
-                completion_tokens += count
-                continue
-            for index in range(body.get("n") or 1):
-                generated = protocol.generate(protocol.text_of(tokens), body, index, self.options.error_rate)
-                choice: dict[str, Any] = {"text": generated.text, "finish_reason": generated.finish_reason}
-                if body.get("logprobs") is not None:
-                    choice["logprobs"] = protocol.prompt_logprobs(list(generated.text.encode()))
-                choices.append({"index": len(choices), **choice})
-                completion_tokens += generated.tokens
-        return self._envelope("text_completion", choices, protocol.usage(prompt_tokens, completion_tokens))
-
-    def _echoed(self, tokens: list[int], body: Mapping[str, Any]) -> tuple[dict[str, Any], int]:
-        """A prompt said back, with at most one generated token after it."""
-        limit = body.get("max_tokens", 16)
-        count = min(1, 16 if limit is None else limit)
-        said = list(tokens) + ([protocol.greedy_token(tokens)[0]] if count else [])
-        made: dict[str, Any] = {"text": protocol.text_of(said), "finish_reason": "length"}
-        if body.get("logprobs") is not None:
-            lists = protocol.prompt_logprobs(said)
-            if self.options.faults.drop_bos and said[:1] == [BOS]:
-                lists = {name: values[1:] for name, values in lists.items()}
-            if self.options.faults.no_text_offset:
-                del lists["text_offset"]
-            made["logprobs"] = lists
-        return made, count
-
-    def _fits(self, size: int) -> None:
-        if size > self.options.context:
-            message = (
-                f"This model's maximum context length is {self.options.context} tokens; the prompt has {size}"
-            )
-            raise Unacceptable(message, "context_length_exceeded")
-
-    def _envelope(self, kind: str, choices: list[dict[str, Any]], usage: dict[str, Any]) -> dict[str, Any]:
-        return {
-            "id": f"demo-{next(self._ids)}",
-            "object": kind,
-            "created": int(time.time()),
-            "model": self.options.model,
-            "system_fingerprint": protocol.FINGERPRINT,
-            "choices": choices,
-            "usage": usage,
-        }
 
 
 def _parsed(content: bytes) -> dict[str, Any]:

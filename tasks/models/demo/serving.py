@@ -9,7 +9,8 @@ from typing import Any
 
 from aiohttp import web
 
-from tasks.models.demo.server import DemoOptions, DemoServer
+from tasks.models.demo.options import DemoOptions
+from tasks.models.demo.server import DemoServer
 
 BACKLOG = 1024
 

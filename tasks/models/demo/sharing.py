@@ -4,7 +4,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 
-from tasks.models.demo.server import DemoOptions
+from tasks.models.demo.options import DemoOptions
 from tasks.models.demo.serving import serve
 
 

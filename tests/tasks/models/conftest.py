@@ -12,7 +12,7 @@ import pytest
 from tasks.models.answers import AnswerStore
 from tasks.models.config import ModelConfig, SampleParams
 from tasks.models.demo.faults import Faults
-from tasks.models.demo.server import DemoOptions
+from tasks.models.demo.options import DemoOptions
 from tasks.models.demo.serving import Serving, serve
 from tasks.models.options import InferenceOptions
 from tasks.models.partition import respond
@@ -74,6 +74,7 @@ def request_row(index: int, **fields: Any) -> dict[str, Any]:
         "gold": [],
         "choices": [],
         "doc_json": "{}",
+        "first_sample": 0,
     }
     return {**row, **fields}
 

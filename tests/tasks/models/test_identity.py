@@ -22,7 +22,7 @@ def keys(model: ModelConfig, params: SampleParams, **row: Any) -> list[bytes]:
     fields = {
         "item_id": "i", "doc_id": 0, "item_digest": "d", "cluster": None, "prompt_template": "t",
         "kind": "generate", "chat": False, "prompts": ["p"], "continuations": [""], "unconditional": [],
-        "references_json": "[]", "gold": [], "choices": [], "doc_json": "{}", **row,
+        "references_json": "[]", "gold": [], "choices": [], "doc_json": "{}", "first_sample": 0, **row,
     }  # fmt: skip
     batch = pa.RecordBatch.from_pylist([fields], schema=REQUESTS)
     return [request.key for request in next(Expansion.of(model, params).rows(batch))]
@@ -117,6 +117,11 @@ def test_samples_have_keys_of_their_own_and_the_first_eight_of_sixteen_are_those
     eight, sixteen = (keys(model(), SampleParams(num_samples=n, seed=3)) for n in (8, 16))
     assert len(set(sixteen)) == 16
     assert sixteen[:8] == eight
+
+
+def test_a_later_first_sample_is_another_sample():
+    params = SampleParams(num_samples=2, seed=3)
+    assert keys(model(), params, first_sample=1) == keys(model(), SampleParams(num_samples=3, seed=3))[1:]
 
 
 def test_text_cannot_move_between_prompt_and_continuation():

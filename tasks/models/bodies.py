@@ -1,0 +1,34 @@
+"""JSON that came over the network."""
+
+import json
+from typing import Any
+
+import orjson
+
+from tasks.models.errors import MalformedBody
+
+
+def json_object(content: bytes, what: str = "the answer's body") -> dict[str, Any]:
+    """The JSON object in ``content``; raises MalformedBody where there is none.
+
+    Lone surrogates, left of an emoji that was cut in two, become question marks: UTF-8 can't hold them.
+    """
+    if not content.strip():
+        raise MalformedBody(f"{what} is empty")
+    try:
+        value = orjson.loads(content)
+    except orjson.JSONDecodeError as error:
+        value = _with_lone_surrogates(content)
+        if value is None:
+            raise MalformedBody(f"{what} is not JSON ({error})") from error
+    if not isinstance(value, dict):
+        raise MalformedBody(f"{what} is not a JSON object")
+    return value
+
+
+def _with_lone_surrogates(content: bytes) -> Any:
+    try:
+        text = json.dumps(json.loads(content), ensure_ascii=False, allow_nan=False)
+    except ValueError:
+        return None
+    return orjson.loads(text.encode("utf-8", "replace"))

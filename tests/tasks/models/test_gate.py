@@ -1,0 +1,145 @@
+"""Concurrency, paces and retries, without a network."""
+
+import asyncio
+import random
+
+import pytest
+
+from tasks.models.errors import RateLimited, ServerFault
+from tasks.models.gate import Gate, Outcome
+from tasks.models.pacing import Pace
+from tasks.models.retrying import RetryPolicy, retry_after
+
+
+async def rounds(gate: Gate, outcomes) -> None:
+    for outcome in outcomes:
+        await gate.enter()
+        gate.leave(outcome)
+
+
+OK = Outcome(0.01)
+BUSY = Outcome(0.01, ok=False, congested=True)
+
+
+def gate_with(ceiling: int) -> Gate:
+    gate = Gate()
+    gate.register(ceiling)
+    return gate
+
+
+async def test_slow_start_reaches_the_ceiling_and_no_more():
+    gate = gate_with(256)
+    assert gate.limit == 32
+    await rounds(gate, [OK] * 32)
+    assert gate.limit >= 64
+    await rounds(gate, [OK] * 400)
+    assert gate.limit == 256
+
+
+async def test_a_round_of_objections_halves_and_a_stray_one_costs_little():
+    gate = gate_with(32)
+    await rounds(gate, [BUSY] * 32)
+    assert gate.limit == 16
+    gate = gate_with(32)
+    await rounds(gate, [*[OK] * 31, BUSY])
+    assert gate.limit >= 31
+
+
+async def test_the_limit_never_falls_below_one_and_recovers():
+    gate = gate_with(32)
+    await rounds(gate, [BUSY] * 200)
+    assert gate.limit <= 2
+    await rounds(gate, [OK] * 300)
+    assert gate.limit == 32
+
+
+async def test_the_smallest_ceiling_of_all_users_holds():
+    gate = gate_with(32)
+    gate.register(4)
+    assert gate.limit == 4
+    gate.unregister(4)
+    assert gate.limit == 32
+
+
+async def test_no_more_than_the_limit_are_inside():
+    gate = gate_with(3)
+    inside = peak = 0
+
+    async def visit() -> None:
+        nonlocal inside, peak
+        await gate.enter()
+        inside += 1
+        peak = max(peak, inside)
+        await asyncio.sleep(0)
+        inside -= 1
+        gate.leave(OK)
+
+    await asyncio.gather(*(visit() for _ in range(50)))
+    assert (peak, gate.in_flight) == (3, 0)
+
+
+async def test_a_cancelled_visitor_gives_its_place_back():
+    gate = gate_with(1)
+    await gate.enter()
+    waiting = asyncio.ensure_future(gate.enter())
+    await asyncio.sleep(0)
+    waiting.cancel()
+    await asyncio.gather(waiting, return_exceptions=True)
+    gate.leave(OK)
+    await asyncio.wait_for(gate.enter(), 1)
+    assert gate.in_flight == 1
+
+
+async def test_retry_after_closes_the_gate_for_all_when_everything_is_refused():
+    gate = gate_with(8)
+    loop = asyncio.get_running_loop()
+    start = loop.time()
+    await rounds(gate, [Outcome(0.01, ok=False, congested=True, retry_after=0.3)] * 8)
+    await gate.enter()
+    assert loop.time() - start >= 0.29
+
+
+async def test_a_stray_retry_after_does_not_stop_the_others():
+    gate = gate_with(32)
+    await rounds(gate, [*[OK] * 20, Outcome(0.01, ok=False, congested=True, retry_after=60)])
+    await asyncio.wait_for(gate.enter(), 1)
+
+
+def test_slots_of_a_pace_are_evenly_spaced():
+    pace = Pace(60_000)
+    waits = [pace.reserve(1) for _ in range(5)]
+    assert waits == pytest.approx([0, 0.001, 0.002, 0.003, 0.004], abs=0.001)
+    pace.correct(1_000)
+    assert pace.reserve(1) > 0.9
+
+
+POLICY = RetryPolicy(max_retries=3, deadline=100)
+
+
+def test_waits_double_within_their_jitter():
+    draw = random.Random(1)
+    waits = [POLICY.wait(attempt, 0, ServerFault("x"), draw) for attempt in (1, 2, 3)]
+    for attempt, wait in enumerate(waits, start=1):
+        assert 0.125 * 2**attempt <= wait <= 0.25 * 2**attempt
+    assert POLICY.wait(4, 0, ServerFault("x"), draw) is None
+
+
+def test_retry_after_is_neither_shortened_nor_allowed_past_the_deadline():
+    draw = random.Random(1)
+    assert POLICY.wait(1, 0, RateLimited("x", 20), draw) == 20
+    assert POLICY.wait(1, 85, RateLimited("x", 20), draw) is None
+
+
+@pytest.mark.parametrize(
+    ("headers", "seconds"),
+    [
+        ({}, None),
+        ({"Retry-After": "2"}, 2.0),
+        ({"Retry-After": "0.25"}, 0.25),
+        ({"retry-after-ms": "150"}, 0.15),
+        ({"Retry-After": "Thu, 01 Jan 1970 00:01:40 GMT"}, 90.0),
+        ({"Retry-After": "soon"}, None),
+    ],
+)
+def test_retry_after_is_read_in_every_form(headers, seconds):
+    assert retry_after(headers, now=10.0) == seconds

@@ -1,0 +1,199 @@
+"""What is asked for and what is read: samples, seeds, stop sequences, log-probabilities, reasoning."""
+
+import orjson
+import pytest
+
+from tasks.models.bodies import json_object
+from tasks.models.calls import Generation
+from tasks.models.config import EndpointConfig, ModelConfig, SampleParams
+from tasks.models.errors import MalformedBody
+from tasks.models.journal import decode, encode
+from tasks.models.records import Reply, Request
+from tasks.models.streaming import Assembly
+
+CHAT = EndpointConfig()
+
+
+def generation(config: EndpointConfig = CHAT, **params) -> Generation:
+    return Generation("m", config, SampleParams(**params))
+
+
+def body(message=None, **choice):
+    content = {"message": message or {"content": "hi"}, "finish_reason": "stop", **choice}
+    return {
+        "id": "x",
+        "model": "served",
+        "choices": [content],
+        "usage": {"prompt_tokens": 3, "completion_tokens": 2},
+    }
+
+
+def answered(reply_body, request=None, **params):
+    request = request or Request(b"k", "generate", "p")
+    return generation(**params).answers([request], [Reply(reply_body, 0.5)], 1)[0]
+
+
+def test_samples_have_seeds_of_their_own_and_differ(bench, served, endpoint, problems):
+    serving = served(error_rate=0.5)
+    eight = bench.ask(
+        endpoint(serving), problems(4), sampling={"num_samples": 8, "seed": 1, "temperature": 1}
+    )
+    assert eight.column("sample_index") == list(range(8)) * 4
+    assert eight.rows[9]["sample_id"] == "item-1_sample_1"
+    assert len({row["response"] for row in eight.rows[:8]}) > 1
+    sixteen = bench.ask(
+        endpoint(serving), problems(4), sampling={"num_samples": 16, "seed": 1, "temperature": 1}
+    )
+    assert sixteen.tally.sent == 32
+    assert [row["response"] for row in sixteen.rows[:8]] == [row["response"] for row in eight.rows[:8]]
+
+
+def test_samples_together_take_one_request_and_one_prompt(bench, served, endpoint, problems):
+    serving = served(error_rate=0.5)
+    outcome = bench.ask(endpoint(serving), problems(3), sampling={"num_samples": 8, "n": 4, "temperature": 1})
+    assert serving.stats()["received"] == 6
+    assert len({row["response"] for row in outcome.rows[:4]}) > 1
+    assert sum(outcome.column("total_tokens")) == serving.stats()["tokens"]
+    assert len({row["request_key"] for row in outcome.rows}) == 24
+
+
+def test_a_limit_first_and_all_of_it_later_asks_only_for_the_rest(bench, served, endpoint, problems):
+    serving = served()
+    assert bench.ask(endpoint(serving), problems(20)).tally.sent == 20
+    whole = bench.ask(endpoint(serving), problems(50))
+    assert (whole.tally.sent, whole.tally.cached) == (30, 20)
+    assert whole.tally.saved_tokens == sum(row["total_tokens"] for row in whole.rows[:20])
+    assert whole.column("item_id") == [f"item-{i}" for i in range(50)]
+
+
+def test_batches_that_can_be_read_once_are_read_again_from_disk(bench, served, endpoint, problems):
+    outcome = bench.ask(endpoint(served()), iter(problems(20)))
+    assert outcome.column("status") == ["ok"] * 20
+
+
+def test_equal_prompts_are_asked_once_and_answered_twice(bench, served, endpoint, batch_of):
+    serving = served()
+    outcome = bench.ask(endpoint(serving), batch_of([{"prompts": ["same"]}, {"prompts": ["same"]}]))
+    assert serving.stats()["received"] == 1
+    assert outcome.rows[0]["response"] == outcome.rows[1]["response"]
+    assert outcome.column("item_id") == ["item-0", "item-1"]
+
+
+def test_the_embedded_model_starts_only_when_something_is_missing(bench, problems, monkeypatch):
+    from tasks.models.demo import sharing
+
+    demo = ModelConfig(name="demo", type="demo")
+    first = bench.ask(demo, problems(5))
+    monkeypatch.setattr(sharing, "serve", lambda options: pytest.fail("the server was started for nothing"))
+    again = bench.ask(demo, problems(5))
+    assert again.rows == first.rows
+    assert (again.tally.sent, again.tally.cached) == (0, 5)
+
+
+def test_parameters_are_sent_as_the_config_says_and_no_others():
+    config = EndpointConfig(extra_body={"top_a": 0.5}, stream=True)
+    (call,) = generation(config, temperature=0.5, max_tokens=7, stop="x", num_samples=3).calls(
+        [Request(b"k", "generate", "p", seed=4)]
+    )
+    assert call.path == "chat/completions"
+    assert call.body == {
+        "model": "m", "temperature": 0.5, "max_tokens": 7, "stop": ["x"], "top_a": 0.5, "seed": 4,
+        "stream": True, "stream_options": {"include_usage": True},
+        "messages": [{"role": "user", "content": "p"}],
+    }  # fmt: skip
+
+
+def test_a_chat_prompt_is_its_messages():
+    messages = [{"role": "system", "content": "s"}, {"role": "user", "content": "u"}]
+    (call,) = generation().calls([Request(b"k", "generate", orjson.dumps(messages).decode(), chat=True)])
+    assert call.body["messages"] == messages
+
+
+def test_reasoning_is_kept_apart_from_the_answer():
+    for name in ("reasoning_content", "reasoning"):
+        answer = answered(body({"content": "4", name: "2 + 2"}))
+        assert (answer.response, answer.reasoning) == ("4", "2 + 2")
+
+
+def test_an_answer_cut_to_nothing_by_a_stop_sequence_is_an_answer():
+    assert answered(body({"content": ""}), stop=["\n"]).response == ""
+
+
+@pytest.mark.parametrize(
+    ("reply", "said"),
+    [
+        (body({"content": ""}), "no content"),
+        (body({"content": None, "reasoning_content": "hm"}, finish_reason="length"), "after reasoning"),
+        (body({"content": None, "refusal": "I won't"}), "I won't"),
+        (body({"content": "half"}, finish_reason="content_filter"), "filter"),
+    ],
+)
+def test_model_errors_keep_no_text(reply, said):
+    answer = answered(reply)
+    assert (answer.status, answer.response) == ("model_error", None)
+    assert said in answer.error
+
+
+@pytest.mark.parametrize(
+    "reply",
+    [{}, {"choices": []}, {"choices": ["x"]}, {"choices": [{"text": "no message"}]}, body({"content": 5})],
+)
+def test_another_shape_is_malformed_and_asked_again(reply):
+    with pytest.raises(MalformedBody):
+        answered(reply)
+
+
+def test_usage_and_provenance_are_kept():
+    reply = body()
+    reply["usage"] |= {
+        "prompt_tokens_details": {"cached_tokens": 2},
+        "completion_tokens_details": {"reasoning_tokens": 1},
+    }
+    answer = answered(reply)
+    assert (
+        answer.prompt_tokens,
+        answer.completion_tokens,
+        answer.cached_tokens,
+        answer.reasoning_tokens,
+    ) == (3, 2, 2, 1)
+    assert (answer.served_model, answer.response_id, answer.inference_time) == ("served", "x", 0.5)
+
+
+def test_log_probabilities_are_kept_if_asked_for(bench, served, endpoint, problems):
+    outcome = bench.ask(endpoint(served()), problems(1), sampling={"logprobs": True})
+    assert orjson.loads(outcome.rows[0]["logprobs_json"])["content"]
+    assert bench.ask(endpoint(served()), problems(1)).rows[0]["logprobs_json"] is None
+
+
+def test_lone_surrogates_in_an_answer_do_not_stop_a_run():
+    content = b'{"choices": [{"message": {"content": "a\\ud800b"}, "finish_reason": "stop"}]}'
+    answer = answered(json_object(content))
+    assert answer.response == "a?b"
+    assert decode(encode(answer)) == answer
+
+
+def test_a_stream_that_ends_early_is_malformed():
+    assembly = Assembly()
+    assembly.add(b'{"choices":[{"index":0,"delta":{"content":"half"}}]}')
+    with pytest.raises(MalformedBody):
+        assembly.body()
+
+
+def test_a_stream_is_put_together():
+    assembly = Assembly()
+    for event in (
+        b'{"id":"x","choices":[{"index":0,"delta":{"role":"assistant","content":""}}]}',
+        b'{"choices":[{"index":0,"delta":{"reasoning_content":"hm"}}]}',
+        b'{"choices":[{"index":0,"delta":{"content":"on"}}]}',
+        b'{"choices":[{"index":0,"delta":{"content":"e"},"finish_reason":"stop"}]}',
+        b'{"choices":[],"usage":{"prompt_tokens":1}}',
+        b"[DONE]",
+    ):
+        assembly.add(event)
+    answer = answered(assembly.body())
+    assert (answer.response, answer.reasoning, answer.finish_reason, answer.prompt_tokens) == (
+        "one",
+        "hm",
+        "stop",
+        1,
+    )

@@ -1,0 +1,120 @@
+"""Recorded responses: joined on what they answer, never made up."""
+
+import orjson
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from metrics.errors import DataError
+from tasks.models.config import ModelConfig
+from tasks.models.recordings import dotted
+
+
+def recorded(name="demo", **config) -> ModelConfig:
+    return ModelConfig.model_validate({"name": name, "type": "replay", "config": config})
+
+
+def row(item: int, sample: int = 0, **fields):
+    return {"item_id": f"item-{item}", "sample_index": sample, "response": f"{item}/{sample}"} | fields
+
+
+@pytest.mark.parametrize("suffix", [".jsonl", ".parquet"])
+def test_rows_join_in_any_order(bench, problems, jsonl, tmp_path, suffix):
+    rows = [row(item, sample) for sample in (1, 0) for item in (2, 0, 1)]
+    path = jsonl("r.jsonl", rows)
+    if suffix == ".parquet":
+        path = tmp_path / "r.parquet"
+        pq.write_table(pa.Table.from_pylist(rows), path, row_group_size=2)
+    outcome = bench.ask(recorded(path=path.name), problems(3), base_dir=tmp_path, sampling={"num_samples": 2})
+    assert outcome.column("response") == ["0/0", "0/1", "1/0", "1/1", "2/0", "2/1"]
+    assert (outcome.tally.sent, outcome.tally.cached, outcome.tally.failed) == (0, 6, 0)
+
+
+def test_model_and_prompt_count_where_the_file_has_them(bench, problems, jsonl, tmp_path):
+    rows = [
+        row(0, model_name="a", prompt_template="plain", response="a plain"),
+        row(0, model_name="b", prompt_template="plain", response="b plain"),
+        row(0, model_name="a", prompt_template="other", response="a other"),
+    ]
+    jsonl("r.jsonl", rows)
+    for name in ("a", "b"):
+        outcome = bench.ask(recorded(name, path="r.jsonl"), problems(1), base_dir=tmp_path)
+        assert outcome.column("response") == [f"{name} plain"]
+    assert bench.ask(recorded("c", path="r.jsonl"), problems(1), base_dir=tmp_path).tally.failed == 1
+
+
+def test_samples_without_numbers_count_in_order(bench, problems, jsonl, tmp_path):
+    jsonl("r.jsonl", [{"item_id": "item-0", "response": text} for text in ("first", "second")])
+    outcome = bench.ask(recorded(path="r.jsonl"), problems(1), base_dir=tmp_path, sampling={"num_samples": 3})
+    assert outcome.column("response") == ["first", "second", None]
+
+
+def test_what_is_missing_is_unscored_and_says_so(bench, problems, jsonl, tmp_path):
+    jsonl(
+        "r.jsonl",
+        [row(0), row(1, response=None), row(2, response="x", status="infra_error", error="timed out")],
+    )
+    outcome = bench.ask(recorded(path="r.jsonl"), problems(4), base_dir=tmp_path)
+    assert outcome.column("status") == ["ok", *["infra_error"] * 3]
+    assert outcome.column("response") == ["0/0", None, None, None]
+    errors = outcome.column("error")
+    assert "has no response" in errors[1]
+    assert errors[2] == "timed out"
+    assert "no recorded response to item 'item-3'" in errors[3]
+    assert outcome.tally.failed == 3
+
+
+def test_metadata_comes_along(bench, problems, jsonl, tmp_path):
+    jsonl(
+        "r.jsonl",
+        [row(0, metadata={"finish_reason": "length", "model_id": "m"}, mood="good", completion_tokens=4)],
+    )
+    (kept,) = bench.ask(recorded(path="r.jsonl"), problems(1), base_dir=tmp_path).rows
+    assert (kept["finish_reason"], kept["completion_tokens"]) == ("length", 4)
+    assert orjson.loads(kept["metadata_json"]) == {"finish_reason": "length", "model_id": "m", "mood": "good"}
+
+
+def test_recorded_likelihoods_are_taken(bench, pairs, jsonl, tmp_path):
+    jsonl("r.jsonl", [row(0) | dict(response=None, lls=[-1.0, -2.0], is_greedy=[True, False])])
+    (kept,) = bench.ask(recorded(path="r.jsonl"), pairs(["a"], [" b", " c"]), base_dir=tmp_path).rows
+    assert (kept["status"], kept["lls"], kept["is_greedy"]) == ("ok", [-1.0, -2.0], [True, False])
+
+
+@pytest.mark.parametrize(
+    ("field", "texts"),
+    [("m.solution", ["one", None]), ("many", ["a", "b"]), ("absent", [None, None]), ("number", ["5", None])],
+)
+def test_a_field_of_the_item_is_its_response(bench, batch_of, field, texts):
+    doc = {"m": {"solution": "one"}, "many": ["a", "b"], "number": 5}
+    outcome = bench.ask(
+        recorded(field=field),
+        batch_of([{"doc_json": orjson.dumps(doc).decode()}]),
+        sampling={"num_samples": 2},
+    )
+    assert outcome.column("response") == texts
+
+
+def test_a_name_with_dots_wins_over_a_path():
+    assert dotted({"a.b": 1, "a": {"b": 2}}, "a.b") == 1
+    assert dotted({"a": [{"b": 2}]}, "a.0.b") == 2
+    assert dotted({"a": 3}, "a.b") is None
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        ('{"item_id": "a", "response": "x"}\n{"item_id"\n', "line 2 is not JSON"),
+        ("[1]\n", "line 1 is not a JSON object"),
+        ('{"response": "x"}\n', "line 1 has no item_id"),
+        ('{"item_id": "a", "sample_index": 0}\n' * 2, "line 1 and line 2"),
+    ],
+)
+def test_a_file_that_cannot_be_used_is_refused_by_line(bench, problems, tmp_path, content, said):
+    (tmp_path / "bad.jsonl").write_text(content)
+    with pytest.raises(DataError, match=said):
+        bench.ask(recorded(path="bad.jsonl"), problems(1), base_dir=tmp_path)
+
+
+def test_a_missing_file_is_refused_by_name(bench, problems, tmp_path):
+    with pytest.raises(DataError, match=r"gone\.parquet"):
+        bench.ask(recorded(path="gone.parquet"), problems(1), base_dir=tmp_path)
