@@ -186,9 +186,10 @@ class Prefect:
         raise AssertionError(f"no manifest of flow run {flow_run}")
 
     @contextmanager
-    def worker(self, name: str = "worker") -> Iterator[Process]:
+    def worker(self, name: str = "worker", *arguments: str) -> Iterator[Process]:
         env = self.env | {"PREFECT_WORKER_QUERY_SECONDS": "1", "PREFECT_WORKER_HEARTBEAT_SECONDS": "5"}
         command = [sys.executable, "-m", "prefect", "worker", "start", "--pool", "local", "--name", name]
+        command += arguments
         worker = Process(command, self.folder / f"{name}.log", env).start()
         try:
             yield worker

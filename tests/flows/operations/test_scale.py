@@ -169,7 +169,7 @@ def test_two_workers_with_the_same_evaluation_give_one_set_of_results(
     path = benchmark_file(120, endpoint.base_url, max_concurrency=8)
     prefect.deploy()
     parameters = form(path)
-    with prefect.worker("first"), prefect.worker("second"):
+    with prefect.worker("first", "--limit", "1"), prefect.worker("second", "--limit", "1"):
         runs = [prefect.trigger("evaluate/evaluate", parameters) for _ in range(2)]
         states = [prefect.finished(run)["state_type"] for run in runs]
     assert states == ["COMPLETED", "COMPLETED"]

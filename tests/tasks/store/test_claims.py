@@ -1,0 +1,102 @@
+"""Claims: the same step by one at a time, whatever became of the others."""
+
+import json
+import socket
+import threading
+from pathlib import Path
+
+import pytest
+
+from tasks.store import claims
+from tasks.store.claims import claim
+from tasks.store.storage import Store
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(claims, "POLL_SECONDS", 0.01)
+    monkeypatch.setattr(claims, "HEARTBEAT_SECONDS", 0.05)
+    monkeypatch.setattr(claims, "STALE_SECONDS", 0.5)
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    return Store(str(tmp_path))
+
+
+def leave(store: Store, host: str, pid: int) -> None:
+    """A claim whose owner will never take it away."""
+    content = json.dumps({"host": host, "pid": pid, "beat": 0}).encode()
+    store.put_bytes(f"claims/step/{0:020d}-dead.json", content)
+
+
+def test_a_step_that_nobody_does_is_done_at_once_and_leaves_nothing(store: Store) -> None:
+    with claim(store, "step") as waited:
+        assert not waited
+        assert len(store.fs.ls(store.path("claims/step"))) == 1
+    assert store.fs.ls(store.path("claims/step")) == []
+
+
+def test_the_second_waits_until_the_first_is_done(store: Store) -> None:
+    order: list[str] = []
+    begun, may_end = threading.Event(), threading.Event()
+
+    def first() -> None:
+        with claim(store, "step"):
+            begun.set()
+            may_end.wait(30)
+            order.append("first")
+
+    running = threading.Thread(target=first)
+    running.start()
+    begun.wait(30)
+    threading.Timer(0.3, may_end.set).start()
+    with claim(store, "step") as waited:
+        order.append("second")
+    running.join(30)
+    assert (order, waited) == (["first", "second"], True)
+
+
+def test_another_step_waits_for_nobody(store: Store) -> None:
+    with claim(store, "step"), claim(store, "other") as waited:
+        assert not waited
+
+
+def test_the_claim_of_a_dead_process_of_this_machine_holds_nobody_up(store: Store) -> None:
+    leave(store, socket.gethostname(), 2**22 + 1)
+    with claim(store, "step") as waited:
+        assert waited
+
+
+def test_the_claim_of_a_machine_that_is_gone_goes_stale(store: Store) -> None:
+    leave(store, "a-machine-that-is-gone", 1)
+    with claim(store, "step") as waited:
+        assert waited
+    assert store.fs.ls(store.path("claims/step")) == []
+
+
+def test_a_living_claim_outlasts_staleness(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(claims, "_is_dead", lambda content: False)
+    order: list[str] = []
+
+    def first() -> None:
+        with claim(store, "step"):
+            begun.set()
+            threading.Event().wait(1.2)  # twice as long as a claim without heartbeat would live
+            order.append("first")
+
+    begun = threading.Event()
+    running = threading.Thread(target=first)
+    running.start()
+    begun.wait(30)
+    with claim(store, "step"):
+        order.append("second")
+    running.join(30)
+    assert order == ["first", "second"]
+
+
+def test_an_error_gives_the_turn_back(store: Store) -> None:
+    with pytest.raises(RuntimeError, match="broken"), claim(store, "step"):
+        raise RuntimeError("broken")
+    with claim(store, "step") as waited:
+        assert not waited
