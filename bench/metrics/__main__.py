@@ -130,7 +130,7 @@ def text_statistics(docs: workloads.Documents) -> Iterator[Row]:
         yield Row(
             f"ROUGE-1/2/L{', stemmed' if stemming else ''}: {len(docs.texts):,} documents",
             "rouge-score",
-            ours,
+            _time(ours),
             theirs,
             target,
         )
