@@ -36,6 +36,7 @@ from flows.suite_night import (
 from flows.suite_summary import headline, night_document, summary_markdown
 from metrics.errors import NightjarError
 from tasks.history.suites import NightEvaluation, record_night
+from tasks.patience import if_possible, patiently
 from tasks.store.storage import Store
 
 DEFAULTS = SuiteOptions()
@@ -81,8 +82,13 @@ def _evaluate(night: PlannedNight, planned: PlannedEvaluation) -> NightEvaluatio
     if planned.config is None:
         return NightEvaluation(name=name, run_id=run_id, ok=False, message=planned.refusal)
     subflow = evaluate.with_options(retries=night.suite.retries, retry_delay_seconds=night.suite.retry_delay)
+
+    async def run() -> State[Any]:
+        state: State[Any] = await subflow(planned.config, planned.options, return_state=True)
+        return state
+
     try:
-        state: State[Any] = asyncio.run(subflow(planned.config, planned.options, return_state=True))  # type: ignore[arg-type]
+        state = patiently(lambda: asyncio.run(run()))
     except Exception as error:  # the engine itself failed, not a task: a server that is gone, a full disk
         return NightEvaluation(name=name, run_id=run_id, ok=False, message=f"{type(error).__name__}: {error}")
     return NightEvaluation(name=name, run_id=run_id, ok=state.is_completed(), message=state.message)
@@ -97,7 +103,7 @@ def judge(night: PlannedNight, evaluations: tuple[NightEvaluation, ...]) -> Judg
     key = night.slug.lower().replace(".", "-")
     said = headline(judged)
     page = summary_markdown(judged)
-    create_markdown_artifact(page, key=f"suite-{key}", description=said)
+    if_possible(lambda: create_markdown_artifact(page, key=f"suite-{key}", description=said))
     if judged.night.verdict == "regression":
         emit_event(
             REGRESSION,
