@@ -9,7 +9,8 @@ import threading
 import time
 import uuid
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import numpy as np
@@ -104,6 +105,15 @@ class Shelf:
         with self._store.fs.open(self.path(name), "rb") as source, pq.ParquetFile(source) as file:
             return file.read(columns=columns)
 
+    def set_aside(self, name: str) -> None:
+        """Renames a damaged segment, so that its answers count as missing from now on."""
+        self._store.fs.mv(self.path(name), f"{self.path(name)}.damaged")
+
+    def group_sizes(self, name: str) -> list[int]:
+        """Rows in each row group of a segment."""
+        with self._store.fs.open(self.path(name), "rb") as source, pq.ParquetFile(source) as file:
+            return [file.metadata.row_group(group).num_rows for group in range(file.num_row_groups)]
+
     def group(self, name: str, row_group: int) -> pa.Table:
         """One row group of a segment."""
         with (
@@ -113,9 +123,7 @@ class Shelf:
             return file.read_row_group(row_group)
 
     def keys(self, name: str) -> SegmentKeys | None:
-        """A segment's keys, from memory if they were read before; None when it is damaged, or gone
-        meanwhile.
-        """
+        """A segment's keys, from memory if they were read before; None when it is damaged or gone."""
         place = (self.path(name), self._store.uri)
         with _keys_lock:
             if (known := _keys.get(place)) is not None:
@@ -211,28 +219,31 @@ class ShelfView:
         """The first row of each row group."""
         known = self._row_groups.get(name)
         if known is None:
-            with (
-                self._shelf._store.fs.open(self._shelf.path(name), "rb") as source,
-                pq.ParquetFile(source) as file,
-            ):
-                sizes = [file.metadata.row_group(i).num_rows for i in range(file.num_row_groups)]
+            with self._damage_set_aside(name):
+                sizes = self._shelf.group_sizes(name)
             known = self._row_groups[name] = np.concatenate([[0], np.cumsum(sizes)[:-1]])
         return known
 
     def _group(self, name: str, group: int) -> pa.Table:
         place = (name, group)
         if (table := self._groups.get(place)) is None:
-            try:
+            with self._damage_set_aside(name):
                 table = self._shelf.group(name, group)
-            except FileNotFoundError:
-                raise
-            except (OSError, pa.ArrowException) as error:
-                raise StoreError(
-                    f"{self._shelf.path(name)} is damaged ({error}); delete it and run again "
-                    "to ask for its answers anew"
-                ) from error
             self._groups[place] = table
             while len(self._groups) > OPEN_GROUPS:
                 self._groups.popitem(last=False)
         self._groups.move_to_end(place)
         return table
+
+    @contextmanager
+    def _damage_set_aside(self, name: str) -> Iterator[None]:
+        try:
+            yield
+        except FileNotFoundError:
+            raise
+        except (OSError, pa.ArrowException) as error:
+            self._shelf.set_aside(name)
+            raise StoreError(
+                f"{self._shelf.path(name)} was damaged ({error}) and is set aside; "
+                "run again to ask for its answers anew"
+            ) from error

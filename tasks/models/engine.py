@@ -25,6 +25,8 @@ from tasks.models.records import Answer, Call, Reply, Request
 from tasks.models.work import Asking, Attempts, Endpoint, Failure, Interrupted, Stopped, Work, interrupted
 from tasks.models.writing import FLUSH_SECONDS
 
+DEAD_FAILURES = 8
+"""An endpoint is dead when so many attempts in a row failed and one request's retries are used up."""
 DEAD_SECONDS = 30.0
 """How long an endpoint found dead is believed dead: one failure is enough then."""
 SETTLE_SECONDS = 0.05
@@ -206,7 +208,7 @@ class Engine:
         if gate.last_success >= start:
             self._believed_dead = False
             return
-        if hopeless or self._believed_dead:
+        if (hopeless and gate.failures >= DEAD_FAILURES) or self._believed_dead:
             gate.dead_until = time.monotonic() + DEAD_SECONDS
             seconds = time.monotonic() - start
             raise EndpointDead(

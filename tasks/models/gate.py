@@ -46,6 +46,7 @@ class Gate:
         self._closed_until = 0.0
         self._window = Window()
         self.in_flight = 0
+        self.failures = 0  # since the last success
         self.last_success = time.monotonic()
         self.dead_until = 0.0
 
@@ -120,6 +121,9 @@ class Gate:
         if outcome.ok:
             self.last_success = time.monotonic()
             self.dead_until = 0.0
+            self.failures = 0
+        else:
+            self.failures += 1
         window = self._window
         window.add(outcome)
         systemic = window.congested >= min(8, self.limit) and 2 * window.congested > window.count

@@ -106,7 +106,9 @@ def _row(request: Mapping[str, Any], sample: int, recorded: Recorded, context: _
     context.tally.requests += 1
     context.tally.cached += row["status"] == "ok"
     context.tally.model_errors += row["status"] == "model_error"
-    context.tally.failed += row["status"] == "infra_error"
+    if row["status"] == "infra_error":
+        context.tally.failed += 1
+        context.tally.errors["not recorded"] = context.tally.errors.get("not recorded", 0) + 1
     return row
 
 

@@ -121,6 +121,15 @@ def test_a_dead_endpoint_is_given_up_without_asking_everything(bench, served, en
     assert outcome.tally.failed == 2_000
 
 
+def test_failures_without_retries_do_not_condemn_an_endpoint_that_answers(bench, served, endpoint, problems):
+    for seed in range(5):
+        serving = served(Faults(error_500=0.1, seed=seed), latency=0.01)
+        outcome = bench.ask(endpoint(serving, max_retries=0), problems(60))
+        failed = outcome.column("status").count("infra_error")
+        assert failed == outcome.tally.failed == serving.stats()["faults"].get("error_500", 0)
+        assert outcome.tally.stopped is None
+
+
 def test_an_endpoint_that_is_not_there_names_the_address_and_the_reason(bench, problems):
     model = ModelConfig.model_validate(
         {"name": "m", "config": {"base_url": "http://127.0.0.1:9/v1", "max_retries": 1, "max_concurrency": 2}}

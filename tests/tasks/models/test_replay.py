@@ -75,7 +75,7 @@ def test_metadata_comes_along(bench, problems, jsonl, tmp_path):
 
 
 def test_recorded_likelihoods_are_taken(bench, pairs, jsonl, tmp_path):
-    jsonl("r.jsonl", [row(0) | dict(response=None, lls=[-1.0, -2.0], is_greedy=[True, False])])
+    jsonl("r.jsonl", [row(0) | {"response": None, "lls": [-1.0, -2.0], "is_greedy": [True, False]}])
     (kept,) = bench.ask(recorded(path="r.jsonl"), pairs(["a"], [" b", " c"]), base_dir=tmp_path).rows
     assert (kept["status"], kept["lls"], kept["is_greedy"]) == ("ok", [-1.0, -2.0], [True, False])
 
