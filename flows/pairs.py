@@ -18,10 +18,11 @@ from tasks.score import process_results, score, score_across, score_processed
 
 @dataclass(frozen=True)
 class Scored:
-    """A pair's statistics, cell by cell."""
+    """A pair's statistics, cell by cell, and the judged calibration that its numbers rest on, if any."""
 
     pair: PairPlan
     statistics: Mapping[Cell, Future]
+    calibration: Future | None = None
 
 
 @dataclass(frozen=True)
@@ -65,7 +66,7 @@ def score_all(run: Run, scoring: Scoring) -> list[Scored]:
             statistics = {
                 cell: _score(run, pair, cell, scoring, processed) for cell in scoring.responses.cells
             }
-            scored.append(Scored(pair, statistics))
+            scored.append(Scored(pair, statistics, scoring.asked.calibration_of(pair)))
     return scored
 
 
@@ -88,10 +89,13 @@ def aggregate_all(run: Run, responses: Responses, scored: Sequence[Scored]) -> d
             [entry.statistics[cell] for cell in worked],
             [responses.requests[cell.place] for cell in worked],
             [responses.answers[cell] for cell in worked],
+            entry.calibration,
             pair=entry.pair,
         )
         failed = run.failed_parts(cells, futures)
-        results = run.submit(aggregate, entry.pair.aggregate, items, failed, pair=entry.pair)
+        results = run.submit(
+            aggregate, entry.pair.aggregate, items, failed, entry.calibration, pair=entry.pair
+        )
         numbers[entry.pair.name] = Numbers(items, results)
     return numbers
 
@@ -119,6 +123,6 @@ def _score(
     if cell in processed:
         return run.submit(score_processed, step, *inputs, processed[cell], pair=pair)
     if pair.asks is not None:
-        replies = scoring.asked[cell, pair.source, pair.asks]
+        replies = scoring.asked.sets[cell, pair.source, pair.asks]
         return run.submit(score_replies, step, *inputs, replies.requests, replies.replies, pair=pair)
     return run.submit(score, step, *inputs, pair=pair)

@@ -34,6 +34,8 @@ class PairPlan:
     aggregate: Step[AggregateSetup]
     asks: str | None = None
     """Name of the set of requests to a model (a judge, a reward model) that it waits for."""
+    calibration: Step[PairSetup] | None = None
+    """What judges the answers of a calibration that its numbers rest on; the same step for all pairs."""
 
     @property
     def name(self) -> str:
@@ -59,13 +61,12 @@ class AskedModel:
     infer: Step[InferSetup]
     sampling: str
 
-    def ask(self, pair: PairPlan, attempt: int) -> Step[AskSetup]:
-        """What a pair wants to know of it; ``attempt`` counts from 0."""
+    def ask(self, score: Step[PairSetup], purpose: str, attempt: int) -> Step[AskSetup]:
+        """What a step that scores wants to know of it; ``attempt`` counts from 0."""
         model = self.infer.setup.model.name
-        setup = AskSetup(**dict(pair.score.setup), judge=model, sampling=self.sampling, attempt=attempt)
-        identity = pair.score.identity | {"judge": model, "sampling": self.sampling, "attempt": attempt}
-        again = f" (attempt {attempt + 1})" if attempt else ""
-        return Step(name=f"ask {model} for {pair.source}{again}", identity=identity, setup=setup)
+        setup = AskSetup(**dict(score.setup), judge=model, sampling=self.sampling, attempt=attempt)
+        identity = score.identity | {"judge": model, "sampling": self.sampling, "attempt": attempt}
+        return Step(name=f"ask {model}{purpose}", identity=identity, setup=setup)
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,7 @@ from pathlib import Path
 from flows.config import EvalConfig
 from flows.options import RunOptions
 from flows.plan import AskedModel, Plan
+from flows.planning_calibration import read_calibrations
 from flows.planning_scores import filter_plan, filters_of, method_plan, metric_plan
 from metrics.errors import ConfigError, nearest
 from scorers.asked_models import AskedEntry, asked_models
@@ -59,7 +60,7 @@ def scoring_config(config: EvalConfig) -> ScoringConfig:
         # common one.
         metric_list=config.metric_list if config.process_results is not None else (),
         process_results=config.process_results,
-        scorer=config.scorer,
+        scorer=read_calibrations(config.scorer, config.base_dir),
     )
 
 

@@ -6,6 +6,7 @@ from typing import Any
 
 from flows.config import EvalConfig
 from flows.plan import FilterPlan, MethodPlan, MetricPlan, PairPlan
+from flows.planning_calibration import CORRECTED, calibration_step
 from metrics import Metric
 from scorers.base import ALL_FILTERS, Scorer
 from scorers.config import FilterConfig, ScoringConfig
@@ -112,6 +113,9 @@ def _pair(shared: _ScoringOf, metric: Metric) -> PairPlan:
             setup=AggregateSetup(**dict(setup), statistics=config.statistics),
         ),
         asks=scorer.needs(metric),
+        calibration=calibration_step(config, scoring, scorer, scored["scorer"])
+        if metric.entry == CORRECTED
+        else None,
     )
 
 

@@ -1,11 +1,13 @@
 """Stage "aggregate": the item rows of a pair become numbers with error bars."""
 
 from collections.abc import Iterator, Sequence
+from functools import partial
 
 import pyarrow as pa
 
 from metrics.config import StatisticsConfig
 from tasks.caching import Workspace, artifact_task
+from tasks.calibrate import calibrated_scorer
 from tasks.pair import PairSetup
 from tasks.reduction import FailedPart, aggregate_pair
 from tasks.steps import Step
@@ -21,10 +23,21 @@ class AggregateSetup(PairSetup):
 
 @artifact_task("aggregate", RESULTS)
 def aggregate(
-    step: Step[AggregateSetup], item_rows: ArtifactRef, failed: Sequence[FailedPart], workspace: Workspace
+    step: Step[AggregateSetup],
+    item_rows: ArtifactRef,
+    failed: Sequence[FailedPart],
+    calibration: ArtifactRef | None,
+    workspace: Workspace,
 ) -> Iterator[pa.RecordBatch]:
     """One row a reduction, label and facet group; groups that a failed part belongs to are failed with its
-    error."""
-    setup = step.setup
-    rows = workspace.open().batches(item_rows)
-    yield from aggregate_pair(setup.identity(), rows, setup.statistics, failed, setup.facets)
+    error.
+
+    A scorer that knows more of a number's uncertainty than its items say has the first word;
+    ``calibration`` are a judge's verdicts on what people judged, if it had to be asked for them.
+    """
+    setup, store = step.setup, workspace.open()
+    scorer = calibrated_scorer(setup, store, calibration)
+    pair, rows = setup.identity(scorer), store.batches(item_rows)
+    yield from aggregate_pair(
+        pair, rows, setup.statistics, failed, setup.facets, estimator=partial(scorer.estimate, pair.metric)
+    )

@@ -6,7 +6,7 @@ in the same way. A reply that can't be read is asked for again by the next run, 
 never in a loop, and never what could be read.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import orjson
 import pyarrow as pa
@@ -48,20 +48,9 @@ def ask(
 ) -> Iterator[pa.RecordBatch]:
     """The first attempt asks everything; a later one what of ``asked`` was answered (``replied``)
     unreadably."""
-    setup, store = step.setup, workspace.open()
-    scorer, metric = setup.scorer(), setup.metric_record()
-    replies = replies_of(store, asked, replied)
-    place = 0
-    for part in joined_batches(store, requests, predictions, answered.responses):
-        wanted = scorer.requests(part.batch, metric)
-        again = _wanted(scorer, part.batch, metric, wanted, replies, place, setup.attempt)
-        rows = [
-            _row(place + offset, part.batch, request)
-            for offset, request in enumerate(again)
-            if request is not None and request.judge == setup.judge and _sampling(request) == setup.sampling
-        ]
-        place += len(wanted)
-        yield pa.RecordBatch.from_pylist(rows, schema=REQUESTS)
+    store = workspace.open()
+    parts = joined_batches(store, requests, predictions, answered.responses)
+    yield from asked_rows(step.setup, (part.batch for part in parts), replies_of(store, asked, replied))
 
 
 @artifact_task("score", STATISTICS)
@@ -87,6 +76,26 @@ def score_replies(
         yield statistics_batch(part.samples, scorer.score(part.batch, metric, given))
 
 
+def asked_rows(
+    setup: AskSetup, batches: Iterable[Batch], replies: Mapping[int, Reply]
+) -> Iterator[pa.RecordBatch]:
+    """REQUESTS rows of one attempt: what is wanted of the setup's judge about ``batches``, after ``replies``
+    by place."""
+    scorer = setup.scorer()
+    metric = setup.metric_record(scorer)
+    place = 0
+    for batch in batches:
+        wanted = scorer.requests(batch, metric)
+        given = [replies.get(place + offset) for offset in range(len(wanted))]
+        rows = [
+            _row(place + offset, batch, request)
+            for offset, request in enumerate(_attempted(scorer, batch, metric, given, setup.attempt))
+            if request is not None and request.judge == setup.judge and _sampling(request) == setup.sampling
+        ]
+        place += len(wanted)
+        yield pa.RecordBatch.from_pylist(rows, schema=REQUESTS)
+
+
 def replies_of(store: Store, asked: Sequence[ArtifactRef], replied: Sequence[Answered]) -> dict[int, Reply]:
     """The latest reply to each request by its place among the pair's requests; attempts come in order.
 
@@ -102,18 +111,12 @@ def replies_of(store: Store, asked: Sequence[ArtifactRef], replied: Sequence[Ans
     return found
 
 
-def _wanted(
-    scorer: Scorer,
-    batch: Batch,
-    metric: Metric,
-    wanted: Sequence[ScorerRequest],
-    replies: dict[int, Reply],
-    place: int,
-    attempt: int,
+def _attempted(
+    scorer: Scorer, batch: Batch, metric: Metric, given: Sequence[Reply | None], attempt: int
 ) -> Sequence[ScorerRequest | None]:
-    if attempt == 0:
-        return wanted
-    given = [replies.get(place + offset) for offset in range(len(wanted))]
+    """Beside each request what is sent in this attempt: everything in the first, then what could not be
+    read."""
+    wanted = scorer.requests(batch, metric)
     again: Sequence[ScorerRequest | None] = wanted
     for _ in range(attempt):
         # Each attempt is numbered from the one before; which replies were unreadable is the same question

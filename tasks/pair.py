@@ -27,14 +27,14 @@ class PairSetup(Unkeyed):
         """The benchmark's scorer."""
         return build_scorer(self.scoring, resolver(self.base_dir))
 
-    def metric_record(self) -> Metric:
-        """The pair's metric, as the scorer knows it."""
-        metrics = self.scorer().get_metrics(self.filter)
+    def metric_record(self, scorer: Scorer | None = None) -> Metric:
+        """The pair's metric, as ``scorer`` knows it (default: the benchmark's)."""
+        metrics = (scorer or self.scorer()).get_metrics(self.filter)
         return next(entry for entry in metrics if entry.name == self.metric)
 
-    def identity(self) -> PairIdentity:
+    def identity(self, scorer: Scorer | None = None) -> PairIdentity:
         """The pair under the names that results bear: ``process_results`` may name a filter in its metric's
         name."""
         metric, filter_name = split_name(self.metric, self.filter)
-        record = replace(self.metric_record(), name=metric)
+        record = replace(self.metric_record(scorer), name=metric)
         return PairIdentity(benchmark=self.benchmark, filter=filter_name, metric=record)

@@ -7,6 +7,7 @@ import pyarrow as pa
 
 from tasks.answered import Answered
 from tasks.caching import Workspace, artifact_task
+from tasks.calibrate import calibrated_scorer
 from tasks.pair import PairSetup
 from tasks.reduction import Origin, Part, reduce_pair
 from tasks.steps import Step
@@ -22,16 +23,18 @@ def reduce(
     statistics: Sequence[ArtifactRef],
     requests: Sequence[ArtifactRef],
     answers: Sequence[Answered],
+    calibration: ArtifactRef | None,
     workspace: Workspace,
 ) -> Iterator[pa.RecordBatch]:
     """Groups by facets and label, then reduces the repeats of each item. The sequences stand beside each
-    other."""
+    other; ``calibration`` are a judge's verdicts on what people judged, if it had to be asked for them."""
     store = workspace.open()
+    scorer = calibrated_scorer(step.setup, store, calibration)
     parts = [
         Part(origin, _source(store, scored), _source(store, asked), _source(store, answered.responses))
         for origin, scored, asked, answered in zip(origins, statistics, requests, answers, strict=True)
     ]
-    yield from reduce_pair(step.setup.identity(), parts, step.setup.facets)
+    yield from reduce_pair(step.setup.identity(scorer), parts, step.setup.facets)
 
 
 def _source(store: Store, ref: ArtifactRef) -> "partial[Iterator[pa.RecordBatch]]":

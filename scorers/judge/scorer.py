@@ -56,10 +56,8 @@ class LLMJudgeScorer(GenerationScorer):
         """The grades of ``metric`` row for row; ``replies`` stand beside ``requests(batch, metric)``."""
         if not _is_own(metric):
             return super().score(batch, metric)
-        if metric.entry == CORRECTED and self.calibration is None:
-            raise ScorerError(
-                f"metric {metric.name!r} needs the calibration: its rows are not read, or not judged yet"
-            )
+        if metric.entry == CORRECTED and not isinstance(self.config.calibration, tuple):
+            raise ScorerError(f"metric {metric.name!r} needs the calibration: its rows are not read")
         given = self._verdicts(batch, metric, replies)
         values, errors = zip(*(self._value(one, metric) for one in given), strict=True) if given else ((), ())
         return score_values(batch, metric, values, errors, [one.details() if one else None for one in given])

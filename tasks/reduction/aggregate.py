@@ -1,8 +1,8 @@
 """Item rows to results: one number with its uncertainty a reduction × label × facet group."""
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, TypeAlias
 
 import pyarrow as pa
 
@@ -15,7 +15,11 @@ from tasks.store.schemas import RESULTS
 
 if TYPE_CHECKING:
     from metrics.config import StatisticsConfig
-    from metrics.types import Estimate
+    from metrics.types import Estimate, Floats, Ints
+
+Estimator: TypeAlias = "Callable[[Floats | None, Ints | None, StatisticsConfig], Estimate | None]"
+"""From the items' statistics (n, k) and clusters (n,) to a number with its uncertainty; None: it knows no
+more of it than the metric's aggregation does."""
 
 
 def aggregate_pair(
@@ -24,16 +28,19 @@ def aggregate_pair(
     options: "StatisticsConfig",
     failed: Sequence[FailedPart] = (),
     facets: Sequence[str] = (),
+    *,
+    estimator: "Estimator | None" = None,
 ) -> Iterator[pa.RecordBatch]:
     """The pair's results (RESULTS), in the order of the item rows.
 
     A group that a failed part belongs to is ``failed`` with that part's error, whatever its other partitions
     gave: a number from some of its items would not say so. A group without a single scored item is
-    ``unscored``. ``facets`` are those of the item rows, needed for groups of which nothing was left. Raises
-    what a user's aggregation raises.
+    ``unscored``. ``facets`` are those of the item rows, needed for groups of which nothing was left.
+    ``estimator`` comes before the estimate of the metric's aggregation. Raises what a user's aggregation
+    raises.
     """
     rows = [
-        failed_row(pair, cell, error) if error else result_row(pair, cell, options)
+        failed_row(pair, cell, error) if error else result_row(pair, cell, options, estimator)
         for cell in cells(item_rows)
         for error in [failure_of(parse_facets(cell.facets), cell.label, failed)]
     ]
@@ -42,13 +49,17 @@ def aggregate_pair(
         yield pa.RecordBatch.from_pylist(rows, schema=RESULTS)
 
 
-def result_row(pair: PairIdentity, cell: Cell, options: "StatisticsConfig") -> Row:
+def result_row(
+    pair: PairIdentity, cell: Cell, options: "StatisticsConfig", estimator: "Estimator | None" = None
+) -> Row:
     """One row of RESULTS: the estimate, the counts and every doubt there is about them."""
     from metrics.uncertainty import estimate
 
     if not cell.n_valid:
         return _without_value(pair, cell, "unscored", "; ".join(cell_doubts(cell)))
-    made = estimate(pair.metric.aggregation, cell.statistics, cell.values, cell.clusters, options)
+    made = estimator(cell.statistics, cell.clusters, options) if estimator is not None else None
+    if made is None:
+        made = estimate(pair.metric.aggregation, cell.statistics, cell.values, cell.clusters, options)
     doubts = [made.warning, *cell_doubts(cell)]
     return base_row(pair, cell.reduction, cell.label, cell.facets) | {
         "value": _number(made.value),

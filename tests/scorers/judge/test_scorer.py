@@ -300,7 +300,7 @@ def test_calibration_that_is_still_to_be_judged_goes_through_the_same_judge():
 
 def test_corrected_rate_without_its_calibration_is_an_error_and_no_number(make_batch):
     scorer = judge(calibration="calibration.jsonl")
-    with pytest.raises(ScorerError, match="its rows are not read, or not judged yet"):
+    with pytest.raises(ScorerError, match="its rows are not read"):
         scorer.score(make_batch(["x"]), metric_of(scorer, "llm_judge_corrected"), replies_of("YES"))
 
 
