@@ -153,10 +153,16 @@ def _tabulated(name: str, values: Values, finish: Finish, lowest: float) -> tupl
         gold[place, names[pair[0]]] = predicted[place, names[pair[1]]] = 1.0
 
     def compute(total: Total, n: Count) -> Floats:
-        return finish(total @ (gold * predicted), total @ gold, total @ predicted)
+        return finish(*(_per_label(total, labels) for labels in (gold * predicted, gold, predicted)))
 
     sums = Aggregation(name, k=table.shape[1], compute=compute, rule="multinomial", bounds=(lowest, 1.0))
     return sums, table
+
+
+def _per_label(total: Total, labels: Floats) -> Floats:
+    """Counts of labels (..., L) from counts of pairs (..., P); einsum, since these products are too thin for
+    BLAS."""
+    return np.asarray(np.einsum("...p,pl->...l", total, labels))
 
 
 def _label_f1(right: Floats, gold: Floats, predicted: Floats) -> tuple[Floats, Bools]:

@@ -56,7 +56,7 @@ def _matches(golds: Sequence[Any], prediction: Any, normalise: Callable[[str], s
     if prediction in golds:
         return True  # equal as they are, whatever is ignored
     answer = normalise(prediction)
-    return any(answer == normalise(gold if isinstance(gold, str) else str(gold)) for gold in golds)
+    return answer in [normalise(gold if isinstance(gold, str) else str(gold)) for gold in golds]
 
 
 def _normaliser(

@@ -53,7 +53,16 @@ def _multinomial(rows: Floats, counts: Floats, draws: int, rng: np.random.Genera
     step = max(1, _CHUNK // max(rows.shape))
     for start in range(0, draws, step):
         weights = rng.multinomial(n, chances, size=min(step, draws - start))
-        yield weights.astype(np.float64) @ rows
+        yield _weighted(weights.astype(np.float64), rows)
+
+
+def _weighted(weights: Floats, rows: Floats) -> Floats:
+    """``weights @ rows``; of one-hot rows the weights themselves, in their columns."""
+    if not bool(((rows == 0) | (rows == 1)).all() and (rows.sum(axis=1) == 1).all()):
+        return weights @ rows
+    totals = np.zeros((len(weights), rows.shape[1]))
+    totals[:, rows.argmax(axis=1)] = weights
+    return totals
 
 
 def _gathered(table: Floats, draws: int, rng: np.random.Generator) -> Iterator[Floats]:
