@@ -43,6 +43,12 @@ def until(found: Callable[[], Any], what: str, patience: float = PATIENCE) -> An
     raise AssertionError(f"{what}: did not happen within {patience:.0f} s")
 
 
+def descendants(pid: int) -> list[int]:
+    """The processes that a process started, and theirs."""
+    children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+    return [found for child in map(int, children) for found in (*descendants(child), child)]
+
+
 @dataclass
 class Process:
     """A process in a group of its own, with its output in a file."""
@@ -61,9 +67,16 @@ class Process:
         return self
 
     def send(self, number: int) -> None:
-        """To the whole group: a worker's flow runs die with it, as on a machine that is gone."""
+        """To the whole group."""
         if self.running is not None and self.running.poll() is None:
             os.killpg(self.running.pid, number)
+
+    def power_off(self) -> None:
+        """SIGKILL to it and to all that it started, flow runs in sessions of their own included."""
+        assert self.running is not None
+        for pid in (self.running.pid, *descendants(self.running.pid)):
+            os.kill(pid, signal.SIGKILL)
+        self.running.wait(20)
 
     def stop(self, number: int = signal.SIGTERM) -> None:
         if self.running is None:
@@ -107,6 +120,7 @@ class Prefect:
             "PREFECT_SERVER_API_HOST": "127.0.0.1",
             "PREFECT_SERVER_API_PORT": str(self.port),
             "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
+            "PREFECT_UI_URL": f"http://127.0.0.1:{self.port}",
             "PREFECT_SERVER_SERVICES_SCHEDULER_LOOP_SECONDS": "2",
             "DO_NOT_TRACK": "1",
         }
@@ -315,6 +329,12 @@ def problems(count: int) -> str:
         for row in range(count)
     ]  # fmt: skip
     return "".join(json.dumps(row) + "\n" for row in rows)
+
+
+@pytest.fixture(name="descendants")
+def descendants_of() -> Callable[[int], list[int]]:
+    """``descendants`` for tests, which can't import this module."""
+    return descendants
 
 
 @pytest.fixture

@@ -1,5 +1,6 @@
 """Retry from the Prefect UI: only what failed runs again, and nothing is asked twice."""
 
+import os
 import signal
 import time
 from collections.abc import Callable
@@ -48,7 +49,7 @@ def test_retry_after_a_worker_was_killed_asks_only_what_was_not_answered(
     with server.worker("first") as worker:
         run = server.trigger("evaluate/evaluate", form(path))
         _until(lambda: endpoint.stats()["answered"] >= 24, "inference is in its middle")
-        worker.stop(signal.SIGKILL)
+        worker.power_off()
     answered = endpoint.stats()["answered"]
     assert answered < 120
     # The worker that would have said so is dead: a person marks the run in the UI, and retries it.
@@ -67,7 +68,11 @@ def test_retry_after_a_worker_was_killed_asks_only_what_was_not_answered(
 
 
 def test_a_killed_flow_process_is_marked_crashed_by_its_worker_and_can_be_retried(
-    prefect: Any, demo: Callable[..., Any], benchmark_file: Callable[..., Path], form: Any
+    prefect: Any,
+    descendants: Callable[[int], list[int]],
+    demo: Callable[..., Any],
+    benchmark_file: Callable[..., Path],
+    form: Any,
 ) -> None:
     server, endpoint = prefect, demo("--latency", "0.4")
     path = benchmark_file(80, endpoint.base_url, max_concurrency=8)
@@ -75,8 +80,8 @@ def test_a_killed_flow_process_is_marked_crashed_by_its_worker_and_can_be_retrie
     with server.worker() as worker:
         run = server.trigger("evaluate/evaluate", form(path))
         _until(lambda: endpoint.stats()["answered"] >= 16, "inference is in its middle")
-        for pid in _descendants(worker.running.pid):
-            _kill(pid)
+        for pid in descendants(worker.running.pid):
+            os.kill(pid, signal.SIGKILL)
         assert server.finished(run)["state_type"] == "CRASHED"
         server.retry(run)
         _until(lambda: server.flow_run(run)["run_count"] >= 2, "the worker takes the run up again")
@@ -91,15 +96,3 @@ def _until(found: Callable[[], Any], what: str, patience: float = 120) -> None:
     while not found():
         assert time.monotonic() < deadline, f"{what}: did not happen within {patience:.0f} s"
         time.sleep(0.1)
-
-
-def _descendants(pid: int) -> list[int]:
-    """The processes that a process started, and theirs."""
-    children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
-    return [found for child in map(int, children) for found in (*_descendants(child), child)]
-
-
-def _kill(pid: int) -> None:
-    import os
-
-    os.kill(pid, signal.SIGKILL)
