@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 import orjson
 import typer
 
-from flows.config import EvalConfig
 from flows.options import Phase, RunOptions
 from metrics.errors import NightjarError
 
 if TYPE_CHECKING:
+    from flows.selection import Chosen
     from flows.session import Manner
 
 REFUSED = 2
@@ -63,31 +63,38 @@ def evaluate_command(
         _show(document, as_json)
         raise typer.Exit(code)
     chosen = selection.select(wanted)
+    for warning in chosen.warnings:
+        print(f"warning: {warning}", file=sys.stderr)
     if dry_run:
         from flows.session import plan_only
 
-        _show(_one_or_many([plan_only(config, options, wanted.overrides) for config in chosen]), as_json)
+        plans = [plan_only(config, options, wanted.overrides) for config in chosen.configs]
+        _show(_one_or_many(plans), as_json)
         return
     from flows.session import Manner
 
     raise typer.Exit(_run(chosen, options, Manner(task_runner, as_json, wanted.overrides)))
 
 
-def _run(configs: tuple[EvalConfig, ...], options: RunOptions, manner: "Manner") -> int:
+def _run(chosen: "Chosen", options: RunOptions, manner: "Manner") -> int:
     """Runs one evaluation after the other; the exit code is the worst of them."""
+    from flows.harness_files import write_harness_files
     from flows.session import run_here
 
-    several = len(configs) > 1
+    several = len(chosen.configs) > 1
     documents, codes = [], []
-    for config in configs:
+    for config in chosen.configs:
         own = options
         if several and options.output is not None:
             own = options.model_copy(update={"output": f"{options.output}/{config.name}"})
         code, document = run_here(config, own, manner)
         documents.append(document)
         codes.append(code)
+    written = write_harness_files(chosen, documents, options.output)
     if manner.quiet:
         _show(_one_or_many(documents), as_json=True)
+    for path in written if not manner.quiet else ():
+        print(f"lm-evaluation-harness: {path}")
     return max(codes)
 
 

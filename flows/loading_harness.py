@@ -15,6 +15,7 @@ from metrics.errors import ConfigError
 
 if TYPE_CHECKING:
     from tasks.benchmarks.lm_eval import Definition, Selection
+    from tasks.benchmarks.lm_eval.groups import Group
     from tasks.benchmarks.lm_eval.reading import Reader
 
 _HARNESS_KEY = re.compile(
@@ -43,6 +44,18 @@ def read_harness(path: Path, overrides: Sequence[str], reader: "Reader | None" =
 
     index = Index([path.parent] if path.parent.is_dir() else [], reader)
     return translated(select_file(path, index), overrides, path.parent)
+
+
+def groups_in(path: Path) -> Mapping[str, "Group"]:
+    """The groups that a harness YAML scores its members in; none for any other file."""
+    if not is_harness_file(path):
+        return {}
+    from tasks.benchmarks.lm_eval import Index, select_file
+
+    index = Index()
+    if path.parent.is_dir():
+        index.add_folder(path.parent)
+    return select_file(path, index).groups
 
 
 def translated(selection: "Selection", overrides: Sequence[str], base_dir: Path) -> tuple[Source, ...]:

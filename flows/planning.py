@@ -33,7 +33,7 @@ def make_plan(config: EvalConfig, options: RunOptions, began: float = 0.0) -> Pl
     Raises NightjarError for user code, files or models that can't be used.
     """
     resolve = resolver(config.base_dir)
-    fields = BenchmarkFields.model_validate(config.model_dump(include=set(BenchmarkFields.model_fields)))
+    fields = benchmark_fields(config)
     benchmark = open_benchmark(fields)
     scoring = scoring_config(config)
     scorer = build_scorer(scoring, resolve)
@@ -49,6 +49,21 @@ def make_plan(config: EvalConfig, options: RunOptions, began: float = 0.0) -> Pl
         metrics=tuple(metric_plan(config, entry, resolve) for entry in config.metrics),
         asked=tuple(_asked(config, entry, options, began) for entry in asked_models(config.scorer)),
     )
+
+
+def benchmark_fields(config: EvalConfig) -> BenchmarkFields:
+    """The part of the config that benchmarks are opened from.
+
+    A harness benchmark is rendered as chat turns where all its models are asked by the chat API: there the
+    harness wants its --apply_chat_template, and this is the same.
+    """
+    fields = BenchmarkFields.model_validate(config.model_dump(include=set(BenchmarkFields.model_fields)))
+    asked = [model.config for model in config.models if model.type != "replay"]
+    if fields.harness is None or config.output_type != "generate_until" or not asked:
+        return fields
+    chat = all(getattr(entry, "api", None) == "chat" for entry in asked)
+    chat = chat or bool(fields.harness.get("apply_chat_template"))
+    return fields.model_copy(update={"harness": {**fields.harness, "apply_chat_template": chat}})
 
 
 def scoring_config(config: EvalConfig) -> ScoringConfig:

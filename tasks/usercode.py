@@ -64,7 +64,10 @@ def _from_file(source: str, base_dir: Path) -> ModuleType:
         raise ConfigError(f"'{source}' is not a Python file that can be imported")
     module = importlib.util.module_from_spec(spec)
     try:
-        with _importing, _neighbours(path.parent):
+        # Definitions of lm-evaluation-harness import datasets for an annotation, installed or not.
+        from tasks.benchmarks.lm_eval.standin import datasets_stand_in
+
+        with _importing, _neighbours(path.parent), datasets_stand_in():
             sys.modules[qualified] = module
             spec.loader.exec_module(module)
     except Exception as error:

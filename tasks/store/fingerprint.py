@@ -8,6 +8,7 @@ Installed libraries are not followed: metrics declare the versions that matter t
 import ast
 import hashlib
 import inspect
+import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
@@ -16,6 +17,7 @@ from types import ModuleType
 from typing import Any
 
 PROJECT = Path(__file__).resolve().parents[2]
+_parsing = threading.Lock()
 PACKAGES = ("flows", "tasks", "scorers", "metrics")
 
 
@@ -59,7 +61,10 @@ class _Source:
 
 def _source(path: Path) -> _Source:
     stat = path.stat()
-    return _read_source(path, stat.st_mtime_ns, stat.st_size)
+    # One parse at a time: CPython's parser loses count of its recursion when threads parse side by side,
+    # and raises.
+    with _parsing:
+        return _read_source(path, stat.st_mtime_ns, stat.st_size)
 
 
 @lru_cache(maxsize=4096)
