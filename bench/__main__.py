@@ -1,0 +1,30 @@
+"""``make bench``: every table, one after the other; names of tables as arguments run those alone."""
+
+import subprocess
+import sys
+
+TABLES = {
+    "metrics": ["bench.metrics"],
+    "scorers": ["bench.scorers.generation", "bench.scorers.multiple_choice"],
+    "evaluation": ["bench.evaluation"],
+    "inference": ["bench.inference.throughput"],
+}
+
+
+def main() -> int:
+    """Runs the tables in processes of their own, so that none warms another's caches."""
+    wanted = sys.argv[1:] or list(TABLES)
+    unknown = sorted(set(wanted) - set(TABLES))
+    if unknown:
+        print(f"no table named {unknown[0]}; there are {', '.join(TABLES)}", file=sys.stderr)
+        return 2
+    codes = []
+    for name in wanted:
+        for module in TABLES[name]:
+            print(f"\n== {module}", flush=True)
+            codes.append(subprocess.run([sys.executable, "-m", module], check=False).returncode)
+    return max(codes)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
