@@ -10,7 +10,7 @@ from tasks.store.refs import ArtifactRef
 @dataclass(frozen=True)
 class Reference:
     """An artifact of a run: its file's name below the store's root, the stage that made it, and what it is of
-    (``filter``, ``metric``, ``model_name``, ``prompt_template``, as far as the stage knows them)."""
+    (``step``, ``filter``, ``metric``, ``model_name``, ``prompt_template``, as far as the manifest says)."""
 
     name: str
     stage: str

@@ -49,7 +49,8 @@ RUNS: Final = pa.schema(
         pa.field("manifest", pa.string()),  # all of it: SELECT manifest->>'$.versions.prefect' …
     ]
 )
-OF: Final = ("model_name", "prompt_template", "filter", "metric")
+OF_SAMPLES: Final = ("model_name", "prompt_template", "step")
+OF: Final = (*OF_SAMPLES, "filter", "metric")
 FILES: Final = pa.schema([pa.field(name, pa.string()) for name in ("file", "run_id", *OF)])
 
 
@@ -71,7 +72,7 @@ def create_views(connection: "duckdb.DuckDBPyConnection", store: Store) -> None:
         names = [name for name in names_in(store, folder, ".parquet") if name in runs]
         files = [_address(store, f"{folder}/{name}.parquet") for name in names]
         _view(connection, view, schema, f"SELECT * FROM {_read(files)}" if files else None)
-    _artifact_view(connection, store, kept, ("samples", "infer", RESPONSES, OF[:2]))
+    _artifact_view(connection, store, kept, ("samples", "infer", RESPONSES, OF_SAMPLES))
     _artifact_view(connection, store, kept, ("scores", "score", STATISTICS, OF))
     connection.execute(f"SET allowed_directories = [{_quoted(_address(store, ''))}]")
     connection.execute("SET enable_external_access = false")
