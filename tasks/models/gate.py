@@ -5,7 +5,7 @@ The limit starts small and doubles each round (slow start) until the endpoint ob
 round, by more after several rounds without objection. A round is as many answers as the limit allows in
 flight. Objections (429, 503, time-outs, lost connections) cut it by half of their share of the round, as
 DCTCP does with marked packets (Alizadeh et al., 2010): one stray 429 costs little, a round of nothing else
-halves it. Latency that has tripled while fewer answers come a second cuts it too, down to a quarter of the
+halves it. Two rounds of tripled latency and fewer answers a second cut it too, down to a quarter of the
 ceiling. When most of what comes back is 429, the whole gate waits for as long as ``Retry-After`` says.
 """
 
@@ -42,6 +42,7 @@ class Gate:
         self._ceiling = INITIAL
         self._limit = float(INITIAL)
         self._slow_start = True
+        self._slowed = False
         self._clean_rounds = 0
         self._closed_until = 0.0
         self._window = Window()
@@ -142,14 +143,15 @@ class Gate:
             self._slow_start = self._slow_start and share < 0.2
             self._clean_rounds = 0
             limit = limit * (1 - share / 2) + (1 - share)
-        elif window.slow and window.fewer:
-            # A slow client looks like a slow endpoint from here, so this alone never cuts far.
+        elif window.slow and window.fewer and self._slowed:
+            # A busy client looks like a slow endpoint from here: one round is no reason, and none cuts far.
             self._slow_start = False
             self._clean_rounds = 0
             limit = max(min(limit, self._ceiling / 4), limit * 0.9)
         else:
             limit += min(2.0**self._clean_rounds, max(1.0, self._ceiling / 8))
             self._clean_rounds += 1
+        self._slowed = window.slow and window.fewer
         self._limit = max(1.0, min(limit, self._ceiling))
 
 

@@ -143,3 +143,26 @@ def test_retry_after_is_neither_shortened_nor_allowed_past_the_deadline():
 )
 def test_retry_after_is_read_in_every_form(headers, seconds):
     assert retry_after(headers, now=10.0) == seconds
+
+
+async def test_latency_that_stays_high_while_less_comes_back_cuts_down_to_a_quarter(monkeypatch):
+    from tasks.models import gate as module
+
+    now = 0.0
+    monkeypatch.setattr(module.time, "monotonic", lambda: now)
+    gate = gate_with(32)
+
+    async def spend(seconds: float) -> None:
+        nonlocal now
+        for _ in range(gate.limit):
+            now += seconds / 32
+            await rounds(gate, [Outcome(seconds)])
+
+    for _ in range(4):
+        await spend(0.1)
+    assert gate.limit == 32
+    await spend(1.0)
+    assert gate.limit == 32  # one slow round may be the client's own fault
+    for factor in range(2, 12):
+        await spend(float(factor**2))
+    assert 8 <= gate.limit < 32
