@@ -1,6 +1,6 @@
 """Scorers that ask models first: their requests go through the same inference, before the pair is scored."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -31,6 +31,10 @@ class Asked:
     requests: list[Future] = field(default_factory=list)
     replies: list[Future] = field(default_factory=list)
 
+    def purpose_of(self, attempt: int) -> str:
+        """What an attempt's task runs are for, as their names say it."""
+        return self.purpose + (f" (attempt {attempt + 1})" if attempt else "")
+
 
 @dataclass(frozen=True)
 class AskedSets:
@@ -58,9 +62,8 @@ def ask_all(run: Run, responses: Responses, predictions: Mapping[tuple[Cell, str
     calibration = _calibration(run.plan.pairs())
     everything = [*sets.values(), *([calibration] if calibration is not None else [])]
     for entry in everything:
-        _attempt(run, entry, 0)
-    for entry in everything:
-        _ask_again(run, entry)
+        _send(run, entry, _ask(run, entry, 0), 0)
+    _ask_again(run, everything)
     return AskedSets(sets, _judged(run, calibration) if calibration is not None else None)
 
 
@@ -76,26 +79,51 @@ def _judged(run: Run, entry: Asked) -> Future:
     return run.submit(score_calibration, entry.score, entry.requests, entry.replies, pair=entry.pair)
 
 
-def _attempt(run: Run, entry: Asked, attempt: int) -> list[Future]:
-    """One attempt: what is still to be asked of each model. Returns the inferences."""
-    before = list(entry.requests), list(entry.replies)
-    purpose = entry.purpose + (f" (attempt {attempt + 1})" if attempt else "")
-    made = []
-    for model in run.plan.asked:
-        step = model.ask(entry.score, purpose, attempt)
-        wanted = run.submit(entry.task, step, *entry.inputs, *before, pair=entry.pair)
-        made.append((wanted, run.submit(infer, model.infer.at(purpose), wanted)))
-    entry.requests += [wanted for wanted, _ in made]
-    entry.replies += [replied for _, replied in made]
-    return [replied for _, replied in made]
+def _ask(run: Run, entry: Asked, attempt: int) -> list[Future]:
+    """Makes the requests of one attempt, to each model what is still to be asked of it."""
+    return [
+        run.submit(
+            entry.task,
+            model.ask(entry.score, entry.purpose_of(attempt), attempt),
+            *entry.inputs,
+            list(entry.requests),
+            list(entry.replies),
+            pair=entry.pair,
+        )
+        for model in run.plan.asked
+    ]
 
 
-def _ask_again(run: Run, entry: Asked) -> None:
-    """Further attempts, as long as the one before is from an earlier run and left something unreadable."""
-    attempt, latest = 0, entry.replies
-    while latest and all(finished(replied).name == "Cached" for replied in latest):
+def _send(run: Run, entry: Asked, wanted: Sequence[Future], attempt: int) -> None:
+    """Sends the requests of one attempt."""
+    purpose = entry.purpose_of(attempt)
+    entry.replies += [
+        run.submit(infer, model.infer.at(purpose), future)
+        for model, future in zip(run.plan.asked, wanted, strict=True)
+    ]
+    entry.requests += wanted
+
+
+def _ask_again(run: Run, entries: Sequence[Asked]) -> None:
+    """Further attempts, as long as the one before is from an earlier run and left something unreadable.
+
+    An attempt with nothing to ask leaves no trace: the scores rest on the same replies as before.
+    """
+    attempt, models = 0, len(run.plan.asked)
+    while entries := [entry for entry in entries if _from_before(entry.replies[-models:])]:
         attempt += 1
-        latest = _attempt(run, entry, attempt)
-        wanted = entry.requests[-len(latest) :]
-        if not any(finished(future).is_completed() and future.result().rows for future in wanted):
-            return
+        wanted = [_ask(run, entry, attempt) for entry in entries]
+        open_ones = [(entry, asked) for entry, asked in zip(entries, wanted, strict=True) if _some(asked)]
+        for entry, asked in open_ones:
+            _send(run, entry, asked, attempt)
+        entries = [entry for entry, _ in open_ones]
+
+
+def _from_before(replies: Sequence[Future]) -> bool:
+    return all(finished(replied).name == "Cached" for replied in replies)
+
+
+def _some(wanted: Sequence[Future]) -> bool:
+    """Whether there is anything to ask; requests that could not be made count, so that what waits for them
+    fails with their reason."""
+    return any(not finished(future).is_completed() or future.result().rows for future in wanted)
