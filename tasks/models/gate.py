@@ -1,7 +1,7 @@
 """How many requests an endpoint gets at once: shared by every model, thread and flow of the process that
 uses it.
 
-The limit starts small and doubles each round (slow start) until the endpoint objects, then grows by one a
+The limit starts small and triples each round (slow start) until the endpoint objects, then grows by one a
 round, by more after several rounds without objection. A round is as many answers as the limit allows in
 flight. Objections (429, 503, time-outs, lost connections) cut it by half of their share of the round, as
 DCTCP does with marked packets (Alizadeh et al., 2010): one stray 429 costs little, a round of nothing else
@@ -16,6 +16,8 @@ from collections import deque
 from dataclasses import dataclass
 
 INITIAL = 32
+SLOW_START_STEP = 2
+"""How much an answer without objection adds during slow start: the limit triples each round."""
 SLOWER = 3.0
 """Latency counts as rising beyond this multiple of what it was."""
 
@@ -131,7 +133,7 @@ class Gate:
         if outcome.retry_after is not None and outcome.congested and systemic:
             self._closed_until = max(self._closed_until, time.monotonic() + outcome.retry_after)
         if self._slow_start and outcome.ok and not window.congested:
-            self._limit = min(self._limit + 1, self._ceiling)
+            self._limit = min(self._limit + SLOW_START_STEP, self._ceiling)
         if window.count >= self.limit:
             self._adjust(window)
             self._window = window.following()

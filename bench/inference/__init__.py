@@ -1,0 +1,1 @@
+"""Inference beside other clients: throughput, memory, disk."""
