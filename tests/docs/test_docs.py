@@ -1,0 +1,208 @@
+"""The pages hold what they say: links lead somewhere, commands parse, examples run, files are there."""
+
+import ast
+import importlib
+import importlib.util
+import re
+import shlex
+import sys
+from html.parser import HTMLParser
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+import typer
+from typer.main import get_command
+
+ROOT = Path(__file__).resolve().parents[2]
+BLOCK = re.compile(r"^```(?P<language>\w*)\n(?P<text>.*?)^```", re.DOTALL | re.MULTILINE)
+MADE_UP = {"my_benchmark.yaml", "questions.jsonl", "responses.jsonl", "utils.py", "site/", "records/"}
+"""Names in the pages that are an example's, or that a run or a build makes."""
+OURS = {"flows", "tasks", "scorers", "metrics"}
+
+
+def _builder() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("docs_build", ROOT / "docs" / "build.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules["docs_build"] = module  # dataclasses look their module up
+    spec.loader.exec_module(module)
+    return module
+
+
+BUILD = _builder()
+PAGES = {str(source.relative_to(ROOT)): page for source, page in BUILD.read_pages().items()}
+OWN = [name for name in PAGES if name not in ("docs/report.md", "docs/operations.md")]
+"""Pages whose names of files are all this checkout's."""
+
+
+def text_of(name: str) -> str:
+    return (ROOT / name).read_text(encoding="utf-8")
+
+
+def blocks(name: str, language: str) -> list[str]:
+    return [block["text"] for block in BLOCK.finditer(text_of(name)) if block["language"] == language]
+
+
+def commands(name: str, first: str) -> list[str]:
+    """Lines of a page's plain blocks, and its inline code, that begin with ``first``."""
+    lines = [line for block in blocks(name, "") for line in block.splitlines()]
+    lines += re.findall(r"`([^`\n]+)`", BLOCK.sub("", text_of(name)))
+    return [line.partition(" #")[0].strip() for line in lines if line.startswith(first)]
+
+
+def click_command(module: str) -> Any:
+    """The command line of ``python -m MODULE``, without running anything."""
+    home = {"flows.eval": "flows.cli", "flows.suite": "flows.suite_cli"}.get(module, module)
+    found = importlib.import_module(home)
+    app = getattr(found, "app", None)
+    if app is None:
+        app = typer.Typer()
+        app.command()(found.main)
+    return get_command(app)
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_links_lead_to_files_and_headings_that_are_there(name: str) -> None:
+    page = PAGES[name]
+    pages = {other.source: other for other in PAGES.values()}
+    for token in BUILD.links(page.tokens):
+        BUILD.resolved(str(token.attrGet("href") or token.attrGet("src")), page, pages)
+
+
+def test_link_to_nothing_is_an_error(tmp_path: Path) -> None:
+    page = PAGES["docs/index.md"]
+    pages = {other.source: other for other in PAGES.values()}
+    with pytest.raises(BUILD.BrokenLink, match=r"docs/index\.md: nothing\.md is not there"):
+        BUILD.resolved("nothing.md", page, pages)
+    with pytest.raises(BUILD.BrokenLink, match="no heading of that name"):
+        BUILD.resolved("report.md#nothing", page, pages)
+
+
+def test_every_page_can_be_reached_from_the_index() -> None:
+    pages = {other.source: other for other in PAGES.values()}
+    page = PAGES["docs/index.md"]
+    addresses = [str(token.attrGet("href") or token.attrGet("src")) for token in BUILD.links(page.tokens)]
+    linked = {found[0] for address in addresses if (found := BUILD.resolved(address, page, pages))}
+    assert set(pages) - linked == {page.source}
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_commands_parse(name: str) -> None:
+    for line in commands(name, "python -m flows."):
+        module, *arguments = shlex.split(line.replace("[", "").replace("]", ""))[2:]
+        if module == "flows.server":
+            assert set(arguments) <= {"start", "stop", "status"}, line
+            continue
+        command = click_command(module)
+        if arguments:  # without any it is only named
+            command.make_context(module, [argument.rstrip("…") or "…" for argument in arguments])
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_make_targets_exist(name: str) -> None:
+    targets = set(re.findall(r"^([\w.-]+):", text_of("Makefile"), re.MULTILINE))
+    asked = {line.split()[1] for line in commands(name, "make ")}
+    assert {target for target in asked if target not in targets} == set()
+
+
+@pytest.mark.parametrize("name", OWN)
+def test_named_files_are_there(name: str) -> None:
+    pattern = r"`([\w.-]*/[\w./*-]*|[\w-]+\.(?:py|yaml|jsonl|md|toml))`"
+    named = set(re.findall(pattern, BLOCK.sub("", text_of(name)))) - MADE_UP
+    assert {path for path in named if not any(ROOT.glob(path.rstrip("/")))} == set()
+
+
+def test_readme_fits_on_two_screens() -> None:
+    lines = text_of("README.md").splitlines()
+    assert len(lines) <= 100
+    assert max(len(line) for line in lines) <= 160
+
+
+def test_config_of_the_readme_is_accepted(tmp_path: Path) -> None:
+    from flows.loading import load_config
+
+    (config,) = blocks("README.md", "yaml")
+    (tmp_path / "questions.jsonl").write_text('{"question": "1 + 1?", "answer": "2"}\n')
+    (tmp_path / "my_benchmark.yaml").write_text(config, encoding="utf-8")
+    loaded = load_config(tmp_path / "my_benchmark.yaml")
+    assert [entry.name for entry in loaded.filters()] == ["last-number", "none"]
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_names_that_examples_import_exist(name: str) -> None:
+    for code in blocks(name, "python"):
+        tree = compile(code, name, "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT | ast.PyCF_ONLY_AST)
+        for node in ast.walk(tree):
+            if isinstance(node, ast.ImportFrom) and str(node.module).split(".")[0] in OURS:
+                module = importlib.import_module(str(node.module))
+                assert all(hasattr(module, alias.name) for alias in node.names), ast.unparse(node)
+
+
+def test_metric_by_itself_runs() -> None:
+    names: dict[str, Any] = {}
+    (code,) = [code for code in blocks("docs/notebook.md", "python") if "Metric.build" in code]
+    exec(compile(code, "docs/notebook.md", "exec"), names)
+    assert names["bar"].stderr_method == "jackknife"
+
+
+def test_examples_of_contributing_do_what_they_say(monkeypatch: pytest.MonkeyPatch) -> None:
+    from metrics.registry import METRICS
+    from scorers.filters.registry import FILTERS
+
+    # What the examples register must not outlive this test.
+    monkeypatch.setattr(METRICS, "_entries", {name: METRICS[name] for name in METRICS})
+    monkeypatch.setattr(FILTERS, "_entries", {name: FILTERS[name] for name in FILTERS})
+    names: dict[str, Any] = {"__name__": "contributing"}
+    for code in blocks("CONTRIBUTING.md", "python"):
+        exec(compile(code, "CONTRIBUTING.md", "exec"), names)
+    assert METRICS["starts_alike"].function(references=["42"], predictions=["4"]) == 1.0
+    assert METRICS["starts_alike"].function(references=["42"], predictions=[None]) == 0.0
+    assert FILTERS["first_line"].function([["a\nb", None]], [{}]) == [["a", None]]
+
+
+def test_every_aggregation_has_its_rule_on_the_page() -> None:
+    from metrics.registry import AGGREGATIONS
+
+    section = text_of("docs/statistics.md").partition("## Which one")[2].partition("\n## ")[0]
+    rows = re.findall(r"^\| ([^|]+) \|", section, re.MULTILINE)
+    explained = {name for row in rows for name in re.findall(r"[\w+]+", row)}
+    own = {name for name in AGGREGATIONS if AGGREGATIONS[name].function.__module__.startswith("metrics.")}
+    assert own - explained == set()
+
+
+class _Addresses(HTMLParser):
+    def __init__(self) -> None:
+        super().__init__()
+        self.found: list[str] = []
+        self.anchors: set[str] = set()
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        for name, value in attrs:
+            if name in ("href", "src") and value is not None:
+                self.found.append(value)
+            if name == "id" and value is not None:
+                self.anchors.add(value)
+
+
+def test_built_site_is_whole_and_asks_no_network(tmp_path: Path) -> None:
+    assert BUILD.build(tmp_path / "site") == len(PAGES)
+    read = {}
+    for page in (tmp_path / "site").rglob("*.html"):
+        read[page] = _Addresses()
+        read[page].feed(page.read_text(encoding="utf-8"))
+    assert len(read) >= len(PAGES)
+    for page, addresses in read.items():
+        for address in addresses.found:
+            if re.match(r"https?:", address):
+                continue
+            path, _, anchor = address.partition("#")
+            target = (page.parent / path).resolve() if path else page
+            assert target.exists(), f"{page.name}: {address}"
+            assert not anchor or anchor in read[target].anchors, f"{page.name}: {address}"
+        shown = re.findall(
+            r"<(?:img|script|link)[^>]+(?:src|href)=\"https?:", page.read_text(encoding="utf-8")
+        )
+        assert shown == []

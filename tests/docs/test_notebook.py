@@ -1,0 +1,48 @@
+"""The page about notebooks, run as a notebook runs it."""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+RUNNER = """
+import ast, asyncio, inspect, re, sys
+from pathlib import Path
+
+async def run():
+    names = {"__name__": "notebook"}
+    text = Path(sys.argv[1]).read_text(encoding="utf-8")
+    for code in re.findall(r"^```python\\n(.*?)^```", text, re.DOTALL | re.MULTILINE):
+        pending = eval(compile(code, "notebook.md", "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT), names)
+        if inspect.iscoroutine(pending):
+            await pending
+        print("ran:", code.splitlines()[0])
+
+asyncio.run(run())
+"""
+
+
+@pytest.mark.services
+def test_page_runs_from_top_to_bottom(tmp_path: Path) -> None:
+    page = ROOT / "docs" / "notebook.md"
+    environment = {**os.environ, "NIGHTJAR_HOME": str(tmp_path / "home"), "PYTHONPATH": str(ROOT)}
+    environment.pop("PREFECT_API_URL", None)
+    (tmp_path / "deployments").symlink_to(ROOT / "deployments")
+    try:
+        ran = subprocess.run(
+            [sys.executable, "-c", RUNNER, str(page)],
+            cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=300, check=False,
+        )  # fmt: skip
+    finally:
+        subprocess.run(
+            [sys.executable, "-m", "flows.server", "stop"],
+            cwd=ROOT, env=environment, capture_output=True, timeout=60, check=False,
+        )  # fmt: skip
+    assert ran.returncode == 0, ran.stderr[-3000:]
+    blocks = re.findall(r"^```python\n", page.read_text(encoding="utf-8"), re.MULTILINE)
+    assert ran.stdout.count("ran:") == len(blocks) > 5
+    assert (tmp_path / "results" / "notebook" / "report.html").exists()
