@@ -8,6 +8,7 @@ import sys
 import uuid
 from collections.abc import Coroutine
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -30,6 +31,9 @@ from flows.server import use_server
 from flows.start import place, workspace
 from metrics.errors import ConfigError, NightjarError
 from tasks.benchmarks.config import open_benchmark
+from tasks.caching import peek
+from tasks.load import load
+from tasks.models.work import interrupted
 from tasks.preflight import check
 from tasks.reporting.diagnostics import Diagnostic, Example
 from tasks.reporting.progress import ProgressBoard, open_board
@@ -76,9 +80,7 @@ def checked(config: EvalConfig, options: RunOptions, overrides: tuple[str, ...])
     """The plan of a run that can work as far as the first seconds tell; raises NightjarError."""
     _writable(Path(str(options.output)))
     plan = make_plan(for_phase(config, options), options)
-    first = next(iter(open_benchmark(plan.load.setup.benchmark).items()), None)
-    if first is not None:
-        check_templates(config, first, overrides)
+    _check_dataset(plan, options, overrides)
     lacking = unanswered(plan, workspace(options))
     refuse_asking(options, lacking)
     found = check(plan.checks(lacking))
@@ -91,10 +93,20 @@ def plan_only(config: EvalConfig, options: RunOptions, overrides: tuple[str, ...
     """What a run would send and compute, sending nothing."""
     placed = place(config, options, uuid.uuid4().hex)
     plan = make_plan(for_phase(config, placed), placed)
-    first = next(iter(open_benchmark(plan.load.setup.benchmark).items()), None)
-    if first is not None:
-        check_templates(config, first, overrides)
+    _check_dataset(plan, placed, overrides)
     return {"benchmark": config.name} | forecast(plan, workspace(placed)).as_dict()
+
+
+def _check_dataset(plan: Plan, options: RunOptions, overrides: tuple[str, ...]) -> None:
+    """Reads the items that the run will take, all of them unless they were read before: a line that can't be
+    used is refused now and not in the flow."""
+    items = iter(islice(open_benchmark(plan.load.setup.benchmark).items(), options.limit))
+    first = next(items, None)
+    if first is not None:
+        check_templates(plan.config, first, overrides)
+    if peek(load, plan.load, workspace=workspace(options)) is None:
+        for _ in items:
+            pass
 
 
 def show(evaluation: Evaluation, document: dict[str, Any]) -> None:
@@ -182,6 +194,7 @@ class _interruptible:  # noqa: N801 - reads as a verb where it is used
 
     def _stop(self, number: int, _frame: FrameType | None) -> None:
         signal.signal(number, signal.SIG_IGN)
+        interrupted.set()  # what is in flight is dropped, what is answered is flushed
         print(
             "\ninterrupted: finished responses are kept; the same command goes on from them", file=sys.stderr
         )

@@ -11,6 +11,7 @@ from prefect import task
 from metrics.errors import NightjarError
 from tasks.answered import Accounts, Answered
 from tasks.caching import Workspace, artifact_key, cached_task
+from tasks.leases import lease
 from tasks.models.answers import AnswerStore
 from tasks.models.config import ErrorBudget, Limits, ModelConfig, Price, SampleParams
 from tasks.models.options import InferenceOptions
@@ -22,6 +23,7 @@ from tasks.secrets import secret
 from tasks.steps import Step, Unkeyed
 from tasks.store.refs import ArtifactRef
 from tasks.store.schemas import RESPONSES
+from tasks.store.storage import Store
 
 
 class InferSetup(Unkeyed):
@@ -41,17 +43,19 @@ class InferSetup(Unkeyed):
     not_before: float = 0.0
     run_id: str | None = None
 
-    def options(self, workspace: Workspace) -> InferenceOptions:
-        """The options of the engine."""
+    def options(self, workspace: Workspace, expected: int | None = None) -> InferenceOptions:
+        """The options of the engine; ``expected`` requests are on their way to it."""
         return InferenceOptions(
             sampling=self.sampling,
             journal_dir=Path(workspace.journal_dir),
             limits=self.limits,
             price=self.prices.get(self.model.name),
             run_id=self.run_id,
+            expected=expected,
             not_before=self.not_before,
             base_dir=Path(self.base_dir),
             secret=secret,
+            lease=lease,
         )
 
 
@@ -66,7 +70,11 @@ def infer(step: Step[InferSetup], requests: ArtifactRef, workspace: Workspace) -
     setup, store = step.setup, workspace.open()
     with progress_of(setup.model.name, step.name) as progress:
         responded = respond(
-            setup.model, store.batches(requests), AnswerStore(store), setup.options(workspace), progress
+            setup.model,
+            store.batches(requests),
+            AnswerStore(store),
+            setup.options(workspace, _expected(store, requests, setup)),
+            progress,
         )
         key = artifact_key("infer", infer.fn, {"step": step, "requests": requests})
         ref = store.write("infer", key, RESPONSES, responded.batches)
@@ -75,6 +83,13 @@ def infer(step: Step[InferSetup], requests: ArtifactRef, workspace: Workspace) -
         responses=ref.model_copy(update={"retryable": tally.retryable}),
         accounts=Accounts(tally=tally.as_dict()),
     )
+
+
+def _expected(store: Store, requests: ArtifactRef, setup: InferSetup) -> int | None:
+    """How many answers are wanted, where the rows alone say so."""
+    first = next(store.batches(requests, ["kind"], size=1), None)
+    is_text = first is not None and first.column("kind")[0].as_py() == "generate"
+    return requests.rows * setup.sampling.num_samples if is_text else None
 
 
 @task(name="errors", task_run_name="{step.name}", persist_result=False)

@@ -1,0 +1,75 @@
+"""What a bad night does to a run: killed processes and secrets, seen from the endpoint's side."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from tasks.models.demo.options import DemoOptions
+from tasks.models.demo.serving import Serving, serve
+
+PROJECT = Path(__file__).resolve().parents[2]
+PROBLEMS = PROJECT / "deployments" / "benchmarks" / "demo" / "problems.jsonl"
+ITEMS = 42
+WINDOW = 4
+SECRET = "sk-5f1c-never-to-be-seen-anywhere"
+Evaluate = Callable[..., Any]
+
+
+def config_for(folder: Path, running: Serving, **endpoint: object) -> Path:
+    path = folder / "config.yaml"
+    settings = {"base_url": running.base_url, "model": "demo", "max_concurrency": WINDOW, **endpoint}
+    listed = ", ".join(f"{name}: {value}" for name, value in settings.items())
+    path.write_text(
+        f"name: endurance\ndataset: {PROBLEMS}\n"
+        'prompt_template: "Question: {{question}}\\nAnswer:"\ntarget: "{{answer}}"\n'
+        f"models: [{{name: remote, config: {{{listed}}}}}]\n"
+        "filter_list: [{name: number, filter: [last_number], metric_list: [exact_match]}]\n"
+    )
+    return path
+
+
+def test_killed_run_is_gone_on_with_and_asks_for_what_is_missing(
+    evaluate: Evaluate, home: Path, tmp_path: Path
+) -> None:
+    evaluate("--json", "--limit", "1")  # the server is there: the kill hits inference and not its start
+    with serve(DemoOptions(latency=0.1)) as running:
+        config = config_for(tmp_path, running)
+        command = [sys.executable, "-m", "flows.eval", str(config), "--json"]
+        command += ["--store", str(tmp_path / "store"), "--output", str(tmp_path / "out")]
+        environment = {**os.environ, "NIGHTJAR_HOME": str(home)}
+        environment.pop("PREFECT_API_URL", None)
+        started = subprocess.Popen(
+            command, cwd=PROJECT, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        )
+        deadline = time.monotonic() + 90
+        while running.stats()["received"] < ITEMS // 2 and time.monotonic() < deadline:
+            time.sleep(0.01)
+        started.send_signal(signal.SIGKILL)
+        started.wait(timeout=30)
+        asked = running.stats()["received"]
+        assert ITEMS // 2 <= asked < ITEMS
+
+        again = evaluate(config, "--json")
+        assert again.code == 0, again.err
+        assert running.stats()["received"] <= ITEMS + WINDOW
+        assert again.document["requests"]["sent"] <= ITEMS - asked + WINDOW
+        assert again.document["requests"]["sent"] + again.document["requests"]["cached"] == ITEMS
+
+
+def test_key_is_nowhere_but_in_the_environment(evaluate: Evaluate, home: Path, tmp_path: Path) -> None:
+    with serve(DemoOptions(api_key=SECRET)) as running:
+        config = config_for(tmp_path, running, api_key_env="THE_KEY")
+        ran = evaluate(config, "--json", "--limit", "3", env={"THE_KEY": SECRET})
+        assert ran.code == 0, ran.err
+        refused = evaluate(config, "--json", "--limit", "4", env={"THE_KEY": SECRET + "x"})
+        assert refused.code == 2
+    assert SECRET not in ran.out + ran.err + refused.out + refused.err
+    needle = SECRET.encode()
+    files = [path for folder in (home, tmp_path) for path in folder.rglob("*") if path.is_file()]
+    assert any(path.suffix == ".db" for path in files)
+    assert [str(path) for path in files if needle in path.read_bytes()] == []

@@ -1,0 +1,133 @@
+"""Bad input is answered in one line with exit code 2, before a flow run or a server exists."""
+
+import json
+import socket
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from flows.cli import main
+from tasks.models.demo.options import DemoOptions
+from tasks.models.demo.serving import serve
+
+Refuse = Callable[..., str]
+GOOD = {
+    "name": "tiny",
+    "dataset": "items.jsonl",
+    "prompt_template": "{{q}}",
+    "models": [{"name": "demo", "type": "demo"}],
+}
+
+
+@pytest.fixture
+def refuse(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Refuse:
+    """Runs a config in this process and returns the error; the call must be refused."""
+    monkeypatch.setenv("NIGHTJAR_HOME", str(tmp_path / "home"))
+    monkeypatch.delenv("PREFECT_API_URL", raising=False)
+    (tmp_path / "items.jsonl").write_text('{"id": "a", "q": "1 + 1?", "ground_truth": "2"}\n')
+
+    def call(config: dict[str, object] | None, *arguments: str) -> str:
+        path = tmp_path / "config.yaml"
+        if config is not None:
+            path.write_text(json.dumps(config))
+        out = () if "--output" in arguments else ("--output", str(tmp_path / "out"))
+        monkeypatch.setattr(sys, "argv", ["eval", str(path), *out, *arguments])
+        with pytest.raises(SystemExit) as ended:
+            main()
+        said = capsys.readouterr()
+        assert ended.value.code == 2, said
+        assert "Traceback" not in said.err
+        assert not (tmp_path / "home" / "server").exists()
+        return said.err.strip()
+
+    return call
+
+
+def test_missing_config(refuse: Refuse) -> None:
+    assert "config.yaml" in refuse(None)
+
+
+def test_missing_dataset(refuse: Refuse) -> None:
+    assert "absent.jsonl is not there" in refuse({**GOOD, "dataset": "absent.jsonl"})
+
+
+def test_empty_dataset(refuse: Refuse, tmp_path: Path) -> None:
+    (tmp_path / "empty.jsonl").write_text("")
+    assert "empty" in refuse({**GOOD, "dataset": "empty.jsonl"})
+
+
+def test_malformed_line_is_named(refuse: Refuse, tmp_path: Path) -> None:
+    (tmp_path / "broken.jsonl").write_text('{"q": "1"}\n{"q": \n')
+    assert "broken.jsonl:2" in refuse({**GOOD, "dataset": "broken.jsonl"})
+
+
+def test_duplicate_ids_name_both_lines(refuse: Refuse, tmp_path: Path) -> None:
+    (tmp_path / "twice.jsonl").write_text('{"id": 1, "q": "a"}\n{"id": 2, "q": "b"}\n{"id": 1, "q": "c"}\n')
+    error = refuse({**GOOD, "dataset": "twice.jsonl"})
+    assert "twice.jsonl:3" in error
+    assert "line 1" in error or ":1" in error
+
+
+def test_unknown_template_variable(refuse: Refuse) -> None:
+    error = refuse({**GOOD, "prompt_template": "{{question}}"})
+    assert "template variable 'question' is in no item" in error
+    assert "config.yaml:" in error
+
+
+def test_unknown_metric_names_the_nearest(refuse: Refuse) -> None:
+    error = refuse({**GOOD, "metric_list": ["exactmatch"]})
+    assert "'exactmatch' is not known" in error
+    assert "did you mean 'exact_match'" in error
+
+
+def test_unknown_model_type(refuse: Refuse) -> None:
+    assert "opneai" in refuse({**GOOD, "models": [{"name": "m", "type": "opneai"}]})
+
+
+def test_wrong_type(refuse: Refuse) -> None:
+    assert "num_samples" in refuse({**GOOD, "sample_params": {"num_samples": "many"}})
+
+
+def test_reduction_that_needs_more_repeats_than_there_are(refuse: Refuse) -> None:
+    metric = {"metric": "exact_match", "reduction": ["pass@8"]}
+    assert "pass@8" in refuse({**GOOD, "sample_params": {"num_samples": 4}, "metric_list": [metric]})
+
+
+def test_output_that_cannot_be_written(refuse: Refuse, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    assert "can't be written" in refuse(GOOD, "--output", str(tmp_path / "file" / "out"))
+
+
+def test_endpoint_that_is_not_there(refuse: Refuse) -> None:
+    with socket.socket() as closed:
+        closed.bind(("127.0.0.1", 0))
+        url = f"http://127.0.0.1:{closed.getsockname()[1]}/v1"
+    error = refuse({**GOOD, "models": [{"name": "m", "config": {"base_url": url, "max_retries": 0}}]})
+    assert url in error
+    assert "start the server" in error
+
+
+def test_wrong_key_is_refused_and_not_shown(refuse: Refuse, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("A_KEY", "sk-wrong-and-secret")
+    with serve(DemoOptions(api_key="sk-right")) as running:
+        config = {"base_url": running.base_url, "api_key_env": "A_KEY"}
+        error = refuse({**GOOD, "models": [{"name": "demo", "config": config}]})
+    assert "refused access" in error
+    assert "sk-wrong" not in error
+
+
+def test_credentials_in_an_address(refuse: Refuse) -> None:
+    config = {"base_url": "http://user:hunter2@127.0.0.1:9/v1"}
+    error = refuse({**GOOD, "models": [{"name": "m", "config": config}]})
+    assert "credentials" in error
+    assert "hunter2" not in error
+
+
+def test_override_is_named(refuse: Refuse) -> None:
+    assert "--set" in refuse(GOOD, "--set", "metric_lst=[bleu]")
+
+
+def test_unknown_option(refuse: Refuse) -> None:
+    assert "--limt" in refuse(GOOD, "--limt", "5")
