@@ -7,7 +7,7 @@ from flows.config import EvalConfig
 from metrics.errors import ConfigError, NightjarError
 from scorers.base import Scorer
 from scorers.config import EnsembleConfig, JudgeConfig, ScorerConfig, ScoringConfig
-from tasks.calibrate import pending
+from tasks.calibrated import pending
 from tasks.datasets.files import read_rows
 from tasks.pair import PairSetup
 from tasks.steps import Step

@@ -7,7 +7,7 @@ import pyarrow as pa
 
 from metrics.config import StatisticsConfig
 from tasks.caching import Workspace, artifact_task
-from tasks.calibrate import calibrated_scorer
+from tasks.calibrated import calibrated_scorer
 from tasks.pair import PairSetup
 from tasks.reduction import FailedPart, aggregate_pair
 from tasks.steps import Step

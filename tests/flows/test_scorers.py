@@ -1,0 +1,311 @@
+"""Scorers end to end: judges that can't be read, calibrations, and every example config, over real HTTP."""
+
+import json
+import re
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+
+from flows.loading import load_config
+from flows.options import RunOptions
+from flows.plan import PairPlan
+from flows.planning import make_plan
+from flows.planning_calibration import read_calibrations
+from metrics.errors import NightjarError
+from scorers.config import EnsembleConfig, JudgeConfig
+
+PROJECT = Path(__file__).resolve().parents[2]
+BENCHMARKS = PROJECT / "deployments" / "benchmarks"
+PROBLEMS = BENCHMARKS / "demo" / "problems.jsonl"
+ITEMS = 20
+NONSENSE = "I would rather talk about the weather."
+
+Evaluate = Callable[..., Any]
+
+
+def lines(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+
+
+def last_number(text: str) -> str:
+    return re.findall(r"-?\d[\d,]*", text)[-1].replace(",", "")
+
+
+@dataclass
+class Judge:
+    """An endpoint that grades: nonsense the first time it sees a prompt that holds one of ``mumbles``."""
+
+    mumbles: tuple[str, ...]
+    base_url: str = ""
+    asked: list[str] = field(default_factory=list)
+    seen: int = 0
+
+    def reply(self, prompt: str) -> str:
+        first = prompt not in self.asked
+        self.asked.append(prompt)
+        if first and any(text in prompt for text in self.mumbles):
+            return NONSENSE
+        return self.verdict(prompt)
+
+    def verdict(self, prompt: str) -> str:
+        _, reference, response = re.split(r"Gold: |Said: ", prompt)
+        return "yes" if last_number(reference) == last_number(response) else "no"
+
+    def take_asked(self) -> list[str]:
+        """The prompts since the last call."""
+        taken = self.asked[self.seen :]
+        self.seen += len(taken)
+        return taken
+
+
+@pytest.fixture
+def judge() -> Iterator[Judge]:
+    """A judge's server on a free port; about one in ten problems makes it mumble, and one calibration row."""
+    questions = [problem["question"] for problem in lines(PROBLEMS)[:ITEMS]]
+    grading = Judge((questions[3], questions[11], "calibration question 2\n"))
+    lock = threading.Lock()
+
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def do_POST(self) -> None:
+            body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+            with lock:
+                text = grading.reply(body["messages"][-1]["content"])
+            message = {"role": "assistant", "content": text}
+            choice = {"index": 0, "finish_reason": "stop", "message": message}
+            usage = {"prompt_tokens": 9, "completion_tokens": 1, "total_tokens": 10}
+            answer = {"id": "x", "object": "chat.completion", "created": 0, "model": "judge",
+                      "choices": [choice], "usage": usage}  # fmt: skip
+            content = json.dumps(answer).encode()
+            self.send_response(200)
+            self.send_header("Content-Type", "application/json")
+            self.send_header("Content-Length", str(len(content)))
+            self.end_headers()
+            self.wfile.write(content)
+
+        def log_message(self, *_: Any) -> None:
+            """Quiet."""
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    server.daemon_threads = True
+    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread.start()
+    grading.base_url = f"http://127.0.0.1:{server.server_address[1]}/v1"
+    try:
+        yield grading
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join(timeout=10)
+
+
+PEOPLE = [
+    # What people said, and the number in the answer; the judge says "yes" where that is 4.
+    {"human": human, "question": f"calibration question {place}\n", "reference": "4", "response": str(number)}
+    for place, (human, number) in enumerate(
+        [*[(True, 4)] * 7, (True, 5), *[(False, 5)] * 5, (False, 4)]
+    )
+]  # fmt: skip
+
+
+def judged_config(
+    folder: Path, base_url: str, people: Sequence[Mapping[str, Any]] = PEOPLE, name: str = "people.jsonl"
+) -> Path:
+    """A benchmark under a judge, and its calibration beside it."""
+    (folder / name).write_text("".join(json.dumps(row) + "\n" for row in people))
+    config = {
+        "name": "judged",
+        "dataset": str(PROBLEMS),
+        "prompt_template": "Question: {{question}}\nAnswer:",
+        "target": "{{answer}}",
+        "models": [{"name": "demo", "type": "demo", "config": {"error_rate": 0.5}}],
+        "metric_list": ["exact_match"],
+        "scorer": {
+            "type": "llm_judge",
+            "judges": [{"name": "judge", "type": "openai",
+                        "config": {"base_url": base_url, "model": "judge", "api": "chat"}}],
+            "system_prompt": "You grade.",
+            "prompt": "{{ question }} Gold: {{ reference }} Said: {{ response }}",
+            "parse": {"type": "choice", "choices": {"yes": 1, "no": 0}},
+            "calibration": name,
+        },
+    }  # fmt: skip
+    path = folder / "judged.yaml"
+    path.write_text(json.dumps(config))
+    return path
+
+
+def row_of(ran: Any, metric: str) -> dict[str, Any]:
+    found = [row for row in ran.document["results"] if row["metric"] == metric]
+    assert len(found) == 1, ran.err
+    return dict(found[0])
+
+
+def test_unreadable_verdicts_are_unscored_and_only_they_are_asked_again(
+    evaluate: Evaluate, judge: Judge, tmp_path: Path
+) -> None:
+    config = judged_config(tmp_path, judge.base_url)
+    arguments = (config, "--json", "--limit", str(ITEMS))
+    first = evaluate(*arguments)
+    assert first.code == 0, first.err
+    asked = judge.take_asked()
+    assert len(asked) == len(set(asked)) == ITEMS + len(PEOPLE)
+    about_items = [prompt for prompt in asked if "calibration question" not in prompt]
+    mumbled = {prompt for prompt in asked if any(text in prompt for text in judge.mumbles)}
+    assert len(mumbled) == 3
+    readable = [judge.verdict(prompt) == "yes" for prompt in about_items if prompt not in mumbled]
+    graded = row_of(first, "llm_judge")
+    assert (graded["status"], graded["n_items"], graded["n_scored"], graded["n_unscored"]) == (
+        "ok",
+        20,
+        18,
+        2,
+    )
+    assert graded["value"] == pytest.approx(sum(readable) / 18, abs=1e-12)
+    assert 0 < sum(readable) < 18
+    items = pq.read_table(tmp_path / "out" / "items.parquet").to_pylist()
+    values = [row["value"] for row in items if row["metric"] == "llm_judge"]
+    assert (len(values), values.count(None)) == (ITEMS, 2)
+    assert row_of(first, "exact_match")["n_unscored"] == 0
+    # The row of the calibration that could not be read does not count: 6 of 7 right answers, 5 of 6 wrong.
+    corrected_is(row_of(first, "llm_judge_corrected"), sum(readable) / 18, 6 / 7, 5 / 6)
+
+    second = evaluate(*arguments)
+    assert second.code == 0, second.err
+    assert sorted(judge.take_asked()) == sorted(mumbled)
+    assert second.document["requests"]["sent"] == 3
+    verdicts = [judge.verdict(prompt) == "yes" for prompt in about_items]
+    graded = row_of(second, "llm_judge")
+    assert (graded["n_scored"], graded["n_unscored"]) == (ITEMS, 0)
+    assert graded["value"] == pytest.approx(sum(verdicts) / ITEMS, abs=1e-12)
+    corrected_is(row_of(second, "llm_judge_corrected"), sum(verdicts) / ITEMS, 7 / 8, 5 / 6)
+
+    third = evaluate(*arguments)
+    assert judge.take_asked() == []
+    assert third.document["requests"]["sent"] == 0
+    assert [row["value"] for row in third.document["results"]] == [
+        row["value"] for row in second.document["results"]
+    ]
+    assert third.steps("score")[0] == third.steps("aggregate")[0] == 0
+
+
+def corrected_is(row: dict[str, Any], rate: float, sensitivity: float, specificity: float) -> None:
+    """The corrected rate with an interval around it, which is wider than that of the judged rate alone."""
+    expected = (rate + specificity - 1) / (sensitivity + specificity - 1)
+    assert row["value"] == pytest.approx(min(max(expected, 0.0), 1.0), abs=1e-12)
+    assert row["stderr_method"] == "calibration"
+    assert row["stderr"] > (rate * (1 - rate) / row["n_items"]) ** 0.5
+    assert 0 <= row["ci_low"] < row["value"] <= row["ci_high"] <= 1
+
+
+def planned(
+    folder: Path, people: Sequence[Mapping[str, Any]], name: str = "people.jsonl"
+) -> dict[str, PairPlan]:
+    """The pairs of a plan by metric, with a calibration."""
+    path = judged_config(folder, "http://127.0.0.1:9/v1", people, name)
+    made = make_plan(load_config(path, []), RunOptions())
+    return {pair.identity.metric.name: pair for pair in made.pairs()}
+
+
+GIVEN = [{"human": True, "judge": True}, {"human": False, "judge": False}, {"human": False, "judge": True}]
+
+
+def test_rows_of_the_calibration_and_not_its_file_name_are_in_the_cache_key(tmp_path: Path) -> None:
+    before = planned(tmp_path, GIVEN)["llm_judge_corrected"]
+    renamed = planned(tmp_path, GIVEN, "persons.jsonl")["llm_judge_corrected"]
+    changed = planned(tmp_path, [*GIVEN, GIVEN[0]])["llm_judge_corrected"]
+    assert before.calibration is None
+    assert before.aggregate.identity == renamed.aggregate.identity
+    assert before.aggregate.identity != changed.aggregate.identity
+    assert before.aggregate.setup.scorer().calibration.wrong == 2
+
+
+def test_calibration_inside_an_ensemble_is_read_too(tmp_path: Path) -> None:
+    (tmp_path / "people.jsonl").write_text("".join(json.dumps(row) + "\n" for row in GIVEN))
+    judge = {"type": "llm_judge", "judges": ["j"], "prompt": "p", "calibration": "people.jsonl",
+             "parse": {"type": "choice", "choices": {"yes": 1, "no": 0}}}  # fmt: skip
+    ensemble = EnsembleConfig.model_validate({"members": [{"scorer": judge}, {"metric": "exact_match"}]})
+    read = read_calibrations(ensemble, tmp_path)
+    assert isinstance(read, EnsembleConfig)
+    assert isinstance(read.members[0].scorer, JudgeConfig)
+    assert len(read.members[0].scorer.calibration or ()) == 3
+    assert read.members[1].scorer is None
+
+
+@pytest.mark.parametrize(
+    ("rows", "said"),
+    [
+        ([], "people.jsonl is empty"),
+        ([{"human": "perhaps", "judge": True}], "people.jsonl, row 1: human"),
+        ([{"human": True, "response": "4", "question": "?"}], "people called all answers right"),
+        ([{"human": True, "response": "4"}, {"human": False, "response": "5"}], "question"),
+    ],
+)
+def test_calibration_that_cannot_work_is_refused_before_anything_is_asked(
+    tmp_path: Path, rows: list[dict[str, Any]], said: str
+) -> None:
+    with pytest.raises(NightjarError, match=said):
+        planned(tmp_path, rows)
+
+
+def test_calibration_file_that_is_not_there_is_named(tmp_path: Path) -> None:
+    judge = JudgeConfig.model_validate(
+        {"judges": ["j"], "prompt": "p", "calibration": "gone.jsonl",
+         "parse": {"type": "choice", "choices": {"yes": 1, "no": 0}}}
+    )  # fmt: skip
+    with pytest.raises(NightjarError, match=r"scorer.calibration: gone.jsonl is not there"):
+        read_calibrations(judge, tmp_path)
+
+
+EXAMPLES = {
+    "agreement": {"filter_agreement,*", "exact_match,strict-match", "exact_match,flexible-extract"},
+    "ensemble": {"ensemble,flexible-extract"},
+    "llm_judge": {
+        "exact_match,none",
+        "llm_judge,none",
+        "llm_judge_agreement,none",
+        "llm_judge_corrected,none",
+    },
+    "reward_model": {"rouge1,none", "reward,none"},
+    "user_scorer": {"steps,none", "as_many_steps,none"},
+}
+
+
+def test_every_example_has_its_row() -> None:
+    assert {path.stem for path in (BENCHMARKS / "scorers").glob("*.yaml")} == set(EXAMPLES)
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_example_runs(name: str, evaluate: Evaluate) -> None:
+    ran = evaluate(BENCHMARKS / "scorers" / f"{name}.yaml", "--json", "--limit", "12")
+    assert ran.code == 0, ran.err
+    rows = {f"{row['metric']},{row['filter']}": row for row in ran.document["results"]}
+    assert set(rows) >= EXAMPLES[name]
+    for pair, row in rows.items():
+        assert (row["status"], row["n_unscored"]) == ("ok", 0), pair
+        assert row["value"] is not None, pair
+    if name == "llm_judge":
+        corrected_is(rows["llm_judge_corrected,none"], rows["llm_judge,none"]["value"], 11 / 12, 7 / 8)
+
+
+def test_pairs_that_differ_in_one_argument_are_two_of_everything(evaluate: Evaluate, tmp_path: Path) -> None:
+    metrics = (
+        "metric_list=[{metric: exact_match, ignore_case: true}, {metric: exact_match, ignore_case: false}]"
+    )
+    ran = evaluate(
+        BENCHMARKS / "demo" / "gsm8k.yaml", "--json", "--limit", "4",
+        "--set", metrics, "--set", "filter_list=[{name: none}]",
+    )  # fmt: skip
+    assert ran.code == 0, ran.err
+    names = [row["metric"] for row in ran.document["results"]]
+    assert len(names) == len(set(names)) == 2
+    assert all(name.startswith("exact_match") and "ignore_case" in name for name in names)
+    assert ran.steps("score") == (2, 0)
+    assert len(list((tmp_path / "store" / "score").glob("*.parquet"))) == 2
