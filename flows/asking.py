@@ -64,6 +64,7 @@ def ask_all(run: Run, responses: Responses, predictions: Mapping[tuple[Cell, str
     for entry in everything:
         _send(run, entry, _ask(run, entry, 0), 0)
     _ask_again(run, everything)
+    _prepare(run, everything)
     return AskedSets(sets, _judged(run, calibration) if calibration is not None else None)
 
 
@@ -117,6 +118,15 @@ def _ask_again(run: Run, entries: Sequence[Asked]) -> None:
         for entry, asked in open_ones:
             _send(run, entry, asked, attempt)
         entries = [entry for entry, _ in open_ones]
+
+
+def _prepare(run: Run, entries: Sequence[Asked]) -> None:
+    """Makes the requests that the next run will send, so that it finds all steps cached where there are
+    none."""
+    models = len(run.plan.asked)
+    for entry in entries:
+        if not _from_before(entry.replies[-models:]):
+            _ask(run, entry, len(entry.replies) // models)
 
 
 def _from_before(replies: Sequence[Future]) -> bool:

@@ -9,8 +9,9 @@ from flows.plan import FilterPlan, MethodPlan, MetricPlan, PairPlan
 from flows.planning_calibration import CORRECTED, calibration_step
 from metrics import Metric
 from scorers.base import ALL_FILTERS, Scorer
-from scorers.config import FilterConfig, ScoringConfig
+from scorers.config import FilterConfig, PlainScorerConfig, ScoringConfig, UserScorerConfig
 from scorers.filters import FilterPipeline
+from scorers.own_metrics import OWN_METRICS
 from scorers.process_results import ProcessResultsScorer
 from tasks.aggregate import AggregateSetup
 from tasks.evaluate import MethodSetup, MetricSetup
@@ -91,7 +92,7 @@ def _pair(shared: _ScoringOf, metric: Metric) -> PairPlan:
     name = f"{identity.filter} × {identity.metric.name}"
     computed = _metric_identity(metric)
     scored = computed | {
-        "scorer": _scorer_identity(scoring, scorer),
+        "scorer": _scorer_identity(scoring, scorer, metric),
         # A score over all filters depends on which there are, too.
         "filter": dict(shared.filtered) | ({"all": True} if source == ALL_FILTERS else {}),
     }
@@ -175,9 +176,13 @@ def _metric_identity(metric: Metric) -> dict[str, Any]:
     }
 
 
-def _scorer_identity(scoring: ScoringConfig, scorer: Scorer) -> dict[str, Any]:
+def _scorer_identity(scoring: ScoringConfig, scorer: Scorer, metric: Metric) -> dict[str, Any]:
+    """What of the scorer decides a metric's numbers: a judge's prompt says nothing about the metrics beside
+    it."""
+    chosen = scoring.scorer
+    concerned = metric.entry in OWN_METRICS or isinstance(chosen, PlainScorerConfig | UserScorerConfig)
     return {
         "code": fingerprint(*scorer.code()),
-        "config": scoring.scorer.model_dump(mode="json") if scoring.scorer is not None else None,
+        "config": chosen.model_dump(mode="json") if chosen is not None and concerned else None,
         "output_type": scoring.output_type,
     }

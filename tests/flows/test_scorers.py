@@ -19,6 +19,7 @@ from flows.planning import make_plan
 from flows.planning_calibration import read_calibrations
 from metrics.errors import NightjarError
 from scorers.config import EnsembleConfig, JudgeConfig
+from scorers.judge.scorer import LLMJudgeScorer
 
 PROJECT = Path(__file__).resolve().parents[2]
 BENCHMARKS = PROJECT / "deployments" / "benchmarks"
@@ -193,7 +194,7 @@ def test_unreadable_verdicts_are_unscored_and_only_they_are_asked_again(
     assert [row["value"] for row in third.document["results"]] == [
         row["value"] for row in second.document["results"]
     ]
-    assert third.steps("score")[0] == third.steps("aggregate")[0] == 0
+    assert sum(counts["computed"] for counts in third.document["steps"].values()) == 0
 
 
 def corrected_is(row: dict[str, Any], rate: float, sensitivity: float, specificity: float) -> None:
@@ -218,13 +219,22 @@ GIVEN = [{"human": True, "judge": True}, {"human": False, "judge": False}, {"hum
 
 
 def test_rows_of_the_calibration_and_not_its_file_name_are_in_the_cache_key(tmp_path: Path) -> None:
-    before = planned(tmp_path, GIVEN)["llm_judge_corrected"]
-    renamed = planned(tmp_path, GIVEN, "persons.jsonl")["llm_judge_corrected"]
-    changed = planned(tmp_path, [*GIVEN, GIVEN[0]])["llm_judge_corrected"]
-    assert before.calibration is None
-    assert before.aggregate.identity == renamed.aggregate.identity
-    assert before.aggregate.identity != changed.aggregate.identity
-    assert before.aggregate.setup.scorer().calibration.wrong == 2
+    before, renamed = planned(tmp_path, GIVEN), planned(tmp_path, GIVEN, "persons.jsonl")
+    changed = planned(tmp_path, [*GIVEN, GIVEN[0]])
+
+    def same(other: Mapping[str, PairPlan]) -> dict[str, bool]:
+        return {
+            name: pair.aggregate.identity == other[name].aggregate.identity for name, pair in before.items()
+        }
+
+    assert same(renamed) == {"exact_match": True, "llm_judge": True, "llm_judge_corrected": True}
+    assert same(changed) == {"exact_match": True, "llm_judge": False, "llm_judge_corrected": False}
+    corrected = before["llm_judge_corrected"]
+    assert corrected.calibration is None
+    scorer = corrected.aggregate.setup.scorer()
+    assert isinstance(scorer, LLMJudgeScorer)
+    assert scorer.calibration is not None
+    assert scorer.calibration.wrong == 2
 
 
 def test_calibration_inside_an_ensemble_is_read_too(tmp_path: Path) -> None:
