@@ -7,10 +7,10 @@ from typing import Annotated, Any
 import orjson
 import typer
 
-from flows.server import home
 from metrics.errors import NightjarError
 from tasks.history.prune import Pruning, plan_pruning, prune
 from tasks.history.query import Answer, query
+from tasks.store.home import home
 from tasks.store.storage import Store
 
 HELP = """Answers SQL over all runs of a store, or removes what no run needs.

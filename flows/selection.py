@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 from flows.config import EvalConfig
 from flows.loading import DEFAULT_CONFIG, load_config, load_configs, load_selected, validate_configs
 from flows.loading_harness import groups_in
-from flows.server import home
 from metrics.errors import ConfigError, NightjarError
+from tasks.store.home import home
 
 if TYPE_CHECKING:
     from tasks.benchmarks.lm_eval.groups import Group

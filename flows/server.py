@@ -22,8 +22,8 @@ from importlib.metadata import version
 from pathlib import Path
 
 from metrics.errors import NightjarError
+from tasks.store.home import PROJECT, home
 
-PROJECT = Path(__file__).resolve().parents[1]
 PREFERRED_PORT = 4210
 START_SECONDS = 120
 HOST = "127.0.0.1"
@@ -50,12 +50,6 @@ class Server:
     def api(self) -> str:
         """Value for PREFECT_API_URL."""
         return f"{self.url}/api"
-
-
-def home() -> Path:
-    """Folder of everything the project keeps on this machine: ``NIGHTJAR_HOME``, else ``.nightjar`` in the
-    checkout."""
-    return Path(os.environ.get("NIGHTJAR_HOME") or PROJECT / ".nightjar").resolve()
 
 
 def use_server() -> str:

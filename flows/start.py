@@ -17,8 +17,8 @@ from flows.phases import for_phase
 from flows.plan import Plan
 from flows.planning import make_plan
 from flows.run import Run
-from flows.server import home
 from tasks.caching import Workspace
+from tasks.store.home import home
 
 RESULTS = Path("results")
 

@@ -6,18 +6,25 @@ Installed libraries are not followed: metrics declare the versions that matter t
 """
 
 import ast
+import atexit
 import hashlib
 import inspect
+import json
+import os
+import sys
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache, lru_cache
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-PROJECT = Path(__file__).resolve().parents[2]
+from tasks.store.home import PROJECT, home
+
 _parsing = threading.Lock()
+_new: set[str] = set()
 PACKAGES = ("flows", "tasks", "scorers", "metrics")
 
 
@@ -46,17 +53,18 @@ def closure(path: Path) -> frozenset[Path]:
         file = waiting.pop()
         if file not in found:
             found.add(file)
-            waiting.extend(_source(file).imports)
+            names = _source(file).names
+            waiting.extend(found_file for name in names if (found_file := _find(name, file.parent)))
     return frozenset(found)
 
 
 @dataclass(frozen=True)
 class _Source:
     """Digest of a Python file's syntax tree without docstrings (of its bytes if it does not parse), and the
-    files that it imports."""
+    names that it imports."""
 
     digest: str
-    imports: tuple[Path, ...]
+    names: tuple[str, ...]
 
 
 def _source(path: Path) -> _Source:
@@ -70,6 +78,18 @@ def _source(path: Path) -> _Source:
 @lru_cache(maxsize=4096)
 def _read_source(path: Path, _mtime_ns: int, _size: int) -> _Source:
     text = path.read_bytes()
+    package = "/".join(path.relative_to(PROJECT).parts[:-1]) if path.is_relative_to(PROJECT) else ""
+    known = _parsed_before()
+    content = hashlib.sha256(f"{package}\0".encode() + text).hexdigest()
+    if content not in known:
+        parsed = _parse(text, path)
+        known[content] = [parsed.digest, *parsed.names]
+        _new.add(content)
+    digest, *names = known[content]
+    return _Source(digest, tuple(names))
+
+
+def _parse(text: bytes, path: Path) -> _Source:
     try:
         tree = ast.parse(text)
     except SyntaxError:
@@ -79,8 +99,37 @@ def _read_source(path: Path, _mtime_ns: int, _size: int) -> _Source:
         names.update(dict.fromkeys(_imported_names(node, path)))
         if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
             node.body = _without_docstrings(node.body)
-    files = tuple(file for name in names if (file := _find(name, path.parent)) is not None)
-    return _Source(hashlib.sha256(ast.dump(tree).encode()).hexdigest(), files)
+    return _Source(hashlib.sha256(ast.dump(tree).encode()).hexdigest(), tuple(names))
+
+
+@cache
+def _parsed_before() -> dict[str, list[str]]:
+    """What earlier processes found in files of the same content: half a second of parsing at every start.
+
+    Keyed by content, so that nothing in it can be out of date; a file that can't be read is as good as none.
+    """
+    atexit.register(_remember)
+    try:
+        found = json.loads(_memory().read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _remember() -> None:
+    if not _new:
+        return
+    target = _memory()
+    temporary = target.with_name(f".{target.name}.{os.getpid()}")
+    with suppress(OSError):
+        target.parent.mkdir(parents=True, exist_ok=True)
+        temporary.write_text(json.dumps(_parsed_before()), encoding="utf-8")
+        temporary.replace(target)
+
+
+def _memory() -> Path:
+    # Another Python draws another tree from the same text.
+    return home() / f"sources-{sys.version_info.major}.{sys.version_info.minor}.json"
 
 
 def _imported_names(node: ast.AST, path: Path) -> Iterator[str]:

@@ -1,0 +1,11 @@
+"""Where the project keeps what is this machine's own: server, default store, journal, parsed sources."""
+
+import os
+from pathlib import Path
+
+PROJECT = Path(__file__).resolve().parents[2]
+
+
+def home() -> Path:
+    """``NIGHTJAR_HOME``, else ``.nightjar`` in the checkout."""
+    return Path(os.environ.get("NIGHTJAR_HOME") or PROJECT / ".nightjar").resolve()

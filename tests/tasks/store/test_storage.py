@@ -1,0 +1,81 @@
+"""The store: what is written whole is read whole, and what is damaged is missing."""
+
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from tasks.store.refs import ArtifactRef
+from tasks.store.schemas import TEXT
+from tasks.store.storage import ROW_GROUP, ArtifactMissing, Store, StoreError
+
+SCHEMA = pa.schema([pa.field("n", pa.int64()), pa.field("text", TEXT)])
+KEY = "ab" * 32
+
+
+def batches(n: int, size: int) -> list[pa.RecordBatch]:
+    rows = [{"n": i, "text": f"text {i % 7}"} for i in range(n)]
+    return [pa.RecordBatch.from_pylist(rows[at : at + size], schema=SCHEMA) for at in range(0, n, size)]
+
+
+@pytest.fixture(params=["local", "memory"])
+def store(request: pytest.FixtureRequest, tmp_path: Path) -> Store:
+    return Store(str(tmp_path) if request.param == "local" else f"memory://{tmp_path.name}-{request.param}")
+
+
+def test_rows_come_back_in_order(store: Store) -> None:
+    ref = store.write("score", KEY, SCHEMA, batches(1_000, 64))
+    assert ref.rows == 1_000
+    assert [n for batch in store.batches(ref, ["n"]) for n in batch.column("n").to_pylist()] == list(
+        range(1_000)
+    )
+
+
+def test_bytes_depend_on_the_rows_and_not_on_the_batches(store: Store) -> None:
+    digests = {store.write("score", KEY, SCHEMA, batches(500, size)).digest for size in (1, 33, 500)}
+    assert len(digests) == 1
+
+
+@pytest.mark.parametrize(("start", "stop"), [(0, 10), (5, ROW_GROUP + 5), (ROW_GROUP, ROW_GROUP + 1), (7, 7)])
+def test_range_reads_those_rows(tmp_path: Path, start: int, stop: int) -> None:
+    store = Store(str(tmp_path))
+    ref = store.write("load", KEY, SCHEMA, batches(ROW_GROUP + 100, 5_000))
+    found = [
+        n for batch in store.batches(ref, ["n"], rows=(start, stop)) for n in batch.column("n").to_pylist()
+    ]
+    assert found == list(range(start, stop))
+
+
+def test_missing_artifact_is_missing(store: Store) -> None:
+    ref = ArtifactRef(kind="score", key=KEY, digest="0" * 64, rows=1, bytes=1)
+    assert not store.holds(ref)
+    with pytest.raises(ArtifactMissing, match="is gone"):
+        store.table(ref)
+
+
+def test_altered_artifact_is_missing_and_out_of_the_way(tmp_path: Path) -> None:
+    ref = Store(str(tmp_path)).write("score", KEY, SCHEMA, batches(100, 100))
+    path = tmp_path / ref.name
+    changed = bytearray(path.read_bytes())
+    changed[40] ^= 1
+    path.write_bytes(bytes(changed))
+    fresh = Store(str(tmp_path))
+    assert not fresh.holds(ref)
+    assert not path.exists()
+
+
+def test_failed_write_leaves_nothing(tmp_path: Path) -> None:
+    def failing() -> object:
+        yield batches(10, 10)[0]
+        raise ZeroDivisionError
+
+    store = Store(str(tmp_path))
+    with pytest.raises(ZeroDivisionError):
+        store.write("score", KEY, SCHEMA, failing())  # type: ignore[arg-type]
+    assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
+
+
+def test_store_that_cannot_be_written_says_so(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("not a folder")
+    with pytest.raises(StoreError, match="can't create"):
+        Store(str(tmp_path / "file")).write("score", KEY, SCHEMA, batches(1, 1))
