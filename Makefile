@@ -50,7 +50,7 @@ bench: $(DEV)
 	$(RUN) -m bench
 
 ui: $(BASE)
-	$(RUN) -m flows.server start
+	deployments/local.sh ui
 
 deploy: $(BASE)
 	deployments/local.sh deploy

@@ -73,7 +73,9 @@ def _evaluated(run: Run) -> Outcome:
         for cell in run.plan.once_a_prompt(cells)
     }
     answers = {
-        cell: run.submit(infer, run.plan.models[cell.model].at(cell.suffix), requests[cell.place])
+        cell: run.submit(
+            infer, run.plan.models[cell.model].at(cell.suffix, **cell.about), requests[cell.place]
+        )
         for cell in cells
     }
     made = Made(Responses(cells, requests, answers))

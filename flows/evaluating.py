@@ -25,7 +25,9 @@ def judge_all(run: Run, responses: Responses) -> list[JudgedBy]:
     for method in run.plan.methods:
         verdicts = {
             cell: run.submit(
-                judge_responses, method.of(run.origin(cell)).at(cell.suffix), *responses.at(cell)
+                judge_responses,
+                method.of(run.origin(cell)).at(cell.suffix, **cell.about),
+                *responses.at(cell),
             )
             for cell in responses.cells
         }

@@ -36,7 +36,9 @@ class Numbers:
 def filter_all(run: Run, responses: Responses) -> dict[tuple[Cell, str], Future]:
     """Predictions of every filter at every cell."""
     return {
-        (cell, entry.name): run.submit(filter_responses, entry.step.at(cell.suffix), *responses.at(cell))
+        (cell, entry.name): run.submit(
+            filter_responses, entry.step.at(cell.suffix, **cell.about), *responses.at(cell)
+        )
         for cell in responses.cells
         for entry in run.plan.filters
         if entry.name != ALL_FILTERS
@@ -106,7 +108,9 @@ def _processed(run: Run, entry: FilterPlan, scoring: Scoring) -> dict[Cell, Futu
     if step is None or not entry.pairs:
         return {}
     return {
-        cell: run.submit(process_results, step.at(cell.suffix), *scoring.inputs(cell, entry.name))
+        cell: run.submit(
+            process_results, step.at(cell.suffix, **cell.about), *scoring.inputs(cell, entry.name)
+        )
         for cell in scoring.responses.cells
     }
 
@@ -114,7 +118,7 @@ def _processed(run: Run, entry: FilterPlan, scoring: Scoring) -> dict[Cell, Futu
 def _score(
     run: Run, pair: PairPlan, cell: Cell, scoring: Scoring, processed: Mapping[Cell, Future]
 ) -> Future:
-    step = pair.score.at(cell.suffix)
+    step = pair.score.at(cell.suffix, **cell.about)
     if pair.source == ALL_FILTERS:
         asked, answered = scoring.responses.at(cell)
         everything = {name: future for (at, name), future in scoring.predictions.items() if at == cell}

@@ -113,6 +113,11 @@ class Cell:
     suffix: str = ""
 
     @property
+    def about(self) -> dict[str, str]:
+        """The place by the names that results and samples bear."""
+        return {"model_name": self.model, "prompt_template": self.prompt}
+
+    @property
     def place(self) -> tuple[str, int]:
         """What is asked: the same of every model."""
         return self.prompt, self.start

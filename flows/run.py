@@ -13,6 +13,8 @@ from flows.options import CACHED_STAGES, RunOptions
 from flows.plan import Cell, PairPlan, Plan
 from tasks.answered import Answered
 from tasks.caching import Workspace, in_workspace, references
+from tasks.filter import FilterSetup
+from tasks.pair import PairSetup
 from tasks.reduction import FailedPart, Origin
 from tasks.steps import Step
 
@@ -105,7 +107,8 @@ class Run:
             state = finished(entry.future)
             if state.is_completed():
                 refs = references(entry.future.result())
-                found.setdefault(entry.stage, []).extend(ref.model_dump() for ref in refs)
+                about = {"step": entry.step.name, **entry.step.about, **_pair_names(entry.step.setup)}
+                found.setdefault(entry.stage, []).extend(ref.model_dump() | about for ref in refs)
         return found
 
     def answered(self, role: str) -> list[tuple[str, Answered, bool]]:
@@ -136,6 +139,14 @@ def reason_of(state: State[Any]) -> str:
     return message.removeprefix("Task run encountered an exception ").removeprefix(
         "Task run encountered an exception: "
     )
+
+
+def _pair_names(setup: Any) -> dict[str, str]:
+    """Filter and metric of a pair's step, the filter of a filter's."""
+    if isinstance(setup, PairSetup) and setup.metric:
+        identity = setup.identity()
+        return {"filter": identity.filter, "metric": identity.metric.name}
+    return {"filter": setup.config.name} if isinstance(setup, FilterSetup) else {}
 
 
 def _outcome(state: State[Any]) -> str:

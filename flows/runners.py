@@ -2,8 +2,9 @@
 
 from typing import Any
 
-from prefect.task_runners import ProcessPoolTaskRunner, TaskRunner, ThreadPoolTaskRunner
+from prefect.task_runners import ProcessPoolTaskRunner, TaskRunner
 
+from flows.local_threads import LocalThreads
 from metrics.errors import ConfigError
 
 THREADS = 12
@@ -15,7 +16,7 @@ def task_runner_named(name: str) -> TaskRunner[Any]:
     another name."""
     kind, _, address = name.partition(":")
     if kind == "threads" and not address:
-        return ThreadPoolTaskRunner(max_workers=THREADS)
+        return LocalThreads(max_workers=THREADS)
     if kind == "processes" and not address:
         return ProcessPoolTaskRunner()
     if kind == "dask":

@@ -118,6 +118,7 @@ def _launch(folder: Path) -> Server:
         "PREFECT_SERVER_API_HOST": HOST,
         # The port as a setting and not as --port: the UI asks the API at the address the settings hold.
         "PREFECT_SERVER_API_PORT": str(port),
+        "PREFECT_UI_URL": f"http://{HOST}:{port}",  # links in notifications
         "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
         "DO_NOT_TRACK": "1",
     }

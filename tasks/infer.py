@@ -21,6 +21,7 @@ from tasks.models.tally import Tally
 from tasks.progress import progress_of
 from tasks.secrets import secret
 from tasks.steps import Step, Unkeyed
+from tasks.store.claims import claim
 from tasks.store.refs import ArtifactRef
 from tasks.store.schemas import RESPONSES
 from tasks.store.storage import Store
@@ -68,15 +69,11 @@ def infer(step: Step[InferSetup], requests: ArtifactRef, workspace: Workspace) -
     """Asks for what is not answered yet; a failed request is a row that says so and makes the result worth
     asking again."""
     setup, store = step.setup, workspace.open()
-    with progress_of(setup.model.name, step.name) as progress:
-        responded = respond(
-            setup.model,
-            store.batches(requests),
-            AnswerStore(store),
-            setup.options(workspace, _expected(store, requests, setup)),
-            progress,
-        )
-        key = artifact_key("infer", infer.fn, {"step": step, "requests": requests})
+    key = artifact_key("infer", infer.fn, {"step": step, "requests": requests})
+    # Two workers on the same requests take turns: the second finds the answers of the first.
+    with claim(store, f"infer/{key}"), progress_of(setup.model.name, step.name) as progress:
+        options = setup.options(workspace, _expected(store, requests, setup))
+        responded = respond(setup.model, store.batches(requests), AnswerStore(store), options, progress)
         ref = store.write("infer", key, RESPONSES, responded.batches)
     tally = responded.tally
     return Answered(

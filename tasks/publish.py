@@ -17,6 +17,7 @@ from tasks.caching import Workspace
 from tasks.evaluate import judged_parts
 from tasks.evaluation.config import EvaluationMethodConfig
 from tasks.history.record import record_run
+from tasks.patience import if_possible
 from tasks.reduction import FailedPart, PairIdentity, Part, aggregate_pair
 from tasks.reporting.exports_evaluation import write_evaluation_results, write_metrics
 from tasks.reporting.exports_lines import write_json
@@ -191,10 +192,11 @@ def _show(publication: Publication, results: pa.Table, report: Path) -> None:
     history."""
     key = re.sub("[^a-z0-9]+", "-", publication.run.benchmark.lower()).strip("-")
     shown = results.select(SHOWN).slice(0, TABLE_ROWS).to_pylist()
-    create_table_artifact(table=shown, key=f"{key or 'results'}-results", description=_headline(publication))
-    create_link_artifact(
-        link=report.resolve().as_uri(), link_text="report.html", key=f"{key or 'run'}-report"
-    )
+    # The server may be away: what is on disk counts, and the page is worth waiting for but no reason to fail.
+    said = _headline(publication)
+    if_possible(lambda: create_table_artifact(shown, key=f"{key or 'results'}-results", description=said))
+    link, name = report.resolve().as_uri(), f"{key or 'run'}-report"
+    if_possible(lambda: create_link_artifact(link, link_text="report.html", key=name))
 
 
 def _headline(publication: Publication) -> str:

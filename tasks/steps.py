@@ -29,7 +29,9 @@ class Step(BaseModel, Generic[T]):
     name: str
     identity: dict[str, Any]
     setup: T
+    about: dict[str, str] = {}
+    """Whose rows it makes, by names that people know (model_name, prompt_template): for the manifest."""
 
-    def at(self, place: str) -> "Step[T]":
+    def at(self, place: str, **about: str) -> "Step[T]":
         """The same step at one place of the grid of models, prompts and partitions, named so."""
-        return self.model_copy(update={"name": f"{self.name}{place}"}) if place else self
+        return self.model_copy(update={"name": f"{self.name}{place}", "about": {**self.about, **about}})

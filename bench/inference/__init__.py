@@ -1,1 +1,1 @@
-"""Inference beside other clients: throughput, memory, disk."""
+"""Throughput of the inference stage."""

@@ -30,12 +30,12 @@ class Item:
 class Rendered:
     """What is asked of a model about one item, and what is right.
 
-    ``prompts`` and ``continuations`` stand beside each other, one entry a request: a generation has one prompt
-    and an empty continuation; multiple choice one entry a choice; a rolling log-likelihood an empty prompt and the
-    document as its continuation. A chat prompt is the JSON text of its list of messages. ``unconditional`` holds
-    continuations that are also asked without any context (mutual information). ``references`` are the acceptable
-    answers, ``gold`` the indices of the right choices, ``doc`` the row as filters, metrics and ``process_results``
-    see it.
+    ``prompts`` and ``continuations`` stand beside each other, one entry a request: a generation has one
+    prompt and an empty continuation; multiple choice one entry a choice; a rolling log-likelihood an empty
+    prompt and the document as its continuation. A chat prompt is the JSON text of its list of messages.
+    ``unconditional`` holds continuations that are also asked without any context (mutual information).
+    ``references`` are the acceptable answers, ``gold`` the indices of the right choices, ``doc`` the row as
+    filters, metrics and ``process_results`` see it.
     """
 
     item: Item
@@ -64,15 +64,16 @@ class Benchmark(Protocol):
         ...
 
     def render(self, prompt: str, items: Iterable[Item]) -> Iterator[Rendered]:
-        """Renders the items with the named prompt template, in order. ``items`` may be any consecutive part of
-        ``items()``; the outcome for an item does not depend on which part it came in."""
+        """Renders the items with the named prompt template, in order. ``items`` may be any consecutive part
+        of ``items()``; the outcome for an item does not depend on which part it came in."""
         ...
 
     def dataset_digest(self) -> str:
-        """Digest of everything that decides what ``items()`` yields (file bytes, loader's rows, hub revision)."""
+        """Digest of everything that decides what ``items()`` yields (file bytes, loader's rows, hub
+        revision)."""
         ...
 
     def render_digest(self, prompt: str) -> str:
-        """Digest of everything besides the items that decides what ``render(prompt, …)`` yields: templates, few-shot
-        examples and their file, delimiters, the code of user functions."""
+        """Digest of everything besides the items that decides what ``render(prompt, …)`` yields: templates,
+        few-shot examples and their file, delimiters, the code of user functions."""
         ...

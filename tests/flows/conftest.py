@@ -23,10 +23,8 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     try:
         yield folder
     finally:
-        subprocess.run(
-            [sys.executable, "-m", "flows.server", "stop"], cwd=PROJECT, env=environment, check=False, timeout=60,
-            capture_output=True,
-        )  # fmt: skip
+        stop = [sys.executable, "-m", "flows.server", "stop"]
+        subprocess.run(stop, cwd=PROJECT, env=environment, check=False, timeout=60, capture_output=True)
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,6 @@ import pytest
 import sacrebleu
 from rouge_score.rouge_scorer import RougeScorer
 
-
 PROJECT = Path(__file__).resolve().parents[2]
 DEMO = PROJECT / "deployments" / "benchmarks" / "demo"
 RECORDINGS = PROJECT.parent / "shared" / "data" / "gsm8k" / "example_model_solutions.jsonl"

@@ -1,4 +1,4 @@
-"""What the metrics need to be looked up: nothing beyond the base installation, and nothing that takes long."""
+"""Looking a metric up needs nothing beyond the base installation, and takes no time."""
 
 import subprocess
 import sys
