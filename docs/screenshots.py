@@ -8,7 +8,8 @@ Needs Chromium on the PATH and Playwright, which the test tools bring; downloads
 import argparse
 import shutil
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -79,21 +80,38 @@ def main() -> int:
     if missing:
         print(f"{', '.join(missing)} is not there; run python -m flows.eval first", file=sys.stderr)
         return 2
-    chromium = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
-    if chromium is None:
-        print("no Chromium on the PATH (apt-get install chromium)", file=sys.stderr)
-        return 2
     given.output.mkdir(parents=True, exist_ok=True)
-    take(chromium, pages, given.output)
+    try:
+        take(pages, given.output)
+    except NoBrowser as error:
+        print(error, file=sys.stderr)
+        return 2
     return 0
 
 
-def take(chromium: str, pages: list[tuple[Path, tuple[Shot, ...]]], output: Path) -> None:
-    """Opens each page in a window of its own for every picture."""
+class NoBrowser(RuntimeError):
+    """There is no Chromium to take pictures with."""
+
+
+@contextmanager
+def headless() -> Iterator[Any]:
+    """A Chromium without a window. Raises NoBrowser."""
     from playwright.sync_api import sync_playwright
 
+    chromium = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+    if chromium is None:
+        raise NoBrowser("no Chromium on the PATH (apt-get install chromium)")
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=chromium, args=ARGUMENTS)
+        try:
+            yield browser
+        finally:
+            browser.close()
+
+
+def take(pages: list[tuple[Path, tuple[Shot, ...]]], output: Path) -> None:
+    """Opens each page in a window of its own for every picture."""
+    with headless() as browser:
         for path, shots in pages:
             for shot in shots:
                 width, height = shot.size
@@ -109,7 +127,6 @@ def take(chromium: str, pages: list[tuple[Path, tuple[Shot, ...]]], output: Path
                 page.screenshot(path=output / f"{shot.name}.png")
                 page.close()
                 print(output / f"{shot.name}.png")
-        browser.close()
 
 
 if __name__ == "__main__":

@@ -11,20 +11,21 @@ from typing import Annotated, Any
 import orjson
 import typer
 
-from flows.server import home
 from flows.suite_config import load_gate
 from metrics.aggregations import Aggregation
-from metrics.errors import ConfigError, NightjarError
+from metrics.errors import ConfigError, DataError, NightjarError
 from tasks.comparison.aggregations import Place, aggregations
 from tasks.comparison.comparing import ComparedRuns, Comparing, compare_runs
 from tasks.comparison.document import comparison_document
 from tasks.comparison.gate import Gate
 from tasks.comparison.matching import match_across, match_runs
 from tasks.comparison.runs import ComparedRun, open_run
+from tasks.store.home import home
 from tasks.store.storage import Store
 
 EXIT_CODES = {None: 0, "pass": 0, "regression": 1, "inconclusive": 3}
 REFUSED = 2
+PAGE = "comparison.html"
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
 
 
@@ -38,7 +39,9 @@ def compare_command(
         Path | None, typer.Option(help="gate file: exit 1 for a regression, 3 if it can't tell")
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="one JSON document on stdout")] = False,
-    output: Annotated[Path | None, typer.Option(help="folder for comparison.json")] = None,
+    output: Annotated[
+        Path | None, typer.Option(help="folder for comparison.json and comparison.html")
+    ] = None,
     store: Annotated[str | None, typer.Option(help="URI of the store that run ids are looked up in")] = None,
     across: Annotated[
         str | None, typer.Option(help="facet: every two of its values within the run BASE")
@@ -55,7 +58,7 @@ def compare_command(
     compared = compare_opened(first, second, terms, across)
     document = comparison_document(compared)
     if output is not None:
-        _write(output, document)
+        write_comparison(output, compared, document)
     if as_json:
         sys.stdout.write(orjson.dumps(document, option=orjson.OPT_INDENT_2).decode() + "\n")
     else:
@@ -124,12 +127,43 @@ def _pairs(*runs: ComparedRun) -> str:
     )
 
 
-def _write(folder: Path, document: Mapping[str, Any]) -> None:
+def write_comparison(folder: Path, compared: ComparedRuns, document: Mapping[str, Any]) -> None:
+    """Writes comparison.json and, where both runs are folders, comparison.html; stderr says why not.
+
+    A page of an earlier comparison does not stay beside numbers that are not its own. Raises ConfigError
+    where ``folder`` can't be written.
+    """
+    page = folder / PAGE
     try:
         folder.mkdir(parents=True, exist_ok=True)
         (folder / "comparison.json").write_bytes(orjson.dumps(document, option=orjson.OPT_INDENT_2))
+        page.unlink(missing_ok=True)
+        try:
+            _write_page(page, compared)
+        except DataError as error:
+            print(f"no {PAGE}: {error}", file=sys.stderr)
     except OSError as error:
         raise ConfigError(f"--output {folder}: can't be written: {error.strerror or error}") from error
+
+
+def _write_page(page: Path, compared: ComparedRuns) -> None:
+    """Raises DataError for runs whose samples are not in folders."""
+    base, candidate = compared.base, compared.candidate
+    if base == candidate:
+        raise DataError("it shows the samples of two runs side by side, and this is one")
+    absent = [name for name in (base, candidate) if not Path(name).is_dir()]
+    if absent:
+        verb = "is" if len(absent) == 1 else "are"
+        raise DataError(
+            f"it needs the output folders of both runs, and {' and '.join(absent)} {verb} known by id only"
+        )
+    from tasks.reporting.compare_report import write_compare_report
+    from tasks.reporting.compare_report_pairs import compared_pairs
+    from tasks.reporting.report_folder import folder_view
+
+    views = folder_view(base), folder_view(candidate)
+    pairs, names = compared_pairs(compared), (base, candidate)
+    write_compare_report(*views, pairs, page, verdict=compared.verdict, names=names)
 
 
 def _show(compared: ComparedRuns, flips: int) -> None:

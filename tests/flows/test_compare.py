@@ -37,6 +37,30 @@ def folder(path: Path, right: int, items: int = 300, **manifest: Any) -> Path:
     return path
 
 
+def published(path: Path, right: int, response: str = "A: 4", items: int = 4) -> Path:
+    folder(path, right, items)
+    pq.write_table(RESULTS.empty_table(), path / "results.parquet")
+    response_rows = [
+        {
+            "item_id": f"q{i}",
+            "sample_index": 0,
+            "model_name": "demo",
+            "prompt_template": "p",
+            "prompt": f"{i}?",
+        }
+        | {"response": response, "status": "ok", "error": None}
+        for i in range(items)
+    ]
+    logged = [
+        {"item_id": f"q{i}", "filter": "none", "filtered_resps": [response], "metrics": ["exact_match"]}
+        | {"exact_match": float(i < right), "doc_hash": f"q{i}", "target": "4", "resps": [[response]]}
+        for i in range(items)
+    ]
+    for name, rows in (("responses", response_rows), ("samples_sums", logged)):
+        (path / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return path
+
+
 def gate(path: Path, text: str) -> str:
     (path / "gate.yaml").write_text(text)
     return str(path / "gate.yaml")
@@ -87,13 +111,58 @@ def test_run_ids_are_looked_up_in_the_store(tmp_path: Path, capsys: pytest.Captu
         )
         record_run(store, {"run_id": run_id}, [RESULTS.empty_table()], [items])
     arguments = ("--store", store.uri, "--json", "--output", tmp_path / "out")
-    code, out, _ = compare(capsys, "monday", "tuesday", *arguments)
+    code, out, err = compare(capsys, "monday", "tuesday", *arguments)
     assert code == 0
     assert json.loads(out)["pairs"][0]["losses"] == 100
     assert json.loads((tmp_path / "out" / "comparison.json").read_bytes()) == json.loads(out)
+    assert not (tmp_path / "out" / "comparison.html").exists()
+    assert err.splitlines() == [
+        "no comparison.html: it needs the output folders of both runs, "
+        "and monday and tuesday are known by id only"
+    ]
     code, _, err = compare(capsys, "monday", "tuesdy", "--store", store.uri)
     assert code == 2
     assert "did you mean 'tuesday'" in err
+
+
+def test_two_folders_make_a_page_that_runs_nothing_a_model_wrote(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    hostile = '<script>document.title = "owned"</script>'
+    base = published(tmp_path / "base", 4)
+    candidate = published(tmp_path / "candidate", 1, hostile)
+    arguments = ("--output", tmp_path / "out", "--gate", gate(tmp_path, "margin: 0.05\n"))
+    code, _, err = compare(capsys, base, candidate, *arguments)
+    page = (tmp_path / "out" / "comparison.html").read_text()
+    assert (code, err) == (3, "")
+    assert str(candidate) in page
+    assert "exact_match,none" in page
+    assert "inconclusive" in page
+    assert "<script>document" not in page
+    assert "-0.75" in page.replace("\N{MINUS SIGN}", "-")
+
+
+def test_a_folder_without_samples_is_compared_and_an_old_page_does_not_stay(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    base, bare = published(tmp_path / "base", 4), folder(tmp_path / "bare", 1, 4)
+    out = tmp_path / "out"
+    compare(capsys, base, published(tmp_path / "candidate", 1), "--output", out)
+    assert (out / "comparison.html").exists()
+    code, _, err = compare(capsys, base, bare, "--output", out)
+    assert code == 0
+    assert err.startswith(f"no comparison.html: {bare} is not the folder of a published run")
+    assert [path.name for path in out.iterdir()] == ["comparison.json"]
+
+
+def test_without_an_output_nothing_is_written(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    base, candidate = published(tmp_path / "base", 4), published(tmp_path / "candidate", 1)
+    before = sorted(tmp_path.rglob("*"))
+    monkeypatch.chdir(tmp_path)
+    assert compare(capsys, base, candidate)[0] == 0
+    assert sorted(tmp_path.rglob("*")) == before
 
 
 def test_a_changed_model_behind_the_same_name_is_said(
@@ -150,7 +219,8 @@ def test_two_models_of_one_run_are_compared_across_their_facet(
     run = folder(tmp_path / "run", 200)
     rows = item_rows(200, 300) + item_rows(100, 300, model_name="small")
     pq.write_table(pa.Table.from_pylist(rows), run / "items.parquet")
-    code, out, _ = compare(capsys, run, "--across", "model_name", "--json")
+    output = tmp_path / "out"
+    code, out, err = compare(capsys, run, "--across", "model_name", "--json", "--output", output)
     (pair,) = json.loads(out)["pairs"]
     assert (code, pair["facets"], pair["candidate_facets"]) == (
         0,
@@ -158,3 +228,5 @@ def test_two_models_of_one_run_are_compared_across_their_facet(
         {"model_name": "small"},
     )
     assert pair["losses"] == 100
+    assert [path.name for path in output.iterdir()] == ["comparison.json"]
+    assert err.startswith("no comparison.html: it shows the samples of two runs side by side")
