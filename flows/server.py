@@ -88,7 +88,9 @@ def status() -> Server | None:
         recorded = Server(**json.loads((home() / "server" / "server.json").read_text()))
     except (OSError, ValueError, TypeError):
         return None
-    return recorded if recorded.prefect == version("prefect") and _healthy(recorded) else None
+    # The process must live, too: another home's server may have taken the port since.
+    ours = recorded.prefect == version("prefect") and _is_server(recorded.pid)
+    return recorded if ours and _healthy(recorded) else None
 
 
 def stop() -> bool:
