@@ -36,9 +36,13 @@ class Checks(Unkeyed):
 
 
 class Preflight(Unkeyed):
-    """What was found: warnings in words, and what each endpoint says it serves."""
+    """What was found: warnings in words, and what each endpoint says it serves.
 
-    warnings: tuple[str, ...]
+    A list, since there is only one empty tuple: Prefect tells by identity which task made an input, and would
+    draw an edge from here to every task that is given one.
+    """
+
+    warnings: list[str]
     served: Mapping[str, Any]
 
 
@@ -66,7 +70,7 @@ def check(checks: Checks) -> Preflight:
         identity, warning = probe_model(setup, rendered[0].kind)
         served[setup.model.name] = identity
         doubts += [warning] if warning else []
-    return Preflight(warnings=tuple(doubts), served=served)
+    return Preflight(warnings=doubts, served=served)
 
 
 def _try_pairs(checks: Checks, item: Rendered) -> list[str]:

@@ -1,6 +1,7 @@
-"""What is in a cache key: every field that can change an answer changes the keys of the steps that it reaches,
-and of no others; names, limits and time-outs change none."""
+"""What is in a cache key: a field that can change an answer changes the keys of the steps that it reaches, and
+of no others; names, limits and time-outs change none."""
 
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -63,7 +64,10 @@ def steps(stages: str, pairs: tuple[str, ...]) -> set[str]:
             "filter_list.0.filter.0.group_select=1",
             {"filter strict-match"} | steps("score reduce aggregate", ALL_PAIRS[:1]),
         ),
-        ("filter_list.2.metric_list.0={metric: bleu, lowercase: true}", steps("score reduce aggregate", ALL_PAIRS[2:3])),
+        (
+            "filter_list.2.metric_list.0={metric: bleu, lowercase: true}",
+            steps("score reduce aggregate", ALL_PAIRS[2:3]),
+        ),
         (
             "filter_list.0.metric_list.0.ignore_numbers=true",
             steps("score reduce aggregate", ALL_PAIRS[:1]),
@@ -107,4 +111,4 @@ def test_large_evaluations_are_cut_into_a_bearable_number_of_partitions(items: i
     assert plan.partitions(items) == partitions
     cells = plan.cells(items)
     assert [(cells[0].start, cells[-1].stop)] == [(0, items)]
-    assert all(one.stop == other.start for one, other in zip(cells, cells[1:], strict=False))
+    assert all(one.stop == other.start for one, other in pairwise(cells))
