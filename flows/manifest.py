@@ -99,6 +99,7 @@ def _inference(run: Run, role: str) -> dict[str, Tally]:
                 cached=counts.requests,
                 model_errors=counts.model_errors,
                 served=counts.served,
+                fingerprints=counts.fingerprints,
                 saved_tokens=counts.total_tokens + counts.saved_tokens,
                 saved_cost=counts.cost + counts.saved_cost,
                 saved_seconds=counts.seconds + counts.saved_seconds,

@@ -112,11 +112,14 @@ def _check_dataset(plan: Plan, options: RunOptions, overrides: tuple[str, ...]) 
 def show(evaluation: Evaluation, document: dict[str, Any]) -> None:
     """The table, what deserves a look, and where everything is."""
     out = console()
-    if not document["results"]:
+    if document["status"] != "Completed" and not document["results"]:
         print(f"{document['status']}: {document['message']}\n{document['flow_run_url']}", file=sys.stderr)
         return
     command = ("python", "-m", "flows.eval", *sys.argv[1:])
-    out.print(results_table(evaluation.results, command=command))
+    if document["results"]:
+        out.print(results_table(evaluation.results, command=command))
+    else:
+        out.print(document["message"], evaluation.folder / "responses.jsonl")
     text = diagnostics_text([_diagnostic(entry) for entry in document["diagnostics"] or ()])
     if text.plain:
         out.print(text)

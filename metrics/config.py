@@ -23,7 +23,8 @@ class MetricConfig(BaseModel):
     {'ignore_case': True}
     """
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    # Arguments may stand beside the named keys, so the form that a config is sent by must let them pass.
+    model_config = ConfigDict(extra="forbid", frozen=True, json_schema_extra={"additionalProperties": True})
 
     metric: str | FunctionRef = Field(description="Registered name, or file.py:fn")
     alias: str | None = Field(None, description="Name of the result; default: the metric's")

@@ -15,7 +15,8 @@ class FilterStepConfig(BaseModel):
     {'k': 4}
     """
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    # Written flat, so the form that a config is sent by must let the arguments pass, too.
+    model_config = ConfigDict(extra="forbid", frozen=True, json_schema_extra={"additionalProperties": True})
 
     function: str = Field(description="Registered name, or file.py:fn")
     kwargs: dict[str, Any] = Field(default_factory=dict, description="Arguments of the step")

@@ -59,6 +59,9 @@ def _identities(base: Mapping[str, Any], candidate: Mapping[str, Any]) -> Iterat
         said = _served(first), _served(second)
         if all(said):  # a run that took everything from the cache has asked nobody
             yield from _one("model identity", f"{name}: as served", said[0], said[1])
+        prints = sorted(first.get("fingerprints") or ()), sorted(second.get("fingerprints") or ())
+        if all(prints):
+            yield from _one("model identity", f"{name}: system_fingerprint", *prints)
 
 
 def _served(model: Mapping[str, Any]) -> list[str]:

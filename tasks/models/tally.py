@@ -44,6 +44,7 @@ class Tally:
     saved_seconds: float = 0.0
     stopped: str | None = None
     served: dict[str, int] = field(default_factory=dict)
+    fingerprints: dict[str, int] = field(default_factory=dict)
     errors: dict[str, int] = field(default_factory=dict)
 
     @property
@@ -62,6 +63,9 @@ class Tally:
         self.model_errors += answer.status == "model_error"
         if answer.served_model is not None:
             self.served[answer.served_model] = self.served.get(answer.served_model, 0) + 1
+        if answer.system_fingerprint is not None:
+            said = answer.system_fingerprint
+            self.fingerprints[said] = self.fingerprints.get(said, 0) + 1
         self.prompt_tokens += answer.prompt_tokens or 0
         self.completion_tokens += answer.completion_tokens or 0
         self.cached_tokens += answer.cached_tokens or 0

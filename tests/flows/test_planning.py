@@ -1,4 +1,4 @@
-"""What is in a cache key: a field that can change an answer changes the keys of the steps that it reaches, and
+"""What is in a cache key: a field that can change an answer changes the keys of the steps it reaches, and
 of no others; names, limits and time-outs change none."""
 
 from itertools import pairwise

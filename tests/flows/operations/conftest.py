@@ -339,21 +339,8 @@ def descendants_of() -> Callable[[int], list[int]]:
 
 @pytest.fixture
 def form() -> Callable[[Path], dict[str, Any]]:
-    """The parameters of an evaluation as the UI's form sends them: arguments of a filter under ``kwargs``."""
-
-    def parameters(path: Path) -> dict[str, Any]:
-        config = load_config(path).model_dump(mode="json")
-        for entry in config["filter_list"]:
-            entry["filter"] = [
-                {
-                    "function": step["function"],
-                    "kwargs": {key: step[key] for key in step if key != "function"},
-                }
-                for step in entry["filter"]
-            ]
-        return {"config": config}
-
-    return parameters
+    """The parameters of an evaluation as the UI's form and the API send them."""
+    return lambda path: {"config": load_config(path).model_dump(mode="json")}
 
 
 @pytest.fixture

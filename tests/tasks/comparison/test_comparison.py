@@ -306,3 +306,12 @@ def test_a_steady_fall_is_a_trend_and_noise_is_not() -> None:
     assert trend([0.5] * 6).p_value == 1.0
     assert math.isnan(trend([0.1, 0.2, 0.3]).slope)
     assert trend([]).nights == 0
+
+
+def test_a_changed_system_fingerprint_is_told() -> None:
+    def run(fingerprint: str) -> dict[str, object]:
+        return {"models": {"qwen": {"identity": {}, "served": {}, "fingerprints": {fingerprint: 10}}}}
+
+    told = list(changes(run("fp_1"), run("fp_2")))
+    assert [(change.kind, change.what) for change in told] == [("model identity", "qwen: system_fingerprint")]
+    assert list(changes(run("fp_1"), run("fp_1"))) == []
