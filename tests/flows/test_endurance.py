@@ -1,5 +1,6 @@
 """What a bad night does to a run: killed processes and secrets, seen from the endpoint's side."""
 
+import json
 import os
 import signal
 import subprocess
@@ -9,6 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from tasks.models.demo.faults import Faults
 from tasks.models.demo.options import DemoOptions
 from tasks.models.demo.serving import Serving, serve
 
@@ -73,3 +75,25 @@ def test_key_is_nowhere_but_in_the_environment(evaluate: Evaluate, home: Path, t
     files = [path for folder in (home, tmp_path) for path in folder.rglob("*") if path.is_file()]
     assert any(path.suffix == ".db" for path in files)
     assert [str(path) for path in files if needle in path.read_bytes()] == []
+
+
+def test_refused_items_are_unscored_and_the_budget_decides(evaluate: Evaluate, tmp_path: Path) -> None:
+    with serve(DemoOptions(faults=Faults(fail_prompts="Ines"))) as running:
+        config = config_for(tmp_path, running)
+        strict = evaluate(config, "--json")
+        assert strict.code == 1, strict.err
+        row = strict.document["results"][0]
+        refused = strict.document["requests"]["failed"]
+        assert 0 < refused < ITEMS
+        assert (row["status"], row["n_scored"], row["n_unscored"]) == ("ok", ITEMS - refused, refused)
+        responses = [
+            json.loads(line) for line in (tmp_path / "out" / "responses.jsonl").read_text().splitlines()
+        ]
+        assert sum(response["status"] == "model_error" for response in responses) == refused
+        assert all(response["error"] for response in responses if response["status"] != "ok")
+
+        asked = running.stats()["received"]
+        tolerant = evaluate(config, "--json", "--set", "errors.max_rate=0.5")
+        assert tolerant.code == 0, tolerant.err
+        assert running.stats()["received"] == asked
+        assert tolerant.document["results"][0]["value"] == row["value"]
