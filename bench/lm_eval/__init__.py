@@ -1,0 +1,1 @@
+"""Behaviour beside lm-evaluation-harness: prompts, scores, the zoo of definitions."""
