@@ -151,7 +151,12 @@ class Prefect:
         return done.stdout
 
     def ask(self, method: str, path: str, body: Any = None) -> Any:
-        answer = httpx.request(method, f"{self.api}{path}", json=body, timeout=30)
+        # SQLite takes one writer at a time: Prefect answers 503 while it is locked, and its clients ask again.
+        for _ in range(20):
+            answer = httpx.request(method, f"{self.api}{path}", json=body, timeout=30)
+            if answer.status_code != 503:
+                break
+            time.sleep(0.5)
         assert answer.is_success, f"{method} {path}: {answer.status_code} {answer.text}"
         return answer.json() if answer.content else None
 
