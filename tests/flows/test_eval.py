@@ -1,6 +1,7 @@
 """The evaluation end to end, as its users run it: a real flow on a real server, requests over real HTTP."""
 
 import json
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -138,6 +139,33 @@ def test_process_results_gives_the_same_numbers_as_filters(evaluate: Evaluate) -
     )
     for name in names:
         assert processed.value(name) == pytest.approx(filters.value(name), abs=1e-12), name
+
+
+def test_scoring_recorded_responses_gives_the_same_bytes(evaluate: Evaluate, tmp_path: Path) -> None:
+    methods = tmp_path / "methods.yaml"
+    methods.write_text(
+        f"name: phases\ndataset: {DEMO / 'problems.jsonl'}\n"
+        "prompt_templates: [{name: plain, template: '{{question}}'}, "
+        "{name: asked, template: 'Q: {{question}}'}]\n"
+        "target: '{{answer}}'\nsample_params: {num_samples: 2, temperature: 0.5, seed: 3}\n"
+        "models: [{name: a, type: demo}, {name: b, type: demo, config: {error_rate: 0.6}}]\n"
+        "metric_list: [rouge1]\nevaluation_methods: [contains, numeric_match]\n"
+        "metrics: [{name: pass@1, type: pass_at_k, params: {k: 1, num_trials: 2}}, mean]\n"
+    )
+    recorded = evaluate(methods, "--json", "--limit", "5")
+    assert recorded.code == 0, recorded.err
+    other = tmp_path / "other"
+    other.mkdir()
+    (other / "responses.jsonl").write_bytes((tmp_path / "out" / "responses.jsonl").read_bytes())
+    options = ("--phase", "score", "--output", other, "--store", tmp_path / "another-store")
+    scored = evaluate(methods, "--json", "--limit", "5", *options)
+    assert scored.code == 0, scored.err
+    assert scored.document["requests"]["sent"] == 0
+    assert (other / "metrics.jsonl").read_bytes() == (tmp_path / "out" / "metrics.jsonl").read_bytes()
+    named = [(row["metric_name"], row["label"]) for row in lines(other / "metrics.jsonl") if row["label"]]
+    assert Counter(named) == dict.fromkeys(
+        [(metric, label) for metric in ("pass@1", "mean") for label in ("contains", "numeric_match")], 4
+    )
 
 
 BROKEN = """

@@ -151,7 +151,7 @@ class Prefect:
         return done.stdout
 
     def ask(self, method: str, path: str, body: Any = None) -> Any:
-        # SQLite takes one writer at a time: Prefect answers 503 while it is locked, and its clients ask again.
+        # SQLite takes one writer at a time: Prefect answers 503 while it is locked, and clients ask again.
         for _ in range(20):
             answer = httpx.request(method, f"{self.api}{path}", json=body, timeout=30)
             if answer.status_code != 503:
