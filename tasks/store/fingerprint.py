@@ -153,12 +153,21 @@ def _find(name: str, folder: Path) -> Path | None:
     A package's ``__init__`` is not followed for its submodules: it would tie every module to all its
     siblings.
     """
+    if name.partition(".")[0] in PACKAGES:
+        return _find_in_project(name)
+    return _module_file(name, folder)
+
+
+@lru_cache(maxsize=8192)
+def _find_in_project(name: str) -> Path | None:
+    return _module_file(name, PROJECT)
+
+
+def _module_file(name: str, folder: Path) -> Path | None:
     relative = Path(*name.split(".")) if name else Path()
-    roots = (PROJECT,) if name.split(".")[0] in PACKAGES else (folder,)
-    for root in roots:
-        for candidate in (root / relative.with_suffix(".py"), root / relative / "__init__.py"):
-            if name and candidate.is_file():
-                return candidate.resolve()
+    for candidate in (folder / relative.with_suffix(".py"), folder / relative / "__init__.py"):
+        if name and candidate.is_file():
+            return candidate.resolve()
     return None
 
 
