@@ -4,7 +4,6 @@ import platform
 import shlex
 import time
 from collections.abc import Mapping
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +12,7 @@ from prefect.runtime import flow_run
 from flows.responses import Responses
 from flows.run import Run
 from flows.start import git_revision
+from metrics.metric import installed_version
 from tasks.infer import InferSetup
 from tasks.models.identity import model_identity
 from tasks.models.tally import Tally
@@ -136,5 +136,5 @@ def _seeds(run: Run) -> dict[str, Any]:
 
 
 def _versions() -> dict[str, str]:
-    found = {name: version(name) for name in ("nightjar", *LIBRARIES)}
+    found = {name: installed_version(name) for name in ("nightjar", *LIBRARIES)}
     return found | {"python": platform.python_version()}

@@ -8,6 +8,7 @@ from flows.config import EvalConfig
 from flows.plan import FilterPlan, MethodPlan, MetricPlan, PairPlan
 from flows.planning_calibration import CORRECTED, calibration_step
 from metrics import Metric
+from metrics.metric import installed_version
 from scorers.base import ALL_FILTERS, Scorer
 from scorers.config import FilterConfig, PlainScorerConfig, ScoringConfig, UserScorerConfig
 from scorers.filters import FilterPipeline
@@ -21,7 +22,7 @@ from tasks.evaluation.metrics import build_evaluation_metric
 from tasks.filter import FilterSetup
 from tasks.pair import PairSetup
 from tasks.steps import Step
-from tasks.store.fingerprint import fingerprint, library_versions
+from tasks.store.fingerprint import fingerprint
 from tasks.usercode import Resolve
 
 
@@ -172,7 +173,7 @@ def _metric_identity(metric: Metric) -> dict[str, Any]:
         "version": metric.version,
         "aggregation": metric.aggregation.name,
         "code": fingerprint(*code) if code else None,
-        "libraries": library_versions(metric.libraries),
+        "libraries": {name: installed_version(name) for name in metric.libraries},
     }
 
 

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -18,6 +19,17 @@ if TYPE_CHECKING:
     from metrics.config import MetricConfig
 
 Resolve = Callable[[str], Callable[..., Any]]
+
+
+@cache
+def installed_version(library: str) -> str:
+    """The installed version of a distribution; looking it up reads folders, so it is looked up once."""
+    from importlib.metadata import PackageNotFoundError, version
+
+    try:
+        return version(library)
+    except PackageNotFoundError:
+        return "not installed"
 
 
 @dataclass(frozen=True)
@@ -118,11 +130,12 @@ class Metric:
 
     def signature(self) -> str:
         """Says exactly how the number was computed: name, arguments, aggregation, versions."""
-        from importlib.metadata import version
-
         parts = [self.entry or self.name, f"agg:{self.aggregation.name}"]
         parts += [f"{key}:{value}" for key, value in sorted(self.arguments.items())]
-        parts += [f"version:{self.version}", *(f"{name}:{version(name)}" for name in self.libraries)]
+        parts += [
+            f"version:{self.version}",
+            *(f"{name}:{installed_version(name)}" for name in self.libraries),
+        ]
         return "|".join(parts)
 
     def _one(self, index: int, references: Sequence[Any], prediction: Any) -> Any:

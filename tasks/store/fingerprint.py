@@ -200,16 +200,3 @@ def _source_path(entry: Callable[..., Any] | ModuleType | str) -> Path | None:
 def _label(path: Path) -> str:
     """A name that does not depend on where the project or the user's folder lies."""
     return path.relative_to(PROJECT).as_posix() if path.is_relative_to(PROJECT) else path.name
-
-
-def library_versions(names: tuple[str, ...]) -> dict[str, str]:
-    """Installed versions of the named distributions; an absent one is said to be."""
-    from importlib.metadata import PackageNotFoundError, version
-
-    found = {}
-    for name in names:
-        try:
-            found[name] = version(name)
-        except PackageNotFoundError:
-            found[name] = "not installed"
-    return found
