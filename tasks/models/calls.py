@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import orjson
@@ -9,13 +10,42 @@ import orjson
 from tasks.models.config import DemoConfig, EndpointConfig, SampleParams
 from tasks.models.errors import ContentFiltered, EmptyAnswer, MalformedBody, PermanentError, Refused
 from tasks.models.records import Answer, Call, Reply, Request
+from tasks.models.tokenizers import Tokenizer
+
+LONGEST_CHARACTER = 4
+"""Tokens that one character makes at most: a byte of its UTF-8 each."""
+
+
+@dataclass(frozen=True)
+class Room:
+    """The room a completion's prompt has: ``tokens`` of ``tokenizer``.
+
+    A longer one loses its beginning, as in lm-evaluation-harness.
+    """
+
+    tokenizer: Tokenizer
+    tokens: int
+
+    def fitted(self, prompt: str) -> str | list[int]:
+        """The prompt, or the ids of as much of its end as there is room for."""
+        if len(prompt) <= self.tokens // LONGEST_CHARACTER:
+            return prompt
+        ids = self.tokenizer.encode(prompt)
+        return prompt if len(ids) <= self.tokens else ids[-self.tokens :]
 
 
 class Generation:
     """Text from chat or completions: one request a call, or the samples of one prompt (``n``)."""
 
-    def __init__(self, model: str, config: EndpointConfig | DemoConfig, params: SampleParams) -> None:
+    def __init__(
+        self,
+        model: str,
+        config: EndpointConfig | DemoConfig,
+        params: SampleParams,
+        room: Room | None = None,
+    ) -> None:
         self._params = params
+        self._room = room
         self._chat = config.api == "chat"
         extra = config.extra_body if isinstance(config, EndpointConfig) else {}
         stream = isinstance(config, EndpointConfig) and config.stream
@@ -39,7 +69,8 @@ class Generation:
                 orjson.loads(first.prompt) if first.chat else [{"role": "user", "content": first.prompt}]
             )
             return [Call("chat/completions", {**body, "messages": messages})]
-        return [Call("completions", {**body, "prompt": _as_text(first)})]
+        prompt = _as_text(first)
+        return [Call("completions", {**body, "prompt": self._room.fitted(prompt) if self._room else prompt})]
 
     def answers(self, requests: Sequence[Request], replies: Sequence[Reply], attempts: int) -> list[Answer]:
         """One answer a request, in order; raises MalformedBody when the reply holds something else."""

@@ -6,8 +6,8 @@ from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 
-from tasks.models.calls import Generation
-from tasks.models.config import DemoConfig, EndpointConfig, ModelConfig
+from tasks.models.calls import Generation, Room
+from tasks.models.config import DemoConfig, EndpointConfig, ModelConfig, SampleParams
 from tasks.models.demo.options import DemoOptions
 from tasks.models.demo.sharing import shared_server
 from tasks.models.echo import find_mode
@@ -72,6 +72,19 @@ async def likelihood_at(provider: Provider, place: Place, model: ModelConfig) ->
     return asking(await find_mode(provider, place.base_url, asking))
 
 
+def _room(model: ModelConfig, params: SampleParams) -> Room | None:
+    """Where a model's window and its tokenizer are told, prompts are cut to what fits before the answer."""
+    if model.tokenizer is None or model.max_length is None or params.max_tokens is None:
+        return None
+    tokens = model.max_length - params.max_tokens
+    if tokens < 1:
+        raise ModelError(
+            f"model {model.name!r}: max_length {model.max_length} leaves no room for a prompt before "
+            f"max_tokens {params.max_tokens}; lower max_tokens or raise max_length"
+        )
+    return Room(load_tokenizer(model.tokenizer), tokens)
+
+
 @asynccontextmanager
 async def connected(model: ModelConfig, options: InferenceOptions) -> AsyncIterator[Connection]:
     """Opens a model for the time of a run: takes its share of limits, starts the embedded server where it
@@ -97,7 +110,12 @@ async def connected(model: ModelConfig, options: InferenceOptions) -> AsyncItera
             tokens_pace=pace_of(place.base_url, f"{place.model}/tokens", config.tokens_per_minute),
             completion_estimate=options.sampling.max_tokens or UNKNOWN_COMPLETION,
         )
-        yield Connection(model, place, endpoint, Generation(place.model, config, options.sampling))
+        yield Connection(
+            model,
+            place,
+            endpoint,
+            Generation(place.model, config, options.sampling, _room(model, options.sampling)),
+        )
 
 
 @contextmanager

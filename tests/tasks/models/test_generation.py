@@ -4,12 +4,13 @@ import orjson
 import pytest
 
 from tasks.models.bodies import json_object
-from tasks.models.calls import Generation
+from tasks.models.calls import Generation, Room
 from tasks.models.config import EndpointConfig, ModelConfig, SampleParams
 from tasks.models.errors import MalformedBody
 from tasks.models.journal import decode, encode
 from tasks.models.records import Reply, Request
 from tasks.models.streaming import Assembly
+from tasks.models.tokenizers import ByteTokenizer
 
 CHAT = EndpointConfig()
 
@@ -197,3 +198,13 @@ def test_a_stream_is_put_together():
         "stop",
         1,
     )
+
+
+def test_prompt_beyond_the_window_loses_its_beginning() -> None:
+    config = EndpointConfig(api="completions")
+    asking = Generation("m", config, SampleParams(max_tokens=4), Room(ByteTokenizer(), 6))
+    sent = [
+        asking.calls([Request(b"k", "generate", text)])[0].body["prompt"]
+        for text in ("abc", "abcdef", "0123456789")
+    ]
+    assert sent == ["abc", "abcdef", list(b"456789")]
