@@ -22,14 +22,14 @@ from flows.eval import evaluate
 from flows.evaluation import Evaluation
 from flows.forecast import forecast, unanswered
 from flows.loading_templates import check_templates
-from flows.options import RunOptions
+from flows.options import CACHED_STAGES, RunOptions
 from flows.phases import for_phase, refuse_asking
 from flows.plan import Plan
 from flows.planning import make_plan
 from flows.runners import task_runner_named
 from flows.server import use_server
 from flows.start import place, workspace
-from metrics.errors import ConfigError, NightjarError
+from metrics.errors import ConfigError, NightjarError, nearest
 from tasks.benchmarks.config import open_benchmark
 from tasks.caching import peek
 from tasks.load import load
@@ -80,6 +80,8 @@ def checked(config: EvalConfig, options: RunOptions, overrides: tuple[str, ...])
     """The plan of a run that can work as far as the first seconds tell; raises NightjarError."""
     _writable(Path(str(options.output)))
     plan = make_plan(for_phase(config, options), options)
+    _check_refresh(plan, options)
+    workspace(options).open().check_writable()
     _check_dataset(plan, options, overrides)
     lacking = unanswered(plan, workspace(options))
     refuse_asking(options, lacking)
@@ -95,6 +97,18 @@ def plan_only(config: EvalConfig, options: RunOptions, overrides: tuple[str, ...
     plan = make_plan(for_phase(config, placed), placed)
     _check_dataset(plan, placed, overrides)
     return {"benchmark": config.name} | forecast(plan, workspace(placed)).as_dict()
+
+
+def _check_refresh(plan: Plan, options: RunOptions) -> None:
+    """Refuses a stage or pair that the run does not have."""
+    pairs = [f"{pair.identity.filter}:{pair.identity.metric.name}" for pair in plan.pairs()]
+    known = {*CACHED_STAGES, *pairs, *(pair.name for pair in plan.pairs())}
+    for name in options.refresh:
+        if name not in known:
+            raise ConfigError(
+                f"--refresh {name}: no such stage or pair{nearest(name, known)} (stages: "
+                f"{', '.join(CACHED_STAGES)}; pairs: {', '.join(pairs) or 'none'})"
+            )
 
 
 def _check_dataset(plan: Plan, options: RunOptions, overrides: tuple[str, ...]) -> None:

@@ -122,6 +122,12 @@ class Store:
         finally:
             temporary.unlink(missing_ok=True)
 
+    def check_writable(self) -> None:
+        """Raises StoreError where nothing can be written: better before a run than after its answers."""
+        name = f".{uuid.uuid4().hex}"
+        self.put_bytes(name, b"")
+        self.fs.rm_file(self.path(name))
+
     def _temporary(self, folder: str) -> Path:
         """A path to write to: beside the target where a rename is possible, else on the local disk."""
         base = Path(self.root) if self.local else Path(os.environ.get("TMPDIR", "/tmp"))

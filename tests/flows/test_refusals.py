@@ -131,3 +131,14 @@ def test_override_is_named(refuse: Refuse) -> None:
 
 def test_unknown_option(refuse: Refuse) -> None:
     assert "--limt" in refuse(GOOD, "--limt", "5")
+
+
+def test_store_that_cannot_be_written(refuse: Refuse, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    assert "can't create" in refuse(GOOD, "--store", str(tmp_path / "file" / "store"))
+
+
+def test_refresh_of_something_that_is_not_there(refuse: Refuse) -> None:
+    assert "--refresh scroe: no such stage or pair; did you mean 'score'?" in refuse(
+        GOOD, "--refresh", "scroe"
+    )
