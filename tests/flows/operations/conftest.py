@@ -153,7 +153,7 @@ class Prefect:
     def ask(self, method: str, path: str, body: Any = None) -> Any:
         # SQLite takes one writer at a time: Prefect answers 503 while it is locked, and clients ask again.
         for _ in range(20):
-            answer = httpx.request(method, f"{self.api}{path}", json=body, timeout=30)
+            answer = httpx.request(method, f"{self.api}{path}", json=body, timeout=120)
             if answer.status_code != 503:
                 break
             time.sleep(0.5)
