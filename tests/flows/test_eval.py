@@ -1,8 +1,11 @@
 """The evaluation end to end, as its users run it: a real flow on a real server, requests over real HTTP."""
 
 import json
+import subprocess
+import sys
 from collections import Counter
 from collections.abc import Callable
+from itertools import combinations
 from pathlib import Path
 from typing import Any
 
@@ -283,3 +286,13 @@ def test_recorded_solutions_are_right_where_their_authors_said_so(evaluate: Eval
             by_model.setdefault(row["model_name"], []).append(row["value"] == 1.0)
     for model in correct:
         assert by_model[model] == [item[model]["is_correct"] for item in recorded]
+    compared = subprocess.run(
+        [sys.executable, "-m", "flows.compare", str(tmp_path / "out"), "--across", "model_name", "--json"],
+        cwd=PROJECT,
+        capture_output=True,
+        check=True,
+        timeout=120,
+    )
+    pairs = [pair for pair in json.loads(compared.stdout)["pairs"] if pair["metric"] == "exact_match"]
+    found = sorted(sorted((round(1319 * pair["base"]), round(1319 * pair["candidate"]))) for pair in pairs)
+    assert found == sorted(sorted(both) for both in combinations(correct.values(), 2))
