@@ -19,6 +19,7 @@ from typing import Any
 
 from prefect import flow
 from prefect.client.schemas.objects import State
+from prefect.context import SyncClientContext
 from prefect.states import Completed, Failed
 
 from flows.asking import ask_all
@@ -50,7 +51,9 @@ async def evaluate(config: EvalConfig, options: RunOptions = DEFAULT_OPTIONS) ->
     same, and a retry computes only what is missing.
     """
     run = await start_run(config, options)
-    with active_run(run.workspace.open(), str(run.options.run_id)):
+    # One client for all tasks, as in a sync flow: in an async one each task run would make its own, and read
+    # the certificate authorities for it, which takes longer than all else that Prefect does for a task.
+    with SyncClientContext.get_or_create(), active_run(run.workspace.open(), str(run.options.run_id)):
         outcome = _evaluated(run)
     if not outcome.ok:
         return Failed(message=outcome.summary)

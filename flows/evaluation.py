@@ -36,7 +36,7 @@ class Evaluation:
         """One row a metric × filter × reduction × facet group; raises DataError where the run was not
         published."""
         try:
-            return pq.read_table(self.folder / "results.parquet")
+            return _read(self.folder / "results.parquet")
         except FileNotFoundError as error:
             raise DataError(
                 f"{self.folder} holds no results.parquet: the run did not get that far"
@@ -53,7 +53,7 @@ class Evaluation:
 
     def items(self) -> pa.Table:
         """One row a pair × reduction × item × facet group."""
-        return pq.read_table(self.folder / "items.parquet")
+        return _read(self.folder / "items.parquet")
 
     def to_pandas(self) -> "pd.DataFrame":
         """The results as a data frame (needs pandas)."""
@@ -82,3 +82,8 @@ class Evaluation:
             "report": str(self.report),
             "results": rows,
         }
+
+
+def _read(path: Path) -> pa.Table:
+    with pq.ParquetFile(path) as file:  # read_table imports pyarrow's datasets first, for many files
+        return file.read()

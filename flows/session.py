@@ -59,9 +59,7 @@ def run_here(config: EvalConfig, options: RunOptions, manner: Manner) -> tuple[i
     """
     command = shlex.join(["python", "-m", "flows.eval", *sys.argv[1:]])
     placed = place(config, options, uuid.uuid4().hex).model_copy(update={"command": command})
-    flow: Flow[..., Coroutine[Any, Any, Any]] = evaluate.with_options(
-        task_runner=task_runner_named(manner.task_runner)
-    )
+    flow = _on_runner(manner.task_runner)
     checked(config, placed, manner.overrides)
     ui = use_server()
     api = os.environ.get("PREFECT_API_URL", f"{ui}/api")
@@ -74,6 +72,12 @@ def run_here(config: EvalConfig, options: RunOptions, manner: Manner) -> tuple[i
     if not manner.quiet:
         show(evaluation, document)
     return code, document
+
+
+def _on_runner(name: str) -> Flow[..., Coroutine[Any, Any, Any]]:
+    if name == Manner.task_runner:
+        return evaluate  # as it is: a copy works out the form of its parameters once more
+    return evaluate.with_options(task_runner=task_runner_named(name))
 
 
 def checked(config: EvalConfig, options: RunOptions, overrides: tuple[str, ...]) -> Plan:

@@ -26,6 +26,7 @@ from tasks.store.home import PROJECT, home
 _parsing = threading.Lock()
 _new: set[str] = set()
 PACKAGES = ("flows", "tasks", "scorers", "metrics")
+_OURS = tuple(f"{PROJECT / name}{os.sep}" for name in PACKAGES)
 
 
 def fingerprint(*code: Callable[..., Any] | ModuleType | str) -> str:
@@ -53,9 +54,21 @@ def closure(path: Path) -> frozenset[Path]:
         file = waiting.pop()
         if file not in found:
             found.add(file)
-            names = _source(file).names
-            waiting.extend(found_file for name in names if (found_file := _find(name, file.parent)))
+            waiting.extend(_imported_files(file))
     return frozenset(found)
+
+
+def _imported_files(path: Path) -> tuple[Path, ...]:
+    if str(path).startswith(_OURS):
+        return _imported_by_ours(path)
+    return tuple(file for name in _source(path).names if (file := _find(name, path.parent)))
+
+
+@cache
+def _imported_by_ours(path: Path) -> tuple[Path, ...]:
+    """As ``_imported_files``; our modules name each other in full."""
+    ours = (name for name in _source(path).names if name.partition(".")[0] in PACKAGES)
+    return tuple(file for name in ours if (file := _find_in_project(name)))
 
 
 @dataclass(frozen=True)
@@ -68,6 +81,16 @@ class _Source:
 
 
 def _source(path: Path) -> _Source:
+    """A user's file may be edited while the process lives; what it runs of ours it has imported before."""
+    return _source_of_ours(path) if str(path).startswith(_OURS) else _source_now(path)
+
+
+@cache
+def _source_of_ours(path: Path) -> _Source:
+    return _source_now(path)
+
+
+def _source_now(path: Path) -> _Source:
     stat = path.stat()
     # One parse at a time: CPython's parser loses count of its recursion when threads parse side by side,
     # and raises.
