@@ -7,7 +7,7 @@ TABLES = {
     "metrics": ["bench.metrics"],
     "scorers": ["bench.scorers.generation", "bench.scorers.multiple_choice"],
     "evaluation": ["bench.evaluation"],
-    "inference": ["bench.inference.throughput", "bench.inference.scale"],
+    "inference": ["bench.inference.throughput", "bench.inference.processes", "bench.inference.scale"],
 }
 
 

@@ -1,16 +1,14 @@
 """Requests a second of several clients against one server, in one run side by side.
 
-``python -m bench.inference.throughput [--count 2000] [--concurrency 32,128,512] [--lm-eval PATH]``. The
-embedded server runs in a process of its own with 50 ms of latency; the request phase goes from its first
-request to its last answer, so that it means the same for every client. ``--lm-eval`` names the ``lm-eval``
-program of an environment that has it.
+``python -m bench.inference.throughput [--count 2000] [--concurrency 32,128,512] [--rounds 3]``. The embedded
+server runs in a process of its own with 50 ms of latency; the request phase goes from its first request to
+its last answer, so that it means the same for every client. Of several rounds the best is shown: whatever
+else the machine does only takes away.
 """
 
 import argparse
 import json
-import os
 import resource
-import shutil
 import subprocess
 import sys
 import tempfile
@@ -22,20 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from bench.inference.prompts import question
-
 CLIENTS = ("aiohttp", "official", "official, aiohttp", "nightjar")
-TASK = """
-task: throughput
-dataset_path: json
-dataset_kwargs: {{data_files: {{test: {data}}}}}
-test_split: test
-output_type: generate_until
-doc_to_text: "Question: {{{{question}}}}\\nAnswer:"
-doc_to_target: "{{{{answer}}}}"
-generation_kwargs: {{until: ["</s>"], max_gen_toks: 256, temperature: 0}}
-metric_list: [{{metric: exact_match}}]
-"""
 
 
 @dataclass(frozen=True)
@@ -75,25 +60,8 @@ def measure(client: str, command: list[str], base_url: str, concurrency: int, **
     if done.returncode:
         sys.exit(f"{client} failed:\n{done.stderr[-2000:]}")
     stats = json.load(urllib.request.urlopen(f"{root}/stats"))
-    return Measured(client, concurrency, stats["answered"] / stats["seconds"], wall, cpu, stats["peak"])
-
-
-def lm_eval(program: str, base_url: str, count: int, concurrency: int, folder: Path) -> Measured:
-    """lm-evaluation-harness's ``local-chat-completions`` over the same prompts, whole process."""
-    data = folder / "items.jsonl"
-    data.write_text(
-        "".join(json.dumps({"question": question(i), "answer": "0"}) + "\n" for i in range(count))
-    )
-    (folder / "throughput.yaml").write_text(TASK.format(data=data))
-    arguments = f"model=demo,base_url={base_url}/chat/completions,num_concurrent={concurrency},max_retries=3"
-    command = [
-        program, "--model", "local-chat-completions", "--model_args", arguments, "--tasks", "throughput",
-        "--include_path", str(folder), "--apply_chat_template",
-    ]  # fmt: skip
-    offline = {"HF_HUB_OFFLINE": "1", "HF_DATASETS_OFFLINE": "1", "HF_HOME": str(folder / "hf")}
-    return measure(
-        "lm-evaluation-harness", command, base_url, concurrency, env={**os.environ, **offline}, cwd=folder
-    )
+    rate = stats["answered"] / stats["seconds"] if stats["seconds"] else 0.0
+    return Measured(client, concurrency, rate, wall, cpu, stats["peak"])
 
 
 def table(measured: list[Measured]) -> str:
@@ -117,22 +85,20 @@ def main() -> None:
     parser.add_argument("--count", type=int, default=2_000)
     parser.add_argument("--concurrency", default="32,128,512")
     parser.add_argument("--latency", type=float, default=0.05)
-    parser.add_argument("--lm-eval", default=shutil.which("lm-eval"))
+    parser.add_argument("--rounds", type=int, default=3)
     args = parser.parse_args()
     measured = []
     with server(args.latency) as base_url, tempfile.TemporaryDirectory() as temporary:
-        folder = Path(temporary)
 
-        def client(name: str, concurrency: int) -> list[str]:
-            place = folder / f"{name}-{concurrency}-{time.time_ns()}"
-            command = [sys.executable, "-m", "bench.inference.clients", name, base_url]
-            return [*command, str(args.count), str(concurrency), str(place)]
+        def run(name: str, concurrency: int) -> Measured:
+            command = [sys.executable, "-m", "bench.inference.clients", name, base_url, str(args.count)]
+            place = Path(temporary) / f"{name}-{concurrency}-{time.time_ns()}"
+            return measure(name, [*command, str(concurrency), str(place)], base_url, concurrency)
 
-        measure("warm-up", client("aiohttp", 32), base_url, 32)
+        run("aiohttp", 32)  # warms the server
         for concurrency in map(int, args.concurrency.split(",")):
-            measured += [measure(name, client(name, concurrency), base_url, concurrency) for name in CLIENTS]
-            if args.lm_eval:
-                measured.append(lm_eval(args.lm_eval, base_url, args.count, concurrency, folder))
+            rounds = [[run(name, concurrency) for name in CLIENTS] for _ in range(args.rounds)]
+            measured += [max(runs, key=lambda run: run.rate) for runs in zip(*rounds, strict=True)]
     print(table(measured))
 
 
