@@ -15,7 +15,7 @@ import time
 from collections import deque
 from dataclasses import dataclass
 
-INITIAL = 32
+INITIAL = 64
 SLOW_START_STEP = 2
 """How much an answer without objection adds during slow start: the limit triples each round."""
 SLOWER = 3.0

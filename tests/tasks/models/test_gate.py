@@ -29,9 +29,9 @@ def gate_with(ceiling: int) -> Gate:
 
 async def test_slow_start_reaches_the_ceiling_and_no_more():
     gate = gate_with(256)
-    assert gate.limit == 32
-    await rounds(gate, [OK] * 32)
-    assert gate.limit >= 64
+    assert gate.limit == 64
+    await rounds(gate, [OK] * 64)
+    assert gate.limit >= 128
     await rounds(gate, [OK] * 400)
     assert gate.limit == 256
 
