@@ -63,9 +63,9 @@ async def evaluate(config: EvalConfig, options: RunOptions = DEFAULT_OPTIONS) ->
 def _evaluated(run: Run) -> Outcome:
     """The steps of the run, in the order of the picture above."""
     options = run.options
-    lacking = unanswered(run.plan, run.workspace)
-    refuse_asking(options, lacking)
-    run.check(preflight, endpoints=lacking)
+    lacking = unanswered(run.plan, run.workspace, options.phase)
+    refuse_asking(options, lacking.models)
+    run.check(preflight, lacking.models, lacking.judges)
 
     items = run.submit(load, run.plan.load)
     cells = run.plan.cells(items.result().rows)

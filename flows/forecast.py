@@ -3,45 +3,46 @@
 Follows the chain of cached records; where a record is missing, items and requests are made in memory.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any
 
 import pyarrow as pa
 
-from flows.plan import Cell, PairPlan, Plan
-from scorers.base import ALL_FILTERS
+from flows.kept import Count, Kept
+from flows.options import Phase
+from flows.plan import AskedModel, Cell, Plan
 from tasks.answered import Answered
 from tasks.benchmarks.config import open_benchmark
 from tasks.caching import Workspace, peek
-from tasks.filter import filter_responses
 from tasks.infer import infer, missing_requests
 from tasks.load import load
 from tasks.render import render
 from tasks.rows.items import item_batches, read_items, request_batches
-from tasks.score import process_results, score, score_processed
 from tasks.store.refs import ArtifactRef
 
 
 @dataclass(frozen=True)
 class Forecast:
-    """Requests that would be sent and that are answered already, by model; pairs by name, and whether all
-    is cached."""
+    """Requests by model and by judge; pairs by name, and whether all of them is cached."""
 
     items: int
-    send: dict[str, int]
-    answered: dict[str, int]
-    pairs: dict[str, bool]
+    models: Mapping[str, Count]
+    judges: Mapping[str, Count]
+    pairs: Mapping[str, bool]
 
     def as_dict(self) -> dict[str, Any]:
-        """As ``--dry-run --json`` prints it."""
+        """As ``--dry-run --json`` prints it; the sums are of what is known."""
+        counts = [*self.models.values(), *self.judges.values()]
         return {
             "items": self.items,
-            "requests": {"to_send": sum(self.send.values()), "cached": sum(self.answered.values())},
-            "models": {
-                name: {"to_send": self.send[name], "cached": self.answered[name]} for name in self.send
+            "requests": {
+                "to_send": sum(count.send or 0 for count in counts),
+                "cached": sum(count.answered for count in counts),
             },
+            "models": {name: count.as_dict() for name, count in self.models.items()},
+            "judges": {name: count.as_dict() for name, count in self.judges.items()},
             "pairs": [
                 {"metric": name.rpartition(",")[0], "filter": name.rpartition(",")[2], "cached": cached}
                 for name, cached in self.pairs.items()
@@ -54,25 +55,51 @@ def forecast(plan: Plan, workspace: Workspace) -> Forecast:
     items = peek(load, plan.load, workspace=workspace)
     count = items.rows if items is not None else sum(batch.num_rows for batch in _items(plan))
     send, answered = dict.fromkeys(plan.models, 0), dict.fromkeys(plan.models, 0)
-    known: dict[Cell, tuple[ArtifactRef, Answered]] = {}
-    cells = plan.cells(count)
-    for cell in cells:
-        _, missing, total = _cell(plan, workspace, items, cell, known)
+    kept = Kept(plan, workspace, plan.cells(count))
+    for cell in kept.cells:
+        missing, total = _cell(plan, workspace, items, cell, kept.answered)
         send[cell.model] += missing
         answered[cell.model] += total - missing
-    pairs = {pair.name: _is_cached(plan, workspace, pair, cells, known) for pair in plan.pairs()}
-    return Forecast(items=count, send=send, answered=answered, pairs=pairs)
+    return Forecast(
+        items=count,
+        models={name: Count(send[name], answered[name]) for name in plan.models},
+        judges=kept.judges(),
+        pairs={pair.name: kept.holds(pair) for pair in plan.pairs()},
+    )
 
 
-def unanswered(plan: Plan, workspace: Workspace) -> list[str]:
-    """Models with at least one request that has no answer yet: those whose endpoint will be asked."""
+@dataclass(frozen=True)
+class Unanswered:
+    """Models that at least one request has no answer of yet, by name; judges and reward models that will be
+    asked something, or may be."""
+
+    models: list[str]
+    judges: list[AskedModel]
+
+
+def unanswered(plan: Plan, workspace: Workspace, phase: Phase) -> Unanswered:
+    """Whose endpoints a run of that phase will ask."""
     items = peek(load, plan.load, workspace=workspace)
+    models = _unanswered_models(plan, workspace, items)
+    if phase is Phase.INFER or not plan.asked:
+        return Unanswered(models, [])
+    if models or items is None:
+        return Unanswered(models, list(plan.asked))
+    kept = Kept(plan, workspace, plan.cells(items.rows))
+    for cell in kept.cells:
+        _cell(plan, workspace, items, cell, kept.answered)
+    counts = kept.judges()
+    judges = [model for model in plan.asked if counts[model.infer.setup.model.name].send != 0]
+    return Unanswered(models, judges)
+
+
+def _unanswered_models(plan: Plan, workspace: Workspace, items: ArtifactRef | None) -> list[str]:
     if items is None and not _could_be_answered(plan, workspace):
         return [name for name, step in plan.models.items() if step.setup.model.type != "replay"]
     count = items.rows if items is not None else sum(batch.num_rows for batch in _items(plan))
     found: dict[str, None] = {}
     for cell in plan.cells(count):
-        if cell.model not in found and _cell(plan, workspace, items, cell, {})[1]:
+        if cell.model not in found and _cell(plan, workspace, items, cell, {})[0]:
             found[cell.model] = None
     return list(found)
 
@@ -88,9 +115,9 @@ def _cell(
     items: ArtifactRef | None,
     cell: Cell,
     known: dict[Cell, tuple[ArtifactRef, Answered]],
-) -> tuple[ArtifactRef | None, int, int]:
-    """The requests artifact of a cell if it is there, how many requests are missing, and how many there
-    are."""
+) -> tuple[int, int]:
+    """How many requests of a cell are missing, and how many there are; its artifacts go to ``known`` if it
+    has them."""
     step = plan.models[cell.model]
     asked = None
     if items is not None:
@@ -99,9 +126,8 @@ def _cell(
         answered = peek(infer, step, asked, workspace=workspace)
         if answered is not None:
             known[cell] = asked, answered
-            return asked, 0, int(answered.accounts.tally["requests"])
-    missing, total = missing_requests(step, _requests(plan, workspace, items, asked, cell), workspace)
-    return asked, missing, total
+            return 0, int(answered.accounts.tally["requests"])
+    return missing_requests(step, _requests(plan, workspace, items, asked, cell), workspace)
 
 
 def _requests(
@@ -120,35 +146,3 @@ def _requests(
 def _items(plan: Plan) -> Iterator[pa.RecordBatch]:
     setup = plan.load.setup
     return item_batches(islice(open_benchmark(setup.benchmark).items(), setup.limit))
-
-
-def _is_cached(
-    plan: Plan,
-    workspace: Workspace,
-    pair: PairPlan,
-    cells: list[Cell],
-    known: dict[Cell, tuple[ArtifactRef, Answered]],
-) -> bool:
-    """Whether the pair's statistics are there for every cell (of a score across filters: never said to
-    be)."""
-    if pair.source == ALL_FILTERS:
-        return False
-    entry = next(entry for entry in plan.filters if entry.name == pair.source)
-    for cell in cells:
-        if cell not in known:
-            return False
-        asked, answered = known[cell]
-        predicted = peek(filter_responses, entry.step, asked, answered, workspace=workspace)
-        if predicted is None:
-            return False
-        place = asked, predicted, answered
-        if entry.process is None:
-            scored = peek(score, pair.score, *place, workspace=workspace)
-        else:
-            processed = peek(process_results, entry.process, *place, workspace=workspace)
-            if processed is None:
-                return False
-            scored = peek(score_processed, pair.score, *place, processed, workspace=workspace)
-        if scored is None:
-            return False
-    return True

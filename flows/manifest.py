@@ -71,7 +71,9 @@ def manifest_of(run: Run, info: RunInfo, over_budget: Mapping[str, str]) -> dict
             name: _model(plan.models[name].setup, run.served.get(name), tally)
             for name, tally in inference.items()
         },
-        "judges": {name: _model(judges[name], None, tally) for name, tally in judging.items()},
+        "judges": {
+            name: _model(judges[name], run.served.get(name), tally) for name, tally in judging.items()
+        },
         "over_budget": dict(over_budget),
         "config": info.config,
         "config_digest": digest(info.config),

@@ -149,13 +149,15 @@ class Plan:
         own = (facet for metric in self.config.metrics for facet in metric.facets or () if facet != "label")
         return tuple(dict.fromkeys([*self.config.facets, *own]))
 
-    def checks(self, endpoints: Sequence[str]) -> Checks:
-        """What the preflight tries; ``endpoints`` are the models that have to be asked for something."""
+    def checks(self, endpoints: Sequence[str], judges: Sequence[AskedModel] = ()) -> Checks:
+        """What the preflight tries; ``endpoints`` are the models that have to be asked for something, and
+        ``judges`` those that scorers ask."""
         return Checks(
             benchmark=self.load.setup.benchmark,
             filters=tuple(entry.step.setup for entry in self.filters if entry.name != ALL_FILTERS),
             pairs=tuple(pair.score.setup for pair in self.pairs()),
             endpoints=tuple(self.models[name].setup for name in endpoints),
+            judges=tuple(model.infer.setup for model in judges),
         )
 
     def partitions(self, items: int) -> int:

@@ -10,7 +10,7 @@ from prefect.client.schemas.objects import State
 from prefect.futures import PrefectFuture
 
 from flows.options import CACHED_STAGES, RunOptions
-from flows.plan import Cell, PairPlan, Plan
+from flows.plan import AskedModel, Cell, PairPlan, Plan
 from tasks.answered import Answered
 from tasks.caching import Workspace, in_workspace, references
 from tasks.filter import FilterSetup
@@ -53,9 +53,10 @@ class Run:
         self.submitted.append(Submitted(task.name, step, future, tuple(_futures(inputs))))
         return future
 
-    def check(self, preflight: Task[..., Any], endpoints: Sequence[str]) -> None:
-        """Runs the preflight, which asks the named models' endpoints; raises what it refuses."""
-        found = preflight.submit(self.plan.checks(endpoints)).result()
+    def check(self, preflight: Task[..., Any], models: Sequence[str], judges: Sequence[AskedModel]) -> None:
+        """Runs the preflight, which asks the endpoints of these models and judges; raises what it
+        refuses."""
+        found = preflight.submit(self.plan.checks(models, judges)).result()
         self.served.update(found.served)
 
     def _refreshed(self, stage: str, pair: PairPlan | None) -> bool:

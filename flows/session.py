@@ -87,9 +87,9 @@ def checked(config: EvalConfig, options: RunOptions, overrides: tuple[str, ...])
     _check_refresh(plan, options)
     workspace(options).open().check_writable()
     _check_dataset(plan, options, overrides)
-    lacking = unanswered(plan, workspace(options))
-    refuse_asking(options, lacking)
-    found = check(plan.checks(lacking))
+    lacking = unanswered(plan, workspace(options), options.phase)
+    refuse_asking(options, lacking.models)
+    found = check(plan.checks(lacking.models, lacking.judges))
     for warning in found.warnings:
         print(f"warning: {warning}", file=sys.stderr)
     return plan
@@ -178,6 +178,9 @@ def show_plan(document: dict[str, Any]) -> None:
             f"{entry['benchmark']}: {entry['items']} items, {requests['to_send']} requests to send, "
             f"{requests['cached']} cached"
         )
+        for judge, count in entry["judges"].items():
+            wanted = "as many as the responses call for" if count["to_send"] is None else count["to_send"]
+            out.print(f"  of them to {judge}: {wanted} to send, {count['cached']} cached")
         for pair in entry["pairs"]:
             out.print(f"  {'cached ' if pair['cached'] else 'compute'}  {pair['filter']} × {pair['metric']}")
 

@@ -33,6 +33,8 @@ class Checks(Unkeyed):
     pairs: tuple[PairSetup, ...]
     endpoints: tuple[InferSetup, ...]
     """Models that have to be asked for something."""
+    judges: tuple[InferSetup, ...] = ()
+    """Models that scorers ask, for text whatever the benchmark asks for."""
 
 
 class Preflight(Unkeyed):
@@ -66,8 +68,10 @@ def check(checks: Checks) -> Preflight:
     rendered = [entry for prompt in benchmark.prompt_names() for entry in benchmark.render(prompt, first)]
     doubts = _try_pairs(checks, rendered[0])
     served: dict[str, Any] = {}
-    for setup in checks.endpoints:
-        identity, warning = probe_model(setup, rendered[0].kind)
+    asked = [(setup, rendered[0].kind) for setup in checks.endpoints]
+    asked += [(setup, "generate") for setup in checks.judges]
+    for setup, kind in asked:
+        identity, warning = probe_model(setup, kind)
         served[setup.model.name] = identity
         doubts += [warning] if warning else []
     return Preflight(warnings=doubts, served=served)

@@ -143,6 +143,16 @@ def judged_config(
     return path
 
 
+def test_judge_that_is_not_there_is_refused_before_anything_is_asked(
+    evaluate: Evaluate, tmp_path: Path
+) -> None:
+    config = judged_config(tmp_path, "http://127.0.0.1:9/v1")
+    ran = evaluate(config, "--limit", "2")
+    assert ran.code == 2
+    assert "judge" in ran.err and "127.0.0.1" in ran.err
+    assert evaluate(config, "--limit", "2", "--phase", "infer").code == 0
+
+
 def row_of(ran: Any, metric: str) -> dict[str, Any]:
     found = [row for row in ran.document["results"] if row["metric"] == metric]
     assert len(found) == 1, ran.err
@@ -154,6 +164,7 @@ def test_unreadable_verdicts_are_unscored_and_only_they_are_asked_again(
 ) -> None:
     config = judged_config(tmp_path, judge.base_url)
     arguments = (config, "--json", "--limit", str(ITEMS))
+    assert evaluate(*arguments, "--dry-run").document["judges"] == {"judge": {"to_send": None, "cached": 0}}
     first = evaluate(*arguments)
     assert first.code == 0, first.err
     asked = judge.take_asked()
@@ -178,6 +189,14 @@ def test_unreadable_verdicts_are_unscored_and_only_they_are_asked_again(
     # The row of the calibration that could not be read does not count: 6 of 7 right answers, 5 of 6 wrong.
     corrected_is(row_of(first, "llm_judge_corrected"), sum(readable) / 18, 6 / 7, 5 / 6)
 
+    planned = evaluate(*arguments, "--dry-run").document
+    assert planned["judges"] == {"judge": {"to_send": 3, "cached": ITEMS + len(PEOPLE)}}
+    assert {pair["metric"]: pair["cached"] for pair in planned["pairs"]} == {
+        "exact_match": True,
+        "llm_judge": False,
+        "llm_judge_corrected": False,
+    }
+    assert judge.take_asked() == []
     second = evaluate(*arguments)
     assert second.code == 0, second.err
     assert sorted(judge.take_asked()) == sorted(mumbled)
@@ -188,6 +207,9 @@ def test_unreadable_verdicts_are_unscored_and_only_they_are_asked_again(
     assert graded["value"] == pytest.approx(sum(verdicts) / ITEMS, abs=1e-12)
     corrected_is(row_of(second, "llm_judge_corrected"), sum(verdicts) / ITEMS, 7 / 8, 5 / 6)
 
+    planned = evaluate(*arguments, "--dry-run").document
+    assert planned["judges"]["judge"]["to_send"] == 0
+    assert all(pair["cached"] for pair in planned["pairs"])
     third = evaluate(*arguments)
     assert judge.take_asked() == []
     assert third.document["requests"]["sent"] == 0
