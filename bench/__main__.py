@@ -4,6 +4,7 @@ import subprocess
 import sys
 
 TABLES = {
+    "start": ["bench.start"],
     "metrics": ["bench.metrics"],
     "scorers": ["bench.scorers.generation", "bench.scorers.multiple_choice"],
     "evaluation": ["bench.evaluation"],
