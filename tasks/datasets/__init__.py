@@ -1,7 +1,7 @@
 """Datasets: rows of files, functions and hubs as items."""
 
 from tasks.datasets.config import DatasetConfig
-from tasks.datasets.items import content_digest, dataset_digest, field_at, open_dataset
+from tasks.datasets.items import content_digest, dataset_digest, open_dataset
 from tasks.datasets.sources import check_source
 
-__all__ = ["DatasetConfig", "check_source", "content_digest", "dataset_digest", "field_at", "open_dataset"]
+__all__ = ["DatasetConfig", "check_source", "content_digest", "dataset_digest", "open_dataset"]

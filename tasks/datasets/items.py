@@ -15,6 +15,7 @@ from tasks.datasets.config import DatasetConfig
 from tasks.datasets.errors import DataError
 from tasks.datasets.files import Row, type_name
 from tasks.datasets.sources import source_rows
+from tasks.paths import field_at
 from tasks.store.keys import digest, file_digest
 
 DERIVED_ID_DIGITS = 16
@@ -63,23 +64,6 @@ def dataset_digest(config: DatasetConfig, base_dir: str | Path, cluster: str | N
 def content_digest(item: Item) -> str:
     """Digest of an item's data and ground truth, whatever its id and position."""
     return digest({"data": item.data, "ground_truth": item.ground_truth})
-
-
-def field_at(data: Mapping[str, Any], path: str) -> Any:
-    """The value at a dotted path (a field whose name holds dots wins); raises KeyError with the part not
-    there.
-    """
-    if path in data:
-        return data[path]
-    value: Any = data
-    for part in path.split("."):
-        if isinstance(value, Mapping) and part in value:
-            value = value[part]
-        elif isinstance(value, list) and part.isdigit() and int(part) < len(value):
-            value = value[int(part)]
-        else:
-            raise KeyError(part)
-    return value
 
 
 def _item(row: Row, doc_id: int, config: DatasetConfig, where: str) -> Item:

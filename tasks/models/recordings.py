@@ -196,23 +196,6 @@ def recordings_at(path: Path) -> Recordings:
         return _open[place]
 
 
-def dotted(item: Mapping[str, Any], path: str) -> Any:
-    """The value at a dotted path in an item; None when there is none. A field whose own name has the dots
-    wins.
-    """
-    if path in item:
-        return item[path]
-    value: Any = item
-    for part in path.split("."):
-        if isinstance(value, Mapping) and part in value:
-            value = value[part]
-        elif isinstance(value, list) and part.isdigit() and int(part) < len(value):
-            value = value[int(part)]
-        else:
-            return None
-    return value
-
-
 def samples(value: Any) -> Iterable[Any]:
     """The samples in a field: a list holds one each, anything else is the only one."""
     return value if isinstance(value, list) else [value]

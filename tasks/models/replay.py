@@ -10,8 +10,9 @@ import pyarrow as pa
 
 from tasks.models.config import ModelConfig, ReplayConfig
 from tasks.models.options import InferenceOptions, Responded
-from tasks.models.recordings import Wanted, dotted, recordings_at, samples
+from tasks.models.recordings import Wanted, recordings_at, samples
 from tasks.models.tally import Tally
+from tasks.paths import field_at
 from tasks.store.schemas import RESPONSES
 
 ROWS_AT_ONCE = 1_024
@@ -68,7 +69,10 @@ def _file_lookup(model_name: str, path: Path) -> Lookup:
 
 def _field_lookup(path: str) -> Lookup:
     def find(row: Mapping[str, Any], sample: int) -> Recorded:
-        value = dotted(orjson.loads(row["doc_json"]), path)
+        try:
+            value = field_at(orjson.loads(row["doc_json"]), path)
+        except KeyError:
+            return None
         held = list(samples(value)) if value is not None else []
         if sample >= len(held) or held[sample] is None:
             return None

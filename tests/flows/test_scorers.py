@@ -149,7 +149,8 @@ def test_judge_that_is_not_there_is_refused_before_anything_is_asked(
     config = judged_config(tmp_path, "http://127.0.0.1:9/v1")
     ran = evaluate(config, "--limit", "2")
     assert ran.code == 2
-    assert "judge" in ran.err and "127.0.0.1" in ran.err
+    assert "judge" in ran.err
+    assert "127.0.0.1" in ran.err
     assert evaluate(config, "--limit", "2", "--phase", "infer").code == 0
 
 

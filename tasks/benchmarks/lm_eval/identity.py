@@ -7,7 +7,8 @@ from typing import Any, Final
 
 from tasks.benchmarks.records import Item
 from tasks.datasets.errors import DataError
-from tasks.datasets.items import content_digest, field_at
+from tasks.datasets.items import content_digest
+from tasks.paths import field_at
 
 ID_DIGITS: Final = 16
 

@@ -6,7 +6,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from tasks.benchmarks.records import Item
-from tasks.datasets import DatasetConfig, content_digest, dataset_digest, field_at, open_dataset
+from tasks.datasets import DatasetConfig, content_digest, dataset_digest, open_dataset
 from tasks.datasets.errors import DataError
 
 ROWS = [{"id": "a", "question": "2+2?", "answer": "4"}, {"id": "b", "question": "3+3?", "answer": "6"}]
@@ -222,9 +222,3 @@ def test_digest_changes_with_everything_that_decides_the_items_and_not_with_the_
 def test_content_digest_leaves_id_and_position_out() -> None:
     assert content_digest(Item("a", 0, {"q": 1}, 2)) == content_digest(Item("b", 9, {"q": 1}, 2))
     assert content_digest(Item("a", 0, {"q": 1}, 2)) != content_digest(Item("a", 0, {"q": 1}, 3))
-
-
-def test_a_field_whose_name_holds_dots_wins_over_a_path() -> None:
-    assert field_at({"a.b": 1, "a": {"b": 2}}, "a.b") == 1
-    with pytest.raises(KeyError, match="c"):
-        field_at({"a": {"b": 2}}, "a.c")

@@ -7,7 +7,6 @@ import pytest
 
 from metrics.errors import DataError
 from tasks.models.config import ModelConfig
-from tasks.models.recordings import dotted
 
 
 def recorded(name="demo", **config) -> ModelConfig:
@@ -92,12 +91,6 @@ def test_a_field_of_the_item_is_its_response(bench, batch_of, field, texts):
         sampling={"num_samples": 2},
     )
     assert outcome.column("response") == texts
-
-
-def test_a_name_with_dots_wins_over_a_path():
-    assert dotted({"a.b": 1, "a": {"b": 2}}, "a.b") == 1
-    assert dotted({"a": [{"b": 2}]}, "a.0.b") == 2
-    assert dotted({"a": 3}, "a.b") is None
 
 
 @pytest.mark.parametrize(
