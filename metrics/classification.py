@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from metrics.aggregations import Aggregation, Count, Total, factory
-from metrics.choices import chosen, first_gold, is_right
+from metrics.choices import blanked, chosen, first_gold, is_right
 from metrics.errors import ConfigError, MetricError
 from metrics.label_counts import Finish, correlation, macro, micro, tabulated, weighted
 from metrics.registry import metric
@@ -24,8 +24,12 @@ SKLEARN_MCC = "Matthews 1975; scikit-learn matthews_corrcoef; lm-evaluation-harn
 
 @metric("f1", style="choices", output_type="multiple_choice", aggregation="f1", source=SKLEARN_F1)
 def f1(batch: ChoiceBatch) -> list[tuple[int, int]]:
-    """F1 of the label 1 over all items, the prediction being the choice of highest log-likelihood."""
-    return _labels(batch)
+    """F1 of the label 1 over all items, the prediction being the choice of highest log-likelihood.
+
+    Raises ``MetricError`` for an item without such a choice: one of its log-likelihoods is NaN, or it has
+    none.
+    """
+    return _labels(batch, "f1")
 
 
 @metric(
@@ -37,12 +41,21 @@ def f1(batch: ChoiceBatch) -> list[tuple[int, int]]:
     source=SKLEARN_MCC,
 )
 def mcc(batch: ChoiceBatch) -> list[tuple[int, int]]:
-    """Matthews correlation of right and chosen labels over all items, of any number of labels; -1 to 1."""
-    return _labels(batch)
+    """Matthews correlation of right and chosen labels over all items, of any number of labels; -1 to 1.
+
+    Raises ``MetricError`` for an item without a chosen label: one of its log-likelihoods is NaN, or it has
+    none.
+    """
+    return _labels(batch, "mcc")
 
 
-def _labels(batch: ChoiceBatch) -> list[tuple[int, int]]:
+def _labels(batch: ChoiceBatch, name: str) -> list[tuple[int, int]]:
     predicted = chosen(batch, batch.lls)
+    unclear = np.flatnonzero(np.isnan(blanked(batch, np.zeros(len(batch)), batch.lls)))
+    if len(unclear):
+        row = int(unclear[0])
+        own = batch.lls[batch.offsets[row] : batch.offsets[row + 1]].tolist()
+        raise MetricError(f"{name}: item {row} has no most likely choice; its log-likelihoods are {own}", row)
     gold = np.where(is_right(batch, predicted), predicted, first_gold(batch))
     return list(zip(gold.tolist(), predicted.tolist(), strict=True))
 
