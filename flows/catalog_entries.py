@@ -24,6 +24,7 @@ _RANGES: Final = {
     "bleu": "0 to 100",
     "chrf": "0 to 100",
     "ter": "0 to ∞",
+    "wer": "0 to ∞",
     "f1": "0 to 1",
     "mcc": "-1 to 1",
     "matthews_corrcoef": "-1 to 1",

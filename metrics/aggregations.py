@@ -121,7 +121,7 @@ class Aggregation:
 def statistics_of(aggregation: str | Aggregation, values: Sequence[Any]) -> Scores:
     """Statistics of n per-sample values as ``process_results`` returns them for this aggregation.
 
-    Numbers for most; (reference, prediction) for bleu, chrf, chrf++, ter; (gold, predicted) for f1 and
+    Numbers for most; (reference, prediction) for bleu, chrf, chrf++, ter, wer; (gold, predicted) for f1 and
     matthews_corrcoef; (a, b) for weighted_mean, weighted_perplexity, bits_per_byte; (gold, probabilities) for
     brier_score.
     """

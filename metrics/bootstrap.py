@@ -28,7 +28,7 @@ def bootstrap_sums(sampled: Sampled, accelerated: bool) -> Spread:
     if sampled.units < 2:
         return sampled.alone()
     draws = drawn(sampled)
-    finite = draws[np.isfinite(draws)]
+    finite = _finite(draws)
     if len(finite) < 2:
         return Spread(math.nan, "none", math.nan, math.nan, "no resample has a finite value")
     units = sampled.units
@@ -64,7 +64,7 @@ def bootstrap_items(
         draws[draw] = aggregation.of_values(
             column[rows] if column is not None else [values[row] for row in rows]
         )
-    finite = draws[np.isfinite(draws)]
+    finite = _finite(draws)
     if len(finite) < 2:
         return Spread(math.nan, "none", math.nan, math.nan, "no resample has a finite value")
     tail = (1 - options.ci_level) / 2
@@ -72,6 +72,11 @@ def bootstrap_items(
     return Spread(
         float(finite.std(ddof=1)) * math.sqrt(units / (units - 1)), "bootstrap", float(low), float(high)
     )
+
+
+def _finite(draws: Floats) -> Floats:
+    usable = np.isfinite(draws)
+    return draws if usable.all() else draws[usable]
 
 
 def _interval(draws: Floats, sampled: Sampled, accelerated: bool) -> tuple[float, float]:

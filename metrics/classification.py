@@ -5,27 +5,31 @@ not known beforehand are kept as pairs and become one-hot rows over the pairs th
 """
 
 import math
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from metrics.aggregations import Aggregation, Count, Total, factory
-from metrics.choices import chosen, first_gold, is_right
+from metrics.choices import blanked, chosen, first_gold, is_right
 from metrics.errors import ConfigError, MetricError
+from metrics.label_counts import Finish, correlation, macro, micro, tabulated, weighted
 from metrics.registry import metric
-from metrics.types import IGNORED_TARGET, Bools, ChoiceBatch, Floats, Scores, Values
+from metrics.types import IGNORED_TARGET, ChoiceBatch, Floats, Scores
 
 AVERAGES = ("binary", "macro", "micro", "weighted")
 SKLEARN_F1 = "scikit-learn f1_score; lm-evaluation-harness"
 SKLEARN_MCC = "Matthews 1975; scikit-learn matthews_corrcoef; lm-evaluation-harness"
-Finish = Callable[[Floats, Floats, Floats], Floats]  # right, gold and predicted counts (..., labels) → (...)
 
 
 @metric("f1", style="choices", output_type="multiple_choice", aggregation="f1", source=SKLEARN_F1)
 def f1(batch: ChoiceBatch) -> list[tuple[int, int]]:
-    """F1 of the label 1 over all items, the prediction being the choice of highest log-likelihood."""
-    return _labels(batch)
+    """F1 of the label 1 over all items, the prediction being the choice of highest log-likelihood.
+
+    Raises ``MetricError`` for an item without such a choice: one of its log-likelihoods is NaN, or it has
+    none.
+    """
+    return _labels(batch, "f1")
 
 
 @metric(
@@ -37,12 +41,21 @@ def f1(batch: ChoiceBatch) -> list[tuple[int, int]]:
     source=SKLEARN_MCC,
 )
 def mcc(batch: ChoiceBatch) -> list[tuple[int, int]]:
-    """Matthews correlation of right and chosen labels over all items, of any number of labels; -1 to 1."""
-    return _labels(batch)
+    """Matthews correlation of right and chosen labels over all items, of any number of labels; -1 to 1.
+
+    Raises ``MetricError`` for an item without a chosen label: one of its log-likelihoods is NaN, or it has
+    none.
+    """
+    return _labels(batch, "mcc")
 
 
-def _labels(batch: ChoiceBatch) -> list[tuple[int, int]]:
+def _labels(batch: ChoiceBatch, name: str) -> list[tuple[int, int]]:
     predicted = chosen(batch, batch.lls)
+    unclear = np.flatnonzero(np.isnan(blanked(batch, np.zeros(len(batch)), batch.lls)))
+    if len(unclear):
+        row = int(unclear[0])
+        own = batch.lls[batch.offsets[row] : batch.offsets[row + 1]].tolist()
+        raise MetricError(f"{name}: item {row} has no most likely choice; its log-likelihoods are {own}", row)
     gold = np.where(is_right(batch, predicted), predicted, first_gold(batch))
     return list(zip(gold.tolist(), predicted.tolist(), strict=True))
 
@@ -62,16 +75,14 @@ def f1_aggregation(*, average: str = "binary", pos_label: Any = None) -> Aggrega
             rule="multinomial",
             bounds=(0.0, 1.0),
         )
-    return _over_labels(
-        f"f1_{average}", {"macro": _macro, "micro": _micro, "weighted": _weighted}[average], 0.0
-    )
+    return _over_labels(f"f1_{average}", {"macro": macro, "micro": micro, "weighted": weighted}[average], 0.0)
 
 
 @factory("matthews_corrcoef", source=SKLEARN_MCC)
 def matthews_corrcoef() -> Aggregation:
     """Matthews correlation from (gold, predicted) labels, of any number of labels; 0 where it is
     undefined."""
-    return _over_labels("matthews_corrcoef", _mcc, -1.0)
+    return _over_labels("matthews_corrcoef", correlation, -1.0)
 
 
 @factory("mcc", source=SKLEARN_MCC)
@@ -118,7 +129,7 @@ def _over_labels(name: str, finish: Finish, lowest: float) -> Aggregation:
         name,
         kind="values",
         read=read,
-        tabulate=lambda values: _tabulated(name, values, finish, lowest),
+        tabulate=lambda values: tabulated(name, values, finish, lowest),
         merge=_merged,
         rule="multinomial",
         bounds=(lowest, 1.0),
@@ -127,70 +138,6 @@ def _over_labels(name: str, finish: Finish, lowest: float) -> Aggregation:
 
 def _merged(values: Sequence[Any]) -> dict[str, Any]:
     return {"pairs": [[gold, predicted, 1 / len(values)] for gold, predicted in values]}
-
-
-def _weighted_pairs(value: Any) -> list[tuple[Any, Any, float]]:
-    if isinstance(value, Mapping):
-        return [(gold, predicted, weight) for gold, predicted, weight in value["pairs"]]
-    return [(value[0], value[1], 1.0)]
-
-
-def _tabulated(name: str, values: Values, finish: Finish, lowest: float) -> tuple[Aggregation, Floats]:
-    """The pairs as weights over the pairs that occur (n, P), and the aggregation of such rows."""
-    column: dict[tuple[Hashable, Hashable], int] = {}
-    entries = [
-        (row, column.setdefault((gold, predicted), len(column)), weight)
-        for row, value in enumerate(values)
-        for gold, predicted, weight in _weighted_pairs(value)
-        if gold != IGNORED_TARGET
-    ]
-    table = np.zeros((len(values), max(len(column), 1)))
-    for row, place, weight in entries:
-        table[row, place] += weight
-    names = {label: i for i, label in enumerate(dict.fromkeys(label for pair in column for label in pair))}
-    gold, predicted = (np.zeros((table.shape[1], max(len(names), 1))) for _ in range(2))
-    for pair, place in column.items():
-        gold[place, names[pair[0]]] = predicted[place, names[pair[1]]] = 1.0
-
-    def compute(total: Total, n: Count) -> Floats:
-        return finish(*(_per_label(total, labels) for labels in (gold * predicted, gold, predicted)))
-
-    sums = Aggregation(name, k=table.shape[1], compute=compute, rule="multinomial", bounds=(lowest, 1.0))
-    return sums, table
-
-
-def _per_label(total: Total, labels: Floats) -> Floats:
-    """Counts of labels (..., L) from counts of pairs (..., P); einsum, since these products are too thin for
-    BLAS."""
-    return np.asarray(np.einsum("...p,pl->...l", total, labels))
-
-
-def _label_f1(right: Floats, gold: Floats, predicted: Floats) -> tuple[Floats, Bools]:
-    present = gold + predicted > 0
-    return np.where(present, 2 * right / np.where(present, gold + predicted, 1.0), 0.0), present
-
-
-def _macro(right: Floats, gold: Floats, predicted: Floats) -> Floats:
-    each, present = _label_f1(right, gold, predicted)
-    return np.asarray(each.sum(-1) / np.maximum(present.sum(-1), 1))
-
-
-def _micro(right: Floats, gold: Floats, predicted: Floats) -> Floats:
-    items = gold.sum(-1)
-    return np.where(items > 0, right.sum(-1) / np.where(items > 0, items, 1.0), 0.0)
-
-
-def _weighted(right: Floats, gold: Floats, predicted: Floats) -> Floats:
-    items = gold.sum(-1)
-    each, _ = _label_f1(right, gold, predicted)
-    return np.where(items > 0, (each * gold).sum(-1) / np.where(items > 0, items, 1.0), 0.0)
-
-
-def _mcc(right: Floats, gold: Floats, predicted: Floats) -> Floats:
-    items = gold.sum(-1)
-    covariance = right.sum(-1) * items - (gold * predicted).sum(-1)
-    spread = (items**2 - (gold**2).sum(-1)) * (items**2 - (predicted**2).sum(-1))
-    return np.where(spread > 0, covariance / np.sqrt(np.where(spread > 0, spread, 1.0)), 0.0)
 
 
 def _pairs(values: Sequence[Any], name: str) -> list[tuple[Any, Any]]:

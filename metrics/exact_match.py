@@ -2,17 +2,19 @@
 
 import re
 import string
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from itertools import chain, compress, repeat
+from operator import eq
 from typing import Any
 
 import numpy as np
 
 from metrics.errors import ConfigError, MetricError
+from metrics.normalisation import Normalisation
 from metrics.registry import metric
-from metrics.types import Scores, scalar_scores
+from metrics.types import Bools, Scores, scalar_scores
 
-_PUNCTUATION = str.maketrans("", "", string.punctuation)
-_DIGITS = str.maketrans("", "", string.digits)
+_ITEMS = 1024  # normalised at once: few enough for a core's cache
 
 
 @metric(
@@ -36,49 +38,43 @@ def exact_match(
     punctuation removed, then ASCII digits removed. No prediction (None) is wrong. A reference that is not
     text is compared as text with a prediction that is.
     """
-    normalise = _normaliser(regexes_to_ignore, ignore_case, ignore_punctuation, ignore_numbers)
-    score = np.fromiter(
-        (
-            _matches(golds, prediction, normalise, row)
-            for row, (golds, prediction) in enumerate(zip(references, predictions, strict=True))
-        ),
-        dtype=np.float64,
-        count=len(predictions),
-    )
+    patterns = [regexes_to_ignore] if isinstance(regexes_to_ignore, str) else regexes_to_ignore or []
+    deleted = (string.punctuation if ignore_punctuation else "") + (string.digits if ignore_numbers else "")
+    normalisation = Normalisation(_compiled(patterns), ignore_case, deleted)
+    score = np.empty(len(predictions))
+    for start in range(0, len(score), _ITEMS):
+        rows = slice(start, start + _ITEMS)
+        score[rows] = _matches(references[rows], predictions[rows], normalisation, start)
     return scalar_scores(score)
 
 
-def _matches(golds: Sequence[Any], prediction: Any, normalise: Callable[[str], str], row: int) -> bool:
-    if not golds:
+def _matches(
+    references: Sequence[Sequence[Any]], predictions: Sequence[Any], normalisation: Normalisation, first: int
+) -> Bools:
+    """Whether each prediction equals a reference; ``first`` is the number of the first row."""
+    counts = list(map(len, references))
+    if 0 in counts:
+        row = first + counts.index(0)
         raise MetricError(f"exact_match: row {row} has no reference to compare with", row)
-    if not isinstance(prediction, str):
-        return prediction is not None and any(prediction == gold for gold in golds)
-    if prediction in golds:
-        return True  # equal as they are, whatever is ignored
-    answer = normalise(prediction)
-    return answer in [normalise(gold if isinstance(gold, str) else str(gold)) for gold in golds]
+    golds = list(chain.from_iterable(references))
+    if len(golds) == len(predictions):
+        return _equal(predictions, golds, normalisation)
+    own = list(chain.from_iterable(map(repeat, predictions, counts)))  # one for each reference
+    starts = np.cumsum([0, *counts[:-1]])
+    return np.logical_or.reduceat(_equal(own, golds, normalisation), starts)
 
 
-def _normaliser(
-    patterns: Sequence[str] | None, case: bool, punctuation: bool, numbers: bool
-) -> Callable[[str], str]:
-    """The normalisation as one function.
-
-    Trailing NULs go, since the reference implementation compares numpy string arrays, which cannot hold them.
-    """
-    compiled = _compiled([patterns] if isinstance(patterns, str) else patterns or [])
-    deleted = {**(_PUNCTUATION if punctuation else {}), **(_DIGITS if numbers else {})}
-
-    def normalise(text: str) -> str:
-        for pattern in compiled:
-            text = pattern.sub("", text).rstrip("\0")
-        if case:
-            text = text.lower()
-        if deleted:
-            text = text.translate(deleted)
-        return text.rstrip("\0")
-
-    return normalise
+def _equal(answers: Sequence[Any], golds: Sequence[Any], normalisation: Normalisation) -> Bools:
+    """Whether each answer equals its reference: as texts, or an answer that is no text as it is."""
+    if set(map(type, answers)) <= {str}:
+        texts = normalisation.of_texts([*answers, *map(str, golds)])
+        return np.fromiter(map(eq, texts[: len(golds)], texts[len(golds) :]), np.bool_, count=len(golds))
+    text = np.fromiter((isinstance(answer, str) for answer in answers), np.bool_, count=len(golds))
+    equal = np.array(
+        [answer is not None and bool(answer == gold) for answer, gold in zip(answers, golds, strict=True)]
+    )
+    equal[text] = _equal(list(map(str, compress(answers, text))), list(compress(golds, text)), normalisation)
+    return equal
 
 
 def _compiled(patterns: Sequence[str]) -> list[re.Pattern[str]]:

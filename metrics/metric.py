@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -158,17 +158,36 @@ class Metric:
         scores: Scores = result if given else self._from_array(np.asarray(result, dtype=np.float64))
         if len(scores) != n:
             raise MetricError(f"metric {self.name!r} returned {len(scores)} rows for {n} samples")
+        return self._for_aggregation(scores)
+
+    def _for_aggregation(self, scores: Scores) -> Scores:
+        """The same scores with the statistics that the aggregation takes, which need not be the metric's
+        own."""
+        if self.aggregation.tabulate is not None and scores.values is None:
+            raise MetricError(
+                f"aggregation {self.aggregation.name!r} takes pairs of labels; "
+                f"metric {self.name!r} gives numbers"
+            )
+        if scores.statistics is None:
+            return scores
+        if self.aggregation.encode is not None:  # of numbers: each sample's own
+            own = self.aggregation.encode(scores.score) if self.kind == "sums" else None
+            return replace(scores, statistics=own)
+        self._check_width(scores.statistics)
         return scores
 
-    def _from_array(self, array: Floats) -> Scores:
-        if array.ndim == 1 and self.aggregation.encode is not None:
-            return self.aggregation.scores(array.tolist())
-        statistics = array.reshape(len(array), -1)
+    def _check_width(self, statistics: Floats) -> None:
         if statistics.shape[1] != self.aggregation.k:
             raise MetricError(
                 f"metric {self.name!r} returned {statistics.shape[1]} statistics a sample; "
                 f"aggregation {self.aggregation.name!r} takes {self.aggregation.k}"
             )
+
+    def _from_array(self, array: Floats) -> Scores:
+        if array.ndim == 1 and self.aggregation.encode is not None:
+            return self.aggregation.scores(array.tolist())
+        statistics = array.reshape(len(array), -1)
+        self._check_width(statistics)
         if self.aggregation.encode is not None and statistics.shape[1] == 1:
             return self.aggregation.scores(statistics[:, 0].tolist())
         score = (

@@ -11,11 +11,12 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from metrics.types import Floats
+from metrics.types import Floats, Ints
 
 _FEW_ROWS = 64
 _FEW_ITEMS = 32
 _CHUNK = 1 << 21  # floats held at once
+_COUNTS = 1 << 15  # counts of distinct rows held at once: what stays in a core's cache
 
 
 def resampled_totals(table: Floats, draws: int, rng: np.random.Generator) -> Iterator[Floats]:
@@ -33,36 +34,43 @@ def resampled_totals(table: Floats, draws: int, rng: np.random.Generator) -> Ite
 def distinct_rows(table: Floats) -> tuple[Floats | None, Floats | None]:
     """The distinct rows and how often each occurs, or (None, None) if there are many."""
     probe = table[:: max(1, len(table) // 256)]
-    if len(np.unique(probe, axis=0)) > _FEW_ROWS:
-        return None, None
-    if (
-        table.shape[1] > 1
-        and bool(((table == 0) | (table == 1)).all())
-        and bool((table.sum(axis=1) == 1).all())
-    ):
-        counts = table.sum(axis=0)  # one-hot rows: the columns are the distinct rows
+    if _one_hot(table):  # the columns are the distinct rows
+        if np.count_nonzero(probe.any(axis=0)) > _FEW_ROWS:
+            return None, None
+        counts = table.sum(axis=0)
         used = counts > 0
         return np.eye(table.shape[1])[used], counts[used]
+    if len(np.unique(probe, axis=0)) > _FEW_ROWS:
+        return None, None
     rows, counts = np.unique(table, axis=0, return_counts=True)
     return (rows, counts.astype(np.float64)) if len(rows) <= _FEW_ROWS else (None, None)
+
+
+def _one_hot(table: Floats) -> bool:
+    """Whether every row is a single 1 among zeros."""
+    if table.shape[1] < 2 or not bool(((table == 0) | (table == 1)).all()):
+        return False
+    return bool((table.sum(axis=1) == 1).all())
 
 
 def _multinomial(rows: Floats, counts: Floats, draws: int, rng: np.random.Generator) -> Iterator[Floats]:
     n = round(float(counts.sum()))
     chances = counts / counts.sum()
-    step = max(1, _CHUNK // max(rows.shape))
+    step = max(1, _COUNTS // max(rows.shape))
+    columns = rows.argmax(axis=1) if _one_hot(rows) else None
     for start in range(0, draws, step):
         weights = rng.multinomial(n, chances, size=min(step, draws - start))
-        yield _weighted(weights.astype(np.float64), rows)
+        yield weights @ rows if columns is None else _in_columns(weights, columns, rows.shape[1])
 
 
-def _weighted(weights: Floats, rows: Floats) -> Floats:
-    """``weights @ rows``; of one-hot rows the weights themselves, in their columns."""
-    if not bool(((rows == 0) | (rows == 1)).all() and (rows.sum(axis=1) == 1).all()):
-        return weights @ rows
-    totals = np.zeros((len(weights), rows.shape[1]))
-    totals[:, rows.argmax(axis=1)] = weights
-    return totals
+def _in_columns(weights: Ints, columns: Ints, width: int) -> Floats:
+    """``weights @ rows`` of one-hot rows: the weights themselves, in the rows' columns.
+
+    The draws of a column lie side by side in memory, for what computes with whole columns.
+    """
+    totals = np.zeros((width, len(weights)))
+    totals[columns] = weights.T
+    return totals.T
 
 
 def _gathered(table: Floats, draws: int, rng: np.random.Generator) -> Iterator[Floats]:

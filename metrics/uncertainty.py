@@ -9,7 +9,7 @@ sum                                       closed form
 perplexity                                exact bootstrap moments; interval of the mean log-likelihood, exp'd
 median, percentile                        exact bootstrap variance; interval between order statistics
 f1, matthews_corrcoef                     bootstrap of the confusion cells, BCa interval
-bleu, chrf, ter, ratios, nanmean          jackknife, Student's interval
+bleu, chrf, ter, wer, ratios, nanmean     jackknife, Student's interval
 a user's function of the values           bootstrap of the items, at most 1,000 draws
 min, max, count                           none: nothing sound is known
 ========================================  ==============================================================

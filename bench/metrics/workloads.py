@@ -49,9 +49,12 @@ def labels(n: int, seed: int = 4) -> list[tuple[int, int]]:
 
 
 def answers(n: int, seed: int = 5) -> tuple[list[list[str]], list[str]]:
+    """Numbers that hardly occur twice: a third of the answers right as they stand, a third once normalised, a
+    third wrong."""
     rng = random.Random(seed)
-    gold = [f"{rng.randrange(10_000):,}" for _ in range(n)]
-    return [[text] for text in gold], [text if rng.random() < 0.6 else f"${text}0." for text in gold]
+    gold = [f"{rng.randrange(10_000_000):,}" for _ in range(n)]
+    written = [rng.choice((text, f"${text}.", f"{rng.randrange(10_000_000):,}")) for text in gold]
+    return [[text] for text in gold], written
 
 
 def choices(n: int, seed: int = 6) -> ChoiceBatch:

@@ -58,6 +58,7 @@ SAMPLES: dict[str, Any] = {
     "chrf": [("abc", "abd"), (["x"], "y")],
     "chrf++": [("abc", "abd"), (["x"], "y")],
     "ter": [("a b c", "a c"), (["x"], "y")],
+    "wer": [("a b c", "a c"), (["x", "x z"], "y")],
     "f1": [(1, 1), (0, 1)],
     "mcc": [(1, 1), (0, 1), (0, 0)],
     "matthews_corrcoef": [("a", "b"), ("b", "b")],

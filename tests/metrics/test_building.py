@@ -93,6 +93,33 @@ def test_a_record_without_aggregation_or_reduction_is_refused(build: Any) -> Non
         Metric("m", 3, made.aggregation, made.reductions)  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize("name", ["bleu", "chrf", "ter", "wer", "exact_match"])
+@pytest.mark.parametrize("aggregation", ["mean", "nanmean", "median", "sum"])
+def test_an_aggregation_of_numbers_takes_each_samples_own(build: Any, name: str, aggregation: str) -> None:
+    made = build({"metric": name, "aggregation": aggregation})
+    scores = made.evaluate([["a b c d e"], ["x y z"], ["q"]], ["a b c d e", "x y", None])
+    expected = {"mean": np.mean, "nanmean": np.mean, "median": np.median, "sum": np.sum}[aggregation]
+    assert made.aggregation.value(scores.statistics, scores.score) == pytest.approx(expected(scores.score))
+
+
+@pytest.mark.parametrize(
+    ("name", "aggregation", "said"),
+    [
+        ("bleu", "chrf", "returned 10 statistics a sample; aggregation 'chrf' takes 18"),
+        (
+            "exact_match",
+            "mcc",
+            "'matthews_corrcoef' takes pairs of labels; metric 'exact_match' gives numbers",
+        ),
+    ],
+)
+def test_an_aggregation_of_something_else_is_refused(
+    build: Any, name: str, aggregation: str, said: str
+) -> None:
+    with pytest.raises(MetricError, match=said):
+        build({"metric": name, "aggregation": aggregation}).evaluate([["a"]], ["a"])
+
+
 def test_exact_match_of_choices_is_the_greedy_one(build: Any) -> None:
     made = build("exact_match", "multiple_choice")
     assert (made.name, made.input) == ("exact_match", "choices")

@@ -13,11 +13,7 @@ from metrics.registry import METRICS
 from metrics.types import ChoiceBatch, Scores
 from metrics.uncertainty import estimate
 
-TEXT_METRICS = [
-    name for name in METRICS if METRICS[name].style == "batched" and not name.endswith("_for_test")
-]
-CHOICE_METRICS = [name for name in METRICS if METRICS[name].style == "choices"]
-EVERY_METRIC = TEXT_METRICS + CHOICE_METRICS
+EVERY_METRIC = [name for name in METRICS if METRICS[name].function.__module__.startswith("metrics.")]
 OPTIONS = StatisticsConfig(bootstrap_iters=200)
 
 ANSWER = st.sampled_from(["12", "12.", "-3", "the cat", "the cat sat on the mat", "1,234", "0", "a b\nc"])
@@ -98,19 +94,23 @@ def test_the_order_of_items_does_not_matter(name: str, build: Any, items: Any, r
 
 @pytest.mark.parametrize("name", EVERY_METRIC)
 @settings(max_examples=15)
-@given(items=ITEMS, cut=st.integers(0, 12))
-def test_parts_scored_apart_merge_into_the_whole(name: str, build: Any, items: Any, cut: int) -> None:
+@given(items=ITEMS, rng=st.randoms(use_true_random=False))
+def test_any_split_into_parts_scored_apart_merges_into_the_whole(
+    name: str, build: Any, items: Any, rng: Any
+) -> None:
     metric = build(name)
-    whole = score(metric, items)
-    parts = [score(metric, part) for part in (items[:cut], items[cut:]) if part]
+    whole, place = score(metric, items), [rng.randrange(4) for _ in items]
+    rows = [[row for row, own in enumerate(place) if own == part] for part in set(place)]
+    parts = [score(metric, [items[row] for row in own]) for own in rows]
+    for own, part in zip(rows, parts, strict=True):  # to the last bit what the whole says of the same items
+        for alone, among in ((part.statistics, whole.statistics), (part.score, whole.score)):
+            np.testing.assert_array_equal(alone, None if among is None else among[own])
     if whole.statistics is None:
         values = [
             entry for part in parts for entry in (part.values if part.values is not None else part.score)
         ]
         assert metric.aggregation.value(None, values) == pytest.approx(value(metric, whole), abs=1e-12)
         return
-    statistics = np.concatenate([part.statistics for part in parts])
-    np.testing.assert_array_equal(statistics, whole.statistics)
     total = sum(part.statistics.sum(axis=0) for part in parts)  # added up part by part, as partitions are
     assert metric.aggregation.of_total(total, float(len(items))) == pytest.approx(
         value(metric, whole), rel=1e-12
@@ -119,17 +119,43 @@ def test_parts_scored_apart_merge_into_the_whole(name: str, build: Any, items: A
 
 @pytest.mark.parametrize("name", EVERY_METRIC)
 @settings(max_examples=15)
-@given(items=ITEMS)
-def test_facets_are_the_scores_of_their_items_alone(name: str, build: Any, items: Any) -> None:
+@given(items=ITEMS, rng=st.randoms(use_true_random=False))
+def test_facets_are_the_scores_of_their_items_alone_and_together_make_the_whole(
+    name: str, build: Any, items: Any, rng: Any
+) -> None:
     metric = build(name)
-    whole = score(metric, items)
-    for facet in (0, 1):
-        rows = np.array([row for row, item in enumerate(items) if item[5] == facet], dtype=np.int64)
-        if len(rows):
-            alone = score(metric, [items[row] for row in rows])
-            assert value(metric, taken(whole, rows)) == pytest.approx(
-                value(metric, alone), rel=1e-12, nan_ok=True
-            )
+    whole, facet = score(metric, items), np.array([rng.randrange(3) for _ in items])
+    adding, table = metric.aggregation.tabled(whole.statistics, whole.values)
+    total, n = np.zeros(adding.k), 0
+    for one in np.unique(facet):
+        rows = np.flatnonzero(facet == one)
+        alone = score(metric, [items[row] for row in rows])
+        assert value(metric, taken(whole, rows)) == pytest.approx(
+            value(metric, alone), rel=1e-12, nan_ok=True
+        )
+        total, n = total + table[rows].sum(axis=0), n + len(rows)
+    assert n == len(items)
+    assert adding.of_total(total, float(n)) == pytest.approx(value(metric, whole), rel=1e-12)
+
+
+@pytest.mark.parametrize("name", EVERY_METRIC)
+@settings(max_examples=15)
+@given(items=ITEMS)
+def test_weights_of_one_are_no_weights(name: str, build: Any, items: Any) -> None:
+    metric = build(name)
+    scores, n = score(metric, items), len(items)
+    adding, table = metric.aggregation.tabled(scores.statistics, scores.values)
+    assert adding.of_total(np.ones(n) @ table, float(n)) == pytest.approx(value(metric, scores), rel=1e-12)
+    values = scores.values if scores.values is not None else scores.score
+    for method in ("jackknife", "delta"):
+        options = StatisticsConfig(method=method)
+        plain, own = (
+            estimate(metric.aggregation, scores.statistics, values, clusters, options)
+            for clusters in (None, np.arange(n)[::-1])  # a cluster for each item
+        )
+        assert own.value == pytest.approx(plain.value, rel=1e-12)
+        assert own.stderr == pytest.approx(plain.stderr, rel=1e-9, abs=1e-9, nan_ok=True)
+        assert own.n_items == plain.n_items
 
 
 @pytest.mark.parametrize("name", EVERY_METRIC)

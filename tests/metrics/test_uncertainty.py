@@ -130,6 +130,14 @@ def test_the_methods_agree_on_bleu(method: str) -> None:
     ("table", "kind"),
     [
         (np.eye(4)[np.random.default_rng(7).integers(0, 4, 300)], "multinomial"),
+        (
+            np.eye(5)[np.random.default_rng(7).choice([0, 2, 3], 300)],
+            "multinomial, two kinds that never occur",
+        ),
+        (
+            np.array([[0, 0.5, 2], [1, 1, 1]])[np.random.default_rng(7).integers(0, 2, 300)],
+            "multinomial, not one-hot",
+        ),
         (np.random.default_rng(8).normal(size=(20, 2)), "gathered"),
         (np.random.default_rng(9).normal(size=(211, 2)), "circulant, of a prime number of items"),
         (np.random.default_rng(9).integers(0, 50, (200, 2)).astype(float), "circulant, of whole numbers"),

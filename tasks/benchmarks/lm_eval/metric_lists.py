@@ -28,11 +28,12 @@ AGGREGATIONS: Final[Mapping[str, str]] = {
     "chrf": "chrf",
     "chrf++": "chrf++",
     "ter": "ter",
+    "wer": "wer",
     "brier_score": "brier_score",
     "bypass": "bypass",
 }
 LOWER_IS_BETTER: Final = frozenset(
-    {"perplexity", "word_perplexity", "byte_perplexity", "bits_per_byte", "brier_score", "ter"}
+    {"perplexity", "word_perplexity", "byte_perplexity", "bits_per_byte", "brier_score", "ter", "wer"}
 )
 # What the harness computes from log-likelihoods; any other name there yields nothing, without a word.
 OF_LIKELIHOODS: Final[Mapping[str, tuple[str, ...]]] = {

@@ -161,6 +161,12 @@ def test_arguments_without_effect_are_a_warning(translated):
     ]
 
 
+def test_a_mean_of_word_error_rates_is_not_the_rate_of_the_corpus(translated):
+    entry = {"metric": "wer", "aggregation": "mean", "higher_is_better": False}
+    assert translated(metric_list=[entry]).config["metric_list"] == [entry]
+    assert translated(metric_list=[{"metric": "wer"}]).config["metric_list"] == [{"metric": "wer"}]
+
+
 def test_a_metric_whose_work_is_in_its_aggregation_becomes_pairs(translated):
     aggregation = function(translated, "agg")
     metrics = [
