@@ -14,6 +14,7 @@ from tasks.comparison.comparing import ComparedPair
 from tasks.comparison.gate import Gate
 from tasks.comparison.runs import open_run
 from tasks.comparison.terminal import change_line, group_of
+from tasks.reporting.report_numbers import rounded
 from tasks.store.storage import Store
 
 
@@ -56,4 +57,4 @@ def _row(pair: ComparedPair) -> dict[str, Any]:
         }
     )
     place = {"benchmark": pair.key.benchmark, "group": " ".join(group_of(pair)), "pair": pair.key.pair}
-    return place | numbers | {"gate": pair.verdict, "reason": pair.reason}
+    return place | rounded(numbers) | {"gate": pair.verdict, "reason": pair.reason}

@@ -27,6 +27,7 @@ from tasks.reporting.exports_results import write_results
 from tasks.reporting.exports_samples import write_samples
 from tasks.reporting.exports_tables import write_items_table, write_results_table
 from tasks.reporting.report import write_report
+from tasks.reporting.report_numbers import rounded
 from tasks.reporting.view import RunView
 from tasks.rows.views import CellArtifacts, sample_views
 from tasks.store.refs import ArtifactRef
@@ -191,7 +192,7 @@ def _show(publication: Publication, results: pa.Table, report: Path) -> None:
     """A table of the numbers and a link to the report on the run's page; a stable key gives each a
     history."""
     key = re.sub("[^a-z0-9]+", "-", publication.run.benchmark.lower()).strip("-")
-    shown = results.select(SHOWN).slice(0, TABLE_ROWS).to_pylist()
+    shown = [rounded(row) for row in results.select(SHOWN).slice(0, TABLE_ROWS).to_pylist()]
     # The server may be away: what is on disk counts, and the page is worth waiting for but no reason to fail.
     said = _headline(publication)
     if_possible(lambda: create_table_artifact(shown, key=f"{key or 'results'}-results", description=said))

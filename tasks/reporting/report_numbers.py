@@ -1,6 +1,8 @@
 """Numbers as people read them: the same digits in the terminal, the report and the comparison."""
 
 import math
+from collections.abc import Mapping
+from typing import Any
 
 MISSING = "–"
 
@@ -22,6 +24,18 @@ def number(value: float | None, like: float | None = None) -> str:
     if math.isinf(value):
         return "∞" if value > 0 else "-∞"
     return f"{value:,.{decimals(value if like is None or not math.isfinite(like) else like)}f}"
+
+
+def rounded(row: Mapping[str, Any]) -> dict[str, Any]:
+    """A table's row for people, still with numbers in it: each has the digits that suit it.
+
+    >>> rounded({"metric": "bleu", "value": 66.512345, "stderr": 0.05})
+    {'metric': 'bleu', 'value': 66.51, 'stderr': 0.05}
+    """
+    return {
+        name: round(value, decimals(value)) if isinstance(value, float) and math.isfinite(value) else value
+        for name, value in row.items()
+    }
 
 
 def signed(value: float | None, like: float | None = None) -> str:
