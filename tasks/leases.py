@@ -53,8 +53,10 @@ def block(places: int, limit: int, free: int) -> int:
     A quarter of the limit is left for whoever comes next, and of that quarter half is: everybody gets
     something at once, and one run alone gets most.
 
-    >>> block(64, limit=64, free=64), block(64, limit=64, free=16), block(8, limit=64, free=64), block(64,
-    limit=64, free=1) (48, 8, 8, 1)
+    >>> [block(64, limit=64, free=free) for free in (64, 16, 1)]
+    [48, 8, 1]
+    >>> block(8, limit=64, free=64)
+    8
     """
     reserve = math.ceil(limit / 4)
     available = free - reserve if free > reserve else free // 2
