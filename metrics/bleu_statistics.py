@@ -2,16 +2,19 @@
 13a."""
 
 import re
-from collections.abc import Iterable, Sequence
-from itertools import chain
+from collections.abc import Callable, Sequence
+from functools import lru_cache
 
 import numpy as np
 
 from metrics.errors import ConfigError, nearest
-from metrics.ngrams import Sequences, fits, matches, possible
+from metrics.ngrams import Sequences, matches, possible
+from metrics.ragged import offsets_of, row_of
+from metrics.texts import batches
 from metrics.types import Floats, Ints
+from metrics.words import Words
 
-_CHUNK = 4096  # documents
+_KEPT = 1 << 18  # distinct words
 
 # The rules of mteval-v13a: symbols stand alone; period and comma are split off unless between digits; a dash
 # is split off the digit before it. The patterns consume what they look at, as the original's do, so that a
@@ -29,86 +32,61 @@ def bleu_statistics(
     order."""
     if tokenize != "13a" or order < 1:
         return by_sacrebleu(references, texts, tokenize, lowercase, order)
-    words = _Words()
-    parts = [
-        _chunk(references[start : start + _CHUNK], texts[start : start + _CHUNK], words, lowercase, order)
-        for start in range(0, len(texts), _CHUNK)
-    ]
+    tokens_of = lru_cache(_KEPT)(_tokens)
+    sizes = [len(text) + sum(map(len, golds)) for golds, text in zip(references, texts, strict=True)]
+    parts = [_batch(references[own], texts[own], lowercase, order, tokens_of) for own in batches(sizes)]
     return np.concatenate(parts) if parts else np.empty((0, 2 + 2 * order))
 
 
-class _Words(dict[str, tuple[str, ...]]):
-    """Word → its tokens. 13a never looks across a space, so that each distinct word is tokenised once."""
-
-    def __missing__(self, word: str) -> tuple[str, ...]:
-        if word.isalnum():
-            self[word] = alone = (word,)
-            return alone
-        text = f" {word} ".translate(_SYMBOLS)
-        if "." in text or "," in text:
-            text = _AFTER_OTHER.sub(r"\1 \2 ", text)
-            text = _BEFORE_OTHER.sub(r" \1 \2", text)
-        if "-" in text:
-            text = _DIGIT_DASH.sub(r"\1 \2 ", text)
-        self[word] = tokens = tuple(text.split())
-        return tokens
-
-    def tokens(self, text: str, lowercase: bool) -> list[str]:
-        """The tokens of a text, as sacrebleu's 13a makes them of a segment."""
-        line = (text.lower() if lowercase else text).rstrip()
-        line = line.replace("<skipped>", "").replace("-\n", "").replace("\n", " ")
-        if "&" in line:
-            for entity, symbol in (("&quot;", '"'), ("&amp;", "&"), ("&lt;", "<"), ("&gt;", ">")):
-                line = line.replace(entity, symbol)
-        return list(chain.from_iterable(map(self.__getitem__, line.split(" "))))
-
-
-def _chunk(
-    references: Sequence[Sequence[str]], texts: Sequence[str], words: _Words, lowercase: bool, order: int
+def _batch(
+    references: Sequence[Sequence[str]],
+    texts: Sequence[str],
+    lowercase: bool,
+    order: int,
+    tokens_of: Callable[[bytes], tuple[str, ...]],
 ) -> Floats:
-    """Statistics of some documents; tokens are numbered within each document, which keeps the numbers
-    small."""
-    padding = [0] * (order - 1)
-    flat: list[int] = []
-    shape: list[tuple[int, int, int]] = []  # document, side, length
-    most, sides = 0, 1
-    for document, (golds, text) in enumerate(zip(references, texts, strict=True)):
-        own = [words.tokens(line, lowercase) for line in (text, *golds)]
-        numbers = _numbered(own)
-        most, sides = max(most, len(numbers)), max(sides, len(own))
-        for side, tokens in enumerate(own):
-            flat.extend(map(numbers.__getitem__, tokens))
-            flat.extend(padding)
-            shape.append((document, side, len(tokens)))
-    if not fits(most, len(texts), sides, order):
-        return _halved(references, texts, words, lowercase, order)
-    owners, whose, lengths = np.array(shape, dtype=np.int64).reshape(-1, 3).T
-    matched = matches(
-        Sequences(np.array(flat, dtype=np.int64), lengths, owners, whose, order - 1, len(texts)), order
-    )
-    hypothesis = lengths[whose == 0]
-    closest = _closest(hypothesis, lengths[whose > 0], owners[whose > 0])
+    lines = [
+        _line(line, lowercase).encode("utf-8", "surrogatepass")
+        for golds, text in zip(references, texts, strict=True)
+        for line in (text, *golds)
+    ]
+    tokens, lengths = Words.of(lines).tokens(tokens_of)
+    per_document = offsets_of(np.array([1 + len(golds) for golds in references], dtype=np.int64))
+    owners = row_of(per_document)
+    sides = np.arange(len(lines)) - per_document[owners]
+    matched = matches(Sequences(tokens, lengths, owners, sides, len(texts)), order)
+    hypothesis = lengths[sides == 0]
+    closest = _closest(hypothesis, lengths[sides > 0], owners[sides > 0])
     return np.column_stack([hypothesis, closest, matched, possible(hypothesis, order)])
 
 
-def _halved(
-    references: Sequence[Sequence[str]], texts: Sequence[str], words: _Words, lowercase: bool, order: int
-) -> Floats:
-    if len(texts) == 1:
-        return by_sacrebleu(references, texts, "13a", lowercase, order)
-    middle = len(texts) // 2
-    return np.concatenate(
-        [
-            _chunk(references[:middle], texts[:middle], words, lowercase, order),
-            _chunk(references[middle:], texts[middle:], words, lowercase, order),
-        ]
-    )
+def _line(text: str, lowercase: bool) -> str:
+    """A segment as sacrebleu's 13a has it before it takes words apart."""
+    line = (text.lower() if lowercase else text).rstrip()
+    if "<" in line:
+        line = line.replace("<skipped>", "")
+    if "\n" in line:
+        line = line.replace("-\n", "").replace("\n", " ")
+    if "&" in line:
+        for entity, symbol in (("&quot;", '"'), ("&amp;", "&"), ("&lt;", "<"), ("&gt;", ">")):
+            line = line.replace(entity, symbol)
+    return line
 
 
-def _numbered(sequences: Iterable[Sequence[str]]) -> dict[str, int]:
-    """The distinct tokens, numbered from 1."""
-    distinct = dict.fromkeys(chain.from_iterable(sequences))
-    return dict(zip(distinct, range(1, len(distinct) + 1), strict=True))
+def _tokens(data: bytes) -> tuple[str, ...]:
+    """The tokens of what stands between two spaces."""
+    word = data.decode("utf-8", "surrogatepass")
+    if word.isalnum():
+        return (word,)
+    if word[-1:] in (".", ",") and word[:-1].isalnum():
+        return (word[:-1], word[-1])
+    text = f" {word} ".translate(_SYMBOLS)
+    if "." in text or "," in text:
+        text = _AFTER_OTHER.sub(r"\1 \2 ", text)
+        text = _BEFORE_OTHER.sub(r" \1 \2", text)
+    if "-" in text:
+        text = _DIGIT_DASH.sub(r"\1 \2 ", text)
+    return tuple(text.split())
 
 
 def _closest(hypothesis: Ints, lengths: Ints, documents: Ints) -> Ints:

@@ -60,6 +60,7 @@ _STEP_3: Rules = [
     ("ful", ""),
     ("ness", ""),
 ]
+_SUFFIXES_2, _SUFFIXES_3 = (tuple(suffix for suffix, _ in rules) for rules in (_STEP_2, _STEP_3))
 _STEP_4 = (
     "al",
     "ance",
@@ -97,7 +98,7 @@ def stem(word: str) -> str:
     if word.endswith("y") and len(word) > 2 and _consonants(word)[-2]:
         word = word[:-1] + "i"
     word = _derivation(word)
-    word = _replaced(word, _STEP_3)
+    word = _replaced(word, _STEP_3, _SUFFIXES_3)
     word = _ending(word)
     return _final_l(_final_e(word))
 
@@ -136,12 +137,14 @@ def _restored(rest: str) -> str:
 def _derivation(word: str) -> str:
     if word.endswith("alli") and _measure(word[:-4]) > 0:
         return _derivation(word[:-2])
-    if word.endswith("logi") and not word.endswith(tuple(suffix for suffix, _ in _STEP_2)):
+    if word.endswith("logi") and not word.endswith(_SUFFIXES_2):
         return word[:-1] if _measure(word[:-3]) > 0 else word
-    return _replaced(word, _STEP_2)
+    return _replaced(word, _STEP_2, _SUFFIXES_2)
 
 
-def _replaced(word: str, rules: Rules) -> str:
+def _replaced(word: str, rules: Rules, suffixes: tuple[str, ...]) -> str:
+    if not word.endswith(suffixes):
+        return word
     for suffix, replacement in rules:
         if word.endswith(suffix):
             rest = word[: -len(suffix)]
@@ -150,6 +153,8 @@ def _replaced(word: str, rules: Rules) -> str:
 
 
 def _ending(word: str) -> str:
+    if not word.endswith(_STEP_4):
+        return word
     for suffix in _STEP_4:
         if word.endswith(suffix):
             rest = word[: -len(suffix)]

@@ -72,3 +72,12 @@ def row_of(offsets: Ints) -> Ints:
 def offsets_of(counts: Ints) -> Ints:
     """Offsets (n + 1,) of rows with these lengths (n,)."""
     return np.concatenate([[0], np.cumsum(counts, dtype=np.int64)])
+
+
+def taken_rows(values: Ints, offsets: Ints, rows: Ints) -> Ints:
+    """The values of the chosen rows, one row after the other; a row may be chosen more than once."""
+    sizes = np.diff(offsets)[rows]
+    ends = np.cumsum(sizes)
+    return np.asarray(
+        values[np.arange(ends[-1] if len(ends) else 0) + np.repeat(offsets[rows] - ends + sizes, sizes)]
+    )

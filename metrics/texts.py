@@ -1,9 +1,12 @@
 """Predictions and references as the text metrics want them: strings, and at least one reference each."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from metrics.errors import MetricError
+
+_DOCUMENTS = 1024  # worked on at once
+_CHARACTERS = 1 << 21
 
 
 def hypotheses(predictions: Sequence[Any], name: str) -> list[str]:
@@ -23,6 +26,19 @@ def reference_lists(references: Sequence[Sequence[Any]], name: str) -> list[list
         if not golds:
             raise MetricError(f"{name}: row {row} has no reference to compare with", row)
     return lists
+
+
+def batches(sizes: Sequence[int]) -> Iterator[slice]:
+    """Documents to work on at once, given how many characters each has: so many that memory stays bounded,
+    and one at least."""
+    start = characters = 0
+    for row, size in enumerate(sizes):
+        if row > start and (row - start == _DOCUMENTS or characters + size > _CHARACTERS):
+            yield slice(start, row)
+            start, characters = row, 0
+        characters += size
+    if len(sizes):
+        yield slice(start, len(sizes))
 
 
 def read_text_pairs(values: Sequence[Any], name: str) -> tuple[list[Any], list[Any]]:

@@ -1,4 +1,4 @@
-"""How fast scores and error bars are, side by side with the peers: ``python -m bench.metrics [--quick]``.
+"""How fast scores and error bars are, beside the peers: ``python -m bench.metrics [--quick] [PART ...]``.
 
 CPU seconds of one process; the ratios are what counts on a busy machine. Peers: lm-evaluation-harness where
 it is installed (``pip install lm-eval``), sacrebleu, rouge-score.
@@ -7,12 +7,13 @@ it is installed (``pip install lm-eval``), sacrebleu, rouge-score.
 import argparse
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
 import numpy as np
 
 from bench.metrics import peers, workloads
-from metrics import rouge_scores
+from metrics import rouge_tokens
 from metrics.config import MetricConfig, StatisticsConfig
 from metrics.metric import Metric
 from metrics.pass_at_k import hypergeometric_tail, pass_at_k_values
@@ -110,31 +111,9 @@ def bootstrap_draws(sizes: tuple[int, ...]) -> Iterator[Row]:
 
 def text_statistics(docs: workloads.Documents) -> Iterator[Row]:
     import sacrebleu
-    from rouge_score.rouge_scorer import RougeScorer
 
-    few = workloads.Documents(docs.references[:150], docs.texts[:150])
-    share = len(docs.texts) / len(few.texts)
-    kinds = ["rouge1", "rouge2", "rougeL"]
-    for stemming, target in ((False, 40), (True, 40)):
-        metrics = [build({"metric": kind, "use_stemmer": stemming}) for kind in kinds]
-        scorer = RougeScorer(kinds, use_stemmer=stemming)
-
-        def ours(metrics: list[Metric] = metrics) -> None:
-            rouge_scores._tokens.cache_clear()  # the three share what they tokenise, the runs must not
-            for metric in metrics:
-                metric.evaluate(docs.references, docs.texts)
-
-        theirs = share * peers.seconds(
-            lambda s=scorer: [s.score_multi(golds, text) for golds, text in zip(*_columns(few), strict=True)]
-        )
-        yield Row(
-            f"ROUGE-1/2/L{', stemmed' if stemming else ''}: {len(docs.texts):,} documents",
-            "rouge-score",
-            _time(ours),
-            theirs,
-            target,
-        )
-    streams = [[golds[0] for golds in few.references]]
+    yield from rouge(docs)
+    streams = [[golds[0] for golds in docs.references]]
     libraries = {
         "chrf": sacrebleu.CHRF(),
         "chrf++": sacrebleu.CHRF(word_order=2),
@@ -143,10 +122,29 @@ def text_statistics(docs: workloads.Documents) -> Iterator[Row]:
     for name, target in (("chrf", 14), ("chrf++", 9), ("bleu", 7)):
         metric = build(name)
         ours = _time(lambda m=metric: m.evaluate(docs.references, docs.texts))
-        theirs = share * peers.seconds(
-            lambda s=libraries[name]: s._extract_corpus_statistics(few.texts, streams)
-        )
+        theirs = peers.seconds(lambda s=libraries[name]: s._extract_corpus_statistics(docs.texts, streams))
         yield Row(f"{name}: statistics, {len(docs.texts):,} documents", "sacrebleu", ours, theirs, target)
+
+
+def rouge(docs: workloads.Documents) -> Iterator[Row]:
+    from rouge_score.rouge_scorer import RougeScorer
+
+    kinds = ["rouge1", "rouge2", "rougeL"]
+    for stemming in (False, True):
+        metrics = [build({"metric": kind, "use_stemmer": stemming}) for kind in kinds]
+        scorer = RougeScorer(kinds, use_stemmer=stemming)
+
+        def ours(metrics: list[Metric] = metrics) -> None:
+            rouge_tokens.forget()  # the three share their tokens, the runs must share nothing
+            for metric in metrics:
+                metric.evaluate(docs.references, docs.texts)
+
+        def theirs(scorer: Any = scorer) -> None:
+            for golds, text in zip(docs.references, docs.texts, strict=True):
+                scorer.score_multi(golds, text)
+
+        work = f"ROUGE-1/2/L{', stemmed' if stemming else ''}: {len(docs.texts):,} documents"
+        yield Row(work, "rouge-score", _time(ours), peers.seconds(theirs), 40)
 
 
 def item_metrics(n: int, peer: Any) -> Iterator[Row]:
@@ -199,19 +197,24 @@ def _compiled() -> bool:
     return edit_counter() is not by_sacrebleu
 
 
-def table(quick: bool) -> Iterator[Row]:
+def tables(quick: bool) -> dict[str, Callable[[], Iterator[Row]]]:
+    """The parts of the table by the names under which they can be asked for."""
     docs = workloads.documents(300 if quick else 1319)
     peer = peers.harness()
-    yield from text_statistics(docs)
-    yield from bootstrap_draws((1319, 10_000))
-    yield from pass_at_k(200_000 if quick else 1_000_000)
+    alone = {
+        "text": lambda: text_statistics(docs),
+        "draws": lambda: bootstrap_draws((1319, 10_000)),
+        "pass": lambda: pass_at_k(200_000 if quick else 1_000_000),
+    }
     if peer is None:
         print("lm-evaluation-harness is not installed: its rows are left out (pip install lm-eval)")
-        return
-    yield from number_metrics(10_000, peer)
-    yield from label_metrics(10_000, peer)
-    yield from item_metrics(40_000 if quick else 200_000, peer)
-    yield from corpus_metrics(docs, peer)
+        return alone
+    return alone | {
+        "numbers": lambda: number_metrics(10_000, peer),
+        "labels": lambda: label_metrics(10_000, peer),
+        "items": lambda: item_metrics(40_000 if quick else 200_000, peer),
+        "corpus": lambda: corpus_metrics(docs, peer),
+    }
 
 
 def main() -> None:
@@ -219,9 +222,16 @@ def main() -> None:
         prog="python -m bench.metrics", description=(__doc__ or "").partition("\n")[0]
     )
     parser.add_argument("--quick", action="store_true", help="fewer documents and items")
-    quick = parser.parse_args().quick
+    parser.add_argument(
+        "parts", nargs="*", help="text, draws, pass, numbers, labels, items, corpus; else all"
+    )
+    options = parser.parse_args()
+    made = tables(options.quick)
+    unknown = sorted(set(options.parts) - set(made))
+    if unknown:
+        parser.error(f"no part named {unknown[0]}; there are {', '.join(made)}")
     print(f"{'work':58} {'peer':22} {'ours, s':>10} {'peer, s':>12} {'ratio':>10} {'at least':>9}")
-    for row in table(quick):
+    for row in chain.from_iterable(made[part]() for part in options.parts or made):
         ratio = row.theirs / row.ours
         print(
             f"{row.work:58} {row.peer:22} {row.ours:10.5f} {row.theirs:12.2f} {ratio:10,.0f} "

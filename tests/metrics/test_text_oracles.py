@@ -1,6 +1,8 @@
 """BLEU, chrF, TER and ROUGE against sacrebleu and rouge-score, on random Unicode and on every option."""
 
 import random
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -10,7 +12,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from rouge_score.rouge_scorer import RougeScorer
 
-from metrics import bleu_statistics, chrf_statistics, rouge_scores, ter_statistics
+from metrics import (
+    bleu_statistics,
+    chrf_statistics,
+    ngrams,
+    rouge_scores,
+    rouge_tokens,
+    subsequences,
+    ter_statistics,
+)
+from metrics import texts as batching
 from metrics.bleu import bleu, bleu_aggregation, sentence_bleu
 from metrics.chrf import chrf, chrf_aggregation, f_score
 from metrics.ter import ter, ter_aggregation
@@ -46,7 +57,18 @@ TRICKY = st.sampled_from(
         "\u2003",
         "\x1c",
         "\0",
+        "a\0",
         "\r\n",
+        "\u212a",  # the Kelvin sign, k in lower case
+        "ß",
+        "😀",
+        "𝔘",
+        "seventh",
+        "eighteen",
+        "eighteenth",
+        "RELATIONAL",
+        "internationality",
+        "internationalities",
         "\ud800",
         "x" * 30,
     ]
@@ -61,6 +83,19 @@ SAFE = DOCUMENTS.map(
 )
 
 
+@pytest.fixture(scope="module", params=["as it is", "cut small"])
+def _limits(request: Any) -> Iterator[None]:
+    """What is worked on at once: as it is, and so little that five documents need several goes."""
+    with pytest.MonkeyPatch.context() as patch:
+        if request.param == "cut small":
+            patch.setattr(batching, "_DOCUMENTS", 3)
+            patch.setattr(batching, "_CHARACTERS", 40)
+            patch.setattr(ngrams, "_BLOCK", 8)
+            patch.setattr(subsequences, "_FEW", 1)
+            patch.setattr(subsequences, "_LONG", 5)
+        yield
+
+
 def _columns(documents: Any) -> tuple[list[list[str]], list[str]]:
     return [golds for golds, _ in documents], [text for _, text in documents]
 
@@ -69,6 +104,7 @@ def _streams(references: list[list[str]]) -> Any:
     return bleu_statistics.transposed(references)
 
 
+@pytest.mark.usefixtures("_limits")
 @given(DOCUMENTS, st.booleans(), st.integers(1, 5))
 def test_bleu_statistics_are_sacrebleus(documents: Any, lowercase: bool, order: int) -> None:
     references, texts = _columns(documents)
@@ -120,6 +156,7 @@ def _chrf_oracle(references: Any, texts: Any, word_order: int, lowercase: bool, 
     return np.array(scorer._extract_corpus_statistics(texts, _streams(references)), dtype=np.float64)
 
 
+@pytest.mark.usefixtures("_limits")
 @given(DOCUMENTS, st.sampled_from([0, 1, 2]), st.booleans(), st.booleans())
 def test_chrf_statistics_are_sacrebleus(
     documents: Any, words: int, lowercase: bool, whitespace: bool
@@ -140,7 +177,7 @@ def test_corpus_chrf_is_sacrebleus_to_the_last_bit(documents: Any, words: int, s
     assert own == scorer.corpus_score(texts, _streams(references)).score
 
 
-def test_documents_with_many_distinct_characters_are_counted_apart() -> None:
+def test_documents_with_many_distinct_characters_have_sacrebleus_counts() -> None:
     rng = random.Random(5)
     texts = ["".join(chr(rng.randrange(0x4E00, 0x9000)) for _ in range(1500)) for _ in range(3)]
     references = [[text[:700] + texts[0][:300]] for text in texts]
@@ -150,7 +187,7 @@ def test_documents_with_many_distinct_characters_are_counted_apart() -> None:
     np.testing.assert_array_equal(own, _chrf_oracle(references, texts, 2, False, False))
 
 
-def test_documents_with_many_distinct_words_are_counted_apart() -> None:
+def test_documents_with_many_distinct_words_have_sacrebleus_counts() -> None:
     rng = random.Random(6)
     texts = [" ".join(str(rng.randrange(10**9)) for _ in range(3000)) for _ in range(3)]
     references = [[text[:9000]] for text in texts]
@@ -164,6 +201,7 @@ def test_documents_with_many_distinct_words_are_counted_apart() -> None:
     np.testing.assert_array_equal(own, np.array(oracle, dtype=np.float64))
 
 
+@pytest.mark.usefixtures("_limits")
 @given(DOCUMENTS, st.sampled_from(["rouge1", "rouge2", "rougeL", "rougeLsum"]), st.booleans())
 def test_rouge_is_rouge_scores(documents: Any, kind: str, stemming: bool) -> None:
     references, texts = _columns(documents)
@@ -172,6 +210,59 @@ def test_rouge_is_rouge_scores(documents: Any, kind: str, stemming: bool) -> Non
     np.testing.assert_array_equal(
         rouge_scores.rouge_table(kind, references, texts, stemming), np.array(expected)
     )
+
+
+def _written(rng: random.Random, documents: int) -> tuple[list[list[str]], list[str]]:
+    """Texts of up to 300 words, some empty, each with one or two references that share most words."""
+    vocabulary = ["".join(rng.choices("abcdeilnorst", k=rng.randint(1, 18))) for _ in range(400)]
+    vocabulary += ["don't", "3.5", "1,000", "U.S.", "naïve", "Straße", "(see)", "running", "relational"]
+    weights = [1 / (rank + 1) for rank in range(len(vocabulary))]
+    references, texts = [], []
+    for _ in range(documents):
+        words = rng.choices(vocabulary, weights, k=rng.choice((0, 3, 40, 63, 64, 65, 128, 129, 300)))
+        golds = [
+            " ".join(word if rng.random() < 0.7 else rng.choice(vocabulary) for word in words)
+            for _ in range(rng.randint(1, 2))
+        ]
+        references.append([gold.capitalize() + "." for gold in golds])
+        texts.append(" ".join(words))
+    return references, texts
+
+
+@pytest.mark.parametrize("kind", ["rouge1", "rouge2", "rougeL"])
+@pytest.mark.parametrize("stemming", [False, True])
+def test_written_documents_have_rouge_scores_numbers(kind: str, stemming: bool) -> None:
+    references, texts = _written(random.Random(9), 150)
+    expected = rouge_scores.by_rouge_score(kind, references, texts, stemming=stemming)
+    np.testing.assert_array_equal(rouge_scores.rouge_table(kind, references, texts, stemming), expected)
+
+
+def test_written_documents_have_sacrebleus_statistics() -> None:
+    references, texts = _written(random.Random(10), 150)
+    np.testing.assert_array_equal(
+        bleu_statistics.bleu_statistics(references, texts, "13a", False, 4),
+        bleu_statistics.by_sacrebleu(references, texts, "13a", False, 4),
+    )
+    own = chrf_statistics.chrf_statistics(
+        references, texts, chrf_statistics.Options(6, 2), f_score(8, 2, False)
+    )
+    np.testing.assert_array_equal(own, _chrf_oracle(references, texts, 2, False, False))
+
+
+def test_rouge_in_threads_is_rouge_alone() -> None:
+    batches = [_written(random.Random(seed), 20) for seed in range(4)]
+    work = [
+        (kind, references, texts, stemming)
+        for kind in ("rouge1", "rouge2", "rougeL")
+        for references, texts in batches
+        for stemming in (False, True)
+    ]
+    alone = [rouge_scores.rouge_table(*one) for one in work]
+    rouge_tokens.forget()
+    with ThreadPoolExecutor(4) as threads:
+        together = list(threads.map(lambda one: rouge_scores.rouge_table(*one), work))
+    for own, expected in zip(together, alone, strict=True):
+        np.testing.assert_array_equal(own, expected)
 
 
 WORDS = st.lists(st.sampled_from("abcdefg"), max_size=30)
