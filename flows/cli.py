@@ -13,6 +13,7 @@ import typer
 
 from flows.options import Phase, RunOptions
 from metrics.errors import NightjarError
+from tasks.collecting import collect_rarely
 
 if TYPE_CHECKING:
     from flows.selection import Chosen
@@ -118,10 +119,8 @@ def main() -> None:
     # The run's page has the log; the terminal has progress, the table and the reasons.
     os.environ.setdefault("PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL", "CRITICAL")
     os.environ.setdefault("DO_NOT_TRACK", "1")
-    # Nearly all that is made here lives as long as the process: looking through it for garbage, as often as
-    # Python does by itself and once more at the end, is a fifth of a short run.
-    gc.set_threshold(100_000)
-    atexit.register(gc.freeze)
+    collect_rarely()
+    atexit.register(gc.freeze)  # nor once more at the end, which is a tenth of a short run
     try:
         app()
     except NightjarError as error:

@@ -144,6 +144,8 @@ def usage_of(body: Mapping[str, Any], parts: int) -> list[dict[str, int | None]]
         "cached_tokens": _count(usage.get("prompt_tokens_details"), "cached_tokens"),
         "reasoning_tokens": _count(usage.get("completion_tokens_details"), "reasoning_tokens"),
     }
+    if parts == 1:
+        return [counts]
     return [
         {
             name: None if count is None else count // parts + (part < count % parts)
@@ -154,7 +156,7 @@ def usage_of(body: Mapping[str, Any], parts: int) -> list[dict[str, int | None]]
 
 
 def _count(usage: Any, name: str) -> int | None:
-    value = usage.get(name) if isinstance(usage, Mapping) else None
+    value = usage.get(name) if isinstance(usage, dict) else None
     return value if isinstance(value, int) and value >= 0 else None
 
 

@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
+from tasks.models.crew import Crew
 from tasks.models.errors import (
     ConnectionFault,
     EndpointDead,
@@ -42,6 +43,7 @@ class Engine:
         self._endpoint = endpoint
         self._work = work
         self._draw = random.Random()
+        self._crew: Crew
         self._believed_dead = time.monotonic() < endpoint.gate.dead_until
 
     async def run(
@@ -54,11 +56,10 @@ class Engine:
         """
         gate, ceiling = self._endpoint.gate, self._endpoint.ceiling
         gate.register(ceiling)
-        # More workers than places: those that wait for their next attempt hold none.
-        workers = [asyncio.ensure_future(self._worker(units)) for _ in range(ceiling + max(8, ceiling // 2))]
+        self._crew = Crew(lambda: self._worker(units), ceiling)
         over = asyncio.Event()
         keeper = asyncio.ensure_future(self._keep(over, report))
-        everyone = asyncio.gather(*workers)
+        everyone = asyncio.ensure_future(self._crew.finish())
         try:
             await _either(everyone, keeper)
             await everyone
@@ -157,6 +158,7 @@ class Engine:
                 if wait is None:
                     raise
                 self._work.tally.retries += 1
+                self._crew.stand_in()
                 await asyncio.sleep(wait)
                 if self._work.stopped is not None:
                     raise Stopped from error

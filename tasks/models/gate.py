@@ -115,6 +115,9 @@ class Gate:
         while self._waiting and self.in_flight < self.limit:
             loop, place = self._waiting.popleft()
             self.in_flight += 1
+            if loop is _running_loop():
+                _admitted(place)
+                continue
             try:
                 loop.call_soon_threadsafe(_admitted, place)
             except RuntimeError:  # that loop is closed
@@ -198,6 +201,13 @@ class Window:
         latency = self._seconds / self._ok
         usual = latency if self._usual is None else min(latency, self._usual + 0.1 * (latency - self._usual))
         return Window(usual, self._throughput)
+
+
+def _running_loop() -> asyncio.AbstractEventLoop | None:
+    try:
+        return asyncio.get_running_loop()
+    except RuntimeError:
+        return None
 
 
 def _admitted(place: "asyncio.Future[None]") -> None:

@@ -5,15 +5,15 @@ that need it.
 """
 
 import time
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
+from functools import lru_cache
 from typing import Any
 from urllib.parse import urlsplit
 
 import aiohttp
 
 from tasks.models.bodies import json_object
-from tasks.models.errors import ConnectionFault, NotServed, RequestTimeout
+from tasks.models.errors import ConnectionFault, NotServed, RequestError, RequestTimeout
 from tasks.models.records import Call, Reply
 from tasks.models.statuses import fault_of
 from tasks.models.streaming import Assembly
@@ -45,7 +45,7 @@ class HttpProvider:
     async def send(self, call: Call, timeout: float) -> Reply:
         """Posts the call; see ``Provider.send``."""
         start = time.perf_counter()
-        with _faults(timeout):
+        try:
             async with self._session.post(
                 f"{self._base_url}/{call.path}",
                 data=call.content,
@@ -56,6 +56,8 @@ class HttpProvider:
                     body = await self._assembled(response)
                 else:
                     body = await self._whole(response)
+        except (aiohttp.ClientError, OSError) as error:
+            raise _fault(error, timeout) from error
         return Reply(body, time.perf_counter() - start)
 
     async def served(self, timeout: float) -> tuple[str, ...]:
@@ -63,11 +65,13 @@ class HttpProvider:
 
         Raises AccessDenied for a wrong key and TransientError where nothing usable answers.
         """
-        with _faults(timeout):
+        try:
             async with self._session.get(f"{self._base_url}/models", timeout=_limits(timeout)) as response:
                 if response.status in (404, 405, 501):
                     return ()
                 body = await self._whole(response)
+        except (aiohttp.ClientError, OSError) as error:
+            raise _fault(error, timeout) from error
         listed = body.get("data")
         entries = listed if isinstance(listed, list) else []
         return tuple(str(entry["id"]) for entry in entries if isinstance(entry, dict) and "id" in entry)
@@ -94,19 +98,16 @@ class HttpProvider:
         return assembly.body()
 
 
-@contextmanager
-def _faults(timeout: float) -> Iterator[None]:
-    """Turns aiohttp's errors into those of the tree."""
-    try:
-        yield
-    except TimeoutError as error:
-        raise RequestTimeout(f"no answer within {timeout:g} s") from error
-    except aiohttp.InvalidURL as error:
-        raise NotServed("the address can't be used") from error
-    except (aiohttp.ClientError, OSError) as error:
-        raise ConnectionFault(f"connection failed: {_reason(error)}") from error
+def _fault(error: aiohttp.ClientError | OSError, timeout: float) -> RequestError:
+    """aiohttp's error as one of the tree's."""
+    if isinstance(error, TimeoutError):
+        return RequestTimeout(f"no answer within {timeout:g} s")
+    if isinstance(error, aiohttp.InvalidURL):
+        return NotServed("the address can't be used")
+    return ConnectionFault(f"connection failed: {_reason(error)}")
 
 
+@lru_cache(maxsize=64)
 def _limits(timeout: float) -> aiohttp.ClientTimeout:
     return aiohttp.ClientTimeout(total=timeout, connect=min(timeout, CONNECT_TIMEOUT))
 

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 import numpy as np
 import pyarrow as pa
 
+from tasks.collecting import collect_rarely
 from tasks.models.answers import AnswerStore, ShelfView
 from tasks.models.config import ModelConfig
 from tasks.models.identity import Expansion, model_identity
@@ -80,6 +81,7 @@ def respond(
         options.price,
     )
     if first is not None:
+        collect_rarely()
         reporter = Reporter(work, options.expected, progress)
         asyncio.run(_ask(model, options, work, itertools.chain([first], units), reporter))
         collections.deque(units, maxlen=0)  # a run that stopped early still counts what it did not ask
