@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Sequence
+from functools import reduce
 from typing import Any
 
 import numpy as np
@@ -146,6 +147,11 @@ def _corpus_bleu(order: int, smooth_method: str, smooth_value: float | None, eff
             right, all_ = matched + added, possible + added
         else:
             right, all_ = matched, possible
+        if right is matched and bool((matched > 0).all()):  # nothing to smooth: nearly always, in a corpus
+            logs = np.log(100.0 * matched / possible)
+            mean = reduce(np.add, np.moveaxis(logs, -1, 0)) / order
+            brevity = np.where(hypothesis < reference, np.exp(np.minimum(1 - reference / hypothesis, 0)), 1.0)
+            return np.asarray(brevity * np.exp(mean))
         reached = np.logical_and.accumulate(all_ != 0, axis=-1)
         zero = (right == 0) & reached
         with np.errstate(divide="ignore", invalid="ignore", over="ignore"):

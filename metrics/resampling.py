@@ -8,6 +8,7 @@ that twice as many are drawn. Every generator is explicit and seeded.
 """
 
 from collections.abc import Iterator
+from itertools import count
 
 import numpy as np
 
@@ -83,13 +84,29 @@ def _gathered(table: Floats, draws: int, rng: np.random.Generator) -> Iterator[F
 def _circulant(table: Floats, draws: int, rng: np.random.Generator) -> Iterator[Floats]:
     n, k = table.shape
     whole = bool((table == np.rint(table)).all())
-    vectors = -(-draws // n)
+    columns = np.ascontiguousarray(table.T)
+    vectors, length = -(-draws // n), _transform_length(n)
     step = max(1, _CHUNK // (n * k))
     for start in range(0, vectors, step):
-        count = min(step, vectors - start)
-        picks = rng.integers(0, n, size=(count, n)) + n * np.arange(count)[:, None]
-        weights = np.bincount(picks.ravel(), minlength=count * n).reshape(count, n).astype(np.float64)
-        order = rng.permuted(np.broadcast_to(np.arange(n), (count, n)), axis=1)
-        spectrum = np.conj(np.fft.rfft(weights, axis=1))[:, :, None]
-        totals = np.fft.irfft(spectrum * np.fft.rfft(table[order], axis=1), n=n, axis=1)
-        yield (np.rint(totals) if whole else totals).reshape(count * n, k)[: draws - start * n]
+        rounds = min(step, vectors - start)
+        picks = rng.integers(0, n, size=(rounds, n)) + n * np.arange(rounds)[:, None]
+        weights = np.bincount(picks.ravel(), minlength=rounds * n).reshape(rounds, n).astype(np.float64)
+        order = rng.permuted(np.broadcast_to(np.arange(n), (rounds, n)), axis=1)
+        if length > n:
+            order = np.concatenate([order, order[:, :-1]], axis=1)  # round once: what wraps around is cut off
+        spectrum = np.conj(np.fft.rfft(weights, n=length, axis=1)) * np.fft.rfft(columns[:, order], n=length)
+        totals = np.fft.irfft(spectrum, n=length)[:, :, :n].reshape(k, rounds * n)[:, : draws - start * n].T
+        yield np.rint(totals) if whole else totals
+
+
+def _transform_length(n: int) -> int:
+    """Length at which circular sums over n rows are transformed: n itself where its factors are small, else
+    enough for the rows twice, since a transform of a prime length costs several of twice that."""
+    return n if _has_small_factors(n) else next(m for m in count(2 * n - 1) if _has_small_factors(m))
+
+
+def _has_small_factors(n: int) -> bool:
+    for factor in (2, 3, 5, 7):
+        while n % factor == 0:
+            n //= factor
+    return n == 1
