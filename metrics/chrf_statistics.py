@@ -5,8 +5,10 @@ from dataclasses import dataclass
 from itertools import chain
 
 import numpy as np
+from numpy.typing import NDArray
 
 from metrics.ngrams import Sequences, matches, possible
+from metrics.packed_ngrams import fits, packed_matches
 from metrics.ragged import offsets_of, segment_argmax
 from metrics.texts import batches
 from metrics.types import Floats, Ints
@@ -49,17 +51,27 @@ def _pairs(pairs: Sequence[tuple[str, str]], options: Options) -> Floats:
         shown = lines if options.whitespace else ["".join(line.split()) for line in lines]
         points = np.frombuffer("".join(shown).encode("utf-32-le", "surrogatepass"), dtype=np.uint32)
         lengths = np.array([len(line) for line in shown], dtype=np.int64)
-        columns.append(_counted(points.astype(np.int64), lengths, options.char_order))
+        columns.append(_counted(_dense(points), lengths, options.char_order))
     if options.word_order:
         spaced = [" ".join(line.split()).encode("utf-8", "surrogatepass") for line in lines]
         columns.append(_counted(*Words.of(spaced).tokens(_parts), options.word_order))
     return np.concatenate(columns, axis=1)
 
 
+def _dense(points: NDArray[np.uint32]) -> Ints:
+    """Code points as the numbers 0, 1, … of those that occur."""
+    occurs = np.bincount(points) > 0
+    return np.asarray((np.cumsum(occurs) - 1)[points])
+
+
 def _counted(tokens: Ints, lengths: Ints, order: int) -> Floats:
     """Triples (hypothesis, reference, matches) of each order (n, 3 * order); the two sides take turns."""
     n = len(lengths) // 2
-    matched = matches(Sequences(tokens, lengths, np.repeat(np.arange(n), 2), np.tile([0, 1], n), n), order)
+    if fits(int(tokens.max(initial=0)) + 1, n, order):
+        matched = packed_matches(tokens, lengths, order)
+    else:
+        sides = np.tile([0, 1], n)
+        matched = matches(Sequences(tokens, lengths, np.repeat(np.arange(n), 2), sides, n), order)
     own, reference = possible(lengths[::2], order), possible(lengths[1::2], order)
     own = np.where(reference > 0, own, 0.0)  # sacrebleu counts nothing where the reference has no such n-gram
     return np.stack([own, reference, matched], axis=2).reshape(n, 3 * order)
