@@ -1,7 +1,6 @@
 """The command line of ``python -m flows.eval``: reads configs, refuses what can't work, runs the flow,
 shows the table."""
 
-import atexit
 import gc
 import os
 import sys
@@ -84,6 +83,8 @@ def _run(chosen: "Chosen", options: RunOptions, manner: "Manner") -> int:
     from flows.harness_files import write_harness_files
     from flows.session import run_here
 
+    gc.freeze()  # what is imported stays: not even at the end, where that is a tenth of a short run, a look at it
+
     several = len(chosen.configs) > 1
     documents, codes = [], []
     for config in chosen.configs:
@@ -120,7 +121,6 @@ def main() -> None:
     os.environ.setdefault("PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL", "CRITICAL")
     os.environ.setdefault("DO_NOT_TRACK", "1")
     collect_rarely()
-    atexit.register(gc.freeze)  # nor once more at the end, which is a tenth of a short run
     try:
         app()
     except NightjarError as error:
