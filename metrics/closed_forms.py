@@ -11,6 +11,7 @@ from metrics.sampled import Sampled, Spread
 from metrics.types import Floats
 
 _FEW_CLUSTERS = 10
+_PROPORTION, _UNKNOWN = (0.0, 1.0), (-math.inf, math.inf)
 
 
 def mean_error(sampled: Sampled) -> Spread:
@@ -44,13 +45,17 @@ def perplexity_error(sampled: Sampled) -> Spread:
         return sampled.alone()
     n, column = sampled.units, sampled.table[:, 0]
     centre = float(column.mean())
-    with np.errstate(over="ignore"):
-        once, twice = (float(np.expm1(-t * (column - centre) / n).mean()) for t in (1.0, 2.0))
-        log_first = n * math.log1p(once)
-        excess = math.expm1(n * math.log1p(twice) - 2 * log_first) if math.isfinite(twice) else math.inf
-    stderr = sampled.value * math.exp(log_first) * math.sqrt(max(excess, 0.0) * n / (n - 1))
     reach = student_quantile(sampled.options.ci_level, n - 1) * _mean_stderr(sampled)
-    return Spread(stderr, "exact bootstrap", math.exp(-(centre + reach)), math.exp(-(centre - reach)))
+    with np.errstate(over="ignore", invalid="ignore"):
+        once, twice = (np.expm1(-t * (column - centre) / n).mean() for t in (1.0, 2.0))
+        log_first = n * np.log1p(once)
+        excess = np.expm1(n * np.log1p(twice) - 2 * log_first) if np.isfinite(twice) else math.inf
+        stderr = float(sampled.value * np.exp(log_first) * np.sqrt(max(excess, 0.0) * n / (n - 1)))
+        low, high = (float(np.exp(-(centre + sign * reach))) for sign in (1, -1))
+    if not math.isfinite(stderr):
+        said = "the log-likelihoods differ too much for a standard error"
+        return Spread(math.nan, "exact bootstrap", low, high, said)
+    return Spread(stderr, "exact bootstrap", low, high)
 
 
 def jackknife(sampled: Sampled) -> Spread:
@@ -96,7 +101,9 @@ def _mean_stderr(sampled: Sampled) -> float:
 
 def _binary(sampled: Sampled) -> bool:
     """Whether Wilson's interval fits: every item's number is 0 or 1; of clusters, all items are 0 or all are
-    1."""
+    1. Numbers known to be on another scale (a length, BLEU) are no proportion whatever they are."""
+    if sampled.aggregation.bounds not in (_PROPORTION, _UNKNOWN):
+        return False
     column = sampled.table[:, 0]
     if not sampled.clustered:
         return bool(((column == 0) | (column == 1)).all())

@@ -125,7 +125,8 @@ def _quantile(values: Floats, q: float, groups: Ints | None, level: float) -> Sp
 def _estimate(value: float, spread: Spread, n: int, aggregation: Aggregation, clustered: bool) -> Estimate:
     if not math.isfinite(spread.stderr) and not math.isfinite(spread.low):
         return _without_error(value, n, spread.warning or f"no error bar for {aggregation.name}")
-    low, high = max(spread.low, aggregation.bounds[0]), min(spread.high, aggregation.bounds[1])
+    lowest, highest = aggregation.bounds  # rounding may carry the value itself a hair beyond
+    low, high = max(spread.low, min(lowest, value)), min(spread.high, max(highest, value))
     method = f"{spread.method}, clustered" if clustered else spread.method
     return Estimate(value, spread.stderr, method, low, high, n, spread.warning)
 
