@@ -2,7 +2,6 @@
 anything."""
 
 import math
-from dataclasses import replace
 
 import numpy as np
 
@@ -10,7 +9,6 @@ from metrics.intervals import student_quantile, wilson
 from metrics.sampled import Sampled, Spread
 from metrics.types import Floats
 
-_FEW_CLUSTERS = 10
 _PROPORTION, _UNKNOWN = (0.0, 1.0), (-math.inf, math.inf)
 
 
@@ -23,15 +21,15 @@ def mean_error(sampled: Sampled) -> Spread:
     if _binary(sampled):
         low, high = wilson(sampled.value, float(sampled.units), sampled.options.ci_level)
         warning = sampled.alone().warning if sampled.units < 2 else None
-        return _few(sampled, Spread(stderr, "wilson", low, high, warning))
-    return _few(sampled, _symmetric(sampled, sampled.value, stderr, "closed form"))
+        return Spread(stderr, "wilson", low, high, warning)
+    return _symmetric(sampled, sampled.value, stderr, "closed form")
 
 
 def sum_error(sampled: Sampled) -> Spread:
     """Standard error of a sum: n times that of the mean."""
     if sampled.units < 2:
         return sampled.alone()
-    return _few(sampled, _symmetric(sampled, sampled.value, sampled.n * _mean_stderr(sampled), "closed form"))
+    return _symmetric(sampled, sampled.value, sampled.n * _mean_stderr(sampled), "closed form")
 
 
 def perplexity_error(sampled: Sampled) -> Spread:
@@ -69,7 +67,7 @@ def jackknife(sampled: Sampled) -> Spread:
         )
     units = sampled.units
     stderr = math.sqrt((units - 1) / units * float(((left_out - left_out.mean()) ** 2).sum()))
-    return _few(sampled, _symmetric(sampled, sampled.value, stderr, "jackknife"))
+    return _symmetric(sampled, sampled.value, stderr, "jackknife")
 
 
 def leave_one_out(sampled: Sampled) -> Floats:
@@ -87,7 +85,7 @@ def delta(sampled: Sampled) -> Spread:
         return jackknife(sampled)
     residual = (sampled.table - np.outer(sampled.sizes, total / n)) @ gradient
     stderr = math.sqrt(units / (units - 1) * float(residual @ residual))
-    return _few(sampled, _symmetric(sampled, sampled.value, stderr, "delta"))
+    return _symmetric(sampled, sampled.value, stderr, "delta")
 
 
 def _mean_stderr(sampled: Sampled) -> float:
@@ -113,9 +111,3 @@ def _binary(sampled: Sampled) -> bool:
 def _symmetric(sampled: Sampled, value: float, stderr: float, method: str) -> Spread:
     reach = student_quantile(sampled.options.ci_level, sampled.units - 1) * stderr if stderr else 0.0
     return Spread(stderr, method, value - reach, value + reach)
-
-
-def _few(sampled: Sampled, spread: Spread) -> Spread:
-    if sampled.clustered and 1 < sampled.units < _FEW_CLUSTERS:
-        return replace(spread, warning=f"only {sampled.units} clusters: the error bar is a rough guide")
-    return spread

@@ -253,3 +253,16 @@ def test_rounding_beyond_the_range_leaves_the_value_in_its_interval(build: Any) 
     scores = metric.evaluate([["a b c d e"]] * 6, ["a b c d e"] * 6)
     made = estimate(metric.aggregation, scores.statistics, None, None, DEFAULT)
     assert made.ci_low <= made.value <= made.ci_high
+
+
+@pytest.mark.parametrize("name", ["mean", "median", "f1", "perplexity", "weighted_mean"])
+def test_few_clusters_are_warned_about_whatever_the_method(name: str) -> None:
+    rng = np.random.default_rng(3)
+    aggregation = build_aggregation(name)
+    pairs = [(int(gold), int(gold)) for gold in rng.random(60) < 0.5]
+    values = pairs if name in ("f1", "weighted_mean") else rng.random(60).tolist()
+    values = [(a, b + 1) for a, b in values] if name == "weighted_mean" else values
+    scores = aggregation.scores(values)
+    for clusters, said in ((4, "only 4 clusters: the error bar is a rough guide"), (12, None)):
+        made = estimate(aggregation, scores.statistics, scores.score, np.arange(60) % clusters, DEFAULT)
+        assert made.warning == said
