@@ -1,8 +1,8 @@
 """Which pydantic models may stand at a place of the config: what messages say is known there."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from types import UnionType
-from typing import Annotated, Any, Union, get_args, get_origin
+from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 from pydantic import BaseModel
 
@@ -15,9 +15,20 @@ def keys(models: Iterable[type[BaseModel]]) -> list[str]:
 
 
 def fitting(models: list[type[BaseModel]], written: Any) -> list[type[BaseModel]]:
-    """Of alternatives those that know the most of the keys that were written: the ones that were meant."""
+    """Of alternatives those that know the most of the keys that were written: the ones that were meant.
+
+    Where a ``type`` was written, those of another type are out.
+    """
+    models = [owner for owner in models if _of_type(owner, written)] or models
     known = [sum(key in owner.model_fields for key in written or ()) for owner in models]
     return [owner for owner, count in zip(models, known, strict=True) if count == max(known)]
+
+
+def _of_type(owner: type[BaseModel], written: Any) -> bool:
+    field = owner.model_fields.get("type")
+    if field is None or not isinstance(written, Mapping) or "type" not in written:
+        return True
+    return get_origin(field.annotation) is not Literal or written["type"] in get_args(field.annotation)
 
 
 def models_at(model: type[BaseModel], location: Location) -> list[type[BaseModel]]:

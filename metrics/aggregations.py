@@ -15,7 +15,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from metrics.errors import ConfigError, MetricError, nearest
+from metrics.errors import ConfigError, MetricError, described, nearest
 from metrics.registry import AGGREGATIONS, NamedFunction, parameters
 from metrics.types import Floats, Kind, Scores, Values
 
@@ -179,7 +179,10 @@ def from_function(
     bound = dict(arguments)
 
     def combine(values: Values) -> float:
-        result: float = function(list(values), **bound)
+        try:
+            result: float = function(list(values), **bound)
+        except Exception as error:
+            raise MetricError(f"aggregation {called!r} failed: {described(error)}") from error
         return result
 
     return Aggregation(

@@ -142,6 +142,8 @@ def _record(
         if any(built.name == other.name for other in reductions):
             raise ConfigError(f"metric {name!r} lists reduction {built.name!r} twice")
         reductions.append(built)
+    if function is not None and definition.function.__module__.startswith("metrics."):
+        aggregation = _within_range(aggregation, definition, reductions)
     better = definition.higher_is_better if config.higher_is_better is None else config.higher_is_better
     return Metric(
         name=name,
@@ -157,6 +159,18 @@ def _record(
         entry=definition.name,
         arguments=dict(config.kwargs),
     )
+
+
+def _within_range(
+    aggregation: Aggregation, definition: MetricDefinition, reductions: Sequence[Reduction]
+) -> Aggregation:
+    """A mean of numbers from a known range lies in it, and so does what is said about its error.
+
+    Not where a user's reduction makes other numbers of them.
+    """
+    if aggregation.name != "mean" or any(reduction.function is not None for reduction in reductions):
+        return aggregation
+    return replace(aggregation, bounds=definition.bounds)
 
 
 def _taken(function: Callable[..., Any], arguments: Mapping[str, Any]) -> dict[str, Any]:

@@ -2,7 +2,6 @@
 anything."""
 
 import math
-from dataclasses import replace
 
 import numpy as np
 
@@ -10,7 +9,7 @@ from metrics.intervals import student_quantile, wilson
 from metrics.sampled import Sampled, Spread
 from metrics.types import Floats
 
-_FEW_CLUSTERS = 10
+_PROPORTION, _UNKNOWN = (0.0, 1.0), (-math.inf, math.inf)
 
 
 def mean_error(sampled: Sampled) -> Spread:
@@ -22,15 +21,15 @@ def mean_error(sampled: Sampled) -> Spread:
     if _binary(sampled):
         low, high = wilson(sampled.value, float(sampled.units), sampled.options.ci_level)
         warning = sampled.alone().warning if sampled.units < 2 else None
-        return _few(sampled, Spread(stderr, "wilson", low, high, warning))
-    return _few(sampled, _symmetric(sampled, sampled.value, stderr, "closed form"))
+        return Spread(stderr, "wilson", low, high, warning)
+    return _symmetric(sampled, sampled.value, stderr, "closed form")
 
 
 def sum_error(sampled: Sampled) -> Spread:
     """Standard error of a sum: n times that of the mean."""
     if sampled.units < 2:
         return sampled.alone()
-    return _few(sampled, _symmetric(sampled, sampled.value, sampled.n * _mean_stderr(sampled), "closed form"))
+    return _symmetric(sampled, sampled.value, sampled.n * _mean_stderr(sampled), "closed form")
 
 
 def perplexity_error(sampled: Sampled) -> Spread:
@@ -44,13 +43,17 @@ def perplexity_error(sampled: Sampled) -> Spread:
         return sampled.alone()
     n, column = sampled.units, sampled.table[:, 0]
     centre = float(column.mean())
-    with np.errstate(over="ignore"):
-        once, twice = (float(np.expm1(-t * (column - centre) / n).mean()) for t in (1.0, 2.0))
-        log_first = n * math.log1p(once)
-        excess = math.expm1(n * math.log1p(twice) - 2 * log_first) if math.isfinite(twice) else math.inf
-    stderr = sampled.value * math.exp(log_first) * math.sqrt(max(excess, 0.0) * n / (n - 1))
     reach = student_quantile(sampled.options.ci_level, n - 1) * _mean_stderr(sampled)
-    return Spread(stderr, "exact bootstrap", math.exp(-(centre + reach)), math.exp(-(centre - reach)))
+    with np.errstate(over="ignore", invalid="ignore"):
+        once, twice = (np.expm1(-t * (column - centre) / n).mean() for t in (1.0, 2.0))
+        log_first = n * np.log1p(once)
+        excess = np.expm1(n * np.log1p(twice) - 2 * log_first) if np.isfinite(twice) else math.inf
+        stderr = float(sampled.value * np.exp(log_first) * np.sqrt(max(excess, 0.0) * n / (n - 1)))
+        low, high = (float(np.exp(-(centre + sign * reach))) for sign in (1, -1))
+    if not math.isfinite(stderr):
+        said = "the log-likelihoods differ too much for a standard error"
+        return Spread(math.nan, "exact bootstrap", low, high, said)
+    return Spread(stderr, "exact bootstrap", low, high)
 
 
 def jackknife(sampled: Sampled) -> Spread:
@@ -64,7 +67,7 @@ def jackknife(sampled: Sampled) -> Spread:
         )
     units = sampled.units
     stderr = math.sqrt((units - 1) / units * float(((left_out - left_out.mean()) ** 2).sum()))
-    return _few(sampled, _symmetric(sampled, sampled.value, stderr, "jackknife"))
+    return _symmetric(sampled, sampled.value, stderr, "jackknife")
 
 
 def leave_one_out(sampled: Sampled) -> Floats:
@@ -82,7 +85,7 @@ def delta(sampled: Sampled) -> Spread:
         return jackknife(sampled)
     residual = (sampled.table - np.outer(sampled.sizes, total / n)) @ gradient
     stderr = math.sqrt(units / (units - 1) * float(residual @ residual))
-    return _few(sampled, _symmetric(sampled, sampled.value, stderr, "delta"))
+    return _symmetric(sampled, sampled.value, stderr, "delta")
 
 
 def _mean_stderr(sampled: Sampled) -> float:
@@ -96,7 +99,9 @@ def _mean_stderr(sampled: Sampled) -> float:
 
 def _binary(sampled: Sampled) -> bool:
     """Whether Wilson's interval fits: every item's number is 0 or 1; of clusters, all items are 0 or all are
-    1."""
+    1. Numbers known to be on another scale (a length, BLEU) are no proportion whatever they are."""
+    if sampled.aggregation.bounds not in (_PROPORTION, _UNKNOWN):
+        return False
     column = sampled.table[:, 0]
     if not sampled.clustered:
         return bool(((column == 0) | (column == 1)).all())
@@ -106,9 +111,3 @@ def _binary(sampled: Sampled) -> bool:
 def _symmetric(sampled: Sampled, value: float, stderr: float, method: str) -> Spread:
     reach = student_quantile(sampled.options.ci_level, sampled.units - 1) * stderr if stderr else 0.0
     return Spread(stderr, method, value - reach, value + reach)
-
-
-def _few(sampled: Sampled, spread: Spread) -> Spread:
-    if sampled.clustered and 1 < sampled.units < _FEW_CLUSTERS:
-        return replace(spread, warning=f"only {sampled.units} clusters: the error bar is a rough guide")
-    return spread

@@ -9,6 +9,8 @@
 """
 
 from collections.abc import Iterable
+from pathlib import PurePath
+from traceback import walk_tb
 
 
 class NightjarError(ValueError):
@@ -30,6 +32,21 @@ class MetricError(NightjarError):
     def __init__(self, message: str, index: int | None = None):
         super().__init__(message)
         self.index = index
+
+
+def described(error: BaseException) -> str:
+    """What a function that was called here raised, and the line of its file: ``ValueError: no (mine.py:7)``.
+
+    The line is the last one within the function's own file, whatever it called in turn; there is none where
+    the call itself did not fit.
+    """
+    frames = [(frame.f_code.co_filename, line) for frame, line in walk_tb(error.__traceback__)]
+    said = f"{type(error).__name__}: {error}"
+    file = next((name for name, _ in frames if name != frames[0][0]), None)
+    if file is None:
+        return said
+    line = [line for name, line in frames if name == file][-1]
+    return f"{said} ({PurePath(file).name}:{line})"
 
 
 def nearest(name: str, known: Iterable[str]) -> str:

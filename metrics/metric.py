@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from metrics.aggregations import Aggregation
-from metrics.errors import ConfigError, MetricError
+from metrics.errors import ConfigError, MetricError, described
 from metrics.outcomes import read_outcomes
 from metrics.reductions import Reduction
 from metrics.registry import Style
@@ -148,7 +148,7 @@ class Metric:
             )
         except Exception as error:
             raise MetricError(
-                f"metric {self.name!r} failed on row {index}: {type(error).__name__}: {error}", index
+                f"metric {self.name!r} failed on row {index}: {described(error)}", index
             ) from error
 
     def _checked(self, result: Any, n: int) -> Scores:

@@ -7,6 +7,7 @@ a new pair that is Python's integer arithmetic, so the result is the rational nu
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from functools import lru_cache
 
 import numpy as np
@@ -79,8 +80,17 @@ def pass_hat_k(*, k: int) -> Reduction:
 
 @factory("at_least_k")
 def at_least_k(*, k: int) -> Reduction:
-    """1 if at least k of the item's repeats are right, else 0."""
-    return _counting(f"at_least_{k}", k, lambda n, c: float(c >= k))
+    """1 if at least k of the item's repeats are right, else 0; unscored where failed repeats could decide."""
+    counting = _counting(f"at_least_{k}", k, lambda n, c: float(c >= k))
+
+    def compute(repeats: Repeats) -> Floats:
+        assert counting.compute is not None
+        right = segment_counts(repeats.scored & (repeats.score == 1), repeats.offsets)
+        failed = repeats.counts - segment_counts(repeats.scored, repeats.offsets)
+        open_still = (right < k) & (right + failed >= k)
+        return np.where(open_still, np.nan, counting.compute(repeats))
+
+    return replace(counting, compute=compute)
 
 
 @factory("g_pass@k", source="Liu et al. 2024, arXiv:2412.13147")

@@ -53,7 +53,9 @@ def total() -> Aggregation:
 @factory("count")
 def count() -> Aggregation:
     """Number of items that have a score."""
-    return Aggregation("count", compute=lambda t, n: t[..., 0] * 0 + n, encode=as_column, rule="none")
+    return Aggregation(
+        "count", compute=lambda t, n: np.zeros_like(t[..., 0]) + n, encode=as_column, rule="none"
+    )
 
 
 @factory("perplexity", source=HARNESS)
@@ -75,7 +77,9 @@ def bypass() -> Aggregation:
 
 
 def _ratio(total: Total, n: Count) -> Floats:
-    return np.asarray(total[..., 0] / total[..., 1])
+    """Σa / Σb; NaN where the weights add up to 0."""
+    weight = np.where(total[..., 1] == 0, np.nan, total[..., 1])
+    return np.asarray(total[..., 0] / weight)
 
 
 def _read_pairs(name: str, finish: Any) -> Any:
@@ -93,11 +97,11 @@ def _read_pairs(name: str, finish: Any) -> Any:
 
 
 def _weighted_perplexity(total: Total, n: Count) -> Floats:
-    return np.asarray(np.exp(-total[..., 0] / total[..., 1]))
+    return np.asarray(np.exp(-_ratio(total, n)))
 
 
 def _bits(total: Total, n: Count) -> Floats:
-    return np.asarray(-total[..., 0] / total[..., 1] / math.log(2))
+    return np.asarray(-_ratio(total, n) / math.log(2))
 
 
 @factory("weighted_mean", source=HARNESS)
@@ -127,9 +131,19 @@ def bits_per_byte() -> Aggregation:
 def _quantile(name: str, q: float) -> Aggregation:
     def combine(values: Values) -> float:
         column = np.asarray(values, dtype=np.float64)
-        return float(np.quantile(column, q)) if not np.isnan(column).any() else math.nan
+        if np.isfinite(column).all():
+            return float(np.quantile(column, q))
+        return _infinite_quantile(column, q) if not np.isnan(column).any() else math.nan
 
     return Aggregation(name, kind="values", combine=combine, encode=as_column, rule="quantile", q=q)
+
+
+def _infinite_quantile(column: Floats, q: float) -> float:
+    """The quantile where some values are infinite; NumPy's interpolation multiplies infinity by 0 there."""
+    rank = (len(column) - 1) * q
+    ordered, share = np.sort(column), rank - math.floor(rank)
+    low, high = float(ordered[math.floor(rank)]), float(ordered[math.ceil(rank)])
+    return low if low == high or share == 0 else low * (1 - share) + high * share
 
 
 @factory("median")

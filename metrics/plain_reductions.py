@@ -63,7 +63,8 @@ def median() -> Reduction:
         middle = np.full(len(scored), np.nan)
         low = (scored.offsets[:-1] + (scored.counts - 1) // 2)[full]
         high = (scored.offsets[:-1] + scored.counts // 2)[full]
-        middle[full] = (ranked[low] + ranked[high]) / 2
+        with np.errstate(invalid="ignore"):
+            middle[full] = (ranked[low] + ranked[high]) / 2
         return middle
 
     return Reduction("median", compute=compute)
@@ -87,10 +88,9 @@ def average_at_k(*, k: int) -> Reduction:
 
     def compute(repeats: Repeats) -> Floats:
         first, complete = _first_k(repeats, k)
-        total = np.where(
-            complete, np.where(first, np.nan_to_num(repeats.score), 0.0)[_rows(repeats, k)].sum(1), np.nan
-        )
-        return np.asarray(total / k)
+        own = np.where(first, repeats.score, 0.0)[_rows(repeats, k)]
+        with np.errstate(invalid="ignore"):
+            return np.where(complete, own.sum(1) / k, np.nan)
 
     return Reduction(f"avg@{k}", requires=k, compute=compute)
 

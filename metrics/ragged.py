@@ -13,7 +13,8 @@ def segment_sum(values: Floats, offsets: Ints) -> Floats:
     sums = np.zeros((len(counts), *values.shape[1:]), dtype=np.float64)
     if full.any():
         # Empty rows own nothing, so that the starts of the full ones alone cut the array right.
-        sums[full] = np.add.reduceat(values, offsets[:-1][full], axis=0, dtype=np.float64)
+        with np.errstate(invalid="ignore"):  # infinities of both signs add up to NaN
+            sums[full] = np.add.reduceat(values, offsets[:-1][full], axis=0, dtype=np.float64)
     return sums
 
 

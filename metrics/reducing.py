@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from metrics.errors import MetricError
+from metrics.errors import MetricError, described
 from metrics.outcomes import NUMBER, warn_once
 from metrics.ragged import offsets_of, segment_counts, segment_sum
 from metrics.reductions import Reduced, Reduction, Repeats
@@ -63,7 +63,8 @@ def _merged_values(reduction: Reduction, scored: Repeats) -> list[Any]:
     merge = reduction.aggregation.merge if reduction.aggregation is not None else None
     if int(scored.counts.max(initial=0)) > 1 and reduction.aggregation is not None:
         warn_once(
-            f"aggregation {reduction.aggregation.name!r} got several repeats of an item and takes their mean"
+            f"aggregation {reduction.aggregation.name!r} got several repeats of an item and takes their "
+            "mean, or the first where they are not numbers"
         )
     merged: list[Any] = []
     for start, stop in zip(scored.offsets[:-1], scored.offsets[1:], strict=True):
@@ -128,7 +129,7 @@ def _call(reduction: Reduction, repeats: Repeats, item: int, own: list[float]) -
         result = reduction.function(references=references, predictions=own)
     except Exception as error:
         raise MetricError(
-            f"reduction {reduction.name!r} failed on item {item}: {type(error).__name__}: {error}", item
+            f"reduction {reduction.name!r} failed on item {item}: {described(error)}", item
         ) from error
     entries = result if isinstance(result, Mapping) else {reduction.name: result}
     for entry, number in entries.items():

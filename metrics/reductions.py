@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from metrics.errors import ConfigError, MetricError
+from metrics.ragged import row_of
 from metrics.registry import REDUCTIONS, parameters
 from metrics.types import Bools, Floats, Ints
 
@@ -152,14 +153,14 @@ def factory(name: str, *, source: str = "") -> Callable[[Callable[..., Reduction
 
 
 def require_binary(name: str, repeats: Repeats) -> Bools:
-    """Which samples passed; ``MetricError`` if a scored sample is neither 0 nor 1."""
+    """Which samples passed; ``MetricError``, with the item, if a scored sample is neither 0 nor 1."""
     score = np.where(repeats.scored, repeats.score, 0.0)
     wrong = np.flatnonzero((score != 0) & (score != 1))
     if len(wrong):
         raise MetricError(
             f"{name} counts right and wrong answers, and a sample has the score {score[wrong[0]]:g}; "
             "use a metric that gives 0 or 1, or avg@k",
-            int(wrong[0]),
+            int(row_of(repeats.offsets)[wrong[0]]),
         )
     return np.asarray(score == 1)
 

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from metrics.config import StatisticsConfig
 
 Method = Callable[[Sampled], Spread]
+_FEW_CLUSTERS = 10
 
 _BY_RULE: dict[str, Method] = {
     "mean": mean_error,
@@ -90,7 +91,7 @@ def _of_sums(
     rule = _BY_RULE[aggregation.rule]
     own = aggregation.rule == "none" or options.method in ("auto", "analytic")
     spread = rule(sampled) if own else _BY_NAME[options.method](sampled)
-    return _estimate(sampled.value, spread, len(table), aggregation, groups is not None)
+    return _estimate(sampled.value, spread, len(table), aggregation, groups)
 
 
 def _of_values(
@@ -109,7 +110,7 @@ def _of_values(
         spread = _quantile(np.asarray(values, dtype=np.float64), aggregation.q, groups, options.ci_level)
     else:
         spread = bootstrap_items(aggregation, values, groups, options)
-    return _estimate(value, spread, n, aggregation, groups is not None)
+    return _estimate(value, spread, n, aggregation, groups)
 
 
 def _quantile(values: Floats, q: float, groups: Ints | None, level: float) -> Spread:
@@ -122,12 +123,23 @@ def _quantile(values: Floats, q: float, groups: Ints | None, level: float) -> Sp
     return Spread(maritz_jarrett(ordered, q), "order statistics", low, high, warning)
 
 
-def _estimate(value: float, spread: Spread, n: int, aggregation: Aggregation, clustered: bool) -> Estimate:
+def _estimate(
+    value: float, spread: Spread, n: int, aggregation: Aggregation, groups: Ints | None
+) -> Estimate:
     if not math.isfinite(spread.stderr) and not math.isfinite(spread.low):
         return _without_error(value, n, spread.warning or f"no error bar for {aggregation.name}")
-    low, high = max(spread.low, aggregation.bounds[0]), min(spread.high, aggregation.bounds[1])
-    method = f"{spread.method}, clustered" if clustered else spread.method
-    return Estimate(value, spread.stderr, method, low, high, n, spread.warning)
+    lowest, highest = aggregation.bounds  # rounding may carry the value itself a hair beyond
+    low, high = max(spread.low, min(lowest, value)), min(spread.high, max(highest, value))
+    method = spread.method if groups is None else f"{spread.method}, clustered"
+    doubts = [spread.warning, _few(groups)]
+    return Estimate(value, spread.stderr, method, low, high, n, "; ".join(filter(None, doubts)) or None)
+
+
+def _few(groups: Ints | None) -> str | None:
+    clusters = 0 if groups is None else int(groups.max()) + 1
+    if not 1 < clusters < _FEW_CLUSTERS:
+        return None
+    return f"only {clusters} clusters: the error bar is a rough guide"
 
 
 def _without_error(value: float, n: int, warning: str | None) -> Estimate:

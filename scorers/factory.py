@@ -4,7 +4,6 @@ type."""
 from collections.abc import Sequence
 
 from metrics.errors import ConfigError
-from metrics.metric import Metric
 from scorers.base import ALL_FILTERS, Scorer
 from scorers.calls import check_call
 from scorers.config import (
@@ -18,7 +17,13 @@ from scorers.config import (
 )
 from scorers.filters.pipeline import FilterPipeline, Resolve
 from scorers.generation import GenerationScorer
-from scorers.metric_lists import DEFAULT_METRICS, MetricsByFilter, build_metric, metrics_by_filter
+from scorers.metric_lists import (
+    DEFAULT_METRICS,
+    MetricsByFilter,
+    build_column,
+    build_metric,
+    metrics_by_filter,
+)
 from scorers.naming import split_name
 
 
@@ -82,7 +87,7 @@ def _process_results(config: ScoringConfig, resolve: Resolve) -> Scorer:
         raise ConfigError("scorer 'process_results' needs process_results: file.py:fn")
     function = resolve(config.process_results)
     check_call(config.process_results, function, ("doc", "results"))
-    metrics = metrics_by_filter(config, lambda one: Metric.column(one, resolve))
+    metrics = metrics_by_filter(config, lambda one: build_column(one, resolve))
     if not any(metrics.values()):
         raise ConfigError("process_results needs a metric_list that names the metrics it returns")
     _refuse_shared_results(metrics)

@@ -23,7 +23,7 @@ from scorers.factory import build_scorer
 from scorers.filters.pipeline import Resolve
 from scorers.generation import GenerationScorer
 from scorers.loglikelihood import LoglikelihoodScorer
-from scorers.metric_lists import listed_for, named_or_plain, with_own_metrics
+from scorers.metric_lists import build_column, listed_for, named_or_plain, with_own_metrics
 from scorers.naming import unique_metrics
 from scorers.user import UserScorer
 
@@ -53,11 +53,24 @@ def agreement_scorer(config: ScoringConfig, chosen: AgreementConfig, resolve: Re
     for name in chosen.filters or ():
         if name not in names:
             raise ConfigError(f"scorer 'agreement': filter {name!r} is not there{nearest(name, names)}")
-    listed = config.metric_list or ()
-    rest = tuple(one for one in listed if one.metric != FILTER_AGREEMENT)
-    base = build_scorer(config.model_copy(update={"scorer": None, "metric_list": rest}), resolve)
+    lists = (config.metric_list, *(one.metric_list for one in config.filter_list))
+    listed = [one for own in lists for one in own or ()]
+    rest = {
+        "scorer": None,
+        "metric_list": _without_agreement(config.metric_list) or (),
+        "filter_list": tuple(
+            one.model_copy(update={"metric_list": _without_agreement(one.metric_list)})
+            for one in config.filter_list
+        ),
+    }
+    base = build_scorer(config.model_copy(update=rest), resolve)
     metric = Metric.column(named_or_plain(listed, FILTER_AGREEMENT), resolve)
     return AgreementScorer(base, chosen.filters or names, metric)
+
+
+def _without_agreement(listed: Sequence[MetricConfig] | None) -> tuple[MetricConfig, ...] | None:
+    """A metric list without what all filters have together; None stays None."""
+    return None if listed is None else tuple(one for one in listed if one.metric != FILTER_AGREEMENT)
 
 
 def user_scorer(config: ScoringConfig, chosen: UserScorerConfig, resolve: Resolve) -> Scorer:
@@ -79,7 +92,7 @@ def user_scorer(config: ScoringConfig, chosen: UserScorerConfig, resolve: Resolv
         ]
 
     metrics = {
-        one.name: unique_metrics(named(one), lambda item: Metric.column(item, resolve), one.name)
+        one.name: unique_metrics(named(one), lambda item: build_column(item, resolve), one.name)
         for one in config.filters
     }
     return UserScorer(chosen.type, instance, metrics)

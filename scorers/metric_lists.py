@@ -5,7 +5,7 @@ from collections.abc import Callable, Collection, Sequence
 from metrics.config import MetricConfig
 from metrics.errors import ConfigError, nearest
 from metrics.metric import Metric
-from metrics.registry import METRICS
+from metrics.registry import AGGREGATIONS, METRICS, parameters
 from scorers.config import FilterConfig, ScoringConfig
 from scorers.filters.pipeline import Resolve
 from scorers.naming import unique_metrics
@@ -48,6 +48,19 @@ def build_metric(config: ScoringConfig, one: MetricConfig, resolve: Resolve) -> 
     metric = Metric.build(one, resolve, config.output_type)
     if "," in metric.name:
         raise ConfigError(f"metric name {metric.name!r} can't hold a comma: results are keyed metric,filter")
+    return metric
+
+
+def build_column(one: MetricConfig, resolve: Resolve) -> Metric:
+    """A metric whose values the user's code computes; ConfigError for an argument, since nothing takes it."""
+    metric = Metric.column(one, resolve)
+    listed = METRICS.get(one.metric)
+    aggregation = AGGREGATIONS.get(one.aggregation or (listed.aggregation if listed else "mean"))
+    taken = parameters(aggregation.function) if aggregation is not None and aggregation.builds else None
+    for key in one.kwargs:
+        if key not in (taken or ()):
+            hint = nearest(key, [*(taken or ()), *MetricConfig.model_fields])
+            raise ConfigError(f"metric {metric.name!r}: nothing takes the argument {key!r}{hint}")
     return metric
 
 

@@ -7,6 +7,7 @@ from metrics.building import named_apart
 from metrics.config import MetricConfig
 from metrics.errors import ConfigError
 from metrics.metric import Metric
+from metrics.reductions import reduction_key
 
 
 def unique_metrics(
@@ -25,10 +26,31 @@ def unique_metrics(
             )
     try:
         metrics = [build(one) for one in listed]
+        _refuse_borrowed(aliases, metrics)
         apart = named_apart(metrics)
+        _refuse_shared_keys(apart)
     except ConfigError as error:
         raise ConfigError(f"filter {filter_name!r}: {error}") from None
     return tuple(_without_comma(new, old.name) for new, old in zip(apart, metrics, strict=True))
+
+
+def _refuse_borrowed(aliases: Sequence[str], metrics: Sequence[Metric]) -> None:
+    """An alias is what its result is called, so that no other metric may have that name."""
+    names = [metric.name for metric in metrics]
+    for alias in aliases:
+        if names.count(alias) > 1:
+            raise ConfigError(f"metric alias {alias!r} is another metric's name, too; choose another")
+
+
+def _refuse_shared_keys(metrics: Sequence[Metric]) -> None:
+    """``max(exact_match)`` and ``exact_match_stderr`` as names would be other results' keys."""
+    seen: set[str] = set()
+    for metric in metrics:
+        for key in (reduction_key(metric, reduction.name) for reduction in metric.reductions):
+            for taken in (key, f"{key}_stderr"):
+                if taken in seen:
+                    raise ConfigError(f"two results would be called {taken!r}; choose another alias")
+                seen.add(taken)
 
 
 def _without_comma(metric: Metric, given: str) -> Metric:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from metrics.errors import MetricError, nearest
+from metrics.errors import MetricError, described, nearest
 from metrics.metric import Metric
 from metrics.types import Estimate, Floats, Ints, Scores
 from scorers.codes import NO_PREDICTION, prediction_codes
@@ -135,9 +135,7 @@ class ProcessResultsScorer:
         try:
             result = self.function(dict(batch.docs[row]), self._results(batch, row))
         except Exception as error:
-            raise ScorerError(
-                f"{batch.name(row)}: process_results raised {type(error).__name__}: {error}"
-            ) from error
+            raise ScorerError(f"{batch.name(row)}: process_results raised {described(error)}") from error
         if not isinstance(result, Mapping):
             names = sorted({metric.name for metrics in self.metrics.values() for metric in metrics})
             if len(names) != 1:

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from metrics.errors import described
 from metrics.metric import Metric
 from scorers.errors import ScorerError
 from scorers.generation import GenerationScorer
@@ -88,7 +89,7 @@ class RewardModelScorer(GenerationScorer):
                 else []
             )
         except Exception as error:
-            raise ScorerError(f"the reward model raised {type(error).__name__}: {error}") from error
+            raise ScorerError(f"the reward model raised {described(error)}") from error
         if len(rewards) != len(rows):
             raise ScorerError(
                 f"the reward model returned {len(rewards)} numbers for {len(rows)} responses; one each is due"

@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from metrics.errors import ConfigError, nearest
+from metrics.errors import ConfigError, described, nearest
 from metrics.metric import Metric
 from metrics.types import Estimate, Floats, Ints
 from scorers.errors import ScorerError
@@ -107,7 +107,7 @@ class UserScorer:
                 batch, **{key: value for key, value in offered.items() if takes_any or key in taken}
             )
         except Exception as error:
-            raise ScorerError(f"scorer {self.name!r} raised {type(error).__name__}: {error}") from error
+            raise ScorerError(f"scorer {self.name!r} raised {described(error)}") from error
 
     def _checked(self, result: SampleScores, batch: Batch) -> SampleScores:
         lengths = {len(result.scored), len(result.scores), len(result.codes), len(result.errors)}

@@ -13,6 +13,7 @@ import numpy as np
 from prefect import get_run_logger, task
 
 from metrics.errors import ConfigError, DataError
+from metrics.outcomes import warn_once
 from scorers.base import ALL_FILTERS
 from scorers.filters import FilterPipeline
 from scorers.records import Batch
@@ -96,6 +97,7 @@ def _try_pairs(checks: Checks, item: Rendered) -> list[str]:
             doubts.append(f"filter '{name}' raises on the first item: {type(error).__name__}: {error}")
     for pair in checks.pairs:
         doubts += _try_pair(pair, item, text, predictions)
+    warn_once.cache_clear()  # what was said here nobody heard
     return doubts
 
 

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator
 
-import orjson
 import pyarrow as pa
 
 from scorers.agreement import AgreementScorer
@@ -16,6 +15,7 @@ from tasks.rows.statistics import statistics_batch
 from tasks.steps import Step
 from tasks.store.refs import ArtifactRef
 from tasks.store.schemas import PROCESSED, STATISTICS
+from tasks.store.values import text_value, value_text
 
 
 @artifact_task("score", STATISTICS)
@@ -63,7 +63,7 @@ def process_results(
     """A user's ``process_results``, once for a filter; its pairs then take their columns."""
     scorer = _process_scorer(step.setup)
     for part in joined_batches(workspace.open(), requests, predictions, answered.responses):
-        texts = [None if row is None else orjson.dumps(row).decode() for row in scorer.process(part.batch)]
+        texts = [None if row is None else value_text(row) for row in scorer.process(part.batch)]
         names = ("item_id", "doc_id", "sample_index", "scored")
         columns = [part.samples.column(name).combine_chunks() for name in names]
         yield pa.RecordBatch.from_arrays([*columns, pa.array(texts, pa.string())], schema=PROCESSED)
@@ -90,7 +90,7 @@ def score_processed(
 def _processed_rows(batches: Iterator[pa.RecordBatch]) -> Iterator[dict[str, object] | None]:
     for batch in batches:
         for text in batch.column("results_json").to_pylist():
-            yield None if text is None else orjson.loads(text)
+            yield None if text is None else text_value(text)
 
 
 def _process_scorer(setup: PairSetup) -> ProcessResultsScorer:

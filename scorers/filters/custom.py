@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from metrics.errors import ConfigError
+from metrics.errors import ConfigError, described
 from scorers.errors import FilterError
 from scorers.filters.registry import Docs, Responses, filter_step
 
@@ -38,7 +38,7 @@ class UserStep:
         try:
             items = list(self._call(given, list(docs)))  # type: ignore[attr-defined]  # set in __post_init__
         except Exception as error:
-            raise FilterError(f"filter {self.name!r} raised {type(error).__name__}: {error}") from error
+            raise FilterError(f"filter {self.name!r} raised {described(error)}") from error
         if len(items) != len(resps):
             raise FilterError(
                 f"filter {self.name!r} returned {len(items)} items for {len(resps)}; one list per item is due"

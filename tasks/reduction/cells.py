@@ -5,11 +5,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-import orjson
 import pyarrow as pa
 from numpy.typing import NDArray
 
 from tasks.reduction.facets import Codes, Vocabulary, integers
+from tasks.store.values import text_value
 
 _KEYS = ("reduction", "label", "facets")
 COLUMNS = (*_KEYS, "item_id", "cluster", "value", "statistics", "value_json", "n_samples", "n_scored")
@@ -90,7 +90,7 @@ def _take(batch: pa.RecordBatch, names: Vocabulary, clusters: Vocabulary, column
         columns.statistics.append(flat.reshape(int(valid.sum()), -1))
     elif texts.null_count < len(batch):
         valid = texts.is_valid().to_numpy(zero_copy_only=False)
-        columns.objects.extend(orjson.loads(text) for text in texts.drop_null().to_pylist())
+        columns.objects.extend(text_value(text) for text in texts.drop_null().to_pylist())
     columns.cell.append(cell)
     columns.valid.append(valid)
     columns.cluster.append(clusters.encode_known(batch.column("cluster")))

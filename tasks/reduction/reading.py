@@ -6,7 +6,6 @@ from functools import partial
 from typing import Any, Literal
 
 import numpy as np
-import orjson
 import pyarrow as pa
 from numpy.typing import NDArray
 
@@ -15,6 +14,7 @@ from tasks.reduction.facets import Vocabulary, integers
 from tasks.reduction.paths import locate, resolve_json
 from tasks.reduction.records import Part
 from tasks.reduction.table import Table, concatenate, empty_table
+from tasks.store.values import text_value
 
 _NUMBERS = ("doc_id", "sample_index", "label", "scored", "code")
 
@@ -93,6 +93,6 @@ def _vectors(column: pa.Array) -> NDArray[np.float64] | None:
 def _objects(column: pa.Array, score: NDArray[np.float64]) -> list[Any]:
     texts = column.to_pylist()
     return [
-        number if text is None else orjson.loads(text)
+        number if text is None else text_value(text)
         for text, number in zip(texts, score.tolist(), strict=True)
     ]

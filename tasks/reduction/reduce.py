@@ -9,16 +9,17 @@ import numpy as np
 import orjson
 import pyarrow as pa
 
+from metrics.errors import MetricError, NightjarError
 from tasks.reduction.facets import Codes
 from tasks.reduction.items import Items
 from tasks.reduction.reading import Layout
 from tasks.reduction.records import PairIdentity, Part
 from tasks.reduction.samples import Loaded, load
-from tasks.store.keys import canonical_json
 from tasks.store.schemas import FLOATS, ITEM_ROWS
+from tasks.store.values import value_text
 
 if TYPE_CHECKING:
-    from metrics.reductions import Reduced, Repeats
+    from metrics.reductions import Reduced, Reduction, Repeats
 
 BATCH_ROWS = 65_536
 
@@ -41,8 +42,15 @@ def reduce_samples(pair: PairIdentity, loaded: Loaded) -> Iterator[pa.RecordBatc
     if not len(loaded.samples):
         return
     entries = _entries(loaded)
+    seen: set[str] = set()
     for reduction in pair.metric.reductions:
-        for reduced in reduction.apply(entries.repeats):
+        for reduced in _applied(reduction, entries, loaded):
+            if reduced.name in seen:
+                raise NightjarError(
+                    f"metric {pair.metric.name!r} has two reductions called {reduced.name!r}; rename the "
+                    "entry of the function's dictionary"
+                )
+            seen.add(reduced.name)
             yield from _item_rows(pair, reduced, entries, loaded)
 
 
@@ -79,6 +87,17 @@ def _entries(loaded: Loaded) -> _Entries:
         references=_references(items, item),
     )
     return _Entries(repeats=repeats, group=group, label=label - 1, item=item)
+
+
+def _applied(reduction: "Reduction", entries: _Entries, loaded: Loaded) -> "tuple[Reduced, ...]":
+    """The reduction's results; an error about one item names it."""
+    try:
+        return reduction.apply(entries.repeats)
+    except MetricError as error:
+        if error.index is None:
+            raise
+        item = loaded.items.columns.column("item_id")[int(entries.item[error.index])]
+        raise MetricError(f"item {item.as_py()!r}: {error}", error.index) from error
 
 
 def _references(items: Items, item: Codes) -> list[list[Any]] | None:
@@ -140,9 +159,7 @@ def _texts(reduced: "Reduced", rows: slice) -> pa.Array:
     if reduced.values is None:
         return pa.nulls(rows.stop - rows.start, pa.string())
     pairs = zip(reduced.values[rows], reduced.valid[rows].tolist(), strict=True)
-    return pa.array(
-        [canonical_json(value).decode() if valid else None for value, valid in pairs], pa.string()
-    )
+    return pa.array([value_text(value) if valid else None for value, valid in pairs], pa.string())
 
 
 def _constant(text: str, rows: int) -> pa.Array:

@@ -1,5 +1,6 @@
 """Scores of samples as STATISTICS rows."""
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -8,6 +9,7 @@ import pyarrow as pa
 
 from scorers.records import SampleScores
 from tasks.store.schemas import STATISTICS, TEXT
+from tasks.store.values import value_text
 
 
 def statistics_batch(samples: pa.Table, scored: SampleScores) -> pa.RecordBatch:
@@ -24,12 +26,12 @@ def statistics_batch(samples: pa.Table, scored: SampleScores) -> pa.RecordBatch:
         "statistics": _vectors(scored),
         "value_json": absent
         if scores.values is None
-        else pa.array(_texts(scores.values, scored), pa.string()),
+        else pa.array(_texts(scores.values, scored, value_text), pa.string()),
         "code": pa.array(scored.codes, pa.int64()),
         "passed": pa.nulls(n, pa.bool_()),
         "details_json": absent
         if scores.details is None
-        else pa.array(_texts(scores.details, scored), pa.string()),
+        else pa.array(_texts(scores.details, scored, _detail_text), pa.string()),
         "error": pa.array(list(scored.errors), pa.string()),
         "evaluation_time": pa.nulls(n, pa.float64()),
     }
@@ -49,10 +51,14 @@ def _vectors(scored: SampleScores) -> pa.Array:
     return pa.ListArray.from_arrays(pa.array(offsets), flat, mask=mask)
 
 
-def _texts(values: Any, scored: SampleScores) -> list[str | None]:
+def _texts(values: Any, scored: SampleScores, write: Callable[[Any], str]) -> list[str | None]:
     return [
-        orjson.dumps(value, option=orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_NON_STR_KEYS, default=str).decode()
-        if value is not None and kept
-        else None
+        write(value) if value is not None and kept else None
         for value, kept in zip(values, scored.scored, strict=True)
     ]
+
+
+def _detail_text(value: Any) -> str:
+    """Details are for people and for other programs: JSON as everyone reads it."""
+    options = orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_NON_STR_KEYS
+    return orjson.dumps(value, option=options, default=str).decode()

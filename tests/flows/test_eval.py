@@ -296,3 +296,45 @@ def test_recorded_solutions_are_right_where_their_authors_said_so(evaluate: Eval
     pairs = [pair for pair in json.loads(compared.stdout)["pairs"] if pair["metric"] == "exact_match"]
     found = sorted(sorted((round(1319 * pair["base"]), round(1319 * pair["candidate"]))) for pair in pairs)
     assert found == sorted(sorted(both) for both in combinations(correct.values(), 2))
+
+
+OWN = """
+def worth(references, predictions):
+    return {"points": 2.0, "why": "because"}
+
+
+def grade(doc, results):
+    return {"ll": float("-inf") if "#### 1" in results[0] else -1.0, "none": float("nan")}
+"""
+
+
+def test_a_dictionary_without_the_metrics_name_is_warned_about_once(
+    evaluate: Evaluate, tmp_path: Path
+) -> None:
+    (tmp_path / "own.py").write_text(OWN)
+    metrics = "metric_list: ['own.py:worth']\n"
+    ran = evaluate(_own_config(tmp_path, metrics), "--json", "--limit", "4")
+    assert (ran.code, ran.value("worth,none")) == (0, 2.0)
+    assert ran.err.count("metric 'worth' returned a dictionary without an entry of that name") == 1
+
+
+def test_what_process_results_returns_may_be_infinite(evaluate: Evaluate, tmp_path: Path) -> None:
+    (tmp_path / "own.py").write_text(OWN)
+    metrics = "process_results: own.py:grade\nmetric_list: [{metric: ll, aggregation: median}, none]\n"
+    ran = evaluate(_own_config(tmp_path, metrics), "--json", "--limit", "12")
+    rows = {row["metric"]: row for row in ran.document["results"]}
+    assert (rows["ll"]["n_scored"], rows["ll"]["n_unscored"], rows["ll"]["value"]) == (12, 0, -1.0)
+    items = pq.read_table(tmp_path / "out" / "items.parquet").to_pylist()
+    assert float("-inf") in [row["value"] for row in items if row["metric"] == "ll"]
+    assert (rows["none"]["value"], rows["none"]["n_unscored"]) == (None, 0)
+    assert "12 of 12 items have a value that is not finite" in rows["none"]["error"]
+
+
+def _own_config(folder: Path, metrics: str) -> Path:
+    path = folder / "config.yaml"
+    path.write_text(
+        f"name: own\ndataset: {DEMO / 'problems.jsonl'}\n"
+        'prompt_template: "Question: {{question}}\\nAnswer:"\ntarget: "{{answer}}"\n'
+        f"models: [{{name: demo, type: demo}}]\n{metrics}"
+    )
+    return path

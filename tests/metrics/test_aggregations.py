@@ -146,3 +146,36 @@ def test_a_users_aggregation_must_return_a_number() -> None:
     broken = build_aggregation("mine.py:broken", None, lambda reference: lambda values: "much")
     with pytest.raises(MetricError, match="must return a number, not str"):
         broken.value(None, [1.0])
+
+
+@pytest.mark.parametrize("name", ["weighted_mean", "weighted_perplexity", "bits_per_byte"])
+@pytest.mark.parametrize("pairs", [[(1, 0), (2, 0)], [(-1, 0), (-2, 0)], [(0, 0)]])
+def test_weights_that_add_up_to_0_have_no_value(name: str, pairs: Any) -> None:
+    aggregation = build_aggregation(name)
+    assert math.isnan(aggregation.value(aggregation.scores(pairs).statistics, None))
+
+
+@pytest.mark.parametrize(
+    ("values", "expected"),
+    [
+        ([1, 2, math.inf], 2.0),
+        ([-math.inf, -math.inf, 1], -math.inf),
+        ([1, math.inf], math.inf),
+        ([-math.inf, math.inf], math.nan),
+    ],
+)
+def test_the_median_of_infinities_is_the_true_one(values: Any, expected: float) -> None:
+    np.testing.assert_equal(build_aggregation("median").of_values(np.array(values, dtype=float)), expected)
+
+
+def test_count_counts_numbers_that_are_none() -> None:
+    aggregation = build_aggregation("count")
+    assert aggregation.value(aggregation.scores([math.nan, 1.0]).statistics, None) == 2.0
+
+
+def test_what_a_users_aggregation_raises_has_its_name_and_line() -> None:
+    def broken(values: Any) -> float:
+        raise KeyError("no")
+
+    with pytest.raises(MetricError, match=r"aggregation 'broken' failed: KeyError: 'no' \(test_aggregations"):
+        build_aggregation("u.py:broken", None, lambda _: broken).of_values([1.0])

@@ -247,7 +247,8 @@ def test_a_users_reduction_that_raises_names_the_item() -> None:
     def broken(references: list[Any], predictions: list[float]) -> float:
         return 1 / (predictions[0] - 1)
 
-    with pytest.raises(MetricError, match="failed on item 1: ZeroDivisionError") as caught:
+    said = r"failed on item 1: ZeroDivisionError: .* \(test_reductions\.py:\d+\)"
+    with pytest.raises(MetricError, match=said) as caught:
         bound("mine.py:broken", lambda reference: broken).apply(repeats_of([right(0), right(1)]))
     assert caught.value.index == 1
 
@@ -270,3 +271,33 @@ def test_a_reduction_that_cannot_be_is_refused(name: str, said: str) -> None:
 def test_no_items_reduce_to_no_rows() -> None:
     for name in ("mean", "take_first", "max", "median", "mode", "majority", "pass@2", "maj@2", "avg@2"):
         assert len(reduced(name, []).value) == 0
+
+
+def test_repeats_that_are_not_finite_are_no_0() -> None:
+    items = [[(math.nan, True, 1), (1.0, True, 2)], [(-math.inf, True, 1), (-1.0, True, 2)]]
+    np.testing.assert_array_equal(reduced("avg@2", items).value, [math.nan, -math.inf])
+    np.testing.assert_array_equal(reduced("mean", items).value, [math.nan, -math.inf])
+
+
+def test_infinities_of_both_signs_have_no_mean_and_no_median() -> None:
+    items = [[(math.inf, True, 1), (-math.inf, True, 2)]]
+    for name in ("mean", "median", "avg@2"):
+        assert math.isnan(reduced(name, items).value[0])
+
+
+def test_failed_repeats_that_could_decide_leave_at_least_k_open() -> None:
+    failed = (math.nan, False, -1)
+    items = [
+        [*right(1, 0), failed],  # the failed one could have been the second
+        [*right(1, 1), failed],
+        [*right(0, 0), failed],
+    ]
+    result = reduced("at_least_2", items)
+    np.testing.assert_array_equal(result.value, [math.nan, 1.0, 0.0])
+    assert result.valid.tolist() == [False, True, True]
+
+
+def test_a_score_that_is_neither_right_nor_wrong_has_its_item() -> None:
+    with pytest.raises(MetricError) as caught:
+        reduced("pass@1", [right(1, 0), right(1, 0.25)])
+    assert caught.value.index == 1

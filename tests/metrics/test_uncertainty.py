@@ -222,3 +222,47 @@ def test_a_users_aggregation_is_bootstrapped() -> None:
     assert made.stderr == pytest.approx(values.std(ddof=1) / math.sqrt(200), rel=0.1)
     clustered = estimate(spread, None, values, np.arange(200) // 4, DEFAULT)
     assert clustered.stderr_method == "bootstrap, clustered"
+
+
+def test_a_perplexity_of_log_likelihoods_far_apart_has_a_value_and_an_interval() -> None:
+    made = of_numbers("perplexity", [-1000.0, -1.0])
+    assert made.value == pytest.approx(math.exp(500.5))
+    assert math.isnan(made.stderr)
+    assert (made.ci_low, made.ci_high) == (0.0, math.inf)
+    assert made.warning == "the log-likelihoods differ too much for a standard error"
+
+
+def test_numbers_on_another_scale_are_no_proportion(build: Any) -> None:
+    for name in ("length", "rouge1", "sentence_bleu"):
+        metric = build(name)
+        scores = metric.evaluate([["x"]] * 5, ["y"] * 5)
+        made = estimate(metric.aggregation, scores.statistics, None, None, DEFAULT)
+        assert (made.stderr_method, made.ci_low, made.ci_high) == ("closed form", made.value, made.value)
+
+
+def test_the_interval_of_a_mean_ends_where_the_metrics_range_ends(build: Any) -> None:
+    halves = np.array([[1.0], [1.0], [1.0], [0.5]])  # shares of an item's repeats
+    assert estimate(build("exact_match").aggregation, halves, None, None, DEFAULT).ci_high == 1.0
+    assert of_numbers("mean", halves[:, 0]).ci_high > 1.0
+    own = build({"metric": "exact_match", "reduction": "u.py:total"}, resolve=lambda _: lambda **_: 3.0)
+    assert estimate(own.aggregation, halves, None, None, DEFAULT).ci_high > 1.0
+
+
+def test_rounding_beyond_the_range_leaves_the_value_in_its_interval(build: Any) -> None:
+    metric = build("bleu")
+    scores = metric.evaluate([["a b c d e"]] * 6, ["a b c d e"] * 6)
+    made = estimate(metric.aggregation, scores.statistics, None, None, DEFAULT)
+    assert made.ci_low <= made.value <= made.ci_high
+
+
+@pytest.mark.parametrize("name", ["mean", "median", "f1", "perplexity", "weighted_mean"])
+def test_few_clusters_are_warned_about_whatever_the_method(name: str) -> None:
+    rng = np.random.default_rng(3)
+    aggregation = build_aggregation(name)
+    pairs = [(int(gold), int(gold)) for gold in rng.random(60) < 0.5]
+    values = pairs if name in ("f1", "weighted_mean") else rng.random(60).tolist()
+    values = [(a, b + 1) for a, b in values] if name == "weighted_mean" else values
+    scores = aggregation.scores(values)
+    for clusters, said in ((4, "only 4 clusters: the error bar is a rough guide"), (12, None)):
+        made = estimate(aggregation, scores.statistics, scores.score, np.arange(60) % clusters, DEFAULT)
+        assert made.warning == said

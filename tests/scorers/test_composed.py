@@ -199,6 +199,17 @@ def test_agreement_stands_beside_the_metrics_of_each_filter(make_batch):
     assert scores.scores.score.tolist() == [1]
 
 
+def test_agreement_may_be_listed_for_an_alias():
+    listed = ["exact_match", {"metric": "filter_agreement", "alias": "fa"}]
+    for scorer in (
+        agreement(metric_list=listed),
+        # What a benchmark's own list becomes once it is each filter's.
+        scorer_of("agreement", filter_list=[{"name": name, "metric_list": listed} for name in "ab"]),
+    ):
+        assert [metric.name for metric in scorer.get_metrics("*")] == ["fa"]
+        assert [metric.name for metric in scorer.get_metrics("a")] == ["exact_match"]
+
+
 def test_agreement_joins_samples_and_leaves_lonely_ones_unscored(make_batch):
     scorer = agreement()
     a = make_batch(["x", "y", "z"], item_ids=["1", "1", "2"], sample_index=[0, 1, 0], failed=[2])

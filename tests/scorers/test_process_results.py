@@ -178,3 +178,37 @@ def test_rolling_results_are_the_log_likelihood(make_batch):
     )
     scorer.process(make_batch(lls=[[-7.5]], gold=[[]], choices=[["x"]]))
     assert seen == [[-7.5]]
+
+
+@pytest.mark.parametrize(
+    ("entry", "said"),
+    [
+        (
+            {"metric": "a", "agregation": "median"},
+            "'a': nothing takes the argument 'agregation'; did you mean",
+        ),
+        ({"metric": "a", "weight": 2}, "nothing takes the argument 'weight'"),
+        ({"metric": "a", "aggregation": "percentile", "p": 90}, "nothing takes the argument 'p'"),
+    ],
+)
+def test_argument_that_nothing_takes_is_refused(entry, said):
+    with pytest.raises(ConfigError, match=said):
+        scorer_of(lambda doc, results: {"a": 1.0}, [entry])
+
+
+def test_aggregation_of_a_column_has_its_arguments():
+    listed = [
+        {"metric": "a", "aggregation": "percentile", "q": 90},
+        {"metric": "f1", "average": "macro"},
+    ]
+    a, f1 = scorer_of(lambda doc, results: {}, listed).get_metrics("none")
+    assert (a.aggregation.name, f1.aggregation.name) == ("percentile@90", "f1_macro")
+
+
+def test_function_that_raises_is_named_with_its_line(make_batch):
+    def fn(doc, results):
+        raise ValueError("not this one")
+
+    said = r"item 'item-0' \(sample 0\): .*ValueError: not this one \(test_process_results\.py:\d+\)"
+    with pytest.raises(ScorerError, match=said):
+        scorer_of(fn, ["a"]).process(make_batch(["x"]))

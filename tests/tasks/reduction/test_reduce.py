@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from metrics.config import MetricConfig
-from metrics.errors import NightjarError
+from metrics.errors import MetricError, NightjarError
 from metrics.metric import Metric
 from tasks.reduction import Origin, PairIdentity, Part, from_batches, reduce_pair
 from tasks.reduction.records import BatchSource
@@ -258,3 +258,31 @@ def test_artifacts_on_disk_give_what_batches_in_memory_give(
 def test_a_source_may_be_read_again() -> None:
     source = from_batches([pa.RecordBatch.from_pydict({"a": [1], "b": [2]})])
     assert [batch.to_pydict() for batch in source(["b"])] == [batch.to_pydict() for batch in source(["b"])]
+
+
+def test_an_item_that_a_reduction_fails_on_is_named(part: Callable[..., Part]) -> None:
+    def broken(references: list[Any], predictions: list[float]) -> float:
+        return 1 / predictions[0]
+
+    items = [{"doc_id": 7, "samples": [1.0]}, {"doc_id": 9, "samples": [0.0]}]
+    with pytest.raises(MetricError, match=r"item 'item9': reduction 'broken' failed.*ZeroDivisionError"):
+        rows(pair("u.py:broken", resolve=lambda _: broken), [part(items)])
+    items[1]["samples"] = [0.5]
+    with pytest.raises(MetricError, match=r"item 'item9': pass@1 counts right and wrong answers.*0\.5"):
+        rows(pair("pass@1"), [part(items)])
+
+
+def test_two_results_of_one_name_are_refused(part: Callable[..., Part]) -> None:
+    def both(references: list[Any], predictions: list[float]) -> dict[str, float]:
+        return {"max": 0.25}
+
+    with pytest.raises(NightjarError, match="'score' has two reductions called 'max'"):
+        rows(pair("max", "u.py:both", resolve=lambda _: both), [part([{"doc_id": 0, "samples": [1]}])])
+
+
+def test_values_that_are_not_finite_stay_what_they_are(part: Callable[..., Part]) -> None:
+    config = MetricConfig.model_validate({"metric": "score", "aggregation": "u.py:fn"})
+    identity = PairIdentity("demo", "none", Metric.column(config, lambda _: lambda values: 0.0))
+    samples = [{"score": 0.0, "scored": True, "value_json": "[NaN,-Infinity,null]", "statistics": None}]
+    [row] = rows(identity, [part([{"doc_id": 0, "samples": samples}])])
+    assert row["value_json"] == "[NaN,-Infinity,null]"
