@@ -83,7 +83,9 @@ def _run(chosen: "Chosen", options: RunOptions, manner: "Manner") -> int:
     from flows.harness_files import write_harness_files
     from flows.session import run_here
 
-    gc.freeze()  # what is imported stays: not even at the end, where that is a tenth of a short run, a look at it
+    # What is imported stays, so Python need not look through it for garbage: at the end alone that would be a
+    # tenth of a short run.
+    gc.freeze()
 
     several = len(chosen.configs) > 1
     documents, codes = [], []
