@@ -14,7 +14,8 @@ from tasks.models.echo import find_mode
 from tasks.models.errors import ModelError
 from tasks.models.gate import gate_of
 from tasks.models.http import HttpProvider
-from tasks.models.likelihoods import EchoMode, Likelihood
+from tasks.models.likelihoods import Likelihood
+from tasks.models.logprobs import EchoMode
 from tasks.models.options import InferenceOptions
 from tasks.models.pacing import pace_of
 from tasks.models.provider import Provider
