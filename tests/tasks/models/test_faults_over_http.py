@@ -48,6 +48,21 @@ def test_retry_after_is_waited_for_in_full(bench, served, endpoint, problems):
     assert outcome.rows[0]["attempts"] == 3
 
 
+def test_a_pause_beyond_the_deadline_fails_at_once_and_is_never_cut_short(bench, served, endpoint, problems):
+    serving = served(Faults(error_429=1.0, retry_after=4), latency=0.05)
+    model = endpoint(serving, max_concurrency=8, deadline=3, client="http")
+    outcome = bench.ask(model, problems(40))
+    assert set(outcome.column("status")) == {"infra_error"}
+    assert serving.stats()["received"] < 20
+    assert any("asks for a pause of" in row["error"] for row in outcome.rows)
+
+
+def test_waiting_for_a_slot_is_no_fault_of_the_endpoint(bench, served, endpoint, problems):
+    serving = served(latency=1.2)
+    model = endpoint(serving, requests_per_minute=600, timeout=5, deadline=2)
+    assert set(bench.ask(model, problems(25)).column("status")) == {"ok"}
+
+
 def test_permanent_400_on_some_items_leaves_the_others_alone_and_is_settled(
     bench, served, endpoint, batch_of
 ):
