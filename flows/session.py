@@ -99,6 +99,7 @@ def plan_only(config: EvalConfig, options: RunOptions, overrides: tuple[str, ...
     """What a run would send and compute, sending nothing."""
     placed = place(config, options, uuid.uuid4().hex)
     plan = make_plan(for_phase(config, placed), placed)
+    workspace(placed).open().check_readable()
     _check_dataset(plan, placed, overrides)
     return {"benchmark": config.name} | forecast(plan, workspace(placed)).as_dict()
 
