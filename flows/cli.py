@@ -11,10 +11,13 @@ import orjson
 import typer
 
 from flows.options import Phase, RunOptions
-from metrics.errors import NightjarError
+from metrics.errors import ConfigError, NightjarError
 from tasks.collecting import collect_rarely
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from flows.config import EvalConfig
     from flows.selection import Chosen
     from flows.session import Manner
 
@@ -81,18 +84,15 @@ def evaluate_command(
 def _run(chosen: "Chosen", options: RunOptions, manner: "Manner") -> int:
     """Runs one evaluation after the other; the exit code is the worst of them."""
     from flows.harness_files import write_harness_files
-    from flows.session import run_here
+    from flows.session import ready, run_here
 
     # What is imported stays, so Python need not look through it for garbage: at the end alone that would be a
     # tenth of a short run.
     gc.freeze()
-
-    several = len(chosen.configs) > 1
+    # All of them before the first: an evaluation of hours should not end in the refusal of the next.
+    placed = [ready(config, own, manner) for config, own in _own_folders(chosen, options)]
     documents, codes = [], []
-    for config in chosen.configs:
-        own = options
-        if several and options.output is not None:
-            own = options.model_copy(update={"output": f"{options.output}/{config.name}"})
+    for config, own in zip(chosen.configs, placed, strict=True):
         code, document = run_here(config, own, manner)
         documents.append(document)
         codes.append(code)
@@ -102,6 +102,21 @@ def _run(chosen: "Chosen", options: RunOptions, manner: "Manner") -> int:
     for path in written if not manner.quiet else ():
         print(f"lm-evaluation-harness: {path}")
     return max(codes)
+
+
+def _own_folders(chosen: "Chosen", options: RunOptions) -> "Iterator[tuple[EvalConfig, RunOptions]]":
+    """Each evaluation with its options: of several, each has a folder of its own in ``--output``."""
+    names = [config.name for config in chosen.configs]
+    for config in chosen.configs:
+        if options.output is None or len(names) == 1:
+            yield config, options
+            continue
+        if names.count(config.name) > 1:
+            raise ConfigError(
+                f"--output {options.output}: several benchmarks are called '{config.name}', and one would "
+                "overwrite the other's files; give each a name of its own, or leave --output out"
+            )
+        yield config, options.model_copy(update={"output": f"{options.output}/{config.name}"})
 
 
 def _one_or_many(documents: list[dict[str, Any]]) -> dict[str, Any]:

@@ -20,7 +20,7 @@ from tasks.comparison.document import comparison_document
 from tasks.comparison.gate import Gate
 from tasks.comparison.matching import match_across, match_runs
 from tasks.comparison.runs import ComparedRun, open_run
-from tasks.store.home import home
+from tasks.store.home import default_store
 from tasks.store.storage import Store
 
 EXIT_CODES = {None: 0, "pass": 0, "regression": 1, "inconclusive": 3}
@@ -53,6 +53,7 @@ def compare_command(
         raise ConfigError("expected BASE and CANDIDATE, or BASE and --across FACET")
     terms = load_gate(gate) if gate is not None else None
     place = Store(store or default_store())
+    place.check_readable()
     first = open_run(base, place)
     second = open_run(candidate, place) if candidate is not None else first
     compared = compare_opened(first, second, terms, across)
@@ -64,13 +65,6 @@ def compare_command(
     else:
         _show(compared, flips)
     raise typer.Exit(EXIT_CODES[compared.verdict])
-
-
-def default_store() -> str:
-    """The project's own store, or that of ``NIGHTJAR_STORE``."""
-    import os
-
-    return os.environ.get("NIGHTJAR_STORE") or str(home() / "store")
 
 
 def compare_opened(

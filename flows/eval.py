@@ -35,6 +35,7 @@ from flows.responses import Responses
 from flows.run import Run
 from flows.runners import task_runner_named
 from flows.start import flow_run_name, start_run
+from flows.stopping import asking_stops
 from tasks.history.record import active_run
 from tasks.infer import infer
 from tasks.load import load
@@ -53,7 +54,8 @@ async def evaluate(config: EvalConfig, options: RunOptions = DEFAULT_OPTIONS) ->
     run = await start_run(config, options)
     # One client for all tasks, as in a sync flow: in an async one each task run would make its own, and read
     # the certificate authorities for it, which takes longer than all else that Prefect does for a task.
-    with SyncClientContext.get_or_create(), active_run(run.workspace.open(), str(run.options.run_id)):
+    active = active_run(run.workspace.open(), str(run.options.run_id))
+    with SyncClientContext.get_or_create(), active, asking_stops():
         outcome = _evaluated(run)
     if not outcome.ok:
         return Failed(message=outcome.summary)

@@ -10,7 +10,7 @@ import typer
 from metrics.errors import NightjarError
 from tasks.history.prune import Pruning, plan_pruning, prune
 from tasks.history.query import Answer, query
-from tasks.store.home import home
+from tasks.store.home import default_store
 from tasks.store.storage import Store
 
 HELP = """Answers SQL over all runs of a store, or removes what no run needs.
@@ -44,7 +44,8 @@ def main(
 ) -> None:
     """Runs the command; exits with 2 for a query or arguments that can't be used."""
     try:
-        opened = Store(store or str(home() / "store"))
+        opened = Store(store or default_store())
+        opened.check_readable()
         if remove == (sql is not None):
             raise NightjarError("expected either a SQL query or --prune; for example:\n  " + EXAMPLE)
         if not remove and (keep is not None or dry_run):

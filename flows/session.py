@@ -1,21 +1,18 @@
 """One evaluation run from the command line: checks first, then the flow, then the table."""
 
 import asyncio
-import os
 import shlex
-import signal
 import sys
 import uuid
 from collections.abc import Coroutine
+from contextlib import nullcontext
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 from prefect import Flow
 from prefect.client.schemas.objects import State
-from prefect.settings import PREFECT_API_URL, temporary_settings
 
 from flows.config import EvalConfig
 from flows.eval import evaluate
@@ -27,19 +24,19 @@ from flows.phases import for_phase, refuse_asking
 from flows.plan import Plan
 from flows.planning import make_plan
 from flows.runners import task_runner_named
-from flows.server import use_server
+from flows.serving import serving
 from flows.start import place, workspace
+from flows.stopping import interruptible
 from metrics.errors import ConfigError, NightjarError, nearest
 from tasks.benchmarks.config import open_benchmark
 from tasks.caching import peek
 from tasks.load import load
-from tasks.models.work import interrupted
 from tasks.preflight import check
 from tasks.reporting.diagnostics import Diagnostic, Example
 from tasks.reporting.progress import ProgressBoard, open_board
 from tasks.reporting.terminal import console, diagnostics_text, results_table
 
-FAILED, INTERRUPTED = 1, 130
+FAILED = 1
 
 
 @dataclass(frozen=True)
@@ -52,20 +49,23 @@ class Manner:
     overrides: tuple[str, ...] = ()
 
 
-def run_here(config: EvalConfig, options: RunOptions, manner: Manner) -> tuple[int, dict[str, Any]]:
-    """Runs an evaluation in this process: its exit code, and the document that ``--json`` prints.
-
-    Raises NightjarError, before a flow run exists, for whatever can't work.
+def ready(config: EvalConfig, options: RunOptions, manner: Manner) -> RunOptions:
+    """The options of a run in this process, everything decided, once it can work as far as the first seconds
+    tell; raises NightjarError, before a flow run exists, for whatever can't.
     """
     command = shlex.join(["python", "-m", "flows.eval", *sys.argv[1:]])
     placed = place(config, options, uuid.uuid4().hex).model_copy(update={"command": command})
-    flow = _on_runner(manner.task_runner)
+    _on_runner(manner.task_runner)
     checked(config, placed, manner.overrides)
-    ui = use_server()
-    api = os.environ.get("PREFECT_API_URL", f"{ui}/api")
-    with temporary_settings({PREFECT_API_URL: api}), _interruptible(), open_board(ProgressBoard(sys.stderr)):
-        state: State[Any] = asyncio.run(flow(config, placed, return_state=True))
-    evaluation = Evaluation(str(placed.output))
+    return placed
+
+
+def run_here(config: EvalConfig, options: RunOptions, manner: Manner) -> tuple[int, dict[str, Any]]:
+    """Runs an evaluation that is ``ready``: its exit code, and the document that ``--json`` prints."""
+    flow = _on_runner(manner.task_runner)
+    with serving() as ui, interruptible(), open_board(ProgressBoard(sys.stderr)):
+        state: State[Any] = asyncio.run(flow(config, options, return_state=True))
+    evaluation = Evaluation(str(options.output))
     code = 0 if state.is_completed() else FAILED
     run_url = f"{ui}/runs/flow-run/{state.state_details.flow_run_id}"
     document = _document(evaluation, state.message) | {"status": state.name, "flow_run_url": run_url}
@@ -89,7 +89,9 @@ def checked(config: EvalConfig, options: RunOptions, overrides: tuple[str, ...])
     _check_dataset(plan, options, overrides)
     lacking = unanswered(plan, workspace(options), options.phase)
     refuse_asking(options, lacking.models)
-    found = check(plan.checks(lacking.models, lacking.judges))
+    checks = plan.checks(lacking.models, lacking.judges)
+    with serving() if checks.need_secrets else nullcontext():
+        found = check(checks)
     for warning in found.warnings:
         print(f"warning: {warning}", file=sys.stderr)
     return plan
@@ -99,6 +101,7 @@ def plan_only(config: EvalConfig, options: RunOptions, overrides: tuple[str, ...
     """What a run would send and compute, sending nothing."""
     placed = place(config, options, uuid.uuid4().hex)
     plan = make_plan(for_phase(config, placed), placed)
+    workspace(placed).open().check_readable()
     _check_dataset(plan, placed, overrides)
     return {"benchmark": config.name} | forecast(plan, workspace(placed)).as_dict()
 
@@ -202,44 +205,3 @@ def _writable(folder: Path) -> None:
         raise ConfigError(
             f"--output {folder}: can't be written: {error.strerror or error}; choose another folder"
         ) from error
-
-
-class _interruptible:  # noqa: N801 - reads as a verb where it is used
-    """Ctrl-C ends the process at once: every finished response has been kept before it counted as done."""
-
-    def __enter__(self) -> None:
-        self._before = {
-            number: signal.signal(number, self._stop) for number in (signal.SIGINT, signal.SIGTERM)
-        }
-
-    def __exit__(self, *_: object) -> None:
-        for number, handler in self._before.items():
-            signal.signal(number, handler)
-
-    def _stop(self, number: int, _frame: FrameType | None) -> None:
-        signal.signal(number, signal.SIG_IGN)
-        interrupted.set()  # what is in flight is dropped, what is answered is flushed
-        print(
-            "\ninterrupted: finished responses are kept; the same command goes on from them", file=sys.stderr
-        )
-        _cancel_flow_run()
-        sys.stderr.flush()
-        # Threads may be in the middle of requests: nothing that still has to be written is in memory only.
-        os._exit(INTERRUPTED)
-
-
-def _cancel_flow_run() -> None:
-    """Says so on the run's page, if the server answers in time."""
-    import httpx
-    from prefect.context import FlowRunContext
-
-    context = FlowRunContext.get()
-    if context is None or context.flow_run is None:
-        return
-    state = {"state": {"type": "CANCELLED", "name": "Cancelled", "message": "interrupted"}, "force": True}
-    try:
-        httpx.post(
-            f"{PREFECT_API_URL.value()}/flow_runs/{context.flow_run.id}/set_state", json=state, timeout=2
-        )
-    except httpx.HTTPError:
-        return

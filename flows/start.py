@@ -1,6 +1,5 @@
 """The beginning of a run: where it keeps things, what it is called, what it is tagged with."""
 
-import os
 import re
 import subprocess
 from datetime import UTC, datetime
@@ -18,7 +17,7 @@ from flows.plan import Plan
 from flows.planning import make_plan
 from flows.run import Run
 from tasks.caching import Workspace
-from tasks.store.home import home
+from tasks.store.home import default_store, home
 
 RESULTS = Path("results")
 
@@ -46,7 +45,7 @@ def place(config: EvalConfig, options: RunOptions, unique: str) -> RunOptions:
     return options.model_copy(
         update={
             "run_id": run_id,
-            "store": options.store or os.environ.get("NIGHTJAR_STORE") or str(home() / "store"),
+            "store": options.store or default_store(),
             "output": str(Path(options.output or RESULTS / run_id).resolve()),
         }
     )

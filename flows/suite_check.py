@@ -29,6 +29,7 @@ def check_suite(suite: SuiteConfig, options: SuiteOptions) -> None:
                     f"gate: no benchmark of the suite has a pair '{name}'{nearest(name, sorted(pairs))}"
                 )
     store = Store(night.store)
+    store.check_readable()
     baseline_nights(store, past_nights(store, night.slug), night.baseline, suite.nights)
 
 

@@ -37,15 +37,12 @@ def suite_command(
 
 
 def _run(suite: Path, options: Any, as_json: bool) -> int:
-    from flows.server import use_server
-
-    ui = use_server()
     from prefect.client.schemas.objects import State
-    from prefect.settings import PREFECT_API_URL, temporary_settings
 
+    from flows.serving import serving
     from flows.suite import run_suite
 
-    with temporary_settings({PREFECT_API_URL: os.environ.get("PREFECT_API_URL", f"{ui}/api")}):
+    with serving() as ui:
         state: State[Any] = asyncio.run(run_suite(str(suite.resolve()), options, return_state=True))  # type: ignore[arg-type]
     document = _document(suite, options, str(state.state_details.flow_run_id))
     document |= {

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from flows.compare import compare_opened, default_store
+from flows.compare import compare_opened
 from flows.config import EvalConfig
 from flows.loading import load_configs
 from flows.options import RunOptions
@@ -19,6 +19,7 @@ from tasks.comparison.comparing import ComparedRuns
 from tasks.comparison.nights import Course, courses, night_changes, open_night, pooled, together
 from tasks.comparison.runs import ComparedRun
 from tasks.history.suites import Night, NightEvaluation, baseline_nights, past_nights
+from tasks.store.home import default_store
 from tasks.store.storage import Store
 
 

@@ -1,6 +1,7 @@
 """A YAML file as values, and where each of them stands: what makes an error name file and line."""
 
 import importlib.util
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -180,9 +181,14 @@ class _Reader:
                 f"{self._where(node)}: the tag {node.tag} is not known here; known is {FUNCTION_TAG}"
             )
         try:
-            return self._loader.construct_object(node)
+            value = self._loader.construct_object(node)
         except (ValueError, yaml.YAMLError) as error:
             raise ConfigError(f"{self._where(node)}: '{node.value}' can't be read: {error}") from error
+        if isinstance(value, float) and not math.isfinite(value):
+            raise ConfigError(f"{self._where(node)}: {node.value} is no number that JSON has")
+        if isinstance(value, int) and not -(2**63) <= value < 2**64:
+            raise ConfigError(f"{self._where(node)}: an integer beyond 64 bits; quote it if it is a text")
+        return value
 
     def _function(self, node: yaml.Node) -> str:
         text = node.value if isinstance(node, yaml.ScalarNode) else ""

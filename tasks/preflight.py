@@ -37,6 +37,12 @@ class Checks(Unkeyed):
     judges: tuple[InferSetup, ...] = ()
     """Models that scorers ask, for text whatever the benchmark asks for."""
 
+    @property
+    def need_secrets(self) -> bool:
+        """Whether the Prefect server holds a key of what will be asked."""
+        models = (setup.model for setup in (*self.endpoints, *self.judges))
+        return any(getattr(model.config, "api_key_secret", None) is not None for model in models)
+
 
 class Preflight(Unkeyed):
     """What was found: warnings in words, and what each endpoint says it serves.

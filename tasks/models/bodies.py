@@ -1,6 +1,7 @@
 """JSON that came over the network."""
 
 import json
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import orjson
@@ -29,6 +30,12 @@ def json_object(content: bytes, what: str = "the answer's body") -> dict[str, An
 def _with_lone_surrogates(content: bytes) -> Any:
     try:
         text = json.dumps(json.loads(content), ensure_ascii=False, allow_nan=False)
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
     return orjson.loads(text.encode("utf-8", "replace"))
+
+
+def joined(parts: Sequence[Any]) -> str:
+    """The text of a message whose content is a list of parts; those that hold no text are left out."""
+    texts = (part.get("text") if isinstance(part, Mapping) else part for part in parts)
+    return "".join(text for text in texts if isinstance(text, str))

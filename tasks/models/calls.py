@@ -7,13 +7,17 @@ from typing import Any
 
 import orjson
 
+from tasks.models.bodies import joined
 from tasks.models.config import DemoConfig, EndpointConfig, SampleParams
 from tasks.models.errors import ContentFiltered, EmptyAnswer, MalformedBody, PermanentError, Refused
 from tasks.models.records import Answer, Call, Reply, Request
+from tasks.models.statuses import shortened
 from tasks.models.tokenizers import Tokenizer
 
 LONGEST_CHARACTER = 4
 """Tokens that one character makes at most: a byte of its UTF-8 each."""
+IMPLAUSIBLE_COUNT = 1 << 40
+"""No reply has so many tokens: such a count is a server's mistake, and sums of them fit no column."""
 
 
 @dataclass(frozen=True)
@@ -78,7 +82,9 @@ class Generation:
         choices = reply.body.get("choices")
         if not isinstance(choices, list) or len(choices) < len(requests):
             got = len(choices) if isinstance(choices, list) else "no list of"
-            raise MalformedBody(f"the answer has {got} choices where {len(requests)} were asked for")
+            raise MalformedBody(
+                f"the answer has {got} choices where {len(requests)} were asked for{_complaint(reply.body)}"
+            )
         shares = usage_of(reply.body, len(requests))
         made = []
         for request, choice, usage in zip(requests, choices, shares, strict=False):
@@ -88,7 +94,7 @@ class Generation:
         return made
 
     def _answer(self, request: Request, choice: Mapping[str, Any], facts: dict[str, Any]) -> Answer:
-        facts["finish_reason"] = finish = choice.get("finish_reason")
+        facts["finish_reason"] = finish = _text_or_none(choice.get("finish_reason"))
         facts["logprobs"] = choice.get("logprobs")
         try:
             text, facts["reasoning"] = self._text(choice)
@@ -112,13 +118,20 @@ class Generation:
             raise MalformedBody("a choice of the answer has no message")
         text = message.get("content")
         if isinstance(text, list):
-            text = "".join(part.get("text") or "" for part in text if isinstance(part, Mapping))
+            text = joined(text)
         reasoning = message.get("reasoning_content") or message.get("reasoning")
         if not isinstance(text, str | None):
             raise MalformedBody("a message's content is neither text nor null")
         if not text and message.get("refusal"):
             raise Refused(f"the model refused: {message['refusal']}")
         return text, reasoning if isinstance(reasoning, str) else None
+
+
+def _complaint(body: Mapping[str, Any]) -> str:
+    """What the server says is wrong: some do so with status 200."""
+    error = body.get("error")
+    said = error.get("message", error) if isinstance(error, Mapping) else error
+    return f": {shortened(str(said))}" if said else ""
 
 
 def provenance(reply: Reply) -> dict[str, Any]:
@@ -157,7 +170,8 @@ def usage_of(body: Mapping[str, Any], parts: int) -> list[dict[str, int | None]]
 
 def _count(usage: Any, name: str) -> int | None:
     value = usage.get(name) if isinstance(usage, dict) else None
-    return value if isinstance(value, int) and value >= 0 else None
+    counts = isinstance(value, int) and not isinstance(value, bool) and 0 <= value < IMPLAUSIBLE_COUNT
+    return value if counts else None
 
 
 def _text_or_none(value: Any) -> str | None:

@@ -36,7 +36,7 @@ class SampleParams(Frozen):
         ge=1,
         description="answers asked for in one request; they share one seed, so keep it for cheap repeats",
     )
-    seed: int | None = Field(None, description="sample i is drawn with seed + i")
+    seed: int | None = Field(None, ge=-(2**63), lt=2**63, description="sample i is drawn with seed + i")
     temperature: float | None = Field(None, ge=0)
     max_tokens: int | None = Field(None, ge=1)
     max_completion_tokens: int | None = Field(

@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 
+from metrics.errors import NightjarError
 from tasks.models.calls import Generation, Room
 from tasks.models.config import DemoConfig, EndpointConfig, ModelConfig, SampleParams
 from tasks.models.demo.options import DemoOptions
@@ -14,7 +15,8 @@ from tasks.models.echo import find_mode
 from tasks.models.errors import ModelError
 from tasks.models.gate import gate_of
 from tasks.models.http import HttpProvider
-from tasks.models.likelihoods import EchoMode, Likelihood
+from tasks.models.likelihoods import Likelihood
+from tasks.models.logprobs import EchoMode
 from tasks.models.options import InferenceOptions
 from tasks.models.pacing import pace_of
 from tasks.models.provider import Provider
@@ -143,23 +145,29 @@ def api_key(name: str, config: EndpointConfig, secret: Callable[[str], str] | No
     Raises ModelError naming the variable or block, never the key.
     """
     if config.api_key_env is not None:
+        place = f"the environment variable {config.api_key_env} (api_key_env)"
         key = os.environ.get(config.api_key_env, "").strip()
         if not key:
-            raise ModelError(
-                f"model {name!r}: the environment variable {config.api_key_env} (api_key_env) is not set"
-            )
-        return key
-    if config.api_key_secret is None:
+            raise ModelError(f"model {name!r}: {place} is not set")
+    elif config.api_key_secret is not None:
+        place = f"the Secret block {config.api_key_secret!r} (api_key_secret)"
+        key = _from_block(name, config.api_key_secret, place, secret).strip()
+    else:
         return None
+    if not (key.isascii() and key.isprintable()):
+        raise ModelError(f"model {name!r}: {place} holds characters that no key has; set it to the key alone")
+    return key
+
+
+def _from_block(name: str, block: str, place: str, secret: Callable[[str], str] | None) -> str:
     if secret is None:
         raise ModelError(f"model {name!r}: api_key_secret needs a Prefect server; use api_key_env here")
     try:
-        return secret(config.api_key_secret)
+        return secret(block)
+    except NightjarError as error:
+        raise ModelError(f"model {name!r}: {error}") from error
     except Exception as error:
-        raise ModelError(
-            f"model {name!r}: the Secret block {config.api_key_secret!r} (api_key_secret) can't be loaded: "
-            f"{type(error).__name__}"
-        ) from error
+        raise ModelError(f"model {name!r}: {place} can't be loaded: {type(error).__name__}") from error
 
 
 def open_provider(place: Place, connections: int) -> Provider:

@@ -6,7 +6,8 @@ from dataclasses import replace
 from typing import Any
 
 from tasks.models.errors import BadRequest, MalformedBody, ModelError, NotServed, PermanentError
-from tasks.models.likelihoods import EchoMode, Likelihood, scored
+from tasks.models.likelihoods import Likelihood
+from tasks.models.logprobs import EchoMode, scored
 from tasks.models.provider import Provider
 from tasks.models.records import Request
 

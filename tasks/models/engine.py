@@ -3,7 +3,6 @@ answered or hopeless.
 """
 
 import asyncio
-import contextlib
 import random
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -23,6 +22,7 @@ from tasks.models.errors import (
 )
 from tasks.models.gate import Outcome
 from tasks.models.records import Answer, Call, Reply, Request
+from tasks.models.turns import Turns, until
 from tasks.models.work import Asking, Attempts, Endpoint, Failure, Interrupted, Stopped, Work, interrupted
 from tasks.models.writing import FLUSH_SECONDS
 
@@ -32,7 +32,6 @@ DEAD_SECONDS = 30.0
 """How long an endpoint found dead is believed dead: one failure is enough then."""
 SETTLE_SECONDS = 0.05
 """A place is kept this long after an attempt was abandoned, so that the server has seen that it was."""
-CHARACTERS_A_TOKEN = 4
 TICK_SECONDS = 0.1
 
 
@@ -45,6 +44,7 @@ class Engine:
         self._draw = random.Random()
         self._crew: Crew
         self._believed_dead = time.monotonic() < endpoint.gate.dead_until
+        self._turns = Turns(endpoint, work)
 
     async def run(
         self, units: Iterator[tuple[Asking, Sequence[Request]]], report: Callable[[], None]
@@ -74,13 +74,15 @@ class Engine:
         """Moves answers to the store in time, reports, and looks whether the run is to stop."""
         flushed = time.monotonic()
         while not over.is_set():
-            await _first(over, TICK_SECONDS)
+            await until(over, TICK_SECONDS)
             if interrupted.is_set():
                 raise Interrupted(
                     "inference was interrupted; finished responses are kept, run again to go on"
                 )
             if self._work.stopped is None:
                 self._work.stopped = self._work.spending.exceeded()
+            if self._work.stopped is not None:
+                self._turns.stop()
             if self._work.writer.full or time.monotonic() - flushed >= FLUSH_SECONDS:
                 await self._work.writer.flush()
                 flushed = time.monotonic()
@@ -152,29 +154,27 @@ class Engine:
                 # What is wrong inside a reply is seen only when it is read: then the last call is made again.
                 del replies[len(calls) - 1 :]
                 attempts.failed[len(replies)] += 1
-                spent = time.monotonic() - start
+                spent = time.monotonic() - start - attempts.paced
                 wait = self._endpoint.retry.wait(attempts.failed[len(replies)], spent, error, self._draw)
                 self._judge(error, start, attempts, hopeless=wait is None)
                 if wait is None:
                     raise
                 self._work.tally.retries += 1
                 self._crew.stand_in()
-                await asyncio.sleep(wait)
+                await self._turns.rest(wait)
                 if self._work.stopped is not None:
                     raise Stopped from error
 
     async def _attempt(self, call: Call, start: float, attempts: Attempts) -> Reply:
         """One attempt at one call, in its turn."""
         endpoint, gate = self._endpoint, self._endpoint.gate
-        await gate.enter()
+        await self._turns.enter(start, attempts)
         outcome: Outcome | None = None
         try:
-            if self._work.stopped is not None:
-                raise Stopped
-            await self._paced(call)
+            await self._turns.pace(call, attempts)
             attempts.made += 1
             began = time.monotonic()
-            left = endpoint.retry.deadline - (began - start)
+            left = endpoint.retry.deadline - (began - start - attempts.paced)
             try:
                 reply = await endpoint.provider.send(call, min(endpoint.timeout, max(1.0, left)))
             except TransientError as error:
@@ -189,18 +189,6 @@ class Engine:
             return reply
         finally:
             gate.leave(outcome)
-
-    async def _paced(self, call: Call) -> None:
-        """Waits for the slots of requests and tokens a minute; prompt tokens are estimated from the
-        characters.
-        """
-        endpoint = self._endpoint
-        wait = endpoint.requests_pace.reserve(1) if endpoint.requests_pace else 0.0
-        if endpoint.tokens_pace is not None:
-            estimate = len(call.content) // CHARACTERS_A_TOKEN + endpoint.completion_estimate
-            wait = max(wait, endpoint.tokens_pace.reserve(estimate))
-        if wait > 0:
-            await asyncio.sleep(wait)
 
     def _judge(self, error: TransientError, start: float, attempts: Attempts, hopeless: bool) -> None:
         """Raises EndpointDead when nothing at all was answered since this request was first sent, and it is
@@ -229,12 +217,6 @@ async def _either(everyone: "asyncio.Future[Any]", keeper: "asyncio.Future[None]
     await asyncio.wait({everyone, keeper}, return_when=asyncio.FIRST_COMPLETED)
     if not everyone.done():
         keeper.result()
-
-
-async def _first(over: asyncio.Event, seconds: float) -> None:
-    """Waits for the event, but no longer than that."""
-    with contextlib.suppress(TimeoutError):
-        await asyncio.wait_for(over.wait(), seconds)
 
 
 def _kind(error: RequestError) -> str:

@@ -73,26 +73,28 @@ class Gate:
             self._ceiling = min(self._ceilings, default=INITIAL)
             self._admit()
 
-    async def enter(self) -> None:
-        """Waits for a place; ``leave`` must follow."""
-        while True:
-            while (wait := self._closed_until - time.monotonic()) > 0:
-                await asyncio.sleep(wait)
-            with self._lock:
-                if self.in_flight < self.limit and not self._waiting:
-                    self.in_flight += 1
-                    return
-                loop = asyncio.get_running_loop()
-                place: asyncio.Future[None] = loop.create_future()
-                self._waiting.append((loop, place))
-            try:
-                await place
-            except asyncio.CancelledError:
-                self._give_back(place)
-                raise
-            if self._closed_until <= time.monotonic():
-                return
+    async def enter(self) -> float:
+        """Waits for a place and returns 0; ``leave`` must follow. While the endpoint wants no requests it
+        returns the seconds until it does, and no place is taken.
+        """
+        if (wait := self._closed_until - time.monotonic()) > 0:
+            return wait
+        with self._lock:
+            if self.in_flight < self.limit and not self._waiting:
+                self.in_flight += 1
+                return 0.0
+            loop = asyncio.get_running_loop()
+            place: asyncio.Future[None] = loop.create_future()
+            self._waiting.append((loop, place))
+        try:
+            await place
+        except asyncio.CancelledError:
+            self._give_back(place)
+            raise
+        if (wait := self._closed_until - time.monotonic()) > 0:
             self.leave(None)
+            return wait
+        return 0.0
 
     def leave(self, outcome: Outcome | None) -> None:
         """Frees a place; None: nothing was sent."""

@@ -1,6 +1,7 @@
 """When to ask again: exponential backoff with jitter, unless the server says when."""
 
 import email.utils
+import math
 import random
 import time
 from collections.abc import Mapping
@@ -44,10 +45,8 @@ def retry_after(headers: Mapping[str, str], now: float | None = None) -> float |
     milliseconds = headers.get("retry-after-ms")
     text = headers.get("Retry-After") or headers.get("retry-after")
     try:
-        if milliseconds is not None:
-            return max(0.0, float(milliseconds) / 1000)
-        if text is not None:
-            return max(0.0, float(text))
+        seconds = float(milliseconds) / 1000 if milliseconds is not None else float(text or "")
+        return max(0.0, seconds) if math.isfinite(seconds) else None
     except ValueError:
         pass
     if text is None:

@@ -65,11 +65,12 @@ def _said(content: bytes) -> tuple[str, str]:
         error = body.get("error", body)
         if isinstance(error, dict):
             message = error.get("message") or error.get("detail") or error
-            return _short(str(message)), str(error.get("code") or error.get("type") or "")
-        return _short(str(error)), ""
-    return _short(content.decode("utf-8", "replace")) or "no message", ""
+            return shortened(str(message)), str(error.get("code") or error.get("type") or "")
+        return shortened(str(error)), ""
+    return shortened(content.decode("utf-8", "replace")) or "no message", ""
 
 
-def _short(text: str) -> str:
+def shortened(text: str) -> str:
+    """A server's words on one line, of a length that an error has room for."""
     text = " ".join(text.split())
     return text if len(text) <= LONGEST_MESSAGE else text[: LONGEST_MESSAGE - 1] + "…"

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from tasks.models.bodies import json_object
+from tasks.models.bodies import joined, json_object
 from tasks.models.errors import MalformedBody, ServerFault
 
 TEXTS = ("content", "reasoning_content", "reasoning", "refusal")
@@ -29,7 +29,10 @@ class Assembly:
         self._head.update(
             (name, value) for name, value in event.items() if name != "choices" and value is not None
         )
-        for choice in event.get("choices") or ():
+        choices = event.get("choices") or []
+        if not isinstance(choices, list):
+            raise MalformedBody("an event of the stream has no list of choices")
+        for choice in choices:
             self._extend(choice)
 
     def body(self) -> dict[str, Any]:
@@ -45,16 +48,19 @@ class Assembly:
                 )
         return {**self._head, "choices": choices}
 
-    def _extend(self, piece: dict[str, Any]) -> None:
-        index = piece.get("index", 0)
+    def _extend(self, piece: Any) -> None:
+        index = (piece.get("index") or 0) if isinstance(piece, dict) else None
+        if not isinstance(index, int):
+            raise MalformedBody("a choice in an event of the stream is not a JSON object with a number")
         choice = self._choices.setdefault(index, {"index": index, "finish_reason": None})
         choice["finish_reason"] = piece.get("finish_reason") or choice["finish_reason"]
         if isinstance(delta := piece.get("delta"), dict):
             message = choice.setdefault("message", {"content": None})
             for name in TEXTS:
-                if isinstance(delta.get(name), str):
-                    _append(message, name, delta[name])
-            if delta.get("tool_calls"):
+                text = delta.get(name)
+                if isinstance(text, str | list):
+                    _append(message, name, text if isinstance(text, str) else joined(text))
+            if isinstance(delta.get("tool_calls"), list):
                 message.setdefault("tool_calls", []).extend(delta["tool_calls"])
         elif isinstance(piece.get("text"), str):
             _append(choice, "text", piece["text"])

@@ -76,7 +76,10 @@ class Stopped(Exception):
 
 @dataclass
 class Attempts:
-    """Attempts made for a unit of requests, and how often each of its calls has failed."""
+    """Attempts made for a unit of requests, how often each of its calls has failed, and the seconds that it
+    waited for its slot of what is allowed a minute.
+    """
 
     made: int = 0
+    paced: float = 0.0
     failed: Counter[int] = field(default_factory=Counter)

@@ -9,3 +9,8 @@ PROJECT = Path(__file__).resolve().parents[2]
 def home() -> Path:
     """``NIGHTJAR_HOME``, else ``.nightjar`` in the checkout."""
     return Path(os.environ.get("NIGHTJAR_HOME") or PROJECT / ".nightjar").resolve()
+
+
+def default_store() -> str:
+    """URI of the store where none is named: ``NIGHTJAR_STORE``, else the project's own."""
+    return os.environ.get("NIGHTJAR_STORE") or str(home() / "store")

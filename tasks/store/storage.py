@@ -4,6 +4,7 @@ import hashlib
 import os
 import uuid
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
 
@@ -33,12 +34,16 @@ class Store:
     """Artifacts below a URI (a local folder, ``s3://bucket/prefix`` or any fsspec URL).
 
     Files are written under a temporary name and renamed (object stores: put at once), so a reader never
-    sees half an artifact. Reading verifies the bytes against the reference once per process.
+    sees half an artifact. Reading verifies the bytes against the reference once per process. Raises
+    StoreError for a URI that nothing here can open.
     """
 
     def __init__(self, uri: str) -> None:
         self.uri = uri
-        self.fs, self.root = fsspec.core.url_to_fs(uri)
+        try:
+            self.fs, self.root = fsspec.core.url_to_fs(uri)
+        except (ValueError, ImportError) as error:  # no such protocol, or its library is not installed
+            raise StoreError(f"store {uri}: can't be opened: {error}") from error
         self.root = self.root.rstrip("/")
         self.local = isinstance(self.fs, LocalFileSystem)
         self._verified: set[tuple[str, str]] = set()
@@ -125,8 +130,27 @@ class Store:
     def check_writable(self) -> None:
         """Raises StoreError where nothing can be written: better before a run than after its answers."""
         name = f".{uuid.uuid4().hex}"
-        self.put_bytes(name, b"")
-        self.fs.rm_file(self.path(name))
+        with self._reachable():
+            self.put_bytes(name, b"")
+            self.fs.rm_file(self.path(name))
+
+    def check_readable(self) -> None:
+        """Raises StoreError where nobody can say what is there; a store that is not there yet is an empty
+        one.
+        """
+        with self._reachable():
+            self.fs.exists(self.root)
+
+    @contextmanager
+    def _reachable(self) -> Iterator[None]:
+        # An object store's own errors (no credentials, no bucket, no such host) share no class.
+        try:
+            yield
+        except StoreError:
+            raise
+        except Exception as error:
+            reason = f"{type(error).__name__}: {error}"
+            raise StoreError(f"store {self.uri}: can't be used: {reason}") from error
 
     def _temporary(self, folder: str) -> Path:
         """A path to write to: beside the target where a rename is possible, else on the local disk."""

@@ -10,6 +10,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from tasks.models.demo.faults import Faults
 from tasks.models.demo.options import DemoOptions
 from tasks.models.demo.serving import Serving, serve
@@ -35,32 +37,56 @@ def config_for(folder: Path, running: Serving, **endpoint: object) -> Path:
     return path
 
 
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
 def test_killed_run_is_gone_on_with_and_asks_for_what_is_missing(
-    evaluate: Evaluate, home: Path, tmp_path: Path
+    evaluate: Evaluate, home: Path, tmp_path: Path, number: signal.Signals
 ) -> None:
     evaluate("--json", "--limit", "1")  # the server is there: the kill hits inference and not its start
     with serve(DemoOptions(latency=0.1)) as running:
         config = config_for(tmp_path, running)
         command = [sys.executable, "-m", "flows.eval", str(config), "--json"]
         command += ["--store", str(tmp_path / "store"), "--output", str(tmp_path / "out")]
-        environment = {**os.environ, "NIGHTJAR_HOME": str(home)}
-        environment.pop("PREFECT_API_URL", None)
         started = subprocess.Popen(
-            command, cwd=PROJECT, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+            command, cwd=PROJECT, env=own(home), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
         )
         deadline = time.monotonic() + 90
         while running.stats()["received"] < ITEMS // 2 and time.monotonic() < deadline:
             time.sleep(0.01)
-        started.send_signal(signal.SIGKILL)
-        started.wait(timeout=30)
+        started.send_signal(number)
+        code = started.wait(timeout=30)
         asked = running.stats()["received"]
         assert ITEMS // 2 <= asked < ITEMS
+        assert code == (-number if number is signal.SIGKILL else 130)
 
         again = evaluate(config, "--json")
         assert again.code == 0, again.err
         assert running.stats()["received"] <= ITEMS + WINDOW
         assert again.document["requests"]["sent"] <= ITEMS - asked + WINDOW
         assert again.document["requests"]["sent"] + again.document["requests"]["cached"] == ITEMS
+
+
+def own(home: Path) -> dict[str, str]:
+    """The environment of a process that uses the session's own server."""
+    return {name: value for name, value in os.environ.items() if name != "PREFECT_API_URL"} | {
+        "NIGHTJAR_HOME": str(home)
+    }
+
+
+def test_key_in_a_secret_block_of_the_own_server_is_found(
+    evaluate: Evaluate, home: Path, tmp_path: Path
+) -> None:
+    save = (
+        "from flows.server import use_server; use_server()\n"
+        "from prefect.blocks.system import Secret\n"
+        f"Secret(value={SECRET!r}).save('endurance-key', overwrite=True)"
+    )
+    subprocess.run([sys.executable, "-c", save], cwd=PROJECT, env=own(home), check=True, timeout=120)
+    with serve(DemoOptions(api_key=SECRET)) as running:
+        ran = evaluate(config_for(tmp_path, running, api_key_secret="endurance-key"), "--limit", "3")
+        assert ran.code == 0, ran.err
+        absent = evaluate(config_for(tmp_path, running, api_key_secret="no-such-key"), "--limit", "4")
+        assert absent.code == 2
+        assert "no Secret block 'no-such-key'" in absent.err
 
 
 def test_key_is_nowhere_but_in_the_environment(evaluate: Evaluate, home: Path, tmp_path: Path) -> None:

@@ -50,6 +50,16 @@ def test_pruning_says_what_it_removed(store: Store) -> None:
     assert "removed 1 artifacts" in answer.stdout
 
 
+def test_the_store_that_the_environment_names_is_meant(
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("NIGHTJAR_HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("NIGHTJAR_STORE", store.uri)
+    ref = stray(store)
+    answer = CliRunner().invoke(app, ["--prune", "--dry-run", "--json"])
+    assert [entry["name"] for entry in json.loads(answer.stdout)["removed"]] == [ref.name]
+
+
 def test_a_dry_pruning_names_the_same_and_removes_nothing(store: Store) -> None:
     ref = stray(store)
     answer = history(store, "--prune", "--dry-run", "--json")

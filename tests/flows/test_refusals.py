@@ -142,3 +142,25 @@ def test_refresh_of_something_that_is_not_there(refuse: Refuse) -> None:
     assert "--refresh scroe: no such stage or pair; did you mean 'score'?" in refuse(
         GOOD, "--refresh", "scroe"
     )
+
+
+def test_all_configs_are_looked_at_before_the_first_runs(refuse: Refuse, tmp_path: Path) -> None:
+    (tmp_path / "other.yaml").write_text(json.dumps({**GOOD, "name": "other", "dataset": "absent.jsonl"}))
+    assert "absent.jsonl is not there" in refuse(GOOD, str(tmp_path / "other.yaml"))
+
+
+def test_benchmarks_of_one_name_would_overwrite_each_other(refuse: Refuse, tmp_path: Path) -> None:
+    (tmp_path / "other.yaml").write_text(json.dumps(GOOD))
+    assert "several benchmarks are called 'tiny'" in refuse(GOOD, str(tmp_path / "other.yaml"))
+
+
+@pytest.mark.parametrize("arguments", [(), ("--dry-run",)])
+def test_store_of_an_unknown_kind(refuse: Refuse, arguments: tuple[str, ...]) -> None:
+    assert "store nope://x: can't be opened" in refuse(GOOD, "--store", "nope://x", *arguments)
+
+
+def test_prefect_server_that_is_not_there(refuse: Refuse, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PREFECT_API_URL", "http://127.0.0.1:9/api")
+    error = refuse(GOOD)
+    assert "no Prefect server can be used at http://127.0.0.1:9/api" in error
+    assert "unset PREFECT_API_URL" in error

@@ -4,6 +4,7 @@ import time
 
 import pytest
 
+from metrics.errors import ConfigError
 from tasks.models.config import Limits, ModelConfig
 from tasks.models.demo.faults import Faults
 from tasks.models.errors import ModelError
@@ -46,6 +47,21 @@ def test_retry_after_is_waited_for_in_full(bench, served, endpoint, problems):
     assert outcome.rows[0]["status"] == "infra_error"
     assert "429" in outcome.rows[0]["error"]
     assert outcome.rows[0]["attempts"] == 3
+
+
+def test_a_pause_beyond_the_deadline_fails_at_once_and_is_never_cut_short(bench, served, endpoint, problems):
+    serving = served(Faults(error_429=1.0, retry_after=4), latency=0.05)
+    model = endpoint(serving, max_concurrency=8, deadline=3, client="http")
+    outcome = bench.ask(model, problems(40))
+    assert set(outcome.column("status")) == {"infra_error"}
+    assert serving.stats()["received"] < 20
+    assert any("asks for a pause of" in row["error"] for row in outcome.rows)
+
+
+def test_waiting_for_a_slot_is_no_fault_of_the_endpoint(bench, served, endpoint, problems):
+    serving = served(latency=1.2)
+    model = endpoint(serving, requests_per_minute=600, timeout=5, deadline=2)
+    assert set(bench.ask(model, problems(25)).column("status")) == {"ok"}
 
 
 def test_permanent_400_on_some_items_leaves_the_others_alone_and_is_settled(
@@ -155,10 +171,31 @@ def test_a_missing_key_names_the_variable(bench, served, endpoint, problems, mon
         bench.ask(endpoint(served(), api_key_env="NIGHTJAR_TEST_KEY"), problems(1))
 
 
+@pytest.mark.parametrize("key", ["sk-se\ncret", "sk-se\x00cret", "schlüssel-secret"])
+def test_a_key_that_no_header_can_carry_names_the_variable_and_not_the_key(
+    bench, served, endpoint, problems, monkeypatch, key
+):
+    config = {"api_key_secret": "block"}
+    if "\x00" not in key:
+        monkeypatch.setenv("NIGHTJAR_TEST_KEY", key)
+        config = {"api_key_env": "NIGHTJAR_TEST_KEY"}
+    with pytest.raises(ModelError, match=r"NIGHTJAR_TEST_KEY|block") as refused:
+        bench.ask(endpoint(served(), **config), problems(1), secret={"block": key}.__getitem__)
+    assert "cret" not in str(refused.value).replace("api_key_secret", "").replace("Secret", "")
+
+
+def test_what_is_wrong_with_a_secret_block_is_said(bench, served, endpoint, problems):
+    def absent(name):
+        raise ConfigError(f"no Secret block '{name}'; create it")
+
+    with pytest.raises(ModelError, match="no Secret block 'block'; create it"):
+        bench.ask(endpoint(served(), api_key_secret="block"), problems(1), secret=absent)
+
+
 def test_a_key_from_a_secret_block_reaches_the_server(bench, served, endpoint, problems):
     serving = served(api_key="from-block")
     outcome = bench.ask(
-        endpoint(serving, api_key_secret="block"), problems(2), secret={"block": "from-block"}.__getitem__
+        endpoint(serving, api_key_secret="block"), problems(2), secret={"block": "from-block\n"}.__getitem__
     )
     assert outcome.column("status") == ["ok", "ok"]
 

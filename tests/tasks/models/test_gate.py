@@ -1,14 +1,20 @@
 """Concurrency, paces and retries, without a network."""
 
 import asyncio
+import contextlib
 import random
+import time
 
 import pytest
 
 from tasks.models.errors import RateLimited, ServerFault
 from tasks.models.gate import Gate, Outcome
 from tasks.models.pacing import Pace
+from tasks.models.records import Call
 from tasks.models.retrying import RetryPolicy, retry_after
+from tasks.models.tally import Limits, Spending, Tally
+from tasks.models.turns import Turns
+from tasks.models.work import Attempts, Endpoint, Stopped, Work
 
 
 async def rounds(gate: Gate, outcomes) -> None:
@@ -92,17 +98,50 @@ async def test_a_cancelled_visitor_gives_its_place_back():
 
 async def test_retry_after_closes_the_gate_for_all_when_everything_is_refused():
     gate = gate_with(8)
-    loop = asyncio.get_running_loop()
-    start = loop.time()
-    await rounds(gate, [Outcome(0.01, ok=False, congested=True, retry_after=0.3)] * 8)
+    await rounds(gate, [Outcome(0.01, ok=False, congested=True, retry_after=60)] * 8)
+    assert 59 < await gate.enter() <= 60
+    assert gate.in_flight == 0
+
+
+async def test_who_waits_for_a_place_when_the_gate_closes_is_told_for_how_long():
+    gate = gate_with(1)
     await gate.enter()
-    assert loop.time() - start >= 0.29
+    waiting = asyncio.ensure_future(gate.enter())
+    await asyncio.sleep(0)
+    gate.leave(Outcome(0.01, ok=False, congested=True, retry_after=60))
+    assert 59 < await waiting <= 60
+    assert gate.in_flight == 0
 
 
 async def test_a_stray_retry_after_does_not_stop_the_others():
     gate = gate_with(32)
     await rounds(gate, [*[OK] * 20, Outcome(0.01, ok=False, congested=True, retry_after=60)])
-    await asyncio.wait_for(gate.enter(), 1)
+    assert await asyncio.wait_for(gate.enter(), 1) == 0
+
+
+async def _closed(turns, gate):
+    await rounds(gate, [Outcome(0.01, ok=False, congested=True, retry_after=600)])
+    await turns.enter(time.monotonic(), Attempts())
+
+
+async def _paced(turns, gate):
+    for _ in range(2):
+        with contextlib.suppress(Stopped):
+            await turns.pace(Call("completions", {}), Attempts())
+    raise Stopped
+
+
+@pytest.mark.parametrize("waits", [_closed, _paced])
+async def test_nobody_waits_for_a_turn_once_the_run_is_stopping(waits):
+    gate, retry = gate_with(1), RetryPolicy(0, 1e9)
+    endpoint = Endpoint(None, gate, ceiling=1, timeout=1, retry=retry, requests_pace=Pace(1))
+    turns = Turns(endpoint, Work(None, Tally(), Spending(Limits()), stopped="a limit was reached"))
+    task = asyncio.ensure_future(waits(turns, gate))
+    await asyncio.sleep(0.01)
+    assert not task.done()
+    turns.stop()
+    with pytest.raises(Stopped):
+        await asyncio.wait_for(task, 5)
 
 
 def test_slots_of_a_pace_are_evenly_spaced():
@@ -139,6 +178,7 @@ def test_retry_after_is_neither_shortened_nor_allowed_past_the_deadline():
         ({"retry-after-ms": "150"}, 0.15),
         ({"Retry-After": "Thu, 01 Jan 1970 00:01:40 GMT"}, 90.0),
         ({"Retry-After": "soon"}, None),
+        ({"Retry-After": "inf"}, None),
     ],
 )
 def test_retry_after_is_read_in_every_form(headers, seconds):

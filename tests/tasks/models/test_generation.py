@@ -9,6 +9,7 @@ from tasks.models.config import EndpointConfig, ModelConfig, SampleParams
 from tasks.models.errors import MalformedBody
 from tasks.models.journal import decode, encode
 from tasks.models.records import Reply, Request
+from tasks.models.segments import table_of
 from tasks.models.streaming import Assembly
 from tasks.models.tokenizers import ByteTokenizer
 
@@ -208,3 +209,54 @@ def test_prompt_beyond_the_window_loses_its_beginning() -> None:
         for text in ("abc", "abcdef", "0123456789")
     ]
     assert sent == ["abc", "abcdef", list(b"456789")]
+
+
+@pytest.mark.parametrize(
+    ("content", "text"),
+    [
+        ([{"type": "text", "text": "a"}, {"type": "image"}, {"type": "text", "text": 5}, "b"], "ab"),
+        ([{"type": "thinking", "thinking": [{"type": "text", "text": "hm"}]}, {"text": "4"}], "4"),
+    ],
+)
+def test_parts_of_a_content_that_hold_no_text_are_left_out(content, text):
+    assert answered(body({"content": content})).response == text
+    assembly = Assembly()
+    delta = {"choices": [{"index": 0, "delta": {"content": content}, "finish_reason": "stop"}]}
+    assembly.add(orjson.dumps(delta))
+    assert answered(assembly.body()).response == text
+
+
+@pytest.mark.parametrize(
+    ("fields", "usage"),
+    [
+        ({"finish_reason": 7}, {}),
+        ({"finish_reason": {"type": "stop"}}, {}),
+        ({}, {"prompt_tokens": 2**63}),
+        ({}, {"prompt_tokens": True, "completion_tokens": 2**63 - 1}),
+    ],
+)
+def test_facts_of_a_wrong_type_are_left_out_and_the_answer_is_kept(fields, usage):
+    reply = body(**fields)
+    reply["usage"] = usage
+    answer = answered(reply, Request(bytes(32), "generate", "p"))
+    assert table_of([answer]).column("response").to_pylist() == ["hi"]
+    assert (answer.prompt_tokens, answer.completion_tokens) == (None, None)
+
+
+def test_what_the_server_says_with_status_200_is_in_the_error():
+    for error in ({"message": "upstream died", "code": 502}, "upstream died"):
+        with pytest.raises(MalformedBody, match="asked for: upstream died"):
+            answered({"error": error})
+
+
+def test_a_body_nested_too_deeply_is_malformed():
+    with pytest.raises(MalformedBody):
+        json_object(b"[" * 200_000)
+
+
+@pytest.mark.parametrize(
+    "choices", [["x"], {"0": {}}, 5, [{"index": {"a": 1}}], [{"index": "0", "delta": {"content": "a"}}]]
+)
+def test_an_event_of_another_shape_is_malformed(choices):
+    with pytest.raises(MalformedBody):
+        Assembly().add(orjson.dumps({"choices": choices}))

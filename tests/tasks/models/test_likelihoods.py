@@ -7,9 +7,11 @@ import pytest
 from tasks.models.config import ModelConfig
 from tasks.models.demo.faults import Faults
 from tasks.models.demo.ngram import BOS, log_distribution, score
-from tasks.models.errors import BadRequest, ModelError
-from tasks.models.likelihoods import EchoMode, scored, span_likelihood
+from tasks.models.errors import BadRequest, MalformedBody, ModelError
+from tasks.models.likelihoods import Likelihood
+from tasks.models.logprobs import EchoMode, scored, span_likelihood
 from tasks.models.partition import probe
+from tasks.models.records import Reply, Request
 from tasks.models.windows import Span
 
 CONTEXTS = ["The capital of France is", "The opposite of hot is ", "Bees make"]
@@ -209,3 +211,29 @@ def test_vllm_prompt_logprobs_are_read():
     tokens = scored(choice, VLLM)
     assert span_likelihood(tokens, 0, Span((0, 5, 6), 1)) == (-4.0, False)
     assert span_likelihood(tokens, 0, Span((0, 5, 6), 2)) == (-2.5, False)
+
+
+@pytest.mark.parametrize(
+    ("choice", "mode"),
+    [
+        ("x", ECHO),
+        (lists(["a"], ["-1.0"]), ECHO),
+        (lists(["a"], [-1.0], tops=[{"a": "x"}]), ECHO),
+        (lists([5], [-1.0]), ECHO),
+        (lists(["a"], [-1.0], offsets=["0"]), ECHO),
+        (lists(5, [-1.0]), ECHO),
+        ({"prompt_logprobs": ["x"]}, VLLM),
+        ({"prompt_logprobs": [{"5": -1.0}]}, VLLM),
+    ],
+)
+def test_log_probabilities_of_another_shape_are_malformed(choice, mode):
+    with pytest.raises(MalformedBody):
+        scored(choice, mode)
+
+
+def test_choices_of_another_shape_are_malformed():
+    asking = Likelihood("m", ECHO, {}, None, None, 2)
+    requests = [Request(b"k", "loglikelihood", "a", " b")] * 2
+    for choices in (["x", "y"], [{"index": "0"}, {"index": "1"}], [{"index": None}, {}]):
+        with pytest.raises(MalformedBody):
+            asking.answers(requests, [Reply({"choices": choices}, 0.5)], 1)

@@ -79,3 +79,23 @@ def test_store_that_cannot_be_written_says_so(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("not a folder")
     with pytest.raises(StoreError, match="can't create"):
         Store(str(tmp_path / "file")).write("score", KEY, SCHEMA, batches(1, 1))
+
+
+def test_store_of_an_unknown_kind_says_so() -> None:
+    with pytest.raises(StoreError, match=r"nope://bucket.*nope"):
+        Store("nope://bucket")
+
+
+def test_errors_of_an_object_store_name_the_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class NoCredentials(Exception):
+        """As botocore's: no OSError."""
+
+    def refuse(*_: object) -> None:
+        raise NoCredentials("unable to locate credentials")
+
+    store = Store(f"memory://{tmp_path.name}")
+    monkeypatch.setattr(store.fs, "put_file", refuse)
+    monkeypatch.setattr(store.fs, "exists", refuse)
+    for check in (store.check_writable, store.check_readable):
+        with pytest.raises(StoreError, match=r"memory://.*unable to locate credentials"):
+            check()
