@@ -23,6 +23,8 @@ _RANGES: Final = {
     "bits_per_byte": "0 to ∞",
     "bleu": "0 to 100",
     "chrf": "0 to 100",
+    "chrf++": "0 to 100",
+    "sum": "n times the metric's",
     "ter": "0 to ∞",
     "wer": "0 to ∞",
     "f1": "0 to 1",
@@ -31,6 +33,25 @@ _RANGES: Final = {
     "brier_score": "0 to 2",
     "count": "0 to ∞",
     "bypass": "999",
+}
+
+
+# Of what scorers bring along: meaning, range, source.
+_OF_SCORERS: Final = {
+    "reward": ("The reward model's number.", "the model's", OWN),
+    "llm_judge": ("The judges' grades of a response, combined.", "the grades'", OWN),
+    "llm_judge_agreement": ("Krippendorff's alpha of the verdicts.", "-1 to 1", "Krippendorff 2004"),
+    "llm_judge_corrected": (
+        "Rate of positive verdicts without the judge's bias, from a calibration that people judged.",
+        "0 to 1",
+        "Lee et al. 2025, arXiv:2511.21140",
+    ),
+    "ensemble": ("Weighted combination of the members' numbers.", "the members'", OWN),
+    "filter_agreement": (
+        "Share of pairs of filters with the same prediction; of the filter *.",
+        "0 to 1",
+        OWN,
+    ),
 }
 
 
@@ -68,6 +89,16 @@ def _metrics() -> Iterator[Entry]:
             applies_to=", ".join(definition.output_types),
             source=definition.source or OWN,
         )
+    yield from _metrics_of_scorers()
+
+
+def _metrics_of_scorers() -> Iterator[Entry]:
+    from scorers.own_metrics import OWN_METRICS
+
+    for name, scorer in OWN_METRICS.items():
+        meaning, span, source = _OF_SCORERS[name]
+        default = "" if name in ("llm_judge_agreement", "llm_judge_corrected") else "aggregation mean"
+        yield Entry("metrics", name, meaning, span, "higher is better", default, f"scorer {scorer}", source)
 
 
 def _metric_default(definition: MetricDefinition) -> str:

@@ -5,6 +5,7 @@ Servers differ in what they take and give; ``echo.py`` finds out with one known 
 what comes, ``windows.py`` says which tokens count.
 """
 
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -40,7 +41,7 @@ class Likelihood:
         spans = [self._spans(request) for request in requests]
         choices = self._choices([span for group in spans for span in group], replies)
         facts: dict[str, Any] = {
-            **provenance(replies[-1]),
+            **(provenance(replies[-1]) if replies else {"arrived": time.time()}),
             "inference_time": sum(reply.seconds for reply in replies),
             "attempts": attempts,
         }
@@ -54,6 +55,8 @@ class Likelihood:
     def _spans(self, request: Request) -> list[Span]:
         if request.chat:
             raise BadRequest("a chat has no log-likelihood: give the prompt as text")
+        if request.kind == "rolling" and not request.continuation:
+            return []  # nothing to predict: its log-likelihood is 0, and nobody has to be asked
         if not request.continuation:
             raise BadRequest("the continuation is empty: it has no log-likelihood")
         length = self.max_length or DEFAULT_MAX_LENGTH

@@ -8,6 +8,7 @@ from flows.catalog_entries import LISTINGS, catalog
 from metrics.registry import AGGREGATIONS, METRICS, REDUCTIONS
 from scorers.config import SCORER_TYPES
 from scorers.filters import FILTERS
+from scorers.own_metrics import OWN_METRICS
 from tasks.models.config import CONFIGS
 
 
@@ -21,6 +22,7 @@ def run(*arguments: str) -> subprocess.CompletedProcess[str]:
     ("kind", "names"),
     [
         ("metrics", METRICS),
+        ("metrics", OWN_METRICS),
         ("aggregations", AGGREGATIONS),
         ("reductions", REDUCTIONS),
         ("filters", FILTERS),
@@ -51,6 +53,13 @@ def test_a_metric_has_its_range_direction_and_default() -> None:
     (bleu,) = [entry for entry in catalog("metrics") if entry.name == "bleu"]
     assert (bleu.range, bleu.direction) == ("0 to 100", "higher is better")
     assert bleu.default.startswith("aggregation bleu")
+
+
+def test_an_aggregation_of_a_metrics_own_scale_has_that_range() -> None:
+    spans = {entry.name: entry.range for entry in catalog("metrics")}
+    for entry in catalog("aggregations"):
+        if entry.name in spans and not entry.name.endswith("perplexity"):  # 1 for text, 0 for any numbers
+            assert entry.range == spans[entry.name] or entry.name == "bypass"
 
 
 def test_the_command_prints_one_kind_as_a_table_with_whole_names() -> None:

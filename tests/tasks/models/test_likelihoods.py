@@ -114,6 +114,16 @@ def test_rolling_scores_every_byte_of_a_long_document(bench, served, endpoint, b
     assert pieces.rows[0]["lls"][0] == pytest.approx(whole.rows[0]["lls"][0], rel=0.5)
 
 
+def test_an_empty_document_has_the_log_likelihood_0(bench, served, endpoint, batch_of):
+    documents = ["", "The sun rises in the east."]
+    rows = batch_of([{"kind": "rolling", "prompts": [""], "continuations": [text]} for text in documents])
+    serving = served()
+    outcome = bench.ask(endpoint(serving, tokenizer="bytes"), rows)
+    assert outcome.column("status") == ["ok", "ok"]
+    assert [row["lls"] for row in outcome.rows] == [[0.0], [pytest.approx(expected("", documents[1])[0])]]
+    assert serving.stats()["received"] == 2  # a probe, and one document
+
+
 def test_faults_do_not_change_a_likelihood(bench, served, endpoint, pairs):
     faults = Faults(error_500=0.1, error_429=0.1, cut=0.1, malformed=0.1, retry_after=0.02, seed=5)
     model = endpoint(served(faults), tokenizer="bytes", batch_size=2)
