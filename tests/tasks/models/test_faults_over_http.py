@@ -51,7 +51,7 @@ def test_retry_after_is_waited_for_in_full(bench, served, endpoint, problems):
 
 def test_a_pause_beyond_the_deadline_fails_at_once_and_is_never_cut_short(bench, served, endpoint, problems):
     serving = served(Faults(error_429=1.0, retry_after=4), latency=0.05)
-    model = endpoint(serving, max_concurrency=8, deadline=3, client="http")
+    model = endpoint(serving, max_concurrency=4, deadline=3, client="http")
     outcome = bench.ask(model, problems(40))
     assert set(outcome.column("status")) == {"infra_error"}
     assert serving.stats()["received"] < 20
