@@ -18,6 +18,7 @@ from flows.planning import make_plan
 from flows.run import Run
 from tasks.caching import Workspace
 from tasks.store.home import default_store, home
+from tasks.store.keys import digest
 
 RESULTS = Path("results")
 
@@ -52,9 +53,14 @@ def place(config: EvalConfig, options: RunOptions, unique: str) -> RunOptions:
 
 
 def workspace(options: RunOptions) -> Workspace:
-    """Where a placed run keeps artifacts, and answers on their way there."""
+    """Where a placed run keeps artifacts, and answers on their way there.
+
+    Each store has journals of its own: whoever finds one that a killed run left moves its answers to the
+    store, and that has to be the store where the next run looks for them.
+    """
     assert options.store is not None, "place() decides the store"
-    return Workspace(store=options.store, journal_dir=str(home() / "journal"))
+    place = options.store if "://" in options.store else str(Path(options.store).resolve())
+    return Workspace(store=options.store, journal_dir=str(home() / "journal" / digest(place)[:16]))
 
 
 def flow_run_name() -> str:

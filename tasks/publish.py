@@ -152,6 +152,8 @@ def _write_samples(publication: Publication, store: Store, folder: Path) -> None
     if publication.methods:
         judged = judged_parts(list(_judged(store, publication)), publication.methods)
         write_evaluation_results(folder / "evaluation_results.jsonl", judged)
+    else:  # a file of the run that had this folder before would be taken for this one's
+        (folder / "evaluation_results.jsonl").unlink(missing_ok=True)
     parts = [
         SamplePart(
             answers=answers[id(cell)],

@@ -171,6 +171,16 @@ def test_scoring_recorded_responses_gives_the_same_bytes(evaluate: Evaluate, tmp
     )
 
 
+def test_files_of_an_earlier_run_in_the_folder_are_not_taken_for_this_ones(
+    evaluate: Evaluate, tmp_path: Path
+) -> None:
+    methods = ("--set", "evaluation_methods=[contains]", "--limit", "2", "--json")
+    assert evaluate(*methods).code == 0
+    assert len(lines(tmp_path / "out" / "evaluation_results.jsonl")) == 2
+    assert evaluate("--limit", "2", "--json").code == 0
+    assert not (tmp_path / "out" / "evaluation_results.jsonl").exists()
+
+
 BROKEN = """
 def flawed(references, predictions):
     if "{marker}" in predictions[0]:
