@@ -98,12 +98,11 @@ def _accelerated(draws: Floats, sampled: Sampled, levels: tuple[float, float]) -
     influence = left_out.mean() - left_out
     squares = float((influence**2).sum())
     skew = float((influence**3).sum()) / (6 * squares**1.5) if squares > 0 else 0.0
-
-    def moved(level: float) -> float:
-        shifted = bias + _NORMAL.inv_cdf(level)
-        return _NORMAL.cdf(bias + shifted / (1 - skew * shifted))
-
-    return moved(levels[0]), moved(levels[1])
+    shifted = [bias + _NORMAL.inv_cdf(level) for level in levels]
+    if not math.isfinite(skew) or any(skew * shift >= 1 for shift in shifted):
+        return levels  # beyond what the correction is made for
+    low, high = (_NORMAL.cdf(bias + shift / (1 - skew * shift)) for shift in shifted)
+    return low, high
 
 
 def _rare(sampled: Sampled) -> str | None:

@@ -50,9 +50,6 @@ def perplexity_error(sampled: Sampled) -> Spread:
         excess = np.expm1(n * np.log1p(twice) - 2 * log_first) if np.isfinite(twice) else math.inf
         stderr = float(sampled.value * np.exp(log_first) * np.sqrt(max(excess, 0.0) * n / (n - 1)))
         low, high = (float(np.exp(-(centre + sign * reach))) for sign in (1, -1))
-    if not math.isfinite(stderr):
-        said = "the log-likelihoods differ too much for a standard error"
-        return Spread(math.nan, "exact bootstrap", low, high, said)
     return Spread(stderr, "exact bootstrap", low, high)
 
 

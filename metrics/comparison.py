@@ -73,6 +73,7 @@ class _Difference:
     warning: str | None = None
 
 
+@np.errstate(over="ignore", invalid="ignore")  # infinities: the warning says what they leave unsaid
 def compare_items(
     aggregation: Aggregation,
     base: ItemColumn,

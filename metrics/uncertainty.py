@@ -90,7 +90,8 @@ def _of_sums(
         return _without_error(sampled.value, len(table), None)
     rule = _BY_RULE[aggregation.rule]
     own = aggregation.rule == "none" or options.method in ("auto", "analytic")
-    spread = rule(sampled) if own else _BY_NAME[options.method](sampled)
+    with np.errstate(over="ignore", invalid="ignore"):  # a perplexity's spread may be beyond all numbers
+        spread = rule(sampled) if own else _BY_NAME[options.method](sampled)
     return _estimate(sampled.value, spread, len(table), aggregation, groups)
 
 
@@ -131,8 +132,10 @@ def _estimate(
     lowest, highest = aggregation.bounds  # rounding may carry the value itself a hair beyond
     low, high = max(spread.low, min(lowest, value)), min(spread.high, max(highest, value))
     method = spread.method if groups is None else f"{spread.method}, clustered"
-    doubts = [spread.warning, _few(groups)]
-    return Estimate(value, spread.stderr, method, low, high, n, "; ".join(filter(None, doubts)) or None)
+    finite = math.isfinite(spread.stderr)
+    doubt = spread.warning or (None if finite else "the spread is too wide for a standard error")
+    said = "; ".join(sentence for sentence in (doubt, _few(groups)) if sentence)
+    return Estimate(value, spread.stderr if finite else math.nan, method, low, high, n, said or None)
 
 
 def _few(groups: Ints | None) -> str | None:

@@ -238,3 +238,12 @@ def test_a_member_without_value_or_error_is_not_dropped() -> None:
     assert bare.warning == "1 of 2 benchmarks have no error bar"
     with pytest.raises(ConfigError, match="at least one"):
         group_aggregate([])
+
+
+@pytest.mark.parametrize("name", ["mean", "perplexity", "median"])
+def test_infinite_values_have_no_test_and_say_so(name: str) -> None:
+    first, second = np.array([-np.inf, -1.0, -2.0]), np.array([-np.inf, -3.0, -2.0])
+    runs = [ItemColumn(column, column.reshape(-1, 1)) for column in (first, second)]
+    made = compare_items(build_aggregation(name), *runs, None, StatisticsConfig(bootstrap_iters=200))
+    assert name == "median" or (math.isnan(made.p_value) and made.warning is not None)
+    assert (made.wins, made.losses) == (0, 1)

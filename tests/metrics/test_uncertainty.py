@@ -229,7 +229,16 @@ def test_a_perplexity_of_log_likelihoods_far_apart_has_a_value_and_an_interval()
     assert made.value == pytest.approx(math.exp(500.5))
     assert math.isnan(made.stderr)
     assert (made.ci_low, made.ci_high) == (0.0, math.inf)
-    assert made.warning == "the log-likelihoods differ too much for a standard error"
+    assert made.warning == "the spread is too wide for a standard error"
+
+
+@pytest.mark.parametrize("method", ["analytic", "delta", "jackknife", "bootstrap", "bca"])
+@pytest.mark.parametrize("lls", [[-700.0, -650, -100, -5], [-1400.0, -1000, -100, -5]])
+def test_no_method_stumbles_over_numbers_beyond_all_numbers(method: Any, lls: Any) -> None:
+    made = of_numbers("perplexity", lls, method=method, bootstrap_iters=500)
+    assert made.value == pytest.approx(math.exp(-np.mean(lls)))
+    assert math.isfinite(made.stderr) or made.warning
+    assert made.stderr_method == "none" or made.ci_low <= made.value <= made.ci_high
 
 
 def test_numbers_on_another_scale_are_no_proportion(build: Any) -> None:
