@@ -20,6 +20,8 @@ from metrics.registry import AGGREGATIONS, NamedFunction, parameters
 from metrics.types import Floats, Kind, Scores, Values
 
 Rule = Literal["mean", "sum", "moments", "quantile", "jackknife", "multinomial", "bootstrap", "none"]
+SUMMED_IN_ORDER = 2
+"""Columns of statistics up to which the order of adding is kept; wider ones are whole numbers, as a rule."""
 Total = Floats  # (..., k)
 Count = Floats | float  # (...)
 
@@ -63,7 +65,7 @@ class Aggregation:
         """The aggregate of n items; NaN for none."""
         adding, table = self.tabled(statistics, values)
         if table is not None:
-            return adding.of_total(table.sum(axis=0), float(len(table)))
+            return adding.of_total(total_of(table), float(len(table)))
         return self.of_values(values if values is not None else [])
 
     def tabled(self, statistics: Floats | None, values: Values | None) -> "tuple[Aggregation, Floats | None]":
@@ -116,6 +118,15 @@ class Aggregation:
             return Scores(statistics=None, values=None, score=column)
         assert self.encode is not None
         return Scores(statistics=self.encode(column), values=None, score=column)
+
+
+def total_of(table: Floats) -> Floats:
+    """The columns' sums (k,), added one after the other as Python's ``sum`` does, and the harness with it: a
+    perplexity shows the last bit of a mean log-likelihood.
+    """
+    if table.shape[1] > SUMMED_IN_ORDER:
+        return np.asarray(table.sum(axis=0))
+    return np.array([sum(column) for column in table.T.tolist()], dtype=np.float64)
 
 
 def statistics_of(aggregation: str | Aggregation, values: Sequence[Any]) -> Scores:

@@ -23,15 +23,8 @@ def is_right(batch: ChoiceBatch, choice: Ints) -> Bools:
 
 
 def accuracy(batch: ChoiceBatch, weights: Floats) -> Floats:
-    """1 where the choice of largest weight is right, else 0; NaN where a weight is NaN. One number an item.
-
-    An item with a single continuation and no other to choose from counts as right if it was decoded greedily.
-    """
+    """1 where the choice of largest weight is right, else 0; NaN where a weight is NaN."""
     score = is_right(batch, chosen(batch, weights)).astype(np.float64)
-    counts = np.diff(batch.offsets)
-    single = counts == 1
-    if single.any():
-        score[single] = batch.is_greedy[batch.offsets[:-1][single]]
     return blanked(batch, score, weights)
 
 

@@ -10,21 +10,23 @@ from metrics.types import IGNORED_TARGET, ChoiceBatch, Scores, scalar_scores
 
 CHOICE_TYPES = ("multiple_choice", "loglikelihood")
 HARNESS = "lm-evaluation-harness"
+SINGLE = {"loglikelihood": "acc_greedy"}
+"""What an accuracy means where there is nothing to choose from."""
 
 
-@metric("acc", style="choices", output_type=CHOICE_TYPES, source=HARNESS)
+@metric("acc", style="choices", output_type=CHOICE_TYPES, variants=SINGLE, source=HARNESS)
 def acc(batch: ChoiceBatch) -> Scores:
-    """1 if the choice with the highest log-likelihood is right; a single continuation: if it was greedy."""
+    """1 if the choice with the highest log-likelihood is right; of a loglikelihood: if it was greedy."""
     return scalar_scores(accuracy(batch, batch.lls))
 
 
-@metric("acc_norm", style="choices", output_type=CHOICE_TYPES, source=HARNESS)
+@metric("acc_norm", style="choices", output_type=CHOICE_TYPES, variants=SINGLE, source=HARNESS)
 def acc_norm(batch: ChoiceBatch) -> Scores:
     """As acc, by log-likelihood per character of the choice."""
     return scalar_scores(accuracy(batch, per_length(batch.lls, batch.chars)))
 
 
-@metric("acc_bytes", style="choices", output_type=CHOICE_TYPES, source=HARNESS)
+@metric("acc_bytes", style="choices", output_type=CHOICE_TYPES, variants=SINGLE, source=HARNESS)
 def acc_bytes(batch: ChoiceBatch) -> Scores:
     """As acc, by log-likelihood per UTF-8 byte of the choice."""
     return scalar_scores(accuracy(batch, per_length(batch.lls, batch.bytes)))
@@ -56,4 +58,11 @@ def exact_match_mc(batch: ChoiceBatch) -> Scores:
     place = np.where(inside, batch.offsets[:-1][rows] + batch.gold, 0)
     greedy = inside & (batch.is_greedy[place] if len(batch.is_greedy) else False)
     score = segment_any(greedy, batch.gold_offsets).astype(np.float64)
+    return scalar_scores(blanked(batch, score, batch.lls))
+
+
+@metric("acc_greedy", style="choices", output_type="loglikelihood", source=HARNESS)
+def acc_greedy(batch: ChoiceBatch) -> Scores:
+    """1 if greedy decoding would have produced the continuation: what ``acc`` means for a loglikelihood."""
+    score = segment_any(batch.is_greedy, batch.offsets).astype(np.float64)
     return scalar_scores(blanked(batch, score, batch.lls))

@@ -64,6 +64,7 @@ def perplexity() -> Aggregation:
     return Aggregation(
         "perplexity",
         compute=lambda t, n: np.exp(-t[..., 0] / n),
+        point=lambda t, n: _exp(-float(t[0]) / n),
         encode=as_column,
         rule="moments",
         bounds=(0.0, math.inf),
@@ -100,6 +101,19 @@ def _weighted_perplexity(total: Total, n: Count) -> Floats:
     return np.asarray(np.exp(-_ratio(total, n)))
 
 
+def _exp(power: float) -> float:
+    """e to a power by the C library, as the harness has it: numpy's may differ in the last bit."""
+    try:
+        return math.exp(power)
+    except OverflowError:
+        return math.inf
+
+
+def _weighted_perplexity_of(total: Floats, n: float) -> float:
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return _exp(-float(total[0] / total[1]))
+
+
 def _bits(total: Total, n: Count) -> Floats:
     return np.asarray(-_ratio(total, n) / math.log(2))
 
@@ -117,6 +131,7 @@ def weighted_perplexity() -> Aggregation:
         "weighted_perplexity",
         k=2,
         compute=_weighted_perplexity,
+        point=_weighted_perplexity_of,
         read=_read_pairs("weighted_perplexity", _weighted_perplexity),
         bounds=(0.0, math.inf),
     )

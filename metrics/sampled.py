@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from metrics.aggregations import Aggregation
+from metrics.aggregations import Aggregation, total_of
 from metrics.types import Floats, Ints
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ class Sampled:
         cls, aggregation: Aggregation, table: Floats, groups: Ints | None, options: "StatisticsConfig"
     ) -> "Sampled":
         """Items added up within their groups (0 … G-1), or as they are."""
-        value = aggregation.of_total(table.sum(axis=0), float(len(table)))
+        value = aggregation.of_total(total_of(table), float(len(table)))
         if groups is None:
             return cls(aggregation, table, np.ones(len(table)), value, options, clustered=False)
         count = int(groups.max()) + 1

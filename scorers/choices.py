@@ -162,12 +162,21 @@ def _unconditional(columns: ChoiceColumns, lls: Lists) -> NDArray[np.float64] | 
 
 
 def _same_texts(columns: ChoiceColumns, without_context: Lists, asked: Lists) -> None:
+    """Raises for an unconditional request about something else than its choice. Where the choices are
+    contexts, all conditional requests are about one and the same text, and the choice itself is asked alone.
+    """
     import pyarrow.compute as pc
 
     equal = pc.equal(without_context.values, asked.values).to_numpy(zero_copy_only=False)
-    wrong = np.flatnonzero(~equal.astype(np.bool_))
-    if len(wrong):
-        place = int(wrong[0])
+    choices = _only(Lists.of(columns.choices), columns.scored).values
+    wrong = [
+        place
+        for place in np.flatnonzero(~equal.astype(np.bool_)).tolist()
+        if len(choices) != len(asked.values)
+        or not without_context.values[place].as_py().endswith(choices[place].as_py())
+    ]
+    if wrong:
+        place = wrong[0]
         row = int(np.searchsorted(asked.offsets, place, side="right")) - 1
         raise ScorerError(
             f"item {columns.item_ids[row]!r}: unconditional request {place - asked.offsets[row]} is about "

@@ -11,7 +11,7 @@ from tasks.reduction.records import Origin
 
 Row = dict[str, Any]
 
-_LIKELIHOODS = ("lls", "is_greedy", "unconditional_lls")
+_LIKELIHOODS = ("lls", "is_greedy", "unconditional_lls", "unconditional_greedy")
 _TOKENS = ("prompt_tokens", "completion_tokens", "total_tokens")
 COLUMNS = (
     *("item_id", "doc_id", "sample_id", "sample_index", "prompt", "response", "reasoning", "status", "error"),

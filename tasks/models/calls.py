@@ -21,21 +21,27 @@ IMPLAUSIBLE_COUNT = 1 << 40
 
 
 @dataclass(frozen=True)
-class Room:
-    """The room a completion's prompt has: ``tokens`` of ``tokenizer``.
+class TokenPrompts:
+    """How the prompts of a model with a tokenizer go to a completions endpoint: as lm-evaluation-harness
+    sends them.
 
-    A longer one loses its beginning, as in lm-evaluation-harness.
+    As token ids with nothing put before them, or as text where the server takes no ``ids``. Longer ones than
+    ``room`` tokens lose their beginning (None: they go whole).
     """
 
     tokenizer: Tokenizer
-    tokens: int
+    room: int | None = None
+    ids: bool = True
 
-    def fitted(self, prompt: str) -> str | list[int]:
-        """The prompt, or the ids of as much of its end as there is room for."""
-        if len(prompt) <= self.tokens // LONGEST_CHARACTER:
+    def sent(self, prompt: str) -> str | list[list[int]]:
+        """The prompt as it goes into the body."""
+        if not self.ids and (self.room is None or len(prompt) <= self.room // LONGEST_CHARACTER):
             return prompt
-        ids = self.tokenizer.encode(prompt)
-        return prompt if len(ids) <= self.tokens else ids[-self.tokens :]
+        tokens = self.tokenizer.encode(prompt)
+        kept = tokens if self.room is None else tokens[-self.room :]
+        if self.ids and kept:
+            return [kept]
+        return prompt if len(kept) == len(tokens) else self.tokenizer.decode(kept)
 
 
 class Generation:
@@ -46,10 +52,9 @@ class Generation:
         model: str,
         config: EndpointConfig | DemoConfig,
         params: SampleParams,
-        room: Room | None = None,
+        prompts: TokenPrompts | None = None,
     ) -> None:
-        self._params = params
-        self._room = room
+        self._prompts = prompts
         self._chat = config.api == "chat"
         extra = config.extra_body if isinstance(config, EndpointConfig) else {}
         stream = isinstance(config, EndpointConfig) and config.stream
@@ -57,8 +62,10 @@ class Generation:
         sent = params.sent()
         if not self._chat and sent.pop("logprobs", None):
             sent["logprobs"] = sent.pop("top_logprobs", 1)
+        if not self._chat and prompts is not None and prompts.tokenizer.end is not None:
+            sent["stop"] = _with_end(sent.get("stop", ()), prompts.tokenizer.end)
         self._body = {"model": model, **sent, **streaming, **extra}
-        self._may_be_empty = bool(sent.get("stop"))
+        self._stops = bool(sent.get("stop"))
 
     def calls(self, requests: Sequence[Request]) -> list[Call]:
         """The one call for samples of one prompt."""
@@ -74,7 +81,9 @@ class Generation:
             )
             return [Call("chat/completions", {**body, "messages": messages})]
         prompt = _as_text(first)
-        return [Call("completions", {**body, "prompt": self._room.fitted(prompt) if self._room else prompt})]
+        return [
+            Call("completions", {**body, "prompt": self._prompts.sent(prompt) if self._prompts else prompt})
+        ]
 
     def answers(self, requests: Sequence[Request], replies: Sequence[Reply], attempts: int) -> list[Answer]:
         """One answer a request, in order; raises MalformedBody when the reply holds something else."""
@@ -100,12 +109,18 @@ class Generation:
             text, facts["reasoning"] = self._text(choice)
             if finish == "content_filter":
                 raise ContentFiltered("the provider's content filter cut the answer")
-            if not text and not (text == "" and finish == "stop" and self._may_be_empty):
+            if not text and not (text == "" and self._may_be_empty(finish)):
                 thought = " after reasoning" if facts["reasoning"] else ""
                 raise EmptyAnswer(f"the answer has no content{thought} (finish reason {finish!r})")
         except PermanentError as error:
             return Answer(request.key, "model_error", error=str(error), **facts)
         return Answer(request.key, "ok", response=text, **facts)
+
+    def _may_be_empty(self, finish: Any) -> bool:
+        """Whether no text at all is an answer: a stop sequence came first, or the tokens of a completion have
+        no text. A chat that ended for its length spent it on something that is not the answer.
+        """
+        return not self._chat or (self._stops and finish in ("stop", None))
 
     def _text(self, choice: Mapping[str, Any]) -> tuple[str | None, str | None]:
         """The answer and the reasoning beside it; raises Refused, MalformedBody."""
@@ -132,6 +147,13 @@ def _complaint(body: Mapping[str, Any]) -> str:
     error = body.get("error")
     said = error.get("message", error) if isinstance(error, Mapping) else error
     return f": {shortened(str(said))}" if said else ""
+
+
+def _with_end(stops: Sequence[str], end: str) -> list[str]:
+    """The stop sequences and the tokenizer's end, as lm-evaluation-harness asks: some servers know the end
+    only as a text.
+    """
+    return [*stops, *([] if end in stops else [end])]
 
 
 def provenance(reply: Reply) -> dict[str, Any]:

@@ -7,16 +7,15 @@ from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 
 from metrics.errors import NightjarError
-from tasks.models.calls import Generation, Room
+from tasks.models.calls import Generation, TokenPrompts
 from tasks.models.config import DemoConfig, EndpointConfig, ModelConfig, SampleParams
 from tasks.models.demo.options import DemoOptions
 from tasks.models.demo.sharing import shared_server
-from tasks.models.echo import find_mode
+from tasks.models.echo import find_mode, takes_ids
 from tasks.models.errors import ModelError
 from tasks.models.gate import gate_of
 from tasks.models.http import HttpProvider
-from tasks.models.likelihoods import Likelihood
-from tasks.models.logprobs import EchoMode
+from tasks.models.likelihoods import EchoMode, Likelihood
 from tasks.models.options import InferenceOptions
 from tasks.models.pacing import pace_of
 from tasks.models.provider import Provider
@@ -48,16 +47,26 @@ class Connection:
     model: ModelConfig
     place: Place
     endpoint: Endpoint
-    generation: Generation
+    sampling: SampleParams
 
     async def prepared(self, units: Iterator[Sequence[Request]]) -> Iterator[Unit]:
         """Says of each unit how it is asked; what the server can do is found out first. Raises ModelError."""
         first = next(units)
         units = itertools.chain([first], units)
         if first[0].kind == "generate":
-            return ((self.generation, unit) for unit in units)
+            generation = await self._generation()
+            return ((generation, unit) for unit in units)
         asking = await likelihood_at(self.endpoint.provider, self.place, self.model)
         return ((asking, unit) for unit in _batched(units, self.place.config.batch_size))
+
+    async def _generation(self) -> Generation:
+        place, sampling = self.place, self.sampling
+        if self.model.tokenizer is None or place.config.api == "chat":
+            return Generation(place.model, place.config, sampling)
+        tokenizer = load_tokenizer(self.model.tokenizer)
+        room = _room(self.model, sampling)
+        ids = await takes_ids(self.endpoint.provider, place.base_url, place.model, tokenizer)
+        return Generation(place.model, place.config, sampling, TokenPrompts(tokenizer, room, ids))
 
 
 async def likelihood_at(provider: Provider, place: Place, model: ModelConfig) -> Likelihood:
@@ -74,17 +83,19 @@ async def likelihood_at(provider: Provider, place: Place, model: ModelConfig) ->
     return asking(await find_mode(provider, place.base_url, asking))
 
 
-def _room(model: ModelConfig, params: SampleParams) -> Room | None:
-    """Where a model's window and its tokenizer are told, prompts are cut to what fits before the answer."""
-    if model.tokenizer is None or model.max_length is None or params.max_tokens is None:
+def _room(model: ModelConfig, params: SampleParams) -> int | None:
+    """Tokens that a prompt has room for where the model's window is told: one less than what is left beside
+    the answer, as in lm-evaluation-harness.
+    """
+    if model.max_length is None or params.max_tokens is None:
         return None
-    tokens = model.max_length - params.max_tokens
+    tokens = model.max_length - 1 - params.max_tokens
     if tokens < 1:
         raise ModelError(
             f"model {model.name!r}: max_length {model.max_length} leaves no room for a prompt before "
             f"max_tokens {params.max_tokens}; lower max_tokens or raise max_length"
         )
-    return Room(load_tokenizer(model.tokenizer), tokens)
+    return tokens
 
 
 @asynccontextmanager
@@ -112,12 +123,7 @@ async def connected(model: ModelConfig, options: InferenceOptions) -> AsyncItera
             tokens_pace=pace_of(place.base_url, f"{place.model}/tokens", config.tokens_per_minute),
             completion_estimate=options.sampling.max_tokens or UNKNOWN_COMPLETION,
         )
-        yield Connection(
-            model,
-            place,
-            endpoint,
-            Generation(place.model, config, options.sampling, _room(model, options.sampling)),
-        )
+        yield Connection(model, place, endpoint, options.sampling)
 
 
 @contextmanager

@@ -1,22 +1,37 @@
 """Finds out how a server gives the log-probabilities of a prompt, with one known prompt."""
 
+import asyncio
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from tasks.models.errors import BadRequest, MalformedBody, ModelError, NotServed, PermanentError
-from tasks.models.likelihoods import Likelihood
-from tasks.models.logprobs import EchoMode, scored
+from tasks.models.errors import (
+    BadRequest,
+    MalformedBody,
+    ModelError,
+    NotServed,
+    PermanentError,
+    RequestError,
+    RequestTimeout,
+    ServerFault,
+    TransientError,
+)
+from tasks.models.likelihoods import EchoMode, Likelihood
 from tasks.models.provider import Provider
-from tasks.models.records import Request
+from tasks.models.records import Call, Reply, Request
+from tasks.models.token_lists import scored
+from tasks.models.tokenizers import Tokenizer
 
 PROBE_SECONDS = 60.0
+TRIES, PAUSE = 3, 0.2
+"""How often a server that fails is asked the same, and seconds between; then it is what it can't answer."""
 KNOWN, LAST = "The nightjar sleeps by day and flies by", " night"
 ASKED: tuple[EchoMode, ...] = (EchoMode(1, "echo"), EchoMode(0, "echo"), EchoMode(1, "prompt_logprobs"))
 """Ways of asking, the commonest first."""
 
 _found: dict[tuple[str, str, bool], EchoMode] = {}
+_takes_ids: dict[tuple[str, str], bool] = {}
 _lock = threading.Lock()
 
 
@@ -37,11 +52,11 @@ async def find_mode(
         return known
     reasons = []
     with_ids = tuple(replace(mode, ids=True) for mode in ASKED) if sample.tokenizer is not None else ()
-    for mode in (*with_ids, *ASKED):
+    for asked in (*with_ids, *ASKED):
         try:
-            await _try(provider, likelihood(mode))
-        except (PermanentError, MalformedBody, NotServed) as error:
-            reasons.append(f"{mode.source} with max_tokens {mode.max_tokens}: {error}")
+            mode = await _tried(provider, likelihood(asked))
+        except (PermanentError, MalformedBody, NotServed, ServerFault) as error:
+            reasons.append(f"{asked.source} with max_tokens {asked.max_tokens}: {error}")
             continue
         with _lock:
             _found[place] = mode
@@ -52,28 +67,80 @@ async def find_mode(
     )
 
 
-async def _try(provider: Provider, likelihood: Likelihood) -> None:
-    """Asks for the known prompt; raises PermanentError or MalformedBody unless its log-likelihood comes
-    back.
+async def _tried(provider: Provider, likelihood: Likelihood) -> EchoMode:
+    """Asks for the known prompt, and returns the mode with what was learnt of it.
+
+    Raises PermanentError or MalformedBody unless its log-likelihood comes back.
     """
     request = Request(b"", "loglikelihood", KNOWN, LAST)
+    mode, tokenizer = likelihood.mode, likelihood.tokenizer
+    as_text = tokenizer is not None and not mode.ids
+    if tokenizer is not None and as_text and not _gives_back(tokenizer, KNOWN + LAST):
+        raise BadRequest("the tokenizer: does not give back a text that it was given")
     (call,) = likelihood.calls([request])
-    reply = await provider.send(call, timeout=PROBE_SECONDS)
-    _check_count(reply.body, likelihood.mode)
+    reply = await _sent(provider, call)
+    listed = _listed(reply.body, mode)
     (answer,) = likelihood.answers([request], [reply], 1)
     if answer.status != "ok":
         raise BadRequest(str(answer.error))
+    if tokenizer is None or not as_text:
+        return mode
+    begun = len(listed) - mode.listed - len(tokenizer.encode(KNOWN + LAST))
+    # One too few, and nothing before the first: then it is the generated token that is not listed.
+    return replace(mode, begun=0 if begun < 0 and listed[0] is None else begun)
 
 
-def _check_count(body: Mapping[str, Any], mode: EchoMode) -> None:
-    """Raises MalformedBody when there are not as many log-probabilities as the server says the prompt has
-    tokens.
+async def takes_ids(provider: Provider, endpoint: str, model: str, tokenizer: Tokenizer) -> bool:
+    """Whether the server completes a prompt of token ids; asked once a process. One that can't be asked just
+    now is taken to.
+    """
+    place = (endpoint, model)
+    with _lock:
+        known = _takes_ids.get(place)
+    if known is not None:
+        return known
+    body = {"model": model, "prompt": [tokenizer.encode(KNOWN)], "max_tokens": 1, "temperature": 0}
+    try:
+        reply = await _sent(provider, Call("completions", body))
+        choices = reply.body.get("choices")
+        taken = isinstance(choices, list) and len(choices) == 1
+    except (PermanentError, MalformedBody, ServerFault):
+        taken = False
+    except RequestError:
+        return True
+    with _lock:
+        _takes_ids[place] = taken
+    return taken
+
+
+async def _sent(provider: Provider, call: Call) -> Reply:
+    """The reply; a server that fails is asked again, since one failure says nothing about what it takes."""
+    for _ in range(TRIES - 1):
+        try:
+            return await provider.send(call, timeout=PROBE_SECONDS)
+        except RequestTimeout:
+            raise
+        except TransientError as error:
+            await asyncio.sleep(PAUSE if error.retry_after is None else error.retry_after)
+    return await provider.send(call, timeout=PROBE_SECONDS)
+
+
+def _gives_back(tokenizer: Tokenizer, text: str) -> bool:
+    return tokenizer.decode(tokenizer.encode(text)).strip() == text
+
+
+def _listed(body: Mapping[str, Any], mode: EchoMode) -> Sequence[float | None]:
+    """The log-probabilities; raises MalformedBody when there are not as many as the server says the prompt
+    has tokens.
     """
     choices, usage = body.get("choices"), body.get("usage")
     if not isinstance(choices, list) or len(choices) != 1 or not isinstance(choices[0], Mapping):
         raise MalformedBody("the answer does not have one choice")
-    found = len(scored(choices[0], mode).logprobs)
+    found = scored(choices[0], mode.source).logprobs
     counted = usage.get("prompt_tokens") if isinstance(usage, Mapping) else None
     least = 3 if not isinstance(counted, int) else counted - 1  # a BOS may be counted and not listed
-    if found < least:
-        raise MalformedBody(f"echo is ignored: {found} log-probabilities for a prompt of {counted} tokens")
+    if len(found) < least:
+        raise MalformedBody(
+            f"echo is ignored: {len(found)} log-probabilities for a prompt of {counted} tokens"
+        )
+    return found

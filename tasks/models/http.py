@@ -13,6 +13,7 @@ from urllib.parse import urlsplit
 import aiohttp
 
 from tasks.models.bodies import json_object
+from tasks.models.connections import PacedConnector
 from tasks.models.errors import ConnectionFault, NotServed, RequestError, RequestTimeout
 from tasks.models.records import Call, Reply
 from tasks.models.statuses import fault_of
@@ -34,7 +35,7 @@ class HttpProvider:
             self._headers["Authorization"] = f"Bearer {key}"
         self._session = aiohttp.ClientSession(
             # The gate decides how many are in flight; the pool only must never be smaller.
-            connector=aiohttp.TCPConnector(limit=connections, keepalive_timeout=60, ttl_dns_cache=300),
+            connector=PacedConnector(connections),
             headers=self._headers,
             trust_env=urlsplit(base_url).hostname
             not in LOOPBACK,  # a proxy never stands before this machine itself

@@ -19,7 +19,7 @@ ROWS_AT_ONCE = 1_024
 TAKEN = (
     "reasoning", "finish_reason", "response_id", "served_model", "system_fingerprint", "inference_time",
     "timestamp", "prompt_tokens", "completion_tokens", "total_tokens", "cached_tokens", "reasoning_tokens",
-    "logprobs_json", "lls", "is_greedy", "unconditional_lls",
+    "logprobs_json", "lls", "is_greedy", "unconditional_lls", "unconditional_greedy",
 )  # fmt: skip
 """What a row takes over as it was recorded."""
 OWN = frozenset(TAKEN) | {

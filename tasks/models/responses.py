@@ -121,6 +121,7 @@ def _item(
     status = next((name for name in ("infra_error", "model_error") if name in statuses), "ok")
     first = statuses.index(status)
     ok = status == "ok"
+    alone = ok and len(requests) > conditional
     keys = [request.key for request in requests]
     summed = {name: _sum(answers[name]) for name in SUMMED}
     return {
@@ -136,9 +137,8 @@ def _item(
         "arrived": max((value for value in answers["arrived"] if value is not None), default=None),
         "lls": list(answers["ll"][:conditional]) if ok else None,
         "is_greedy": list(answers["is_greedy"][:conditional]) if ok else None,
-        "unconditional_lls": list(answers["ll"][conditional:])
-        if ok and len(requests) > conditional
-        else None,
+        "unconditional_lls": list(answers["ll"][conditional:]) if alone else None,
+        "unconditional_greedy": list(answers["is_greedy"][conditional:]) if alone else None,
     }
 
 

@@ -7,15 +7,19 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from metrics.errors import ConfigError
+from tasks.models.special_tokens import SpecialTokens, special_tokens
 
 BYTES = "bytes"
 """The tokenizer of byte-level models: ids are the bytes' values, 256 stands before a text."""
 
 
 class Tokenizer(Protocol):
-    """Turns text into token ids; ``prefix`` stands before a text without context (BOS, else EOS)."""
+    """Turns text into token ids; ``prefix`` stands before a text without context (BOS, else EOS), ``end`` is
+    the text of EOS.
+    """
 
     prefix: int | None
+    end: str | None
 
     def encode(self, text: str) -> list[int]:
         """The ids of a text, no special token added."""
@@ -30,6 +34,7 @@ class ByteTokenizer:
     """UTF-8 bytes."""
 
     prefix: int | None = 256
+    end: str | None = None
 
     def encode(self, text: str) -> list[int]:
         """The bytes of a text."""
@@ -43,10 +48,12 @@ class ByteTokenizer:
 class LoadedTokenizer:
     """A ``tokenizer.json``, with the special tokens that the files beside it name."""
 
-    def __init__(self, tokenizer: Any, prefix: int | None) -> None:
+    def __init__(self, tokenizer: Any, special: SpecialTokens) -> None:
         self._tokenizer = tokenizer
         self._lock = threading.Lock()
-        self.prefix = prefix
+        ids = (tokenizer.token_to_id(text) for text in (special.begin, special.end) if text is not None)
+        self.prefix = next((token for token in ids if token is not None), None)
+        self.end = special.end
 
     def encode(self, text: str) -> list[int]:
         """The ids of a text, no special token added."""
@@ -64,6 +71,7 @@ class PretrainedTokenizer:
     def __init__(self, tokenizer: Any) -> None:
         self._tokenizer = tokenizer
         self.prefix = tokenizer.bos_token_id if tokenizer.bos_token_id is not None else tokenizer.eos_token_id
+        self.end: str | None = tokenizer.eos_token
 
     def encode(self, text: str) -> list[int]:
         """The ids of a text, no special token added."""
@@ -113,20 +121,4 @@ def _from_file(file: Path) -> Tokenizer:
         raise ConfigError(f"tokenizer {file} can't be read: {error}") from error
     tokenizer.no_truncation()
     tokenizer.no_padding()
-    return LoadedTokenizer(tokenizer, _prefix(tokenizer, file.parent))
-
-
-def _prefix(tokenizer: Any, folder: Path) -> int | None:
-    import orjson
-
-    for name in ("tokenizer_config.json", "special_tokens_map.json"):
-        path = folder / name
-        if not path.is_file():
-            continue
-        named = orjson.loads(path.read_bytes())
-        for role in ("bos_token", "eos_token"):
-            token = named.get(role)
-            text = token.get("content") if isinstance(token, dict) else token
-            if isinstance(text, str) and (found := tokenizer.token_to_id(text)) is not None:
-                return int(found)
-    return None
+    return LoadedTokenizer(tokenizer, special_tokens(file.parent))

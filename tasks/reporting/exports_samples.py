@@ -19,11 +19,12 @@ from tasks.reporting.exports_records import RunInfo, SamplePart
 Row = dict[str, Any]
 
 _REQUESTS = (
-    *("doc_id", "item_id", "kind", "chat", "prompts", "continuations", "references_json", "gold"),
-    "doc_json",
+    *("doc_id", "item_id", "kind", "chat", "prompts", "continuations", "unconditional"),
+    *("references_json", "gold", "doc_json"),
 )
-_RESPONSES = ("doc_id", "sample_index", "response", "status", "lls", "is_greedy")
-_PREDICTIONS = ("doc_id", "sample_index", "scored", "prediction", "is_json", "lls", "is_greedy")
+_LIKELIHOODS = ("lls", "is_greedy", "unconditional_lls", "unconditional_greedy")
+_RESPONSES = ("doc_id", "sample_index", "response", "status", *_LIKELIHOODS)
+_PREDICTIONS = ("doc_id", "sample_index", "scored", "prediction", "is_json", *_LIKELIHOODS)
 _STATISTICS = ("doc_id", "sample_index", "scored", "score")
 
 
@@ -112,6 +113,7 @@ def _arguments(request: Row, sampling: Mapping[str, Any]) -> Row:
         pairs = [(document,) for document in request["continuations"]]
     else:
         pairs = list(zip(request["prompts"], request["continuations"], strict=True))
+        pairs += [("", continuation) for continuation in request["unconditional"]]
     return {
         f"gen_args_{number}": {f"arg_{place}": value for place, value in enumerate(pair)}
         for number, pair in enumerate(pairs)
@@ -119,28 +121,34 @@ def _arguments(request: Row, sampling: Mapping[str, Any]) -> Row:
 
 
 def _answer(row: Row, request: Row) -> list[Any]:
-    """What one sample's requests brought: the text, or two texts a choice; null where a request failed."""
+    """What one sample's requests brought: the text, two texts a choice, one a document; null where a request
+    failed.
+    """
     if request["kind"] == "generate":
         return [row["response"]]
-    return _likelihoods(row) or [None] * len(request["continuations"])
+    return _likelihoods(row, request) or [None] * _requests(request)
 
 
-def _likelihoods(row: Row) -> list[Any]:
-    return [
-        [str(likelihood), str(greedy)]
-        for likelihood, greedy in zip(row["lls"] or (), row["is_greedy"] or (), strict=False)
-    ]
+def _likelihoods(row: Row, request: Row) -> list[Any]:
+    if request["kind"] == "rolling":
+        return list(map(str, row["lls"] or ()))
+    lls = [*(row["lls"] or ()), *(row["unconditional_lls"] or ())]
+    greedy = [*(row["is_greedy"] or ()), *(row["unconditional_greedy"] or ())]
+    return [[str(likelihood), str(flag)] for likelihood, flag in zip(lls, greedy, strict=False)]
+
+
+def _requests(request: Row) -> int:
+    return len(request["continuations"]) + len(request["unconditional"])
 
 
 def _transposed(samples: list[list[Any]], request: Row) -> list[list[Any]]:
     """Samples × requests turned into requests × samples."""
-    requests = max(len(request["continuations"]), 1)
-    return [[sample[number] for sample in samples] for number in range(requests)]
+    return [[sample[number] for sample in samples] for number in range(max(_requests(request), 1))]
 
 
 def _prediction(row: Row, request: Row) -> Any:
     if request["kind"] != "generate":
-        return _likelihoods(row)
+        return _likelihoods(row, request)
     text = row["prediction"]
     return orjson.loads(text) if row["is_json"] and text is not None else text
 

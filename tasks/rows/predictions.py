@@ -17,6 +17,7 @@ from tasks.store.schemas import PREDICTIONS
 REQUEST_COLUMNS = ("item_id", "doc_id", "doc_json")
 RESPONSE_COLUMNS = (
     "item_id", "sample_index", "status", "response", "lls", "is_greedy", "unconditional_lls",
+    "unconditional_greedy",
 )  # fmt: skip
 
 
@@ -93,6 +94,7 @@ def _filter_choices(
             "lls": [kept[repeat][0] for kept in filtered],
             "is_greedy": [bool(kept[repeat][1]) for kept in filtered],
             "unconditional_lls": item[repeat]["unconditional_lls"],
+            "unconditional_greedy": item[repeat]["unconditional_greedy"],
         }
         for repeat in range(repeats)
     ]
@@ -120,7 +122,7 @@ def _rows(
 
 def _prediction(value: Any) -> dict[str, Any]:
     if isinstance(value, Mapping) and "lls" in value and "is_greedy" in value:
-        names = ("lls", "is_greedy", "unconditional_lls")
+        names = ("lls", "is_greedy", "unconditional_lls", "unconditional_greedy")
         return {"is_json": False} | {name: value[name] for name in names}
     if value is None or isinstance(value, str):
         return {"prediction": value, "is_json": False}

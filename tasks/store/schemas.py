@@ -85,6 +85,7 @@ RESPONSES: Final = pa.schema(
         pa.field("lls", FLOATS),  # log-likelihoods, beside the item's prompts; null for generation
         pa.field("is_greedy", pa.list_(pa.bool_())),  # would greedy decoding have produced the continuation
         pa.field("unconditional_lls", FLOATS),  # beside the item's unconditional continuations
+        pa.field("unconditional_greedy", pa.list_(pa.bool_())),
     ]
 )
 
@@ -101,6 +102,7 @@ PREDICTIONS: Final = pa.schema(
         pa.field("lls", FLOATS),
         pa.field("is_greedy", pa.list_(pa.bool_())),
         pa.field("unconditional_lls", FLOATS),
+        pa.field("unconditional_greedy", pa.list_(pa.bool_())),
     ]
 )
 

@@ -37,8 +37,6 @@ def _argmax(weights: list[float]) -> int:
 
 def _accuracy(weigh: Any) -> Any:
     def one(row: Any, gold: list[int]) -> float:
-        if len(row) == 1:
-            return float(row[0][1])
         return float(_argmax([weigh(choice) for choice in row]) in gold)
 
     return one
@@ -75,6 +73,7 @@ ORACLES = {
     "acc_norm": _accuracy(lambda choice: choice[0] / len(choice[2])),
     "acc_bytes": _accuracy(_per_byte),
     "acc_mutual_info": _accuracy(lambda choice: choice[0] - choice[3]),
+    "acc_greedy": lambda row, gold: float(any(choice[1] for choice in row)),
     "exact_match_mc": lambda row, gold: float(any(row[i][1] for i in gold if i != -100)),
     "logprob": _gold_weight(_ll, lambda weights, i: weights[i]),
     "likelihood": _gold_weight(_ll, lambda weights, i: weights[i]),

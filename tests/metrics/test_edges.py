@@ -49,6 +49,7 @@ NOT_FINITE: dict[str, tuple[float | None, float]] = {
     "acc_norm": (NAN, 0),
     "acc_bytes": (NAN, 0),
     "acc_mutual_info": (NAN, 0),
+    "acc_greedy": (NAN, 1),
     "exact_match_mc": (NAN, 1),  # which choice was greedy is the model's word, not the log-likelihoods'
     "f1": (None, 0),
     "mcc": (None, 0),

@@ -61,9 +61,16 @@ def _line(row: Row, harness: Mapping[str, Any], base_dir: str) -> Row:
         "target": str(target),
         "arguments": arguments,
         "doc_hash": text_hash(json.dumps(row["doc"], indent=2, ensure_ascii=False)),
-        "prompt_hash": text_hash(first if isinstance(first, str) else json.dumps(first, ensure_ascii=False)),
+        "prompt_hash": text_hash(_as_hashed(first, bool(harness.get("apply_chat_template")))),
         "target_hash": text_hash(str(target)),
     }
+
+
+def _as_hashed(prompt: Any, chat: bool) -> str:
+    """A prompt as the harness hashes it: a chat as JSON with a space behind commas and colons."""
+    if isinstance(prompt, str) and not chat:
+        return prompt
+    return json.dumps(json.loads(prompt) if isinstance(prompt, str) else prompt, ensure_ascii=False)
 
 
 def text_hash(text: str) -> str:

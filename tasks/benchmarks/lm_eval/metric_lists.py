@@ -35,7 +35,8 @@ AGGREGATIONS: Final[Mapping[str, str]] = {
 LOWER_IS_BETTER: Final = frozenset(
     {"perplexity", "word_perplexity", "byte_perplexity", "bits_per_byte", "brier_score", "ter", "wer"}
 )
-# What the harness computes from log-likelihoods; any other name there yields nothing, without a word.
+# What the harness computes from log-likelihoods; any other name there yields nothing, without a word. Here it
+# may be a metric of this program, such as bpb.
 OF_LIKELIHOODS: Final[Mapping[str, tuple[str, ...]]] = {
     "loglikelihood": ("perplexity", "acc"),
     "loglikelihood_rolling": ("word_perplexity", "byte_perplexity", "bits_per_byte"),
@@ -130,7 +131,7 @@ def _metric(entry: _Entry, warnings: list[str]) -> dict[str, Any]:
 
 def _of_likelihoods(entry: _Entry, warnings: list[str]) -> dict[str, Any]:
     known = OF_LIKELIHOODS[entry.output_type]
-    if entry.name not in known:
+    if entry.name not in known and not _is_own(entry.name, entry.output_type):
         raise ConfigError(
             f"{entry.where} has no value for output_type {entry.output_type}; it has {', '.join(known)}"
         )
@@ -179,6 +180,13 @@ def _ignored(entry: _Entry) -> Iterator[str]:
     if entry.arguments:
         names = ", ".join(sorted(map(str, entry.arguments)))
         yield f"{entry.where}: {names} has no effect here, as in the harness"
+
+
+def _is_own(name: str, output_type: str) -> bool:
+    """Whether this program has that metric of log-likelihoods, as later versions of the harness do."""
+    from metrics.registry import METRICS
+
+    return name in METRICS and METRICS[name].style == "choices" and output_type in METRICS[name].output_types
 
 
 def _check_known(entry: _Entry) -> None:

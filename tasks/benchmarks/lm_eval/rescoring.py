@@ -103,7 +103,8 @@ def _measured(row: Row, config: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
     lls, greedy = likelihoods_of(row)
     first = len(lls) - unconditional_count(config, len(lls))
     answer = {"lls": lls[:first], "is_greedy": greedy[:first], "status": "ok"}
-    yield {**answer, "unconditional_lls": lls[first:]} if first < len(lls) else answer
+    alone = {"unconditional_lls": lls[first:], "unconditional_greedy": greedy[first:]}
+    yield {**answer, **alone} if first < len(lls) else answer
 
 
 def _responses_path(log: SampleLog, workspace: Path) -> Path:

@@ -7,8 +7,10 @@ from metrics.errors import ConfigError
 
 MAX_TOKENS: Final = 256  # what the harness asks an endpoint for where a benchmark says nothing
 SEED: Final = 1234  # what it sends with every request
-# In the harness's order of precedence.
-LENGTH_KEYS: Final = ("max_gen_toks", "max_new_tokens", "max_tokens", "max_completion_tokens")
+# In the order of precedence that endpoints have in the harness.
+LENGTH_KEYS: Final = ("max_tokens", "max_gen_toks")
+# Its other models take these for the same; to an endpoint it says MAX_TOKENS nevertheless.
+OTHER_LENGTH_KEYS: Final = ("max_new_tokens", "max_completion_tokens")
 PASSED_ON: Final = ("top_p", "top_k", "min_p", "presence_penalty", "frequency_penalty", "repetition_penalty")
 
 
@@ -40,9 +42,15 @@ def translate_sampling(config: Mapping[str, Any], where: str) -> tuple[dict[str,
         raise ConfigError(f"{where}: generation_kwargs.until takes a text or a list of texts, got {until!r}")
     lengths = {key: arguments.pop(key) for key in LENGTH_KEYS if key in arguments}
     length = next((value for value in lengths.values() if value is not None), MAX_TOKENS)
+    ignored = [key for key in OTHER_LENGTH_KEYS if arguments.pop(key, None) is not None]
+    if ignored and length == MAX_TOKENS:
+        warnings.append(
+            f"{where}: generation_kwargs.{ignored[0]} has no effect on endpoints, as in the harness: "
+            f"{MAX_TOKENS} tokens are asked for; use max_gen_toks"
+        )
     parameters: dict[str, Any] = {
         "max_tokens": _count(length, where),
-        "seed": SEED,
+        "seed": arguments.pop("seed", SEED),
         "num_samples": config.get("repeats", 1),
     }
     parameters["temperature"] = arguments.pop("temperature", 0.0)
@@ -60,7 +68,7 @@ def translate_sampling(config: Mapping[str, Any], where: str) -> tuple[dict[str,
         warnings.append(f"{where}: num_beams has no effect: endpoints offer no beam search")
     unknown = sorted(key for key, value in arguments.items() if value is not None)
     if unknown:
-        known = ", ".join(("until", "do_sample", "temperature", *LENGTH_KEYS, *PASSED_ON))
+        known = ", ".join(("until", "do_sample", "temperature", "seed", *LENGTH_KEYS, *PASSED_ON))
         raise ConfigError(f"{where}: generation_kwargs.{unknown[0]} is not supported; supported are {known}")
     return parameters, warnings
 

@@ -8,7 +8,7 @@ from metrics.errors import ConfigError
 from tasks.benchmarks.lm_eval.documents import Documents
 from tasks.benchmarks.lm_eval.local_files import is_local, load_local, paths_of, split_files
 from tasks.benchmarks.lm_eval.reading import FunctionName
-from tasks.benchmarks.lm_eval.standin import library_installed, load_user_function
+from tasks.benchmarks.lm_eval.standin import datasets_stand_in, library_installed, load_user_function
 from tasks.datasets.errors import DataError
 from tasks.store.keys import digest, file_digest
 
@@ -81,7 +81,8 @@ class Source:
     def _from_function(self, name: FunctionName) -> Mapping[str, Any]:
         arguments = {**(self._config.get("metadata") or {}), **self.options}
         try:
-            splits = load_user_function(name, self._base_dir)(**arguments)
+            with datasets_stand_in():
+                splits = load_user_function(name, self._base_dir)(**arguments)
         except ConfigError:
             raise
         except Exception as error:

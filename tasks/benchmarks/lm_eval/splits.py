@@ -13,7 +13,7 @@ from tasks.benchmarks.lm_eval.documents import Documents
 from tasks.benchmarks.lm_eval.plain import plain_row
 from tasks.benchmarks.lm_eval.reading import FunctionName
 from tasks.benchmarks.lm_eval.sources import Source
-from tasks.benchmarks.lm_eval.standin import library_installed, load_user_function
+from tasks.benchmarks.lm_eval.standin import datasets_stand_in, library_installed, load_user_function
 from tasks.datasets.errors import DataError
 
 # What the harness seeds the global generators with; a process_docs that shuffles draws from them.
@@ -102,7 +102,8 @@ class Splits:
     def _call(self, name: FunctionName, *arguments: Any) -> Any:
         function: Callable[..., Any] = load_user_function(name, self._base_dir)
         try:
-            docs = function(*arguments)
+            with datasets_stand_in():  # functions import the library in their bodies, too
+                docs = function(*arguments)
             return docs if hasattr(docs, "features") else list(docs)
         except Exception as error:
             if isinstance(error, ConfigError):

@@ -4,7 +4,7 @@ import orjson
 import pytest
 
 from tasks.models.bodies import json_object
-from tasks.models.calls import Generation, Room
+from tasks.models.calls import Generation, TokenPrompts
 from tasks.models.config import EndpointConfig, ModelConfig, SampleParams
 from tasks.models.errors import MalformedBody
 from tasks.models.journal import decode, encode
@@ -203,7 +203,7 @@ def test_a_stream_is_put_together():
 
 def test_prompt_beyond_the_window_loses_its_beginning() -> None:
     config = EndpointConfig(api="completions")
-    asking = Generation("m", config, SampleParams(max_tokens=4), Room(ByteTokenizer(), 6))
+    asking = Generation("m", config, SampleParams(max_tokens=4), TokenPrompts(ByteTokenizer(), 6))
     sent = [
         asking.calls([Request(b"k", "generate", text)])[0].body["prompt"]
         for text in ("abc", "abcdef", "0123456789")

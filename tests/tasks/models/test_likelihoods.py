@@ -4,14 +4,15 @@ import math
 
 import pytest
 
+from tasks.models.boundaries import Generated, span_likelihood
 from tasks.models.config import ModelConfig
 from tasks.models.demo.faults import Faults
 from tasks.models.demo.ngram import BOS, log_distribution, score
 from tasks.models.errors import BadRequest, MalformedBody, ModelError
-from tasks.models.likelihoods import Likelihood
-from tasks.models.logprobs import EchoMode, scored, span_likelihood
+from tasks.models.likelihoods import EchoMode, Likelihood
 from tasks.models.partition import probe
 from tasks.models.records import Reply, Request
+from tasks.models.token_lists import scored
 from tasks.models.windows import Span
 
 CONTEXTS = ["The capital of France is", "The opposite of hot is ", "Bees make"]
@@ -168,8 +169,7 @@ def test_a_chat_has_no_likelihood(bench, served, endpoint, batch_of):
     assert outcome.rows[0]["status"] == "model_error"
 
 
-ECHO = EchoMode(1, "echo")
-VLLM = EchoMode(1, "prompt_logprobs")
+ONE, NONE = Generated(1), Generated(0)
 
 
 def lists(tokens, values, offsets=None, tops=None):
@@ -184,7 +184,7 @@ def test_a_bos_in_the_list_does_not_shift_the_boundary():
     with_bos = lists(["<s>", "ab", " cd", "x"], [None, -2.0, -1.0, -9.0], [0, 3, 5, 8])
     uncounted = lists(["<s>", "ab", " cd", "x"], [None, -2.0, -1.0, -9.0], [0, 0, 2, 5])
     for choice in (plain, with_bos, uncounted):
-        assert span_likelihood(scored(choice, ECHO), 1, prompt)[0] == -1.0
+        assert span_likelihood(scored(choice, "echo"), ONE, prompt)[0] == -1.0
 
 
 @pytest.mark.parametrize(
@@ -194,20 +194,20 @@ def test_a_bos_in_the_list_does_not_shift_the_boundary():
 )
 def test_ids_find_their_place_when_a_bos_was_dropped_or_added(values):
     choice = lists(["t"] * len(values), values)
-    assert span_likelihood(scored(choice, ECHO), 1, Span((0, 5, 6), 1))[0] == -3.0
+    assert span_likelihood(scored(choice, "echo"), ONE, Span((0, 5, 6), 1))[0] == -3.0
 
 
 def test_another_number_of_tokens_is_an_error():
     with pytest.raises(BadRequest, match="tokenizer"):
-        span_likelihood(scored(lists(["t"] * 7, [-1.0] * 7), ECHO), 1, Span((0, 5, 6), 1))
+        span_likelihood(scored(lists(["t"] * 7, [-1.0] * 7), "echo"), ONE, Span((0, 5, 6), 1))
 
 
 def test_greedy_means_that_no_other_token_was_likelier():
     tops = [None, {"b": -1.0}, {"c": -0.5, "d": -2.0}]
     greedy = lists(["a", "b"], [None, -1.0], [0, 1], tops[:2])
     not_greedy = lists(["a", "b", "d"], [None, -1.0, -2.0], [0, 1, 2], tops)
-    assert span_likelihood(scored(greedy, ECHO), 0, Span("ab", 1)) == (-1.0, True)
-    assert span_likelihood(scored(not_greedy, ECHO), 0, Span("abd", 1)) == (-3.0, False)
+    assert span_likelihood(scored(greedy, "echo"), NONE, Span("ab", 1)) == (-1.0, True)
+    assert span_likelihood(scored(not_greedy, "echo"), NONE, Span("abd", 1)) == (-3.0, False)
 
 
 def test_vllm_prompt_logprobs_are_read():
@@ -218,31 +218,31 @@ def test_vllm_prompt_logprobs_are_read():
             {"6": {"logprob": -2.5, "rank": 3, "decoded_token": "b"}, "7": {"logprob": -0.1, "rank": 1}},
         ]
     }
-    tokens = scored(choice, VLLM)
-    assert span_likelihood(tokens, 0, Span((0, 5, 6), 1)) == (-4.0, False)
-    assert span_likelihood(tokens, 0, Span((0, 5, 6), 2)) == (-2.5, False)
+    tokens = scored(choice, "prompt_logprobs")
+    assert span_likelihood(tokens, NONE, Span((0, 5, 6), 1)) == (-4.0, False)
+    assert span_likelihood(tokens, NONE, Span((0, 5, 6), 2)) == (-2.5, False)
 
 
 @pytest.mark.parametrize(
-    ("choice", "mode"),
+    ("choice", "source"),
     [
-        ("x", ECHO),
-        (lists(["a"], ["-1.0"]), ECHO),
-        (lists(["a"], [-1.0], tops=[{"a": "x"}]), ECHO),
-        (lists([5], [-1.0]), ECHO),
-        (lists(["a"], [-1.0], offsets=["0"]), ECHO),
-        (lists(5, [-1.0]), ECHO),
-        ({"prompt_logprobs": ["x"]}, VLLM),
-        ({"prompt_logprobs": [{"5": -1.0}]}, VLLM),
+        ("x", "echo"),
+        (lists(["a"], ["-1.0"]), "echo"),
+        (lists(["a"], [-1.0], tops=[{"a": "x"}]), "echo"),
+        (lists([5], [-1.0]), "echo"),
+        (lists(["a"], [-1.0], offsets=["0"]), "echo"),
+        (lists(5, [-1.0]), "echo"),
+        ({"prompt_logprobs": ["x"]}, "prompt_logprobs"),
+        ({"prompt_logprobs": [{"5": -1.0}]}, "prompt_logprobs"),
     ],
 )
-def test_log_probabilities_of_another_shape_are_malformed(choice, mode):
+def test_log_probabilities_of_another_shape_are_malformed(choice, source):
     with pytest.raises(MalformedBody):
-        scored(choice, mode)
+        scored(choice, source)
 
 
 def test_choices_of_another_shape_are_malformed():
-    asking = Likelihood("m", ECHO, {}, None, None, 2)
+    asking = Likelihood("m", EchoMode(1, "echo"), {}, None, None, 2)
     requests = [Request(b"k", "loglikelihood", "a", " b")] * 2
     for choices in (["x", "y"], [{"index": "0"}, {"index": "1"}], [{"index": None}, {}]):
         with pytest.raises(MalformedBody):

@@ -124,7 +124,7 @@ def test_functions_see_all_responses_where_no_filter_chose_one(translated):
         ({"until": [], "temperature": "0.7", "do_sample": True}, {"max_tokens": 256, "temperature": 0.7}),
         (
             {"max_new_tokens": 5, "max_tokens": 6, "top_p": 0.9},
-            {"max_tokens": 5, "top_p": 0.9, "stop": ["\n\n"]},
+            {"max_tokens": 6, "top_p": 0.9, "stop": ["\n\n"]},
         ),
         ({"until": ["a", "a", ""]}, {"stop": ["a"]}),
     ],
