@@ -110,8 +110,7 @@ def _exp(power: float) -> float:
 
 
 def _weighted_perplexity_of(total: Floats, n: float) -> float:
-    with np.errstate(divide="ignore", invalid="ignore"):
-        return _exp(-float(total[0] / total[1]))
+    return _exp(-float(_ratio(total, n)))
 
 
 def _bits(total: Total, n: Count) -> Floats:

@@ -3,7 +3,7 @@
     python bench/lm_eval/prompts.py [FOLDER] [--peer PYTHON]
 
 FOLDER holds definitions with local data (default: those of the tests). The peer's Python is ``--peer``, else
-``LM_EVAL_PYTHON``, else this one; without lm-eval in it the comparison is skipped, saying so.
+``NIGHTJAR_BENCH_PEER``, else this one; without lm-eval in it the comparison is skipped, saying so.
 """
 
 import argparse
@@ -19,12 +19,7 @@ ROOT = Path(__file__).resolve().parents[2]
 CASES = ROOT / "tests" / "tasks" / "benchmarks" / "lm_eval" / "cases"
 sys.path.insert(0, str(ROOT))
 
-
-def peer_python(given: str | None) -> str | None:
-    """The Python that has lm-eval, or None."""
-    python = given or os.environ.get("LM_EVAL_PYTHON") or sys.executable
-    found = subprocess.run([python, "-c", "import lm_eval"], capture_output=True, check=False)
-    return python if found.returncode == 0 else None
+from bench.lm_eval.peer import ABSENT, peer_python  # noqa: E402
 
 
 def of_peer(
@@ -100,7 +95,7 @@ def main() -> None:
     options = parser.parse_args()
     python = peer_python(options.peer)
     if python is None:
-        print("skipped: lm-eval is not installed; name a Python that has it with --peer or LM_EVAL_PYTHON")
+        print(f"skipped: {ABSENT}")
         return
     from tasks.benchmarks.lm_eval import build_index
 

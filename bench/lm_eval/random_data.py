@@ -2,7 +2,7 @@
 
 import json
 import random
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -91,8 +91,12 @@ class Writer:
         }
 
 
-def write_data(folder: Path, seed: int, size: int) -> None:
-    """Writes every data file, ``size`` rows each, into ``folder``."""
+def write_data(folder: Path, seed: int, size: int, complete: Callable[[str], str] = lambda _: "") -> None:
+    """Writes every data file, ``size`` rows each, into ``folder``.
+
+    ``complete`` is the model's own continuation of a text: every other row has it for its answer, where it is
+    not empty.
+    """
     writer = Writer(seed)
     folder.mkdir(parents=True, exist_ok=True)
     questions = [writer.question() for _ in range(size)]
@@ -103,10 +107,17 @@ def write_data(folder: Path, seed: int, size: int) -> None:
     _lines(folder / "empties.jsonl", [_with_empty(row, at) for at, row in enumerate(questions)])
     _lines(folder / "outside.jsonl", [_outside(row, at) for at, row in enumerate(questions)])
     _lines(folder / "blanks.jsonl", [writer.blank() for _ in range(size)])
-    _lines(folder / "endings.jsonl", [writer.ending() for _ in range(size)])
+    endings = [writer.ending() for _ in range(size)]
+    for row in endings[::2]:
+        row["next"] = complete(row["text"]) or row["next"]
+    _lines(folder / "endings.jsonl", endings)
     pages = [writer.page(1, 4) for _ in range(size // 3)] + [writer.page(25, 60) for _ in range(3)]
     _lines(folder / "pages.jsonl", [*pages, {"text": "", "title": "nothing"}, {"text": " ", "title": ""}])
-    _lines(folder / "problems.jsonl", [writer.problem() for _ in range(size)])
+    problems = [writer.problem() for _ in range(size)]
+    for row in problems[::2]:
+        own = complete(f"Question: {row['question']}\nAnswer:")
+        row |= {"answer": own or row["answer"], "answers": [*row["answers"], own or "none"]}
+    _lines(folder / "problems.jsonl", problems)
     _lines(folder / "long.jsonl", [{"text": writer.words(300, 500), "answer": "x"} for _ in range(4)])
 
 

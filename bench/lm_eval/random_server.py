@@ -4,7 +4,7 @@
 
 Trains a tokenizer into FOLDER, prints one JSON line with the address and the tokenizer's folder when it is
 ready, and ends when its standard input does. ``--way`` makes it one of the servers that people run: see
-``WAYS``.
+``ways.py``.
 """
 
 import argparse
@@ -17,22 +17,9 @@ from pathlib import Path
 from typing import Any
 
 from bench.lm_eval.random_model import KINDS, RandomModel, Token, build_tokenizer
+from bench.lm_eval.ways import WAYS
 
 PROJECT = Path(__file__).resolve().parents[2]
-WAYS = {
-    "add_bos": "puts a beginning before texts, which is counted and listed",
-    "drop_first": "leaves the first token out of the lists",
-    "no_text_offset": "has no text_offset",
-    "running_offsets": "text_offset adds up the lengths of the tokens' texts, as vLLM's does",
-    "no_usage": "counts no tokens",
-    "text_only": "takes no token ids: 400",
-    "ids_crash": "takes no token ids: 500",
-    "nested_ids": "takes token ids only as a list of lists",
-    "no_max_tokens_0": "refuses max_tokens 0",
-    "ignore_echo": "does not say the prompt back",
-    "prompt_logprobs": "knows no echo, and gives vLLM's prompt_logprobs instead",
-    "one_by_one": "has one thread, and closes each connection after its answer",
-}
 
 
 class Refused(Exception):

@@ -11,7 +11,9 @@ import hashlib
 import json
 from typing import Any
 
-from prompts import CASES, of_peer, peer_python
+from prompts import CASES, of_peer
+
+from bench.lm_eval.peer import ABSENT, peer_python
 
 
 def digest_of(value: Any) -> str:
@@ -38,7 +40,7 @@ def main() -> None:
     parser.add_argument("--peer")
     python = peer_python(parser.parse_args().peer)
     if python is None:
-        raise SystemExit("lm-eval is not installed; name a Python that has it with --peer or LM_EVAL_PYTHON")
+        raise SystemExit(ABSENT)
     from tasks.benchmarks.lm_eval import build_index
 
     index = build_index([CASES])

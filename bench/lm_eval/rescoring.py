@@ -24,7 +24,9 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 sys.path.insert(0, str(Path(__file__).parent))
 
-from prompts import CASES, peer_python  # noqa: E402
+from prompts import CASES  # noqa: E402
+
+from bench.lm_eval.peer import ABSENT, peer_python  # noqa: E402
 
 
 def run_peer(python: str, folder: Path, output: Path, names: list[str]) -> dict[str, Any]:
@@ -81,7 +83,7 @@ def main() -> None:
     options = parser.parse_args()
     python = peer_python(options.peer)
     if python is None:
-        print("skipped: lm-eval is not installed; name a Python that has it with --peer or LM_EVAL_PYTHON")
+        print(f"skipped: {ABSENT}")
         return
     from tasks.benchmarks.lm_eval import build_index
 

@@ -1,26 +1,23 @@
-"""The same YAML against the same server, by lm-evaluation-harness and by this project.
+"""The same YAML against the embedded server, by lm-evaluation-harness and by this project.
 
-    python -m bench.lm_eval.served --peer PYTHON
+    python -m bench.lm_eval.served [--peer PYTHON]
 
-``PYTHON`` is an interpreter with ``lm-eval[api]`` and ``transformers`` (the extra ``bench``). The server is
-the embedded one, a byte-level language model; the tokenizer that both are given is made here, one token a
-byte. Prints every metric of both, and the largest difference of a sample's log-likelihood; exits 1 where
-one exceeds 1e-4, or a metric 1e-6.
+``PYTHON`` is an interpreter with ``lm-eval[api]`` and ``transformers`` (the extra ``bench``), else that of
+``NIGHTJAR_BENCH_PEER``, else this one. The server is a byte-level language model; the tokenizer that both are
+given is made here, one token a byte. Exits 1 where a number differs (see ``comparing.py``).
 """
 
 import argparse
 import json
-import os
 import re
-import subprocess
-import sys
 import tempfile
 from pathlib import Path
-from typing import Any
 
+from bench.lm_eval.comparing import compare
+from bench.lm_eval.peer import ABSENT, peer_python
+from bench.lm_eval.runs import PROJECT, Asked, by_the_harness, by_this_project, home
 from tasks.models.demo.serving import serve
 
-PROJECT = Path(__file__).resolve().parents[2]
 DEFINITIONS = Path(__file__).resolve().parent / "served"
 DATA = PROJECT / "deployments" / "benchmarks" / "demo"
 NAMES = ("served_mc", "served_ll", "served_roll", "served_gen")
@@ -50,95 +47,31 @@ def byte_tokenizer(folder: Path) -> Path:
     return folder
 
 
-def by_the_harness(peer: str, url: str, folder: Path) -> Path:
-    """Its run; returns the folder of its files."""
-    arguments = (
-        f"model=demo,base_url={url}/completions,tokenizer={folder / 'tokenizer'},max_length={MAX_LENGTH}"
-    )
-    command = [
-        peer,
-        "-m",
-        "lm_eval",
-        "--model",
-        "local-completions",
-        "--model_args",
-        arguments,
-        "--log_samples",
-    ]
-    command += [
-        "--tasks",
-        ",".join(NAMES),
-        "--include_path",
-        str(folder / "definitions"),
-        "--limit",
-        str(LIMIT),
-    ]
-    environment = {**os.environ, "HF_HUB_OFFLINE": "1", "HF_DATASETS_OFFLINE": "1"}
-    subprocess.run(
-        [*command, "--output_path", str(folder / "peer")], env=environment, check=True, capture_output=True
-    )
-    return folder / "peer"
-
-
-def by_this_project(url: str, folder: Path) -> Path:
-    """Our run of the same definitions; returns the folder of its files."""
-    endpoint = {"base_url": url, "api": "completions"}
-    model = {
-        "name": "demo",
-        "config": endpoint,
-        "tokenizer": str(folder / "tokenizer"),
-        "max_length": MAX_LENGTH,
-    }
-    command = [sys.executable, "-m", "flows.eval", "--tasks", ",".join(NAMES), "--limit", str(LIMIT)]
-    command += ["--include-path", str(folder / "definitions"), "--set", f"models={json.dumps([model])}"]
-    command += ["--store", str(folder / "store"), "--output", str(folder / "own"), "--json"]
-    subprocess.run(command, cwd=PROJECT, check=True, capture_output=True)
-    return folder / "own"
-
-
-def metrics(folder: Path) -> dict[str, dict[str, Any]]:
-    """Benchmark → "metric,filter" → value."""
-    document = json.loads(max(folder.rglob("results_*.json")).read_text())
-    return {
-        name: {key: value for key, value in entry.items() if "," in key and "_stderr" not in key}
-        for name, entry in document["results"].items()
-    }
-
-
-def log_likelihoods(folder: Path, name: str) -> list[list[float]]:
-    """The log-likelihoods of each item of a benchmark, as its sample log has them."""
-    lines = max(folder.rglob(f"samples_{name}_*.jsonl")).read_text().splitlines()
-    answers = [[answer[0] for answer in json.loads(line)["resps"]] for line in lines]
-    return [[float(entry[0] if isinstance(entry, list) else entry) for entry in item] for item in answers]
-
-
 def main() -> int:
     """Runs both and prints the comparison."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--peer", required=True, help="python with lm-eval[api] and transformers")
-    peer = parser.parse_args().peer
-    worst_metric = worst_likelihood = 0.0
-    with tempfile.TemporaryDirectory() as place, serve() as server:
+    parser.add_argument("--peer", help="python with lm-eval[api] and transformers")
+    peer = peer_python(parser.parse_args().peer, "transformers")
+    if peer is None:
+        print(f"skipped: {ABSENT}")
+        return 0
+    wrong = 0
+    with tempfile.TemporaryDirectory() as place, serve() as server, home(Path(place, "home")) as environment:
         folder = Path(place)
-        byte_tokenizer(folder / "tokenizer")
-        (folder / "definitions").mkdir()
+        definitions = folder / "definitions"
+        definitions.mkdir()
         for path in DEFINITIONS.glob("*.yaml"):
             # The harness takes data files relative to its working folder, so they are made absolute for both.
             text = re.sub(r"\.\./\S*/demo/", f"{DATA}/", path.read_text())
-            (folder / "definitions" / path.name).write_text(text)
-        theirs, ours = by_the_harness(peer, server.base_url, folder), by_this_project(server.base_url, folder)
-        own = metrics(ours)
-        for name, values in metrics(theirs).items():
-            for key, value in values.items():
-                worst_metric = max(worst_metric, abs(value - own[name][key]))
-                print(f"{name:12} {key:24} {value:14.8f} {own[name][key]:14.8f}")
-        for name in NAMES[:3]:
-            items = zip(log_likelihoods(theirs, name), log_likelihoods(ours, name), strict=True)
-            # Theirs list the unconditional ones behind the choices, ours leave them out.
-            pairs = [pair for one, other in items for pair in zip(one, other, strict=False)]
-            worst_likelihood = max([worst_likelihood, *(abs(a - b) for a, b in pairs)])
-    print(f"largest difference: metric {worst_metric:.2e}, log-likelihood {worst_likelihood:.2e}")
-    return int(worst_metric > 1e-6 or worst_likelihood > 1e-4)
+            (definitions / path.name).write_text(text)
+        tokenizer = byte_tokenizer(folder / "tokenizer")
+        asked = Asked(definitions, NAMES, server.base_url, "demo", tokenizer, MAX_LENGTH, limit=LIMIT)
+        theirs = by_the_harness(peer, asked, folder / "peer")
+        by_this_project(asked, folder / "own", environment)
+        for comparison in compare(theirs, folder / "own", NAMES):
+            print(comparison.line())
+            wrong += bool(comparison.wrong)
+    return int(wrong > 0)
 
 
 if __name__ == "__main__":

@@ -54,13 +54,17 @@ def _scored(choice: Mapping[str, Any], source: Source) -> Scored:
 def _greedy(values: Sequence[float | None], tops: Sequence[Any] | None) -> list[bool | None]:
     """Whether each token was the likeliest, as lm-evaluation-harness tells it: nothing exceeds its value."""
     return [
-        value == max(top.values()) if value is not None and isinstance(top, Mapping) and top else None
+        value == max(map(float, top.values()))
+        if value is not None and isinstance(top, Mapping) and top
+        else None
         for value, top in zip(values, tops or [None] * len(values), strict=True)
     ]
 
 
 def _of_length(entries: Any, length: int) -> Sequence[Any] | None:
-    return entries if isinstance(entries, list) and len(entries) == length else None
+    if not isinstance(entries, list | None):
+        raise TypeError(f"a list was expected, not {type(entries).__name__}")
+    return entries if entries is not None and len(entries) == length else None
 
 
 def _from_prompt_logprobs(positions: Any) -> Scored:

@@ -179,3 +179,18 @@ def test_what_a_users_aggregation_raises_has_its_name_and_line() -> None:
 
     with pytest.raises(MetricError, match=r"aggregation 'broken' failed: KeyError: 'no' \(test_aggregations"):
         build_aggregation("u.py:broken", None, lambda _: broken).of_values([1.0])
+
+
+@given(st.lists(st.floats(-60, -1e-3), min_size=1, max_size=300))
+def test_perplexities_have_the_very_bits_of_a_sum_from_first_to_last(lls: list[float]) -> None:
+    # They are astronomic for models that know nothing: a last bit of the mean is millions.
+    column = np.array(lls)[:, None]
+    assert build_aggregation("perplexity").value(column, None) == math.exp(-(sum(lls) / len(lls)))
+    pairs = np.column_stack([column, np.arange(1.0, len(lls) + 1)])
+    total = sum(range(1, len(lls) + 1))
+    assert build_aggregation("weighted_perplexity").value(pairs, None) == math.exp(-(sum(lls) / total))
+
+
+def test_a_perplexity_beyond_all_numbers_is_infinite() -> None:
+    assert build_aggregation("perplexity").value(np.array([[-1e6]]), None) == math.inf
+    assert build_aggregation("weighted_perplexity").value(np.array([[-1e6, 1.0]]), None) == math.inf

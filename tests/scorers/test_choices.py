@@ -128,6 +128,16 @@ def test_mutual_information_about_other_choices_names_the_item(unconditional, ll
         choice_batch(asked)
 
 
+def test_choices_that_are_contexts_are_asked_alone_and_their_common_continuation_is_not():
+    asked = replace(
+        columns([["Bees", "Bears"]]),
+        continuations=pa.array([[" make honey"] * 2], TEXTS),
+        unconditional=pa.array([[" Bees", " Bears"]], TEXTS),
+        unconditional_lls=pa.array([[-5.0, -6.0]], FLOATS),
+    )
+    assert choice_batch(asked).unconditional.tolist() == [-5, -6]
+
+
 def test_benchmark_without_mutual_information_has_none():
     asked = columns(
         [["a"], ["b"]],

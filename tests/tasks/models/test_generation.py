@@ -6,7 +6,8 @@ import pytest
 from tasks.models.bodies import json_object
 from tasks.models.calls import Generation, TokenPrompts
 from tasks.models.config import EndpointConfig, ModelConfig, SampleParams
-from tasks.models.errors import MalformedBody
+from tasks.models.connecting import _room
+from tasks.models.errors import MalformedBody, ModelError
 from tasks.models.journal import decode, encode
 from tasks.models.records import Reply, Request
 from tasks.models.segments import table_of
@@ -201,14 +202,71 @@ def test_a_stream_is_put_together():
     )
 
 
-def test_prompt_beyond_the_window_loses_its_beginning() -> None:
-    config = EndpointConfig(api="completions")
-    asking = Generation("m", config, SampleParams(max_tokens=4), TokenPrompts(ByteTokenizer(), 6))
+COMPLETIONS = EndpointConfig(api="completions")
+
+
+class Ending(ByteTokenizer):
+    """Bytes with an end that has a text."""
+
+    end = "</s>"
+
+
+@pytest.mark.parametrize(
+    ("ids", "expected"),
+    [
+        (True, [[list(b"abc")], [list(b"abcdef")], [list(b"456789")]]),
+        (False, ["abc", "abcdef", "456789"]),
+    ],
+    ids=["ids", "text"],
+)
+def test_prompts_go_as_ids_where_the_server_takes_them_and_lose_their_beginning_beyond_the_window(
+    ids, expected
+):
+    asking = Generation(
+        "m", COMPLETIONS, SampleParams(max_tokens=4), TokenPrompts(ByteTokenizer(), 6, ids=ids)
+    )
     sent = [
         asking.calls([Request(b"k", "generate", text)])[0].body["prompt"]
         for text in ("abc", "abcdef", "0123456789")
     ]
-    assert sent == ["abc", "abcdef", list(b"456789")]
+    assert sent == expected
+
+
+def test_the_window_leaves_a_place_as_lm_evaluation_harness_does():
+    model = ModelConfig(name="m", tokenizer="bytes", max_length=10)
+    assert _room(model, SampleParams(max_tokens=4)) == 5
+    assert _room(model, SampleParams()) is None
+    with pytest.raises(ModelError, match="leaves no room"):
+        _room(model, SampleParams(max_tokens=9))
+
+
+@pytest.mark.parametrize(
+    ("stop", "expected"), [(["\n"], ["\n", "</s>"]), (["</s>"], ["</s>"]), (None, ["</s>"])]
+)
+def test_the_end_of_a_known_tokenizer_is_a_stop_sequence(stop, expected):
+    params = SampleParams() if stop is None else SampleParams(stop=stop)
+    request = Request(b"k", "generate", "p")
+    (call,) = Generation("m", COMPLETIONS, params, TokenPrompts(Ending())).calls([request])
+    assert call.body["stop"] == expected
+    (chat,) = Generation("m", CHAT, params, None).calls([request])
+    assert chat.body.get("stop") == stop
+
+
+def test_a_completion_without_text_is_an_answer_and_a_chat_cut_for_its_length_is_not():
+    reply = Reply({"choices": [{"text": "", "finish_reason": "length"}]}, 0.5)
+    (answer,) = generation(COMPLETIONS).answers([Request(b"k", "generate", "p")], [reply], 1)
+    assert (answer.status, answer.response) == ("ok", "")
+    assert answered(body({"content": ""}, finish_reason="length"), stop=["x"]).status == "model_error"
+    assert answered(body({"content": ""}, finish_reason=None), stop=["x"]).response == ""
+
+
+def test_ids_of_a_known_tokenizer_reach_the_server(bench, served, endpoint, problems):
+    serving = served()
+    model = endpoint(serving, api="completions", tokenizer="bytes")
+    with_ids = bench.ask(model, problems(2))
+    as_text = bench.ask(endpoint(serving, api="completions"), problems(2))
+    assert with_ids.column("response") == as_text.column("response")
+    assert serving.stats()["received"] == 1 + 2 + 2  # one question whether it takes them
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,7 @@
 """Log-likelihoods over real HTTP, against the language model asked directly."""
 
 import math
+import re
 
 import pytest
 
@@ -197,6 +198,19 @@ def test_ids_find_their_place_when_a_bos_was_dropped_or_added(values):
     assert span_likelihood(scored(choice, "echo"), ONE, Span((0, 5, 6), 1))[0] == -3.0
 
 
+@pytest.mark.parametrize("counted", [None, 0, 1])
+def test_a_list_as_long_as_was_asked_for_is_taken_whatever_the_server_counts(counted):
+    # An end token is listed and, on some servers, not counted: nothing was added in front for that.
+    choice = lists(["t"] * 4, [None, -2.0, -1.0, -9.0])
+    assert span_likelihood(scored(choice, "echo"), Generated(1, counted), Span((0, 5, 6), 1)) == (-3.0, None)
+
+
+@pytest.mark.parametrize("counted", [0, 1])
+def test_a_generated_token_that_is_not_listed_is_not_missed(counted):
+    choice = lists(["t"] * 3, [None, -2.0, -1.0])
+    assert span_likelihood(scored(choice, "echo"), Generated(1, counted), Span((0, 5, 6), 1))[0] == -3.0
+
+
 def test_another_number_of_tokens_is_an_error():
     with pytest.raises(BadRequest, match="tokenizer"):
         span_likelihood(scored(lists(["t"] * 7, [-1.0] * 7), "echo"), ONE, Span((0, 5, 6), 1))
@@ -247,3 +261,72 @@ def test_choices_of_another_shape_are_malformed():
     for choices in (["x", "y"], [{"index": "0"}, {"index": "1"}], [{"index": None}, {}]):
         with pytest.raises(MalformedBody):
             asking.answers(requests, [Reply({"choices": choices}, 0.5)], 1)
+
+
+class Merging:
+    """Two letters a token where they go together: "ab" is one, so that "b" behind "a" is no token."""
+
+    prefix = 0
+    end = None
+
+    def encode(self, text):
+        return [1_000 + ord(part[0]) if len(part) == 2 else ord(part) for part in re.findall("ab|.", text)]
+
+    def decode(self, ids):
+        return "".join(f"{chr(token - 1_000)}b" if token >= 1_000 else chr(token) for token in ids)
+
+
+@pytest.mark.parametrize(
+    ("kind", "prompt", "continuation"),
+    [("loglikelihood", "xa", "b"), ("loglikelihood", "x", ""), ("rolling", "", "")],
+    ids=["joined to the context", "empty", "empty document"],
+)
+def test_what_has_no_token_of_its_own_has_log_likelihood_0_and_is_not_asked(kind, prompt, continuation):
+    likelihood = Likelihood("m", EchoMode(1, "echo", ids=True), {}, Merging())
+    request = Request(b"k", kind, prompt, continuation)
+    assert likelihood.calls([request]) == []
+    (answer,) = likelihood.answers([request], [], 0)
+    assert (answer.status, answer.ll, answer.is_greedy) == ("ok", 0.0, True)
+
+
+def test_an_empty_choice_is_answered_without_the_server(bench, served, endpoint, pairs):
+    serving = served()
+    outcome = bench.ask(endpoint(serving), pairs(["Bees make"], ["", " honey"]))
+    assert outcome.rows[0]["lls"] == pytest.approx([0.0, expected("Bees make", " honey")[0]])
+    assert outcome.rows[0]["is_greedy"][0] is True
+
+
+def test_greediness_of_unconditional_continuations_is_kept(bench, served, endpoint, pairs):
+    outcome = bench.ask(
+        endpoint(served(), tokenizer="bytes"), pairs(CONTEXTS[:1], CONTINUATIONS, alone=CONTINUATIONS)
+    )
+    greedy = [expected("", text)[1] for text in CONTINUATIONS]
+    assert outcome.rows[0]["unconditional_greedy"] == greedy
+
+
+def test_prompt_logprobs_list_no_generated_token_though_one_is_counted():
+    likelihood = Likelihood("m", EchoMode(1, "prompt_logprobs", ids=True), {}, Merging())
+    positions = [None, *({"9": {"logprob": value, "rank": 2}} for value in (-1.0, -2.0, -4.0))]
+    body = {
+        "choices": [{"index": 0, "text": "z", "prompt_logprobs": positions}],
+        "usage": {"prompt_tokens": 4, "completion_tokens": 1},
+    }
+    (answer,) = likelihood.answers([Request(b"k", "loglikelihood", "xy", "zz")], [Reply(body, 0.1)], 1)
+    assert (answer.ll, answer.is_greedy) == (-6.0, False)
+
+
+def test_offsets_that_count_pieces_of_characters_do_not_shift_the_boundary():
+    tokens = ["owl ", "\ufffd", "\ufffd", "\ufffd", "\ufffd", " yes", "x"]
+    values = [None, -10.0, -20.0, -30.0, -40.0, -1.5, -9.0]
+    running = [0, 4, 5, 6, 7, 8, 12]
+    naive = [0, 4, 5, 5, 5, 5, 9]
+    for offsets in (running, naive, None):
+        choice = lists(tokens, values, offsets)
+        assert span_likelihood(scored(choice, "echo"), ONE, Span("owl 🦉 yes", 5))[0] == -1.5
+
+
+def test_tokens_that_do_not_tell_where_a_text_goes_on_are_an_error():
+    # Spaces are left out of the tokens' texts, and there are no offsets.
+    choice = lists(["owl", "yes", "x"], [None, -1.5, -9.0])
+    with pytest.raises(BadRequest, match="name a tokenizer"):
+        span_likelihood(scored(choice, "echo"), ONE, Span("owl yes", 3))

@@ -306,23 +306,48 @@ def test_sample_lines_name_model_and_prompt_where_there_are_several(tmp_path: Pa
     assert "acc_repeats" not in first
 
 
-def test_log_likelihoods_are_pairs_of_texts_a_choice(tmp_path: Path) -> None:
-    asked = {
+def likelihood_part(likely: Mapping[str, Any], **asked: Any) -> SamplePart:
+    """One item of log-likelihoods."""
+    request = {
         "item_id": "a", "doc_id": 0, "item_digest": "d", "prompt_template": "plain", "kind": "loglikelihood",
-        "chat": False, "prompts": ["Q", "Q"], "continuations": [" A", " B"], "unconditional": [], "gold": [1],
-        "choices": ["A", "B"], "references_json": "[]", "doc_json": "{}",
+        "chat": False, "unconditional": [], "references_json": "[]", "doc_json": "{}", **asked,
     }  # fmt: skip
-    likely = {"item_id": "a", "doc_id": 0, "sample_index": 0, "lls": [-1.5, -0.5], "is_greedy": [False, True]}
-    answered = {**likely, "sample_id": "s", "request_key": "k", "prompt": "Q", "status": "ok", "attempts": 1}
-    sources = [from_batches([batch([asked], REQUESTS)]), from_batches([batch([answered], RESPONSES)])]
-    predicted = from_batches([batch([{**likely, "scored": True, "is_json": False}], PREDICTIONS)])
-    part = SamplePart(AnswerPart(ORIGIN, *sources), "none", predicted, {})
-    write_samples(tmp_path / "s.jsonl", [part], run())
+    row = {"item_id": "a", "doc_id": 0, "sample_index": 0, **likely}
+    answered = {**row, "sample_id": "s", "request_key": "k", "prompt": "Q", "status": "ok", "attempts": 1}
+    sources = [from_batches([batch([request], REQUESTS)]), from_batches([batch([answered], RESPONSES)])]
+    predicted = from_batches([batch([{**row, "scored": True, "is_json": False}], PREDICTIONS)])
+    return SamplePart(AnswerPart(ORIGIN, *sources), "none", predicted, {})
 
+
+CHOICE = {"prompts": ["Q", "Q"], "continuations": [" A", " B"], "gold": [1], "choices": ["A", "B"]}
+LIKELY = {"lls": [-1.5, -0.5], "is_greedy": [False, True]}
+
+
+def test_log_likelihoods_are_pairs_of_texts_a_choice(tmp_path: Path) -> None:
+    write_samples(tmp_path / "s.jsonl", [likelihood_part(LIKELY, **CHOICE)], run())
     [line] = lines(tmp_path / "s.jsonl")
     assert line["resps"] == [[["-1.5", "False"]], [["-0.5", "True"]]]
     assert line["filtered_resps"] == [["-1.5", "False"], ["-0.5", "True"]]
     assert (line["target"], line["arguments"]["gen_args_1"]) == ("1", {"arg_0": "Q", "arg_1": " B"})
+
+
+def test_those_without_context_stand_behind_the_others(tmp_path: Path) -> None:
+    alone = {"unconditional_lls": [-4.0, -5.0], "unconditional_greedy": [True, False]}
+    part = likelihood_part({**LIKELY, **alone}, **CHOICE, unconditional=[" A", " B"])
+    write_samples(tmp_path / "s.jsonl", [part], run())
+    [line] = lines(tmp_path / "s.jsonl")
+    assert line["resps"][2:] == [[["-4.0", "True"]], [["-5.0", "False"]]]
+    assert line["filtered_resps"][2:] == [["-4.0", "True"], ["-5.0", "False"]]
+    assert line["arguments"]["gen_args_3"] == {"arg_0": "", "arg_1": " B"}
+
+
+def test_a_document_s_log_likelihood_is_one_text(tmp_path: Path) -> None:
+    asked = {"kind": "rolling", "prompts": [""], "continuations": ["The page"], "gold": [], "choices": []}
+    part = likelihood_part({"lls": [-7.25], "is_greedy": [None]}, **asked)
+    write_samples(tmp_path / "s.jsonl", [part], run())
+    [line] = lines(tmp_path / "s.jsonl")
+    assert (line["resps"], line["filtered_resps"]) == ([["-7.25"]], ["-7.25"])
+    assert line["arguments"] == {"gen_args_0": {"arg_0": "The page"}}
 
 
 def test_results_parquet_has_the_schema_and_the_run(tmp_path: Path) -> None:

@@ -123,3 +123,16 @@ def test_files_are_named_shaped_and_hashed_as_the_harness_does(run, tmp_path):
     assert [line["doc_hash"], line["prompt_hash"], line["target_hash"]] == parts
     assert document["task_hashes"] == {"sums": hashlib.sha256("".join(parts).encode()).hexdigest()}
     assert "item_id" not in line
+
+
+def test_a_chat_is_hashed_as_the_harness_writes_it(run, tmp_path):
+    (path,) = run.folder.glob("samples_*.jsonl")
+    row = json.loads(path.read_text())
+    row["arguments"]["gen_args_0"]["arg_0"] = '[{"role":"user","content":"é?"}]'
+    path.write_text(json.dumps(row))
+    harness = {**run.config["harness"], "apply_chat_template": True}
+    chat = FinishedRun({**run.config, "harness": harness}, run.folder)
+    (results,) = write_harness_files([chat], {}, tmp_path / "out", datetime(2026, 1, 2))
+    (log,) = results.parent.glob("samples_*.jsonl")
+    said = '[{"role": "user", "content": "é?"}]'
+    assert json.loads(log.read_text())["prompt_hash"] == hashlib.sha256(said.encode()).hexdigest()

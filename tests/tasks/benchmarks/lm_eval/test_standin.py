@@ -8,6 +8,8 @@ import pytest
 
 from metrics.errors import ConfigError
 from tasks.benchmarks.lm_eval.documents import Documents
+from tasks.benchmarks.lm_eval.reading import FunctionName
+from tasks.benchmarks.lm_eval.splits import Splits
 from tasks.benchmarks.lm_eval.standin import datasets_stand_in, library_installed, load_user_function
 
 pytestmark = pytest.mark.skipif(library_installed(), reason="the library itself is installed")
@@ -40,3 +42,17 @@ def test_what_needs_the_library_says_so_when_it_is_called(tmp_path: Path):
     for name in ("load", "features"):
         with pytest.raises(ConfigError, match=r"datasets\.\w+ needs the library itself"):
             load_user_function(f"more.py:{name}", tmp_path)()
+
+
+def test_a_function_that_imports_it_when_it_is_called_gets_tables_too(tmp_path: Path):
+    (tmp_path / "utils.py").write_text(
+        "def process(docs):\n    import datasets\n    return datasets.Dataset.from_list(list(docs)[:1])\n"
+        "def custom(**_):\n    from datasets import Dataset\n"
+        "    return {'test': Dataset.from_list([{'x': 5}, {'x': 6}])}\n"
+    )
+    config = {
+        "custom_dataset": FunctionName(f"{tmp_path}/utils.py:custom"),
+        "process_docs": FunctionName(f"{tmp_path}/utils.py:process"),
+        "test_split": "test",
+    }
+    assert Splits(config, tmp_path, "benchmark b").evaluated() == [{"x": 5}]

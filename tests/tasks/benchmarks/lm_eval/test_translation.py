@@ -127,6 +127,7 @@ def test_functions_see_all_responses_where_no_filter_chose_one(translated):
             {"max_tokens": 6, "top_p": 0.9, "stop": ["\n\n"]},
         ),
         ({"until": ["a", "a", ""]}, {"stop": ["a"]}),
+        ({"max_new_tokens": 5, "max_gen_toks": 7}, {"max_tokens": 7, "stop": ["\n\n"]}),
     ],
 )
 def test_generation_arguments_become_sampling_parameters(translated, given, expected):
@@ -134,6 +135,21 @@ def test_generation_arguments_become_sampling_parameters(translated, given, expe
     assert {key: parameters.get(key) for key in expected} == expected
     assert ("stop" in parameters) == ("stop" in expected)
     assert parameters["seed"] == 1234
+
+
+def test_a_length_that_endpoints_are_not_told_is_a_warning(translated):
+    found = translated(generation_kwargs={"max_new_tokens": 5, "seed": 9})
+    assert (found.config["sample_params"]["max_tokens"], found.config["sample_params"]["seed"]) == (256, 9)
+    (warning,) = found.warnings
+    assert "max_new_tokens has no effect on endpoints, as in the harness: 256 tokens" in warning
+
+
+def test_metrics_of_log_likelihoods_that_later_versions_have_are_taken(translated):
+    entries = [{"metric": "bpb", "aggregation": "mean", "higher_is_better": False}, {"metric": "logprob"}]
+    assert translated(**CHOICE, metric_list=entries).config["metric_list"] == [
+        {"metric": "bpb", "higher_is_better": False},
+        {"metric": "logprob"},
+    ]
 
 
 def test_repeats_are_samples(translated):

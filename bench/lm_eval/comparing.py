@@ -1,0 +1,120 @@
+"""Two runs of the same benchmarks, compared number by number and sample by sample.
+
+Results have to agree within 1e-6 of their size, log-likelihoods within 1e-4; whether a continuation was
+greedy, generated texts, and the hashes of documents, prompts and targets have to be the same.
+"""
+
+import json
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+METRIC, LIKELIHOOD = 1e-6, 1e-4
+HASHES = ("doc_hash", "prompt_hash", "target_hash")
+Row = dict[str, Any]
+
+
+@dataclass
+class Comparison:
+    """What was compared of one benchmark, the largest differences, and what is wrong with it."""
+
+    name: str
+    metrics: int = 0
+    answers: int = 0
+    worst_metric: float = 0.0
+    worst_likelihood: float = 0.0
+    wrong: list[str] = field(default_factory=list)
+
+    def line(self) -> str:
+        """The benchmark's row of the table."""
+        verdict = "equal" if not self.wrong else f"DIFFERS: {self.wrong[0]}"
+        return (
+            f"{self.name:26} {self.metrics:3} metrics {self.worst_metric:8.1e}  {self.answers:5} answers "
+            f"{self.worst_likelihood:8.1e}  {verdict}"
+        )
+
+
+def compare(theirs: Path, ours: Path, names: Sequence[str]) -> Iterator[Comparison]:
+    """The benchmarks one by one; a group has numbers and no samples of its own."""
+    expected, own = results(theirs), results(ours)
+    for name in names:
+        comparison = Comparison(name)
+        _compare_numbers(comparison, expected[name], own.get(name, {}))
+        if logs(theirs, name):
+            _compare_samples(comparison, samples(theirs, name), samples(ours, name))
+        yield comparison
+
+
+def results(folder: Path) -> dict[str, dict[str, Any]]:
+    """Benchmark or group → "metric,filter" → value; standard errors left out."""
+    files = list(folder.rglob("results_*.json"))
+    document = json.loads(max(files).read_text(encoding="utf-8")) if files else {"results": {}}
+    return {
+        name: {key: value for key, value in entry.items() if "," in key and "_stderr" not in key}
+        for name, entry in document["results"].items()
+    }
+
+
+def logs(folder: Path, name: str) -> list[Path]:
+    """The sample logs of a benchmark."""
+    return sorted(folder.rglob(f"samples_{name}_[0-9]*.jsonl"))
+
+
+def samples(folder: Path, name: str) -> dict[tuple[int, str], Row]:
+    """(document, filter) → the row of a benchmark's last log."""
+    found = logs(folder, name)
+    lines = found[-1].read_text(encoding="utf-8").splitlines() if found else []
+    rows = (json.loads(line) for line in lines)
+    return {(row["doc_id"], row["filter"]): row for row in rows}
+
+
+def _compare_numbers(comparison: Comparison, theirs: Row, ours: Row) -> None:
+    for key, value in theirs.items():
+        own = ours.get(key)
+        comparison.metrics += 1
+        off = abs(value - own) / max(1.0, abs(value)) if isinstance(own, int | float) else math.inf
+        comparison.worst_metric = max(comparison.worst_metric, off)
+        if not off <= METRIC:
+            comparison.wrong.append(f"{key} is {own}, there {value}")
+
+
+def _compare_samples(comparison: Comparison, theirs: dict[Any, Row], ours: dict[Any, Row]) -> None:
+    if theirs.keys() != ours.keys():
+        comparison.wrong.append(f"{len(ours)} samples, there {len(theirs)}")
+    for key in theirs.keys() & ours.keys():
+        expected, own = _answers(theirs[key]), _answers(ours[key])
+        comparison.answers += len(expected)
+        if len(own) != len(expected):
+            comparison.wrong.append(f"document {key[0]} has {len(own)} answers, there {len(expected)}")
+        for one, other in zip(expected, own, strict=False):
+            _compare_answers(comparison, key[0], one, other)
+        for name in HASHES:
+            if theirs[key][name] != ours[key][name]:
+                comparison.wrong.append(f"document {key[0]} has another {name}")
+
+
+def _compare_answers(comparison: Comparison, document: int, theirs: Any, ours: Any) -> None:
+    if isinstance(theirs, str) or not isinstance(ours, tuple):
+        same = theirs == ours
+    else:
+        off = abs(theirs[0] - ours[0])
+        comparison.worst_likelihood = max(comparison.worst_likelihood, off)
+        same = off <= LIKELIHOOD and theirs[1] == ours[1]
+    if not same:
+        comparison.wrong.append(f"document {document} is answered {ours!r:.80}, there {theirs!r:.80}")
+
+
+def _answers(row: Row) -> list[Any]:
+    """All repeats of all requests: a text, or (log-likelihood, greedy), greedy None for a document's."""
+    rolling = len(row["arguments"].get("gen_args_0", {})) == 1
+    return [
+        (float(answer), None)
+        if rolling and answer is not None
+        else (float(answer[0]), answer[1])
+        if isinstance(answer, list)
+        else answer
+        for answers in row["resps"]
+        for answer in answers
+    ]
