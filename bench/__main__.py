@@ -8,6 +8,8 @@ TABLES = {
     "metrics": ["bench.metrics"],
     "scorers": ["bench.scorers.generation", "bench.scorers.multiple_choice"],
     "evaluation": ["bench.evaluation"],
+    # With an interpreter that has lm-evaluation-harness, which NIGHTJAR_BENCH_PEER names; else they say so.
+    "lm_eval": ["bench.lm_eval.served", "bench.lm_eval.random_weights"],
     "inference": ["bench.inference.throughput", "bench.inference.processes", "bench.inference.scale"],
 }
 
