@@ -14,58 +14,76 @@ from typing import Any
 VOCABULARY = 700
 END = "<|end|>"
 BEGIN = "<s>"
-KINDS = ("bytes", "words")
+BYTE_NAMES = [f"<0x{byte:02X}>" for byte in range(256)]
 
 
 def build_tokenizer(folder: Path, corpus: Sequence[Path], kind: str) -> None:
-    """Trains a tokenizer on the corpus and saves it as transformers reads it.
-
-    ``bytes`` is as GPT-2's: BPE over bytes, an end token and none for the beginning. ``words`` is as Llama's:
-    words begin with a mark, characters that were never seen are spelt in bytes, and a text gets a beginning
-    unless special tokens are declined.
-    """
-    from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
-
-    specials = [END] if kind == "bytes" else [BEGIN, END, *(f"<0x{byte:02X}>" for byte in range(256))]
-    trained: dict[str, Any] = {
-        "vocab_size": VOCABULARY + len(specials),
-        "special_tokens": specials,
-        "show_progress": False,
-    }
-    if kind == "bytes":
-        tokenizer = Tokenizer(models.BPE())
-        tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-        tokenizer.decoder = decoders.ByteLevel()
-        trained["initial_alphabet"] = pre_tokenizers.ByteLevel.alphabet()
-    else:
-        tokenizer = Tokenizer(models.BPE(byte_fallback=True, fuse_unk=False))
-        tokenizer.normalizer = normalizers.Replace(" ", "▁")
-        tokenizer.pre_tokenizer = pre_tokenizers.Split("▁", "merged_with_next")
-        steps = [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse()]
-        tokenizer.decoder = decoders.Sequence(steps)
-    tokenizer.train([str(path) for path in corpus], trainers.BpeTrainer(**trained))
-    if kind == "words":
-        tokenizer = _bytes_are_not_special(tokenizer)
-        begin = tokenizer.token_to_id(BEGIN)
-        tokenizer.post_processor = processors.TemplateProcessing(
-            single=f"{BEGIN} $A", special_tokens=[(BEGIN, begin)]
-        )
+    """Trains a tokenizer of a kind of ``KINDS`` on the corpus and saves it as transformers reads it."""
+    files = [str(path) for path in corpus]
+    tokenizer = KINDS[kind](files)
     folder.mkdir(parents=True, exist_ok=True)
     tokenizer.save(str(folder / "tokenizer.json"))
-    names = {"eos_token": END} if kind == "bytes" else {"bos_token": BEGIN, "eos_token": END}
+    begins = tokenizer.token_to_id(BEGIN) is not None
+    names = {"eos_token": END, **({"bos_token": BEGIN} if begins else {})}
     settings = {"tokenizer_class": "PreTrainedTokenizerFast", "model_max_length": 1_000_000, **names}
     (folder / "tokenizer_config.json").write_text(json.dumps(settings), encoding="utf-8")
 
 
-def _bytes_are_not_special(tokenizer: Any) -> Any:
-    """Training takes the bytes' names as special tokens, which would be found in texts; they are not."""
-    from tokenizers import Tokenizer
+def of_bytes(files: list[str]) -> Any:
+    """As GPT-2's: BPE over bytes, an end and nothing for the beginning."""
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    alphabet = pre_tokenizers.ByteLevel.alphabet()
+    tokenizer.train(
+        files,
+        trainers.BpeTrainer(
+            vocab_size=VOCABULARY, special_tokens=[END], initial_alphabet=alphabet, show_progress=False
+        ),
+    )
+    return tokenizer
+
+
+def of_words(files: list[str]) -> Any:
+    """As Llama's: words begin with a mark, characters that were never seen are spelt in bytes, and a text
+    gets a beginning unless special tokens are declined.
+    """
+    from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
+
+    tokenizer = Tokenizer(models.BPE(byte_fallback=True, fuse_unk=False))
+    tokenizer.normalizer = normalizers.Replace(" ", "▁")
+    tokenizer.pre_tokenizer = pre_tokenizers.Split("▁", "merged_with_next")
+    steps = [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse()]
+    tokenizer.decoder = decoders.Sequence(steps)
+    specials = [BEGIN, END, *BYTE_NAMES]
+    size = VOCABULARY + len(specials)
+    tokenizer.train(files, trainers.BpeTrainer(vocab_size=size, special_tokens=specials, show_progress=False))
+    # Training takes the bytes' names as special tokens, which would be found in texts; they are not.
     document = json.loads(tokenizer.to_str())
-    document["added_tokens"] = [
-        one for one in document["added_tokens"] if not one["content"].startswith("<0x")
-    ]
-    return Tokenizer.from_str(json.dumps(document))
+    document["added_tokens"] = [one for one in document["added_tokens"] if one["content"] in (BEGIN, END)]
+    tokenizer = Tokenizer.from_str(json.dumps(document))
+    begin = [(BEGIN, tokenizer.token_to_id(BEGIN))]
+    tokenizer.post_processor = processors.TemplateProcessing(single=f"{BEGIN} $A", special_tokens=begin)
+    return tokenizer
+
+
+def of_pieces(files: list[str]) -> Any:
+    """As T5's: pieces of a unigram model, a space put before every text, and unknown characters lost."""
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+
+    tokenizer = Tokenizer(models.Unigram())
+    tokenizer.pre_tokenizer = pre_tokenizers.Metaspace()
+    tokenizer.decoder = decoders.Metaspace()
+    trainer = trainers.UnigramTrainer(
+        vocab_size=VOCABULARY, special_tokens=["<unk>", END], unk_token="<unk>", show_progress=False
+    )
+    tokenizer.train(files, trainer)
+    return tokenizer
+
+
+KINDS = {"bytes": of_bytes, "words": of_words, "pieces": of_pieces}
 
 
 @dataclass(frozen=True)

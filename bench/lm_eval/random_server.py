@@ -185,7 +185,7 @@ def handler(answering: Answering, version: str) -> type[BaseHTTPRequestHandler]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("folder", type=Path)
-    parser.add_argument("--tokenizer", choices=KINDS, default="bytes")
+    parser.add_argument("--tokenizer", choices=sorted(KINDS), default="bytes")
     parser.add_argument("--way", action="append", choices=sorted(WAYS), default=[])
     parser.add_argument("--context", type=int, default=512)
     parser.add_argument("--seed", type=int, default=7)

@@ -60,6 +60,7 @@ def scenarios(names: Sequence[str]) -> dict[str, Scenario]:
     by_name = {
         "bytes": Scenario("ids, tokens of bytes", every),
         "words": Scenario("ids, tokens of words, BOS", CORE, "words", ("add_bos",)),
+        "pieces": Scenario("ids, pieces of words, a space before every text", CORE, "pieces"),
         "text": Scenario("text alone", CORE[:5] + GENERATED, "bytes", ("text_only",), as_text=True),
         "group": Scenario("a group", ["rw_group"]),
         "chat": Scenario("chat", generations, chat=True),

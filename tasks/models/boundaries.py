@@ -4,7 +4,6 @@ Prompts that went as token ids are counted. Texts are laid along the tokens' own
 tell, the server's text offsets do.
 """
 
-from collections.abc import Sequence
 from typing import NamedTuple
 
 from tasks.models.alignment import Alignment
@@ -77,10 +76,9 @@ def _ends_of_text(tokens: Scored, generated: Generated, prompt: str, start: int)
     candidates = laid.tokens_at(start) if laid is not None else []
     if laid is not None and len(candidates) == 1:
         return candidates[0], laid.end
-    if tokens.offsets is not None:
-        begin, end = _ends_of_offsets(tokens.texts, tokens.offsets, prompt, start)
-        if laid is None or not candidates or begin in candidates:
-            return begin, end
+    told = _ends_of_offsets(tokens, generated, prompt, start)
+    if told is not None and (not candidates or told[0] in candidates):
+        return told
     if laid is not None and not candidates:
         return laid.first_after(start), laid.end
     raise BadRequest(
@@ -88,16 +86,21 @@ def _ends_of_text(tokens: Scored, generated: Generated, prompt: str, start: int)
     )
 
 
-def _ends_of_offsets(
-    texts: Sequence[str | None], offsets: Sequence[int], prompt: str, start: int
-) -> tuple[int, int]:
+def _ends_of_offsets(tokens: Scored, generated: Generated, prompt: str, start: int) -> tuple[int, int] | None:
+    """What the offsets say; None where the token behind the prompt does not begin where the prompt ends:
+    then they count something else than its characters.
+    """
+    if tokens.offsets is None:
+        return None
     # A BOS in the list may or may not count as characters of the text.
-    first = (texts[0] if texts else None) or ""
-    special = len(texts) > 1 and not prompt.startswith(first)
-    base = len(first) if special and offsets[1] == len(first) else 0
-    end = next((i for i, offset in enumerate(offsets) if offset - base >= len(prompt)), len(offsets))
-    begin = next(
-        (i for i, offset in enumerate(offsets) if offset - base >= start and not (special and i == 0)),
-        end,
-    )
-    return begin, end
+    first = (tokens.texts[0] if tokens.texts else None) or ""
+    special = len(tokens.texts) > 1 and not prompt.startswith(first)
+    base = len(first) if special and tokens.offsets[1] == len(first) else 0
+    offsets = [offset - base for offset in tokens.offsets]
+    end = len(offsets) - generated.asked
+    if offsets[end:] != [len(prompt)] * generated.asked:
+        if offsets[-1] >= len(prompt) or generated.counted != 0:
+            return None
+        end = len(offsets)  # the generated token is not listed
+    places = range(int(special), end)
+    return next((place for place in places if offsets[place] >= start), end), end

@@ -100,7 +100,8 @@ class Likelihood:
             span = token_span(self.tokenizer, request.prompt, request.continuation, length)
         else:
             span = text_span(request.prompt, request.continuation)
-        return [span] if span.start < len(span.prompt) else []
+        as_text = self.tokenizer is not None and not self.mode.ids  # then the server's tokens may be others
+        return [span] if as_text or span.start < len(span.prompt) else []
 
     def _sent(self, span: Span) -> Any:
         """A span's prompt as the server takes it; text stands for ids where it takes no others."""
@@ -108,11 +109,12 @@ class Likelihood:
             return span.prompt
         return self.tokenizer.decode(span.prompt)
 
-    def _has_text(self, prompt: str | tuple[int, ...]) -> bool:
-        """Whether a prompt's first token is there in the text that stands for ids."""
-        return (
-            self.tokenizer is not None and not isinstance(prompt, str) and bool(self.tokenizer.decode(prompt))
-        )
+    def _loses_prefix(self, prompt: str | tuple[int, ...]) -> bool:
+        """Whether the token that stands for no context is not there in the text that stands for ids."""
+        tokenizer = self.tokenizer
+        if tokenizer is None or isinstance(prompt, str) or prompt[:1] != (tokenizer.prefix,):
+            return False
+        return not tokenizer.decode(prompt[:1])
 
     def _together(self, prompts: Sequence[Any]) -> Any:
         """The prompts of a call. Ids stay in a list of lists even alone, as lm-evaluation-harness sends them:
@@ -148,12 +150,12 @@ class Likelihood:
 
     def _likelihood(self, tokens: Scored, generated: Generated, span: Span) -> tuple[float, bool | None]:
         begun = self.mode.begun
-        if begun is None or not self._has_text(span.prompt[:1]):
+        if begun is None or self._loses_prefix(span.prompt):
             return span_likelihood(tokens, generated, span)
         # Ids that went as text, of which the server may have made others: counted as lm-evaluation-harness
         # counts, from where the context would end.
         listed, size = len(tokens.logprobs), len(span.prompt) + begun
-        end = size if listed == size else listed - generated.asked
+        end = size if listed == size and generated.counted == 0 else listed - generated.asked
         return sum_of(tokens, span.start + begun, end)
 
 

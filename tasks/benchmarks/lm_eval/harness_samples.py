@@ -54,10 +54,15 @@ def _line(row: Row, harness: Mapping[str, Any], base_dir: str) -> Row:
     arguments = row["arguments"]
     if generation is not None and config.get("output_type", "generate_until") == "generate_until":
         arguments = {name: {**group, "arg_1": generation} for name, group in arguments.items()}
+    resps = row["resps"]
+    if config.get("output_type", "generate_until") != "generate_until":
+        # A log-likelihood is asked once, however often it is to be repeated: it is what it is.
+        resps = [answers * (config.get("repeats") or 1) for answers in resps]
     first = arguments.get("gen_args_0", {}).get("arg_0", "")
     kept = {key: value for key, value in row.items() if key not in OURS}
     return {
         **kept,
+        "resps": resps,
         "target": str(target),
         "arguments": arguments,
         "doc_hash": text_hash(json.dumps(row["doc"], indent=2, ensure_ascii=False)),

@@ -7,6 +7,7 @@ from typing import Any
 from metrics.errors import ConfigError
 from tasks.benchmarks.lm_eval.documents import Documents
 from tasks.benchmarks.lm_eval.local_files import is_local, load_local, paths_of, split_files
+from tasks.benchmarks.lm_eval.local_folders import dataset_of, folder_at
 from tasks.benchmarks.lm_eval.reading import FunctionName
 from tasks.benchmarks.lm_eval.standin import datasets_stand_in, library_installed, load_user_function
 from tasks.datasets.errors import DataError
@@ -74,6 +75,8 @@ class Source:
                 return self._from_function(custom)
             if is_local(path, self.options):
                 return load_local(str(path), self.options, self._base_dir)
+            if (folder := folder_at(path, self._base_dir)) is not None:
+                return load_local(*dataset_of(folder, self.options), self._base_dir)
         except DataError as error:
             raise DataError(f"{self._where}: {error}") from error
         return self._from_hub(str(path))

@@ -95,6 +95,10 @@ async def test_what_a_server_puts_before_texts_is_remembered():
     body = said_back({"prompt": "x" * 9}, before=1)
     request = Request(b"k", "loglikelihood", "abc", "defg")
     assert likelihood.answers([request], [Reply(body, 0.1)], 1)[0].ll == -6.0
+    # So there may be tokens where the tokenizer has none.
+    empty = Request(b"k", "loglikelihood", "abc", "")
+    assert len(likelihood.calls([empty])) == 1
+    assert likelihood.answers([empty], [Reply(body, 0.1)], 1)[0].ll == -6.0
 
 
 async def test_a_server_that_cannot_be_asked_just_now_is_taken_to_take_ids():

@@ -330,3 +330,22 @@ def test_tokens_that_do_not_tell_where_a_text_goes_on_are_an_error():
     choice = lists(["owl", "yes", "x"], [None, -1.5, -9.0])
     with pytest.raises(BadRequest, match="name a tokenizer"):
         span_likelihood(scored(choice, "echo"), ONE, Span("owl yes", 3))
+
+
+@pytest.mark.parametrize(
+    ("offsets", "counted"),
+    [([0, 3, 9], None), ([0, 2, 5], None), ([0, 2, 5], 1)],
+    ids=["too far", "too short", "all before the end"],
+)
+def test_offsets_in_another_text_than_the_one_sent_are_an_error(offsets, counted):
+    # The tokenizer has no letter for the é and says "<unk>", or loses it: places in that text are others.
+    choice = lists(["owl", "<unk>", "x"], [None, -1.5, -9.0], offsets)
+    with pytest.raises(BadRequest, match="name a tokenizer"):
+        span_likelihood(scored(choice, "echo"), Generated(1, counted), Span("owl é y", 3))
+
+
+def test_offsets_alone_tell_where_a_text_goes_on():
+    choice = lists(["owl", "yes", "x"], [None, -1.5, -9.0], [0, 3, 7])
+    assert span_likelihood(scored(choice, "echo"), ONE, Span("owl yes", 3))[0] == -1.5
+    unlisted = lists(["owl", "yes"], [None, -1.5], [0, 3])
+    assert span_likelihood(scored(unlisted, "echo"), Generated(1, 0), Span("owl yes", 3))[0] == -1.5

@@ -136,3 +136,20 @@ def test_a_chat_is_hashed_as_the_harness_writes_it(run, tmp_path):
     (log,) = results.parent.glob("samples_*.jsonl")
     said = '[{"role": "user", "content": "é?"}]'
     assert json.loads(log.read_text())["prompt_hash"] == hashlib.sha256(said.encode()).hexdigest()
+
+
+def test_a_log_likelihood_stands_there_as_often_as_it_was_to_be_asked(run, tmp_path):
+    (path,) = run.folder.glob("samples_*.jsonl")
+    row = json.loads(path.read_text())
+    row["resps"] = [[["-1.5", "True"]], [["-2.5", "False"]]]
+    path.write_text(json.dumps(row))
+    definition = {**run.definition, "output_type": "multiple_choice", "repeats": 2}
+    harness = {**run.config["harness"], "config": definition}
+    (results,) = write_harness_files(
+        [FinishedRun({**run.config, "harness": harness}, run.folder)],
+        {},
+        tmp_path / "out",
+        datetime(2026, 1, 2),
+    )
+    (log,) = results.parent.glob("samples_*.jsonl")
+    assert json.loads(log.read_text())["resps"] == [[["-1.5", "True"]] * 2, [["-2.5", "False"]] * 2]
