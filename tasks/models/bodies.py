@@ -12,14 +12,15 @@ from tasks.models.errors import MalformedBody
 def json_object(content: bytes, what: str = "the answer's body") -> dict[str, Any]:
     """The JSON object in ``content``; raises MalformedBody where there is none.
 
-    Lone surrogates, left of an emoji that was cut in two, become question marks: UTF-8 can't hold them.
+    Lone surrogates, left of an emoji that was cut in two, become question marks: UTF-8 can't hold them. NaN
+    and infinities, which Python's servers write for an impossible token, are read.
     """
     if not content.strip():
         raise MalformedBody(f"{what} is empty")
     try:
         value = orjson.loads(content)
     except orjson.JSONDecodeError as error:
-        value = _with_lone_surrogates(content)
+        value = _as_python_writes(content)
         if value is None:
             raise MalformedBody(f"{what} is not JSON ({error})") from error
     if not isinstance(value, dict):
@@ -27,12 +28,12 @@ def json_object(content: bytes, what: str = "the answer's body") -> dict[str, An
     return value
 
 
-def _with_lone_surrogates(content: bytes) -> Any:
+def _as_python_writes(content: bytes) -> Any:
     try:
-        text = json.dumps(json.loads(content), ensure_ascii=False, allow_nan=False)
+        text = json.dumps(json.loads(content), ensure_ascii=False)
+        return json.loads(text.encode("utf-8", "replace"))
     except (ValueError, RecursionError):
         return None
-    return orjson.loads(text.encode("utf-8", "replace"))
 
 
 def joined(parts: Sequence[Any]) -> str:

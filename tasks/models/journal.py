@@ -7,6 +7,7 @@ that request is asked again.
 """
 
 import fcntl
+import math
 import os
 import uuid
 from collections.abc import Iterator
@@ -116,11 +117,13 @@ class Orphan:
 
 
 def encode(answer: Answer) -> bytes:
-    """A line of JSON with the fields that are set."""
+    """A line of JSON with the fields that are set; a log-likelihood that JSON has no number for is a text."""
     row: dict[str, Any] = {"key": answer.key.hex()}
     for name in FIELDS:
         if (value := getattr(answer, name)) is not None:
             row[name] = value
+    if answer.ll is not None and not math.isfinite(answer.ll):
+        row["ll"] = str(answer.ll)
     return orjson.dumps(row) + b"\n"
 
 
@@ -130,6 +133,8 @@ def decode(line: bytes) -> Answer | None:
         return None
     try:
         row = orjson.loads(line)
+        if isinstance(row.get("ll"), str):
+            row["ll"] = float(row["ll"])
         return Answer(**{**row, "key": bytes.fromhex(row["key"])})
     except (orjson.JSONDecodeError, KeyError, TypeError, ValueError):
         return None

@@ -27,8 +27,6 @@ def scored(choice: Mapping[str, Any], source: Source) -> Scored:
     try:
         found = _scored(choice, source)
         fits = all(value is None or isinstance(value, int | float) for value in found.logprobs)
-        fits = fits and all(isinstance(text, str | None) for text in found.texts)
-        fits = fits and all(isinstance(offset, int) for offset in found.offsets or ())
     except (AttributeError, LookupError, TypeError, ValueError, StopIteration):
         fits = False
     if not fits:
@@ -45,9 +43,9 @@ def _scored(choice: Mapping[str, Any], source: Source) -> Scored:
     values = lists["token_logprobs"]
     return Scored(
         values,
-        _greedy(values, _of_length(lists.get("top_logprobs"), len(values))),
-        _of_length(lists.get("tokens"), len(values)) or (),
-        _of_length(lists.get("text_offset"), len(values)),
+        _greedy(values, _of_kind(lists.get("top_logprobs"), len(values), Mapping)),
+        _of_kind(lists.get("tokens"), len(values), str) or (),
+        _whole(_of_kind(lists.get("text_offset"), len(values), int)),
     )
 
 
@@ -61,10 +59,16 @@ def _greedy(values: Sequence[float | None], tops: Sequence[Any] | None) -> list[
     ]
 
 
-def _of_length(entries: Any, length: int) -> Sequence[Any] | None:
-    if not isinstance(entries, list | None):
-        raise TypeError(f"a list was expected, not {type(entries).__name__}")
-    return entries if entries is not None and len(entries) == length else None
+def _of_kind(entries: Any, length: int, kind: type[Any]) -> Sequence[Any] | None:
+    """A list that stands beside the log-probabilities; None where it is none, and can't be used."""
+    fits = isinstance(entries, list) and len(entries) == length
+    return entries if fits and all(entry is None or isinstance(entry, kind) for entry in entries) else None
+
+
+def _whole(offsets: Sequence[int | None] | None) -> Sequence[int] | None:
+    return (
+        None if offsets is None or None in offsets else [offset for offset in offsets if offset is not None]
+    )
 
 
 def _from_prompt_logprobs(positions: Any) -> Scored:

@@ -2,18 +2,22 @@
 
 import math
 import re
+from dataclasses import replace
 
 import pytest
 
+from tasks.models.bodies import json_object
 from tasks.models.boundaries import Generated, span_likelihood
 from tasks.models.config import ModelConfig
 from tasks.models.demo.faults import Faults
 from tasks.models.demo.ngram import BOS, log_distribution, score
 from tasks.models.errors import BadRequest, MalformedBody, ModelError
+from tasks.models.journal import decode, encode
 from tasks.models.likelihoods import EchoMode, Likelihood
 from tasks.models.partition import probe
 from tasks.models.records import Reply, Request
 from tasks.models.token_lists import scored
+from tasks.models.tokenizers import ByteTokenizer
 from tasks.models.windows import Span
 
 CONTEXTS = ["The capital of France is", "The opposite of hot is ", "Bees make"]
@@ -243,9 +247,6 @@ def test_vllm_prompt_logprobs_are_read():
         ("x", "echo"),
         (lists(["a"], ["-1.0"]), "echo"),
         (lists(["a"], [-1.0], tops=[{"a": "x"}]), "echo"),
-        (lists([5], [-1.0]), "echo"),
-        (lists(["a"], [-1.0], offsets=["0"]), "echo"),
-        (lists(5, [-1.0]), "echo"),
         ({"prompt_logprobs": ["x"]}, "prompt_logprobs"),
         ({"prompt_logprobs": [{"5": -1.0}]}, "prompt_logprobs"),
     ],
@@ -253,6 +254,30 @@ def test_vllm_prompt_logprobs_are_read():
 def test_log_probabilities_of_another_shape_are_malformed(choice, source):
     with pytest.raises(MalformedBody):
         scored(choice, source)
+
+
+@pytest.mark.parametrize(
+    "choice",
+    [
+        lists([5, 6, 7], [None, -1.0, -9.0]),
+        lists(5, [None, -1.0, -9.0]),
+        lists(["a"], [None, -1.0, -9.0], ["0", 1, None]),
+        lists(None, [None, -1.0, -9.0], [0, 1, None]),
+    ],
+)
+def test_texts_and_offsets_that_cannot_be_used_are_not_needed_for_ids(choice):
+    assert span_likelihood(scored(choice, "echo"), ONE, Span((5, 6), 1))[0] == -1.0
+    with pytest.raises(BadRequest, match="name a tokenizer"):
+        span_likelihood(scored(choice, "echo"), ONE, Span("ab", 1))
+
+
+def test_an_impossible_token_makes_its_text_impossible():
+    body = b'{"choices": [{"logprobs": {"token_logprobs": [null, -Infinity, -1.5, -9.0]}}]}'
+    reply = Reply(json_object(body), 0.1)
+    likelihood = Likelihood("m", EchoMode(1, "echo", ids=True), {}, ByteTokenizer())
+    (answer,) = likelihood.answers([Request(b"k", "loglikelihood", "a", "bc")], [reply], 1)
+    assert (answer.status, answer.ll) == ("ok", -math.inf)
+    assert decode(encode(replace(answer, key=bytes(32)))).ll == -math.inf  # JSON has no such number
 
 
 def test_choices_of_another_shape_are_malformed():
