@@ -1,0 +1,54 @@
+"""A store that an earlier version wrote: its answers, results and history are read, never misread.
+
+``tests/fixtures/store-0.1.0`` was written by version 0.1.0 (commit 54a1bbc): one evaluation of ``old.yaml``,
+then two nights of ``suite.yaml``.
+"""
+
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from flows.history import app
+
+PROJECT = Path(__file__).resolve().parents[2]
+WRITTEN = PROJECT / "tests" / "fixtures" / "store-0.1.0"
+FIRST = {"exact_match": 0.6666666666666666, "bleu": 67.40209204939114}
+NIGHTS = ["old-nightly-16f847ca-old-demo", "old-nightly-d8aa5fe9-old-demo"]
+
+
+@pytest.fixture
+def old(tmp_path: Path) -> Path:
+    """A copy of the folder: reading may add to a store."""
+    return Path(shutil.copytree(WRITTEN, tmp_path / "old"))
+
+
+def test_its_answers_are_served_and_its_numbers_come_out_again(old: Path, evaluate: Any) -> None:
+    ran = evaluate(old / "old.yaml", "--store", old / "store", "--json")
+    assert ran.code == 0, ran.err
+    assert ran.document["requests"] == {"sent": 0, "cached": 6, "failed": 0}
+    values = {row["metric"]: row["value"] for row in ran.document["results"]}
+    assert values == pytest.approx(FIRST, rel=1e-9)
+
+
+def test_its_history_answers(old: Path) -> None:
+    sql = "SELECT run_id, metric, value FROM results ORDER BY run_id, metric"
+    answer = CliRunner().invoke(app, [sql, "--json", "--store", str(old / "store")])
+    rows = json.loads(answer.stdout)
+    assert [row["run_id"] for row in rows[::2]] == ["first-a77e42f5", *NIGHTS]
+    assert [row["value"] for row in rows] == pytest.approx(
+        [67.40209204939114, 0.6666666666666666] * 3, rel=1e-9
+    )
+
+
+def test_its_runs_are_compared_by_their_ids(old: Path) -> None:
+    command = [sys.executable, "-m", "flows.compare", *NIGHTS, "--store", str(old / "store"), "--json"]
+    done = subprocess.run(command, cwd=PROJECT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    pairs = json.loads(done.stdout)["pairs"]
+    assert [pair["difference"] for pair in pairs] == [0.0, 0.0]
