@@ -12,7 +12,7 @@ import orjson
 import typer
 
 from flows.suite_config import load_gate
-from metrics.aggregations import Aggregation
+from metrics.aggregations.aggregation import Aggregation
 from metrics.errors import ConfigError, DataError, NightjarError
 from tasks.comparison.aggregations import Place, aggregations
 from tasks.comparison.comparing import ComparedRuns, Comparing, compare_runs

@@ -1,10 +1,10 @@
 """Metrics, aggregations, reductions and error bars: pure functions of texts and numbers."""
 
-from metrics.aggregations import Aggregation, statistics_of
-from metrics.corpus import CorpusMetric
+from metrics.aggregations.aggregation import Aggregation, statistics_of
+from metrics.build import CorpusMetric
 from metrics.errors import ConfigError, MetricError, NightjarError
 from metrics.metric import Metric
-from metrics.reductions import Reduced, Reduction, Repeats, reduction_key
+from metrics.reductions.reduction import Reduced, Reduction, Repeats, reduction_key
 from metrics.registry import AGGREGATIONS, METRICS, REDUCTIONS, aggregation, metric, reduction
 from metrics.types import ChoiceBatch, Estimate, OutputType, Scores
 

@@ -8,15 +8,16 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from metrics.aggregations import Aggregation
+from metrics.aggregations.aggregation import Aggregation
 from metrics.errors import ConfigError, MetricError, described
 from metrics.outcomes import read_outcomes
-from metrics.reductions import Reduction
+from metrics.reductions.reduction import Reduction
 from metrics.registry import Style
 from metrics.types import OUTPUT_TYPES, ChoiceBatch, Floats, Kind, OutputType, Scores
 
 if TYPE_CHECKING:
     from metrics.config import MetricConfig
+
 
 Resolve = Callable[[str], Callable[..., Any]]
 
@@ -74,14 +75,14 @@ class Metric:
         Raises ``ConfigError`` for an unknown name, a keyword that nothing takes, an output type (where given)
         that the metric is not made for, and a reduction that does not fit the aggregation.
         """
-        from metrics.building import build_metric  # knows this class
+        from metrics.build import build_metric  # knows this class
 
         return build_metric(config, resolve, output_type)
 
     @classmethod
     def column(cls, config: "MetricConfig", resolve: Resolve) -> "Metric":
         """A metric whose per-sample values come from elsewhere: any name, default aggregation mean."""
-        from metrics.building import build_column
+        from metrics.build import build_column
 
         return build_column(config, resolve)
 

@@ -3,11 +3,11 @@
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from metrics.building import named_apart
+from metrics.build import named_apart
 from metrics.config import MetricConfig
 from metrics.errors import ConfigError
 from metrics.metric import Metric
-from metrics.reductions import reduction_key
+from metrics.reductions.reduction import reduction_key
 
 
 def unique_metrics(

@@ -13,11 +13,11 @@ from typing import Any
 import numpy as np
 
 from bench.metrics import peers, workloads
-from metrics import rouge_tokens
 from metrics.config import MetricConfig, StatisticsConfig
 from metrics.metric import Metric
-from metrics.pass_at_k import hypergeometric_tail, pass_at_k_values
-from metrics.uncertainty import estimate
+from metrics.reductions.pass_at_k import hypergeometric_tail, pass_at_k_values
+from metrics.statistics.estimate import estimate
+from metrics.text import rouge as rouge_tokens
 
 OPTIONS = StatisticsConfig()
 BOOTSTRAP = StatisticsConfig(method="bootstrap")
@@ -192,7 +192,7 @@ def _time(work: Callable[[], Any]) -> float:
 
 
 def _compiled() -> bool:
-    from metrics.ter_statistics import by_sacrebleu, edit_counter
+    from metrics.text.ter import by_sacrebleu, edit_counter
 
     return edit_counter() is not by_sacrebleu
 

@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from metrics.aggregations import Aggregation, Count, Total
+from metrics.aggregations.aggregation import Aggregation, Count, Total
 from metrics.errors import ConfigError, MetricError
 from metrics.types import Floats, Scores
 

@@ -12,7 +12,7 @@ from statistics import NormalDist
 import numpy as np
 from numpy.typing import NDArray
 
-from metrics.aggregations import Aggregation, Count, Total, as_column
+from metrics.aggregations.aggregation import Aggregation, Count, Total, as_column
 from metrics.errors import ConfigError
 from metrics.types import Estimate, Floats
 

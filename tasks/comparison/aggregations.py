@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from metrics.aggregations import Aggregation, build_aggregation
+from metrics.aggregations.aggregation import Aggregation, build_aggregation
 from metrics.errors import ConfigError
 from tasks.comparison.items import ComparisonError, GroupKey, ItemGroup
 

@@ -4,10 +4,10 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
-from metrics.comparison import Comparison, compare_items
 from metrics.config import StatisticsConfig
 from metrics.errors import NightjarError
-from metrics.gating import Verdict, adjust, verdict, worst_of
+from metrics.statistics.comparison import Comparison, compare_items
+from metrics.statistics.gate import Verdict, adjust, verdict, worst_of
 from tasks.comparison.aggregations import AggregationOf
 from tasks.comparison.changes import Change, changes
 from tasks.comparison.gate import Gate, Terms

@@ -4,7 +4,7 @@ import math
 from dataclasses import asdict
 from typing import Any
 
-from metrics.comparison import Comparison
+from metrics.statistics.comparison import Comparison
 from tasks.comparison.comparing import ComparedPair, ComparedRuns
 from tasks.comparison.joining import Joined
 

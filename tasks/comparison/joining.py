@@ -5,8 +5,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from metrics.aggregations import Aggregation
-from metrics.comparison import ItemColumn
+from metrics.aggregations.aggregation import Aggregation
+from metrics.statistics.comparison import ItemColumn
 from tasks.comparison.items import ItemGroup
 
 

@@ -12,7 +12,7 @@ from tasks.reduction.records import BatchSource
 from tasks.store.schemas import FLOATS, STATISTICS
 
 if TYPE_CHECKING:
-    from metrics.aggregations import Aggregation
+    from metrics.aggregations.aggregation import Aggregation
 
 Floats = NDArray[np.float64]
 
@@ -52,7 +52,7 @@ MEASURES: Final[dict[str, Callable[[Floats], Floats]]] = {
 
 def measure(name: str) -> "Aggregation":
     """The aggregation of one measure: items' cells add up, whatever their number."""
-    from metrics.aggregations import Aggregation
+    from metrics.aggregations.aggregation import Aggregation
 
     compute = MEASURES[name]
     return Aggregation(name, k=len(CELLS), compute=lambda total, n: compute(total), bounds=(0.0, 1.0))

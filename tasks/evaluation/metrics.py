@@ -18,9 +18,9 @@ from tasks.reduction.reduce import reduce_samples
 from tasks.reduction.samples import Loaded, load
 
 if TYPE_CHECKING:
-    from metrics.aggregations import Aggregation
+    from metrics.aggregations.aggregation import Aggregation
     from metrics.metric import Metric
-    from metrics.reductions import Reduction, Repeats
+    from metrics.reductions.reduction import Reduction, Repeats
 
 Resolve = Callable[[str], Callable[..., Any]]
 
@@ -138,9 +138,9 @@ def _built_in(config: EvaluationMetricConfig) -> "Metric":
 def _record(
     config: EvaluationMetricConfig, aggregation: "str | Aggregation", reduction: "Reduction | None" = None
 ) -> "Metric":
-    from metrics.aggregations import build_aggregation
+    from metrics.aggregations.aggregation import build_aggregation
     from metrics.metric import Metric
-    from metrics.reductions import Reduction
+    from metrics.reductions.reduction import Reduction
 
     built = build_aggregation(aggregation) if isinstance(aggregation, str) else aggregation
     arguments: Mapping[str, Any] = dict(config.params)
@@ -156,7 +156,7 @@ def _record(
 
 def _share() -> "Aggregation":
     """The mean of numbers from 0 to 1: no interval leaves that range."""
-    from metrics.aggregations import build_aggregation
+    from metrics.aggregations.aggregation import build_aggregation
 
     return replace(build_aggregation("mean"), bounds=(0.0, 1.0))
 
@@ -164,7 +164,7 @@ def _share() -> "Aggregation":
 def _number_of_results() -> "Reduction":
     """How many verdicts an item has."""
     from metrics.ragged import segment_counts
-    from metrics.reductions import Reduction
+    from metrics.reductions.reduction import Reduction
 
     def compute(repeats: "Repeats") -> Any:
         return segment_counts(repeats.scored, repeats.offsets).astype(np.float64)
@@ -174,6 +174,6 @@ def _number_of_results() -> "Reduction":
 
 def _total() -> "Aggregation":
     """The sum of the items' counts: a fact, without an error."""
-    from metrics.aggregations import Aggregation, as_column
+    from metrics.aggregations.aggregation import Aggregation, as_column
 
     return Aggregation("count", compute=lambda total, n: total[..., 0], encode=as_column, rule="none")

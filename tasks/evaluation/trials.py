@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from tasks.evaluation.params import PassAtKParams
 
 if TYPE_CHECKING:
-    from metrics.reductions import Reduction, Repeats
+    from metrics.reductions.reduction import Reduction, Repeats
 
 Floats = NDArray[np.float64]
 
@@ -27,7 +27,7 @@ def pass_at_k(params: PassAtKParams) -> "Reduction":
     An item's number lies in 0 to 1, higher is better. An item with fewer scored samples than it takes (k, or
     k × num_trials) is unscored.
     """
-    from metrics.reductions import Reduction, build_reduction
+    from metrics.reductions.reduction import Reduction, build_reduction
 
     if params.num_trials is None:
         unbiased = build_reduction(f"pass@{params.k}")
@@ -46,7 +46,7 @@ def trial_values(repeats: "Repeats", k: int, num_trials: int, aggregation: str) 
     A trial is 1 if one of its k samples has a score above zero, else 0. NaN where an item has too few
     samples.
     """
-    from metrics.reducing import scored_only
+    from metrics.reductions.reduction import scored_only
 
     scored = scored_only(repeats)
     enough = np.flatnonzero(scored.counts >= k * num_trials)

@@ -53,7 +53,7 @@ def result_row(
     pair: PairIdentity, cell: Cell, options: "StatisticsConfig", estimator: "Estimator | None" = None
 ) -> Row:
     """One row of RESULTS: the estimate, the counts and every doubt there is about them."""
-    from metrics.uncertainty import estimate
+    from metrics.statistics.estimate import estimate
 
     if not cell.n_valid:
         return _without_value(pair, cell, "unscored", "; ".join(cell_doubts(cell)))

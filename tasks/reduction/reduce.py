@@ -19,7 +19,7 @@ from tasks.store.schemas import FLOATS, ITEM_ROWS
 from tasks.store.values import value_text
 
 if TYPE_CHECKING:
-    from metrics.reductions import Reduced, Reduction, Repeats
+    from metrics.reductions.reduction import Reduced, Reduction, Repeats
 
 BATCH_ROWS = 65_536
 
@@ -65,7 +65,9 @@ class _Entries:
 
 
 def _entries(loaded: Loaded) -> _Entries:
-    from metrics.reductions import Repeats  # numpy and the registry: only where something is reduced
+    from metrics.reductions.reduction import (
+        Repeats,  # numpy and the registry: only where something is reduced
+    )
 
     samples, items = loaded.samples, loaded.items
     labels, n_items = len(loaded.labels) + 1, max(len(items.doc_ids), 1)

@@ -7,7 +7,7 @@ from typing import Any
 import orjson
 import pyarrow as pa
 
-from metrics.reductions import reduction_key
+from metrics.reductions.reduction import reduction_key
 from tasks.evaluation.evaluation_rows import Judged, evaluation_rows
 from tasks.reduction.facets import parse_facets
 from tasks.reporting.exports_lines import finite, write_lines

@@ -6,7 +6,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from metrics.reductions import reduction_key
+from metrics.reductions.reduction import reduction_key
 from tasks.reduction.facets import parse_facets
 from tasks.reporting.exports_lines import finite, write_json
 from tasks.reporting.exports_records import RunInfo

@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from metrics.aggregations import build_aggregation, statistics_of
+from metrics.aggregations.aggregation import build_aggregation, statistics_of
 from metrics.config import StatisticsConfig
 from metrics.errors import ConfigError, MetricError
 from metrics.registry import AGGREGATIONS
-from metrics.uncertainty import estimate
+from metrics.statistics.estimate import estimate
 
 
 def value(name: str, values: Any) -> float:

@@ -9,13 +9,13 @@ import pytest
 from pydantic import ValidationError
 
 from metrics import CorpusMetric, metric
-from metrics.building import build_metrics
+from metrics.build import build_metrics
 from metrics.config import MetricConfig, StatisticsConfig
 from metrics.errors import ConfigError, MetricError
 from metrics.metric import Metric
-from metrics.reductions import Repeats
+from metrics.reductions.reduction import Repeats
 from metrics.registry import METRICS
-from metrics.uncertainty import estimate
+from metrics.statistics.estimate import estimate
 
 
 def user(function: Any) -> Any:

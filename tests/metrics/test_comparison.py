@@ -11,13 +11,12 @@ import scipy.stats
 from hypothesis import given
 from hypothesis import strategies as st
 
-from metrics.aggregations import build_aggregation
-from metrics.comparison import Comparison, ItemColumn, compare_items
+from metrics.aggregations.aggregation import build_aggregation
 from metrics.config import StatisticsConfig
 from metrics.errors import ConfigError, MetricError
-from metrics.gating import adjust, verdict, worst_of
-from metrics.groups import group_aggregate
-from metrics.significance import mcnemar, sign_flip
+from metrics.statistics.comparison import Comparison, ItemColumn, compare_items, mcnemar, sign_flip
+from metrics.statistics.estimate import group_aggregate
+from metrics.statistics.gate import adjust, verdict, worst_of
 from metrics.types import Estimate
 
 FEW = StatisticsConfig(bootstrap_iters=5000)

@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from metrics.aggregations import Aggregation, build_aggregation
-from metrics.comparison import ItemColumn, compare_items
+from metrics.aggregations.aggregation import Aggregation, build_aggregation
 from metrics.config import StatisticsConfig
-from metrics.uncertainty import estimate
+from metrics.statistics.comparison import ItemColumn, compare_items
+from metrics.statistics.estimate import estimate
 
 pytestmark = pytest.mark.slow
 

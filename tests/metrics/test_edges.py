@@ -9,10 +9,10 @@ import pytest
 
 from metrics.config import StatisticsConfig
 from metrics.errors import MetricError
-from metrics.reductions import Repeats
+from metrics.reductions.reduction import Repeats
 from metrics.registry import METRICS
+from metrics.statistics.estimate import estimate
 from metrics.types import Scores
-from metrics.uncertainty import estimate
 
 NAN, INF = math.nan, math.inf
 OWN = [name for name in METRICS if METRICS[name].function.__module__.startswith("metrics.")]

@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from metrics.errors import ConfigError, MetricError
-from metrics.exact_match import exact_match
+from metrics.text.exact_match import exact_match
 
 RECORDED: dict[str, Any] = json.loads(Path(__file__).with_name("exact_match_oracle.json").read_text("ascii"))
 

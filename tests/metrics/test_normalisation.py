@@ -9,8 +9,7 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from metrics.joined_patterns import SEPARATOR, joined_removal
-from metrics.normalisation import Normalisation
+from metrics.text.exact_match import SEPARATOR, Normalisation, joined_removal
 
 LETTERS = st.sampled_from([*"aAb1 .,$#\n\r\x1céİΣſ\u0301漢\u2028\ud800😀"])
 TEXT = st.one_of(

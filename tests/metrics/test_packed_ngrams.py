@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from metrics.ngrams import Sequences, matches
-from metrics.packed_ngrams import fits, packed_matches
+from metrics.text.chrf import fits, packed_matches
+from metrics.text.ngrams import Sequences, matches
 
 TEXT = st.lists(st.integers(0, 3), max_size=9)
 DOCUMENTS = st.lists(st.tuples(TEXT, TEXT), max_size=6)

@@ -6,7 +6,7 @@ import string
 import pytest
 from nltk.stem.porter import PorterStemmer
 
-from metrics.porter import stem
+from metrics.text.porter import stem
 
 SUFFIXES = [
     "ational",

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from metrics.config import StatisticsConfig
 from metrics.registry import METRICS
+from metrics.statistics.estimate import estimate
 from metrics.types import ChoiceBatch, Scores
-from metrics.uncertainty import estimate
 
 EVERY_METRIC = [name for name in METRICS if METRICS[name].function.__module__.startswith("metrics.")]
 OPTIONS = StatisticsConfig(bootstrap_iters=200)

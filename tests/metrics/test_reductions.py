@@ -12,12 +12,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from metrics.aggregations import build_aggregation
+from metrics.aggregations.aggregation import build_aggregation
 from metrics.config import MetricConfig
 from metrics.errors import ConfigError, MetricError
 from metrics.metric import Metric
-from metrics.pass_at_k import hypergeometric_tail, pass_at_k_values
-from metrics.reductions import Reduced, Reduction, Repeats, build_reduction, reduction_key
+from metrics.reductions.pass_at_k import hypergeometric_tail, pass_at_k_values
+from metrics.reductions.reduction import Reduced, Reduction, Repeats, build_reduction, reduction_key
 
 Sample = tuple[float, bool, int]  # score, scored, code of the prediction
 

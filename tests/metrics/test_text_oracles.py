@@ -12,19 +12,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from rouge_score.rouge_scorer import RougeScorer
 
-from metrics import (
-    bleu_statistics,
-    chrf_statistics,
-    ngrams,
-    rouge_scores,
-    rouge_tokens,
-    subsequences,
-    ter_statistics,
-)
-from metrics import texts as batching
-from metrics.bleu import bleu, bleu_aggregation, sentence_bleu
-from metrics.chrf import chrf, chrf_aggregation, f_score
-from metrics.ter import ter, ter_aggregation
+from metrics.text import bleu as bleu_statistics
+from metrics.text import chrf as chrf_statistics
+from metrics.text import inputs as batching
+from metrics.text import ngrams, subsequences
+from metrics.text import rouge as rouge_scores
+from metrics.text import rouge as rouge_tokens
+from metrics.text import ter as ter_statistics
+from metrics.text.bleu import bleu, bleu_aggregation, sentence_bleu
+from metrics.text.chrf import chrf, chrf_aggregation, f_score
+from metrics.text.ter import ter, ter_aggregation
 
 # What the libraries treat in a way of their own, among plain text and anything else that Unicode has.
 TRICKY = st.sampled_from(

@@ -9,13 +9,12 @@ import scipy.stats
 from hypothesis import given
 from hypothesis import strategies as st
 
-from metrics.aggregations import build_aggregation
+from metrics.aggregations.aggregation import build_aggregation
 from metrics.config import StatisticsConfig
-from metrics.intervals import student_quantile, wilson
-from metrics.quantile_errors import maritz_jarrett
-from metrics.resampling import resampled_totals
+from metrics.statistics.bootstrap import resampled_totals
+from metrics.statistics.estimate import estimate
+from metrics.statistics.formulas import maritz_jarrett, student_quantile, wilson
 from metrics.types import Estimate
-from metrics.uncertainty import estimate
 
 DEFAULT = StatisticsConfig()
 

@@ -10,10 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from metrics.aggregations import statistics_of
+from metrics.aggregations.aggregation import statistics_of
 from metrics.errors import MetricError
-from metrics.levenshtein import levenshtein
-from metrics.wer import wer, wer_aggregation
+from metrics.text.edits import levenshtein, wer, wer_aggregation
 
 WORD = st.sampled_from(
     ["a", "A", "the", "cat", "cat.", "é", "e\u0301", "漢字", "😀", "\ud800", "\0", "\u200b"]

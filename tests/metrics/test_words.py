@@ -9,12 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from metrics import subsequences
-from metrics.ngrams import Sequences, alike, matches
 from metrics.ragged import offsets_of, taken_rows
-from metrics.subsequences import common_subsequence, common_subsequences
-from metrics.texts import batches
-from metrics.words import Words
+from metrics.text import subsequences
+from metrics.text.inputs import batches
+from metrics.text.ngrams import Sequences, Words, alike, matches
+from metrics.text.subsequences import common_subsequence, common_subsequences
 
 # Beginnings in common, and lengths about the eight and sixteen bytes that are compared at once.
 WORD = st.one_of(

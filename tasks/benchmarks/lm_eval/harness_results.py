@@ -10,7 +10,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, Final
 
-from metrics.groups import group_aggregate
+from metrics.statistics.estimate import group_aggregate
 from metrics.types import Estimate
 from tasks.benchmarks.lm_eval.groups import Aggregate, Group
 from tasks.benchmarks.lm_eval.harness_samples import write_samples

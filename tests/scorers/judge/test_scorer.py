@@ -6,7 +6,7 @@ import pytest
 
 from metrics.config import StatisticsConfig
 from metrics.errors import ConfigError
-from metrics.uncertainty import estimate as estimate_of
+from metrics.statistics.estimate import estimate as estimate_of
 from scorers.asking import ask_again
 from scorers.config import ScoringConfig
 from scorers.errors import ScorerError

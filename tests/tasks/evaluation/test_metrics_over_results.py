@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from metrics.config import StatisticsConfig
-from metrics.reductions import Repeats
+from metrics.reductions.reduction import Repeats
 from tasks.evaluation.config import EvaluationMetricConfig
 from tasks.evaluation.metric_rows import METRIC_ROWS, aggregate_metric
 from tasks.evaluation.metrics import build_evaluation_metric, reduce_metric

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from metrics.config import MetricConfig, StatisticsConfig
 from metrics.errors import MetricError
 from metrics.metric import Metric
-from metrics.uncertainty import estimate
+from metrics.statistics.estimate import estimate
 from tasks.reduction import FailedPart, Origin, PairIdentity, Part, aggregate_pair, reduce_pair
 from tasks.store.schemas import RESULTS
 

@@ -1,0 +1,220 @@
+"""Aggregations of plain numbers and of (a, b) pairs: means, perplexities, quantiles, extremes, counts."""
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from metrics.aggregations.aggregation import Aggregation, Count, Total, as_column, factory
+from metrics.errors import ConfigError, MetricError
+from metrics.types import Floats, Scores, Values
+
+HARNESS = "lm-evaluation-harness"
+
+
+def _mean(total: Total, n: Count) -> Floats:
+    return np.asarray(total[..., 0] / n)
+
+
+@factory("mean", source="closed form")
+def mean() -> Aggregation:
+    """Mean of the items' numbers; 0/1 scores get a Wilson interval."""
+    return Aggregation("mean", compute=_mean, encode=as_column, rule="mean")
+
+
+@factory("pass_rate", source="closed form")
+def pass_rate() -> Aggregation:
+    """Share of items whose number is above zero."""
+
+    def passed(score: Floats) -> Floats:
+        return as_column(np.where(np.isnan(score), np.nan, score > 0))
+
+    return Aggregation("pass_rate", compute=_mean, encode=passed, rule="mean", bounds=(0.0, 1.0))
+
+
+@factory("nanmean", source=HARNESS)
+def nanmean() -> Aggregation:
+    """Mean of the numbers that are finite; items without one do not count."""
+
+    def split(score: Floats) -> Floats:
+        finite = np.isfinite(score)
+        return np.column_stack([np.where(finite, score, 0.0), finite.astype(np.float64)])
+
+    return Aggregation("nanmean", k=2, compute=_ratio, encode=split)
+
+
+@factory("sum")
+def total() -> Aggregation:
+    """Sum of the items' numbers."""
+    return Aggregation("sum", compute=lambda t, n: t[..., 0], encode=as_column, rule="sum")
+
+
+@factory("count")
+def count() -> Aggregation:
+    """Number of items that have a score."""
+    return Aggregation(
+        "count", compute=lambda t, n: np.zeros_like(t[..., 0]) + n, encode=as_column, rule="none"
+    )
+
+
+@factory("perplexity", source=HARNESS)
+def perplexity() -> Aggregation:
+    """exp(-mean) of log-likelihoods in nats; at least 1 for log-likelihoods of text."""
+    return Aggregation(
+        "perplexity",
+        compute=lambda t, n: np.exp(-t[..., 0] / n),
+        point=lambda t, n: _exp(-float(t[0]) / n),
+        encode=as_column,
+        rule="moments",
+        bounds=(0.0, math.inf),
+    )
+
+
+@factory("bypass", source=HARNESS)
+def bypass() -> Aggregation:
+    """The constant 999: a benchmark that only wants its responses."""
+    return Aggregation("bypass", compute=lambda t, n: t[..., 0] * 0 + 999.0, encode=as_column, rule="none")
+
+
+def _ratio(total: Total, n: Count) -> Floats:
+    """Σa / Σb; NaN where the weights add up to 0."""
+    weight = np.where(total[..., 1] == 0, np.nan, total[..., 1])
+    return np.asarray(total[..., 0] / weight)
+
+
+def _read_pairs(name: str, finish: Any) -> Any:
+    def read(values: Sequence[Any]) -> Scores:
+        for index, value in enumerate(values):
+            if not isinstance(value, Sequence) or isinstance(value, str) or len(value) != 2:
+                raise MetricError(
+                    f"{name} takes a pair (a, b) a sample, and sample {index} has {value!r}", index
+                )
+        statistics = np.asarray(values, dtype=np.float64).reshape(-1, 2)
+        with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
+            return Scores(statistics=statistics, values=None, score=np.asarray(finish(statistics, 1.0)))
+
+    return read
+
+
+def _weighted_perplexity(total: Total, n: Count) -> Floats:
+    return np.asarray(np.exp(-_ratio(total, n)))
+
+
+def _exp(power: float) -> float:
+    """e to a power by the C library, as the harness has it: numpy's may differ in the last bit."""
+    try:
+        return math.exp(power)
+    except OverflowError:
+        return math.inf
+
+
+def _weighted_perplexity_of(total: Floats, n: float) -> float:
+    return _exp(-float(_ratio(total, n)))
+
+
+def _bits(total: Total, n: Count) -> Floats:
+    return np.asarray(-_ratio(total, n) / math.log(2))
+
+
+@factory("weighted_mean", source=HARNESS)
+def weighted_mean() -> Aggregation:
+    """Σa / Σb over pairs (a, b)."""
+    return Aggregation("weighted_mean", k=2, compute=_ratio, read=_read_pairs("weighted_mean", _ratio))
+
+
+@factory("weighted_perplexity", source=HARNESS)
+def weighted_perplexity() -> Aggregation:
+    """exp(-Σa / Σb) over pairs (log-likelihood in nats, number of words or bytes)."""
+    return Aggregation(
+        "weighted_perplexity",
+        k=2,
+        compute=_weighted_perplexity,
+        point=_weighted_perplexity_of,
+        read=_read_pairs("weighted_perplexity", _weighted_perplexity),
+        bounds=(0.0, math.inf),
+    )
+
+
+@factory("bits_per_byte", source=HARNESS)
+def bits_per_byte() -> Aggregation:
+    """-Σa / Σb / ln 2 over pairs (log-likelihood in nats, number of bytes)."""
+    return Aggregation("bits_per_byte", k=2, compute=_bits, read=_read_pairs("bits_per_byte", _bits))
+
+
+def _quantile(name: str, q: float) -> Aggregation:
+    def combine(values: Values) -> float:
+        column = np.asarray(values, dtype=np.float64)
+        if np.isfinite(column).all():
+            return float(np.quantile(column, q))
+        return _infinite_quantile(column, q) if not np.isnan(column).any() else math.nan
+
+    return Aggregation(name, kind="values", combine=combine, encode=as_column, rule="quantile", q=q)
+
+
+def _infinite_quantile(column: Floats, q: float) -> float:
+    """The quantile where some values are infinite; NumPy's interpolation multiplies infinity by 0 there."""
+    rank = (len(column) - 1) * q
+    ordered, share = np.sort(column), rank - math.floor(rank)
+    low, high = float(ordered[math.floor(rank)]), float(ordered[math.ceil(rank)])
+    return low if low == high or share == 0 else low * (1 - share) + high * share
+
+
+@factory("median")
+def median() -> Aggregation:
+    """The true median: the mean of the middle two where the count is even."""
+    return _quantile("median", 0.5)
+
+
+@factory("percentile")
+def percentile(*, q: float = 50.0) -> Aggregation:
+    """The q-th percentile, 0 to 100, linear between order statistics; also written percentile@90."""
+    if not isinstance(q, (int, float)) or not 0 <= q <= 100:
+        raise ConfigError(f"percentile: q must be a number from 0 to 100, not {q!r}")
+    return _quantile(f"percentile@{q:g}", q / 100)
+
+
+@factory("min")
+def smallest() -> Aggregation:
+    """Smallest of the items' numbers; no error bar, since none is sound."""
+    return Aggregation(
+        "min", kind="values", combine=lambda v: float(np.min(v)), encode=as_column, rule="none"
+    )
+
+
+@factory("max")
+def largest() -> Aggregation:
+    """Largest of the items' numbers; no error bar, since none is sound."""
+    return Aggregation(
+        "max", kind="values", combine=lambda v: float(np.max(v)), encode=as_column, rule="none"
+    )
+
+
+@factory("brier_score", source=HARNESS)
+def brier_score() -> Aggregation:
+    """Mean over items of Σ (p - one-hot gold)², read from numbers or from pairs (gold, probabilities)."""
+
+    def read(values: Sequence[Any]) -> Scores:
+        score = np.array(
+            [_squared_error(value, index) for index, value in enumerate(values)], dtype=np.float64
+        )
+        return Scores(statistics=as_column(score), values=None, score=score)
+
+    return Aggregation(
+        "brier_score", compute=_mean, encode=as_column, read=read, rule="mean", bounds=(0.0, 2.0)
+    )
+
+
+def _squared_error(value: Any, index: int) -> float:
+    if isinstance(value, (int, float, np.number)):
+        return float(value)
+    try:
+        gold, probabilities = value
+        residual = np.asarray(probabilities, dtype=np.float64).copy()
+        residual[int(gold)] -= 1.0
+    except (TypeError, ValueError, IndexError):
+        raise MetricError(
+            f"brier_score takes a number or a pair (gold, probabilities), and sample {index} has {value!r}",
+            index,
+        ) from None
+    return float(np.sum(residual**2))

@@ -1,0 +1,229 @@
+"""From what a config says to the metric record, refusing what does not fit."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from metrics.aggregations.aggregation import Aggregation, build_aggregation, from_function
+from metrics.errors import ConfigError, nearest
+from metrics.metric import Metric, Resolve
+from metrics.reductions.reduction import Reduction, build_reduction
+from metrics.registry import AGGREGATIONS, METRICS, MetricDefinition, parameters
+from metrics.types import OUTPUT_TYPES, OutputType
+
+if TYPE_CHECKING:
+    from metrics.config import MetricConfig
+
+
+def build_metric(config: "MetricConfig", resolve: Resolve, output_type: OutputType | None = None) -> Metric:
+    """The metric of ``config``; see ``Metric.build``."""
+    definition = _definition(config, resolve, output_type)
+    name = config.alias or _own_name(config, definition)
+    if output_type is not None and output_type not in definition.output_types:
+        raise ConfigError(
+            f"metric {name!r} is made for {', '.join(definition.output_types)}, not for {output_type} "
+            "(python -m flows.catalog metrics lists them)"
+        )
+    if definition.style == "corpus":
+        return _corpus(config, definition, name, resolve)
+    kwargs = _taken(definition.function, config.kwargs)
+    aggregation = _aggregation(config, definition.aggregation, config.kwargs, resolve)
+    _refuse_leftovers(name, config.kwargs, definition.function, config.aggregation or definition.aggregation)
+    return _record(config, definition, name, aggregation, resolve, kwargs, definition.function)
+
+
+def build_column(config: "MetricConfig", resolve: Resolve) -> Metric:
+    """A metric whose values come from elsewhere; a registered name brings its aggregation and direction."""
+    known = METRICS.get(config.metric)
+    default = known.aggregation if known is not None else "mean"
+    aggregation = _aggregation(config, default, config.kwargs, resolve)
+    definition = known or MetricDefinition(config.metric, _nothing, output_types=OUTPUT_TYPES)
+    name = config.alias or config.metric
+    record = _record(config, definition, name, aggregation, resolve, {}, None)
+    return replace(record, output_types=OUTPUT_TYPES, style="item", libraries=definition.libraries)
+
+
+def build_metrics(
+    configs: Sequence["MetricConfig"], resolve: Resolve, output_type: OutputType | None = None
+) -> tuple[Metric, ...]:
+    """The metrics of one filter under names that differ.
+
+    Entries that differ in their arguments only are told apart by the arguments that differ; two that differ
+    in nothing, or share an alias, are refused.
+    """
+    return named_apart([build_metric(config, resolve, output_type) for config in configs])
+
+
+def named_apart(metrics: Sequence[Metric]) -> tuple[Metric, ...]:
+    """The same metrics, those of one name told apart by the arguments in which they differ."""
+    groups: dict[str, list[Metric]] = {}
+    for metric in metrics:
+        groups.setdefault(metric.name, []).append(metric)
+    named = [_with_difference(metric, groups[metric.name]) for metric in metrics]
+    seen: set[str] = set()
+    for metric in named:
+        if metric.name in seen:
+            raise ConfigError(f"metric {metric.name!r} is listed twice; give one of them an alias")
+        seen.add(metric.name)
+    return tuple(named)
+
+
+def _with_difference(metric: Metric, same_name: Sequence[Metric]) -> Metric:
+    if len(same_name) == 1:
+        return metric
+    keys = sorted({key for other in same_name for key in other.arguments})
+    differing = [key for key in keys if len({repr(other.arguments.get(key)) for other in same_name}) > 1]
+    said = [f"{key}={metric.arguments[key]}" for key in differing if key in metric.arguments]
+    if len({other.aggregation.name for other in same_name}) > 1:
+        said.append(metric.aggregation.name)
+    return replace(metric, name=f"{metric.name}[{' '.join(said)}]") if said else metric
+
+
+def _definition(config: "MetricConfig", resolve: Resolve, output_type: OutputType | None) -> MetricDefinition:
+    reference = config.function or (
+        config.metric if ":" in config.metric and config.metric not in METRICS else None
+    )
+    if reference is None:
+        if not config.metric:
+            raise ConfigError("a metric needs a name that is not empty")
+        definition = METRICS[config.metric]
+        variant = definition.variants.get(output_type or "")
+        return definition if variant is None else replace(METRICS[variant], name=definition.name)
+    function = resolve(reference)
+    if not callable(function):
+        raise ConfigError(f"metric {config.metric!r}: {reference} is not a function")
+    declared: MetricDefinition | None = getattr(function, "__metric__", None)
+    name = getattr(function, "__name__", None) or reference.rpartition(":")[2]
+    style = "corpus" if hasattr(function, "aggregation") else "item"
+    plain = MetricDefinition(name, function, output_types=OUTPUT_TYPES, style=style)  # type: ignore[arg-type]
+    return declared or plain
+
+
+def _own_name(config: "MetricConfig", definition: MetricDefinition) -> str:
+    return definition.name if ":" in config.metric else config.metric
+
+
+def _corpus(config: "MetricConfig", definition: MetricDefinition, name: str, resolve: Resolve) -> Metric:
+    maker = definition.function
+    unknown = [key for key in config.kwargs if (taken := parameters(maker)) is not None and key not in taken]
+    if unknown:
+        raise ConfigError(f"metric {name!r} takes no argument {unknown[0]!r}")
+    instance = maker(**config.kwargs) if isinstance(maker, type) else maker
+    aggregation = corpus_aggregation(instance, definition.name)
+    if config.aggregation is not None:
+        aggregation = build_aggregation(config.aggregation, None, resolve)
+    return _record(config, replace(definition, style="item"), name, aggregation, resolve, {}, instance)
+
+
+def _aggregation(
+    config: "MetricConfig", default: str, arguments: Mapping[str, Any], resolve: Resolve
+) -> Aggregation:
+    name = config.aggregation or default
+    if not name:
+        raise ConfigError(f"metric {config.metric!r} has no aggregation; name one, such as mean")
+    entry = AGGREGATIONS.get(name)
+    own = _taken(entry.function, arguments) if entry is not None and entry.builds else {}
+    return build_aggregation(name, own, resolve)
+
+
+def _record(
+    config: "MetricConfig",
+    definition: MetricDefinition,
+    name: str,
+    aggregation: Aggregation,
+    resolve: Resolve,
+    kwargs: Mapping[str, Any],
+    function: Callable[..., Any] | None,
+) -> Metric:
+    reductions: list[Reduction] = []
+    for asked in config.reduction or ["mean"]:
+        built = build_reduction(asked, resolve).bound(aggregation)
+        if any(built.name == other.name for other in reductions):
+            raise ConfigError(f"metric {name!r} lists reduction {built.name!r} twice")
+        reductions.append(built)
+    if function is not None and definition.function.__module__.startswith("metrics."):
+        aggregation = _within_range(aggregation, definition, reductions)
+    better = definition.higher_is_better if config.higher_is_better is None else config.higher_is_better
+    return Metric(
+        name=name,
+        function=function,
+        aggregation=aggregation,
+        reductions=tuple(reductions),
+        kwargs=kwargs,
+        higher_is_better=better,
+        output_types=definition.output_types,
+        style=definition.style,
+        version=definition.version,
+        libraries=definition.libraries,
+        entry=definition.name,
+        arguments=dict(config.kwargs),
+    )
+
+
+def _within_range(
+    aggregation: Aggregation, definition: MetricDefinition, reductions: Sequence[Reduction]
+) -> Aggregation:
+    """A mean of numbers from a known range lies in it, and so does what is said about its error.
+
+    Not where a user's reduction makes other numbers of them.
+    """
+    if aggregation.name != "mean" or any(reduction.function is not None for reduction in reductions):
+        return aggregation
+    return replace(aggregation, bounds=definition.bounds)
+
+
+def _taken(function: Callable[..., Any], arguments: Mapping[str, Any]) -> dict[str, Any]:
+    taken = parameters(function)
+    return {key: value for key, value in arguments.items() if taken is None or key in taken}
+
+
+def _refuse_leftovers(
+    name: str, arguments: Mapping[str, Any], function: Callable[..., Any], aggregation: str
+) -> None:
+    taken = parameters(function)
+    if taken is None:
+        return
+    entry = AGGREGATIONS.get(aggregation)
+    known = taken | (
+        parameters(entry.function) or frozenset() if entry is not None and entry.builds else frozenset()
+    )
+    for key in arguments:
+        if key not in known:
+            raise ConfigError(
+                f"metric {name!r} takes no argument {key!r}{nearest(key, known)}"
+                f" (it takes {', '.join(sorted(known)) or 'none'})"
+            )
+
+
+def _nothing() -> None:
+    """Stands where a metric's values come from elsewhere."""
+
+
+class CorpusMetric(ABC):
+    """A metric that needs all items at once.
+
+    ``metric(references, predictions)`` is called for each sample with lists, and may return anything that
+    JSON can hold; ``metric.aggregation(items)`` makes one number of what was returned for all items. Keywords
+    of the config go to the constructor. Given several repeats of an item, their results are averaged where
+    they are numbers or equally long lists of numbers (else the first counts), and a warning says so once.
+
+    >>> class Longest(CorpusMetric):
+    ...     def __call__(self, references, predictions):
+    ...         return len(predictions[0])
+    ...     def aggregation(self, items):
+    ...         return max(items)
+    """
+
+    @abstractmethod
+    def __call__(self, references: Sequence[Any], predictions: Sequence[Any]) -> Any:
+        """What one sample contributes."""
+
+    @abstractmethod
+    def aggregation(self, items: Sequence[Any]) -> float:
+        """The number that all items' contributions make."""
+
+
+def corpus_aggregation(instance: Any, name: str) -> Aggregation:
+    """The aggregation of a corpus metric: its own method, over whatever it returned for each sample."""
+    return replace(from_function(instance.aggregation, {}, name), name=name)

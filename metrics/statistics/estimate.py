@@ -1,0 +1,194 @@
+"""Value, standard error and interval of an aggregate.
+
+The unit is the item, or the cluster where items belong together: statistics are added up within clusters
+first, and the rest is the same. Unless the config names a method, each aggregation has its own:
+
+========================================  ==============================================================
+mean, pass_rate                           closed form; interval by Student's distribution, by Wilson for 0/1
+sum                                       closed form
+perplexity                                exact bootstrap moments; interval of the mean log-likelihood, exp'd
+median, percentile                        exact bootstrap variance; interval between order statistics
+f1, matthews_corrcoef                     bootstrap of the confusion cells, BCa interval
+bleu, chrf, ter, wer, ratios, nanmean     jackknife, Student's interval
+a user's function of the values           bootstrap of the items, at most 1,000 draws
+min, max, count                           none: nothing sound is known
+========================================  ==============================================================
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from metrics.aggregations.aggregation import Aggregation
+from metrics.errors import ConfigError
+from metrics.statistics.bootstrap import bootstrap_items, bootstrap_sums
+from metrics.statistics.formulas import (
+    delta,
+    jackknife,
+    maritz_jarrett,
+    mean_error,
+    normal_quantile,
+    order_statistic_interval,
+    perplexity_error,
+    sum_error,
+    woodruff,
+)
+from metrics.statistics.sampled import NOTHING, Sampled, Spread
+from metrics.types import Estimate, Floats, Ints, Values
+
+if TYPE_CHECKING:
+    from metrics.config import StatisticsConfig
+
+
+Method = Callable[[Sampled], Spread]
+_FEW_CLUSTERS = 10
+
+_BY_RULE: dict[str, Method] = {
+    "mean": mean_error,
+    "sum": sum_error,
+    "moments": perplexity_error,
+    "jackknife": jackknife,
+    "multinomial": lambda sampled: bootstrap_sums(sampled, accelerated=True),
+    "bootstrap": lambda sampled: bootstrap_sums(sampled, accelerated=False),
+    "none": lambda sampled: NOTHING,
+}
+_BY_NAME: dict[str, Method] = {
+    "delta": delta,
+    "jackknife": jackknife,
+    "bootstrap": lambda sampled: bootstrap_sums(sampled, accelerated=False),
+    "bca": lambda sampled: bootstrap_sums(sampled, accelerated=True),
+}
+
+
+def estimate(
+    aggregation: Aggregation,
+    statistics: Floats | None,
+    values: Values | None,
+    clusters: Ints | None,
+    options: "StatisticsConfig",
+) -> Estimate:
+    """The aggregate of n items with its error bar.
+
+    ``statistics`` (n, k) for kind "sums", ``values`` (n) for kind "values"; ``clusters`` (n) are any
+    integers, equal ones belonging together, or None. No items give NaN; one item, or one cluster, gives a
+    value without error bar; a value that is not finite gives what arithmetic gives, without error bar, and a
+    warning.
+    """
+    adding, table = aggregation.tabled(statistics, values)
+    n = len(table) if table is not None else len(values if values is not None else [])
+    if n == 0:
+        return Estimate(math.nan, math.nan, "none", math.nan, math.nan, 0, "no scored items")
+    groups = None if clusters is None else np.unique(np.asarray(clusters), return_inverse=True)[1].reshape(-1)
+    if table is not None:
+        return _of_sums(adding, table, groups, options)
+    return _of_values(aggregation, values if values is not None else [], groups, options)
+
+
+def _of_sums(
+    aggregation: Aggregation, table: Floats, groups: Ints | None, options: "StatisticsConfig"
+) -> Estimate:
+    sampled = Sampled.of(aggregation, table, groups, options)
+    bad = int((~np.isfinite(table)).any(axis=1).sum())
+    if bad:
+        return _without_error(
+            sampled.value, len(table), f"{bad} of {len(table)} items have a value that is not finite"
+        )
+    if not math.isfinite(sampled.value):
+        return _without_error(sampled.value, len(table), "the value is not finite")
+    if options.bootstrap_iters <= 0:
+        return _without_error(sampled.value, len(table), None)
+    rule = _BY_RULE[aggregation.rule]
+    own = aggregation.rule == "none" or options.method in ("auto", "analytic")
+    with np.errstate(over="ignore", invalid="ignore"):  # a perplexity's spread may be beyond all numbers
+        spread = rule(sampled) if own else _BY_NAME[options.method](sampled)
+    return _estimate(sampled.value, spread, len(table), aggregation, groups)
+
+
+def _of_values(
+    aggregation: Aggregation, values: Values, groups: Ints | None, options: "StatisticsConfig"
+) -> Estimate:
+    n = len(values)
+    value = aggregation.of_values(values)
+    if not math.isfinite(value):
+        return _without_error(value, n, "the value is not finite")
+    if options.bootstrap_iters <= 0 or aggregation.rule == "none":
+        warning = f"no error bar for {aggregation.name}" if options.bootstrap_iters > 0 else None
+        return _without_error(value, n, warning)
+    if n == 1 or (groups is not None and groups.max() == 0):
+        return _without_error(value, n, _single(groups))
+    if aggregation.q is not None:
+        spread = _quantile(np.asarray(values, dtype=np.float64), aggregation.q, groups, options.ci_level)
+    else:
+        spread = bootstrap_items(aggregation, values, groups, options)
+    return _estimate(value, spread, n, aggregation, groups)
+
+
+def _quantile(values: Floats, q: float, groups: Ints | None, level: float) -> Spread:
+    if groups is not None:
+        stderr, low, high = woodruff(values, groups, q, level)
+        return Spread(stderr, "woodruff", low, high)
+    ordered = np.sort(values)
+    low, high, reached = order_statistic_interval(ordered, q, level)
+    warning = None if reached else f"{len(values)} items are too few for an interval of this level"
+    return Spread(maritz_jarrett(ordered, q), "order statistics", low, high, warning)
+
+
+def _estimate(
+    value: float, spread: Spread, n: int, aggregation: Aggregation, groups: Ints | None
+) -> Estimate:
+    if not math.isfinite(spread.stderr) and not math.isfinite(spread.low):
+        return _without_error(value, n, spread.warning or f"no error bar for {aggregation.name}")
+    lowest, highest = aggregation.bounds  # rounding may carry the value itself a hair beyond
+    low, high = max(spread.low, min(lowest, value)), min(spread.high, max(highest, value))
+    method = spread.method if groups is None else f"{spread.method}, clustered"
+    finite = math.isfinite(spread.stderr)
+    doubt = spread.warning or (None if finite else "the spread is too wide for a standard error")
+    said = "; ".join(sentence for sentence in (doubt, _few(groups)) if sentence)
+    return Estimate(value, spread.stderr if finite else math.nan, method, low, high, n, said or None)
+
+
+def _few(groups: Ints | None) -> str | None:
+    clusters = 0 if groups is None else int(groups.max()) + 1
+    if not 1 < clusters < _FEW_CLUSTERS:
+        return None
+    return f"only {clusters} clusters: the error bar is a rough guide"
+
+
+def _without_error(value: float, n: int, warning: str | None) -> Estimate:
+    return Estimate(value, math.nan, "none", math.nan, math.nan, n, warning)
+
+
+def _single(groups: Ints | None) -> str:
+    return "one item has no spread" if groups is None else "one cluster has no spread"
+
+
+def group_aggregate(
+    estimates: Sequence[Estimate], weight_by_size: bool = True, ci_level: float = 0.95
+) -> Estimate:
+    """The mean of independent benchmarks' values, weighted by their items or not, with its standard error.
+
+    The weights w add up to 1, and the error is √Σ (w · stderr)² for either kind of weight; a member without
+    an error bar leaves the group without one. A member without a value leaves the group without a value:
+    nothing is dropped.
+    """
+    if not estimates:
+        raise ConfigError("a group needs at least one benchmark")
+    n_items = sum(member.n_items for member in estimates)
+    empty = sum(math.isnan(member.value) for member in estimates)
+    if empty or (weight_by_size and n_items == 0):
+        said = f"{empty} of {len(estimates)} benchmarks have no value"
+        return Estimate(math.nan, math.nan, "none", math.nan, math.nan, n_items, said)
+    sizes = [member.n_items if weight_by_size else 1 for member in estimates]
+    weights = [size / sum(sizes) for size in sizes]
+    value = math.fsum(weight * member.value for weight, member in zip(weights, estimates, strict=True))
+    bare = sum(math.isnan(member.stderr) for member in estimates)
+    if bare:
+        said = f"{bare} of {len(estimates)} benchmarks have no error bar"
+        return Estimate(value, math.nan, "none", math.nan, math.nan, n_items, said)
+    stderr = math.sqrt(
+        math.fsum((w * member.stderr) ** 2 for w, member in zip(weights, estimates, strict=True))
+    )
+    reach = normal_quantile(ci_level) * stderr
+    return Estimate(value, stderr, "weighted sum of variances", value - reach, value + reach, n_items)

@@ -1,0 +1,267 @@
+"""Does the answer contain, match, equal as a number, or hold the same JSON as a reference; how long is it."""
+
+import json
+import math
+import re
+from collections.abc import Callable, Sequence
+from functools import cache
+from typing import Any
+
+import numpy as np
+
+from metrics.errors import ConfigError, MetricError
+from metrics.registry import metric
+from metrics.text.inputs import hypotheses, reference_lists
+from metrics.types import Floats, Scores, scalar_scores
+
+_NUMBER_DRESS = str.maketrans("", "", ", _$€£¥%")
+UNITS = ("characters", "words", "lines", "bytes")
+
+
+@metric("contains", batched=True)
+def contains(
+    references: Sequence[Sequence[Any]],
+    predictions: Sequence[Any],
+    *,
+    ignore_case: bool = False,
+    all: bool = False,
+) -> Floats:
+    """1 if the answer contains any of the references (with ``all``: every one of them), else 0."""
+    score = np.zeros(len(predictions))
+    golds = reference_lists(references, "contains")
+    for row, text in enumerate(hypotheses(predictions, "contains")):
+        own = text.casefold() if ignore_case else text
+        hits = [(gold.casefold() if ignore_case else gold) in own for gold in golds[row]]
+        missing = predictions[row] is None  # no prediction contains nothing, not even ""
+        score[row] = not missing and (min(hits) if all else max(hits))
+    return score
+
+
+@metric("regex_match", batched=True)
+def regex_match(
+    references: Sequence[Sequence[Any]],
+    predictions: Sequence[Any],
+    *,
+    pattern: str | None = None,
+    full: bool = False,
+    ignore_case: bool = False,
+) -> Floats:
+    """1 if ``pattern``, or without one any of the references taken as a pattern, is found in the answer, else
+    0.
+
+    ``full``: the whole answer must match. Raises ``MetricError`` for a reference that is no pattern.
+    """
+    flags = re.IGNORECASE if ignore_case else 0
+    given = None if pattern is None else [_compiled(pattern, flags)]
+    score = np.zeros(len(predictions))
+    for row, text in enumerate(hypotheses(predictions, "regex_match")):
+        patterns = given if given is not None else _reference_patterns(references[row], flags, row)
+        found = any((one.fullmatch(text) if full else one.search(text)) is not None for one in patterns)
+        score[row] = found and predictions[row] is not None
+    return score
+
+
+def _reference_patterns(golds: Sequence[Any], flags: int, row: int) -> list[re.Pattern[str]]:
+    if not golds:
+        raise MetricError(f"regex_match: row {row} has no reference, and the config has no pattern", row)
+    try:
+        return [_compiled(str(gold), flags) for gold in golds]
+    except ConfigError as error:
+        raise MetricError(f"regex_match: row {row}: {error}", row) from error
+
+
+@cache
+def _compiled(pattern: str, flags: int) -> re.Pattern[str]:
+    try:
+        return re.compile(pattern, flags)
+    except re.error as error:
+        raise ConfigError(f"regex_match: {pattern!r} is no pattern: {error}") from None
+
+
+@metric("numeric_match", batched=True)
+def numeric_match(
+    references: Sequence[Sequence[Any]],
+    predictions: Sequence[Any],
+    *,
+    abs_tol: float = 0.0,
+    rel_tol: float = 1e-9,
+) -> Floats:
+    """1 if the answer is a number within the tolerances of any reference, else 0.
+
+    Thousands separators, currency signs, a percent sign and a trailing period are ignored. An answer that is
+    not a number is wrong; a reference that is not one raises ``MetricError``.
+    """
+    if abs_tol < 0 or rel_tol < 0:
+        raise ConfigError("numeric_match: abs_tol and rel_tol must not be negative")
+    score = np.zeros(len(predictions))
+    for row, (golds, prediction) in enumerate(zip(references, predictions, strict=True)):
+        targets = [number(gold) for gold in golds]
+        if not targets or None in targets:
+            raise MetricError(
+                f"numeric_match: row {row} has the references {list(golds)!r}, not numbers", row
+            )
+        own = number(prediction)
+        score[row] = own is not None and any(
+            math.isclose(own, target, rel_tol=rel_tol, abs_tol=abs_tol)
+            for target in targets
+            if target is not None
+        )
+    return score
+
+
+def number(value: Any) -> float | None:
+    """The number that a value is or that a text writes; None if it is not a finite one.
+
+    >>> number("$1,234.50."), number("twelve")
+    (1234.5, None)
+    """
+    if isinstance(value, str):
+        value = value.strip().rstrip(".").translate(_NUMBER_DRESS)
+    if value is None or isinstance(value, bool):
+        return None
+    try:
+        found = float(value)
+    except (TypeError, ValueError, OverflowError):
+        return None
+    return found if math.isfinite(found) else None
+
+
+@metric("json_match", batched=True)
+def json_match(
+    references: Sequence[Sequence[Any]],
+    predictions: Sequence[Any],
+    *,
+    structure_only: bool = False,
+    ignore_order: bool = False,
+    abs_tol: float = 0.0,
+) -> Scores:
+    """1 if the answer is JSON equal to any reference, else 0; the details name the first difference.
+
+    Texts are parsed, a Markdown fence around them is dropped. ``structure_only`` compares keys, lengths and
+    types only; ``ignore_order`` compares lists as bags; ``abs_tol`` is for numbers. A reference that is not
+    JSON raises ``MetricError``.
+    """
+    score = np.zeros(len(predictions))
+    details: list[dict[str, Any] | None] = [None] * len(predictions)
+    for row, (golds, prediction) in enumerate(zip(references, predictions, strict=True)):
+        targets = [_reference_json(gold, row) for gold in golds]
+        if not targets:
+            raise MetricError(f"json_match: row {row} has no reference to compare with", row)
+        try:
+            own = _parsed(prediction)
+        except ValueError as error:
+            details[row] = {"difference": f"not JSON: {error}"}
+            continue
+        differences = [
+            first_difference(target, own, structure_only, ignore_order, abs_tol) for target in targets
+        ]
+        score[row] = None in differences
+        if None not in differences:
+            details[row] = {"difference": differences[0]}
+    kept = details if any(details) else None
+    column = scalar_scores(score)
+    return Scores(column.statistics, None, column.score, kept)
+
+
+def _parsed(value: Any) -> Any:
+    if value is None:
+        raise ValueError("no prediction")
+    if not isinstance(value, str):
+        return value
+    text = value.strip()
+    if text.startswith("```") and text.endswith("```"):
+        text = text[3:-3].removeprefix("json")
+    return json.loads(text)
+
+
+def _reference_json(gold: Any, row: int) -> Any:
+    try:
+        return _parsed(gold)
+    except ValueError as error:
+        raise MetricError(f"json_match: row {row} has a reference that is not JSON: {error}", row) from None
+
+
+@metric("length", batched=True, bounds=(0.0, math.inf))
+def length(
+    references: Sequence[Sequence[Any]], predictions: Sequence[Any], *, unit: str = "characters"
+) -> Floats:
+    """Length of the answer in characters, words, lines or UTF-8 bytes; no prediction has length 0."""
+    if unit not in UNITS:
+        raise ConfigError(f"length: unit must be one of {', '.join(UNITS)}, not {unit!r}")
+    texts = hypotheses(predictions, "length")
+    count: dict[str, Callable[[str], int]] = {
+        "characters": len,
+        "words": lambda text: len(text.split()),
+        "lines": lambda text: len(text.splitlines()),
+        "bytes": lambda text: len(text.encode("utf-8", "surrogatepass")),
+    }
+    return np.array([count[unit](text) for text in texts], dtype=np.float64)
+
+
+def first_difference(
+    gold: Any, own: Any, structure_only: bool, ignore_order: bool, abs_tol: float
+) -> str | None:
+    """A sentence with the path of the first difference of ``own`` from ``gold``, None if there is none.
+
+    >>> first_difference({"a": [1, 2]}, {"a": [1, 3]}, False, False, 0.0)
+    '$.a[1]: 3 instead of 2'
+    """
+
+    def compare(left: Any, right: Any, path: str) -> str | None:
+        if isinstance(left, dict) and isinstance(right, dict):
+            return compare_objects(left, right, path)
+        if isinstance(left, list) and isinstance(right, list):
+            return compare_bags(left, right, path) if ignore_order else compare_lists(left, right, path)
+        if _kind(left) != _kind(right):
+            return f"{path}: {_kind(right)} instead of {_kind(left)}"
+        if structure_only or _equal(left, right, abs_tol):
+            return None
+        return f"{path}: {right!r} instead of {left!r}"
+
+    def compare_objects(left: dict[str, Any], right: dict[str, Any], path: str) -> str | None:
+        missing = sorted(left.keys() - right.keys())
+        if missing:
+            return f"{path}: the key {missing[0]!r} is missing"
+        extra = sorted(right.keys() - left.keys())
+        if extra:
+            return f"{path}: the key {extra[0]!r} is not expected"
+        return next(
+            (found for key in left if (found := compare(left[key], right[key], f"{path}.{key}"))), None
+        )
+
+    def compare_lists(left: list[Any], right: list[Any], path: str) -> str | None:
+        if len(left) != len(right):
+            return f"{path}: {len(right)} elements instead of {len(left)}"
+        pairs = enumerate(zip(left, right, strict=True))
+        return next((found for i, (a, b) in pairs if (found := compare(a, b, f"{path}[{i}]"))), None)
+
+    def compare_bags(left: list[Any], right: list[Any], path: str) -> str | None:
+        if len(left) != len(right):
+            return f"{path}: {len(right)} elements instead of {len(left)}"
+        remaining = list(right)
+        for i, wanted in enumerate(left):
+            place = next(
+                (j for j, other in enumerate(remaining) if compare(wanted, other, path) is None), None
+            )
+            if place is None:
+                return f"{path}: nothing equals element {i}"
+            del remaining[place]
+        return None
+
+    return compare(gold, own, "$")
+
+
+def _kind(value: Any) -> str:
+    if isinstance(value, bool):
+        return "boolean"
+    if isinstance(value, (int, float)):
+        return "number"
+    return {str: "string", dict: "object", list: "list", type(None): "null"}.get(
+        type(value), type(value).__name__
+    )
+
+
+def _equal(left: Any, right: Any, abs_tol: float) -> bool:
+    if _kind(left) == "number":
+        return math.isclose(left, right, rel_tol=1e-12, abs_tol=abs_tol)
+    return bool(left == right)

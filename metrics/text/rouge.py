@@ -1,0 +1,202 @@
+"""ROUGE-1, -2, -L and -Lsum, equal to rouge-score's."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from threading import Lock
+from typing import Any
+
+import numpy as np
+
+from metrics.errors import ConfigError
+from metrics.ragged import offsets_of, segment_argmax
+from metrics.registry import metric
+from metrics.text.inputs import batches, hypotheses, reference_lists
+from metrics.text.ngrams import Sequences, Words, matches, possible
+from metrics.text.porter import stem
+from metrics.text.subsequences import common_subsequences
+from metrics.types import Floats, Ints
+
+LIN = "Lin 2004; rouge-score"
+MEASURES = ("precision", "recall", "fmeasure")
+
+
+def _rouge(
+    kind: str,
+    references: Sequence[Sequence[Any]],
+    predictions: Sequence[Any],
+    stem: bool,
+    measure: str,
+    scale: float,
+) -> Floats:
+    if measure not in MEASURES:
+        raise ConfigError(f"{kind}: measure must be one of {', '.join(MEASURES)}, not {measure!r}")
+    table = rouge_table(kind, reference_lists(references, kind), hypotheses(predictions, kind), stem)
+    return scale * table[:, MEASURES.index(measure)]
+
+
+@metric("rouge1", batched=True, libraries=("rouge-score", "nltk"), bounds=(0.0, 100.0), source=LIN)
+def rouge1(
+    references: Sequence[Sequence[Any]],
+    predictions: Sequence[Any],
+    *,
+    use_stemmer: bool = True,
+    measure: str = "fmeasure",
+    scale: float = 100.0,
+) -> Floats:
+    """Overlap of single words, F measure on a 0-100 scale; of several references the best; higher is
+    better."""
+    return _rouge("rouge1", references, predictions, use_stemmer, measure, scale)
+
+
+@metric("rouge2", batched=True, libraries=("rouge-score", "nltk"), bounds=(0.0, 100.0), source=LIN)
+def rouge2(
+    references: Sequence[Sequence[Any]],
+    predictions: Sequence[Any],
+    *,
+    use_stemmer: bool = True,
+    measure: str = "fmeasure",
+    scale: float = 100.0,
+) -> Floats:
+    """Overlap of word pairs, F measure on a 0-100 scale; of several references the best; higher is better."""
+    return _rouge("rouge2", references, predictions, use_stemmer, measure, scale)
+
+
+@metric("rougeL", batched=True, libraries=("rouge-score", "nltk"), bounds=(0.0, 100.0), source=LIN)
+def rouge_l(
+    references: Sequence[Sequence[Any]],
+    predictions: Sequence[Any],
+    *,
+    use_stemmer: bool = True,
+    measure: str = "fmeasure",
+    scale: float = 100.0,
+) -> Floats:
+    """Longest common subsequence of words, F measure on a 0-100 scale; the best reference; higher is
+    better."""
+    return _rouge("rougeL", references, predictions, use_stemmer, measure, scale)
+
+
+@metric("rougeLsum", batched=True, libraries=("rouge-score", "nltk"), bounds=(0.0, 100.0), source=LIN)
+def rouge_l_sum(
+    references: Sequence[Sequence[Any]],
+    predictions: Sequence[Any],
+    *,
+    use_stemmer: bool = True,
+    measure: str = "fmeasure",
+    scale: float = 100.0,
+) -> Floats:
+    """ROUGE-L over sentences (lines), union of subsequences, 0-100; the best reference; higher is better."""
+    return _rouge("rougeLsum", references, predictions, use_stemmer, measure, scale)
+
+
+_KEPT = 8  # batches of pairs
+_WORDS = b"abcdefghijklmnopqrstuvwxyz0123456789"
+_SPACED = bytes(byte if byte in _WORDS else 32 for byte in range(256))
+_turn = Lock()
+
+
+@dataclass(frozen=True)
+class Tokenizer:
+    """rouge-score's default tokenisation, in the form that its scorer takes."""
+
+    stemming: bool
+
+    def tokenize(self, text: str) -> list[bytes]:
+        """Lower-case runs of ASCII letters and digits, stemmed if asked for."""
+        words = _spaced(text).split()
+        return list(map(_stem, words)) if self.stemming else words
+
+
+def token_pairs(texts: tuple[str, ...], golds: tuple[str, ...], stemming: bool) -> Sequences:
+    """The tokens of pairs (text, gold) as documents of two sides.
+
+    What was made last is kept: rouge1, rouge2 and rougeL are asked for one after the other, or in threads at
+    the same time, over the same texts.
+    """
+    with _turn:  # a thread that wants what another one is making waits for it
+        return _token_pairs(texts, golds, stemming)
+
+
+@lru_cache(maxsize=_KEPT)
+def _token_pairs(texts: tuple[str, ...], golds: tuple[str, ...], stemming: bool) -> Sequences:
+    n = len(texts)
+    words = Words.of([_spaced(text) for pair in zip(texts, golds, strict=True) for text in pair])
+    tokens, lengths = (
+        words.tokens(lambda word: (_stem(word),)) if stemming else (words.numbers, words.lengths)
+    )
+    return Sequences(tokens, lengths, np.repeat(np.arange(n), 2), np.tile([0, 1], n), n)
+
+
+def forget() -> None:
+    """Drops what is kept, for those who measure what making it costs."""
+    _token_pairs.cache_clear()
+    _stem.cache_clear()
+
+
+def _spaced(text: str) -> bytes:
+    """The text's words with spaces between them; what is beyond ASCII has no byte of ASCII in UTF-8."""
+    return text.lower().encode("utf-8", "surrogatepass").translate(_SPACED)
+
+
+@lru_cache(maxsize=1 << 18)
+def _stem(word: bytes) -> bytes:
+    """The stem of a word, each distinct one stemmed once; rouge-score leaves words of three letters alone."""
+    return stem(word.decode()).encode() if len(word) > 3 else word
+
+
+def rouge_table(
+    kind: str, references: Sequence[Sequence[str]], texts: Sequence[str], stemming: bool
+) -> Floats:
+    """Precision, recall, F measure (n, 3) against each document's best reference by F measure, the first of
+    several."""
+    own = [text for golds, text in zip(references, texts, strict=True) for _ in golds]
+    golds = [gold for golds in references for gold in golds]
+    table = np.empty((len(own), 3))
+    for batch in batches([len(text) + len(gold) for text, gold in zip(own, golds, strict=True)]):
+        table[batch] = _table(kind, own[batch], golds[batch], stemming)
+    offsets = offsets_of(np.array([len(golds) for golds in references], dtype=np.int64))
+    return np.asarray(table[offsets[:-1] + segment_argmax(table[:, 2], offsets)])
+
+
+def _table(kind: str, texts: Sequence[str], golds: Sequence[str], stemming: bool) -> Floats:
+    if kind == "rougeLsum":
+        return _summaries(texts, golds, stemming)
+    pairs = token_pairs(tuple(texts), tuple(golds), stemming)
+    own, gold = pairs.lengths[::2], pairs.lengths[1::2]
+    if kind == "rougeL":
+        return _measures(common_subsequences(pairs), own, gold)
+    order = int(kind.removeprefix("rouge"))
+    return _measures(matches(pairs, order)[:, -1], possible(own, order)[:, -1], possible(gold, order)[:, -1])
+
+
+def _measures(shared: Floats | Ints, own: Floats | Ints, gold: Floats | Ints) -> Floats:
+    precision, recall = shared / np.maximum(own, 1), shared / np.maximum(gold, 1)
+    total = precision + recall
+    f = np.where(total > 0, 2 * precision * recall / np.where(total > 0, total, 1), 0.0)
+    return np.column_stack([precision, recall, f])
+
+
+def _summaries(texts: Sequence[str], golds: Sequence[str], stemming: bool) -> Floats:
+    """ROUGE-Lsum: of two single lines it is ROUGE-L; else rouge-score works out the union of subsequences."""
+    table = np.empty((len(texts), 3))
+    lined = [row for row in range(len(texts)) if "\n" in texts[row] or "\n" in golds[row]]
+    for row in lined:
+        table[row] = by_rouge_score("rougeLsum", [[golds[row]]], [texts[row]], Tokenizer(stemming))[0]
+    single = np.setdiff1d(np.arange(len(texts)), lined).tolist()
+    table[single] = _table("rougeL", [texts[row] for row in single], [golds[row] for row in single], stemming)
+    return table
+
+
+def by_rouge_score(
+    kind: str,
+    references: Sequence[Sequence[str]],
+    texts: Sequence[str],
+    tokenizer: Tokenizer | None = None,
+    stemming: bool = False,
+) -> Floats:
+    """The same through rouge-score itself."""
+    from rouge_score.rouge_scorer import RougeScorer
+
+    scorer = RougeScorer([kind], use_stemmer=stemming, tokenizer=tokenizer)
+    rows = [scorer.score_multi(golds, text)[kind] for golds, text in zip(references, texts, strict=True)]
+    return np.asarray(rows, dtype=np.float64).reshape(len(texts), 3)
