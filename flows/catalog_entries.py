@@ -93,7 +93,7 @@ def _metrics() -> Iterator[Entry]:
 
 
 def _metrics_of_scorers() -> Iterator[Entry]:
-    from scorers.own_metrics import OWN_METRICS
+    from scorers.metric_lists import OWN_METRICS
 
     for name, scorer in OWN_METRICS.items():
         meaning, span, source = _OF_SCORERS[name]

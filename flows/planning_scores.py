@@ -12,7 +12,7 @@ from metrics.metric import installed_version
 from scorers.base import ALL_FILTERS, Scorer
 from scorers.config import FilterConfig, PlainScorerConfig, ScoringConfig, UserScorerConfig
 from scorers.filters import FilterPipeline
-from scorers.own_metrics import OWN_METRICS
+from scorers.metric_lists import OWN_METRICS
 from scorers.process_results import ProcessResultsScorer
 from tasks.aggregate import AggregateSetup
 from tasks.evaluate import MethodSetup, MetricSetup

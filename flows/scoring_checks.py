@@ -12,7 +12,7 @@ from metrics.errors import NightjarError, nearest
 from scorers.config import EnsembleConfig, FilterConfig, JudgeConfig, RewardModelConfig, UserScorerConfig
 from scorers.factory import build_scorer
 from scorers.filters import FilterPipeline
-from scorers.own_metrics import OWN_METRICS
+from scorers.metric_lists import OWN_METRICS
 from tasks.usercode import Resolve
 
 

@@ -7,24 +7,32 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from scorers.base import ALL_FILTERS, Scorer
+    from scorers.base import (
+        ALL_FILTERS,
+        Batch,
+        FilterError,
+        Reply,
+        SampleScores,
+        Scorer,
+        ScorerError,
+        ScorerRequest,
+    )
     from scorers.config import ScoringConfig
-    from scorers.errors import FilterError, ScorerError
     from scorers.factory import build_pipelines, build_scorer
     from scorers.filters.pipeline import FilterPipeline
     from scorers.filters.registry import filter_step
-    from scorers.records import Batch, Reply, SampleScores, ScorerRequest
+
 
 _HOMES = {
     "ALL_FILTERS": "scorers.base",
-    "Batch": "scorers.records",
-    "FilterError": "scorers.errors",
+    "Batch": "scorers.base",
+    "FilterError": "scorers.base",
     "FilterPipeline": "scorers.filters.pipeline",
-    "Reply": "scorers.records",
-    "SampleScores": "scorers.records",
+    "Reply": "scorers.base",
+    "SampleScores": "scorers.base",
     "Scorer": "scorers.base",
-    "ScorerError": "scorers.errors",
-    "ScorerRequest": "scorers.records",
+    "ScorerError": "scorers.base",
+    "ScorerRequest": "scorers.base",
     "ScoringConfig": "scorers.config",
     "build_pipelines": "scorers.factory",
     "build_scorer": "scorers.factory",

@@ -10,14 +10,21 @@ import numpy as np
 from metrics.errors import ConfigError, nearest
 from metrics.metric import Metric
 from metrics.types import Estimate, Floats, Ints
-from scorers.base import ALL_FILTERS, Scorer
-from scorers.codes import prediction_codes
-from scorers.errors import ScorerError
-from scorers.records import Batch, Reply, SampleScores, ScorerRequest
-from scorers.values import score_values
+from scorers.base import (
+    ALL_FILTERS,
+    Batch,
+    Reply,
+    SampleScores,
+    Scorer,
+    ScorerError,
+    ScorerRequest,
+    prediction_codes,
+)
+from scorers.plain import score_values
 
 if TYPE_CHECKING:
     from metrics.config import StatisticsConfig
+
 
 FILTER_AGREEMENT = "filter_agreement"
 """The metric that looks across filters, under the filter name ``*``."""

@@ -1,11 +1,102 @@
-"""Asking a model again where its reply could not be read."""
+"""Prompts of models that score: Jinja2 templates over the sample."""
 
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any
 
+from metrics.errors import ConfigError, nearest
 from metrics.metric import Metric
-from scorers.base import Scorer
-from scorers.records import Batch, Reply, ScorerRequest
+from scorers.base import Batch, Reply, Scorer, ScorerError, ScorerRequest
+
+if TYPE_CHECKING:
+    import jinja2
+
+
+Message = Mapping[str, str]
+
+
+@dataclass(frozen=True)
+class Prompt:
+    """A grading prompt: one text (with an optional system prompt), or chat turns, each content a template."""
+
+    template: str | None = None
+    messages: tuple[Message, ...] | None = None
+    system_prompt: str | None = None
+
+    def __post_init__(self) -> None:
+        for text in self._texts():
+            compiled(text)
+
+    def render(self, variables: Mapping[str, Any], name: str) -> str | list[dict[str, str]]:
+        """The prompt for one sample; raises ScorerError naming the sample and a variable that it does not
+        have."""
+        if self.messages is None and self.system_prompt is None:
+            return render(self.template or "", variables, name)
+        system = [{"role": "system", "content": self.system_prompt}] if self.system_prompt is not None else []
+        turns = (
+            self.messages
+            if self.messages is not None
+            else ({"role": "user", "content": self.template or ""},)
+        )
+        return [
+            {"role": turn["role"], "content": render(turn["content"], variables, name)}
+            for turn in (*system, *turns)
+        ]
+
+    def _texts(self) -> Sequence[str]:
+        texts = [self.template, self.system_prompt, *(turn["content"] for turn in self.messages or ())]
+        return [text for text in texts if text is not None]
+
+
+def scope(batch: Batch, row: int) -> dict[str, Any]:
+    """What a grading prompt sees: the item's fields, and over them what is known of the sample.
+
+    ``response`` is the unfiltered text, ``prediction`` what the filter left of it (empty where it found
+    nothing), ``reference`` the first acceptable answer (empty where there is none), ``item`` holds all fields
+    by name.
+    """
+    doc = batch.docs[row]
+    references = list(batch.references[row])
+    prediction = batch.predictions[row]
+    return {
+        **doc,
+        "item": doc,
+        "response": batch.responses[row] or "",
+        "prediction": "" if prediction is None else prediction,
+        "references": references,
+        "reference": references[0] if references else "",
+    }
+
+
+def render(text: str, variables: Mapping[str, Any], name: str) -> str:
+    """One template filled in; raises ScorerError naming the sample."""
+    from jinja2 import TemplateError, UndefinedError
+
+    try:
+        return compiled(text).render(variables)
+    except UndefinedError as error:
+        unknown = str(error.message or "").split("'")[1::2]
+        hint = nearest(unknown[0], variables) if unknown else ""
+        raise ScorerError(
+            f"{name}: grading prompt: {error.message}{hint} (it sees {', '.join(variables)})"
+        ) from None
+    except (TemplateError, TypeError, ValueError, ArithmeticError) as error:
+        raise ScorerError(f"{name}: grading prompt: {error}") from error
+
+
+@lru_cache(maxsize=64)
+def compiled(text: str) -> "jinja2.Template":
+    """The compiled template; raises ConfigError with the line of a syntax error."""
+    from jinja2 import Environment, StrictUndefined, TemplateSyntaxError
+
+    try:
+        # Not HTML: a grading prompt must show the answer as it is.
+        return Environment(
+            undefined=StrictUndefined, keep_trailing_newline=True, autoescape=False
+        ).from_string(text)
+    except TemplateSyntaxError as error:
+        raise ConfigError(f"grading prompt, line {error.lineno}: {error.message}") from None
 
 
 def ask_again(

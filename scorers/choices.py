@@ -9,10 +9,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from metrics.types import IGNORED_TARGET, ChoiceBatch, Ints
-from scorers.errors import ScorerError
+from scorers.base import ScorerError
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
 
 # What Python's ``\s`` matches in text, spelled out: Arrow's engine knows only the ASCII part by that name.
 _WHITE_SPACE = (

@@ -9,13 +9,12 @@ from numpy.typing import NDArray
 
 from metrics.metric import Metric
 from metrics.types import Estimate, Floats, Ints
-from scorers.base import Scorer
-from scorers.errors import ScorerError
-from scorers.records import Batch, Reply, SampleScores, ScorerRequest
-from scorers.values import score_values
+from scorers.base import Batch, Reply, SampleScores, Scorer, ScorerError, ScorerRequest
+from scorers.plain import score_values
 
 if TYPE_CHECKING:
     from metrics.config import StatisticsConfig
+
 
 ENSEMBLE = "ensemble"
 """The metric of an ensemble."""

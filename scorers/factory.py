@@ -1,30 +1,47 @@
 """From a benchmark's config to its scorer: ``scorer:`` if given, else ``process_results``, else by output
 type."""
 
+import inspect
 from collections.abc import Sequence
+from dataclasses import replace
 
-from metrics.errors import ConfigError
+from metrics.config import MetricConfig
+from metrics.errors import ConfigError, nearest
+from metrics.metric import Metric
+from scorers.agreement import FILTER_AGREEMENT, AgreementScorer
+from scorers.asking import Prompt, compiled
 from scorers.base import ALL_FILTERS, Scorer
-from scorers.calls import check_call
 from scorers.config import (
     AgreementConfig,
     EnsembleConfig,
+    EnsembleMember,
     FilterConfig,
     JudgeConfig,
     PlainScorerConfig,
     RewardModelConfig,
     ScoringConfig,
+    UserScorerConfig,
 )
+from scorers.ensemble import ENSEMBLE, EnsembleScorer, Member
 from scorers.filters.pipeline import FilterPipeline, Resolve
-from scorers.generation import GenerationScorer
+from scorers.functions import check_call
+from scorers.judge.calibration import Calibration
+from scorers.judge.scorer import LLMJudgeScorer, judge_metric, judge_metrics
 from scorers.metric_lists import (
     DEFAULT_METRICS,
     MetricsByFilter,
     build_column,
     build_metric,
+    listed_for,
     metrics_by_filter,
+    named_or_plain,
+    split_name,
+    unique_metrics,
+    with_own_metrics,
 )
-from scorers.naming import split_name
+from scorers.plain import GenerationScorer, LoglikelihoodScorer
+from scorers.reward import REWARD, RewardModelScorer
+from scorers.user import UserScorer
 
 
 def build_scorer(config: ScoringConfig, resolve: Resolve) -> Scorer:
@@ -39,12 +56,9 @@ def build_scorer(config: ScoringConfig, resolve: Resolve) -> Scorer:
         return _plain(config, resolve, None if chosen is None else chosen.type)
     # Imported when needed: judges bring templates, and most benchmarks have none.
     if isinstance(chosen, RewardModelConfig | JudgeConfig):
-        from scorers.factory_models import judge_scorer, reward_scorer
-
         if isinstance(chosen, JudgeConfig):
             return judge_scorer(config, chosen, resolve)
         return reward_scorer(config, chosen, resolve)
-    from scorers.factory_composed import agreement_scorer, ensemble_scorer, user_scorer
 
     if isinstance(chosen, EnsembleConfig):
         return ensemble_scorer(config, chosen, resolve)
@@ -75,7 +89,7 @@ def _plain(config: ScoringConfig, resolve: Resolve, kind: str | None) -> Scorer:
     )
     if generates:
         return GenerationScorer(metrics)
-    from scorers.loglikelihood import LoglikelihoodScorer
+    from scorers.plain import LoglikelihoodScorer
 
     return LoglikelihoodScorer(metrics)
 
@@ -120,3 +134,142 @@ def _refuse_shared_results(metrics: MetricsByFilter) -> None:
                     f"{filter_name!r}; name it in one of them"
                 )
             seen[key] = filter_name
+
+
+ANY_FILTER = "none"
+"""Members of an ensemble are built for one filter, and score the predictions of all of them."""
+
+
+def ensemble_scorer(config: ScoringConfig, chosen: EnsembleConfig, resolve: Resolve) -> Scorer:
+    """An ensemble of members that are scorers by themselves."""
+    members = [_member(config, member, place, resolve) for place, member in enumerate(chosen.members)]
+    names = [member.metric.name for member in members]
+    apart = tuple(
+        replace(member, metric=replace(member.metric, name=f"{name}[{place}]"))
+        if names.count(name) > 1
+        else member
+        for place, (name, member) in enumerate(zip(names, members, strict=True))
+    )
+    metrics = with_own_metrics(config, resolve, (MetricConfig(metric=ENSEMBLE),))
+    generates = config.output_type == "generate_until"
+    base = GenerationScorer(metrics) if generates else LoglikelihoodScorer(metrics)
+    return EnsembleScorer(base, apart, chosen.normalize)
+
+
+def agreement_scorer(config: ScoringConfig, chosen: AgreementConfig, resolve: Resolve) -> Scorer:
+    """Agreement beside the scorer that the benchmark has anyway."""
+    names = tuple(one.name for one in config.filters)
+    for name in chosen.filters or ():
+        if name not in names:
+            raise ConfigError(f"scorer 'agreement': filter {name!r} is not there{nearest(name, names)}")
+    lists = (config.metric_list, *(one.metric_list for one in config.filter_list))
+    listed = [one for own in lists for one in own or ()]
+    rest = {
+        "scorer": None,
+        "metric_list": _without_agreement(config.metric_list) or (),
+        "filter_list": tuple(
+            one.model_copy(update={"metric_list": _without_agreement(one.metric_list)})
+            for one in config.filter_list
+        ),
+    }
+    base = build_scorer(config.model_copy(update=rest), resolve)
+    metric = Metric.column(named_or_plain(listed, FILTER_AGREEMENT), resolve)
+    return AgreementScorer(base, chosen.filters or names, metric)
+
+
+def _without_agreement(listed: Sequence[MetricConfig] | None) -> tuple[MetricConfig, ...] | None:
+    """A metric list without what all filters have together; None stays None."""
+    return None if listed is None else tuple(one for one in listed if one.metric != FILTER_AGREEMENT)
+
+
+def user_scorer(config: ScoringConfig, chosen: UserScorerConfig, resolve: Resolve) -> Scorer:
+    """A user's class, constructed with the config's other keys."""
+    made = resolve(chosen.type)
+    if not inspect.isclass(made):
+        raise ConfigError(f"scorer {chosen.type!r} is not a class")
+    check_call(chosen.type, made, (), tuple(chosen.kwargs))
+    try:
+        instance = made(**chosen.kwargs)
+    except Exception as error:
+        raise ConfigError(f"scorer {chosen.type!r} could not be constructed: {error}") from error
+    own = getattr(instance, "get_metrics", None)
+
+    def named(one: FilterConfig) -> Sequence[MetricConfig]:
+        listed = own(one.name) if callable(own) else (listed_for(config, one) or ("score",))
+        return [
+            item if isinstance(item, MetricConfig) else MetricConfig.model_validate(item) for item in listed
+        ]
+
+    metrics = {
+        one.name: unique_metrics(named(one), lambda item: build_column(item, resolve), one.name)
+        for one in config.filters
+    }
+    return UserScorer(chosen.type, instance, metrics)
+
+
+def _member(config: ScoringConfig, member: EnsembleMember, place: int, resolve: Resolve) -> Member:
+    """A member sees the benchmark's output type and its own metric, under a filter of its own."""
+    listed = () if member.metric is None else (member.metric,)
+    own_metric_only = member.metric is None and member.scorer is not None
+    scorer = build_scorer(
+        config.model_copy(
+            update={
+                "scorer": member.scorer,
+                "filter_list": (),
+                "metric_list": listed if listed or own_metric_only else None,
+                "process_results": None,
+            }
+        ),
+        resolve,
+    )
+    offered = scorer.get_metrics(ANY_FILTER)
+    if not offered:
+        raise ConfigError(f"ensemble member {place}: its scorer has no metric; name one")
+    return Member(scorer, offered[0], member.weight)
+
+
+def reward_scorer(config: ScoringConfig, chosen: RewardModelConfig, resolve: Resolve) -> Scorer:
+    """A reward model: the user's function, checked for its keywords, or the endpoint's name and prompt."""
+    _only_text(config, "reward_model")
+    function = None if chosen.function is None else resolve(chosen.function)
+    if function is not None and chosen.function is not None:
+        check_call(chosen.function, function, ("responses", "docs"), tuple(chosen.params))
+    model = chosen.model if isinstance(chosen.model, str) else str((chosen.model or {}).get("name", REWARD))
+    metrics = with_own_metrics(config, resolve, (MetricConfig(metric=REWARD),))
+    return RewardModelScorer(
+        metrics, function, chosen.params, model, Prompt(chosen.prompt), chosen.sample_params
+    )
+
+
+def judge_scorer(config: ScoringConfig, chosen: JudgeConfig, resolve: Resolve) -> Scorer:
+    """A judge: its templates compiled, its calibration counted where the judge's verdicts are given with
+    it."""
+    _only_text(config, "llm_judge")
+    messages = None if chosen.messages is None else tuple(turn.model_dump() for turn in chosen.messages)
+    prompt = Prompt(chosen.prompt, messages, chosen.system_prompt)
+    if chosen.pairwise is not None:
+        compiled(chosen.pairwise.baseline)
+    calibration = _calibration(chosen)
+    metrics = {
+        name: tuple(judge_metric(metric, calibration) for metric in own)
+        for name, own in with_own_metrics(config, resolve, judge_metrics(chosen)).items()
+    }
+    return LLMJudgeScorer(metrics, chosen, prompt, calibration)
+
+
+def _calibration(chosen: JudgeConfig) -> Calibration | None:
+    rows = chosen.calibration if isinstance(chosen.calibration, tuple) else ()
+    judged = [row for row in rows if row.judge is not None]
+    if not judged:
+        return None
+    if len(judged) < len(rows):
+        raise ConfigError(
+            f"calibration: {len(judged)} of {len(rows)} rows have a verdict of the judge; give it in all "
+            "rows or in none"
+        )
+    return Calibration.of([row.human for row in judged], [bool(row.judge) for row in judged])
+
+
+def _only_text(config: ScoringConfig, kind: str) -> None:
+    if config.output_type != "generate_until":
+        raise ConfigError(f"scorer {kind!r} looks at text, and output_type is {config.output_type}")

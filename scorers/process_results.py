@@ -10,15 +10,22 @@ import numpy as np
 from metrics.errors import MetricError, described, nearest
 from metrics.metric import Metric
 from metrics.types import Estimate, Floats, Ints, Scores
-from scorers.codes import NO_PREDICTION, prediction_codes
-from scorers.errors import ScorerError
-from scorers.naming import split_name
-from scorers.plain import as_plain
-from scorers.records import Batch, Reply, SampleScores, ScorerRequest
-from scorers.rows import scatter
+from scorers.base import (
+    NO_PREDICTION,
+    Batch,
+    Reply,
+    SampleScores,
+    ScorerError,
+    ScorerRequest,
+    prediction_codes,
+)
+from scorers.functions import as_plain
+from scorers.metric_lists import split_name
+from scorers.plain import scatter
 
 if TYPE_CHECKING:
     from metrics.config import StatisticsConfig
+
 
 Processed = dict[str, Any]
 """What ``process_results`` returned for one sample: metric → value."""

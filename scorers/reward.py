@@ -8,12 +8,10 @@ import numpy as np
 
 from metrics.errors import described
 from metrics.metric import Metric
-from scorers.errors import ScorerError
-from scorers.generation import GenerationScorer
+from scorers.asking import Prompt, scope
+from scorers.base import Batch, Reply, SampleScores, ScorerError, ScorerRequest
 from scorers.judge.reading import read_number
-from scorers.prompts import Prompt, scope
-from scorers.records import Batch, Reply, SampleScores, ScorerRequest
-from scorers.values import score_values
+from scorers.plain import GenerationScorer, score_values
 
 REWARD = "reward"
 """The metric that a reward model adds."""

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Any
 from metrics.errors import ConfigError, described, nearest
 from metrics.metric import Metric
 from metrics.types import Estimate, Floats, Ints
-from scorers.errors import ScorerError
-from scorers.plain import as_plain
-from scorers.records import Batch, Reply, SampleScores, ScorerRequest
-from scorers.values import score_values
+from scorers.base import Batch, Reply, SampleScores, ScorerError, ScorerRequest
+from scorers.functions import as_plain
+from scorers.plain import score_values
 
 if TYPE_CHECKING:
     from metrics.config import StatisticsConfig
+
 
 USER = "user"
 

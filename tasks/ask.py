@@ -13,8 +13,7 @@ import pyarrow as pa
 
 from metrics import Metric
 from scorers.asking import ask_again
-from scorers.base import Scorer
-from scorers.records import Batch, Reply, ScorerRequest
+from scorers.base import Batch, Reply, Scorer, ScorerRequest
 from tasks.answered import Answered
 from tasks.caching import Workspace, artifact_task
 from tasks.pair import PairSetup

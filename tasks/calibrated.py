@@ -5,8 +5,7 @@ from typing import Protocol, runtime_checkable
 import numpy as np
 
 from metrics.types import Scores
-from scorers.base import Scorer
-from scorers.records import Batch, SampleScores
+from scorers.base import Batch, SampleScores, Scorer
 from tasks.pair import PairSetup
 from tasks.store.refs import ArtifactRef
 from tasks.store.storage import Store

@@ -6,7 +6,7 @@ from metrics import Metric
 from scorers.base import Scorer
 from scorers.config import ScoringConfig
 from scorers.factory import build_scorer
-from scorers.naming import split_name
+from scorers.metric_lists import split_name
 from tasks.reduction.records import PairIdentity
 from tasks.steps import Unkeyed
 from tasks.usercode import resolver

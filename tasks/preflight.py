@@ -14,9 +14,8 @@ from prefect import get_run_logger, task
 
 from metrics.errors import ConfigError, DataError
 from metrics.outcomes import warn_once
-from scorers.base import ALL_FILTERS
+from scorers.base import ALL_FILTERS, Batch
 from scorers.filters import FilterPipeline
-from scorers.records import Batch
 from tasks.benchmarks.config import BenchmarkFields, open_benchmark
 from tasks.benchmarks.records import Rendered
 from tasks.filter import FilterSetup

@@ -5,8 +5,8 @@ from collections.abc import Iterator
 import pyarrow as pa
 
 from scorers.agreement import AgreementScorer
+from scorers.base import Batch
 from scorers.process_results import ProcessResultsScorer
-from scorers.records import Batch
 from tasks.answered import Answered
 from tasks.caching import Workspace, artifact_task
 from tasks.pair import PairSetup

@@ -10,9 +10,9 @@ import time
 
 import numpy as np
 
+from scorers.base import Batch
 from scorers.config import ScoringConfig
 from scorers.factory import build_pipelines, build_scorer
-from scorers.records import Batch
 
 BATCH = 4096
 CONFIG = {

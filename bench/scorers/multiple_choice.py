@@ -12,10 +12,10 @@ from collections.abc import Iterator
 import numpy as np
 import pyarrow as pa
 
+from scorers.base import Batch
 from scorers.choices import ChoiceColumns, choice_batch
 from scorers.config import ScoringConfig
 from scorers.factory import build_scorer
-from scorers.records import Batch
 
 METRICS = ("acc", "acc_norm", "acc_bytes", "acc_mutual_info", "brier_score")
 CHOICES, BATCH, LIMIT_SECONDS, LIMIT_MEGABYTES = 4, 4096, 60.0, 1000.0

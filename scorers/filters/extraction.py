@@ -7,9 +7,8 @@ from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
-from scorers.errors import FilterError
-from scorers.filters.registry import Docs, Responses, filter_step
-from scorers.filters.text import each_text, match_text
+from scorers.base import FilterError
+from scorers.filters.registry import Docs, Responses, each_text, filter_step, match_text
 
 GSM8K_ANSWER = r"#### (\-?[0-9\.\,]+)"
 _TAGGED_TOKEN = re.compile(r"\('([^']*)', '([^']*)'\)")

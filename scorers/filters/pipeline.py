@@ -1,16 +1,16 @@
 """A named chain of filter steps: responses of an item in, predictions out."""
 
-from collections.abc import Callable, Mapping
+import inspect
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
+from typing import Any, get_type_hints
 
-from metrics.errors import ConfigError
+from metrics.errors import ConfigError, described, nearest
 from metrics.types import OutputType
-from scorers.filters.arguments import check_arguments, check_types
+from scorers.base import FilterError
 from scorers.filters.config import FilterConfig, FilterStepConfig
-from scorers.filters.custom import UserStep
-from scorers.filters.registry import FILTERS, Docs, FilterDefinition, Keeps, Responses
+from scorers.filters.registry import FILTERS, Docs, FilterDefinition, Keeps, Responses, filter_step
 
 Resolve = Callable[[str], Callable[..., Any]]
 """Turns ``"file.py:fn"`` into the function; raises ConfigError."""
@@ -120,3 +120,127 @@ def _custom_step(config: FilterStepConfig, resolve: Resolve) -> FilterStep:
     function = resolve(reference)
     check_arguments(reference, function, arguments)
     return FilterStep("custom", UserStep(reference, function, arguments), function, kwargs=config.kwargs)
+
+
+@filter_step("custom", text=False, source="lm-evaluation-harness 0.4.13, lm_eval/filters/custom.py")
+def custom(resps: Responses, docs: Docs, filter_fn: Callable[..., Any]) -> list[list[Any]]:
+    """The user's function ``filter_fn`` (``file.py:fn``), called with the responses and documents of all
+    items."""
+    return UserStep("custom", filter_fn)(resps, docs)
+
+
+@dataclass(frozen=True)
+class UserStep:
+    """A user's step behind the interface of the registered ones, its result checked for shape.
+
+    ``function`` is ``fn(resps, docs, **kwargs)``, or a class with a method ``apply(resps, docs)`` that is
+    constructed once with the arguments.
+    """
+
+    name: str
+    function: Callable[..., Any]
+    kwargs: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "_call", self._bound())
+
+    def __call__(self, resps: Responses, docs: Docs) -> list[list[Any]]:
+        """The step's predictions; raises FilterError naming the step and the item whose shape is wrong."""
+        given = [list(item) for item in resps]  # a copy: the function may write into it
+        try:
+            items = list(self._call(given, list(docs)))  # type: ignore[attr-defined]  # set in __post_init__
+        except Exception as error:
+            raise FilterError(f"filter {self.name!r} raised {described(error)}") from error
+        if len(items) != len(resps):
+            raise FilterError(
+                f"filter {self.name!r} returned {len(items)} items for {len(resps)}; one list per item is due"
+            )
+        shaped = [_as_list(item) for item in items]
+        for position, (before, after) in enumerate(zip(resps, shaped, strict=True)):
+            if len(after) > len(before) or (len(before) and not after):
+                raise FilterError(
+                    f"filter {self.name!r} returned {len(after)} predictions for the {len(before)} responses "
+                    f"of item {position} of the batch; as many or fewer are due, at least one (None: no "
+                    "prediction)"
+                )
+        return shaped
+
+    def _bound(self) -> Callable[..., Any]:
+        if not inspect.isclass(self.function):
+            return lambda resps, docs: self.function(resps, docs, **self.kwargs)
+        if not callable(getattr(self.function, "apply", None)):
+            raise ConfigError(
+                f"filter {self.name!r}: the class {self.function.__name__} has no method apply(resps, docs)"
+            )
+        try:
+            instance: Any = self.function(**self.kwargs)
+        except Exception as error:
+            raise ConfigError(f"filter {self.name!r} could not be constructed: {error}") from error
+        return instance.apply  # type: ignore[no-any-return]
+
+
+def _as_list(item: Any) -> list[Any]:
+    """A class from lm-evaluation-harness may return one prediction bare, or a lazy sequence of them."""
+    if isinstance(item, list):
+        return item
+    if isinstance(item, Iterator):
+        return list(item)
+    return [item]
+
+
+DATA = ("resps", "docs")
+
+
+def check_arguments(name: str, function: Callable[..., Any], kwargs: Mapping[str, Any]) -> None:
+    """Raises ConfigError for a keyword that ``function`` does not take, and for one that it needs and
+    lacks."""
+    target = function.__init__ if inspect.isclass(function) else function
+    parameters = [p for p in inspect.signature(target).parameters.values() if p.name not in (*DATA, "self")]
+    takes_any = any(p.kind is p.VAR_KEYWORD for p in parameters)
+    named = {p.name: p for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)}
+    for key in kwargs:
+        if key not in named and not takes_any:
+            takes = ", ".join(named) or "none"
+            raise ConfigError(
+                f"filter {name!r} has no argument {key!r}{nearest(key, named)} (its arguments: {takes})"
+            )
+    for key, parameter in named.items():
+        if parameter.default is parameter.empty and key not in kwargs and _needed(function, key):
+            raise ConfigError(f"filter {name!r} needs the argument {key!r}")
+
+
+def _needed(function: Callable[..., Any], key: str) -> bool:
+    """The two data parameters may have any name in a user's function: they are the first two without
+    default."""
+    if inspect.isclass(function):
+        return True
+    required = [
+        p.name
+        for p in inspect.signature(function).parameters.values()
+        if p.default is p.empty and p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)
+    ]
+    return key not in required[:2]
+
+
+def check_types(name: str, function: Callable[..., Any], kwargs: Mapping[str, Any]) -> None:
+    """Raises ConfigError for a value that does not have its annotation's type, or that the step itself
+    refuses.
+
+    Registered steps check their arguments before they look at a response, so running one on nothing is the
+    test.
+    """
+    from pydantic import ConfigDict, TypeAdapter, ValidationError
+
+    hints = get_type_hints(function)
+    for key, value in kwargs.items():
+        if key not in hints:
+            continue
+        try:
+            TypeAdapter(hints[key], config=ConfigDict(strict=True)).validate_python(value)
+        except ValidationError as error:
+            problem = error.errors()[0]["msg"]
+            raise ConfigError(f"filter {name!r}: argument {key!r}: {problem}, not {value!r}") from None
+    try:
+        function([], [], **kwargs)
+    except Exception as error:
+        raise ConfigError(f"filter {name!r}: {error} (arguments: {dict(kwargs)!r})") from error

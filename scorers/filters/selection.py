@@ -4,7 +4,7 @@ import json
 from collections import Counter
 from typing import Any
 
-from scorers.errors import FilterError
+from scorers.base import FilterError
 from scorers.filters.registry import Docs, Responses, filter_step
 
 

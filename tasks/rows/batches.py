@@ -11,8 +11,8 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from metrics.types import ChoiceBatch
+from scorers.base import Batch
 from scorers.choices import ChoiceColumns, choice_batch
-from scorers.records import Batch
 from tasks.store.refs import ArtifactRef
 from tasks.store.storage import Store
 

@@ -7,7 +7,7 @@ import numpy as np
 import orjson
 import pyarrow as pa
 
-from scorers.records import SampleScores
+from scorers.base import SampleScores
 from tasks.store.schemas import STATISTICS, TEXT
 from tasks.store.values import value_text
 

@@ -8,7 +8,7 @@ from flows.catalog_entries import LISTINGS, catalog
 from metrics.registry import AGGREGATIONS, METRICS, REDUCTIONS
 from scorers.config import SCORER_TYPES
 from scorers.filters import FILTERS
-from scorers.own_metrics import OWN_METRICS
+from scorers.metric_lists import OWN_METRICS
 from tasks.models.config import CONFIGS
 
 

@@ -10,9 +10,9 @@ import pytest
 from flows.config import EvalConfig
 from flows.loading import load_config
 from flows.loading_templates import check_templates
+from scorers.base import Batch, SampleScores
 from scorers.factory import build_pipelines, build_scorer
 from scorers.process_results import ProcessResultsScorer
-from scorers.records import Batch, SampleScores
 from tasks.benchmarks.config import open_benchmark
 from tasks.benchmarks.records import Rendered
 from tasks.models.demo.answering import Draw, respond

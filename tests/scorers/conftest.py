@@ -10,8 +10,8 @@ import pyarrow as pa
 import pytest
 
 from metrics.errors import ConfigError
+from scorers.base import Batch
 from scorers.choices import ChoiceColumns, choice_batch
-from scorers.records import Batch
 
 
 def load_user_code() -> Any:

@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 import yaml
 
+from scorers.base import Reply
 from scorers.config import SCORER_TYPES, ScoringConfig
 from scorers.factory import build_scorer
 from scorers.filters import FILTERS, FilterPipeline
 from scorers.filters.config import FilterConfig
-from scorers.records import Reply
 
 CASES = yaml.safe_load(Path(__file__).with_name("cases.yaml").read_text(encoding="utf-8"))
 

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from scorers.base import ScorerError
 from scorers.choices import ChoiceColumns, choice_batch, take_items
-from scorers.errors import ScorerError
 
 PROPERTY = settings(deadline=None, derandomize=True, max_examples=60)
 

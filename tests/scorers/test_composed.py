@@ -4,11 +4,9 @@ import numpy as np
 import pytest
 
 from metrics.errors import ConfigError
-from scorers.base import Scorer
+from scorers.base import Reply, Scorer, ScorerError, ScorerRequest
 from scorers.config import ScoringConfig
-from scorers.errors import ScorerError
 from scorers.factory import build_scorer
-from scorers.records import Reply, ScorerRequest
 
 
 def scorer_of(scorer, resolve=None, **config):

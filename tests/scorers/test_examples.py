@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from flows.loading import load_config
+from scorers.base import Batch, Reply
 from scorers.factory import build_pipelines, build_scorer
-from scorers.records import Batch, Reply
 from tasks.usercode import resolver
 
 FOLDER = Path(__file__).resolve().parents[2] / "deployments" / "benchmarks" / "scorers"

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from metrics.errors import ConfigError
+from scorers.base import ScorerError
 from scorers.config import ScoringConfig
-from scorers.errors import ScorerError
 from scorers.factory import build_scorer
 
 

@@ -5,12 +5,10 @@ import numpy as np
 import pytest
 
 from metrics.errors import ConfigError
-from scorers.codes import prediction_codes
+from scorers.base import ScorerError, prediction_codes
 from scorers.config import ScoringConfig
-from scorers.errors import ScorerError
 from scorers.factory import build_pipelines, build_scorer
-from scorers.generation import GenerationScorer
-from scorers.loglikelihood import LoglikelihoodScorer
+from scorers.plain import GenerationScorer, LoglikelihoodScorer
 from scorers.process_results import ProcessResultsScorer
 
 

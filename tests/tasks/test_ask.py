@@ -7,9 +7,9 @@ import pyarrow as pa
 import pytest
 
 from metrics.errors import ConfigError
+from scorers.base import Batch, Reply
 from scorers.config import ScoringConfig
 from scorers.judge.scorer import LLMJudgeScorer
-from scorers.records import Batch, Reply
 from tasks.answered import Accounts, Answered
 from tasks.ask import AskSetup, asked_rows, replies_of, sampling_text
 from tasks.caching import Workspace

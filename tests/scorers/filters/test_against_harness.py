@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from scorers.filters.extraction import multi_choice_regex, regex
-from scorers.filters.numbers import last_number, normalize_number
+from scorers.filters.rewriting import last_number, normalize_number
 from scorers.filters.selection import majority_vote
 
 PROPERTY = settings(deadline=None, derandomize=True, max_examples=60)

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from metrics.errors import ConfigError
-from scorers.errors import FilterError
+from scorers.base import FilterError
 from scorers.filters import FILTERS, FilterPipeline, filter_step
 from scorers.filters.config import FilterConfig
 

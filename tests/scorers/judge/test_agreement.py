@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from metrics.errors import ConfigError, MetricError
-from scorers.judge.agreement import krippendorff_alpha
+from scorers.judge.calibration import krippendorff_alpha
 
 PROPERTY = settings(deadline=None, derandomize=True, max_examples=60)
 

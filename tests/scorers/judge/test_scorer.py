@@ -8,11 +8,10 @@ from metrics.config import StatisticsConfig
 from metrics.errors import ConfigError
 from metrics.statistics.estimate import estimate as estimate_of
 from scorers.asking import ask_again
+from scorers.base import Reply, ScorerError
 from scorers.config import ScoringConfig
-from scorers.errors import ScorerError
 from scorers.factory import build_scorer
 from scorers.judge.config import JudgeConfig
-from scorers.records import Reply
 
 CHOICE = {"type": "choice", "choices": {"YES": 1, "NO": 0}}
 

@@ -1,8 +1,10 @@
 """Whether a user's function can be called as it is going to be, before anything runs."""
 
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
+
+import numpy as np
 
 from metrics.errors import ConfigError, nearest
 
@@ -28,3 +30,25 @@ def check_call(
                 f"{name} has no argument {key!r}{nearest(key, known)} (its arguments: "
                 f"{', '.join(known) or 'none'})"
             )
+
+
+def as_plain(value: Any) -> Any:
+    """``value`` with numpy scalars and arrays, tuples and sets as Python numbers and lists; TypeError
+    otherwise.
+
+    >>> as_plain({"a": np.float64(0.5), "b": ("x", np.arange(2))})
+    {'a': 0.5, 'b': ['x', [0, 1]]}
+    """
+    if isinstance(value, np.generic):  # first: some of them are floats and texts too
+        return value.item()
+    if value is None or isinstance(value, str | bool | int | float):
+        return value
+    if isinstance(value, np.ndarray):
+        return value.tolist()
+    if isinstance(value, Mapping):
+        return {str(key): as_plain(entry) for key, entry in value.items()}
+    if isinstance(value, list | tuple):
+        return [as_plain(entry) for entry in value]
+    if isinstance(value, set | frozenset):
+        return sorted((as_plain(entry) for entry in value), key=repr)
+    raise TypeError(f"{type(value).__name__} {value!r:.60}, which is no number, text, list or dictionary")
