@@ -9,8 +9,7 @@ from prefect import Task
 from flows.plan import Cell, PairPlan
 from flows.responses import Responses
 from flows.run import Future, Run, finished
-from tasks.ask import ask
-from tasks.calibrate import ask_calibration, score_calibration
+from tasks.ask import ask, ask_calibration, score_calibration
 from tasks.infer import infer
 from tasks.pair import PairSetup
 from tasks.steps import Step

@@ -182,7 +182,7 @@ def _models() -> Iterator[Entry]:
 
 
 def _evaluation_methods() -> Iterator[Entry]:
-    from tasks.evaluation.params import METHOD_PARAMS
+    from tasks.verdicts.config import METHOD_PARAMS
 
     for name, params in METHOD_PARAMS.items():
         yield Entry(
@@ -191,7 +191,7 @@ def _evaluation_methods() -> Iterator[Entry]:
 
 
 def _evaluation_metrics() -> Iterator[Entry]:
-    from tasks.evaluation.params import METRIC_PARAMS
+    from tasks.verdicts.config import METRIC_PARAMS
 
     for name, params in METRIC_PARAMS.items():
         meaning = "" if params.__name__ == "NoParams" else _first_line(params)

@@ -12,7 +12,7 @@ import typer
 
 from flows.options import Phase, RunOptions
 from metrics.errors import ConfigError, NightjarError
-from tasks.collecting import collect_rarely
+from tasks.process import collect_rarely
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -14,12 +14,11 @@ import typer
 from flows.suite_config import load_gate
 from metrics.aggregations.aggregation import Aggregation
 from metrics.errors import ConfigError, DataError, NightjarError
-from tasks.comparison.aggregations import Place, aggregations
-from tasks.comparison.comparing import ComparedRuns, Comparing, compare_runs
-from tasks.comparison.document import comparison_document
-from tasks.comparison.gate import Gate
+from tasks.comparison.compare import ComparedRuns, Comparing, Gate, compare_runs
+from tasks.comparison.items import Place, aggregations
 from tasks.comparison.matching import match_across, match_runs
 from tasks.comparison.runs import ComparedRun, open_run
+from tasks.comparison.show import comparison_document
 from tasks.store.home import default_store
 from tasks.store.storage import Store
 
@@ -151,9 +150,8 @@ def _write_page(page: Path, compared: ComparedRuns) -> None:
         raise DataError(
             f"it needs the output folders of both runs, and {' and '.join(absent)} {verb} known by id only"
         )
-    from tasks.reporting.compare_report import write_compare_report
-    from tasks.reporting.compare_report_pairs import compared_pairs
-    from tasks.reporting.report_folder import folder_view
+    from tasks.reporting.compare.folder import folder_view
+    from tasks.reporting.compare.write import compared_pairs, write_compare_report
 
     views = folder_view(base), folder_view(candidate)
     pairs, names = compared_pairs(compared), (base, candidate)
@@ -161,7 +159,7 @@ def _write_page(page: Path, compared: ComparedRuns) -> None:
 
 
 def _show(compared: ComparedRuns, flips: int) -> None:
-    from tasks.comparison.terminal import ComparisonTable
+    from tasks.comparison.show import ComparisonTable
     from tasks.reporting.terminal import console
 
     console().print(ComparisonTable(compared, flips))

@@ -10,11 +10,10 @@ from prefect.states import Completed, Failed
 
 from flows.compare import compare_opened
 from flows.start import slug
-from tasks.comparison.comparing import ComparedPair
-from tasks.comparison.gate import Gate
+from tasks.comparison.compare import ComparedPair, Gate
 from tasks.comparison.runs import open_run
-from tasks.comparison.terminal import change_line, group_of
-from tasks.reporting.report_numbers import rounded
+from tasks.comparison.show import change_line, group_of
+from tasks.reporting.numbers import rounded
 from tasks.store.home import default_store
 from tasks.store.storage import Store
 

@@ -12,14 +12,9 @@ from pydantic import BeforeValidator, Field, field_serializer, model_validator
 from metrics.config import MetricConfig, StatisticsConfig
 from scorers.config import FilterConfig, PlainScorerConfig, ScorerConfig, ScoringConfig
 from scorers.metric_lists import DEFAULT_METRICS
-from tasks.benchmarks.config import BenchmarkFields
-from tasks.benchmarks.errors import PlacedError
-from tasks.evaluation.config import (
-    EvaluationMethodConfig,
-    EvaluationMetricConfig,
-    lacking_samples,
-)
+from tasks.benchmarks.config import BenchmarkFields, PlacedError
 from tasks.models.config import ErrorBudget, Limits, ModelConfig, Price, SampleParams
+from tasks.verdicts.config import EvaluationMethodConfig, EvaluationMetricConfig, lacking_samples
 
 MUTUAL_INFORMATION_METRICS: Final = frozenset({"acc_mutual_info"})
 

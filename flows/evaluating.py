@@ -8,7 +8,7 @@ from flows.pairs import Numbers
 from flows.plan import Cell, MethodPlan, MetricPlan
 from flows.responses import Responses
 from flows.run import Future, Run, completed
-from tasks.evaluate import aggregate_verdicts, call_user_metric, judge_responses, reduce_verdicts
+from tasks.judge import aggregate_verdicts, call_user_metric, judge_responses, reduce_verdicts
 
 
 @dataclass(frozen=True)

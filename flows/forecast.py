@@ -13,14 +13,14 @@ import pyarrow as pa
 from flows.kept import Count, Kept
 from flows.options import Phase
 from flows.plan import AskedModel, Cell, Plan
-from tasks.answered import Answered
 from tasks.benchmarks.config import open_benchmark
 from tasks.caching import Workspace, peek
 from tasks.infer import infer, missing_requests
 from tasks.load import load
 from tasks.render import render
 from tasks.rows.items import item_batches, read_items, request_batches
-from tasks.store.refs import ArtifactRef
+from tasks.steps import Answered
+from tasks.store.storage import ArtifactRef
 
 
 @dataclass(frozen=True)

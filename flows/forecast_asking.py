@@ -13,14 +13,12 @@ import pyarrow as pa
 from prefect import Task
 
 from flows.plan import AskedModel, PairPlan, Plan
-from tasks.answered import Answered
-from tasks.ask import ask
+from tasks.ask import ask, ask_calibration
 from tasks.caching import Workspace, peek
-from tasks.calibrate import ask_calibration
 from tasks.infer import infer, missing_requests
 from tasks.pair import PairSetup
-from tasks.steps import Step
-from tasks.store.refs import ArtifactRef
+from tasks.steps import Answered, Step
+from tasks.store.storage import ArtifactRef
 
 Place = tuple[ArtifactRef, ArtifactRef, Answered]
 """Requests, predictions and answers at one place of the grid."""

@@ -6,12 +6,12 @@ from dataclasses import dataclass, field
 from flows.forecast_asking import Dialogue, Place, about_calibration, about_responses
 from flows.plan import Cell, PairPlan, Plan
 from scorers.base import ALL_FILTERS
-from tasks.answered import Answered
 from tasks.ask import score_replies
 from tasks.caching import Workspace, peek
 from tasks.filter import filter_responses
 from tasks.score import process_results, score, score_processed
-from tasks.store.refs import ArtifactRef
+from tasks.steps import Answered
+from tasks.store.storage import ArtifactRef
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ from metrics.errors import ConfigError, NightjarError
 
 if TYPE_CHECKING:
     from tasks.benchmarks.lm_eval import Selection
-    from tasks.benchmarks.lm_eval.reading import Reader
+    from tasks.benchmarks.lm_eval.read.yaml import Reader
 
 DEFAULT_CONFIG: Final = (
     Path(__file__).resolve().parent.parent / "deployments" / "benchmarks" / "demo" / "gsm8k.yaml"
@@ -70,7 +70,7 @@ def validate_configs(paths: Sequence[str | Path], overrides: Sequence[str] = ())
 
     No dataset is opened and no user function imported; what many files include is read once.
     """
-    from tasks.benchmarks.lm_eval.reading import Reader
+    from tasks.benchmarks.lm_eval.read.yaml import Reader
 
     reader = Reader()
     entries: list[dict[str, Any]] = []

@@ -34,7 +34,7 @@ def config_problems(config: EvalConfig) -> list[Problem]:
 def _templates(config: EvalConfig, resolve: Resolve) -> Iterator[Problem]:
     if config.harness is not None:
         return
-    from tasks.benchmarks.templates import check_syntax
+    from tasks.benchmarks.native.templates import check_syntax
 
     for location, text in template_texts(config):
         yield from refused(location, partial(check_syntax, text))
@@ -46,7 +46,7 @@ def _templates(config: EvalConfig, resolve: Resolve) -> Iterator[Problem]:
 
 
 def _check_file(prompt: PromptTemplate, base_dir: str) -> None:
-    from tasks.benchmarks.templates import check_syntax, template_source
+    from tasks.benchmarks.native.templates import check_syntax, template_source
 
     check_syntax(template_source(prompt, base_dir))
 

@@ -15,8 +15,8 @@ from metrics.errors import ConfigError
 
 if TYPE_CHECKING:
     from tasks.benchmarks.lm_eval import Definition, Selection
-    from tasks.benchmarks.lm_eval.groups import Group
-    from tasks.benchmarks.lm_eval.reading import Reader
+    from tasks.benchmarks.lm_eval.read.select import Group
+    from tasks.benchmarks.lm_eval.read.yaml import Reader
 
 _HARNESS_KEY = re.compile(
     r"""^["']?(?:task|task_list|group|include|dataset_path|doc_to_text)["']?\s*:""", re.MULTILINE
@@ -64,7 +64,7 @@ def translated(selection: "Selection", overrides: Sequence[str], base_dir: Path)
 
     An override of a key of the harness is put into its definition, any other one into the native config.
     """
-    from tasks.benchmarks.lm_eval.schema import TASK_KEYS
+    from tasks.benchmarks.lm_eval.read.schema import TASK_KEYS
 
     parsed = [(text, *parse_override(text, base_dir)) for text in overrides]
     inner = [

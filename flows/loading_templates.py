@@ -22,7 +22,7 @@ def check_templates(config: EvalConfig, first_item: Item, overrides: Sequence[st
     """
     if config.harness is not None or config.dataset is None:
         return  # a harness YAML's variables are checked where it is translated
-    from tasks.benchmarks.templates import missing_names, scope
+    from tasks.benchmarks.native.templates import missing_names, scope
 
     names = set(scope(first_item))
     lacking = {at: missing for at, text in _texts(config) if (missing := missing_names(text, names))}
@@ -62,7 +62,7 @@ def _told_apart(source: Source, config: EvalConfig) -> Source:
 
 
 def _texts(config: EvalConfig) -> Iterator[tuple[Location, str]]:
-    from tasks.benchmarks.templates import template_source
+    from tasks.benchmarks.native.templates import template_source
 
     yield from template_texts(config)
     for index, prompt in enumerate(config.prompt_templates or ()):

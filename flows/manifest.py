@@ -15,8 +15,8 @@ from flows.start import git_revision
 from metrics.metric import installed_version
 from tasks.infer import InferSetup
 from tasks.models.identity import model_identity
-from tasks.models.tally import Tally
-from tasks.reporting.exports_records import RunInfo
+from tasks.models.options import Tally
+from tasks.reporting.exports.files import RunInfo
 from tasks.store.keys import digest
 
 LIBRARIES = ("prefect", "numpy", "pyarrow", "openai", "aiohttp", "sacrebleu", "rouge-score")

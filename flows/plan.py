@@ -7,13 +7,13 @@ from flows.config import EvalConfig
 from scorers.base import ALL_FILTERS
 from tasks.aggregate import AggregateSetup
 from tasks.ask import AskSetup
-from tasks.evaluate import MethodSetup, MetricSetup
 from tasks.filter import FilterSetup
 from tasks.infer import InferSetup
+from tasks.judge import MethodSetup, MetricSetup
 from tasks.load import LoadSetup
 from tasks.pair import PairSetup
 from tasks.preflight import Checks
-from tasks.reduction.records import Origin, PairIdentity
+from tasks.reduction.parts import Origin, PairIdentity
 from tasks.render import RenderSetup
 from tasks.steps import Step
 

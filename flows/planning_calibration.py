@@ -7,9 +7,8 @@ from flows.config import EvalConfig
 from metrics.errors import ConfigError, NightjarError
 from scorers.base import Scorer
 from scorers.config import EnsembleConfig, JudgeConfig, ScorerConfig, ScoringConfig
-from tasks.calibrated import pending
 from tasks.datasets.files import read_rows
-from tasks.pair import PairSetup
+from tasks.pair import PairSetup, pending
 from tasks.steps import Step
 
 JUDGE, CORRECTED = "llm_judge", "llm_judge_corrected"

@@ -15,15 +15,15 @@ from scorers.filters import FilterPipeline
 from scorers.metric_lists import OWN_METRICS
 from scorers.process_results import ProcessResultsScorer
 from tasks.aggregate import AggregateSetup
-from tasks.evaluate import MethodSetup, MetricSetup
-from tasks.evaluation.config import EvaluationMethodConfig, EvaluationMetricConfig
-from tasks.evaluation.methods import build_method
-from tasks.evaluation.metrics import build_evaluation_metric
 from tasks.filter import FilterSetup
+from tasks.judge import MethodSetup, MetricSetup
 from tasks.pair import PairSetup
 from tasks.steps import Step
 from tasks.store.fingerprint import fingerprint
 from tasks.usercode import Resolve
+from tasks.verdicts.config import EvaluationMethodConfig, EvaluationMetricConfig
+from tasks.verdicts.methods import build_method
+from tasks.verdicts.metrics import build_evaluation_metric
 
 
 def filters_of(config: EvalConfig, scorer: Scorer) -> list[FilterConfig]:

@@ -10,14 +10,13 @@ from flows.pairs import Numbers, Scored
 from flows.plan import Cell
 from flows.responses import Responses
 from flows.run import Future, Run, finished
-from tasks.answered import Accounts
 from tasks.infer import check_errors
 from tasks.models.config import ErrorBudget
-from tasks.models.tally import Tally
+from tasks.models.options import Tally
 from tasks.publish import LostPair, Publication, Published, publish
 from tasks.rows.views import CellArtifacts
-from tasks.steps import Step
-from tasks.store.refs import ArtifactRef
+from tasks.steps import Accounts, Step
+from tasks.store.storage import ArtifactRef
 
 
 @dataclass(frozen=True)

@@ -11,12 +11,11 @@ from prefect.futures import PrefectFuture
 
 from flows.options import CACHED_STAGES, RunOptions
 from flows.plan import AskedModel, Cell, PairPlan, Plan
-from tasks.answered import Answered
 from tasks.caching import Workspace, in_workspace, references
 from tasks.filter import FilterSetup
 from tasks.pair import PairSetup
 from tasks.reduction import FailedPart, Origin
-from tasks.steps import Step
+from tasks.steps import Answered, Step
 
 Future = PrefectFuture[Any]
 

@@ -12,7 +12,7 @@ from metrics.errors import ConfigError, NightjarError
 from tasks.store.home import home
 
 if TYPE_CHECKING:
-    from tasks.benchmarks.lm_eval.groups import Group
+    from tasks.benchmarks.lm_eval.read.select import Group
 
 
 @dataclass(frozen=True)

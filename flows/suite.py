@@ -35,8 +35,8 @@ from flows.suite_night import (
 )
 from flows.suite_summary import headline, night_document, summary_markdown
 from metrics.errors import NightjarError
-from tasks.history.suites import NightEvaluation, record_night
-from tasks.patience import if_possible, patiently
+from tasks.history.record import NightEvaluation, record_night
+from tasks.server import if_possible, patiently
 from tasks.store.storage import Store
 
 DEFAULTS = SuiteOptions()

@@ -5,7 +5,7 @@ from flows.suite_config import SuiteConfig
 from flows.suite_night import SuiteOptions, plan_night
 from metrics.errors import ConfigError, nearest
 from scorers.factory import build_scorer
-from tasks.history.suites import baseline_nights, past_nights
+from tasks.history.record import baseline_nights, past_nights
 from tasks.store.storage import Store
 from tasks.usercode import resolver
 

@@ -19,7 +19,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationEr
 from flows.schema_errors import refusal, schema_problems
 from flows.yaml_source import Source, read_yaml
 from metrics.errors import ConfigError
-from tasks.comparison.gate import Gate
+from tasks.comparison.compare import Gate
 from tasks.models.config import ModelConfig
 
 LAST, LAST_PASSED, ROLLING = "last", "last-passed", "rolling"

@@ -15,10 +15,9 @@ from flows.options import RunOptions
 from flows.start import RESULTS, slug
 from flows.suite_config import SuiteBenchmark, SuiteConfig
 from metrics.errors import ConfigError, NightjarError
-from tasks.comparison.comparing import ComparedRuns
-from tasks.comparison.nights import Course, courses, night_changes, open_night, pooled, together
-from tasks.comparison.runs import ComparedRun
-from tasks.history.suites import Night, NightEvaluation, baseline_nights, past_nights
+from tasks.comparison.compare import ComparedRuns
+from tasks.comparison.runs import ComparedRun, Course, courses, night_changes, open_night, pooled, together
+from tasks.history.record import Night, NightEvaluation, baseline_nights, past_nights
 from tasks.store.home import default_store
 from tasks.store.storage import Store
 

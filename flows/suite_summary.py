@@ -5,10 +5,9 @@ from dataclasses import asdict
 from typing import Any
 
 from flows.suite_night import JudgedNight
-from tasks.comparison.comparing import ComparedRuns
-from tasks.comparison.document import comparison_document
-from tasks.comparison.nights import Course
-from tasks.comparison.terminal import DOUBT, change_line, flipped_line, group_of, name_of
+from tasks.comparison.compare import ComparedRuns
+from tasks.comparison.runs import Course
+from tasks.comparison.show import DOUBT, change_line, comparison_document, flipped_line, group_of, name_of
 
 ROWS = 100
 """Rows of a table in the UI, at most: the whole is in suite.json."""

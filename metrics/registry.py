@@ -117,8 +117,9 @@ class Registry(Generic[T]):
         if self._loaded:
             return
         self._loaded = True  # before the imports: they may look names up themselves
-        for module in pkgutil.iter_modules(import_module(self._package).__path__):
-            import_module(f"{self._package}.{module.name}")
+        for module in pkgutil.walk_packages(import_module(self._package).__path__, f"{self._package}."):
+            if not module.name.rpartition(".")[2].startswith("_"):  # what needs an extra is imported by its user
+                import_module(module.name)
 
 
 METRICS: Registry[MetricDefinition] = Registry("metric", "metrics")

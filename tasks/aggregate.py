@@ -7,12 +7,11 @@ import pyarrow as pa
 
 from metrics.config import StatisticsConfig
 from tasks.caching import Workspace, artifact_task
-from tasks.calibrated import calibrated_scorer
-from tasks.pair import PairSetup
+from tasks.pair import PairSetup, calibrated_scorer
 from tasks.reduction import FailedPart, aggregate_pair
 from tasks.steps import Step
-from tasks.store.refs import ArtifactRef
 from tasks.store.schemas import RESULTS
+from tasks.store.storage import ArtifactRef
 
 
 class AggregateSetup(PairSetup):

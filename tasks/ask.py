@@ -14,15 +14,13 @@ import pyarrow as pa
 from metrics import Metric
 from scorers.asking import ask_again
 from scorers.base import Batch, Reply, Scorer, ScorerRequest
-from tasks.answered import Answered
 from tasks.caching import Workspace, artifact_task
-from tasks.pair import PairSetup
-from tasks.rows.batches import joined_batches
-from tasks.rows.statistics import statistics_batch
-from tasks.steps import Step
-from tasks.store.refs import ArtifactRef
+from tasks.pair import PairSetup, pending
+from tasks.rows.items import statistics_batch
+from tasks.rows.predictions import joined_batches
+from tasks.steps import Answered, Step
 from tasks.store.schemas import REQUESTS, STATISTICS
-from tasks.store.storage import Store
+from tasks.store.storage import ArtifactRef, Store
 
 
 class AskSetup(PairSetup):
@@ -153,3 +151,32 @@ def _row(place: int, batch: Batch, request: ScorerRequest) -> dict[str, object]:
         "doc_json": "{}",
         "first_sample": request.sample_index,
     }
+
+
+@artifact_task("ask", REQUESTS)
+def ask_calibration(
+    step: Step[AskSetup], asked: Sequence[ArtifactRef], replied: Sequence[Answered], workspace: Workspace
+) -> Iterator[pa.RecordBatch]:
+    """What a judge is asked about the calibration's answers; attempts as in ``ask``."""
+    batch = pending(step.setup.scorer())
+    yield from asked_rows(step.setup, [batch] if batch else [], replies_of(workspace.open(), asked, replied))
+
+
+@artifact_task("score", STATISTICS)
+def score_calibration(
+    step: Step[PairSetup], asked: Sequence[ArtifactRef], replied: Sequence[Answered], workspace: Workspace
+) -> Iterator[pa.RecordBatch]:
+    """The judge's grades of the calibration's answers, row for row."""
+    scorer = step.setup.scorer()
+    metric, batch = step.setup.metric_record(scorer), pending(scorer)
+    assert batch is not None, "the plan makes this step for verdicts that are not given"
+    replies = replies_of(workspace.open(), asked, replied)
+    given = [replies.get(place) for place in range(len(scorer.requests(batch, metric)))]
+    samples = pa.table(
+        {
+            "item_id": pa.array(batch.item_ids, pa.string()),
+            "doc_id": pa.array(range(len(batch)), pa.int64()),
+            "sample_index": pa.array(batch.sample_index, pa.int32()),
+        }
+    )
+    yield statistics_batch(samples, scorer.score(batch, metric, given))

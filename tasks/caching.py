@@ -25,8 +25,7 @@ from metrics.errors import NightjarError
 from tasks.steps import Step, Unkeyed
 from tasks.store.fingerprint import fingerprint
 from tasks.store.keys import stage_key
-from tasks.store.refs import ArtifactRef
-from tasks.store.storage import ArtifactMissing, Store
+from tasks.store.storage import ArtifactMissing, ArtifactRef, Store
 
 P = ParamSpec("P")
 R = TypeVar("R")

@@ -7,12 +7,11 @@ import pyarrow as pa
 from metrics.types import OutputType
 from scorers.config import FilterConfig
 from scorers.filters import FilterPipeline
-from tasks.answered import Answered
 from tasks.caching import Workspace, artifact_task
 from tasks.rows.predictions import REQUEST_COLUMNS, RESPONSE_COLUMNS, prediction_batches
-from tasks.steps import Step, Unkeyed
-from tasks.store.refs import ArtifactRef
+from tasks.steps import Answered, Step, Unkeyed
 from tasks.store.schemas import PREDICTIONS
+from tasks.store.storage import ArtifactRef
 from tasks.usercode import resolver
 
 

@@ -9,22 +9,17 @@ import pyarrow.compute as pc
 from prefect import task
 
 from metrics.errors import NightjarError
-from tasks.answered import Accounts, Answered
 from tasks.caching import Workspace, artifact_key, cached_task
-from tasks.leases import lease
-from tasks.models.answers import AnswerStore
+from tasks.models.answers.shelf import AnswerStore
 from tasks.models.config import ErrorBudget, Limits, ModelConfig, Price, SampleParams
-from tasks.models.options import InferenceOptions
-from tasks.models.partition import missing, respond
-from tasks.models.probing import probe
-from tasks.models.tally import Tally
-from tasks.progress import progress_of
-from tasks.secrets import secret
-from tasks.steps import Step, Unkeyed
+from tasks.models.connecting import probe
+from tasks.models.options import InferenceOptions, Tally
+from tasks.models.respond import missing, respond
+from tasks.server import lease, progress_of, secret
+from tasks.steps import Accounts, Answered, Step, Unkeyed
 from tasks.store.claims import claim
-from tasks.store.refs import ArtifactRef
 from tasks.store.schemas import RESPONSES
-from tasks.store.storage import Store
+from tasks.store.storage import ArtifactRef, Store
 
 
 class InferSetup(Unkeyed):

@@ -1,14 +1,19 @@
 """What the tasks of one pair share."""
 
 from dataclasses import replace
+from typing import Protocol, runtime_checkable
+
+import numpy as np
 
 from metrics import Metric
-from scorers.base import Scorer
+from metrics.types import Scores
+from scorers.base import Batch, SampleScores, Scorer
 from scorers.config import ScoringConfig
 from scorers.factory import build_scorer
 from scorers.metric_lists import split_name
-from tasks.reduction.records import PairIdentity
+from tasks.reduction.parts import PairIdentity
 from tasks.steps import Unkeyed
+from tasks.store.storage import ArtifactRef, Store
 from tasks.usercode import resolver
 
 
@@ -38,3 +43,43 @@ class PairSetup(Unkeyed):
         metric, filter_name = split_name(self.metric, self.filter)
         record = replace(self.metric_record(scorer), name=metric)
         return PairIdentity(benchmark=self.benchmark, filter=filter_name, metric=record)
+
+
+@runtime_checkable
+class Calibrating(Protocol):
+    """A scorer whose numbers rest on how its judge does on answers that people judged."""
+
+    def calibration_batch(self) -> Batch | None:
+        """The answers that the judge has not judged yet; None if there are none."""
+        ...
+
+    def calibrated(self, judged: SampleScores) -> Scorer:
+        """The scorer that knows how the judge did on ``calibration_batch``."""
+        ...
+
+
+def pending(scorer: Scorer) -> Batch | None:
+    """The calibration's answers that the scorer's judge still has to judge; None if there are none."""
+    return scorer.calibration_batch() if isinstance(scorer, Calibrating) else None
+
+
+def calibrated_scorer(setup: PairSetup, store: Store, judged: ArtifactRef | None) -> Scorer:
+    """The pair's scorer, which knows the grades of ``judged`` where there are any.
+
+    Raises ConfigError where too few answers were judged to say how the judge does.
+    """
+    scorer = setup.scorer()
+    if judged is None:
+        return scorer
+    assert isinstance(scorer, Calibrating), "only such a scorer has a calibration to judge"
+    table = store.table(judged, ["scored", "score"])
+    grades = np.asarray(table.column("score").fill_null(np.nan).to_numpy(), dtype=np.float64)
+    scored = np.asarray(table.column("scored").to_numpy(), dtype=np.bool_)
+    return scorer.calibrated(
+        SampleScores(
+            scores=Scores(statistics=None, values=None, score=grades),
+            scored=scored,
+            codes=np.full(len(grades), -1, dtype=np.int64),
+            errors=[None] * len(grades),
+        )
+    )

@@ -14,25 +14,22 @@ from prefect import task
 from prefect.artifacts import create_link_artifact, create_table_artifact
 
 from tasks.caching import Workspace
-from tasks.evaluate import judged_parts
-from tasks.evaluation.config import EvaluationMethodConfig
 from tasks.history.record import record_run
-from tasks.patience import if_possible
+from tasks.judge import judged_parts
 from tasks.reduction import FailedPart, PairIdentity, Part, aggregate_pair
-from tasks.reporting.exports_evaluation import write_evaluation_results, write_metrics
-from tasks.reporting.exports_lines import write_json
-from tasks.reporting.exports_records import AnswerPart, RunInfo, SamplePart
-from tasks.reporting.exports_responses import write_responses
-from tasks.reporting.exports_results import write_results
-from tasks.reporting.exports_samples import write_samples
-from tasks.reporting.exports_tables import write_items_table, write_results_table
-from tasks.reporting.report import write_report
-from tasks.reporting.report_numbers import rounded
+from tasks.reporting.exports.files import AnswerPart, RunInfo, SamplePart, write_json
+from tasks.reporting.exports.responses import write_evaluation_results, write_metrics, write_responses
+from tasks.reporting.exports.results import write_results
+from tasks.reporting.exports.samples import write_samples
+from tasks.reporting.exports.tables import write_items_table, write_results_table
+from tasks.reporting.numbers import rounded
+from tasks.reporting.report.write import write_report
 from tasks.reporting.view import RunView
 from tasks.rows.views import CellArtifacts, sample_views
-from tasks.store.refs import ArtifactRef
+from tasks.server import if_possible
 from tasks.store.schemas import RESULTS
-from tasks.store.storage import Store
+from tasks.store.storage import ArtifactRef, Store
+from tasks.verdicts.config import EvaluationMethodConfig
 
 SHOWN = [
     "model_name",

@@ -5,15 +5,12 @@ from functools import partial
 
 import pyarrow as pa
 
-from tasks.answered import Answered
 from tasks.caching import Workspace, artifact_task
-from tasks.calibrated import calibrated_scorer
-from tasks.pair import PairSetup
+from tasks.pair import PairSetup, calibrated_scorer
 from tasks.reduction import Origin, Part, reduce_pair
-from tasks.steps import Step
-from tasks.store.refs import ArtifactRef
+from tasks.steps import Answered, Step
 from tasks.store.schemas import ITEM_ROWS
-from tasks.store.storage import Store
+from tasks.store.storage import ArtifactRef, Store
 
 
 @artifact_task("reduce", ITEM_ROWS)

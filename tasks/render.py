@@ -8,8 +8,8 @@ from tasks.benchmarks.config import BenchmarkFields, open_benchmark
 from tasks.caching import Workspace, artifact_task
 from tasks.rows.items import read_items, request_batches
 from tasks.steps import Step, Unkeyed
-from tasks.store.refs import ArtifactRef
 from tasks.store.schemas import REQUESTS
+from tasks.store.storage import ArtifactRef
 
 
 class RenderSetup(Unkeyed):

@@ -7,15 +7,14 @@ import pyarrow as pa
 from scorers.agreement import AgreementScorer
 from scorers.base import Batch
 from scorers.process_results import ProcessResultsScorer
-from tasks.answered import Answered
 from tasks.caching import Workspace, artifact_task
 from tasks.pair import PairSetup
-from tasks.rows.batches import Joined, joined_batches
-from tasks.rows.statistics import statistics_batch
-from tasks.steps import Step
-from tasks.store.refs import ArtifactRef
+from tasks.rows.items import statistics_batch
+from tasks.rows.predictions import Joined, joined_batches
+from tasks.steps import Answered, Step
+from tasks.store.keys import text_value, value_text
 from tasks.store.schemas import PROCESSED, STATISTICS
-from tasks.store.values import text_value, value_text
+from tasks.store.storage import ArtifactRef
 
 
 @artifact_task("score", STATISTICS)

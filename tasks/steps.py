@@ -8,6 +8,8 @@ from typing import Any, Generic, TypeVar
 
 from pydantic import BaseModel, ConfigDict
 
+from tasks.store.storage import ArtifactRef
+
 T = TypeVar("T")
 
 
@@ -35,3 +37,19 @@ class Step(BaseModel, Generic[T]):
     def at(self, place: str, **about: str) -> "Step[T]":
         """The same step at one place of the grid of models, prompts and partitions, named so."""
         return self.model_copy(update={"name": f"{self.name}{place}", "about": {**self.about, **about}})
+
+
+class Accounts(Unkeyed):
+    """What an inference took when it was computed, the fields of a ``Tally``; served from a cache it took
+    nothing."""
+
+    tally: dict[str, Any]
+
+
+class Answered(BaseModel):
+    """The responses of one model to one partition, and what they took."""
+
+    model_config = ConfigDict(frozen=True)
+
+    responses: ArtifactRef
+    accounts: Accounts

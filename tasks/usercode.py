@@ -65,7 +65,7 @@ def _from_file(source: str, base_dir: Path) -> ModuleType:
     module = importlib.util.module_from_spec(spec)
     try:
         # Definitions of lm-evaluation-harness import datasets for an annotation, installed or not.
-        from tasks.benchmarks.lm_eval.standin import datasets_stand_in
+        from tasks.benchmarks.lm_eval.data.standin import datasets_stand_in
 
         with _importing, _neighbours(path.parent), datasets_stand_in():
             sys.modules[qualified] = module

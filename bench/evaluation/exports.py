@@ -7,14 +7,14 @@ from functools import partial
 from pathlib import Path
 
 from bench.evaluation.scale import answers, items, stream, timed
-from tasks.evaluation.config import EvaluationMethodConfig
-from tasks.evaluation.evaluate import evaluate
-from tasks.evaluation.evaluation_rows import Judged
-from tasks.evaluation.methods import build_method
 from tasks.reduction import Origin, Part
 from tasks.reporting.exports import AnswerPart, write_evaluation_results, write_responses
 from tasks.store.schemas import REQUESTS, RESPONSES, STATISTICS
 from tasks.store.storage import Store
+from tasks.verdicts.config import EvaluationMethodConfig
+from tasks.verdicts.judge import evaluate
+from tasks.verdicts.methods import build_method
+from tasks.verdicts.rows import Judged
 
 
 def main(total: int, folder: Path) -> None:

@@ -16,15 +16,13 @@ import numpy as np
 import pyarrow as pa
 
 from metrics.config import StatisticsConfig
-from tasks.evaluation.config import EvaluationMethodConfig, EvaluationMetricConfig
-from tasks.evaluation.evaluate import evaluate
-from tasks.evaluation.methods import build_method
-from tasks.evaluation.metric_rows import aggregate_metric
-from tasks.evaluation.metrics import build_evaluation_metric, reduce_metric
 from tasks.reduction import Origin, Part
-from tasks.store.refs import ArtifactRef
 from tasks.store.schemas import ITEM_ROWS, REQUESTS, RESPONSES, STATISTICS
-from tasks.store.storage import Store
+from tasks.store.storage import ArtifactRef, Store
+from tasks.verdicts.config import EvaluationMethodConfig, EvaluationMetricConfig
+from tasks.verdicts.judge import evaluate
+from tasks.verdicts.methods import build_method
+from tasks.verdicts.metrics import aggregate_metric, build_evaluation_metric, reduce_metric
 
 MODELS = ("first", "second")
 PARTITION = 50_000

@@ -81,10 +81,10 @@ async def workers(ask: Callable[[int], Awaitable[None]], count: int, concurrency
 
 def nightjar(base_url: str, count: int, concurrency: int, folder: Path) -> None:
     """This project's inference stage: retries, journal, store and rows included."""
-    from tasks.models.answers import AnswerStore
+    from tasks.models.answers.shelf import AnswerStore
     from tasks.models.config import ModelConfig, SampleParams
     from tasks.models.options import InferenceOptions
-    from tasks.models.partition import respond
+    from tasks.models.respond import respond
     from tasks.store.storage import Store
 
     config = {"model": "demo", "base_url": base_url, "max_concurrency": concurrency}

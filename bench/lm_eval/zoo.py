@@ -37,7 +37,7 @@ def main() -> None:
         return
     started = time.process_time()
     from tasks.benchmarks.lm_eval import resolve_many
-    from tasks.benchmarks.lm_eval.definitions import yaml_files
+    from tasks.benchmarks.lm_eval.read.index import yaml_files
 
     paths = list(yaml_files(folder))
     entries = resolve_many(paths)["configs"]

@@ -112,7 +112,7 @@ Edits = Callable[[list[str], list[str]], tuple[int, int]]
 def edit_counter() -> Edits:
     """The fastest counter at hand: (words of hypothesis, words of reference) → (edits, reference length)."""
     try:
-        from metrics.text.ter_kernel import edits
+        from metrics.text._ter_numba import edits
     except ImportError:  # numba is an extra
         return by_sacrebleu
 

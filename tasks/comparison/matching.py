@@ -4,7 +4,12 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from itertools import combinations
 
+import numpy as np
+from numpy.typing import NDArray
+
+from metrics.aggregations.aggregation import Aggregation
 from metrics.errors import ConfigError
+from metrics.statistics.comparison import ItemColumn
 from tasks.comparison.items import GroupKey, ItemGroup
 
 Groups = Mapping[GroupKey, ItemGroup]
@@ -69,3 +74,112 @@ def match_across(groups: Iterable[GroupKey], facet: str) -> list[Match]:
 
 def _is_constant(keys: list[GroupKey], facet: str) -> bool:
     return len({key.facet(facet) for key in keys}) <= 1
+
+
+@dataclass(frozen=True)
+class Joined:
+    """Which rows of two groups belong to the same item and are scored in both, in the baseline's order.
+
+    ``base`` and ``candidate`` are row numbers of equal length. The counts say what became of the rest:
+    ``missing`` items of the baseline are not in the candidate, ``unscored`` ones are but have no score there,
+    ``unscored_base`` have none in the baseline, ``new`` ones the baseline does not know.
+    """
+
+    base: NDArray[np.intp]
+    candidate: NDArray[np.intp]
+    n_base: int
+    n_candidate: int
+    missing: int
+    unscored: int
+    unscored_base: int
+    new: int
+
+    @property
+    def coverage(self) -> float:
+        """Share of the baseline's items that are in the candidate and scored there; NaN without items."""
+        return (self.n_base - self.missing - self.unscored) / self.n_base if self.n_base else float("nan")
+
+    def __len__(self) -> int:
+        return len(self.base)
+
+
+def join(base: ItemGroup, candidate: ItemGroup) -> Joined:
+    """Joins on the content digest, never on position or id.
+
+    A dataset may hold a row twice under two ids: equal digests are told apart by the order of their ids, so
+    that the n-th copy meets the n-th copy.
+    """
+    rows = {key: row for row, key in enumerate(row_keys(candidate))}
+    matched = np.array([rows.get(key, -1) for key in row_keys(base)], dtype=np.intp)
+    present = matched >= 0
+    scored = present.copy()
+    scored[present] = candidate.scored[matched[present]]
+    both = scored & base.scored
+    return Joined(
+        base=np.flatnonzero(both),
+        candidate=matched[both],
+        n_base=len(base),
+        n_candidate=len(candidate),
+        missing=int((~present).sum()),
+        unscored=int((present & ~scored).sum()),
+        unscored_base=int((scored & ~base.scored).sum()),
+        new=len(candidate) - int(present.sum()),
+    )
+
+
+def row_keys(group: ItemGroup) -> list[tuple[str, int]]:
+    """(digest, which copy of it) for each row."""
+    copies: dict[str, int] = {}
+    keys: list[tuple[str, int]] = [("", 0)] * len(group)
+    for row in np.argsort(group.item_ids.astype(str), kind="stable"):
+        digest = group.digests[row]
+        copies[digest] = copies.get(digest, -1) + 1
+        keys[row] = (digest, copies[digest])
+    return keys
+
+
+def column_of(group: ItemGroup, rows: NDArray[np.intp], aggregation: Aggregation) -> ItemColumn:
+    """Some rows of a group, as the comparison of metrics takes them."""
+    value = group.value[rows]
+    statistics = None if group.statistics is None else group.statistics[rows]
+    if statistics is None and aggregation.kind == "sums" and aggregation.encode is not None:
+        statistics = aggregation.encode(value)
+    return ItemColumn(
+        value=value,
+        statistics=statistics,
+        values=None if group.objects is None else [group.objects[row] for row in rows],
+    )
+
+
+def clusters_of(base: ItemGroup, joined: Joined) -> NDArray[np.int64] | None:
+    """Numbers of the clusters that the joined items belong to; an item without one is a cluster of its
+    own."""
+    if base.clusters is None:
+        return None
+    numbers: dict[object, int] = {}
+    own = [
+        (cluster,) if cluster is not None else row for row, cluster in enumerate(base.clusters[joined.base])
+    ]
+    return np.array([numbers.setdefault(cluster, len(numbers)) for cluster in own], dtype=np.int64)
+
+
+@dataclass(frozen=True)
+class Flipped:
+    """An item whose value changed between 0 and 1."""
+
+    item_id: str
+    item_digest: str
+    base: float
+    candidate: float
+
+
+def flipped_items(base: ItemGroup, candidate: ItemGroup, joined: Joined) -> tuple[Flipped, ...]:
+    """The items that changed between right and wrong; none for a metric with other values than 0 and 1."""
+    before, after = base.value[joined.base], candidate.value[joined.candidate]
+    if not (np.isin(before, (0.0, 1.0)).all() and np.isin(after, (0.0, 1.0)).all()):
+        return ()
+    return tuple(
+        Flipped(str(base.item_ids[row]), str(base.digests[row]), float(first), float(second))
+        for row, first, second in zip(joined.base, before, after, strict=True)
+        if first != second
+    )

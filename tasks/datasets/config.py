@@ -1,8 +1,11 @@
 """What a config may say under ``dataset:``."""
 
+from collections.abc import Mapping
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from metrics.errors import ConfigError
 
 
 class DatasetConfig(BaseModel):
@@ -62,3 +65,27 @@ class DatasetConfig(BaseModel):
         if self.hub is not None:
             return "/".join(part for part in (self.hub, self.name, self.split) if part)
         return self.path or self.function or ""
+
+
+class DataError(ConfigError):
+    """A dataset, a template file or an item that can't be used; names the file and line, or the item."""
+
+
+def field_at(data: Mapping[str, Any], path: str) -> Any:
+    """The value at a dotted path, list positions as numbers (a field whose name holds dots wins); raises
+    KeyError with the part not there.
+
+    >>> field_at({"a": [{"b": 1}]}, "a.0.b")
+    1
+    """
+    if path in data:
+        return data[path]
+    value: Any = data
+    for part in path.split("."):
+        if isinstance(value, Mapping) and part in value:
+            value = value[part]
+        elif isinstance(value, list) and part.isdigit() and int(part) < len(value):
+            value = value[int(part)]
+        else:
+            raise KeyError(part)
+    return value

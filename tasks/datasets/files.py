@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from tasks.datasets.errors import DataError
+from tasks.datasets.config import DataError
 
 PARQUET_ROWS: Final = 1024
 BYTE_ORDER_MARK: Final = b"\xef\xbb\xbf"

@@ -9,7 +9,8 @@
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Final
 
@@ -17,7 +18,7 @@ import pyarrow as pa
 
 from metrics.errors import ConfigError, NightjarError
 from tasks.store.schemas import ITEM_ROWS, RESULTS
-from tasks.store.storage import Store
+from tasks.store.storage import ArtifactRef, Store
 
 RUNS: Final = "runs"
 ACTIVE: Final = "active"
@@ -102,3 +103,22 @@ def find_manifest(store: Store, run_id: str) -> dict[str, Any]:
     """A run's manifest, whether the run is kept or forgotten; raises HistoryError."""
     kept = run_id in names_in(store, RUNS, ".json")
     return read_json(store, f"{RUNS if kept else FORGOTTEN}/{check_run_id(run_id)}.json")
+
+
+@dataclass(frozen=True)
+class Reference:
+    """An artifact of a run: its file's name below the store's root, the stage that made it, and what it is of
+    (``step``, ``filter``, ``metric``, ``model_name``, ``prompt_template``, as far as the manifest says)."""
+
+    name: str
+    stage: str
+    of: Mapping[str, str | None]
+
+
+def references(manifest: Mapping[str, Any]) -> Iterator[Reference]:
+    """All artifacts in a manifest's ``artifacts: {stage: [{kind, key, digest, …}]}``."""
+    for stage, entries in (manifest.get("artifacts") or {}).items():
+        for entry in entries:
+            ref = ArtifactRef(kind=entry["kind"], key=entry["key"], digest=entry["digest"], rows=0, bytes=0)
+            of = {name: value for name, value in entry.items() if name not in ArtifactRef.model_fields}
+            yield Reference(name=ref.name, stage=stage, of=of)

@@ -15,9 +15,9 @@ from tasks.history.layout import (
     kept_runs,
     names_in,
     read_json,
+    references,
     started,
 )
-from tasks.history.references import references
 from tasks.store.storage import Store
 
 FORGOTTEN_AFTER = timedelta(days=7)

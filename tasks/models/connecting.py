@@ -1,5 +1,6 @@
 """From a model's config to something the engine can drive: address, key, provider, gate."""
 
+import asyncio
 import itertools
 import os
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
@@ -7,22 +8,19 @@ from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 
 from metrics.errors import NightjarError
-from tasks.models.calls import Generation, TokenPrompts
 from tasks.models.config import DemoConfig, EndpointConfig, ModelConfig, SampleParams
 from tasks.models.demo.options import DemoOptions
-from tasks.models.demo.sharing import shared_server
-from tasks.models.echo import find_mode, takes_ids
+from tasks.models.demo.serving import shared_server
 from tasks.models.errors import ModelError
-from tasks.models.gate import gate_of
+from tasks.models.generation import Generation, TokenPrompts
 from tasks.models.http import HttpProvider
-from tasks.models.likelihoods import EchoMode, Likelihood
+from tasks.models.likelihood.asking import EchoMode, Likelihood
+from tasks.models.likelihood.probe import find_mode, takes_ids
+from tasks.models.likelihood.tokenizers import BYTES, load_tokenizer
+from tasks.models.limits import gate_of, pace_of
 from tasks.models.options import InferenceOptions
-from tasks.models.pacing import pace_of
-from tasks.models.provider import Provider
-from tasks.models.records import Request
-from tasks.models.retrying import RetryPolicy
-from tasks.models.tokenizers import BYTES, load_tokenizer
-from tasks.models.work import Asking, Endpoint
+from tasks.models.records import Provider, Request
+from tasks.models.work import Asking, Endpoint, RetryPolicy
 
 SPARE_CONNECTIONS = 8
 UNKNOWN_COMPLETION = 256
@@ -179,7 +177,7 @@ def _from_block(name: str, block: str, place: str, secret: Callable[[str], str] 
 def open_provider(place: Place, connections: int) -> Provider:
     """The provider that the config names, on the running loop."""
     if place.config.client == "openai":
-        from tasks.models.official import OfficialProvider
+        from tasks.models.openai import OfficialProvider
 
         return OfficialProvider(place.base_url, place.key)
     return HttpProvider(place.base_url, place.key, connections + SPARE_CONNECTIONS)
@@ -198,3 +196,76 @@ def _batched(units: Iterator[Sequence[Request]], size: int) -> Iterator[Sequence
             group = []
     if group:
         yield group
+
+
+PROBE_SECONDS = 15.0
+NAMES_SHOWN = 5
+
+
+@dataclass(frozen=True)
+class ServedIdentity:
+    """What answered: the address, the name asked for, the names it serves (empty: it does not say), and a
+    warning if the name is not among them.
+    """
+
+    base_url: str | None
+    model: str
+    served: tuple[str, ...] = ()
+    warning: str | None = None
+
+
+def probe(
+    model: ModelConfig, kind: str = "generate", secret: Callable[[str], str] | None = None
+) -> ServedIdentity:
+    """Asks the model's endpoint what it serves; for log-likelihoods also whether it gives those of a
+    prompt.
+
+    Recorded responses have no endpoint and nothing is asked. Raises ModelError with the remedy when nothing
+    answers, the key is missing or refused, or log-likelihoods are not to be had.
+    """
+    if model.type == "replay":
+        return ServedIdentity(None, model.name)
+    return asyncio.run(_probe(model, kind, secret))
+
+
+async def _probe(model: ModelConfig, kind: str, secret: Callable[[str], str] | None) -> ServedIdentity:
+    from tasks.models.errors import AccessDenied, RequestError
+    from tasks.models.http import HttpProvider
+
+    place: Place
+    with placed(model, secret) as place:
+        provider = HttpProvider(place.base_url, place.key, 4)
+        try:
+            served = await provider.served(PROBE_SECONDS)
+            if kind != "generate":
+                await likelihood_at(provider, place, model)
+        except AccessDenied as error:
+            raise ModelError(
+                f"model {model.name!r}: {place.base_url} refused access ({error}); {_key_remedy(model)}"
+            ) from error
+        except RequestError as error:
+            raise ModelError(
+                f"model {model.name!r}: nothing usable answers at {place.base_url} ({error}); start the "
+                "server or set config.base_url to where it is"
+            ) from error
+        finally:
+            await provider.close()
+    return ServedIdentity(
+        place.base_url, place.model, served, _warning(model, place.model, place.base_url, served)
+    )
+
+
+def _key_remedy(model: ModelConfig) -> str:
+    named = getattr(model.config, "api_key_env", None), getattr(model.config, "api_key_secret", None)
+    if named[0]:
+        return f"check the key in the environment variable {named[0]}"
+    if named[1]:
+        return f"check the key in the Secret block {named[1]!r}"
+    return "name the environment variable that holds the key in config.api_key_env"
+
+
+def _warning(model: ModelConfig, name: str, base_url: str, served: tuple[str, ...]) -> str | None:
+    if not served or name in served:
+        return None
+    shown = ", ".join(served[:NAMES_SHOWN]) + (" …" if len(served) > NAMES_SHOWN else "")
+    return f"model {model.name!r}: {base_url} does not list {name!r}; it serves {shown}"

@@ -3,12 +3,13 @@ answered or hopeless.
 """
 
 import asyncio
+import contextlib
 import random
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from typing import Any
 
-from tasks.models.crew import Crew
+from tasks.models.answers.journal import FLUSH_SECONDS
 from tasks.models.errors import (
     ConnectionFault,
     EndpointDead,
@@ -20,11 +21,9 @@ from tasks.models.errors import (
     RequestTimeout,
     TransientError,
 )
-from tasks.models.gate import Outcome
+from tasks.models.limits import Outcome
 from tasks.models.records import Answer, Call, Reply, Request
-from tasks.models.turns import Turns, until
 from tasks.models.work import Asking, Attempts, Endpoint, Failure, Interrupted, Stopped, Work, interrupted
-from tasks.models.writing import FLUSH_SECONDS
 
 DEAD_FAILURES = 8
 """An endpoint is dead when so many attempts in a row failed and one request's retries are used up."""
@@ -221,3 +220,88 @@ async def _either(everyone: "asyncio.Future[Any]", keeper: "asyncio.Future[None]
 
 def _kind(error: RequestError) -> str:
     return type(error).__name__
+
+
+CHARACTERS_A_TOKEN = 4
+
+
+class Turns:
+    """Where the requests of one run over one endpoint wait, on one event loop."""
+
+    def __init__(self, endpoint: Endpoint, work: Work) -> None:
+        self._endpoint = endpoint
+        self._work = work
+        self._stopping = asyncio.Event()
+
+    def stop(self) -> None:
+        """Wakes all who wait: the run is stopping."""
+        self._stopping.set()
+
+    async def rest(self, seconds: float) -> None:
+        """Waits that long, or until the run is stopping."""
+        await until(self._stopping, seconds)
+
+    async def enter(self, start: float, attempts: Attempts) -> None:
+        """Takes a place at the endpoint for a request that was begun at ``start``.
+
+        Raises Stopped, and RateLimited when the endpoint wants no requests until after this one's deadline.
+        """
+        deadline = self._endpoint.retry.deadline
+        while (wait := await self._endpoint.gate.enter()) > 0:
+            if time.monotonic() - start - attempts.paced + wait >= deadline:
+                said = f"the endpoint asks for a pause of {wait:.0f} s, longer than a request may take"
+                raise RateLimited(f"{said} (deadline: {deadline:g} s)", retry_after=wait)
+            await self.rest(wait)
+            if self._work.stopped is not None:
+                raise Stopped
+
+    async def pace(self, call: Call, attempts: Attempts) -> None:
+        """Waits for the slots of requests and tokens a minute; prompt tokens are estimated from the
+        characters. Raises Stopped.
+        """
+        endpoint = self._endpoint
+        wait = endpoint.requests_pace.reserve(1) if endpoint.requests_pace else 0.0
+        if endpoint.tokens_pace is not None:
+            estimate = len(call.content) // CHARACTERS_A_TOKEN + endpoint.completion_estimate
+            wait = max(wait, endpoint.tokens_pace.reserve(estimate))
+        if wait > 0:
+            await self.rest(wait)
+            attempts.paced += wait
+        if self._work.stopped is not None:
+            raise Stopped
+
+
+async def until(event: asyncio.Event, seconds: float) -> None:
+    """Waits for the event, but no longer than that."""
+    with contextlib.suppress(TimeoutError):
+        await asyncio.wait_for(event.wait(), seconds)
+
+
+class Crew:
+    """Workers on one loop: as many as there are places, and another for each that waits for its next attempt
+    and so holds none. Each works until there is nothing left.
+    """
+
+    def __init__(self, work: Callable[[], Coroutine[Any, Any, None]], places: int) -> None:
+        self._work = work
+        self._left = max(8, places // 2)  # who may still join
+        self._tasks = {asyncio.ensure_future(work()) for _ in range(places)}
+
+    def stand_in(self) -> None:
+        """One more worker, unless there are many already."""
+        if self._left:
+            self._left -= 1
+            self._tasks.add(asyncio.ensure_future(self._work()))
+
+    async def finish(self) -> None:
+        """Returns when nothing is left to do; raises what a worker raises, and then ends the others."""
+        try:
+            while self._tasks:
+                done, _ = await asyncio.wait(self._tasks, return_when=asyncio.FIRST_EXCEPTION)
+                for task in done:
+                    task.result()
+                self._tasks -= done
+        finally:
+            for task in self._tasks:
+                task.cancel()
+            await asyncio.gather(*self._tasks, return_exceptions=True)

@@ -4,20 +4,34 @@ The official client costs about four times the CPU of a request here; it is in `
 that need it.
 """
 
+import asyncio
+import json
+import re
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 from urllib.parse import urlsplit
 
 import aiohttp
+import orjson
 
-from tasks.models.bodies import json_object
-from tasks.models.connections import PacedConnector
-from tasks.models.errors import ConnectionFault, NotServed, RequestError, RequestTimeout
+from tasks.models.errors import (
+    AccessDenied,
+    BadRequest,
+    ConnectionFault,
+    ContentFiltered,
+    ContextTooLong,
+    MalformedBody,
+    NotServed,
+    Overloaded,
+    RateLimited,
+    RequestError,
+    RequestTimeout,
+    ServerFault,
+)
 from tasks.models.records import Call, Reply
-from tasks.models.statuses import fault_of
-from tasks.models.streaming import Assembly
+from tasks.models.work import retry_after
 
 CONNECT_TIMEOUT = 15.0
 LARGEST_LINE = 1 << 24
@@ -117,3 +131,191 @@ def _reason(error: BaseException) -> str:
     if isinstance(error, aiohttp.ClientConnectorError):
         return error.os_error.strerror or str(error.os_error)
     return str(error) or type(error).__name__
+
+
+GAP_SECONDS = 0.005
+RAMP_SECONDS = 0.5
+"""A pool is never longer than this in opening all its connections."""
+
+
+class PacedConnector(aiohttp.TCPConnector):
+    """At most ``connections`` at a time, opened ``GAP_SECONDS`` apart; a large pool's closer together."""
+
+    def __init__(self, connections: int) -> None:
+        super().__init__(limit=connections, keepalive_timeout=60, ttl_dns_cache=300)
+        self._gap = min(GAP_SECONDS, RAMP_SECONDS / max(1, connections))
+        self._free_at = 0.0
+
+    async def _create_connection(self, *arguments: Any, **options: Any) -> Any:
+        now = asyncio.get_running_loop().time()
+        turn = max(now, self._free_at)
+        self._free_at = turn + self._gap
+        if turn > now:
+            await asyncio.sleep(turn - now)
+        return await super()._create_connection(*arguments, **options)
+
+
+TEXTS = ("content", "reasoning_content", "reasoning", "refusal")
+
+
+class Assembly:
+    """Collects the events of one streamed answer."""
+
+    def __init__(self) -> None:
+        self._head: dict[str, Any] = {}
+        self._choices: dict[int, dict[str, Any]] = {}
+        self._done = False
+
+    def add(self, data: bytes) -> None:
+        """Takes the data of one event; raises MalformedBody, or ServerFault for an error sent as an event."""
+        if data == b"[DONE]":
+            self._done = True
+            return
+        if not data:
+            return
+        event = json_object(data, "an event of the stream")
+        if event.get("error"):
+            raise ServerFault(f"the stream broke off: {event['error']}")
+        self._head.update(
+            (name, value) for name, value in event.items() if name != "choices" and value is not None
+        )
+        choices = event.get("choices") or []
+        if not isinstance(choices, list):
+            raise MalformedBody("an event of the stream has no list of choices")
+        for choice in choices:
+            self._extend(choice)
+
+    def body(self) -> dict[str, Any]:
+        """The whole answer; raises MalformedBody when the stream ended before it did."""
+        finished = self._choices and all(choice.get("finish_reason") for choice in self._choices.values())
+        if not (self._done or finished) or not self._choices:
+            raise MalformedBody("the stream ended before the answer did")
+        choices = [choice for _, choice in sorted(self._choices.items())]
+        for choice in choices:
+            for part in (choice, choice.get("message") or {}):
+                part.update(
+                    {name: "".join(value) for name, value in part.items() if isinstance(value, _Text)}
+                )
+        return {**self._head, "choices": choices}
+
+    def _extend(self, piece: Any) -> None:
+        index = (piece.get("index") or 0) if isinstance(piece, dict) else None
+        if not isinstance(index, int):
+            raise MalformedBody("a choice in an event of the stream is not a JSON object with a number")
+        choice = self._choices.setdefault(index, {"index": index, "finish_reason": None})
+        choice["finish_reason"] = piece.get("finish_reason") or choice["finish_reason"]
+        if isinstance(delta := piece.get("delta"), dict):
+            message = choice.setdefault("message", {"content": None})
+            for name in TEXTS:
+                text = delta.get(name)
+                if isinstance(text, str | list):
+                    _append(message, name, text if isinstance(text, str) else joined(text))
+            if isinstance(delta.get("tool_calls"), list):
+                message.setdefault("tool_calls", []).extend(delta["tool_calls"])
+        elif isinstance(piece.get("text"), str):
+            _append(choice, "text", piece["text"])
+        if isinstance(logprobs := piece.get("logprobs"), dict):
+            kept = choice.setdefault("logprobs", {})
+            for name, values in logprobs.items():
+                if isinstance(values, list):
+                    kept.setdefault(name, []).extend(values)
+
+
+class _Text(list[str]):
+    """Pieces of a text, joined once at the end."""
+
+
+def _append(target: dict[str, Any], name: str, text: str) -> None:
+    pieces = target.get(name)
+    if not isinstance(pieces, _Text):
+        pieces = target[name] = _Text()
+    pieces.append(text)
+
+
+def json_object(content: bytes, what: str = "the answer's body") -> dict[str, Any]:
+    """The JSON object in ``content``; raises MalformedBody where there is none.
+
+    Lone surrogates, left of an emoji that was cut in two, become question marks: UTF-8 can't hold them. NaN
+    and infinities, which Python's servers write for an impossible token, are read.
+    """
+    if not content.strip():
+        raise MalformedBody(f"{what} is empty")
+    try:
+        value = orjson.loads(content)
+    except orjson.JSONDecodeError as error:
+        value = _as_python_writes(content)
+        if value is None:
+            raise MalformedBody(f"{what} is not JSON ({error})") from error
+    if not isinstance(value, dict):
+        raise MalformedBody(f"{what} is not a JSON object")
+    return value
+
+
+def _as_python_writes(content: bytes) -> Any:
+    try:
+        text = json.dumps(json.loads(content), ensure_ascii=False)
+        return json.loads(text.encode("utf-8", "replace"))
+    except (ValueError, RecursionError):
+        return None
+
+
+def joined(parts: Sequence[Any]) -> str:
+    """The text of a message whose content is a list of parts; those that hold no text are left out."""
+    texts = (part.get("text") if isinstance(part, Mapping) else part for part in parts)
+    return "".join(text for text in texts if isinstance(text, str))
+
+
+LONGEST_MESSAGE = 500
+
+_too_long = re.compile(
+    r"context.{0,20}(?:length|window)|too (?:long|many tokens)|maximum.{0,20}tokens|max_model_len",
+    re.IGNORECASE,
+)
+_filtered = re.compile(r"content.{0,12}(?:filter|policy|management)|safety|moderation", re.IGNORECASE)
+_no_quota = re.compile(r"insufficient_quota|billing|exceeded your current quota", re.IGNORECASE)
+
+
+def fault_of(status: int, content: bytes, headers: Mapping[str, str]) -> RequestError:
+    """The error that an answer with this status is."""
+    message, code = _said(content)
+    text = f"HTTP {status}: {message}"
+    told = f"{code} {message}"
+    if status == 429:
+        return AccessDenied(text) if _no_quota.search(told) else RateLimited(text, retry_after(headers))
+    if status in (401, 402, 403):
+        return ContentFiltered(text) if status == 403 and _filtered.search(told) else AccessDenied(text)
+    if 300 <= status < 400:
+        target = headers.get("Location", "nowhere")
+        return NotServed(f"HTTP {status}: redirected to {target}; name that address as base_url")
+    if status in (404, 405):
+        return NotServed(text)
+    if status == 408:
+        return RequestTimeout(text, retry_after(headers))
+    if status in (503, 529):
+        return Overloaded(text, retry_after(headers))
+    if status in (409, 425) or status >= 500:
+        return ServerFault(text, retry_after(headers))
+    if status == 413 or _too_long.search(told):
+        return ContextTooLong(text)
+    return ContentFiltered(text) if _filtered.search(told) else BadRequest(text)
+
+
+def _said(content: bytes) -> tuple[str, str]:
+    """The message and the code in an error body; the body's own text where it is not of OpenAI's form."""
+    try:
+        body: Any = orjson.loads(content)
+    except orjson.JSONDecodeError:
+        body = None
+    if isinstance(body, dict):
+        error = body.get("error", body)
+        if isinstance(error, dict):
+            message = error.get("message") or error.get("detail") or error
+            return shortened(str(message)), str(error.get("code") or error.get("type") or "")
+        return shortened(str(error)), ""
+    return shortened(content.decode("utf-8", "replace")) or "no message", ""
+
+
+def shortened(text: str) -> str:
+    """A server's words on one line, of a length that an error has room for."""
+    text = " ".join(text.split())
+    return text if len(text) <= LONGEST_MESSAGE else text[: LONGEST_MESSAGE - 1] + "…"

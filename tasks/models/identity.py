@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from metrics.errors import ConfigError
 from tasks.models.config import DemoConfig, EndpointConfig, ModelConfig, ReplayConfig, SampleParams
-from tasks.models.demo.versions import VERSION
+from tasks.models.demo.options import VERSION
 from tasks.models.records import Request
 from tasks.store.keys import digest, file_digest
 

@@ -1,14 +1,160 @@
 """How a stage of inference runs, and what it reports back."""
 
-from collections.abc import Callable, Iterator
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 
 from tasks.models.config import Limits, Price, SampleParams
-from tasks.models.tally import Tally
+from tasks.models.records import Answer
+
+MILLION = 1_000_000
+
+
+@dataclass
+class Tally:
+    """Counts of one model in one stage; ``cached`` requests were answered before, and ``saved_*`` is what
+    that spared.
+
+    ``sent`` counts requests that went to the endpoint, ``attempts`` their HTTP attempts, ``answered`` those
+    with an answer, of which ``model_errors`` are settled errors of the model; ``failed`` are those without,
+    of which ``retryable`` are worth asking again. ``seconds`` is the sum over requests. ``served`` counts
+    answers by the model name that the server gave.
+    """
+
+    requests: int = 0
+    sent: int = 0
+    answered: int = 0
+    cached: int = 0
+    failed: int = 0
+    retryable: int = 0
+    model_errors: int = 0
+    attempts: int = 0
+    retries: int = 0
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+    cached_tokens: int = 0
+    reasoning_tokens: int = 0
+    seconds: float = 0.0
+    wall_seconds: float = 0.0
+    cost: float = 0.0
+    saved_tokens: int = 0
+    saved_cost: float = 0.0
+    saved_seconds: float = 0.0
+    stopped: str | None = None
+    served: dict[str, int] = field(default_factory=dict)
+    fingerprints: dict[str, int] = field(default_factory=dict)
+    errors: dict[str, int] = field(default_factory=dict)
+
+    @property
+    def total_tokens(self) -> int:
+        """Prompt and completion tokens together."""
+        return self.prompt_tokens + self.completion_tokens
+
+    @property
+    def error_rate(self) -> float:
+        """Share of the requests without an answer, between 0 and 1: what the error budget is held against."""
+        return (self.failed + self.model_errors) / self.requests if self.requests else 0.0
+
+    def add(self, answer: Answer, price: Price | None) -> None:
+        """Counts an answer that was just given."""
+        self.answered += 1
+        self.model_errors += answer.status == "model_error"
+        if answer.served_model is not None:
+            self.served[answer.served_model] = self.served.get(answer.served_model, 0) + 1
+        if answer.system_fingerprint is not None:
+            said = answer.system_fingerprint
+            self.fingerprints[said] = self.fingerprints.get(said, 0) + 1
+        self.prompt_tokens += answer.prompt_tokens or 0
+        self.completion_tokens += answer.completion_tokens or 0
+        self.cached_tokens += answer.cached_tokens or 0
+        self.reasoning_tokens += answer.reasoning_tokens or 0
+        self.seconds += answer.inference_time or 0.0
+        self.cost += cost_of(
+            answer.prompt_tokens or 0, answer.completion_tokens or 0, answer.cached_tokens or 0, price
+        )
+
+    def merged(self, other: "Tally") -> "Tally":
+        """Both together: numbers add up, wall time is the longer one's."""
+        mine, theirs = asdict(self), asdict(other)
+        both: dict[str, Any] = {}
+        for name, value in mine.items():
+            if isinstance(value, dict):
+                both[name] = {
+                    key: value.get(key, 0) + theirs[name].get(key, 0) for key in value | theirs[name]
+                }
+            elif name == "stopped":
+                both[name] = value or theirs[name]
+            else:
+                both[name] = max(value, theirs[name]) if name == "wall_seconds" else value + theirs[name]
+        return Tally(**both)
+
+    def as_dict(self) -> dict[str, Any]:
+        """The counts as a JSON object, for manifests."""
+        return {**asdict(self), "total_tokens": self.total_tokens}
+
+    @classmethod
+    def from_dict(cls, value: Mapping[str, Any]) -> "Tally":
+        """The inverse of ``as_dict``."""
+        return cls(**{name: part for name, part in value.items() if name != "total_tokens"})
+
+
+def cost_of(prompt: int, completion: int, cached: int, price: Price | None) -> float:
+    """What tokens cost; ``cached`` are those of the prompt that the server had cached. 0 without a price."""
+    if price is None:
+        return 0.0
+    cached_price = price.prompt if price.cached is None else price.cached
+    return (
+        (prompt - cached) * price.prompt + cached * cached_price + completion * price.completion
+    ) / MILLION
+
+
+class Spending:
+    """What a whole run has used so far, over all its partitions, models and threads; held against its
+    limits.
+    """
+
+    def __init__(self, limits: Limits) -> None:
+        self._limits = limits
+        self._lock = threading.Lock()
+        self._start = time.monotonic()
+        self._tokens = 0
+        self._cost = 0.0
+
+    def add(self, tokens: int, cost: float) -> None:
+        """Counts tokens and their cost."""
+        with self._lock:
+            self._tokens += tokens
+            self._cost += cost
+
+    def exceeded(self) -> str | None:
+        """Names the limit that is reached, as a row's error says it; None: go on."""
+        limits = self._limits
+        if limits.max_tokens is not None and self._tokens >= limits.max_tokens:
+            return f"not asked: limits.max_tokens of {limits.max_tokens} was reached"
+        if limits.max_cost is not None and self._cost >= limits.max_cost:
+            return f"not asked: limits.max_cost of {limits.max_cost:g} was reached"
+        if limits.max_seconds is not None and time.monotonic() - self._start >= limits.max_seconds:
+            return f"not asked: limits.max_seconds of {limits.max_seconds:g} was reached"
+        return None
+
+
+_spendings: dict[str, Spending] = {}
+_spendings_lock = threading.Lock()
+
+
+def spending_of(run_id: str | None, limits: Limits) -> Spending:
+    """The process's one account of a run; without a run id, an account of its own."""
+    if run_id is None:
+        return Spending(limits)
+    with _spendings_lock:
+        return _spendings.setdefault(run_id, Spending(limits))
+
 
 Lease = AbstractContextManager[int]
 """A share of a limit that several processes hold together, such as a Prefect global concurrency limit:

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
 from tasks.store.keys import canonical_json
 
@@ -78,3 +78,15 @@ class Reply:
     body: Mapping[str, Any]
     seconds: float
     headers: Mapping[str, str] = field(default_factory=dict)
+
+
+class Provider(Protocol):
+    """Sends calls to a model. Made and closed on the loop that uses it."""
+
+    async def send(self, call: Call, timeout: float) -> Reply:
+        """The reply to a call within ``timeout`` seconds; raises an error of ``tasks.models.errors``."""
+        ...
+
+    async def close(self) -> None:
+        """Frees the connections."""
+        ...

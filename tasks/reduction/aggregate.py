@@ -1,21 +1,221 @@
 """Item rows to results: one number with its uncertainty a reduction × label × facet group."""
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, TypeAlias
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, TypeAlias
 
+import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 
-from tasks.reduction.cells import Cell, cells
-from tasks.reduction.facets import missing_facets, parse_facets
-from tasks.reduction.failures import failure_of, rows_of_failures
-from tasks.reduction.records import FailedPart, PairIdentity
-from tasks.reduction.rows import Row, base_row
+from tasks.reduction.facets import Codes, Vocabulary, facets_text, integers, missing_facets, parse_facets
+from tasks.reduction.parts import UNKNOWN, FailedPart, Origin, PairIdentity, locate, resolve
+from tasks.store.keys import text_value
 from tasks.store.schemas import RESULTS
 
 if TYPE_CHECKING:
     from metrics.config import StatisticsConfig
     from metrics.types import Estimate, Floats, Ints
+
+
+_KEYS = ("reduction", "label", "facets")
+COLUMNS = (*_KEYS, "item_id", "cluster", "value", "statistics", "value_json", "n_samples", "n_scored")
+"""The columns of ITEM_ROWS that cells are made of."""
+_NAMED = 3
+
+
+@dataclass(frozen=True)
+class Cell:
+    """The n scored items of one result, and the counts of all items that belong to it.
+
+    ``statistics`` (n, k) or ``values`` (n) are what the aggregation takes, ``clusters`` (n,) numbers the
+    clusters; ``unscored`` names the first few items without an outcome under this reduction.
+    """
+
+    reduction: str
+    label: str | None
+    facets: str
+    statistics: NDArray[np.float64] | None
+    values: Sequence[Any] | None
+    clusters: Codes | None
+    n_items: int
+    n_samples: int
+    n_scored: int
+    unscored: Sequence[str]
+
+    @property
+    def n_valid(self) -> int:
+        """Items that have an outcome."""
+        return len(self.statistics if self.statistics is not None else self.values or ())
+
+    @property
+    def n_lost(self) -> int:
+        """Items that have none."""
+        return self.n_items - self.n_valid
+
+
+@dataclass
+class _Columns:
+    """What the batches gave, column by column."""
+
+    cell: list[Codes] = field(default_factory=list)
+    cluster: list[Codes] = field(default_factory=list)
+    valid: list[NDArray[np.bool_]] = field(default_factory=list)
+    value: list[NDArray[np.float64]] = field(default_factory=list)
+    statistics: list[NDArray[np.float64]] = field(default_factory=list)
+    n_samples: list[Codes] = field(default_factory=list)
+    n_scored: list[Codes] = field(default_factory=list)
+    objects: list[Any] = field(default_factory=list)
+    unscored: dict[int, list[str]] = field(default_factory=dict)
+
+
+def cells(item_rows: Iterable[pa.RecordBatch]) -> Iterator[Cell]:
+    """The cells in order of appearance, from batches that hold ``COLUMNS`` of ITEM_ROWS."""
+    names, clusters, columns = Vocabulary(), Vocabulary(), _Columns()
+    for batch in item_rows:
+        if len(batch):
+            _take(batch, names, clusters, columns)
+    if not columns.cell:
+        return
+    cell = np.concatenate(columns.cell)
+    order = np.argsort(cell, kind="stable")
+    bounds = np.searchsorted(cell[order], np.arange(len(names.values) + 1))
+    whole = _Joined.of(columns)
+    for number, (reduction, label, facets) in enumerate(names.values):
+        rows = order[bounds[number] : bounds[number + 1]]
+        yield whole.cell((reduction, label, facets), rows, columns.unscored.get(number, []))
+
+
+def _take(batch: pa.RecordBatch, names: Vocabulary, clusters: Vocabulary, columns: _Columns) -> None:
+    cell = _cell_codes(batch, names)
+    value_null = batch.column("value").is_null().to_numpy(zero_copy_only=False)
+    statistics, texts = batch.column("statistics"), batch.column("value_json")
+    valid = ~value_null
+    if statistics.null_count < len(batch):
+        valid = statistics.is_valid().to_numpy(zero_copy_only=False)
+        flat = statistics.drop_null().flatten().to_numpy(zero_copy_only=False)
+        columns.statistics.append(flat.reshape(int(valid.sum()), -1))
+    elif texts.null_count < len(batch):
+        valid = texts.is_valid().to_numpy(zero_copy_only=False)
+        columns.objects.extend(text_value(text) for text in texts.drop_null().to_pylist())
+    columns.cell.append(cell)
+    columns.valid.append(valid)
+    columns.cluster.append(clusters.encode_known(batch.column("cluster")))
+    columns.value.append(batch.column("value").fill_null(np.nan).to_numpy(zero_copy_only=False))
+    columns.n_samples.append(integers(batch, "n_samples"))
+    columns.n_scored.append(integers(batch, "n_scored"))
+    _name_unscored(batch, cell, valid, columns.unscored)
+
+
+def _cell_codes(batch: pa.RecordBatch, names: Vocabulary) -> Codes:
+    """The number of each row's (reduction, label, facets)."""
+    encoded = [batch.column(name).dictionary_encode() for name in _KEYS]
+    tables = [[*column.dictionary.to_pylist(), None] for column in encoded]
+    indices = [
+        column.indices.fill_null(len(table) - 1).to_numpy(zero_copy_only=False)
+        for column, table in zip(encoded, tables, strict=True)
+    ]
+    keys = np.stack(indices, axis=1)
+    distinct, first, inverse = np.unique(keys, axis=0, return_index=True, return_inverse=True)
+    codes = np.empty(len(distinct), dtype=np.int64)
+    for row in np.argsort(first).tolist():
+        codes[row] = names.code([table[index] for table, index in zip(tables, distinct[row], strict=True)])
+    return codes[inverse.ravel()]
+
+
+def _name_unscored(
+    batch: pa.RecordBatch, cell: Codes, valid: NDArray[np.bool_], named: dict[int, list[str]]
+) -> None:
+    lost = np.flatnonzero(~valid)
+    fresh = lost[[len(named.get(code, ())) < _NAMED for code in cell[lost].tolist()]] if len(lost) else lost
+    for row in fresh.tolist():
+        names = named.setdefault(int(cell[row]), [])
+        if len(names) < _NAMED:
+            names.append(batch.column("item_id")[row].as_py())
+
+
+@dataclass(frozen=True)
+class _Joined:
+    """All batches' columns end to end; ``place`` says where a valid row's statistics or object stand."""
+
+    valid: NDArray[np.bool_]
+    place: Codes
+    value: NDArray[np.float64]
+    cluster: Codes
+    statistics: NDArray[np.float64] | None
+    objects: list[Any] | None
+    n_samples: Codes
+    n_scored: Codes
+
+    @classmethod
+    def of(cls, columns: _Columns) -> "_Joined":
+        valid = np.concatenate(columns.valid)
+        return cls(
+            valid=valid,
+            place=np.cumsum(valid) - 1,
+            value=np.concatenate(columns.value),
+            cluster=np.concatenate(columns.cluster),
+            statistics=np.concatenate(columns.statistics) if columns.statistics else None,
+            objects=columns.objects or None,
+            n_samples=np.concatenate(columns.n_samples),
+            n_scored=np.concatenate(columns.n_scored),
+        )
+
+    def cell(self, name: tuple[str, str | None, str], rows: Codes, unscored: Sequence[str]) -> Cell:
+        valid = rows[self.valid[rows]]
+        reduction, label, facets = name
+        return Cell(
+            reduction=reduction,
+            label=label,
+            facets=facets,
+            statistics=None if self.statistics is None else self.statistics[self.place[valid]],
+            values=self._values(valid) if self.statistics is None else None,
+            clusters=_own_cluster(self.cluster[valid]),
+            n_items=len(rows),
+            n_samples=int(self.n_samples[rows].sum()),
+            n_scored=int(self.n_scored[rows].sum()),
+            unscored=unscored,
+        )
+
+    def _values(self, rows: Codes) -> list[Any]:
+        if self.objects is None:
+            return list(self.value[rows].tolist())
+        return [self.objects[place] for place in self.place[rows].tolist()]
+
+
+def _own_cluster(clusters: Codes) -> Codes | None:
+    """None where no item has a cluster; an item without one beside others that have is its own cluster."""
+    alone = clusters < 0
+    if alone.all():
+        return None
+    top = int(clusters.max()) + 1
+    return np.where(alone, top + np.arange(len(clusters)), clusters)
+
+
+Row = dict[str, Any]
+
+
+def base_row(pair: PairIdentity, reduction: str, label: str | None, facets: str) -> Row:
+    """What a row of RESULTS says about where it belongs."""
+    values: Mapping[str, Any] = parse_facets(facets)
+    return {
+        "run_id": None,
+        "benchmark": pair.benchmark,
+        "model_name": _text(values.get("model_name")),
+        "prompt_template": _text(values.get("prompt_template")),
+        "filter": pair.filter,
+        "metric": pair.metric.name,
+        "reduction": reduction,
+        "label": label,
+        "facets": facets,
+        "higher_is_better": pair.metric.higher_is_better,
+    }
+
+
+def _text(value: Any) -> str | None:
+    return None if value is None else str(value)
+
 
 Estimator: TypeAlias = "Callable[[Floats | None, Ints | None, StatisticsConfig], Estimate | None]"
 """From the items' statistics (n, k) and clusters (n,) to a number with its uncertainty; None: it knows no
@@ -123,3 +323,56 @@ def _counts(cell: Cell) -> Row:
 
 def _number(value: float) -> float | None:
     return None if math.isnan(value) else float(value)
+
+
+def origin_facets(origin: Origin, facets: Sequence[str]) -> dict[str, Any]:
+    """The values of those facets that all samples of the origin share; the others are left out."""
+    values: dict[str, Any] = {}
+    for facet in facets:
+        source, path = locate(facet)
+        if source == "origin":
+            values[facet] = getattr(origin, path)
+        elif source == "metadata" and (value := resolve(origin.shared_metadata, path)) is not None:
+            values[facet] = value
+    return values
+
+
+def failure_of(values: Mapping[str, Any], label: str | None, failed: Sequence[FailedPart]) -> str | None:
+    """The error of the first failed part whose samples could have stood in the group of these values."""
+    for part in failed:
+        shared = origin_facets(part.origin, list(values))
+        its_label = part.label is None or part.label == label
+        if its_label and all(values[facet] == value for facet, value in shared.items()):
+            return part.error
+    return None
+
+
+def rows_of_failures(
+    pair: PairIdentity, failed: Sequence[FailedPart], facets: Sequence[str], present: Sequence[Row]
+) -> list[Row]:
+    """Rows of RESULTS for failed parts of whose groups nothing is left: one a reduction × group × label.
+
+    ``present`` are the rows of the groups of which something is left.
+    """
+    grouped = [facet for facet in facets if facet != "label"]
+    known = {(row["facets"], label) for row in present for label in (row["label"], None)}
+    rows: dict[tuple[str, str, str | None], Row] = {}
+    for part in failed:
+        values = dict.fromkeys(grouped, UNKNOWN) | origin_facets(part.origin, grouped)
+        text = facets_text(values)
+        if (text, part.label) in known:
+            continue
+        for reduction in pair.metric.reductions:
+            row = base_row(pair, reduction.name, part.label, text) | _NOTHING | {"error": part.error}
+            rows.setdefault((reduction.name, text, part.label), row)
+    return list(rows.values())
+
+
+_NOTHING = {
+    "stderr_method": "none",
+    "n_items": 0,
+    "n_samples": 0,
+    "n_scored": 0,
+    "n_unscored": 0,
+    "status": "failed",
+}

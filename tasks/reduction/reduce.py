@@ -10,16 +10,16 @@ import orjson
 import pyarrow as pa
 
 from metrics.errors import MetricError, NightjarError
+from tasks.reduction.columns import Layout
 from tasks.reduction.facets import Codes
-from tasks.reduction.items import Items
-from tasks.reduction.reading import Layout
-from tasks.reduction.records import PairIdentity, Part
-from tasks.reduction.samples import Loaded, load
+from tasks.reduction.parts import PairIdentity, Part
+from tasks.reduction.samples import Items, Loaded, load
+from tasks.store.keys import value_text
 from tasks.store.schemas import FLOATS, ITEM_ROWS
-from tasks.store.values import value_text
 
 if TYPE_CHECKING:
     from metrics.reductions.reduction import Reduced, Reduction, Repeats
+
 
 BATCH_ROWS = 65_536
 

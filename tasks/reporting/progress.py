@@ -11,10 +11,11 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TextIO
 
 from tasks.models.options import Progress
-from tasks.reporting import report_numbers as numbers
+from tasks.reporting import numbers
 
 if TYPE_CHECKING:
     from rich.progress import Progress as Bars
+
 
 Report = Callable[[Progress], None]
 

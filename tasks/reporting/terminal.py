@@ -16,9 +16,9 @@ from rich.console import Console, ConsoleOptions, RenderResult
 from rich.table import Table
 from rich.text import Text
 
-from tasks.reporting import report_numbers as numbers
+from tasks.reporting import numbers
 from tasks.reporting.diagnostics import Diagnostic
-from tasks.reporting.report_rows import ResultRow, facet_names, facet_text, result_rows
+from tasks.reporting.view import ResultRow, facet_names, facet_text, result_rows
 
 ASCII = str.maketrans({"↑": "^", "↓": "v", "±": "+", "–": "-", "×": "x", "∞": "inf", "…": ".", "·": "|"})
 SEVERITY_STYLE = {"error": "bold red", "warning": "yellow", "note": "cyan"}

@@ -9,10 +9,9 @@ import orjson
 import pyarrow as pa
 
 from tasks.reduction import Origin
-from tasks.reduction.paths import locate, resolve
+from tasks.reduction.parts import locate, resolve
 from tasks.reporting.view import LabelView, ResponseView, SampleView
-from tasks.store.refs import ArtifactRef
-from tasks.store.storage import Store
+from tasks.store.storage import ArtifactRef, Store
 
 Row = dict[str, Any]
 BATCH = 256

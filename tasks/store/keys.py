@@ -1,10 +1,12 @@
 """Cache keys: one canonical text for equal values, one digest for equal texts."""
 
 import hashlib
+import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import orjson
 from pydantic import BaseModel
 
@@ -52,3 +54,36 @@ def _plain(value: Any) -> Any:
     if isinstance(value, Path):
         return value.as_posix()
     raise TypeError(f"a value of type {type(value).__name__} can't be part of a cache key")
+
+
+_OPTIONS = orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_NON_STR_KEYS
+
+
+def value_text(value: Any) -> str:
+    """``value`` as JSON; numbers that are not finite are written as Python writes them.
+
+    >>> value_text([1.5, float("nan"), float("-inf"), None])
+    '[1.5,NaN,-Infinity,null]'
+    """
+    try:
+        text = orjson.dumps(value, default=_plain_value, option=_OPTIONS)
+    except TypeError:  # integers beyond 64 bits, half of a surrogate pair
+        return _with_python(value)
+    # orjson writes null for what is not finite, too.
+    return _with_python(value) if b"null" in text else text.decode()
+
+
+def text_value(text: str) -> Any:
+    """What ``value_text`` wrote; integers beyond 64 bits may come back as floats."""
+    try:
+        return orjson.loads(text)
+    except orjson.JSONDecodeError:
+        return json.loads(text)
+
+
+def _with_python(value: Any) -> str:
+    return json.dumps(value, default=_plain_value, separators=(",", ":"))
+
+
+def _plain_value(value: Any) -> Any:
+    return value.tolist() if isinstance(value, np.generic | np.ndarray) else str(value)

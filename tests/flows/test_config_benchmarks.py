@@ -15,8 +15,8 @@ from scorers.factory import build_pipelines, build_scorer
 from scorers.process_results import ProcessResultsScorer
 from tasks.benchmarks.config import open_benchmark
 from tasks.benchmarks.records import Rendered
+from tasks.datasets.config import field_at
 from tasks.models.demo.answering import Draw, respond
-from tasks.paths import field_at
 from tasks.usercode import resolver
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -12,8 +12,7 @@ from typing import Any
 
 import pytest
 
-from tasks.models.demo.faults import Faults
-from tasks.models.demo.options import DemoOptions
+from tasks.models.demo.options import DemoOptions, Faults
 from tasks.models.demo.serving import Serving, serve
 
 PROJECT = Path(__file__).resolve().parents[2]

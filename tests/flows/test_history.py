@@ -9,9 +9,8 @@ from typer.testing import CliRunner, Result
 
 from flows.history import app
 from tasks.history.record import record_run
-from tasks.store.refs import ArtifactRef
 from tasks.store.schemas import ITEM_ROWS, RESULTS
-from tasks.store.storage import Store
+from tasks.store.storage import ArtifactRef, Store
 
 
 @pytest.fixture

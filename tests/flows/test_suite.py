@@ -10,7 +10,7 @@ from flows.suite_check import check_suite
 from flows.suite_config import load_suite
 from flows.suite_night import SuiteOptions, plan_night
 from metrics.errors import ConfigError
-from tasks.history.suites import Night, NightEvaluation, baseline_nights, past_nights, record_night
+from tasks.history.record import Night, NightEvaluation, baseline_nights, past_nights, record_night
 from tasks.store.storage import Store
 
 

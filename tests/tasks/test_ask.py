@@ -10,13 +10,10 @@ from metrics.errors import ConfigError
 from scorers.base import Batch, Reply
 from scorers.config import ScoringConfig
 from scorers.judge.scorer import LLMJudgeScorer
-from tasks.answered import Accounts, Answered
-from tasks.ask import AskSetup, asked_rows, replies_of, sampling_text
+from tasks.ask import AskSetup, asked_rows, replies_of, sampling_text, score_calibration
 from tasks.caching import Workspace
-from tasks.calibrate import score_calibration
-from tasks.calibrated import calibrated_scorer, pending
-from tasks.pair import PairSetup
-from tasks.steps import Step
+from tasks.pair import PairSetup, calibrated_scorer, pending
+from tasks.steps import Accounts, Answered, Step
 from tasks.store.schemas import REQUESTS, RESPONSES
 from tasks.store.storage import Store
 

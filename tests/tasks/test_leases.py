@@ -2,7 +2,7 @@
 
 import pytest
 
-from tasks.leases import block
+from tasks.server import block
 
 
 @pytest.mark.parametrize("limit", [1, 2, 3, 8, 64, 1000])

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tasks.paths import field_at
+from tasks.datasets.config import field_at
 
 
 def test_path_goes_through_mappings_and_lists() -> None:

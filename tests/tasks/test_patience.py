@@ -3,8 +3,8 @@
 import httpx
 import pytest
 
-from tasks import patience
-from tasks.patience import if_possible, patiently
+from tasks import server as patience
+from tasks.server import if_possible, patiently
 
 
 class Server:

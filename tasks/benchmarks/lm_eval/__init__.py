@@ -2,20 +2,21 @@
 
 from typing import TYPE_CHECKING, Any
 
-from tasks.benchmarks.lm_eval.definitions import Definition, Index, build_index
-from tasks.benchmarks.lm_eval.rescoring import known_definitions, rescored
-from tasks.benchmarks.lm_eval.selection import Selection, select, select_file
-from tasks.benchmarks.lm_eval.translation import (
+from tasks.benchmarks.lm_eval.logs.rescoring import known_definitions, rescored
+from tasks.benchmarks.lm_eval.read.index import Definition, Index, build_index
+from tasks.benchmarks.lm_eval.read.select import Selection, select, select_file
+from tasks.benchmarks.lm_eval.translate.config import (
     Translation,
     is_harness,
+    resolve_many,
     translate,
     translate_definition,
 )
-from tasks.benchmarks.lm_eval.validation import resolve_many
 
 if TYPE_CHECKING:
     from tasks.benchmarks.config import BenchmarkFields
     from tasks.benchmarks.records import Benchmark
+
 
 __all__ = [
     "Definition",
@@ -39,9 +40,9 @@ def open_harness_benchmark(fields: "BenchmarkFields") -> "Benchmark":
     """The benchmark behind a translated config, opened lazily; raises ConfigError for what may not run."""
     harness: dict[str, Any] = fields.harness or {}
     if "samples" in harness:
-        from tasks.benchmarks.lm_eval.logged import LoggedBenchmark
+        from tasks.benchmarks.lm_eval.logs.rescoring import LoggedBenchmark
 
         return LoggedBenchmark(harness, fields.base_dir, fields.name, fields.cluster)
-    from tasks.benchmarks.lm_eval.benchmark import HarnessBenchmark
+    from tasks.benchmarks.lm_eval.render.benchmark import HarnessBenchmark
 
     return HarnessBenchmark(harness, fields.base_dir, fields.name, fields.cluster)

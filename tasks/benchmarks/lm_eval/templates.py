@@ -8,7 +8,7 @@ from typing import Any
 import jinja2
 
 from metrics.errors import ConfigError
-from tasks.datasets.errors import DataError
+from tasks.datasets.config import DataError
 
 
 def regex_replace(text: str, pattern: str, replacement: str, count: int = 0) -> str:

@@ -4,8 +4,7 @@ import argparse
 import asyncio
 from dataclasses import fields
 
-from tasks.models.demo.faults import Faults
-from tasks.models.demo.options import DemoOptions
+from tasks.models.demo.options import DemoOptions, Faults
 from tasks.models.demo.server import DemoServer
 from tasks.models.demo.serving import start
 

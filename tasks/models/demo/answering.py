@@ -9,8 +9,7 @@ import re
 from dataclasses import dataclass
 from functools import lru_cache
 
-from tasks.models.demo.quantities import shown
-from tasks.models.demo.solver import Solution, solve
+from tasks.models.demo.solver import Solution, shown, solve
 
 SLIP_RATE = 0.1
 """Share of answers without the final ``####`` line."""

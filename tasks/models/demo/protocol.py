@@ -1,11 +1,14 @@
 """OpenAI's wire format: request bodies read, answer bodies made."""
 
+import itertools
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from tasks.models.demo.answering import Draw, respond
 from tasks.models.demo.ngram import BOS, score
+from tasks.models.demo.options import DemoOptions
 
 BYTES_A_TOKEN = 4
 """A generated token is counted for each four bytes; prompts of log-likelihoods have one token a byte."""
@@ -126,3 +129,85 @@ def _token_text(token: int) -> str:
     if token == BOS:
         return "<s>"
     return chr(token) if token < 0x80 else f"bytes:\\x{token:02x}"
+
+
+class Completing:
+    """Completes chats and texts as the options say."""
+
+    def __init__(self, options: DemoOptions) -> None:
+        self.options = options
+        self._ids = itertools.count(1)
+
+    def chat(self, body: Mapping[str, Any]) -> dict[str, Any]:
+        """The answer to a chat; raises Unacceptable."""
+        prompt = prompt_of(body.get("messages"))
+        size = -(-len(prompt.encode("utf-8", "surrogatepass")) // BYTES_A_TOKEN)
+        self._fits(size)
+        null = self.options.faults.null_prompts
+        choices, tokens = [], 0
+        for index in range(body.get("n") or 1):
+            made = generate(prompt, body, index, self.options.error_rate)
+            tokens += made.tokens
+            message = {
+                "role": "assistant",
+                "content": None if null is not None and null in prompt else made.text,
+            }
+            choice = {"index": index, "message": message, "finish_reason": made.finish_reason}
+            if body.get("logprobs"):
+                choice["logprobs"] = chat_logprobs(made.text)
+            choices.append(choice)
+        return self._envelope("chat.completion", choices, usage(size, tokens))
+
+    def completion(self, body: Mapping[str, Any]) -> dict[str, Any]:
+        """The answer to one or several texts, said back where ``echo`` asks for it; raises Unacceptable."""
+        choices: list[dict[str, Any]] = []
+        prompt_tokens = completion_tokens = 0
+        for tokens in prompts_of(body.get("prompt")):
+            self._fits(len(tokens))
+            prompt_tokens += len(tokens)
+            if body.get("echo") and not self.options.faults.ignore_echo:
+                made, count = self._echoed(tokens, body)
+                choices.append({"index": len(choices), **made})
+                completion_tokens += count
+                continue
+            for index in range(body.get("n") or 1):
+                generated = generate(text_of(tokens), body, index, self.options.error_rate)
+                choice: dict[str, Any] = {"text": generated.text, "finish_reason": generated.finish_reason}
+                if body.get("logprobs") is not None:
+                    choice["logprobs"] = prompt_logprobs(list(generated.text.encode()))
+                choices.append({"index": len(choices), **choice})
+                completion_tokens += generated.tokens
+        return self._envelope("text_completion", choices, usage(prompt_tokens, completion_tokens))
+
+    def _echoed(self, tokens: list[int], body: Mapping[str, Any]) -> tuple[dict[str, Any], int]:
+        """A prompt said back, with at most one generated token after it."""
+        limit = body.get("max_tokens", 16)
+        count = min(1, 16 if limit is None else limit)
+        said = list(tokens) + ([greedy_token(tokens)[0]] if count else [])
+        made: dict[str, Any] = {"text": text_of(said), "finish_reason": "length"}
+        if body.get("logprobs") is not None:
+            lists = prompt_logprobs(said)
+            if self.options.faults.drop_bos and said[:1] == [BOS]:
+                lists = {name: values[1:] for name, values in lists.items()}
+            if self.options.faults.no_text_offset:
+                del lists["text_offset"]
+            made["logprobs"] = lists
+        return made, count
+
+    def _fits(self, size: int) -> None:
+        if size > self.options.context:
+            message = (
+                f"This model's maximum context length is {self.options.context} tokens; the prompt has {size}"
+            )
+            raise Unacceptable(message, "context_length_exceeded")
+
+    def _envelope(self, kind: str, choices: list[dict[str, Any]], usage: dict[str, Any]) -> dict[str, Any]:
+        return {
+            "id": f"demo-{next(self._ids)}",
+            "object": kind,
+            "created": int(time.time()),
+            "model": self.options.model,
+            "system_fingerprint": FINGERPRINT,
+            "choices": choices,
+            "usage": usage,
+        }

@@ -3,7 +3,7 @@
 import asyncio
 import threading
 from collections.abc import Coroutine, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -58,3 +58,36 @@ async def start(server: DemoServer, port: int, host: str = "127.0.0.1") -> tuple
     site = web.TCPSite(runner, host, port, backlog=BACKLOG)
     await site.start()
     return runner, int(runner.addresses[0][1])
+
+
+class _Shared:
+    def __init__(self) -> None:
+        self.users = 0
+        self.base_url = ""
+        self.stack = ExitStack()
+
+
+_lock = threading.Lock()
+_running: dict[DemoOptions, _Shared] = {}
+
+
+@contextmanager
+def shared_server(options: DemoOptions) -> Iterator[str]:
+    """The address of the process's server with these options; it stops when its last user leaves."""
+    with _lock:
+        shared = _running.setdefault(options, _Shared())
+        if not shared.users:
+            try:
+                shared.base_url = shared.stack.enter_context(serve(options)).base_url
+            except BaseException:
+                del _running[options]
+                raise
+        shared.users += 1
+    try:
+        yield shared.base_url
+    finally:
+        with _lock:
+            shared.users -= 1
+            if not shared.users:
+                del _running[options]
+                shared.stack.close()

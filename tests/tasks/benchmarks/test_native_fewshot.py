@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from metrics.errors import ConfigError
-from tasks.benchmarks import fewshot as fewshot_module
 from tasks.benchmarks.config import BenchmarkFields, open_benchmark
+from tasks.benchmarks.native import prompts as fewshot_module
 
 ROWS = [{"id": f"q{i}", "question": f"{i}+{i}?", "answer": str(2 * i)} for i in range(12)]
 

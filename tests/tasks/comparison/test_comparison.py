@@ -10,16 +10,11 @@ import pyarrow.parquet as pq
 import pytest
 
 from metrics.errors import ConfigError
-from tasks.comparison.aggregations import aggregations
 from tasks.comparison.changes import changes
-from tasks.comparison.comparing import ComparedPair, ComparedRuns, Comparing, compare_runs
-from tasks.comparison.gate import Gate
-from tasks.comparison.items import ComparisonError, GroupKey, read_groups
-from tasks.comparison.joining import join
-from tasks.comparison.matching import Match, match_across, match_runs
-from tasks.comparison.pooling import pool
-from tasks.comparison.runs import ComparedRun
-from tasks.comparison.trends import flapping_items, trend
+from tasks.comparison.compare import ComparedPair, ComparedRuns, Comparing, Gate, compare_runs
+from tasks.comparison.items import ComparisonError, GroupKey, aggregations, read_groups
+from tasks.comparison.matching import Match, join, match_across, match_runs
+from tasks.comparison.runs import ComparedRun, flapping_items, pool, trend
 
 KEY = GroupKey("sums", "strict", "exact_match", "mean", None, (("model_name", "demo"),))
 

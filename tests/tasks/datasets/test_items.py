@@ -7,7 +7,7 @@ import pytest
 
 from tasks.benchmarks.records import Item
 from tasks.datasets import DatasetConfig, content_digest, dataset_digest, open_dataset
-from tasks.datasets.errors import DataError
+from tasks.datasets.config import DataError
 
 ROWS = [{"id": "a", "question": "2+2?", "answer": "4"}, {"id": "b", "question": "3+3?", "answer": "6"}]
 

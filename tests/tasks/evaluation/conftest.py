@@ -7,11 +7,11 @@ import orjson
 import pyarrow as pa
 import pytest
 
-from tasks.evaluation.config import EvaluationMethodConfig
-from tasks.evaluation.evaluate import evaluate
-from tasks.evaluation.methods import build_method
 from tasks.reduction import Origin, Part, from_batches
 from tasks.store.schemas import REQUESTS, RESPONSES
+from tasks.verdicts.config import EvaluationMethodConfig
+from tasks.verdicts.judge import evaluate
+from tasks.verdicts.methods import build_method
 
 Rows = Sequence[Mapping[str, Any]]
 

@@ -5,9 +5,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tasks.evaluation.built_in import JUDGES, build_params, numbers_in
-from tasks.evaluation.params import ExactMatchParams
 from tasks.reduction import Part
+from tasks.verdicts.built_in import JUDGES, build_params, numbers_in
+from tasks.verdicts.config import ExactMatchParams
 
 
 def judge(kind: str, response: str, truth: Any, **params: Any) -> tuple[bool, Any]:
@@ -127,10 +127,9 @@ def test_the_fast_path_of_exact_match_says_what_its_judge_says(
 ) -> None:
     import pyarrow as pa
 
-    from tasks.evaluation.asked import Asked
-    from tasks.evaluation.config import EvaluationMethodConfig
-    from tasks.evaluation.methods import build_method
     from tasks.reduction import Origin
+    from tasks.verdicts.config import EvaluationMethodConfig
+    from tasks.verdicts.methods import Asked, build_method
 
     config = EvaluationMethodConfig(name="exact_match", type="exact_match", params=params.model_dump())
     method = build_method(config, lambda _: None)

@@ -1,7 +1,7 @@
 import pytest
 from pydantic import ValidationError
 
-from tasks.evaluation.config import (
+from tasks.verdicts.config import (
     EvaluationMethodConfig,
     EvaluationMetricConfig,
     duplicate_names,

@@ -8,11 +8,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from metrics.config import StatisticsConfig
-from tasks.evaluation.config import EvaluationMetricConfig
-from tasks.evaluation.confusion import measures_of
-from tasks.evaluation.metric_rows import aggregate_metric
-from tasks.evaluation.metrics import build_evaluation_metric, reduce_metric
 from tasks.reduction import Part
+from tasks.verdicts.config import EvaluationMetricConfig
+from tasks.verdicts.labels import measures_of
+from tasks.verdicts.metrics import aggregate_metric, build_evaluation_metric, reduce_metric
 
 OWN = {"name": "spam", "function": "f.py:judge"}
 

@@ -4,7 +4,7 @@ import numpy as np
 import orjson
 import pytest
 
-from tasks.evaluation.labels import read_verdicts
+from tasks.verdicts.labels import read_verdicts
 
 
 def test_one_label_and_a_list_of_labels_are_read_alike() -> None:

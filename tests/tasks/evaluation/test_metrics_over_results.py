@@ -9,12 +9,16 @@ from hypothesis import strategies as st
 
 from metrics.config import StatisticsConfig
 from metrics.reductions.reduction import Repeats
-from tasks.evaluation.config import EvaluationMetricConfig
-from tasks.evaluation.metric_rows import METRIC_ROWS, aggregate_metric
-from tasks.evaluation.metrics import build_evaluation_metric, reduce_metric
-from tasks.evaluation.trials import trial_values
 from tasks.reduction import FailedPart, Origin, Part
 from tasks.store.schemas import RESULTS
+from tasks.verdicts.config import EvaluationMetricConfig
+from tasks.verdicts.metrics import (
+    METRIC_ROWS,
+    aggregate_metric,
+    build_evaluation_metric,
+    reduce_metric,
+    trial_values,
+)
 
 OPTIONS = StatisticsConfig()
 

@@ -4,10 +4,10 @@ from typing import Any
 import pytest
 
 from metrics.errors import ConfigError, NightjarError
-from tasks.evaluation.config import EvaluationMethodConfig
-from tasks.evaluation.evaluate import evaluate
-from tasks.evaluation.methods import build_method
 from tasks.reduction import Origin, Part, from_batches
+from tasks.verdicts.config import EvaluationMethodConfig
+from tasks.verdicts.judge import evaluate
+from tasks.verdicts.methods import build_method
 
 ORIGIN = Origin("qwen", "cot", {"model_id": "Qwen/Qwen3-8B", "sampling": {"temperature": 0.5}})
 OWN = {"name": "quality", "function": "eval.py:judge"}

@@ -15,9 +15,8 @@ from tasks.history.layout import HistoryError
 from tasks.history.prune import plan_pruning, prune
 from tasks.history.query import query
 from tasks.history.record import active_run, record_run
-from tasks.store.refs import ArtifactRef
 from tasks.store.schemas import ITEM_ROWS, RESPONSES, RESULTS, STATISTICS
-from tasks.store.storage import Store
+from tasks.store.storage import ArtifactRef, Store
 
 
 @pytest.fixture

@@ -9,14 +9,12 @@ import orjson
 import pyarrow as pa
 import pytest
 
-from tasks.models.answers import AnswerStore
+from tasks.models.answers.shelf import AnswerStore
 from tasks.models.config import ModelConfig, SampleParams
-from tasks.models.demo.faults import Faults
-from tasks.models.demo.options import DemoOptions
+from tasks.models.demo.options import DemoOptions, Faults
 from tasks.models.demo.serving import Serving, serve
-from tasks.models.options import InferenceOptions
-from tasks.models.partition import respond
-from tasks.models.tally import Tally
+from tasks.models.options import InferenceOptions, Tally
+from tasks.models.respond import respond
 from tasks.store.schemas import REQUESTS
 from tasks.store.storage import Store
 

@@ -6,8 +6,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from tasks.models.answers import AnswerStore, Shelf
-from tasks.models.index import Index, SegmentKeys, halves
+from tasks.models.answers.shelf import AnswerStore, Index, SegmentKeys, Shelf, halves
 from tasks.models.records import Answer
 from tasks.store.storage import Store, StoreError
 

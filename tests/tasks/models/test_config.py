@@ -5,8 +5,8 @@ from pydantic import ValidationError
 
 from tasks.models.config import LOCAL_URL, ModelConfig, Price, SampleParams
 from tasks.models.errors import ModelError
-from tasks.models.partition import probe
-from tasks.models.tally import Tally, cost_of
+from tasks.models.options import Tally, cost_of
+from tasks.models.respond import probe
 
 
 def test_a_name_alone_is_a_local_endpoint():

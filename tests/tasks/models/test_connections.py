@@ -5,7 +5,7 @@ import asyncio
 import aiohttp
 import pytest
 
-from tasks.models.connections import GAP_SECONDS, RAMP_SECONDS, PacedConnector
+from tasks.models.http import GAP_SECONDS, RAMP_SECONDS, PacedConnector
 
 
 @pytest.mark.parametrize("connections", [8, 1_000])
@@ -20,7 +20,7 @@ async def test_each_new_connection_waits_for_its_turn(monkeypatch, connections):
 
     loop = asyncio.get_running_loop()
     monkeypatch.setattr(loop, "time", lambda: 100.0)
-    monkeypatch.setattr("tasks.models.connections.asyncio.sleep", sleep)
+    monkeypatch.setattr("tasks.models.http.asyncio.sleep", sleep)
     monkeypatch.setattr(aiohttp.TCPConnector, "_create_connection", create)
     connector = PacedConnector(connections)
     for number in range(connections):

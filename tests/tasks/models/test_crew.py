@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from tasks.models.crew import Crew
+from tasks.models.engine import Crew
 
 
 async def test_a_stand_in_works_while_another_waits():

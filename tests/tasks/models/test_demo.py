@@ -8,9 +8,8 @@ from pathlib import Path
 import pytest
 
 from tasks.models.demo.answering import Draw, last_question, respond
-from tasks.models.demo.faults import Faults
-from tasks.models.demo.quantities import in_digits, shown
-from tasks.models.demo.solver import solve
+from tasks.models.demo.options import Faults
+from tasks.models.demo.solver import in_digits, shown, solve
 
 PROBLEMS = [
     json.loads(line)

@@ -5,12 +5,12 @@ from typing import Any
 
 import pytest
 
-from tasks.models import echo
-from tasks.models.echo import KNOWN, LAST, find_mode, takes_ids
 from tasks.models.errors import BadRequest, ConnectionFault, ModelError, ServerFault
-from tasks.models.likelihoods import EchoMode, Likelihood
+from tasks.models.likelihood import probe as echo
+from tasks.models.likelihood.asking import EchoMode, Likelihood
+from tasks.models.likelihood.probe import KNOWN, LAST, find_mode, takes_ids
+from tasks.models.likelihood.tokenizers import ByteTokenizer
 from tasks.models.records import Call, Reply, Request
-from tasks.models.tokenizers import ByteTokenizer
 
 BYTES = ByteTokenizer()
 WHOLE = KNOWN + LAST

@@ -6,7 +6,7 @@ import pytest
 
 from metrics.errors import ConfigError
 from tasks.models.config import Limits, ModelConfig
-from tasks.models.demo.faults import Faults
+from tasks.models.demo.options import Faults
 from tasks.models.errors import ModelError
 
 STORM = Faults(

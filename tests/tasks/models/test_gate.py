@@ -7,14 +7,12 @@ import time
 
 import pytest
 
+from tasks.models.engine import Turns
 from tasks.models.errors import RateLimited, ServerFault
-from tasks.models.gate import Gate, Outcome
-from tasks.models.pacing import Pace
+from tasks.models.limits import Gate, Outcome, Pace
+from tasks.models.options import Limits, Spending, Tally
 from tasks.models.records import Call
-from tasks.models.retrying import RetryPolicy, retry_after
-from tasks.models.tally import Limits, Spending, Tally
-from tasks.models.turns import Turns
-from tasks.models.work import Attempts, Endpoint, Stopped, Work
+from tasks.models.work import Attempts, Endpoint, RetryPolicy, Stopped, Work, retry_after
 
 
 async def rounds(gate: Gate, outcomes) -> None:
@@ -186,7 +184,7 @@ def test_retry_after_is_read_in_every_form(headers, seconds):
 
 
 async def test_latency_that_stays_high_while_less_comes_back_cuts_down_to_a_quarter(monkeypatch):
-    from tasks.models import gate as module
+    from tasks.models import limits as module
 
     now = 0.0
     monkeypatch.setattr(module.time, "monotonic", lambda: now)

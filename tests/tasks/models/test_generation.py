@@ -3,16 +3,15 @@
 import orjson
 import pytest
 
-from tasks.models.bodies import json_object
-from tasks.models.calls import Generation, TokenPrompts
+from tasks.models.answers.journal import decode, encode
+from tasks.models.answers.shelf import table_of
 from tasks.models.config import EndpointConfig, ModelConfig, SampleParams
 from tasks.models.connecting import _room
 from tasks.models.errors import MalformedBody, ModelError
-from tasks.models.journal import decode, encode
+from tasks.models.generation import Generation, TokenPrompts
+from tasks.models.http import Assembly, json_object
+from tasks.models.likelihood.tokenizers import ByteTokenizer
 from tasks.models.records import Reply, Request
-from tasks.models.segments import table_of
-from tasks.models.streaming import Assembly
-from tasks.models.tokenizers import ByteTokenizer
 
 CHAT = EndpointConfig()
 
@@ -83,7 +82,7 @@ def test_equal_prompts_are_asked_once_and_answered_twice(bench, served, endpoint
 
 
 def test_the_embedded_model_starts_only_when_something_is_missing(bench, problems, monkeypatch):
-    from tasks.models.demo import sharing
+    from tasks.models.demo import serving as sharing
 
     demo = ModelConfig(name="demo", type="demo")
     first = bench.ask(demo, problems(5))

@@ -10,10 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from tasks.models.answers import AnswerStore, Shelf
-from tasks.models.journal import Journal, decode, encode, recover
+from tasks.models.answers.journal import Journal, decode, encode, recover, restore
+from tasks.models.answers.shelf import AnswerStore, Shelf
 from tasks.models.records import Answer
-from tasks.models.writing import restore
 from tasks.store.storage import Store, StoreError
 
 ROOT = Path(__file__).parents[3]

@@ -6,19 +6,18 @@ from dataclasses import replace
 
 import pytest
 
-from tasks.models.bodies import json_object
-from tasks.models.boundaries import Generated, span_likelihood
+from tasks.models.answers.journal import decode, encode
 from tasks.models.config import ModelConfig
-from tasks.models.demo.faults import Faults
 from tasks.models.demo.ngram import BOS, log_distribution, score
+from tasks.models.demo.options import Faults
 from tasks.models.errors import BadRequest, MalformedBody, ModelError
-from tasks.models.journal import decode, encode
-from tasks.models.likelihoods import EchoMode, Likelihood
-from tasks.models.partition import probe
+from tasks.models.http import json_object
+from tasks.models.likelihood.asking import EchoMode, Likelihood
+from tasks.models.likelihood.tokenizers import ByteTokenizer
+from tasks.models.likelihood.tokens import Generated, scored, span_likelihood
+from tasks.models.likelihood.windows import Span
 from tasks.models.records import Reply, Request
-from tasks.models.token_lists import scored
-from tasks.models.tokenizers import ByteTokenizer
-from tasks.models.windows import Span
+from tasks.models.respond import probe
 
 CONTEXTS = ["The capital of France is", "The opposite of hot is ", "Bees make"]
 CONTINUATIONS = [" Paris", " cold", " honey äöü"]

@@ -4,8 +4,7 @@ import json
 
 import pytest
 
-from tasks.models.special_tokens import SpecialTokens, special_tokens
-from tasks.models.tokenizers import load_tokenizer
+from tasks.models.likelihood.tokenizers import SpecialTokens, load_tokenizer, special_tokens
 
 END = "<|endoftext|>"
 

@@ -15,7 +15,7 @@ from metrics.config import MetricConfig
 from metrics.errors import MetricError, NightjarError
 from metrics.metric import Metric
 from tasks.reduction import Origin, PairIdentity, Part, from_batches, reduce_pair
-from tasks.reduction.records import BatchSource
+from tasks.reduction.parts import BatchSource
 from tasks.store.schemas import ITEM_ROWS, REQUESTS, RESPONSES, STATISTICS
 from tasks.store.storage import Store
 

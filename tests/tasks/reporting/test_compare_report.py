@@ -9,9 +9,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from tasks.reporting.compare_report import ComparedPair, differences, differing_settings, write_compare_report
-from tasks.reporting.compare_report_join import ScannedRun, choose_pairs, pair_samples
-from tasks.reporting.report_select import Limits
+from tasks.reporting.compare.join import ScannedRun, choose_pairs, pair_samples
+from tasks.reporting.compare.write import ComparedPair, differences, differing_settings, write_compare_report
+from tasks.reporting.report.select import Limits
 from tasks.reporting.view import ResponseView, RunView, SampleView
 from tests.tasks.reporting.report_recordings import HOSTILE, run_of
 

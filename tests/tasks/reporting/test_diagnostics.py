@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from tasks.reporting.diagnostics import Diagnostic, DiagnosticOptions, diagnose
-from tasks.reporting.diagnostics_frequent import Frequent
+from tasks.reporting.diagnostics.answers import Frequent
 from tasks.reporting.view import LabelView, ResponseView, SampleView
 from tests.tasks.reporting.report_recordings import CONFIG, gsm8k, run_of
 

@@ -13,11 +13,6 @@ import pytest
 from metrics.config import MetricConfig, StatisticsConfig
 from metrics.errors import NightjarError
 from metrics.metric import Metric
-from tasks.evaluation.config import EvaluationMethodConfig, EvaluationMetricConfig
-from tasks.evaluation.evaluate import evaluate
-from tasks.evaluation.methods import build_method
-from tasks.evaluation.metric_rows import aggregate_metric
-from tasks.evaluation.metrics import build_evaluation_metric, reduce_metric
 from tasks.reduction import FailedPart, Origin, PairIdentity, Part, aggregate_pair, from_batches, reduce_pair
 from tasks.reporting.exports import (
     AnswerPart,
@@ -35,6 +30,10 @@ from tasks.reporting.exports import (
     write_samples,
 )
 from tasks.store.schemas import PREDICTIONS, REQUESTS, RESPONSES, RESULTS, STATISTICS
+from tasks.verdicts.config import EvaluationMethodConfig, EvaluationMetricConfig
+from tasks.verdicts.judge import evaluate
+from tasks.verdicts.methods import build_method
+from tasks.verdicts.metrics import aggregate_metric, build_evaluation_metric, reduce_metric
 
 OPTIONS = StatisticsConfig()
 ORIGIN = Origin("qwen", "plain", {"model_id": "Qwen/Qwen3-8B", "sampling": {"temperature": 0.5}})

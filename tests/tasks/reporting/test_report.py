@@ -14,9 +14,9 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from tasks.reporting.report import write_report
-from tasks.reporting.report_chunks import inline_json, json_bytes
-from tasks.reporting.report_select import Limits
+from tasks.reporting.page.html import inline_json, json_bytes
+from tasks.reporting.report.select import Limits
+from tasks.reporting.report.write import write_report
 from tasks.reporting.view import LabelView, ResponseView, RunView, SampleView
 from tasks.store.schemas import RESULTS
 from tests.tasks.reporting.report_recordings import HOSTILE, generated, result, run_of
@@ -220,7 +220,7 @@ def test_an_interrupted_report_leaves_the_old_one(tmp_path: Path) -> None:
 
 
 def test_memory_does_not_grow_with_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tasks.reporting.report.KEPT_BYTES", 1_000_000)
+    monkeypatch.setattr("tasks.reporting.report.write.KEPT_BYTES", 1_000_000)
 
     def peak(items: int) -> int:
         text = "word " * 4000

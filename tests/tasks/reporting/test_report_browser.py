@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from tasks.reporting.compare_report import ComparedPair, write_compare_report
-from tasks.reporting.report import write_report
-from tasks.reporting.report_html import read_asset
+from tasks.reporting.compare.write import ComparedPair, write_compare_report
+from tasks.reporting.page.html import read_asset
+from tasks.reporting.report.write import write_report
 from tasks.reporting.view import ResponseView, RunView, SampleView
 from tests.tasks.reporting.report_recordings import HOSTILE, generated, gsm8k, run_of
 

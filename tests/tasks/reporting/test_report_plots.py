@@ -6,10 +6,9 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from tasks.reporting import report_numbers as numbers
-from tasks.reporting.report_curves import curves
-from tasks.reporting.report_plots import Axis, forests
-from tasks.reporting.report_rows import ResultRow, result_rows
+from tasks.reporting import numbers
+from tasks.reporting.page.plots import Axis, curves, forests
+from tasks.reporting.view import ResultRow, result_rows
 from tasks.store.schemas import RESULTS
 from tests.tasks.reporting.report_recordings import result
 

@@ -4,7 +4,7 @@ from collections.abc import Iterable
 
 import pytest
 
-from tasks.reporting.report_select import Limits, Scan, Selection
+from tasks.reporting.report.select import Limits, Scan, Selection
 from tasks.reporting.view import LabelView, ResponseView, SampleView
 
 

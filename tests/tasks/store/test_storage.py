@@ -5,9 +5,8 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from tasks.store.refs import ArtifactRef
 from tasks.store.schemas import TEXT
-from tasks.store.storage import ROW_GROUP, ArtifactMissing, Store, StoreError
+from tasks.store.storage import ROW_GROUP, ArtifactMissing, ArtifactRef, Store, StoreError
 
 SCHEMA = pa.schema([pa.field("n", pa.int64()), pa.field("text", TEXT)])
 KEY = "ab" * 32

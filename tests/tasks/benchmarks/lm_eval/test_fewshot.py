@@ -4,8 +4,8 @@ from random import Random
 
 import pytest
 
-from tasks.benchmarks.lm_eval.fewshot import Pool
-from tasks.datasets.errors import DataError
+from tasks.benchmarks.lm_eval.render.fewshot import Pool
+from tasks.datasets.config import DataError
 
 DOCS = [{"n": number} for number in range(8)]
 

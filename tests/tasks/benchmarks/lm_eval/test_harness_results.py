@@ -8,13 +8,8 @@ from typing import Any
 
 import pytest
 
-from tasks.benchmarks.lm_eval.groups import Aggregate, Group
-from tasks.benchmarks.lm_eval.harness_results import (
-    FinishedRun,
-    group_numbers,
-    leaf_names,
-    write_harness_files,
-)
+from tasks.benchmarks.lm_eval.logs.results import FinishedRun, group_numbers, leaf_names, write_harness_files
+from tasks.benchmarks.lm_eval.read.select import Aggregate, Group
 
 NUMBERS = {
     "one": {"sample_len": 10, "acc,none": 0.5, "acc_stderr,none": 0.1},

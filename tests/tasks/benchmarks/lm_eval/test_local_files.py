@@ -11,10 +11,10 @@ import pyarrow.parquet as pq
 import pytest
 
 from metrics.errors import ConfigError
-from tasks.benchmarks.lm_eval.csv_tables import read_csv
-from tasks.benchmarks.lm_eval.local_files import load_local
-from tasks.benchmarks.lm_eval.plain import plain
-from tasks.datasets.errors import DataError
+from tasks.benchmarks.lm_eval.data.csv import read_csv
+from tasks.benchmarks.lm_eval.data.local import load_local
+from tasks.benchmarks.lm_eval.data.plain import plain
+from tasks.datasets.config import DataError
 
 
 def rows(builder: str, folder: Path, data_files: Any, **options: Any) -> dict[str, list[dict[str, Any]]]:

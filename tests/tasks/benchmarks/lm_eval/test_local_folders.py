@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from tasks.benchmarks.lm_eval.local_folders import dataset_of, folder_at
-from tasks.benchmarks.lm_eval.splits import Splits
-from tasks.datasets.errors import DataError
+from tasks.benchmarks.lm_eval.data.local import dataset_of, folder_at
+from tasks.benchmarks.lm_eval.data.splits import Splits
+from tasks.datasets.config import DataError
 
 
 def folder_of(place: Path, *names: str) -> Path:

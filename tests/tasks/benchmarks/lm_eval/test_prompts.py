@@ -10,9 +10,9 @@ import pytest
 from metrics.errors import ConfigError
 from tasks.benchmarks.config import BenchmarkFields, open_benchmark
 from tasks.benchmarks.lm_eval import select, translate
-from tasks.benchmarks.lm_eval.benchmark import HarnessBenchmark
+from tasks.benchmarks.lm_eval.render.benchmark import HarnessBenchmark
 from tasks.benchmarks.records import Item, Rendered
-from tasks.datasets.errors import DataError
+from tasks.datasets.config import DataError
 
 CASES = Path(__file__).parent / "cases"
 EXPECTED = json.loads((CASES / "expected.json").read_text(encoding="utf-8"))

@@ -10,8 +10,8 @@ from flows.config import EvalConfig
 from metrics.errors import ConfigError
 from tasks.benchmarks.config import open_benchmark
 from tasks.benchmarks.lm_eval import Definition, known_definitions, rescored
-from tasks.benchmarks.lm_eval.sample_logs import find_logs, likelihoods_of, requests_of, target_of
-from tasks.datasets.errors import DataError
+from tasks.benchmarks.lm_eval.logs.samples import find_logs, likelihoods_of, requests_of, target_of
+from tasks.datasets.config import DataError
 
 TIME = "2026-01-02T03-04-05.678901"
 GENERATION = {
@@ -131,7 +131,7 @@ def test_functions_of_which_the_log_has_the_source_need_the_definition(logs, tmp
     ):
         rescored(folder, tmp_path / "work")
     (tmp_path / "utils.py").write_text(source)
-    from tasks.benchmarks.lm_eval.reading import FunctionName
+    from tasks.benchmarks.lm_eval.read.yaml import FunctionName
 
     definition = Definition(
         "sums",

@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from metrics.errors import ConfigError
-from tasks.benchmarks.lm_eval.documents import Documents
-from tasks.benchmarks.lm_eval.reading import FunctionName
-from tasks.benchmarks.lm_eval.splits import Splits
-from tasks.benchmarks.lm_eval.standin import datasets_stand_in, library_installed, load_user_function
+from tasks.benchmarks.lm_eval.data.documents import Documents
+from tasks.benchmarks.lm_eval.data.splits import Splits
+from tasks.benchmarks.lm_eval.data.standin import datasets_stand_in, library_installed, load_user_function
+from tasks.benchmarks.lm_eval.read.yaml import FunctionName
 
 pytestmark = pytest.mark.skipif(library_installed(), reason="the library itself is installed")
 

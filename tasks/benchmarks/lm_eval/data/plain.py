@@ -1,0 +1,61 @@
+"""Documents as JSON holds them: what is stored, hashed, and shown to filters and ``process_results``."""
+
+import math
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
+from typing import Any, Final
+
+from metrics.errors import ConfigError
+from tasks.benchmarks.records import Item
+from tasks.datasets.config import DataError, field_at
+from tasks.datasets.items import content_digest
+
+
+def plain(value: Any) -> Any:
+    """``value`` with tuples as lists, numpy values as Python's, and what JSON lacks as the text a template
+    would show."""
+    if value is None or isinstance(value, str | bool):
+        return str(value) if isinstance(value, str) and type(value) is not str else value
+    if isinstance(value, int):
+        return int(value) if -(2**63) <= value < 2**64 else str(value)
+    if isinstance(value, float):
+        return float(value) if math.isfinite(value) else str(value)
+    if isinstance(value, Mapping):
+        return {str(key): plain(entry) for key, entry in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain(entry) for entry in value]
+    if hasattr(value, "tolist"):
+        return plain(value.tolist())
+    return str(value)
+
+
+def plain_row(row: Any, where: str) -> dict[str, Any]:
+    """A document; raises ConfigError where ``process_docs`` gave something else than a mapping."""
+    if not isinstance(row, Mapping):
+        raise ConfigError(f"{where}: a document is a mapping of fields, got {type(row).__name__} {row!r:.80}")
+    return {str(key): plain(value) for key, value in row.items()}
+
+
+ID_DIGITS: Final = 16
+
+
+def numbered_items(rows: Iterable[Mapping[str, Any]], cluster: str | None, where: str) -> Iterator[Item]:
+    """Documents as items in order; equal documents are told apart by a number. Raises DataError without
+    ``cluster``."""
+    seen: Counter[str] = Counter()
+    for doc_id, row in enumerate(rows):
+        item = Item(item_id="", doc_id=doc_id, data=row)
+        base = content_digest(item)[:ID_DIGITS]
+        seen[base] += 1
+        item_id = base if seen[base] == 1 else f"{base}-{seen[base]}"
+        yield replace(item, item_id=item_id, cluster=_cluster_of(row, cluster, where))
+
+
+def _cluster_of(row: Mapping[str, Any], cluster: str | None, where: str) -> str | None:
+    if cluster is None:
+        return None
+    try:
+        return str(field_at(row, cluster))
+    except KeyError:
+        raise DataError(f"{where}: no field '{cluster}' (cluster); documents have {', '.join(row)}") from None

@@ -1,0 +1,266 @@
+"""The documents of a definition: evaluated ones and few-shot ones, after ``process_docs``."""
+
+import random
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+
+from metrics.errors import ConfigError
+from tasks.benchmarks.lm_eval.data.documents import Documents
+from tasks.benchmarks.lm_eval.data.local import (
+    dataset_of,
+    folder_at,
+    is_local,
+    load_local,
+    paths_of,
+    split_files,
+)
+from tasks.benchmarks.lm_eval.data.plain import plain_row
+from tasks.benchmarks.lm_eval.data.standin import datasets_stand_in, library_installed, load_user_function
+from tasks.benchmarks.lm_eval.read.yaml import FunctionName
+from tasks.datasets.config import DataError
+from tasks.store.keys import digest, file_digest
+
+# What the harness seeds the global generators with; a process_docs that shuffles draws from them.
+PYTHON_SEED: Final = 0
+NUMPY_SEED: Final = 1234
+INHERITED: Final = (
+    "process_docs", "fewshot_delimiter", "target_delimiter", "gen_prefix", "doc_to_text", "doc_to_choice",
+    "doc_to_target",
+)  # fmt: skip
+DEFAULTS: Final = {"fewshot_delimiter": "\n\n", "target_delimiter": " "}
+
+Doc = Mapping[str, Any]
+
+
+def fewshot_settings(config: Mapping[str, Any]) -> dict[str, Any]:
+    """``fewshot_config`` over what few-shot examples inherit from the benchmark."""
+    inherited = {key: config.get(key, DEFAULTS.get(key)) for key in INHERITED}
+    return {"split": config.get("fewshot_split"), **inherited, **(config.get("fewshot_config") or {})}
+
+
+class Splits:
+    """Documents by role, read once."""
+
+    def __init__(self, config: Mapping[str, Any], base_dir: Path, where: str) -> None:
+        self._config = config
+        self._base_dir = base_dir
+        self._where = where
+        self.source = Source(config, base_dir, where)
+        self._processing: dict[tuple[str, FunctionName], Any] = {}
+        self._evaluated: list[dict[str, Any]] | None = None
+        self._fewshot: list[Doc] | None = None
+        self._columns: tuple[str, ...] = ()
+
+    def evaluated(self) -> list[dict[str, Any]]:
+        """The documents to evaluate: of the test split, else of the validation split."""
+        if self._evaluated is None:
+            self._read()
+        assert self._evaluated is not None
+        return self._evaluated
+
+    def columns(self) -> tuple[str, ...]:
+        """The evaluated documents' columns: a text that is one of them stands for the column."""
+        self.evaluated()
+        return self._columns
+
+    def fewshot(self) -> list[Doc]:
+        """The documents that examples are drawn from: the few-shot split, listed samples, else training or
+        validation."""
+        if self._fewshot is None:
+            self._read()
+        assert self._fewshot is not None
+        return self._fewshot
+
+    def _read(self) -> None:
+        """Both, few-shot documents first: a ``process_docs`` that shuffles draws for them first in the
+        harness too."""
+        split = self._config.get("test_split") or self._config["validation_split"]
+        with seeded():
+            drawn = self._config.get("num_fewshot") or self._config.get("process_docs") is not None
+            self._fewshot = [plain_row(row, self._where) for row in self._examples()] if drawn else []
+            docs = self._processed(split, self._config.get("process_docs"))
+            rows = [plain_row(row, self._where) for row in docs]
+        if not rows:
+            raise DataError(f"{self._where}: split '{split}' holds no documents to evaluate")
+        self._evaluated, self._columns = rows, _columns(docs, rows)
+
+    def _examples(self) -> Any:
+        settings = fewshot_settings(self._config)
+        if settings["split"] is not None:
+            return self._processed(settings["split"], settings["process_docs"])
+        samples = settings.get("samples")
+        if samples is not None:
+            return self._call(samples) if isinstance(samples, FunctionName) else samples
+        keys = ("training_split", "validation_split", "test_split")
+        split = next(self._config[key] for key in keys if self._config.get(key) is not None)
+        return self._processed(split, self._config.get("process_docs"))
+
+    def _processed(self, split: str, function: Any) -> Any:
+        rows = self.source.split(split)
+        if function is None:
+            return rows
+        if (split, function) not in self._processing:
+            self._processing[split, function] = self._call(function, _dataset(rows))
+        return self._processing[split, function]
+
+    def _call(self, name: FunctionName, *arguments: Any) -> Any:
+        function: Callable[..., Any] = load_user_function(name, self._base_dir)
+        try:
+            with datasets_stand_in():  # functions import the library in their bodies, too
+                docs = function(*arguments)
+            return docs if hasattr(docs, "features") else list(docs)
+        except Exception as error:
+            if isinstance(error, ConfigError):
+                raise
+            raise DataError(f"{self._where}: {name} failed: {type(error).__name__}: {error}") from error
+
+
+@contextmanager
+def seeded() -> Iterator[None]:
+    """The global generators in the state that the harness starts with; afterwards in the state they were
+    in."""
+    python, numpy = random.getstate(), np.random.get_state()
+    random.seed(PYTHON_SEED)
+    np.random.seed(NUMPY_SEED)
+    try:
+        yield
+    finally:
+        random.setstate(python)
+        np.random.set_state(numpy)
+
+
+def _dataset(rows: Any) -> Any:
+    """The library's own dataset where it is installed: functions may rely on any of its methods."""
+    if isinstance(rows, Documents) and library_installed():
+        import datasets
+
+        return datasets.Dataset.from_list(rows.to_list())
+    return rows
+
+
+def _columns(docs: Any, rows: list[dict[str, Any]]) -> tuple[str, ...]:
+    features = getattr(docs, "features", None)
+    return tuple(features) if features else tuple(dict.fromkeys(name for row in rows for name in row))
+
+
+class Source:
+    """The dataset of a definition, read once and when first asked for."""
+
+    def __init__(self, config: Mapping[str, Any], base_dir: Path, where: str) -> None:
+        self._config = config
+        self._base_dir = base_dir
+        self._where = where
+        self._splits: Mapping[str, Any] | None = None
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """``dataset_kwargs``."""
+        return dict(self._config.get("dataset_kwargs") or {})
+
+    def split(self, name: str) -> Any:
+        """The rows of a split: ``Documents``, or a dataset of the library; raises DataError for one that is
+        not there."""
+        splits = self._loaded()
+        try:
+            return splits[name]
+        except KeyError:
+            known = ", ".join(map(str, splits)) or "none"
+            raise DataError(f"{self._where}: the dataset has no split '{name}'; it has {known}") from None
+
+    def digest(self) -> str:
+        """Digest of what decides the rows: the files' bytes, or the rows that a hub or a function gave."""
+        path = self._config.get("dataset_path")
+        parts: dict[str, Any] = {
+            "path": path,
+            "name": self._config.get("dataset_name"),
+            "options": self.options,
+        }
+        if self._config.get("custom_dataset") is None and is_local(path, self.options):
+            files = split_files(self.options.get("data_files"))
+            parts["files"] = {
+                split: [file_digest(file) for file in paths_of(names, self._base_dir, self.options)]
+                for split, names in files.items()
+            }
+        else:
+            parts["splits"] = {
+                name: _rows_digest(rows) for name, rows in self._loaded().items() if self._used(name)
+            }
+        return digest(parts)
+
+    def _used(self, split: str) -> bool:
+        fewshot = self._config.get("fewshot_config") or {}
+        named = [self._config.get(f"{kind}_split") for kind in ("training", "validation", "test", "fewshot")]
+        return split in (*named, fewshot.get("split"))
+
+    def _loaded(self) -> Mapping[str, Any]:
+        if self._splits is None:
+            self._splits = self._load()
+        return self._splits
+
+    def _load(self) -> Mapping[str, Any]:
+        custom, path = self._config.get("custom_dataset"), self._config.get("dataset_path")
+        try:
+            if isinstance(custom, FunctionName):
+                return self._from_function(custom)
+            if is_local(path, self.options):
+                return load_local(str(path), self.options, self._base_dir)
+            if (folder := folder_at(path, self._base_dir)) is not None:
+                return load_local(*dataset_of(folder, self.options), self._base_dir)
+        except DataError as error:
+            raise DataError(f"{self._where}: {error}") from error
+        return self._from_hub(str(path))
+
+    def _from_function(self, name: FunctionName) -> Mapping[str, Any]:
+        arguments = {**(self._config.get("metadata") or {}), **self.options}
+        try:
+            with datasets_stand_in():
+                splits = load_user_function(name, self._base_dir)(**arguments)
+        except ConfigError:
+            raise
+        except Exception as error:
+            raise DataError(
+                f"{self._where}: custom_dataset {name} failed: {type(error).__name__}: {error}"
+            ) from error
+        if not isinstance(splits, Mapping):
+            raise DataError(
+                f"{self._where}: custom_dataset {name} must return splits by name, "
+                f"got {type(splits).__name__}"
+            )
+        return {
+            split: rows if hasattr(rows, "features") else Documents.from_list(list(rows))
+            for split, rows in splits.items()
+        }
+
+    def _from_hub(self, path: str) -> Mapping[str, Any]:
+        if not library_installed():
+            raise ConfigError(
+                f"{self._where}: dataset '{path}' comes from a hub, which needs the extra 'hub': "
+                "pip install -e '.[hub]'"
+            )
+        import datasets
+
+        options = {key: value for key, value in self.options.items() if key != "trust_remote_code"}
+        try:
+            loaded: Mapping[str, Any] = datasets.load_dataset(
+                path, name=self._config.get("dataset_name"), **options
+            )
+        except Exception as error:
+            raise DataError(
+                f"{self._where}: dataset '{path}' can't be loaded: {type(error).__name__}: {error}"
+            ) from error
+        return loaded
+
+
+def _rows_digest(rows: Any) -> str:
+    fingerprint = getattr(
+        rows, "_fingerprint", None
+    )  # of the library: a hash of the files and what was done to them
+    if isinstance(fingerprint, str):
+        return fingerprint
+    from tasks.benchmarks.lm_eval.data.plain import plain
+
+    return digest([plain(row) for row in rows])

@@ -1,0 +1,280 @@
+"""``--from-samples``: sample logs of the harness as configs whose model is what the log recorded."""
+
+import hashlib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from metrics.errors import ConfigError
+from tasks.benchmarks.lm_eval.data.plain import numbered_items, plain_row
+from tasks.benchmarks.lm_eval.logs.samples import (
+    RESULTS,
+    Row,
+    SampleLog,
+    find_logs,
+    likelihoods_of,
+    requests_of,
+    target_of,
+)
+from tasks.benchmarks.lm_eval.read.index import Definition, build_index
+from tasks.benchmarks.lm_eval.read.yaml import decoded, encoded, functions_in
+from tasks.benchmarks.lm_eval.render.fields import Fields
+from tasks.benchmarks.lm_eval.render.rendering import gold_indices, references_of
+from tasks.benchmarks.lm_eval.translate.config import translate_definition
+from tasks.benchmarks.records import Item, Rendered
+from tasks.datasets.config import DataError
+from tasks.reporting.exports.files import write_lines
+from tasks.store.keys import digest, file_digest
+
+# Keys of a definition that scoring again needs nothing of, and that a results file may hold as source code.
+OF_ASKING: Final = (
+    "dataset_path", "dataset_name", "dataset_kwargs", "custom_dataset", "process_docs", "training_split",
+    "validation_split", "test_split", "fewshot_split", "fewshot_config", "num_fewshot", "description",
+    "gen_prefix",
+)  # fmt: skip
+SCORING: Final = ("process_results", "metric_list", "filter_list")
+RECOMPUTED: Final = ("doc_to_text", "doc_to_target", "doc_to_choice")
+# Stands for what a definition needs and scoring a log does not.
+UNASKED: Final = {
+    "dataset_path": "json",
+    "test_split": "test",
+    "doc_to_text": "",
+    "doc_to_target": "",
+    "doc_to_choice": [""],
+}
+
+
+def rescored(
+    folder: Path, workspace: Path, definitions: Mapping[str, Definition] | None = None
+) -> list[dict[str, Any]]:
+    """One native config a log in ``folder``, its model a replay of responses that are written below
+    ``workspace``.
+
+    A benchmark's metrics and filters come from its definition, where ``definitions`` has it, else from the
+    results file beside the log; that holds functions as source code only, so a benchmark that scores with
+    functions of its own is refused without its definition (``--include-path``).
+    """
+    return [_config(log, workspace, (definitions or {}).get(log.task)) for log in find_logs(folder)]
+
+
+def known_definitions(folder: Path, include_path: Sequence[Path]) -> dict[str, Definition]:
+    """Definitions, in the folders of ``--include-path``, of the benchmarks that ``folder`` holds logs of."""
+    index = build_index(include_path)
+    entries = {log.task: index.entries.get(log.task) for log in find_logs(folder)}
+    return {
+        task: Definition(task, entry.path, entry.config)
+        for task, entry in entries.items()
+        if entry is not None and entry.kind == "benchmark"
+    }
+
+
+def _config(log: SampleLog, workspace: Path, definition: Definition | None) -> dict[str, Any]:
+    known = definition.config if definition is not None else _known_from_results(log)
+    whole = definition or Definition(log.task, log.path.resolve(), {**UNASKED, **known})
+    native = translate_definition(whole).config
+    repeats = write_responses(log, responses := _responses_path(log, workspace), known)
+    scoring = {key: value for key, value in known.items() if key not in OF_ASKING}
+    native["harness"] = {
+        "task": log.task,
+        "samples": str(log.path.resolve()),
+        "config": encoded(scoring, whole.path.parent),
+    }
+    replay = {"name": log.model_name, "type": "replay", "config": {"path": str(responses.resolve())}}
+    native["models"] = [replay]
+    if native["output_type"] == "generate_until":
+        native["sample_params"] = {**native["sample_params"], "num_samples": repeats}
+    return native
+
+
+def write_responses(log: SampleLog, path: Path, config: Mapping[str, Any]) -> int:
+    """The log's responses as rows that the model type ``replay`` reads; returns how many an item has."""
+    rows = list(log.first_filter())
+    items = numbered_items((plain_row(row["doc"], log.path.name) for row in rows), None, log.task)
+    generated = config.get("output_type", "generate_until") == "generate_until"
+    lines: list[dict[str, Any]] = []
+    repeats = set()
+    for row, item in zip(rows, items, strict=True):
+        own = list(_generated(row) if generated else _measured(row, config))
+        repeats.add(len(own))
+        lines += [{"item_id": item.item_id, "sample_index": index, **one} for index, one in enumerate(own)]
+    if len(repeats) != 1:
+        raise DataError(f"{log.path.name}: documents have different numbers of responses: {sorted(repeats)}")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_lines(path, lines)
+    return repeats.pop()
+
+
+def _generated(row: Row) -> Iterator[dict[str, Any]]:
+    for response in row["resps"][0]:
+        yield {"response": "" if response is None else str(response), "status": "ok"}
+
+
+def _measured(row: Row, config: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    lls, greedy = likelihoods_of(row)
+    first = len(lls) - unconditional_count(config, len(lls))
+    answer = {"lls": lls[:first], "is_greedy": greedy[:first], "status": "ok"}
+    alone = {"unconditional_lls": lls[first:], "unconditional_greedy": greedy[first:]}
+    yield {**answer, **alone} if first < len(lls) else answer
+
+
+def _responses_path(log: SampleLog, workspace: Path) -> Path:
+    # Named by the log's place: two models' logs of a benchmark are two files, and the same log is one.
+    mark = hashlib.sha256(str(log.path.resolve()).encode()).hexdigest()[:12]
+    return workspace / f"responses_{log.path.stem.removeprefix('samples_')}_{mark}.jsonl"
+
+
+def _known_from_results(log: SampleLog) -> dict[str, Any]:
+    """What the results file says of the benchmark; raises ConfigError where scoring needs a function."""
+    remedy = f"give the benchmark's definition: --tasks {log.task} --include-path DIR"
+    if not log.config:
+        raise ConfigError(
+            f"{log.path}: there is no {RESULTS.format(time=log.time)} beside it with its config; {remedy}"
+        )
+    for key in SCORING:
+        if _holds_source(log.config.get(key)):
+            raise ConfigError(
+                f"{log.path}: '{key}' is a function, of which the results file has the source only; {remedy}"
+            )
+    known = {key: value for key, value in log.config.items() if key not in (*OF_ASKING, "metadata")}
+    return {key: value for key, value in known.items() if key not in RECOMPUTED or not _is_source(value)}
+
+
+def _holds_source(value: Any) -> bool:
+    if isinstance(value, Mapping):
+        return any(_holds_source(entry) for entry in value.values())
+    if isinstance(value, list):
+        return any(_holds_source(entry) for entry in value)
+    return _is_source(value)
+
+
+def _is_source(value: Any) -> bool:
+    """Whether a text is how the harness writes a function: its source code, or ``<function …>``."""
+    text = value.lstrip() if isinstance(value, str) else ""
+    return text.startswith(
+        ("def ", "@", "class ", "lambda", "<function ", "functools.partial(", "<built-in ")
+    )
+
+
+PROMPT = "default"
+
+
+class LoggedBenchmark:
+    """Items and requests of one sample log; ``harness["samples"]`` is its path.
+
+    Right answers and choices come from the definition's ``doc_to_target`` and ``doc_to_choice`` where it has
+    them, else from the log, which holds targets as text.
+    """
+
+    def __init__(
+        self, harness: Mapping[str, Any], base_dir: str | Path, name: str, cluster: str | None = None
+    ) -> None:
+        self.name = name
+        self._config: dict[str, Any] = decoded(harness["config"])
+        self._path = Path(base_dir) / harness["samples"]
+        self._base_dir = Path(base_dir)
+        self._cluster = cluster
+        self._log = SampleLog(name, "", self._path, "", {}, {})
+        self._output_type: str = self._config.get("output_type", "generate_until")
+
+    def items(self) -> Iterator[Item]:
+        """The log's documents in its order, under the same ids as the benchmark's own items."""
+        rows = (plain_row(row["doc"], self._path.name) for row in self._log.first_filter())
+        return numbered_items(rows, self._cluster, f"benchmark {self.name}")
+
+    def prompt_names(self) -> tuple[str, ...]:
+        """One, as in the harness."""
+        return (PROMPT,)
+
+    def render(self, prompt: str, items: Iterable[Item]) -> Iterator[Rendered]:
+        """The requests as they were logged."""
+        rows = self._log.first_filter()
+        position, row = -1, dict[str, Any]()
+        fields: Fields | None = None
+        for item in items:
+            while position < item.doc_id:
+                row = next(rows, {})
+                if not row:
+                    raise DataError(f"{self._path.name}: ends before document {item.doc_id}; was it changed?")
+                position += 1
+            fields = fields or Fields(
+                self._config, item.data.keys(), self._base_dir, f"benchmark {self.name}"
+            )
+            yield self._rendered(item, row, fields)
+
+    def dataset_digest(self) -> str:
+        """Digest of the log."""
+        return digest({"samples": file_digest(self._path), "cluster": self._cluster})
+
+    def render_digest(self, prompt: str) -> str:
+        """Digest of the log and of what says which answers are right."""
+        from tasks.benchmarks.lm_eval.data.standin import load_user_function
+        from tasks.store.fingerprint import fingerprint
+
+        code = [
+            fingerprint(load_user_function(name, self._base_dir))
+            for name in sorted(set(functions_in(self._config)))
+        ]
+        return digest(
+            {"samples": file_digest(self._path), "config": self._config, "prompt": prompt, "code": code}
+        )
+
+    def _rendered(self, item: Item, row: Row, fields: Fields) -> Rendered:
+        asked = requests_of(row)
+        doc = item.data
+        if self._output_type == "loglikelihood_rolling":
+            text = str(asked[0][0])
+            return Rendered(item, "rolling", [""], [text], references=[text], doc=doc, choices=(text,))
+        target = fields.target(doc) if self._config.get("doc_to_target") is not None else target_of(row)
+        if self._output_type == "multiple_choice":
+            return self._multiple_choice(item, row, fields, target)
+        prompt = _text(asked[0][0])
+        if self._output_type == "loglikelihood":
+            text = str(asked[0][1])
+            return Rendered(
+                item,
+                "loglikelihood",
+                [prompt],
+                [text],
+                references=[text],
+                doc=doc,
+                gold=(0,),
+                choices=(text,),
+            )
+        choices = fields.choices(doc) if self._config.get("doc_to_choice") is not None else None
+        processed = self._config.get("process_results") is not None
+        references = references_of(target, choices, isinstance(target, list), processed)
+        return Rendered(item, "generate", [prompt], [""], references=references, doc=doc)
+
+    def _multiple_choice(self, item: Item, row: Row, fields: Fields, target: Any) -> Rendered:
+        asked = [(str(context), str(continuation)) for context, continuation, *_ in requests_of(row)]
+        conditional, alone = _split_unconditional(asked, len(likelihoods_of(row)[0]), self._config)
+        delimiter = self._config.get("target_delimiter", " ")
+        if self._config.get("doc_to_choice") is not None:
+            choices = [str(choice) for choice in fields.choices(item.data)]
+            inputs = fields.text(item.data) if self._config.get("doc_to_text") is not None else ""
+            gold = inputs if isinstance(inputs, int) else target
+        else:
+            choices, gold = [continuation.removeprefix(delimiter) for _, continuation in conditional], target
+        return Rendered(
+            item, "loglikelihood", [prompt for prompt, _ in conditional], [text for _, text in conditional],
+            references=[gold], doc=item.data, gold=gold_indices(gold, choices), choices=choices,
+            unconditional=[text for _, text in alone],
+        )  # fmt: skip
+
+
+def _text(prompt: Any) -> str:
+    """A prompt; the harness logs one of chat messages as a list that holds their JSON text."""
+    return str(prompt[0] if isinstance(prompt, list) and len(prompt) == 1 else prompt)
+
+
+def unconditional_count(config: Mapping[str, Any], requests: int) -> int:
+    """How many of a row's requests were asked without context: the second half, for mutual information."""
+    asks = any(entry.get("metric") == "acc_mutual_info" for entry in config.get("metric_list") or ())
+    return requests // 2 if asks else 0
+
+
+def _split_unconditional(
+    asked: list[tuple[str, str]], requests: int, config: Mapping[str, Any]
+) -> tuple[list[tuple[str, str]], list[tuple[str, str]]]:
+    first = len(asked) - unconditional_count(config, requests)
+    return asked[:first], asked[first:]

@@ -1,0 +1,261 @@
+"""``results_<time>.json`` and the sample logs of several benchmarks, as the harness writes them: groups
+included."""
+
+import hashlib
+import json
+import math
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Any, Final
+
+import orjson
+
+from metrics.statistics.estimate import group_aggregate
+from metrics.types import Estimate
+from tasks.benchmarks.lm_eval.read.select import Aggregate, Group
+from tasks.benchmarks.lm_eval.read.yaml import decoded
+from tasks.benchmarks.lm_eval.render.fields import Fields
+from tasks.reporting.exports.files import write_json, write_lines
+
+NO_STDERR: Final = "N/A"
+Section = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class FinishedRun:
+    """One benchmark's run: the config it was made from (``name``, ``harness``, ``base_dir``, ``models``) and
+    its folder."""
+
+    config: Mapping[str, Any]
+    folder: Path
+
+    @property
+    def task(self) -> str:
+        """The benchmark's name in the harness."""
+        return str(self.config["harness"]["task"])
+
+    @property
+    def definition(self) -> Mapping[str, Any]:
+        """The definition's keys, functions by name."""
+        return self.config["harness"]["config"]  # type: ignore[no-any-return]
+
+
+def write_harness_files(
+    runs: Sequence[FinishedRun], groups: Mapping[str, Group], output: Path, time: datetime
+) -> list[Path]:
+    """Writes ``<output>/<model>/results_<time>.json`` and one sample log a benchmark, a folder for each
+    model.
+
+    Returns the results files. ``time`` becomes part of the names, in the harness's form.
+    """
+    stamp = time.isoformat().replace(":", "-")
+    models = dict.fromkeys(str(model["name"]) for run in runs for model in run.config["models"])
+    written = []
+    for model in models:
+        folder = output / re.sub(r"[\"<>:/|\\?*\[\]]+", "__", model)
+        folder.mkdir(parents=True, exist_ok=True)
+        hashes = {}
+        for run in runs:
+            samples = run.folder / f"samples_{run.config['name']}.jsonl"
+            if samples.is_file():
+                log = folder / f"samples_{run.task}_{stamp}.jsonl"
+                base_dir = str(run.config["base_dir"])
+                hashes[run.task] = write_samples(samples, log, run.config["harness"], base_dir, model)
+        document = {**results_document(runs, groups, model), "task_hashes": hashes, "model_name": model}
+        written.append(folder / f"results_{stamp}.json")
+        write_json(written[-1], document)
+    return written
+
+
+def results_document(runs: Sequence[FinishedRun], groups: Mapping[str, Group], model: str) -> Section:
+    """One model's numbers over all benchmarks, then over the groups, in the harness's sections."""
+    documents = {run.task: json.loads((run.folder / "results.json").read_bytes()) for run in runs}
+    results: dict[str, Section] = {}
+    better: dict[str, Section] = {}
+    for run in runs:
+        key = _key(documents[run.task]["results"], str(run.config["name"]), model)
+        numbers = documents[run.task]["results"].get(key, {})
+        results[run.task] = {
+            "name": run.task,
+            **numbers,
+            "alias": run.definition.get("task_alias") or run.task,
+        }
+        better[run.task] = documents[run.task]["higher_is_better"].get(key, {})
+    scored = {name: group_numbers(group, groups, results) for name, group in groups.items()}
+    shots = {run.task: run.definition.get("num_fewshot") or 0 for run in runs}
+    any_document: Section = next(iter(documents.values()), {})
+    return {
+        "results": {**results, **scored},
+        **(
+            {"groups": found}
+            if (found := {name: scored[name] for name in groups if groups[name].aggregates})
+            else {}
+        ),
+        "group_subtasks": {name: list(group.members) for name, group in groups.items()},
+        "configs": {run.task: dict(run.definition) for run in sorted(runs, key=lambda run: run.task)},
+        "versions": dict(sorted({**{run.task: _version(run) for run in runs}, **_versions(groups)}.items())),
+        "n-shot": dict(sorted({**shots, **_shots_of_groups(groups, shots)}.items())),
+        "higher_is_better": dict(sorted({**better, **_better_of_groups(groups, better)}.items())),
+        "n-samples": {run.task: _counts(documents[run.task], results[run.task]) for run in runs},
+        **{key: any_document.get(key) for key in ("config", "git_hash", "date")},
+    }
+
+
+def group_numbers(group: Group, groups: Mapping[str, Group], results: Mapping[str, Section]) -> Section:
+    """A group's entry: each aggregated metric over the benchmarks that have it, null where one of those has
+    no value.
+
+    Standard errors are those of a weighted sum of independent numbers.
+    """
+    leaves = [results[name] for name in leaf_names(group, groups) if name in results]
+    numbers: Section = {"name": group.name, "alias": group.alias}
+    if group.aggregates:
+        numbers["sample_len"] = sum(entry.get("sample_len", 0) for entry in leaves)
+    counted: dict[str, int] = {}
+    for aggregate in group.aggregates:
+        for key, error_key in _keys(aggregate, leaves):
+            members = [entry for entry in leaves if key in entry]
+            if members:
+                estimate = group_aggregate(
+                    [_estimate(entry, key, error_key) for entry in members], aggregate.weight_by_size
+                )
+                numbers[key] = None if math.isnan(estimate.value) else estimate.value
+                numbers[error_key] = NO_STDERR if math.isnan(estimate.stderr) else estimate.stderr
+                counted[key] = estimate.n_items
+    return {**numbers, "sample_count": counted} if counted else numbers
+
+
+def leaf_names(group: Group, groups: Mapping[str, Group]) -> list[str]:
+    """The benchmarks of a group and of the groups in it, each once."""
+    names: dict[str, None] = {}
+    for member in group.members:
+        names.update(dict.fromkeys(leaf_names(groups[member], groups) if member in groups else [member]))
+    return list(names)
+
+
+def _keys(aggregate: Aggregate, leaves: Iterable[Section]) -> list[tuple[str, str]]:
+    found = sorted({key for entry in leaves for key in entry if key.startswith(f"{aggregate.metric},")})
+    filters = aggregate.filters or tuple(key.partition(",")[2] for key in found)
+    return [(f"{aggregate.metric},{name}", f"{aggregate.metric}_stderr,{name}") for name in filters]
+
+
+def _estimate(entry: Section, key: str, error_key: str) -> Estimate:
+    value, stderr = entry[key], entry.get(error_key)
+    number = math.nan if value is None else float(value)
+    error = float(stderr) if isinstance(stderr, int | float) else math.nan
+    return Estimate(number, error, "given", math.nan, math.nan, int(entry.get("sample_len", 0)))
+
+
+def _key(results: Mapping[str, Section], name: str, model: str) -> str:
+    """The key of one model's numbers: the name, or name/model/prompt where several models stand beside each
+    other."""
+    return (
+        name if name in results else next((key for key in results if key.startswith(f"{name}/{model}")), name)
+    )
+
+
+def _version(run: FinishedRun) -> Any:
+    return (run.definition.get("metadata") or {}).get("version", "Yaml")
+
+
+def _versions(groups: Mapping[str, Group]) -> Section:
+    return {name: group.version for name, group in groups.items()}
+
+
+def _counts(document: Section, numbers: Section) -> Section:
+    found: Section = next(iter(document.get("n-samples", {}).values()), {})
+    return {"original": found.get("original"), "effective": numbers.get("sample_len", 0)}
+
+
+def _shots_of_groups(groups: Mapping[str, Group], shots: Mapping[str, int]) -> dict[str, int]:
+    found = {
+        name: {shots[leaf] for leaf in leaf_names(group, groups) if leaf in shots}
+        for name, group in groups.items()
+    }
+    return {name: numbers.pop() for name, numbers in found.items() if len(numbers) == 1}
+
+
+def _better_of_groups(groups: Mapping[str, Group], better: Mapping[str, Section]) -> dict[str, Section]:
+    found: dict[str, Section] = {}
+    for name, group in groups.items():
+        merged: Section = {}
+        for leaf in leaf_names(group, groups):
+            for metric, direction in better.get(leaf, {}).items():
+                merged[metric] = direction if merged.get(metric, direction) == direction else None
+        if merged:
+            found[name] = merged
+    return found
+
+
+Row = dict[str, Any]
+OURS: Final = ("item_id", "model_name", "prompt_template")
+
+
+def write_samples(
+    source: Path, target: Path, harness: Mapping[str, Any], base_dir: str, model: str | None = None
+) -> str:
+    """Writes the rows of ``model`` (None: all) and returns the benchmark's hash over them, as the harness
+    computes it.
+
+    Targets are worked out anew, because the run's own file shows which answers are accepted and not what the
+    definition called the target.
+    """
+    total = hashlib.sha256()
+
+    def lines() -> Iterator[Row]:
+        for row in _rows(source, model):
+            line = _line(row, harness, base_dir)
+            total.update((line["doc_hash"] + line["prompt_hash"] + line["target_hash"]).encode())
+            yield line
+
+    write_lines(target, lines())
+    return total.hexdigest()
+
+
+def _rows(source: Path, model: str | None) -> Iterator[Row]:
+    with source.open("rb") as file:
+        for line in file:
+            row: Row = orjson.loads(line)
+            if model is None or row.get("model_name", model) == model:
+                yield row
+
+
+def _line(row: Row, harness: Mapping[str, Any], base_dir: str) -> Row:
+    config = decoded(harness["config"])
+    target = row["target"]
+    if "samples" not in harness and config.get("doc_to_target") is not None:
+        target = Fields(config, row["doc"].keys(), Path(base_dir), str(harness["task"])).target(row["doc"])
+    generation = config.get("generation_kwargs")
+    arguments = row["arguments"]
+    if generation is not None and config.get("output_type", "generate_until") == "generate_until":
+        arguments = {name: {**group, "arg_1": generation} for name, group in arguments.items()}
+    resps = row["resps"]
+    if config.get("output_type", "generate_until") != "generate_until":
+        # A log-likelihood is asked once, however often it is to be repeated: it is what it is.
+        resps = [answers * (config.get("repeats") or 1) for answers in resps]
+    first = arguments.get("gen_args_0", {}).get("arg_0", "")
+    kept = {key: value for key, value in row.items() if key not in OURS}
+    return {
+        **kept,
+        "resps": resps,
+        "target": str(target),
+        "arguments": arguments,
+        "doc_hash": text_hash(json.dumps(row["doc"], indent=2, ensure_ascii=False)),
+        "prompt_hash": text_hash(_as_hashed(first, bool(harness.get("apply_chat_template")))),
+        "target_hash": text_hash(str(target)),
+    }
+
+
+def _as_hashed(prompt: Any, chat: bool) -> str:
+    """A prompt as the harness hashes it: a chat as JSON with a space behind commas and colons."""
+    if isinstance(prompt, str) and not chat:
+        return prompt
+    return json.dumps(json.loads(prompt) if isinstance(prompt, str) else prompt, ensure_ascii=False)
+
+
+def text_hash(text: str) -> str:
+    """SHA-256 of a text, hexadecimal: the harness's hash of documents, prompts and targets."""
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()

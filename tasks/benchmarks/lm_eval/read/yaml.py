@@ -1,0 +1,250 @@
+"""lm-evaluation-harness YAML as plain mappings: ``include`` merged, ``!function`` kept as a name.
+
+Nothing is imported and nothing interpreted here, so that a checkout of 13,000 files is read in seconds.
+"""
+
+import ast
+import os
+from collections.abc import Iterable, Iterator, Mapping
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, Final
+
+import yaml
+
+from metrics.errors import ConfigError
+
+# The C parser is ten times faster; wheels of PyYAML have it, a build from source may not.
+_Base: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+INCLUDE: Final = "include"
+# Definitions of several benchmarks in one file concern that file alone.
+NOT_INHERITED: Final = ("task_list",)
+
+
+class FunctionName(str):
+    """A function named by ``!function``: ``/folder/utils.py:process_docs`` or ``package.module:function``."""
+
+    __slots__ = ()
+
+
+class _Loader(_Base):  # type: ignore[misc]  # the base is chosen at run time
+    """A YAML loader that knows the folder it reads in, which ``!function`` looks into first."""
+
+    def __init__(self, stream: bytes, folder: Path) -> None:
+        super().__init__(stream)
+        self.folder = folder
+
+
+def _function(loader: _Loader, node: yaml.Node) -> FunctionName:
+    if not isinstance(node, yaml.ScalarNode):
+        raise yaml.constructor.ConstructorError(None, None, "!function takes one name", node.start_mark)
+    module, separator, name = node.value.strip().rpartition(".")
+    if not separator or not name.isidentifier():
+        problem = f"!function takes module.function, got '{node.value}'"
+        raise yaml.constructor.ConstructorError(None, None, problem, node.start_mark)
+    return function_name(loader.folder, module, name)
+
+
+_Loader.add_constructor("!function", _function)
+
+
+class Reader:
+    """Reads definitions and remembers what it merged, because hundreds of benchmarks include the same
+    file."""
+
+    def __init__(self) -> None:
+        self._merged_files: dict[Path, Mapping[str, Any]] = {}
+
+    def read(self, path: Path) -> dict[str, Any]:
+        """The file's keys, over those of what it includes; raises ConfigError naming file, line and
+        remedy."""
+        return dict(self._merged(path.expanduser().resolve(), ()))
+
+    def included(self, config: Mapping[str, Any], path: Path) -> dict[str, Any]:
+        """A mapping inside the file at ``path``, over what its own ``include`` names."""
+        return dict(self._over_includes(dict(config), path, (path,))) if INCLUDE in config else dict(config)
+
+    def _merged(self, path: Path, including: tuple[Path, ...]) -> Mapping[str, Any]:
+        if path in including:
+            circle = " → ".join(file.name for file in (*including[including.index(path) :], path))
+            raise ConfigError(f"{including[-1]}: include runs in a circle: {circle}")
+        if path not in self._merged_files:
+            try:
+                stat = path.stat()
+                own = _parsed(path, stat.st_mtime_ns, stat.st_size)
+            except OSError as error:
+                place = f"{including[-1]}: includes {path}, which" if including else str(path)
+                raise ConfigError(f"{place} can't be read: {error.strerror or error}") from error
+            self._merged_files[path] = self._over_includes(dict(own), path, (*including, path))
+        return self._merged_files[path]
+
+    def _over_includes(
+        self, own: dict[str, Any], path: Path, including: tuple[Path, ...]
+    ) -> Mapping[str, Any]:
+        merged: dict[str, Any] = {}
+        for name in _include_names(own.pop(INCLUDE, None), path):
+            included = self._merged((path.parent / Path(name).expanduser()).resolve(), including)
+            merged.update((key, value) for key, value in included.items() if key not in NOT_INHERITED)
+        merged.update(own)
+        return merged
+
+
+def function_name(folder: Path, module: str, name: str) -> FunctionName:
+    """The function as the harness finds it: in a Python file beside the YAML, else in an importable
+    module."""
+    file = folder.joinpath(*module.split(".")).with_suffix(".py")
+    return FunctionName(f"{file if file.is_file() else module}:{name}")
+
+
+@lru_cache(maxsize=32768)
+def _parsed(path: Path, _mtime_ns: int, _size: int) -> Mapping[str, Any]:
+    """The mapping of one file as it is now; a change of the file is another entry."""
+    loader = _Loader(path.read_bytes(), path.parent)
+    try:
+        value = loader.get_single_data()
+    except yaml.MarkedYAMLError as error:
+        line = f":{error.problem_mark.line + 1}" if error.problem_mark else ""
+        raise ConfigError(f"{path}{line}: {error.problem or error}") from error
+    except (yaml.YAMLError, ValueError) as error:
+        raise ConfigError(f"{path}: malformed YAML: {' '.join(str(error).split())}") from error
+    finally:
+        loader.dispose()
+    if not isinstance(value, dict):
+        raise ConfigError(f"{path}: expected a mapping of keys, got {type(value).__name__}")
+    return {str(key): entry for key, entry in value.items()}
+
+
+def _include_names(value: Any, path: Path) -> list[str]:
+    names = value if isinstance(value, list) else [] if value is None else [value]
+    if not all(isinstance(name, str) for name in names):
+        raise ConfigError(f"{path}: include takes a file name or a list of them, got {value!r}")
+    return names
+
+
+FUNCTION_KEY: Final = "!function"
+
+
+def reference(name: FunctionName, base_dir: Path) -> str:
+    """The name as native configs write it: ``utils.py:process_docs`` relative to ``base_dir``, or
+    ``package:fn``."""
+    source, _, function = name.rpartition(":")
+    if source.endswith(".py"):
+        source = Path(os.path.relpath(source, base_dir)).as_posix()
+    return f"{source}:{function}"
+
+
+def functions_in(value: Any) -> Iterator[FunctionName]:
+    """Every function named anywhere in a definition, as often as it is."""
+    if isinstance(value, FunctionName):
+        yield value
+    elif isinstance(value, Mapping):
+        for entry in value.values():
+            yield from functions_in(entry)
+    elif isinstance(value, list):
+        for entry in value:
+            yield from functions_in(entry)
+
+
+def encoded(value: Any, base_dir: Path) -> Any:
+    """``value`` for JSON: a function becomes ``{"!function": "utils.py:process_docs"}``, so that no text is
+    taken for one."""
+    if isinstance(value, FunctionName):
+        return {FUNCTION_KEY: reference(value, base_dir)}
+    if isinstance(value, Mapping):
+        return {key: encoded(entry, base_dir) for key, entry in value.items()}
+    if isinstance(value, list | tuple):
+        return [encoded(entry, base_dir) for entry in value]
+    return value
+
+
+def decoded(value: Any) -> Any:
+    """The reverse of ``encoded``; functions are names relative to the base folder."""
+    if isinstance(value, Mapping):
+        if set(value) == {FUNCTION_KEY}:
+            return FunctionName(value[FUNCTION_KEY])
+        return {key: decoded(entry) for key, entry in value.items()}
+    if isinstance(value, list):
+        return [decoded(entry) for entry in value]
+    return value
+
+
+MAKES_NAMES = frozenset({"globals", "locals", "vars", "setattr", "exec", "__getattr__"})
+
+
+def check_function(name: FunctionName, where: str) -> None:
+    """Raises ConfigError where the function's file has no such name; an installed module is not looked
+    into."""
+    source, _, function = name.rpartition(":")
+    names = _names(Path(source)) if source.endswith(".py") else None
+    if names is not None and function not in names:
+        raise ConfigError(f"{where}: !function names '{function}', which {source} does not define")
+
+
+def is_passthrough(name: FunctionName) -> bool:
+    """Whether the function gives back its only argument: a metric whose work is all in its aggregation."""
+    source, _, function = name.rpartition(":")
+    definition = _functions(Path(source)).get(function) if source.endswith(".py") else None
+    if definition is None or len(definition.args.args) != 1:
+        return False
+    body = [
+        line
+        for line in definition.body
+        if not (isinstance(line, ast.Expr) and isinstance(line.value, ast.Constant))
+    ]
+    last = body[-1] if body else None
+    return (
+        len(body) == 1
+        and isinstance(last, ast.Return)
+        and isinstance(last.value, ast.Name)
+        and last.value.id == definition.args.args[0].arg
+    )
+
+
+def registered_filter(name: str, sources: Iterable[Path]) -> FunctionName | None:
+    """The class that one of the files enters into the harness's registry under ``name``:
+    ``@register_filter("name")``."""
+    for path in sources:
+        for node in _tree(path).body:
+            if isinstance(node, ast.ClassDef) and name in _registered_as(node):
+                return FunctionName(f"{path}:{node.name}")
+    return None
+
+
+def _registered_as(node: ast.ClassDef) -> Iterator[str]:
+    for decorator in node.decorator_list:
+        called = decorator.func if isinstance(decorator, ast.Call) else None
+        named = called.attr if isinstance(called, ast.Attribute) else getattr(called, "id", None)
+        if isinstance(decorator, ast.Call) and named == "register_filter":
+            yield from (str(arg.value) for arg in decorator.args if isinstance(arg, ast.Constant))
+
+
+@lru_cache(maxsize=2048)
+def _tree(path: Path) -> ast.Module:
+    try:
+        return ast.parse(path.read_bytes())
+    except (OSError, SyntaxError, ValueError) as error:
+        raise ConfigError(f"{path} can't be read as Python: {error}") from error
+
+
+@lru_cache(maxsize=2048)
+def _functions(path: Path) -> dict[str, ast.FunctionDef]:
+    return {node.name: node for node in _tree(path).body if isinstance(node, ast.FunctionDef)}
+
+
+@lru_cache(maxsize=2048)
+def _names(path: Path) -> frozenset[str] | None:
+    """Every name the module may hold; None where that shows only when it runs (names made in a loop, star
+    imports)."""
+    found: set[str] = set()
+    for node in ast.walk(_tree(path)):
+        if isinstance(node, ast.Name) and node.id in MAKES_NAMES:
+            return None
+        if isinstance(node, ast.ImportFrom) and any(alias.name == "*" for alias in node.names):
+            return None
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            found.add(node.name)
+        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            found.add(node.id)
+        elif isinstance(node, ast.Import | ast.ImportFrom):
+            found.update((alias.asname or alias.name).split(".")[0] for alias in node.names)
+    return frozenset(found)

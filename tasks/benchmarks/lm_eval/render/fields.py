@@ -1,0 +1,129 @@
+"""``doc_to_text``, ``doc_to_target``, ``doc_to_choice``: a column, a template, a function or the value
+itself."""
+
+import ast
+from collections.abc import Callable, Collection, Mapping
+from pathlib import Path
+from typing import Any
+
+from metrics.errors import ConfigError
+from tasks.benchmarks.lm_eval.data.standin import load_user_function
+from tasks.benchmarks.lm_eval.read.yaml import FunctionName
+from tasks.benchmarks.lm_eval.templates import render_template
+from tasks.datasets.config import DataError
+
+Doc = Mapping[str, Any]
+
+
+class Fields:
+    """What a definition says about a document, for one set of columns.
+
+    A text that is the name of a column stands for the column; any other text is a template. ``where`` begins
+    messages.
+    """
+
+    def __init__(
+        self, config: Mapping[str, Any], columns: Collection[str], base_dir: Path, where: str
+    ) -> None:
+        self.config = config
+        self.columns = frozenset(columns)
+        self.where = where
+        self._base_dir = base_dir
+        self._functions: dict[str, Callable[..., Any]] = {}
+
+    def text(self, doc: Doc, source: Any = None) -> str | int:
+        """The question; an integer is the index of the right choice where the choices are the questions."""
+        value = self._value(doc, self.config.get("doc_to_text") if source is None else source, "doc_to_text")
+        if isinstance(value, _Rendered) and value.isdigit() and self.config.get("doc_to_choice") is not None:
+            return int(value)
+        if isinstance(value, str | int):
+            return str(value) if isinstance(value, str) else value
+        raise DataError(
+            f"{self.where}: doc_to_text gave {type(value).__name__} {value!r:.80}; a prompt is text"
+        )
+
+    def target(self, doc: Doc, source: Any = None) -> Any:
+        """The right answer: text, the index of a choice, or a list of either."""
+        source = self.config.get("doc_to_target") if source is None else source
+        if isinstance(source, int | float | list):
+            return source
+        value = self._value(doc, source, "doc_to_target")
+        if not isinstance(value, _Rendered):
+            return value
+        text = str(value)
+        if text.isdigit() and self.config.get("doc_to_choice") is not None:
+            return int(text)
+        if len(text) >= 2 and text[0] == "[" and text[-1] == "]":
+            try:
+                return ast.literal_eval(text)
+            except (SyntaxError, ValueError):
+                return text
+        return text
+
+    def choices(self, doc: Doc, source: Any = None) -> list[Any]:
+        """The choices, a list of texts; raises DataError where a template does not give one."""
+        source = self.config.get("doc_to_choice") if source is None else source
+        if isinstance(source, Mapping):
+            return list(source.values())
+        if isinstance(source, list):
+            return source
+        value = self._value(doc, source, "doc_to_choice")
+        if isinstance(value, _Rendered):
+            try:
+                value = ast.literal_eval(str(value))
+            except (SyntaxError, ValueError) as error:
+                raise DataError(
+                    f"{self.where}: doc_to_choice gave {str(value)!r:.120}, which is no list: {error}"
+                ) from error
+        if not isinstance(value, list | tuple) or not value:
+            raise DataError(
+                f"{self.where}: doc_to_choice gave {value!r:.120}; a list of at least one choice is due"
+            )
+        return list(value)
+
+    def named(self, doc: Doc, source: str | None) -> str | None:
+        """A description or few-shot prefix: a field of the document or a template; None and "" stay as they
+        are."""
+        if not source:
+            return source
+        return str(doc[source]) if source in doc else render_template(source, doc)
+
+    def prefix(self, doc: Doc) -> str | None:
+        """``gen_prefix`` of the document to evaluate."""
+        source = self.config.get("gen_prefix")
+        if source is None:
+            return None
+        return str(doc[source]) if source in self.columns else render_template(source, doc)
+
+    def call(self, name: FunctionName, *arguments: Any) -> Any:
+        """The function's value; raises DataError naming it where it raises."""
+        if name not in self._functions:
+            self._functions[name] = load_user_function(name, self._base_dir)
+        try:
+            return self._functions[name](*arguments)
+        except Exception as error:
+            raise DataError(f"{self.where}: {name} failed: {type(error).__name__}: {error}") from error
+
+    def _value(self, doc: Doc, source: Any, key: str) -> Any:
+        if isinstance(source, FunctionName):
+            from tasks.benchmarks.lm_eval.data.plain import plain
+
+            return plain(self.call(source, dict(doc)))
+        if isinstance(source, str):
+            if source in self.columns:
+                if source not in doc:
+                    raise DataError(f"{self.where}: {key} is the column '{source}', which a document lacks")
+                return doc[source]
+            try:
+                return _Rendered(render_template(source, doc))
+            except (DataError, ConfigError) as error:
+                raise type(error)(f"{self.where}: {key}: {error}") from error
+        if isinstance(source, int):
+            return source
+        raise ConfigError(f"{self.where}: '{key}' is missing")
+
+
+class _Rendered(str):
+    """A template's text, which may stand for an index or a list; a column's text never does."""
+
+    __slots__ = ()

@@ -1,0 +1,318 @@
+"""From a definition of the harness to the keys of a native config, with everything checked that needs no
+data."""
+
+import logging
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from metrics.errors import ConfigError, NightjarError
+from tasks.benchmarks.lm_eval.read.index import Definition, Index
+from tasks.benchmarks.lm_eval.read.schema import check_task
+from tasks.benchmarks.lm_eval.read.select import select_file
+from tasks.benchmarks.lm_eval.read.yaml import (
+    FunctionName,
+    check_function,
+    encoded,
+    functions_in,
+    reference,
+    registered_filter,
+)
+from tasks.benchmarks.lm_eval.templates import check_template
+from tasks.benchmarks.lm_eval.translate.metrics import translate_metrics
+
+logger = logging.getLogger(__name__)
+
+FEWSHOT_SEED: Final = 1234
+TEMPLATES: Final = ("doc_to_text", "doc_to_target", "doc_to_choice", "description", "gen_prefix")
+
+
+@dataclass(frozen=True)
+class Translation:
+    """A benchmark as a native config's keys (JSON values only), and what a person should know about it."""
+
+    config: dict[str, Any]
+    warnings: tuple[str, ...]
+
+
+def is_harness(config: Mapping[str, Any]) -> bool:
+    """Whether a parsed YAML mapping is the harness's rather than native: it has a ``task`` key, or is a
+    group."""
+    return "task" in config or ("group" in config and "name" not in config)
+
+
+def translate(source: Definition | Path | str, overrides: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    """Native config keys of one benchmark, from a definition or from the YAML file that holds it alone.
+
+    ``overrides`` are harness keys laid over the definition's (``{"num_fewshot": 5}``). Warnings are logged.
+    Raises ConfigError naming the file and the key; several benchmarks in the file are refused,
+    ``select_file`` gives them.
+    """
+    if not isinstance(source, Definition):
+        chosen = select_file(Path(source), Index())
+        if len(chosen.benchmarks) != 1:
+            names = ", ".join(chosen.benchmarks)
+            raise ConfigError(
+                f"{source}: holds several benchmarks ({names}); name one with --tasks and --include-path"
+            )
+        source = next(iter(chosen.benchmarks.values()))
+    if overrides:
+        source = Definition(source.name, source.path, {**source.config, **overrides})
+    translation = translate_definition(source)
+    for warning in translation.warnings:
+        logger.warning(warning)
+    return translation.config
+
+
+def translate_definition(definition: Definition) -> Translation:
+    """The same with warnings returned; opens no dataset and imports no function."""
+    config, where = definition.config, definition.where
+    base_dir = definition.path.parent
+    warnings = list(check_task(config, where))
+    _check_functions(config, where)
+    _check_templates(config, where)
+    filters = translate_filters(config, base_dir, where)
+    metrics, found = translate_metrics(config, base_dir, where)
+    warnings += found
+    native: dict[str, Any] = {
+        "name": definition.name.replace("/", "_").replace("\\", "_"),
+        "output_type": config.get("output_type", "generate_until"),
+        "base_dir": str(base_dir),
+        "filter_list": [_whole(pipeline, config, metrics) for pipeline in filters],
+        "metric_list": metrics,
+        "harness": _resolved(definition),
+    }
+    if native["output_type"] == "generate_until":
+        native["sample_params"], found = translate_sampling(config, where)
+        warnings += found
+    else:
+        native["filter_list"] = (
+            [dict(DEFAULT_PIPELINE)] if config.get("filter_list") is None else native["filter_list"]
+        )
+    if any(metric["metric"] == "acc_mutual_info" for metric in metrics):
+        native["mutual_information"] = True
+    process_results = config.get("process_results")
+    if isinstance(process_results, FunctionName):
+        native["process_results"] = reference(process_results, base_dir)
+    return Translation(native, tuple(dict.fromkeys(warnings)))
+
+
+def _resolved(definition: Definition) -> dict[str, Any]:
+    """What rendering needs, under ``harness``: the definition's keys, functions as names, and the knobs of a
+    run."""
+    config = dict(definition.config)
+    if config.get("output_type", "generate_until") == "generate_until":
+        config["generation_kwargs"] = generation_arguments(config, definition.where)
+    return {
+        "task": definition.name,
+        "source": definition.path.name,
+        "config": encoded(config, definition.path.parent),
+        "apply_chat_template": False,
+        "fewshot_as_multiturn": True,
+        "system_instruction": None,
+        "fewshot_seed": FEWSHOT_SEED,
+        "allow_unsafe_code": False,
+    }
+
+
+def _whole(
+    pipeline: Mapping[str, Any], config: Mapping[str, Any], metrics: list[dict[str, Any]]
+) -> dict[str, Any]:
+    """A pipeline that leaves several predictions gives a user's function all of them at once, as the harness
+    does."""
+    if config.get("output_type", "generate_until") != "generate_until" or takes_one(pipeline):
+        return dict(pipeline)
+    by_function = config.get("process_results") is not None or any("function" in metric for metric in metrics)
+    return {**pipeline, "filter": [*pipeline["filter"], *([COLLECT] if by_function else [])]}
+
+
+def _check_functions(config: Mapping[str, Any], where: str) -> None:
+    for name in functions_in(config):
+        check_function(name, where)
+
+
+def _check_templates(config: Mapping[str, Any], where: str) -> None:
+    fewshot = config.get("fewshot_config")
+    for owner, prefix in ((config, ""), (fewshot if isinstance(fewshot, Mapping) else {}, "fewshot_config.")):
+        for key in TEMPLATES:
+            value = owner.get(key)
+            if isinstance(value, str) and not isinstance(value, FunctionName):
+                check_template(value, f"{where}: {prefix}{key}")
+
+
+# What a filter of the harness does with an answer it finds nothing in; natively that is "no prediction".
+DEFAULTS: Final[Mapping[str, Mapping[str, Any]]] = {
+    "regex": {"regex_pattern": r"#### (\-?[0-9\.\,]+)", "group_select": 0, "fallback": "[invalid]"},
+    "multi_choice_regex": {
+        "regex_pattern": r"#### (\-?[0-9\.\,]+)",
+        "group_select": 0,
+        "fallback": "[invalid]",
+    },
+    "regex_pos": {"fallback": ["invalid"]},
+}
+DEFAULT_PIPELINE: Final = {"name": "none", "filter": [{"function": "take_first"}]}
+# After one of these an item has one prediction; without, the harness scores the list of all of them as one.
+ONE_PREDICTION: Final = ("take_first",)
+COLLECT: Final = {"function": "collect"}
+
+
+def translate_filters(config: Mapping[str, Any], base_dir: Path, where: str) -> list[dict[str, Any]]:
+    """Filter configs without metrics; raises ConfigError for a pipeline or step that the harness would not
+    take."""
+    if config.get("filter_list") is None:
+        return [dict(DEFAULT_PIPELINE)]
+    if not config["filter_list"]:
+        raise ConfigError(f"{where}: filter_list is empty; leave it out for the default, take_first")
+    pipelines: dict[str, dict[str, Any]] = {}
+    for entry in config["filter_list"]:
+        if not isinstance(entry, Mapping) or not isinstance(entry.get("name"), str):
+            raise ConfigError(
+                f"{where}: an entry of filter_list is a mapping with 'name' and 'filter', got {entry!r:.80}"
+            )
+        name, steps = entry["name"], entry.get("filter")
+        unknown = sorted(set(entry) - {"name", "filter"})
+        if unknown or not isinstance(steps, list):
+            problem = f"has no key '{unknown[0]}'" if unknown else "needs 'filter', a list of steps"
+            raise ConfigError(f"{where}: filter '{name}' {problem}")
+        if name in pipelines:
+            raise ConfigError(f"{where}: two filters are named '{name}'; every name is there once")
+        chain = [_step(step, config, base_dir, f"{where}: filter '{name}'") for step in steps]
+        pipelines[name] = {"name": name, "filter": chain}
+    return list(pipelines.values())
+
+
+def takes_one(pipeline: Mapping[str, Any]) -> bool:
+    """Whether the pipeline leaves one prediction an item."""
+    return any(step["function"] in ONE_PREDICTION for step in pipeline["filter"])
+
+
+def _step(step: Any, config: Mapping[str, Any], base_dir: Path, where: str) -> dict[str, Any]:
+    if not isinstance(step, Mapping) or not isinstance(step.get("function"), str):
+        raise ConfigError(f"{where}: a step is a mapping with 'function', got {step!r:.80}")
+    function: str | None = step["function"]
+    arguments = {key: value for key, value in step.items() if key != "function"}
+    if function == "custom":
+        function = arguments.pop("filter_fn", None)
+        if not isinstance(function, FunctionName) or arguments:
+            raise ConfigError(f"{where}: step custom takes 'filter_fn: !function module.name' alone")
+    assert function is not None
+    found = function if isinstance(function, FunctionName) else _registered(function, config, where)
+    if isinstance(found, FunctionName):
+        return {"function": reference(found, base_dir), **encoded(arguments, base_dir)}
+    return {"function": found, **DEFAULTS.get(found, {}), **arguments}
+
+
+def _registered(name: str, config: Mapping[str, Any], where: str) -> str:
+    """A filter of this program, else one that the definition's own files register under the name."""
+    from scorers.filters.registry import FILTERS
+
+    if name in FILTERS:
+        return name
+    files = dict.fromkeys(function.rpartition(":")[0] for function in functions_in(config))
+    own = registered_filter(name, [Path(file) for file in files if file.endswith(".py")])
+    if own is None:
+        raise ConfigError(f"{where}: {FILTERS.unknown(name)}")
+    return own
+
+
+MAX_TOKENS: Final = 256  # what the harness asks an endpoint for where a benchmark says nothing
+SEED: Final = 1234  # what it sends with every request
+# In the order of precedence that endpoints have in the harness.
+LENGTH_KEYS: Final = ("max_tokens", "max_gen_toks")
+# Its other models take these for the same; to an endpoint it says MAX_TOKENS nevertheless.
+OTHER_LENGTH_KEYS: Final = ("max_new_tokens", "max_completion_tokens")
+PASSED_ON: Final = ("top_p", "top_k", "min_p", "presence_penalty", "frequency_penalty", "repetition_penalty")
+
+
+def generation_arguments(config: Mapping[str, Any], where: str) -> dict[str, Any]:
+    """The mapping that the harness logs and sends: its defaults in place, a missing ``until`` the few-shot
+    delimiter."""
+    delimiter = config.get("fewshot_delimiter", "\n\n")
+    given = config.get("generation_kwargs")
+    if given is None:
+        return {"temperature": 0.0, "do_sample": False, "max_gen_toks": MAX_TOKENS, "until": [delimiter]}
+    arguments = dict(given)
+    if "temperature" in arguments:
+        try:
+            arguments["temperature"] = float(arguments["temperature"])
+        except (TypeError, ValueError) as error:
+            raise ConfigError(f"{where}: generation_kwargs.temperature is not a number: {error}") from error
+    arguments.setdefault("until", [delimiter])
+    return arguments
+
+
+def translate_sampling(config: Mapping[str, Any], where: str) -> tuple[dict[str, Any], list[str]]:
+    """``sample_params`` and warnings; raises ConfigError for an argument that no endpoint here would be
+    sent."""
+    arguments = generation_arguments(config, where)
+    warnings: list[str] = []
+    until = arguments.pop("until")
+    stops = [until] if isinstance(until, str) else until or []
+    if not isinstance(stops, list) or not all(isinstance(stop, str) for stop in stops):
+        raise ConfigError(f"{where}: generation_kwargs.until takes a text or a list of texts, got {until!r}")
+    lengths = {key: arguments.pop(key) for key in LENGTH_KEYS if key in arguments}
+    length = next((value for value in lengths.values() if value is not None), MAX_TOKENS)
+    ignored = [key for key in OTHER_LENGTH_KEYS if arguments.pop(key, None) is not None]
+    if ignored and length == MAX_TOKENS:
+        warnings.append(
+            f"{where}: generation_kwargs.{ignored[0]} has no effect on endpoints, as in the harness: "
+            f"{MAX_TOKENS} tokens are asked for; use max_gen_toks"
+        )
+    parameters: dict[str, Any] = {
+        "max_tokens": _count(length, where),
+        "seed": arguments.pop("seed", SEED),
+        "num_samples": config.get("repeats", 1),
+    }
+    parameters["temperature"] = arguments.pop("temperature", 0.0)
+    if stops:
+        # Repeating a stop sequence changes nothing, and an empty one would stop before the first letter.
+        parameters["stop"] = list(dict.fromkeys(stop for stop in stops if stop))
+    sampled = arguments.pop("do_sample", None)
+    if sampled is False and parameters["temperature"] > 0:
+        warnings.append(
+            f"{where}: do_sample is false and temperature {parameters['temperature']}; endpoints "
+            "are sent the temperature, as the harness does"
+        )
+    parameters |= {key: arguments.pop(key) for key in PASSED_ON if arguments.get(key) is not None}
+    if arguments.pop("num_beams", 1) not in (1, None):
+        warnings.append(f"{where}: num_beams has no effect: endpoints offer no beam search")
+    unknown = sorted(key for key, value in arguments.items() if value is not None)
+    if unknown:
+        known = ", ".join(("until", "do_sample", "temperature", "seed", *LENGTH_KEYS, *PASSED_ON))
+        raise ConfigError(f"{where}: generation_kwargs.{unknown[0]} is not supported; supported are {known}")
+    return parameters, warnings
+
+
+def _count(value: Any, where: str) -> int:
+    try:
+        count = int(value)
+    except (TypeError, ValueError):
+        count = 0
+    if count < 1:
+        raise ConfigError(f"{where}: the most tokens to generate is an integer of at least 1, got {value!r}")
+    return count
+
+
+def resolve_many(paths: Sequence[str | Path], folders: Iterable[Path] = ()) -> dict[str, Any]:
+    """``{"configs": [{"path", "status": "ok" | "refused", "reason", "warnings"}]}``, one entry a path, in
+    order.
+
+    A group's members are looked up among the paths, in ``folders`` (``--include-path``), then in the folder
+    tree that the group's file belongs to. ``reason`` is None for "ok".
+    """
+    index = Index(folders)
+    for path in paths:
+        if Path(path).is_file():
+            index.add_file(Path(path).resolve())
+    return {"configs": [_resolved_functions(Path(path), index) for path in paths]}
+
+
+def _resolved_functions(path: Path, index: Index) -> dict[str, Any]:
+    try:
+        selection = select_file(path, index)
+        translations = [translate_definition(definition) for definition in selection.benchmarks.values()]
+    except NightjarError as error:
+        return {"path": str(path), "status": "refused", "reason": str(error), "warnings": []}
+    warnings = [*selection.warnings, *(warning for one in translations for warning in one.warnings)]
+    return {"path": str(path), "status": "ok", "reason": None, "warnings": list(dict.fromkeys(warnings))}

@@ -1,0 +1,249 @@
+"""The native benchmark: items of a dataset, asked with Jinja2 templates."""
+
+import string
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+from metrics.errors import ConfigError
+from tasks.benchmarks.config import BenchmarkFields, PromptTemplate
+from tasks.benchmarks.native.prompts import Fewshot, Layout, Prompt, after, render_prompt
+from tasks.benchmarks.native.templates import Template, row, template_source
+from tasks.benchmarks.records import Item, Rendered
+from tasks.datasets import DatasetConfig, dataset_digest, open_dataset
+from tasks.datasets.config import DataError
+from tasks.store.keys import digest
+
+
+class NativeBenchmark:
+    """A benchmark of the native config: see ``records.Benchmark`` for what its methods promise.
+
+    Raises ConfigError for a template that is none, DataError for a template file that can't be read.
+    """
+
+    def __init__(self, fields: BenchmarkFields) -> None:
+        self.name = fields.name
+        self._fields = fields
+        self._prompts = {prompt.name: _compiled(prompt, fields) for prompt in fields.prompts()}
+        self._answers = Answers(fields)
+        self._fewshot = Fewshot(fields, fields.fewshot) if fields.fewshot is not None else None
+        self._layouts = {name: self._layout(prompt) for name, prompt in self._prompts.items()}
+
+    def items(self) -> Iterator[Item]:
+        """The dataset's rows in order."""
+        return open_dataset(self._dataset(), self._fields.base_dir, self._fields.cluster)
+
+    def prompt_names(self) -> tuple[str, ...]:
+        """Names of the prompt templates, in the config's order."""
+        return tuple(self._prompts)
+
+    def render(self, prompt: str, items: Iterable[Item]) -> Iterator[Rendered]:
+        """What is asked about each item; raises DataError naming the item that a template does not fit."""
+        return (self._rendered(self._prompts[prompt], item) for item in items)
+
+    def dataset_digest(self) -> str:
+        """Digest of everything that decides the items."""
+        return dataset_digest(self._dataset(), self._fields.base_dir, self._fields.cluster)
+
+    def render_digest(self, prompt: str) -> str:
+        """Digest of templates, examples and delimiters: what decides the prompts besides the items."""
+        compiled = self._prompts[prompt]
+        fields = self._fields.model_dump(
+            mode="json",
+            include={"output_type", "target", "choices", "target_delimiter", "mutual_information"},
+        )
+        texts = [compiled.template.source] if compiled.template is not None else []
+        turns = [(role, template.source) for role, template in compiled.turns]
+        around = [self._fields.system_prompt, self._fields.gen_prefix]
+        examples = self._fewshot.digest() if self._fewshot is not None else None
+        return digest([fields, texts, turns, around, examples])
+
+    def _dataset(self) -> DatasetConfig:
+        if self._fields.dataset is None:
+            raise ConfigError(f"benchmark '{self.name}' has no dataset")
+        return self._fields.dataset
+
+    def _layout(self, prompt: Prompt) -> Layout:
+        fields = self._fields
+        shape = fields.fewshot.format if fields.fewshot is not None else None
+        generates = fields.output_type == "generate_until"
+        return Layout(
+            answer=self._answer,
+            chat=generates
+            and (bool(prompt.turns) or fields.system_prompt is not None or shape in ("turns", "message")),
+            as_turns=shape == "turns" or (shape is None and bool(prompt.turns)),
+            system=_template(fields.system_prompt, "system_prompt"),
+            gen_prefix=_template(fields.gen_prefix, "gen_prefix"),
+            target_delimiter=fields.target_delimiter,
+            example_delimiter=fields.fewshot.delimiter if fields.fewshot is not None else "\n\n",
+        )
+
+    def _answer(self, item: Item) -> str:
+        """The answer of a few-shot example: its first reference, or the text of its first right choice."""
+        if self._fields.output_type == "multiple_choice":
+            choices = self._answers.choices(item)
+            right = [choices[index] for index in self._answers.gold(item, choices) if index >= 0]
+        else:
+            right = [str(reference) for reference in self._answers.references(item)]
+        if not right:
+            raise DataError(f"few-shot example '{item.item_id}' has no answer; set target or ground_truth")
+        return right[0]
+
+    def _rendered(self, prompt: Prompt, item: Item) -> Rendered:
+        doc = row(item)
+        if self._fields.output_type == "loglikelihood_rolling":
+            text = self._document(prompt, item)
+            return Rendered(item, "rolling", ("",), (text,), references=(text,), doc=doc)
+        layout = self._layouts[prompt.name]
+        examples = self._fewshot.draw(item) if self._fewshot is not None else ()
+        text = render_prompt(prompt, layout, item, examples)
+        if self._fields.output_type == "multiple_choice":
+            return self._choice(text, item, doc)
+        references = self._answers.references(item)
+        if self._fields.output_type == "generate_until":
+            return Rendered(
+                item, "generate", (text,), ("",), references=references, doc=doc, chat=layout.chat
+            )
+        if len(references) != 1:
+            raise DataError(
+                f"item '{item.item_id}' has {len(references)} targets; loglikelihood scores exactly one "
+                "continuation"
+            )
+        continuation = after(text, str(references[0]), self._fields.target_delimiter)
+        return Rendered(item, "loglikelihood", (text,), (continuation,), references=references, doc=doc)
+
+    def _choice(self, text: str, item: Item, doc: dict[str, object]) -> Rendered:
+        choices = self._answers.choices(item)
+        gold = self._answers.gold(item, choices)
+        continuations = tuple(after(text, choice, self._fields.target_delimiter) for choice in choices)
+        return Rendered(
+            item,
+            "loglikelihood",
+            prompts=(text,) * len(choices),
+            continuations=continuations,
+            references=tuple(choices[index] for index in gold if index >= 0),
+            doc=doc,
+            gold=gold,
+            choices=choices,
+            unconditional=continuations if self._fields.mutual_information else (),
+        )
+
+    def _document(self, prompt: Prompt, item: Item) -> str:
+        if self._fields.target is None and prompt.template is not None:
+            return prompt.template.text(item)
+        references = self._answers.references(item)
+        if len(references) != 1 or not isinstance(references[0], str):
+            raise DataError(f"item '{item.item_id}': a rolling log-likelihood needs one text as its document")
+        return references[0]
+
+
+def _template(source: str | None, label: str) -> Template | None:
+    return Template(source, label) if source is not None else None
+
+
+def _compiled(prompt: PromptTemplate, fields: BenchmarkFields) -> Prompt:
+    label = f"prompt_template '{prompt.name}'" if fields.prompt_templates is not None else "prompt_template"
+    if prompt.messages is not None:
+        turns = tuple(
+            (turn.role, Template(turn.content, f"{label} ({turn.role})")) for turn in prompt.messages
+        )
+        return Prompt(prompt.name, None, turns)
+    return Prompt(prompt.name, Template(template_source(prompt, fields.base_dir), label))
+
+
+IGNORED = -100  # an index that stands for "no choice", as label columns have it
+
+
+class Answers:
+    """The target and choices of a benchmark, compiled."""
+
+    def __init__(self, fields: BenchmarkFields) -> None:
+        self._target = _templates(fields.target, "target")
+        self._choices = _templates(fields.choices, "choices")
+
+    def references(self, item: Item) -> tuple[Any, ...]:
+        """The acceptable answers: none without a ground truth, several where the target is a list.
+
+        Numbers become text; mappings (a JSON answer) stay what they are.
+        """
+        return tuple(_as_text(value) for value in self._values(item))
+
+    def choices(self, item: Item) -> tuple[str, ...]:
+        """The texts of an item's choices, in order; raises DataError if a template gives no list of them."""
+        if isinstance(self._choices, Template):
+            found = self._choices.value(item)
+            if not isinstance(found, list | tuple):
+                raise DataError(f"choices of item '{item.item_id}' must be a list, got {found!r}")
+        else:
+            found = [_filled(choice, item) for choice in self._choices or ()]
+        if not found:
+            raise DataError(
+                f"item '{item.item_id}' has no choices; a multiple_choice item needs at least one"
+            )
+        return tuple(str(choice) for choice in found)
+
+    def gold(self, item: Item, choices: Sequence[str]) -> tuple[int, ...]:
+        """Indices of the right choices; −100 stays, for whoever counts to leave out.
+
+        A number is an index from 0; a text is the choice of that text, else its letter, else an index in
+        digits.
+        """
+        values = self._values(item)
+        if not values:
+            raise DataError(
+                f"item '{item.item_id}' has no target; multiple_choice needs the index or text of a choice"
+            )
+        return tuple(_index(value, choices, item) for value in values)
+
+    def _values(self, item: Item) -> list[Any]:
+        if self._target is None:
+            found = item.ground_truth
+        elif isinstance(self._target, Template):
+            found = self._target.value(item)
+        else:
+            found = [value for target in self._target for value in _as_list(_filled(target, item))]
+        return _as_list(found)
+
+
+def _templates(value: Any, label: str) -> "Template | list[Template | int | float] | None":
+    if value is None:
+        return None
+    if isinstance(value, str):
+        return Template(value, label)
+    entries = value if isinstance(value, tuple) else (value,)
+    return [Template(entry, label) if isinstance(entry, str) else entry for entry in entries]
+
+
+def _filled(entry: "Template | int | float", item: Item) -> Any:
+    return entry.value(item) if isinstance(entry, Template) else entry
+
+
+def _as_list(value: Any) -> list[Any]:
+    if value is None:
+        return []
+    return list(value) if isinstance(value, list | tuple) else [value]
+
+
+def _as_text(value: Any) -> Any:
+    return value if isinstance(value, str | dict | list) or value is None else str(value)
+
+
+def _index(value: Any, choices: Sequence[str], item: Item) -> int:
+    if (
+        isinstance(value, int)
+        and not isinstance(value, bool)
+        and (0 <= value < len(choices) or value == IGNORED)
+    ):
+        return value
+    if isinstance(value, str):
+        text = value.strip()
+        stripped = [choice.strip() for choice in choices]
+        if text in stripped:
+            return stripped.index(text)
+        if len(text) == 1 and text.upper() in string.ascii_uppercase[: len(choices)]:
+            return string.ascii_uppercase.index(text.upper())
+        if text.isascii() and text.isdigit() and int(text) < len(choices):
+            return int(text)
+    raise DataError(
+        f"target {value!r} of item '{item.item_id}' is none of its choices: expected an index from 0 to "
+        f"{len(choices) - 1}, a letter, or one of {', '.join(map(repr, choices))}"
+    )

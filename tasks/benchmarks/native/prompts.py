@@ -1,0 +1,227 @@
+"""Prompts: a template, examples and system text put together as one text or as chat messages."""
+
+import hashlib
+import heapq
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+
+import orjson
+
+from metrics.errors import ConfigError
+from tasks.benchmarks.config import BenchmarkFields, FewshotConfig
+from tasks.benchmarks.native.templates import Template
+from tasks.benchmarks.records import Item
+from tasks.datasets import DatasetConfig, dataset_digest, open_dataset
+from tasks.store.keys import digest
+
+POOL_LIMIT = 10_000  # examples kept in memory; of more, those with the smallest digests, whatever their order
+
+
+@dataclass(frozen=True)
+class Example:
+    """A candidate: the item and the digest of its content, by which an item recognises itself."""
+
+    item: Item
+    digest: str
+
+
+class Fewshot:
+    """The examples of a benchmark. The pool is the whole file, however few of the items are evaluated."""
+
+    def __init__(self, fields: BenchmarkFields, config: FewshotConfig) -> None:
+        self._fields = fields
+        self._config = config
+        self._pool: tuple[Example, ...] | None = None
+
+    def draw(self, item: Item) -> Sequence[Example]:
+        """The examples of one item, never itself; raises ConfigError if there are too few.
+
+        The random draw depends on the seed, the item's id and the pool's content only.
+        """
+        if self._config.count() == 0:
+            return ()
+        if self._pool is None:
+            self._pool = self._load()
+        own = self._content(item)
+        if self._config.sampler == "first_n" or self._config.examples is not None:
+            found = [example for example in self._pool if example.digest != own][: self._config.count()]
+        else:
+            found = self._sample(self._pool, item.item_id, own)
+        if len(found) < self._config.count() and self._config.examples is None:
+            raise ConfigError(
+                f"fewshot.num is {self._config.count()}, but {self._source().describe()} has only "
+                f"{len(found)} examples besides item '{item.item_id}'"
+            )
+        return found
+
+    def digest(self) -> str:
+        """Digest of everything that decides a draw."""
+        if self._config.examples is not None:
+            return digest(self._config)
+        source = dataset_digest(self._source(), self._fields.base_dir)
+        return digest({"config": self._config.model_copy(update={"path": None}), "source": source})
+
+    def _sample(self, pool: Sequence[Example], item_id: str, own: str) -> list[Example]:
+        """Draws without replacement by hashing a counter: the same on every Python version and machine."""
+        found: dict[int, Example] = {}
+        wanted = min(
+            self._config.count(), sum(example.digest != own for example in pool[: self._config.count() + 1])
+        )
+        counter = 0
+        while len(found) < wanted:
+            text = f"{self._config.seed}\0{item_id}\0{counter}".encode()
+            index = int.from_bytes(hashlib.sha256(text).digest()[:8]) % len(pool)
+            counter += 1
+            if pool[index].digest != own:
+                found.setdefault(index, pool[index])
+        return list(found.values())
+
+    def _source(self) -> DatasetConfig:
+        assert self._fields.dataset is not None
+        if self._config.path is None:
+            return self._fields.dataset
+        return DatasetConfig(path=self._config.path, ground_truth=self._fields.dataset.ground_truth)
+
+    def _load(self) -> tuple[Example, ...]:
+        if self._config.examples is not None:
+            return tuple(self._fixed(self._config))
+        examples = (self._example(item) for item in open_dataset(self._source(), self._fields.base_dir))
+        if self._config.sampler == "first_n":
+            # One more than asked for: an item that is among them leaves itself out.
+            return tuple(example for example, _ in zip(examples, range(self._config.num + 1), strict=False))
+        # Sorted by content and free of doubles, so that the draw does not hang on the file's order.
+        smallest = heapq.nsmallest(POOL_LIMIT, examples, key=lambda example: example.digest)
+        return tuple({example.digest: example for example in smallest}.values())
+
+    def _fixed(self, config: FewshotConfig) -> Iterator[Example]:
+        named = self._fields.dataset.ground_truth if self._fields.dataset is not None else None
+        for index, row in enumerate(config.examples or ()):
+            yield self._example(
+                Item(f"fewshot.examples.{index}", index, row, row.get(named or "ground_truth"))
+            )
+
+    def _example(self, item: Item) -> Example:
+        return Example(item, self._content(item))
+
+    def _content(self, item: Item) -> str:
+        """Digest of an item without its id: two files may hold the same question under two ids."""
+        own = self._fields.dataset.id if self._fields.dataset is not None else None
+        data = {name: value for name, value in item.data.items() if name not in ("id", own)}
+        return digest({"data": data, "ground_truth": item.ground_truth})
+
+
+Turn = tuple[str, str]  # role, content
+
+
+@dataclass(frozen=True)
+class Prompt:
+    """A compiled prompt: a text template, or chat turns of role and template."""
+
+    name: str
+    template: Template | None
+    turns: tuple[tuple[str, Template], ...] = ()
+
+
+@dataclass(frozen=True)
+class Layout:
+    """How the parts of a prompt are put together.
+
+    ``chat``: messages instead of a text. ``as_turns``: an example is a user's and an assistant's turn.
+    ``answer`` is an example's answer as text.
+    """
+
+    answer: Callable[[Item], str]
+    chat: bool = False
+    as_turns: bool = False
+    system: Template | None = None
+    gen_prefix: Template | None = None
+    target_delimiter: str = " "
+    example_delimiter: str = "\n\n"
+    solved: dict[tuple[str, str], str] = field(
+        default_factory=dict
+    )  # examples rendered before, by prompt and digest
+
+
+def render_prompt(prompt: Prompt, layout: Layout, item: Item, examples: Sequence[Example]) -> str:
+    """The text of the prompt, or the JSON text of its messages."""
+    if layout.chat:
+        turns = [
+            {"role": role, "content": content} for role, content in _turns(prompt, layout, item, examples)
+        ]
+        return orjson.dumps(turns).decode()
+    text = _with_examples(prompt, layout, item, examples)
+    if layout.system is not None:
+        text = layout.system.text(item) + layout.example_delimiter + text
+    return _joined(text, _prefix(layout, item), layout.target_delimiter)
+
+
+def after(text: str, answer: str, delimiter: str) -> str:
+    """``answer`` with the delimiter before it that it needs behind ``text``: none where there is white
+    space already.
+    """
+    return (
+        answer if not text or not answer or text[-1].isspace() or answer[0].isspace() else delimiter + answer
+    )
+
+
+def _joined(text: str, answer: str, delimiter: str) -> str:
+    return text + after(text, answer, delimiter)
+
+
+def _prefix(layout: Layout, item: Item) -> str:
+    return layout.gen_prefix.text(item) if layout.gen_prefix is not None else ""
+
+
+def _with_examples(prompt: Prompt, layout: Layout, item: Item, examples: Sequence[Example]) -> str:
+    parts = [*(_solved(prompt, layout, example) for example in examples), _question(prompt, item)]
+    return layout.example_delimiter.join(parts)
+
+
+def _question(prompt: Prompt, item: Item) -> str:
+    if prompt.template is not None:
+        return prompt.template.text(item)
+    return "\n".join(
+        template.text(item) for role, template in prompt.turns if role not in ("system", "developer")
+    )
+
+
+def _solved(prompt: Prompt, layout: Layout, example: Example) -> str:
+    key = (prompt.name, example.digest)
+    if key not in layout.solved:
+        question = _question(prompt, example.item)
+        layout.solved[key] = _joined(question, _answer(layout, example.item), layout.target_delimiter)
+    return layout.solved[key]
+
+
+def _answer(layout: Layout, item: Item) -> str:
+    return _joined(_prefix(layout, item), layout.answer(item), layout.target_delimiter)
+
+
+def _turns(prompt: Prompt, layout: Layout, item: Item, examples: Sequence[Example]) -> Iterator[Turn]:
+    if layout.system is not None:
+        yield "system", layout.system.text(item)
+    own = list(_own_turns(prompt, item))
+    first_user = next(
+        (index for index, (role, _) in enumerate(own) if role not in ("system", "developer")), len(own)
+    )
+    yield from own[:first_user]
+    if layout.as_turns:
+        for example in examples:
+            yield from (
+                turn for turn in _own_turns(prompt, example.item) if turn[0] not in ("system", "developer")
+            )
+            yield "assistant", _answer(layout, example.item)
+    elif examples and own[first_user:]:
+        role, content = own[first_user]
+        solved = [_solved(prompt, layout, example) for example in examples]
+        own[first_user] = (role, layout.example_delimiter.join([*solved, content]))
+    yield from own[first_user:]
+    if prefix := _prefix(layout, item):
+        yield "assistant", prefix
+
+
+def _own_turns(prompt: Prompt, item: Item) -> Iterator[Turn]:
+    if prompt.template is not None:
+        yield "user", prompt.template.text(item)
+    for role, template in prompt.turns:
+        yield role, template.text(item)

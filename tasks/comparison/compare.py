@@ -1,0 +1,241 @@
+"""Every pair of two runs on the items they share, and what a gate says to it."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Annotated, Literal, Self
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from metrics.config import StatisticsConfig
+from metrics.errors import ConfigError, NightjarError, nearest
+from metrics.statistics.comparison import Comparison, compare_items
+from metrics.statistics.gate import Verdict, adjust, verdict, worst_of
+from tasks.comparison.changes import Change, changes
+from tasks.comparison.items import AggregationOf, GroupKey
+from tasks.comparison.matching import Flipped, Joined, Match, clusters_of, column_of, flipped_items, join
+from tasks.comparison.runs import ComparedRun
+
+Method = Literal["auto", "mcnemar", "permutation", "bootstrap"]
+Correction = Literal["holm", "bh", "none"]
+Level = Annotated[float, Field(gt=0, lt=1)]
+Share = Annotated[float, Field(ge=0, le=1)]
+Margin = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+
+
+class PairGate(BaseModel):
+    """What one pair is asked for; a key that is not given is the gate's own."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    margin: Margin | None = Field(
+        None, description="A loss up to this is acceptable, in the metric's own units"
+    )
+    alpha: Level | None = Field(None, description="Level of the test, after correction over all gated pairs")
+    method: Method | None = Field(
+        None, description="Test of the difference; auto chooses by the kind of metric"
+    )
+    coverage: Share | None = Field(
+        None, description="Share of the baseline's items to be scored in the candidate"
+    )
+
+
+@dataclass(frozen=True)
+class Terms:
+    """What one pair is held against; the fields are those of a gate."""
+
+    margin: float
+    alpha: float
+    method: Method
+    coverage: float
+
+
+class Gate(BaseModel):
+    """A gate file (``compare --gate``, ``gate:`` of a suite)."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    alpha: Level = Field(0.05, description="Level of the tests, after correction over all gated pairs")
+    correction: Correction = Field("holm", description="holm | bh | none")
+    coverage: Share = Field(
+        0.99, description="Share of the baseline's items that must be scored in the candidate"
+    )
+    margin: Margin = Field(0.01, description="A loss up to this is acceptable, in the metric's own units")
+    method: Method = Field("auto", description="Test of the difference; auto chooses by the kind of metric")
+    pairs: dict[str, PairGate] = Field(
+        default_factory=dict,
+        description='"metric,filter" or "reduction(metric),filter"; without any, all pairs',
+    )
+
+    def for_pair(self, name: str) -> "Terms":
+        """What the pair is held against: its own settings, completed with the gate's."""
+        own = self.pairs.get(name, PairGate())
+        return Terms(
+            margin=self.margin if own.margin is None else own.margin,
+            alpha=self.alpha if own.alpha is None else own.alpha,
+            method=self.method if own.method is None else own.method,
+            coverage=self.coverage if own.coverage is None else own.coverage,
+        )
+
+    def covers(self, name: str) -> bool:
+        """Whether the pair decides: named in ``pairs``, or no pair is."""
+        return not self.pairs or name in self.pairs
+
+    def check_pairs(self, keys: "list[GroupKey]") -> Self:
+        """Raises ConfigError for a gated pair that neither run has, with the nearest name: a typo gates
+        nothing."""
+        known = sorted({key.pair for key in keys})
+        for name in self.pairs:
+            if name not in known:
+                hint = nearest(name, known) or f" (there are {', '.join(known) or 'none'})"
+                raise ConfigError(f"gate: neither run has a pair '{name}'{hint}")
+        return self
+
+
+@dataclass(frozen=True)
+class ComparedPair:
+    """One group of the baseline against its counterpart.
+
+    ``comparison`` is None where nothing can be compared, and ``reason`` says why. ``gate`` is what the pair
+    is held against, None for pairs that do not decide; ``verdict`` then is None too.
+    """
+
+    match: Match
+    joined: Joined | None = None
+    comparison: Comparison | None = None
+    higher_is_better: bool = True
+    p_adjusted: float | None = None
+    terms: Terms | None = None
+    verdict: Verdict | None = None
+    reason: str | None = None
+    flipped: tuple[Flipped, ...] = ()
+
+    @property
+    def key(self) -> GroupKey:
+        """The group's key, the baseline's where it has one."""
+        return self.match.key
+
+
+@dataclass(frozen=True)
+class ComparedRuns:
+    """The whole comparison; ``verdict`` is None without a gate."""
+
+    base: str
+    candidate: str
+    pairs: tuple[ComparedPair, ...]
+    changes: tuple[Change, ...]
+    gate: Gate | None = None
+    verdict: Verdict | None = None
+
+
+@dataclass(frozen=True)
+class Comparing:
+    """What a comparison goes by, beside the two runs."""
+
+    aggregation: AggregationOf
+    statistics: StatisticsConfig = field(default_factory=StatisticsConfig)
+    gate: Gate | None = None
+
+
+def compare_runs(
+    base: ComparedRun, candidate: ComparedRun, matches: Sequence[Match], comparing: Comparing
+) -> ComparedRuns:
+    """Compares every matched group; p-values are corrected over the pairs that decide, without a gate over
+    all.
+
+    Raises ConfigError for a gate that names a pair neither run has.
+    """
+    gate = comparing.gate
+    if gate is not None:
+        gate.check_pairs([match.key for match in matches])
+    pairs = [_compare(base, candidate, match, comparing) for match in matches]
+    deciding = [
+        pair for pair in pairs if pair.comparison is not None and (gate is None or pair.terms is not None)
+    ]
+    p_values = [pair.comparison.p_value for pair in deciding if pair.comparison is not None]
+    adjusted = adjust(p_values, gate.correction if gate is not None else "holm")
+    corrected = {id(pair): float(p) for pair, p in zip(deciding, adjusted, strict=True)}
+    judged = tuple(_judged(replace(pair, p_adjusted=corrected.get(id(pair)))) for pair in pairs)
+    return ComparedRuns(
+        base=base.name,
+        candidate=candidate.name,
+        pairs=judged,
+        changes=tuple(changes(base.manifest, candidate.manifest)) if base is not candidate else (),
+        gate=gate,
+        verdict=worst_of([pair.verdict for pair in judged if pair.verdict is not None])
+        if gate is not None
+        else None,
+    )
+
+
+def _compare(base: ComparedRun, candidate: ComparedRun, match: Match, comparing: Comparing) -> ComparedPair:
+    gate = comparing.gate
+    # What the baseline does not know has nothing to fall behind: what is new decides nothing.
+    gated = gate is not None and match.base is not None and gate.covers(match.key.pair)
+    terms = gate.for_pair(match.key.pair) if gate is not None and gated else None
+    pair = ComparedPair(match, terms=terms, higher_is_better=_higher_is_better(base, candidate, match))
+    if match.base is None or match.candidate is None:
+        return replace(pair, reason=_why_missing(base, candidate, match))
+    before, after = base.groups[match.base], candidate.groups[match.candidate]
+    joined = join(before, after)
+    pair = replace(pair, joined=joined, flipped=flipped_items(before, after, joined))
+    if not len(joined):
+        return replace(pair, reason="the runs have no scored item in common")
+    try:
+        aggregation = comparing.aggregation(match.base, before)
+        comparison = compare_items(
+            aggregation,
+            column_of(before, joined.base, aggregation),
+            column_of(after, joined.candidate, aggregation),
+            clusters_of(before, joined),
+            _options(comparing.statistics, terms),
+            method=terms.method if terms is not None else "auto",
+            higher_is_better=pair.higher_is_better,
+        )
+    except NightjarError as error:
+        return replace(pair, reason=str(error))
+    return replace(pair, comparison=comparison)
+
+
+def _options(statistics: StatisticsConfig, terms: Terms | None) -> StatisticsConfig:
+    """A pair that decides has the interval that its level asks for."""
+    return statistics if terms is None else statistics.model_copy(update={"ci_level": 1 - terms.alpha})
+
+
+def _judged(pair: ComparedPair) -> ComparedPair:
+    """The pair with the gate's answer; what can't be compared, or covers too little, is inconclusive."""
+    terms = pair.terms
+    if terms is None:
+        return pair
+    if pair.comparison is None or pair.joined is None:
+        return replace(pair, verdict="inconclusive")
+    if pair.joined.coverage < terms.coverage:
+        reason = f"coverage {pair.joined.coverage:.4g} is below the {terms.coverage:.4g} asked for"
+        return replace(pair, verdict="inconclusive", reason=reason)
+    found = verdict(pair.comparison, terms.margin, terms.alpha, pair.p_adjusted, pair.higher_is_better)
+    return replace(pair, verdict=found, reason=_why(pair.comparison, found, terms.margin))
+
+
+def _why(comparison: Comparison, found: Verdict, margin: float) -> str | None:
+    """What an inconclusive pair lacks."""
+    if found != "inconclusive":
+        return None
+    if math.isnan(comparison.p_value):
+        return comparison.warning
+    found_from = f"{comparison.n_items} items find differences from {comparison.mde:.4g} on"
+    return f"{found_from}; the margin is {margin:.4g}"
+
+
+def _why_missing(base: ComparedRun, candidate: ComparedRun, match: Match) -> str:
+    lacking = candidate if match.candidate is None else base
+    place = "candidate" if match.candidate is None else "baseline"
+    failed = lacking.failed_pairs().get((match.key.filter, match.key.metric))
+    return f"failed in the {place}: {failed}" if failed else f"not in the {place}"
+
+
+def _higher_is_better(base: ComparedRun, candidate: ComparedRun, match: Match) -> bool:
+    """The metric's direction, as the result rows of either run have it; up where they do not say."""
+    pair = (match.key.filter, match.key.metric)
+    rows = [*candidate.results, *base.results]
+    said = (row["higher_is_better"] for row in rows if (row["filter"], row["metric"]) == pair)
+    return next((bool(better) for better in said if better is not None), True)

@@ -1,0 +1,229 @@
+"""The local log of answers: one append each before an answer counts as done, so that a killed process loses
+none.
+
+A journal belongs to the process that holds a lock on it; the kernel frees the lock when the process dies,
+and the next one reads what it left. A torn last line, all that a kill can leave behind, is passed over and
+that request is asked again.
+"""
+
+import asyncio
+import fcntl
+import math
+import os
+import uuid
+from collections.abc import Iterator
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from tasks.models.answers.shelf import Segment, Shelf
+from tasks.models.records import Answer
+from tasks.store.storage import StoreError
+
+FIELDS = tuple(field.name for field in fields(Answer) if field.name != "key")
+
+
+class Journal:
+    """An append-only file in ``folder``, held by this process until it is removed."""
+
+    def __init__(self, folder: Path) -> None:
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            self.path, self._file = _created(folder)
+        except OSError as error:
+            raise StoreError(f"can't write answers to {folder}: {error.strerror or error}") from error
+
+    def append(self, answer: Answer) -> int:
+        """Writes an answer with one call and returns its size; raises StoreError (a full disk) when it did
+        not get there whole.
+        """
+        line = encode(answer)
+        try:
+            written = os.write(self._file, line)
+        except OSError as error:
+            raise self._unwritable(error.strerror or str(error)) from error
+        if written != len(line):
+            raise self._unwritable("the disk is full")
+        return written
+
+    def remove(self) -> None:
+        """Deletes the file: all it holds is in the store."""
+        self.path.unlink(missing_ok=True)
+        os.close(self._file)
+
+    def release(self) -> None:
+        """Leaves the file for the next run to read."""
+        os.close(self._file)
+
+    def _unwritable(self, reason: str) -> StoreError:
+        return StoreError(
+            f"can't write answers to {self.path}: {reason}. "
+            "What was answered before is kept; make room and run again"
+        )
+
+
+def recover(folder: Path) -> Iterator[tuple[list[Answer], "Orphan"]]:
+    """The answers in journals whose processes are gone, file by file; remove each orphan when its answers
+    are safe.
+    """
+    if not folder.is_dir():
+        return
+    for path in sorted(folder.glob("*.jsonl")):
+        orphan = Orphan.adopt(path)
+        if orphan is not None:
+            yield list(orphan.answers()), orphan
+
+
+class Orphan:
+    """A journal that a dead process left, now held by this one."""
+
+    def __init__(self, path: Path, file: int) -> None:
+        self.path = path
+        self._file = file
+
+    @classmethod
+    def adopt(cls, path: Path) -> "Orphan | None":
+        """Takes the journal over; None when a living process holds it, or it is gone."""
+        try:
+            file = os.open(path, os.O_RDWR)
+        except OSError:
+            return None
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            os.close(file)
+            return None
+        if os.fstat(file).st_nlink == 0:
+            os.close(file)
+            return None
+        return cls(path, file)
+
+    def answers(self) -> Iterator[Answer]:
+        """Every answer whose line is whole."""
+        with open(os.dup(self._file), "rb") as lines:
+            for line in lines:
+                answer = decode(line)
+                if answer is not None:
+                    yield answer
+
+    def remove(self) -> None:
+        """Deletes the journal."""
+        self.path.unlink(missing_ok=True)
+        os.close(self._file)
+
+    def release(self) -> None:
+        """Leaves the journal where it is."""
+        os.close(self._file)
+
+
+def encode(answer: Answer) -> bytes:
+    """A line of JSON with the fields that are set; a log-likelihood that JSON has no number for is a text."""
+    row: dict[str, Any] = {"key": answer.key.hex()}
+    for name in FIELDS:
+        if (value := getattr(answer, name)) is not None:
+            row[name] = value
+    if answer.ll is not None and not math.isfinite(answer.ll):
+        row["ll"] = str(answer.ll)
+    return orjson.dumps(row) + b"\n"
+
+
+def decode(line: bytes) -> Answer | None:
+    """The answer in a line; None when the line is torn."""
+    if not line.endswith(b"\n"):
+        return None
+    try:
+        row = orjson.loads(line)
+        if isinstance(row.get("ll"), str):
+            row["ll"] = float(row["ll"])
+        return Answer(**{**row, "key": bytes.fromhex(row["key"])})
+    except (orjson.JSONDecodeError, KeyError, TypeError, ValueError):
+        return None
+
+
+def _created(folder: Path) -> tuple[Path, int]:
+    """A new journal under this process's lock."""
+    while True:
+        path = folder / f"{uuid.uuid4().hex}.jsonl"
+        file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_EXCL, 0o644)
+        fcntl.flock(file, fcntl.LOCK_EX)
+        if os.fstat(file).st_nlink:  # nobody took it for an orphan between the two calls
+            return path, file
+        os.close(file)
+
+
+FLUSH_SECONDS = 2.0
+FLUSH_BYTES = 8 << 20
+
+
+class AnswerWriter:
+    """Takes the answers of one run of the engine. Not thread-safe: one loop uses it."""
+
+    def __init__(self, shelf: Shelf, journal_dir: Path) -> None:
+        self._shelf = shelf
+        self._folder = journal_dir / shelf.identity[:32]
+        self._journal: Journal | None = None
+        self._pending: list[Answer] = []
+        self._bytes = 0
+        self._segments: list[Segment] = []
+        self._busy = asyncio.Lock()
+
+    def append(self, answer: Answer) -> None:
+        """Logs an answer; from here on no crash of the process loses it. Raises StoreError."""
+        if self._journal is None:
+            self._journal = Journal(self._folder)
+        self._bytes += self._journal.append(answer)
+        self._pending.append(answer)
+
+    @property
+    def full(self) -> bool:
+        """Whether the answers not yet in the store should go there now."""
+        return self._bytes >= FLUSH_BYTES
+
+    async def flush(self) -> None:
+        """Moves the answers logged so far to the store, off the loop; raises StoreError, and then the log
+        stays.
+        """
+        async with self._busy:
+            journal, answers = self._journal, self._pending
+            if journal is None:
+                return
+            self._journal, self._pending, self._bytes = None, [], 0
+            try:
+                segment = await asyncio.to_thread(self._shelf.write, answers)
+            except BaseException:
+                journal.release()
+                raise
+            self._segments.append(segment)
+            journal.remove()
+
+    async def close(self) -> None:
+        """Stores what is left and merges this run's segments."""
+        await self.flush()
+        if len(self._segments) > 1:
+            await asyncio.to_thread(self._shelf.merge, self._segments)
+            self._segments = []
+
+    def abandon(self) -> None:
+        """Leaves the log to the next run, when the store can't be written."""
+        if self._journal is not None:
+            self._journal.release()
+            self._journal = None
+
+
+def restore(shelf: Shelf, journal_dir: Path) -> int:
+    """Moves what killed runs left in their journals to the store; returns the number of answers. Raises
+    StoreError.
+    """
+    restored = 0
+    for answers, orphan in recover(journal_dir / shelf.identity[:32]):
+        try:
+            if answers:
+                shelf.write(answers)
+        except BaseException:
+            orphan.release()
+            raise
+        orphan.remove()
+        restored += len(answers)
+    return restored

@@ -1,0 +1,206 @@
+"""Calls made of requests to generate, and answers read from their replies."""
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import orjson
+
+from tasks.models.config import DemoConfig, EndpointConfig, SampleParams
+from tasks.models.errors import ContentFiltered, EmptyAnswer, MalformedBody, PermanentError, Refused
+from tasks.models.http import joined, shortened
+from tasks.models.likelihood.tokenizers import Tokenizer
+from tasks.models.records import Answer, Call, Reply, Request
+
+LONGEST_CHARACTER = 4
+"""Tokens that one character makes at most: a byte of its UTF-8 each."""
+IMPLAUSIBLE_COUNT = 1 << 40
+"""No reply has so many tokens: such a count is a server's mistake, and sums of them fit no column."""
+
+
+@dataclass(frozen=True)
+class TokenPrompts:
+    """How the prompts of a model with a tokenizer go to a completions endpoint: as lm-evaluation-harness
+    sends them.
+
+    As token ids with nothing put before them, or as text where the server takes no ``ids``. Longer ones than
+    ``room`` tokens lose their beginning (None: they go whole).
+    """
+
+    tokenizer: Tokenizer
+    room: int | None = None
+    ids: bool = True
+
+    def sent(self, prompt: str) -> str | list[list[int]]:
+        """The prompt as it goes into the body."""
+        if not self.ids and (self.room is None or len(prompt) <= self.room // LONGEST_CHARACTER):
+            return prompt
+        tokens = self.tokenizer.encode(prompt)
+        kept = tokens if self.room is None else tokens[-self.room :]
+        if self.ids and kept:
+            return [kept]
+        return prompt if len(kept) == len(tokens) else self.tokenizer.decode(kept)
+
+
+class Generation:
+    """Text from chat or completions: one request a call, or the samples of one prompt (``n``)."""
+
+    def __init__(
+        self,
+        model: str,
+        config: EndpointConfig | DemoConfig,
+        params: SampleParams,
+        prompts: TokenPrompts | None = None,
+    ) -> None:
+        self._prompts = prompts
+        self._chat = config.api == "chat"
+        extra = config.extra_body if isinstance(config, EndpointConfig) else {}
+        stream = isinstance(config, EndpointConfig) and config.stream
+        streaming = {"stream": True, "stream_options": {"include_usage": True}} if stream else {}
+        sent = params.sent()
+        if not self._chat and sent.pop("logprobs", None):
+            sent["logprobs"] = sent.pop("top_logprobs", 1)
+        if not self._chat and prompts is not None and prompts.tokenizer.end is not None:
+            sent["stop"] = _with_end(sent.get("stop", ()), prompts.tokenizer.end)
+        self._body = {"model": model, **sent, **streaming, **extra}
+        self._stops = bool(sent.get("stop"))
+
+    def calls(self, requests: Sequence[Request]) -> list[Call]:
+        """The one call for samples of one prompt."""
+        first = requests[0]
+        body = dict(self._body)
+        if first.seed is not None:
+            body["seed"] = first.seed
+        if len(requests) > 1:
+            body["n"] = len(requests)
+        if self._chat:
+            messages = (
+                orjson.loads(first.prompt) if first.chat else [{"role": "user", "content": first.prompt}]
+            )
+            return [Call("chat/completions", {**body, "messages": messages})]
+        prompt = _as_text(first)
+        return [
+            Call("completions", {**body, "prompt": self._prompts.sent(prompt) if self._prompts else prompt})
+        ]
+
+    def answers(self, requests: Sequence[Request], replies: Sequence[Reply], attempts: int) -> list[Answer]:
+        """One answer a request, in order; raises MalformedBody when the reply holds something else."""
+        (reply,) = replies
+        choices = reply.body.get("choices")
+        if not isinstance(choices, list) or len(choices) < len(requests):
+            got = len(choices) if isinstance(choices, list) else "no list of"
+            raise MalformedBody(
+                f"the answer has {got} choices where {len(requests)} were asked for{_complaint(reply.body)}"
+            )
+        shares = usage_of(reply.body, len(requests))
+        made = []
+        for request, choice, usage in zip(requests, choices, shares, strict=False):
+            if not isinstance(choice, Mapping):
+                raise MalformedBody("a choice of the answer is not a JSON object")
+            made.append(self._answer(request, choice, {**usage, **provenance(reply), "attempts": attempts}))
+        return made
+
+    def _answer(self, request: Request, choice: Mapping[str, Any], facts: dict[str, Any]) -> Answer:
+        facts["finish_reason"] = finish = _text_or_none(choice.get("finish_reason"))
+        facts["logprobs"] = choice.get("logprobs")
+        try:
+            text, facts["reasoning"] = self._text(choice)
+            if finish == "content_filter":
+                raise ContentFiltered("the provider's content filter cut the answer")
+            if not text and not (text == "" and self._may_be_empty(finish)):
+                thought = " after reasoning" if facts["reasoning"] else ""
+                raise EmptyAnswer(f"the answer has no content{thought} (finish reason {finish!r})")
+        except PermanentError as error:
+            return Answer(request.key, "model_error", error=str(error), **facts)
+        return Answer(request.key, "ok", response=text, **facts)
+
+    def _may_be_empty(self, finish: Any) -> bool:
+        """Whether no text at all is an answer: a stop sequence came first, or the tokens of a completion have
+        no text. A chat that ended for its length spent it on something that is not the answer.
+        """
+        return not self._chat or (self._stops and finish in ("stop", None))
+
+    def _text(self, choice: Mapping[str, Any]) -> tuple[str | None, str | None]:
+        """The answer and the reasoning beside it; raises Refused, MalformedBody."""
+        if not self._chat:
+            if not isinstance(choice.get("text"), str | None):
+                raise MalformedBody("a choice's text is not a string")
+            return choice.get("text"), None
+        message = choice.get("message")
+        if not isinstance(message, Mapping):
+            raise MalformedBody("a choice of the answer has no message")
+        text = message.get("content")
+        if isinstance(text, list):
+            text = joined(text)
+        reasoning = message.get("reasoning_content") or message.get("reasoning")
+        if not isinstance(text, str | None):
+            raise MalformedBody("a message's content is neither text nor null")
+        if not text and message.get("refusal"):
+            raise Refused(f"the model refused: {message['refusal']}")
+        return text, reasoning if isinstance(reasoning, str) else None
+
+
+def _complaint(body: Mapping[str, Any]) -> str:
+    """What the server says is wrong: some do so with status 200."""
+    error = body.get("error")
+    said = error.get("message", error) if isinstance(error, Mapping) else error
+    return f": {shortened(str(said))}" if said else ""
+
+
+def _with_end(stops: Sequence[str], end: str) -> list[str]:
+    """The stop sequences and the tokenizer's end, as lm-evaluation-harness asks: some servers know the end
+    only as a text.
+    """
+    return [*stops, *([] if end in stops else [end])]
+
+
+def provenance(reply: Reply) -> dict[str, Any]:
+    """What an answer keeps of where and when it came from."""
+    body = reply.body
+    return {
+        "response_id": _text_or_none(body.get("id")),
+        "served_model": _text_or_none(body.get("model")),
+        "system_fingerprint": _text_or_none(body.get("system_fingerprint")),
+        "inference_time": reply.seconds,
+        "arrived": time.time(),
+    }
+
+
+def usage_of(body: Mapping[str, Any], parts: int) -> list[dict[str, int | None]]:
+    """The reply's token counts divided over its answers, so that their sum is what was used."""
+    usage = body.get("usage")
+    usage = usage if isinstance(usage, Mapping) else {}
+    counts = {
+        "prompt_tokens": _count(usage, "prompt_tokens"),
+        "completion_tokens": _count(usage, "completion_tokens"),
+        "total_tokens": _count(usage, "total_tokens"),
+        "cached_tokens": _count(usage.get("prompt_tokens_details"), "cached_tokens"),
+        "reasoning_tokens": _count(usage.get("completion_tokens_details"), "reasoning_tokens"),
+    }
+    if parts == 1:
+        return [counts]
+    return [
+        {
+            name: None if count is None else count // parts + (part < count % parts)
+            for name, count in counts.items()
+        }
+        for part in range(parts)
+    ]
+
+
+def _count(usage: Any, name: str) -> int | None:
+    value = usage.get(name) if isinstance(usage, dict) else None
+    counts = isinstance(value, int) and not isinstance(value, bool) and 0 <= value < IMPLAUSIBLE_COUNT
+    return value if counts else None
+
+
+def _text_or_none(value: Any) -> str | None:
+    return value if isinstance(value, str) else None
+
+
+def _as_text(request: Request) -> str:
+    """A prompt for the completions API; a chat's messages, one a paragraph."""
+    if not request.chat:
+        return request.prompt
+    return "\n\n".join(str(message.get("content", "")) for message in orjson.loads(request.prompt))

@@ -1,0 +1,174 @@
+"""Log-likelihoods from the completions API: a prompt is said back (``echo``) with the log-probabilities of
+its tokens.
+
+Servers differ in what they take and give; ``echo.py`` finds out with one known prompt, ``logprobs.py`` reads
+what comes, ``windows.py`` says which tokens count.
+"""
+
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from tasks.models.errors import BadRequest, MalformedBody, PermanentError
+from tasks.models.generation import provenance, usage_of
+from tasks.models.likelihood.tokenizers import Tokenizer
+from tasks.models.likelihood.tokens import Generated, Scored, Source, scored, span_likelihood, sum_of
+from tasks.models.likelihood.windows import DEFAULT_MAX_LENGTH, Span, rolling_spans, text_span, token_span
+from tasks.models.records import Answer, Call, Reply, Request
+
+
+@dataclass(frozen=True)
+class EchoMode:
+    """How a server is asked: the fewest tokens it will generate, which field holds the log-probabilities, and
+    whether prompts go as token ids (``ids``) or as text.
+
+    ``begun``: how many tokens the server lists before those of a text that was put together from ids; None
+    where prompts are ids, or texts without a tokenizer.
+    """
+
+    max_tokens: Literal[0, 1]
+    source: Source
+    ids: bool = False
+    begun: int | None = None
+
+    @property
+    def listed(self) -> int:
+        """How many generated tokens the list of log-probabilities has behind the prompt's."""
+        return self.max_tokens if self.source == "echo" else 0
+
+    def body(self, prompt: Any) -> dict[str, Any]:
+        """The fields of a request for the log-probabilities of ``prompt``."""
+        body: dict[str, Any] = {"prompt": prompt, "max_tokens": self.max_tokens, "temperature": 0}
+        if self.source == "echo":
+            return {**body, "echo": True, "logprobs": 1}
+        return {**body, "prompt_logprobs": 1}
+
+
+@dataclass(frozen=True)
+class Likelihood:
+    """Log-likelihoods of continuations and documents. ``max_length`` is in tokens."""
+
+    model: str
+    mode: EchoMode
+    extra: Mapping[str, Any]
+    tokenizer: Tokenizer | None = None
+    max_length: int | None = None
+    batch: int = 1
+
+    def calls(self, requests: Sequence[Request]) -> list[Call]:
+        """The calls for some requests; a long document takes several, what has no token of its own none.
+
+        Raises PermanentError.
+        """
+        prompts = [self._sent(span) for request in requests for span in self._spans(request)]
+        groups = [prompts[start : start + self.batch] for start in range(0, len(prompts), self.batch)]
+        bodies = (self.mode.body(self._together(group)) for group in groups)
+        return [Call("completions", {"model": self.model, **body, **self.extra}) for body in bodies]
+
+    def answers(self, requests: Sequence[Request], replies: Sequence[Reply], attempts: int) -> list[Answer]:
+        """One answer a request; raises MalformedBody when a reply does not hold what was asked for."""
+        spans = [self._spans(request) for request in requests]
+        choices = self._choices(sum(map(len, spans)), replies)
+        facts: dict[str, Any] = {
+            **(provenance(replies[-1]) if replies else {"arrived": time.time()}),
+            "inference_time": sum(reply.seconds for reply in replies),
+            "attempts": attempts,
+        }
+        usage = _summed(usage_of(reply.body, 1)[0] for reply in replies)
+        shares = usage_of({"usage": usage}, len(requests))
+        return [
+            self._answer(request, [(*next(choices), span) for span in group], {**facts, **share})
+            for request, group, share in zip(requests, spans, shares, strict=True)
+        ]
+
+    def _spans(self, request: Request) -> list[Span]:
+        """What a request needs scored: nothing where no token is its own, which makes its log-likelihood 0,
+        as in lm-evaluation-harness.
+        """
+        if request.chat:
+            raise BadRequest("a chat has no log-likelihood: give the prompt as text")
+        length = self.max_length or DEFAULT_MAX_LENGTH
+        if request.kind == "rolling":
+            if self.tokenizer is not None:
+                return rolling_spans(self.tokenizer, request.continuation, length)
+            return [text_span("", request.continuation)] if request.continuation else []
+        if not request.prompt and not request.continuation:
+            raise BadRequest("context and continuation are both empty: there is no log-likelihood")
+        if self.tokenizer is not None:
+            span = token_span(self.tokenizer, request.prompt, request.continuation, length)
+        else:
+            span = text_span(request.prompt, request.continuation)
+        as_text = self.tokenizer is not None and not self.mode.ids  # then the server's tokens may be others
+        return [span] if as_text or span.start < len(span.prompt) else []
+
+    def _sent(self, span: Span) -> Any:
+        """A span's prompt as the server takes it; text stands for ids where it takes no others."""
+        if isinstance(span.prompt, str) or self.mode.ids or self.tokenizer is None:
+            return span.prompt
+        return self.tokenizer.decode(span.prompt)
+
+    def _loses_prefix(self, prompt: str | tuple[int, ...]) -> bool:
+        """Whether the token that stands for no context is not there in the text that stands for ids."""
+        tokenizer = self.tokenizer
+        if tokenizer is None or isinstance(prompt, str) or prompt[:1] != (tokenizer.prefix,):
+            return False
+        return not tokenizer.decode(prompt[:1])
+
+    def _together(self, prompts: Sequence[Any]) -> Any:
+        """The prompts of a call. Ids stay in a list of lists even alone, as lm-evaluation-harness sends them:
+        there are servers that take nothing else.
+        """
+        return prompts[0] if len(prompts) == 1 and isinstance(prompts[0], str) else prompts
+
+    def _choices(self, asked: int, replies: Sequence[Reply]) -> Iterator[tuple[Scored, Generated]]:
+        """For each span, in order, what the server gave for it and how many tokens it generated after it."""
+        for reply in replies:
+            choices = reply.body.get("choices")
+            expected = min(asked, self.batch)
+            if not isinstance(choices, list) or len(choices) != expected:
+                raise MalformedBody(f"the answer does not have the {expected} choices that were asked for")
+            asked -= expected
+            counts = expected == 1 and self.mode.listed == self.mode.max_tokens
+            counted = usage_of(reply.body, 1)[0]["completion_tokens"] if counts else None
+            for choice in sorted(choices, key=_index):
+                yield scored(choice, self.mode.source), Generated(self.mode.listed, counted)
+
+    def _answer(
+        self, request: Request, parts: Sequence[tuple[Scored, Generated, Span]], facts: Mapping[str, Any]
+    ) -> Answer:
+        """A request's answer from its spans: their log-likelihoods add up."""
+        try:
+            likelihoods = [self._likelihood(*part) for part in parts]
+        except PermanentError as error:
+            return Answer(request.key, "model_error", error=str(error), **facts)
+        flags = [greedy for _, greedy in likelihoods]
+        greedy = None if None in flags else all(flags)
+        total = sum((ll for ll, _ in likelihoods), 0.0)
+        return Answer(request.key, "ok", ll=total, is_greedy=greedy, **facts)
+
+    def _likelihood(self, tokens: Scored, generated: Generated, span: Span) -> tuple[float, bool | None]:
+        begun = self.mode.begun
+        if begun is None or self._loses_prefix(span.prompt):
+            return span_likelihood(tokens, generated, span)
+        # Ids that went as text, of which the server may have made others: counted as lm-evaluation-harness
+        # counts, from where the context would end.
+        listed, size = len(tokens.logprobs), len(span.prompt) + begun
+        end = size if listed == size and generated.counted == 0 else listed - generated.asked
+        return sum_of(tokens, span.start + begun, end)
+
+
+def _index(choice: Any) -> int:
+    index = choice.get("index", 0) if isinstance(choice, Mapping) else None
+    if not isinstance(index, int):
+        raise MalformedBody("a choice of the answer is not a JSON object with a number")
+    return index
+
+
+def _summed(parts: Iterator[dict[str, int | None]]) -> dict[str, int]:
+    total: dict[str, int] = {}
+    for part in parts:
+        for name, count in part.items():
+            if count is not None:
+                total[name] = total.get(name, 0) + count
+    return total

@@ -1,0 +1,285 @@
+"""A prompt's tokens with their log-probabilities, read from the two forms in which servers give them."""
+
+import re
+from bisect import bisect_left
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, Literal, NamedTuple
+
+from tasks.models.errors import BadRequest, MalformedBody
+from tasks.models.likelihood.windows import Span
+
+Source = Literal["echo", "prompt_logprobs"]
+"""The field of a choice that holds them: ``logprobs`` where the prompt is said back, or vLLM's own."""
+
+
+@dataclass(frozen=True)
+class Scored:
+    """A prompt's tokens as the server gave them: log-probability, whether it was the likeliest, text (None:
+    it does not say), offset.
+    """
+
+    logprobs: Sequence[float | None]
+    greedy: Sequence[bool | None]
+    texts: Sequence[str | None]
+    offsets: Sequence[int] | None
+
+
+def scored(choice: Mapping[str, Any], source: Source) -> Scored:
+    """Reads a choice's log-probabilities; raises MalformedBody where there are none."""
+    try:
+        found = _scored(choice, source)
+        fits = all(value is None or isinstance(value, int | float) for value in found.logprobs)
+    except (AttributeError, LookupError, TypeError, ValueError, StopIteration):
+        fits = False
+    if not fits:
+        raise MalformedBody("the answer's log-probabilities are of no known form")
+    return found
+
+
+def _scored(choice: Mapping[str, Any], source: Source) -> Scored:
+    if source == "prompt_logprobs":
+        return _from_prompt_logprobs(choice.get("prompt_logprobs"))
+    lists = choice.get("logprobs")
+    if not isinstance(lists, Mapping) or not isinstance(lists.get("token_logprobs"), list):
+        raise MalformedBody("the answer has no log-probabilities of the prompt")
+    values = lists["token_logprobs"]
+    return Scored(
+        values,
+        _greedy(values, _of_kind(lists.get("top_logprobs"), len(values), Mapping)),
+        _of_kind(lists.get("tokens"), len(values), str) or (),
+        _whole(_of_kind(lists.get("text_offset"), len(values), int)),
+    )
+
+
+def _greedy(values: Sequence[float | None], tops: Sequence[Any] | None) -> list[bool | None]:
+    """Whether each token was the likeliest, as lm-evaluation-harness tells it: nothing exceeds its value."""
+    return [
+        value == max(map(float, top.values()))
+        if value is not None and isinstance(top, Mapping) and top
+        else None
+        for value, top in zip(values, tops or [None] * len(values), strict=True)
+    ]
+
+
+def _of_kind(entries: Any, length: int, kind: type[Any]) -> Sequence[Any] | None:
+    """A list that stands beside the log-probabilities; None where it is none, and can't be used."""
+    fits = isinstance(entries, list) and len(entries) == length
+    return entries if fits and all(entry is None or isinstance(entry, kind) for entry in entries) else None
+
+
+def _whole(offsets: Sequence[int | None] | None) -> Sequence[int] | None:
+    return (
+        None if offsets is None or None in offsets else [offset for offset in offsets if offset is not None]
+    )
+
+
+def _from_prompt_logprobs(positions: Any) -> Scored:
+    """vLLM's form: a mapping a position, the prompt's own token first, then the likeliest."""
+    if not isinstance(positions, list):
+        raise MalformedBody("the answer has no prompt_logprobs")
+    chosen = [next(iter(position.values())) if position else None for position in positions]
+    return Scored(
+        [entry and entry.get("logprob") for entry in chosen],
+        [None if entry is None else entry.get("rank") == 1 for entry in chosen],
+        [None if entry is None else entry.get("decoded_token") or "" for entry in chosen],
+        None,
+    )
+
+
+class Generated(NamedTuple):
+    """How many tokens the server was to generate after the prompt, and how many it says it did (None: it
+    does not say).
+    """
+
+    asked: int
+    counted: int | None = None
+
+
+def span_likelihood(tokens: Scored, generated: Generated, span: Span) -> tuple[float, bool | None]:
+    """The sum of the log-probabilities from the span's start on, and whether greedy decoding would have
+    produced just that.
+
+    Raises BadRequest where the server's tokens don't fit the prompt.
+    """
+    if isinstance(span.prompt, tuple):
+        begin, end = _ends_of_ids(tokens, generated, span)
+    else:
+        begin, end = _ends_of_text(tokens, generated, span.prompt, span.start)
+        if begin >= end:
+            raise BadRequest(
+                "the continuation shares its only token with the context; name a tokenizer: for this model"
+            )
+    return sum_of(tokens, begin, end)
+
+
+def sum_of(tokens: Scored, begin: int, end: int) -> tuple[float, bool | None]:
+    """The sum of the log-probabilities of some tokens, and whether all were the likeliest; 0 and True for
+    none.
+    """
+    values, greedy = tokens.logprobs[begin:end], tokens.greedy[begin:end]
+    if any(value is None for value in values):
+        raise BadRequest(
+            "the server gives no log-probability for a text's first token; name a tokenizer: for this model"
+        )
+    flag = None if None in greedy else all(greedy)
+    return float(sum(value for value in values if value is not None)), flag
+
+
+def _ends_of_ids(tokens: Scored, generated: Generated, span: Span) -> tuple[int, int]:
+    """A list of the length asked for is taken as it is, whatever the server counts: some count no end token,
+    and list it. In any other a BOS was added or dropped, or the generated token is not listed.
+    """
+    listed, size = len(tokens.logprobs), len(span.prompt)
+    if listed == size + generated.asked:
+        return span.start, size
+    if listed == size and (generated.counted == 0 or tokens.logprobs[:1] == [None]):
+        return span.start, size
+    following = generated.asked if generated.counted is None else generated.counted
+    count = listed - following
+    shift = count - size
+    if shift not in (-1, 0, 1) or span.start + shift < 0:
+        raise BadRequest(
+            f"the server gave {count} log-probabilities for a prompt of {size} tokens: "
+            "the tokenizer: is another one than the model's, or echo is ignored"
+        )
+    return span.start + shift, count
+
+
+def _ends_of_text(tokens: Scored, generated: Generated, prompt: str, start: int) -> tuple[int, int]:
+    laid = Alignment.of(tokens.texts, prompt, generated.asked) if tokens.texts else None
+    candidates = laid.tokens_at(start) if laid is not None else []
+    if laid is not None and len(candidates) == 1:
+        return candidates[0], laid.end
+    told = _ends_of_offsets(tokens, generated, prompt, start)
+    if told is not None and (not candidates or told[0] in candidates):
+        return told
+    if laid is not None and not candidates:
+        return laid.first_after(start), laid.end
+    raise BadRequest(
+        "the server's tokens and text offsets don't tell where the continuation begins; name a tokenizer:"
+    )
+
+
+def _ends_of_offsets(tokens: Scored, generated: Generated, prompt: str, start: int) -> tuple[int, int] | None:
+    """What the offsets say; None where the token behind the prompt does not begin where the prompt ends:
+    then they count something else than its characters.
+    """
+    if tokens.offsets is None:
+        return None
+    # A BOS in the list may or may not count as characters of the text.
+    first = (tokens.texts[0] if tokens.texts else None) or ""
+    special = len(tokens.texts) > 1 and not prompt.startswith(first)
+    base = len(first) if special and tokens.offsets[1] == len(first) else 0
+    offsets = [offset - base for offset in tokens.offsets]
+    end = len(offsets) - generated.asked
+    if offsets[end:] != [len(prompt)] * generated.asked:
+        if offsets[-1] >= len(prompt) or generated.counted != 0:
+            return None
+        end = len(offsets)  # the generated token is not listed
+    places = range(int(special), end)
+    return next((place for place in places if offsets[place] >= start), end), end
+
+
+REPLACEMENT = "\ufffd"
+LONGEST_PART = 3
+"""Bytes of a character that one replacement character stands for at most: all four would be the character."""
+LONGEST_UNKNOWN = 256
+_spelt = re.compile(r"bytes:((?:\\x[0-9a-fA-F]{2})+)")
+Places = frozenset[int]
+
+
+@dataclass(frozen=True)
+class Alignment:
+    """Where each token may begin, in bytes of the text: ``begins[i]`` for token i, and the text's length for
+    ``end``, the first token behind the text.
+    """
+
+    text: str
+    begins: tuple[Places, ...]
+
+    @classmethod
+    def of(cls, tokens: Sequence[str | None], text: str, generated: int) -> "Alignment | None":
+        """Lays the tokens along the text: all but the last ``generated`` ones, or all where those are not
+        listed. The first may be a BOS and no part of the text, and its own text may be unknown (None).
+
+        None: they don't spell it.
+        """
+        data = text.encode("utf-8", "surrogatepass")
+        reached = _reached(data, tokens)
+        ends = (len(tokens) - generated, len(tokens))
+        end = next((end for end in ends if 0 < end < len(reached) and len(data) in reached[end]), None)
+        if end is None:
+            return None
+        begins = [frozenset((len(data),))]
+        for index in range(end - 1, -1, -1):
+            following = begins[-1]
+            begins.append(
+                frozenset(
+                    start
+                    for start in reached[index]
+                    if not following.isdisjoint(_ends(data, start, tokens[index], index == 0))
+                )
+            )
+        return cls(text, tuple(reversed(begins)))
+
+    @property
+    def end(self) -> int:
+        """The index of the first token behind the text."""
+        return len(self.begins) - 1
+
+    def tokens_at(self, position: int) -> list[int]:
+        """The tokens that may begin at a character of the text; of those without text none."""
+        place = self._place(position)
+        return [
+            index
+            for index in range(self.end)
+            if place in self.begins[index] and self.begins[index + 1] != frozenset((place,))
+        ]
+
+    def first_after(self, position: int) -> int:
+        """The first token that begins at that character or behind it, whatever its own text was."""
+        return bisect_left(self.begins, self._place(position), key=min)
+
+    def _place(self, position: int) -> int:
+        return len(self.text[:position].encode("utf-8", "surrogatepass"))
+
+
+def _reached(data: bytes, tokens: Sequence[str | None]) -> list[Places]:
+    """Where the text may be after none, one, two … tokens, as far as they spell it."""
+    reached = [frozenset((0,))]
+    for index, token in enumerate(tokens):
+        places = frozenset(end for start in reached[-1] for end in _ends(data, start, token, index == 0))
+        if not places:
+            break
+        reached.append(places)
+    return reached
+
+
+def _ends(data: bytes, start: int, token: str | None, first: bool) -> set[int]:
+    """Where a token that begins at a byte may end."""
+    if token is None:
+        return set(range(start, min(len(data), start + LONGEST_UNKNOWN) + 1))
+    ends = {start}
+    for part in _parts(token):
+        if part is None:
+            sizes = range(1, LONGEST_PART + 1)
+            ends = {end + size for end in ends for size in sizes if _inside(data[end : end + size], size)}
+        else:
+            ends = {end + len(part) for end in ends if data.startswith(part, end)}
+    return ends | {start} if first else ends
+
+
+def _inside(part: bytes, size: int) -> bool:
+    return len(part) == size and min(part) >= 0x80
+
+
+@lru_cache(maxsize=1 << 14)
+def _parts(token: str) -> tuple[bytes | None, ...]:
+    """A token's bytes; None for a replacement character."""
+    spelt = _spelt.fullmatch(token)
+    if spelt:
+        return (bytes.fromhex(spelt[1].replace("\\x", "")),)
+    pieces = (piece for piece in re.split(f"({REPLACEMENT})", token) if piece)
+    return tuple(None if piece == REPLACEMENT else piece.encode("utf-8", "surrogatepass") for piece in pieces)

@@ -1,0 +1,137 @@
+"""What goes into a reduction: the parts of a pair, and where their samples come from."""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final, Literal
+
+import orjson
+import pyarrow as pa
+
+from tasks.store.schemas import RESPONSES
+
+if TYPE_CHECKING:
+    from metrics.metric import Metric
+
+
+BatchSource = Callable[[Sequence[str]], Iterable[pa.RecordBatch]]
+"""Given column names, streams the batches of an artifact with those columns; may be called several times."""
+
+
+@dataclass(frozen=True)
+class Origin:
+    """What all samples of one model and one prompt template share.
+
+    ``metadata`` is the shared part of a response's metadata: ``model_id`` (the name sent to the endpoint),
+    ``prompt_template`` and ``sampling`` (the parameters sent).
+    """
+
+    model_name: str
+    prompt_template: str
+    metadata: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def shared_metadata(self) -> dict[str, Any]:
+        """The metadata of every response: a model without an id of its own is known by its name."""
+        return {"model_id": self.model_name, "prompt_template": self.prompt_template, **self.metadata}
+
+
+@dataclass(frozen=True)
+class Part:
+    """One model × prompt template × partition of a pair.
+
+    The three sources yield batches of the STATISTICS, REQUESTS and RESPONSES schemas, projected to the
+    columns they are called with. ``method`` names the evaluation method that made the statistics; None: a
+    metric did.
+    """
+
+    origin: Origin
+    statistics: BatchSource
+    requests: BatchSource
+    responses: BatchSource
+    method: str | None = None
+
+
+@dataclass(frozen=True)
+class PairIdentity:
+    """Which pair is reduced: the benchmark's name, the filter's name and the metric."""
+
+    benchmark: str
+    filter: str
+    metric: "Metric"
+
+
+@dataclass(frozen=True)
+class FailedPart:
+    """A part without statistics, because a step before it failed, and the step's error in words.
+
+    ``label`` is the one label its verdicts would have had (a built-in evaluation method's); None: any.
+    """
+
+    origin: Origin
+    error: str
+    label: str | None = None
+
+
+def from_batches(batches: Sequence[pa.RecordBatch]) -> BatchSource:
+    """A source over batches that are in memory already.
+
+    >>> batch = pa.RecordBatch.from_pydict({"a": [1], "b": [2]})
+    >>> [part.schema.names for part in from_batches([batch])(["b"])]
+    [['b']]
+    """
+    return lambda columns: (batch.select(list(columns)) for batch in batches)
+
+
+Source = Literal["origin", "request", "document", "response", "metadata", "statistic", "details"]
+
+UNKNOWN: Final = "unknown"
+"""The facet value of rows that have none."""
+
+_REQUEST_COLUMNS: Final = frozenset({"item_id", "doc_id", "item_digest", "cluster"})
+_STATISTIC_COLUMNS: Final = frozenset({"passed", "scored", "score", "sample_index"})
+_RESPONSE_COLUMNS: Final = frozenset(RESPONSES.names) - {"metadata_json", "logprobs_json"}
+RESPONSE_METADATA: Final = ("finish_reason", "response_id", "attempts", "served_model", "system_fingerprint")
+"""Columns of RESPONSES that an exported response carries inside its ``metadata``."""
+
+
+def locate(path: str) -> tuple[Source, str]:
+    """Where the value of a facet path is read: the source, and the column or the path within it.
+
+    >>> locate("item.subject"), locate("metadata.sampling.temperature")
+    (('document', 'subject'), ('metadata', 'sampling.temperature'))
+    """
+    head, _, rest = path.partition(".")
+    if path in ("model_name", "prompt_template"):
+        return "origin", path
+    if head == "item" and rest:
+        return "document", rest
+    if rest.startswith("custom_fields.") and head == "metadata":
+        return "details", rest
+    if head == "metadata" and rest:
+        return ("response", rest) if rest in RESPONSE_METADATA else ("metadata", rest)
+    if head in ("detailed_results", "custom_fields") and rest:
+        return "details", path
+    if path in _REQUEST_COLUMNS:
+        return "request", path
+    if path in _STATISTIC_COLUMNS:
+        return "statistic", path
+    return ("response", path) if path in _RESPONSE_COLUMNS else ("metadata", path)
+
+
+def resolve(record: Any, path: str) -> Any:
+    """The value at a dotted path; None where a step is missing. A key that holds the dots itself wins.
+
+    >>> resolve({"a": {"b": 1}, "a.c": 2}, "a.b"), resolve({"a.c": 2}, "a.c"), resolve({}, "a.b")
+    (1, 2, None)
+    """
+    if not isinstance(record, Mapping):
+        return None
+    if path in record:
+        return record[path]
+    head, _, rest = path.partition(".")
+    return resolve(record.get(head), rest) if rest else None
+
+
+def resolve_json(text: str | None, path: str) -> Any:
+    """``resolve`` in JSON text; None where there is no text."""
+    return None if text is None else resolve(orjson.loads(text), path)

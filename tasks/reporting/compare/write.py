@@ -1,0 +1,249 @@
+"""The comparison of two runs as a page: differences with intervals, and both runs' samples side by side.
+
+The numbers come ready (`ComparedPair`): how they are computed is not this module's business. Samples are
+joined in the page, so that neither run is ever in memory.
+"""
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, Literal
+
+from tasks.comparison.compare import ComparedPair as Found
+from tasks.comparison.compare import ComparedRuns
+from tasks.reporting import numbers
+from tasks.reporting.compare.join import ScannedRun, choose_pairs, pair_samples
+from tasks.reporting.page.html import packed_element, page_parts
+from tasks.reporting.page.plots import Axis, Forest, forest_row
+from tasks.reporting.report.context import flat, run_line
+from tasks.reporting.report.select import Limits, Selection
+from tasks.reporting.report.write import replacing, write_samples
+from tasks.reporting.view import ARROWS, MEANING, RunView
+
+Verdict = Literal["pass", "regression", "inconclusive"]
+SCRIPTS: Final = (
+    "dom.js",
+    "unpack.js",
+    "search.js",
+    "sample.js",
+    "diff.js",
+    "browser.js",
+    "page.js",
+    "compare.js",
+)
+TEXT_SHOWN: Final = 400  # characters of a setting that differs
+
+
+@dataclass(frozen=True)
+class ComparedPair:
+    """One number of both runs, compared on the items that both have scored.
+
+    ``name`` is "metric,filter" or "reduction(metric),filter", ``group`` the facet group in words ("" if there
+    is only one). ``difference`` is candidate minus base in the metric's own units, with its confidence
+    interval; ``p_adjusted`` is corrected over all pairs. ``wins``, ``losses`` and ``ties`` count items on
+    which the candidate is better, worse and equal, ``n_items`` all compared ones; ``missing`` items of the
+    base are not scored in the candidate. ``mde`` is the smallest difference that these items could have
+    shown. None: not known, not asked for.
+    """
+
+    name: str
+    base: float | None
+    candidate: float | None
+    difference: float | None
+    ci_low: float | None = None
+    ci_high: float | None = None
+    p_value: float | None = None
+    p_adjusted: float | None = None
+    wins: int = 0
+    losses: int = 0
+    ties: int = 0
+    n_items: int = 0
+    missing: int = 0
+    mde: float | None = None
+    margin: float | None = None
+    verdict: Verdict | None = None
+    higher_is_better: bool | None = True
+    method: str | None = None
+    note: str | None = None
+    group: str = ""
+
+    @property
+    def arrow(self) -> str:
+        """Which way is better."""
+        return ARROWS[self.higher_is_better]
+
+
+@dataclass(frozen=True)
+class WrittenComparison:
+    """Where the page is, and how many pairs of samples it shows of how many."""
+
+    path: Path
+    n_pairs: int
+    n_shown: int
+
+
+def write_compare_report(
+    base: RunView,
+    candidate: RunView,
+    compared: Sequence[ComparedPair],
+    path: str | Path,
+    *,
+    verdict: Verdict | None = None,
+    names: tuple[str, str] = ("base", "candidate"),
+    limits: Limits | None = None,
+) -> WrittenComparison:
+    """Writes the page to ``path``; the file appears when it is complete.
+
+    ``names`` are what the runs are called on the page, ``verdict`` the gate's over all pairs. Four streaming
+    passes, two a run. Beyond ``limits.samples`` the page holds all pairs of samples that changed or failed
+    and a seeded choice of the others, and says so. Raises OSError if the file can't be written.
+    """
+    limits = limits or Limits()
+    scanned = ScannedRun.of(base.samples()), ScannedRun.of(candidate.samples())
+    pairs = pair_samples(*scanned)
+    shown, statement = choose_pairs(pairs, *scanned, limits)
+    context = {
+        **_head(base, candidate, names),
+        "verdict": verdict,
+        "compared": compared,
+        "plots": differences(compared),
+        "n_flipped": sum(pair.flipped for pair in pairs),
+        "n_pairs": sum(pair.base is not None and pair.candidate is not None for pair in pairs),
+        "n_alone": sum(pair.base is None or pair.candidate is None for pair in pairs),
+        "settings": differing_settings(base.manifest, candidate.manifest),
+        "statement": statement,
+        "page_json": {
+            "names": names,
+            "lower_is_better": [pair.name for pair in compared if pair.higher_is_better is False],
+        },
+    }
+    before, after = page_parts("compare.html", context, SCRIPTS)
+    path = Path(path)
+    half = Limits(limits.samples, limits.file_bytes // 2, limits.text_bytes // 2, limits.seed)
+    with replacing(path) as file:
+        file.write(before)
+        rows = {}
+        for side, view in (("base", base), ("candidate", candidate)):
+            chosen = sorted(at for pair in shown if (at := getattr(pair, side)) is not None)
+            write_samples(file, side, view.samples(), Selection(frozenset(chosen), None, None), view, half)
+            rows[side] = {position: row for row, position in enumerate(chosen)}
+        paired = {
+            side: [rows[side].get(getattr(pair, side), -1) for pair in shown]
+            for side in ("base", "candidate")
+        }
+        file.write(packed_element("paired", paired))
+        file.write(after)
+    return WrittenComparison(path, len(pairs), len(shown))
+
+
+def differences(compared: Sequence[ComparedPair]) -> list[Forest]:
+    """Forest plots of the differences around zero: one for all scores that are shares, one for each other
+    metric."""
+    panels: dict[str, list[ComparedPair]] = {}
+    for pair in compared:
+        if pair.difference is not None:
+            scores = [score for score in (pair.base, pair.candidate) if score is not None]
+            share = all(0 <= score <= 1 for score in scores)
+            panels.setdefault("" if share and pair.higher_is_better else pair.name, []).append(pair)
+    return [_difference_plot(name, group) for name, group in panels.items()]
+
+
+def differing_settings(base: Mapping[str, Any], candidate: Mapping[str, Any]) -> list[tuple[str, str, str]]:
+    """Name, base's and candidate's value of everything that could explain a difference: config, data,
+    versions."""
+    kept = ("config", "dataset_digest", "models", "versions", "seeds", "git_revision", "git")
+    sides = [
+        dict(row for key in kept if manifest.get(key) is not None for row in flat(key, manifest[key]))
+        for manifest in (base, candidate)
+    ]
+    names = dict.fromkeys([*sides[0], *sides[1]])
+    before, after = sides
+    rows = ((name, before.get(name, numbers.MISSING), after.get(name, numbers.MISSING)) for name in names)
+    return [(name, old[:TEXT_SHOWN], new[:TEXT_SHOWN]) for name, old, new in rows if old != new]
+
+
+def _difference_plot(name: str, pairs: Sequence[ComparedPair]) -> Forest:
+    ends = [end for pair in pairs for end in (pair.difference, pair.ci_low, pair.ci_high) if end is not None]
+    axis = Axis.around([0.0, *ends], shares=False)
+    first = pairs[0]
+    rows = (
+        forest_row(
+            " · ".join(filter(None, ("" if name else pair.name, pair.group))) or "all",
+            (pair.difference or 0.0, pair.ci_low, pair.ci_high),
+            numbers.signed(pair.difference, like=pair.base),
+            axis,
+        )
+        for pair in pairs
+    )
+    direction = MEANING[first.higher_is_better]
+    return Forest(
+        title="Candidate minus base",
+        filter=name,
+        direction=f"{first.arrow} {direction}".strip(),
+        axis=axis,
+        rows=tuple(rows),
+        zero=axis.at(0.0),
+    )
+
+
+def _head(base: RunView, candidate: RunView, names: tuple[str, str]) -> dict[str, Any]:
+    """The title, and which runs these are."""
+    benchmarks = dict.fromkeys(
+        name for view in (base, candidate) for name in view.results.column("benchmark").to_pylist()
+    )
+    return {
+        "title": ", ".join(benchmarks) or "Comparison",
+        "names": names,
+        "runs": [run_line(view.manifest) for view in (base, candidate)],
+        "manifests": [
+            json.dumps(view.manifest, indent=2, ensure_ascii=False, default=str) for view in (base, candidate)
+        ],
+    }
+
+
+def compared_pairs(compared: ComparedRuns) -> list[ComparedPair]:
+    """One row a compared group, named apart by whatever facets hold groups of a pair apart."""
+    keys = [pair.key for pair in compared.pairs]
+    names = {name for key in keys for name, _ in key.facets}
+    told = {name for name in names if len({key.facet(name) for key in keys}) > 1}
+    return [_pair(pair, told) for pair in compared.pairs]
+
+
+def _pair(found: Found, told: set[str]) -> ComparedPair:
+    key, numbers, joined, terms = found.key, found.comparison, found.joined, found.terms
+    group = " · ".join(
+        [
+            *([key.label] if key.label else []),
+            *(value for name, value in key.facets if name in told and value),
+        ]
+    )
+    if numbers is None:
+        return ComparedPair(key.pair, None, None, None, verdict=found.verdict, note=found.reason, group=group)
+    return ComparedPair(
+        name=key.pair,
+        base=_finite(numbers.base),
+        candidate=_finite(numbers.candidate),
+        difference=_finite(numbers.difference),
+        ci_low=_finite(numbers.ci_low),
+        ci_high=_finite(numbers.ci_high),
+        p_value=_finite(numbers.p_value),
+        p_adjusted=_finite(found.p_adjusted),
+        wins=numbers.wins,
+        losses=numbers.losses,
+        ties=numbers.ties,
+        n_items=numbers.n_items,
+        missing=joined.missing + joined.unscored if joined is not None else 0,
+        mde=_finite(numbers.mde),
+        margin=terms.margin if terms is not None else None,
+        verdict=found.verdict,
+        higher_is_better=found.higher_is_better,
+        method=numbers.test,
+        note=found.reason or numbers.warning,
+        group=group,
+    )
+
+
+def _finite(value: float | None) -> float | None:
+    return None if value is None or not math.isfinite(value) else float(value)

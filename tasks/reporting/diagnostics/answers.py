@@ -1,0 +1,175 @@
+"""Checks on predictions and scores: filters that find nothing, answers that never vary, repeats that do."""
+
+import math
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from tasks.reporting import numbers
+from tasks.reporting.diagnostics import Diagnostic, DiagnosticOptions
+from tasks.reporting.diagnostics.findings import INVALID, TEXT_LENGTH, Tally, TallyCheck
+from tasks.reporting.view import SampleView
+
+
+class EmptyFilters(TallyCheck):
+    """Filters that found nothing in responses that are there."""
+
+    def add(self, sample: SampleView) -> None:
+        """Counts by filter and model."""
+        for name, predictions in sample.filters.items():
+            tally = self.tallies[name, sample.model_name]
+            for index, prediction in enumerate(predictions):
+                response = sample.responses[index] if index < len(sample.responses) else None
+                if response is None or response.ok:
+                    tally.total += 1
+                    if prediction is None or prediction == INVALID:
+                        tally.hit(sample, (response.text if response else None) or "(empty)")
+
+    def finish(self) -> Iterator[Diagnostic]:
+        """One finding a filter and model."""
+        for key, tally in self.tallies.items():
+            name, model = key if isinstance(key, tuple) else (key, "")
+            if tally.share > self.options.filter_empty:
+                yield tally.finding(
+                    "filter_empty",
+                    self.gravity(tally),
+                    f"{name} found nothing in {tally.words('response')} of {model}. Look at the pattern, or "
+                    "ask for the format in the prompt.",
+                )
+
+
+class SameAnswers:
+    """Models that answer the same whatever is asked, although the references differ."""
+
+    def __init__(self, options: DiagnosticOptions) -> None:
+        self._options = options
+        self._answers: defaultdict[tuple[str, str], Frequent] = defaultdict(Frequent)
+        self._references: defaultdict[str, Frequent] = defaultdict(Frequent)
+        self._examples: defaultdict[tuple[str, str], Tally] = defaultdict(lambda: Tally(options.examples))
+
+    def add(self, sample: SampleView) -> None:
+        """Counts predictions and references."""
+        if sample.references:
+            self._references[sample.model_name].add(str(sample.references[0])[:TEXT_LENGTH])
+        for name, predictions in sample.filters.items():
+            for prediction in predictions:
+                if prediction not in (None, INVALID):
+                    self._answers[name, sample.model_name].add(str(prediction)[:TEXT_LENGTH])
+                    self._examples[name, sample.model_name].hit(sample, prediction)
+
+    def finish(self) -> Iterator[Diagnostic]:
+        """One finding a filter and model."""
+        for (name, model), answers in self._answers.items():
+            answer, times = answers.top()
+            expected = self._references[model].top_share()
+            if answers.total < self._options.min_samples or expected >= self._options.same_answer:
+                continue
+            if times / answers.total >= self._options.same_answer:
+                shown = answer if len(answer) <= 60 else f"{answer[:59]}…"
+                yield Diagnostic(
+                    "same_answer",
+                    "warning",
+                    f"{name}: {model} answers “{shown}” in at least {numbers.share(times, answers.total)} of "
+                    f"{numbers.plural(answers.total, 'prediction')}, whatever is asked. Look at prompt and "
+                    "filter.",
+                    times,
+                    tuple(self._examples[name, model].examples),
+                )
+
+
+class DisagreeingRepeats(TallyCheck):
+    """Items that are right in one repeat and wrong in another: how much of a score is luck."""
+
+    def add(self, sample: SampleView) -> None:
+        """Counts items with several scored repeats by pair and model."""
+        for pair, scores in sample.scores.items():
+            scored = _numbers(scores)
+            if len(scored) > 1:
+                tally = self.tallies[pair, sample.model_name]
+                tally.total += 1
+                if min(scored) != max(scored):
+                    tally.hit(sample, f"scores {', '.join(f'{score:g}' for score in scored)}")
+
+    def finish(self) -> Iterator[Diagnostic]:
+        """One finding a pair and model."""
+        for key, tally in self.tallies.items():
+            pair, model = key if isinstance(key, tuple) else (key, "")
+            if tally.share > self.options.repeats_disagree:
+                yield tally.finding(
+                    "repeats_disagree",
+                    "note",
+                    f"{pair}: the repeats of {model} disagree on {tally.words('item')}; a single sample of "
+                    "these items is a matter of luck.",
+                )
+
+
+@dataclass
+class _Range:
+    """Smallest and largest score, and of how many items."""
+
+    low: float = math.inf
+    high: float = -math.inf
+    n: int = 0
+
+
+class ConstantScores:
+    """Pairs under which every item of a model has the same score: nothing can be told apart by them."""
+
+    def __init__(self, options: DiagnosticOptions) -> None:
+        self._options = options
+        self._ranges: defaultdict[tuple[str, str, str], _Range] = defaultdict(_Range)
+
+    def add(self, sample: SampleView) -> None:
+        """Widens the range of the sample's pairs."""
+        for pair, scores in sample.scores.items():
+            scored = _numbers(scores)
+            if scored:
+                seen = self._ranges[pair, sample.model_name, sample.prompt_template]
+                seen.low, seen.high = min(seen.low, *scored), max(seen.high, *scored)
+                seen.n += 1
+
+    def finish(self) -> Iterator[Diagnostic]:
+        """One finding a pair, model and prompt."""
+        for (pair, model, prompt), seen in self._ranges.items():
+            if seen.n >= self._options.min_samples and seen.low == seen.high:
+                yield Diagnostic(
+                    "zero_variance",
+                    "warning",
+                    f"{pair}: all {numbers.plural(seen.n, 'item')} of {model} with prompt {prompt} score "
+                    f"{seen.low:g}. The benchmark tells nothing apart here, or its scoring is broken.",
+                    seen.n,
+                )
+
+
+def _numbers(scores: Sequence[float | None]) -> list[float]:
+    """The scores of scored repeats; a metric without a number for one sample has NaN there."""
+    return [score for score in scores if score is not None and not math.isnan(score)]
+
+
+class Frequent:
+    """Counts texts with at most ``size`` counters.
+
+    A text's count is a lower bound that errs by at most ``total / size``, so that with 200 counters a text
+    that makes up half of the stream is found and its share is right to half a per cent.
+    """
+
+    def __init__(self, size: int = 200) -> None:
+        self.size = size
+        self.total = 0
+        self._counts: Counter[str] = Counter()
+
+    def add(self, text: str) -> None:
+        """Counts one text."""
+        self.total += 1
+        if text in self._counts or len(self._counts) < self.size:
+            self._counts[text] += 1
+            return
+        self._counts = Counter({kept: times - 1 for kept, times in self._counts.items() if times > 1})
+
+    def top(self) -> tuple[str, int]:
+        """The most frequent text and at least how often it came; ("", 0) for an empty stream."""
+        return self._counts.most_common(1)[0] if self._counts else ("", 0)
+
+    def top_share(self) -> float:
+        """At least what share of the stream the most frequent text makes up."""
+        return self.top()[1] / self.total if self.total else 0.0

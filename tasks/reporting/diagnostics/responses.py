@@ -1,0 +1,125 @@
+"""Checks on responses: requests that failed, answers nobody could score, texts cut off or empty."""
+
+from collections import Counter, defaultdict
+from collections.abc import Iterator
+from typing import Final
+
+from tasks.reporting import numbers
+from tasks.reporting.diagnostics import Diagnostic, DiagnosticOptions
+from tasks.reporting.diagnostics.findings import TEXT_LENGTH, TallyCheck
+from tasks.reporting.view import ResponseView, SampleView
+
+REASONS: Final = 100  # distinct reasons kept a model: messages may hold ids, and then every one is distinct
+
+
+class FailedRequests(TallyCheck):
+    """Requests that ended without an answer, with the most frequent reason."""
+
+    def __init__(self, options: DiagnosticOptions) -> None:
+        super().__init__(options)
+        self._reasons: defaultdict[str, Counter[str]] = defaultdict(Counter)
+
+    def add(self, sample: SampleView) -> None:
+        """Counts requests and failed ones by model."""
+        tally, reasons = self.tallies[sample.model_name], self._reasons[sample.model_name]
+        tally.total += len(sample.responses)
+        for response in sample.responses:
+            if not response.ok:
+                reason = (response.error or response.status)[:TEXT_LENGTH]
+                tally.hit(sample, f"{response.status}: {reason}")
+                if reason in reasons or len(reasons) < REASONS:
+                    reasons[reason] += 1
+
+    def finish(self) -> Iterator[Diagnostic]:
+        """One finding a model."""
+        for model, tally in self.tallies.items():
+            if tally.seen:
+                reason, times = self._reasons[str(model)].most_common(1)[0]
+                yield tally.finding(
+                    "requests_failed",
+                    "error",
+                    f"{model}: {tally.words('request')} failed and are unscored. Most frequent reason "
+                    f"({numbers.count(times)}): {reason}",
+                )
+
+
+class UnscoredResponses(TallyCheck):
+    """Answers that are there and have no score: a judge whose reply was unreadable, a metric that gave up."""
+
+    def add(self, sample: SampleView) -> None:
+        """Counts unscored repeats by pair; failed requests have a check of their own."""
+        if not all(response.ok for response in sample.responses):
+            return
+        for pair, scores in sample.scores.items():
+            tally, reasons = self.tallies[pair], sample.reasons.get(pair, ())
+            tally.total += len(scores)
+            for index, score in enumerate(scores):
+                if score is None:
+                    reason = reasons[index] if index < len(reasons) else None
+                    tally.hit(sample, reason or "no reason was recorded")
+
+    def finish(self) -> Iterator[Diagnostic]:
+        """One finding a pair."""
+        for pair, tally in self.tallies.items():
+            if tally.seen:
+                yield tally.finding(
+                    "unscored",
+                    self.gravity(tally),
+                    f"{pair}: {tally.words('answer')} could not be scored; they count neither as right nor "
+                    "as wrong.",
+                )
+
+
+class TruncatedResponses(TallyCheck):
+    """Responses that ended because the token limit was reached (finish reason "length")."""
+
+    def add(self, sample: SampleView) -> None:
+        """Counts by model."""
+        tally = self.tallies[sample.model_name]
+        for response in sample.responses:
+            if response.ok:
+                tally.total += 1
+                if response.finish_reason == "length":
+                    tally.hit(sample, response.text or "")
+
+    def finish(self) -> Iterator[Diagnostic]:
+        """One finding a model."""
+        for model, tally in self.tallies.items():
+            if tally.seen:
+                yield tally.finding(
+                    "truncated",
+                    "warning" if tally.share > self.options.truncated else "note",
+                    f"{model}: {tally.words('response')} were cut off at the token limit (finish reason "
+                    "length). Raise sample_params.max_tokens, or read the scores as those of unfinished "
+                    "answers.",
+                )
+
+
+class EmptyResponses(TallyCheck):
+    """Responses without any text."""
+
+    def add(self, sample: SampleView) -> None:
+        """Counts by model; log-likelihood responses have no text and are left out."""
+        tally = self.tallies[sample.model_name]
+        for response in sample.responses:
+            if response.ok and not response.lls:
+                tally.total += 1
+                if not (response.text or "").strip():
+                    tally.hit(sample, _instead_of_text(response))
+
+    def finish(self) -> Iterator[Diagnostic]:
+        """One finding a model."""
+        for model, tally in self.tallies.items():
+            if tally.share > self.options.empty_response:
+                yield tally.finding(
+                    "empty_response",
+                    self.gravity(tally),
+                    f"{model}: {tally.words('response')} are empty. Look for a stop sequence that the model "
+                    "begins with, or for reasoning that used up the token limit.",
+                )
+
+
+def _instead_of_text(response: ResponseView) -> str:
+    if response.reasoning:
+        return f"reasoning only: {response.reasoning}"
+    return f"empty (finish reason: {response.finish_reason or 'not reported'})"

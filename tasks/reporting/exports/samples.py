@@ -1,0 +1,180 @@
+"""samples_<benchmark>.jsonl: one line an item × filter, shaped like lm-evaluation-harness's sample logs."""
+
+import hashlib
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import groupby
+from operator import itemgetter
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import orjson
+
+from metrics.errors import NightjarError
+from tasks.reduction.parts import BatchSource
+from tasks.reporting.exports.files import RunInfo, SamplePart, write_lines
+
+Row = dict[str, Any]
+
+_REQUESTS = (
+    *("doc_id", "item_id", "kind", "chat", "prompts", "continuations", "unconditional"),
+    *("references_json", "gold", "doc_json"),
+)
+_LIKELIHOODS = ("lls", "is_greedy", "unconditional_lls", "unconditional_greedy")
+_RESPONSES = ("doc_id", "sample_index", "response", "status", *_LIKELIHOODS)
+_PREDICTIONS = ("doc_id", "sample_index", "scored", "prediction", "is_json", *_LIKELIHOODS)
+_STATISTICS = ("doc_id", "sample_index", "scored", "score")
+
+
+def write_samples(path: Path, parts: Iterable[SamplePart], run: RunInfo) -> int:
+    """Writes the lines of all parts in their order and returns their number.
+
+    Lines name their model and prompt template where the run has several.
+    """
+    return write_lines(path, (row for part in parts for row in sample_lines(part, run.keeps_apart)))
+
+
+def sample_lines(part: SamplePart, named: bool) -> Iterator[Row]:
+    """One line an item, in dataset order; only one item's samples are held at a time.
+
+    ``resps`` holds one list a request with one entry a sample, ``filtered_resps`` what the filter left of
+    them (null: it found nothing). A metric's value is the mean over its scored samples, null where there is
+    none, and ``<metric>_repeats`` the samples' own values where there are several. Log-likelihoods are texts,
+    as in the harness.
+    """
+    responses = _Stepper(part.answers.responses, _RESPONSES)
+    predictions = _Stepper(part.predictions, _PREDICTIONS)
+    statistics = {name: _Stepper(source, _STATISTICS) for name, source in part.statistics.items()}
+    for request in _rows(part.answers.requests, _REQUESTS):
+        doc_id = request["doc_id"]
+        line = _asked(part, request, named)
+        line |= {
+            "resps": _transposed([_answer(row, request) for row in responses.of(doc_id)], request),
+            "filtered_resps": _filtered([_prediction(row, request) for row in predictions.of(doc_id)]),
+            "filter": part.filter,
+            "metrics": list(statistics),
+            **_hashes(line),
+        }
+        for name, stepper in statistics.items():
+            line |= _scores(name, stepper.of(doc_id))
+        yield line
+
+
+def _rows(source: BatchSource, columns: tuple[str, ...]) -> Iterator[Row]:
+    for batch in source(columns):
+        yield from batch.to_pylist()
+
+
+class _Stepper:
+    """Gives the rows of one item after the other from a stream in dataset order."""
+
+    def __init__(self, source: BatchSource, columns: tuple[str, ...]):
+        self._groups = groupby(_rows(source, columns), key=itemgetter("doc_id"))
+        self._waiting: tuple[int, list[Row]] | None = None
+
+    def of(self, doc_id: int) -> list[Row]:
+        """The rows of ``doc_id``, maybe none; raises NightjarError for rows of an item passed over."""
+        if self._waiting is None:
+            found = next(self._groups, None)
+            self._waiting = None if found is None else (found[0], list(found[1]))
+        if self._waiting is None or self._waiting[0] > doc_id:
+            return []
+        if self._waiting[0] < doc_id:
+            raise NightjarError(
+                f"rows of item number {self._waiting[0]} come after those of item number {doc_id}; "
+                "the artifacts do not belong together, run again with --refresh infer"
+            )
+        rows, self._waiting = self._waiting[1], None
+        return rows
+
+
+def _asked(part: SamplePart, request: Row, named: bool) -> Row:
+    origin = part.answers.origin
+    names = {"model_name": origin.model_name, "prompt_template": origin.prompt_template}
+    references = orjson.loads(request["references_json"])
+    target = request["gold"] if request["gold"] else references
+    return {
+        "doc_id": request["doc_id"],
+        "item_id": request["item_id"],
+        **(names if named else {}),
+        "doc": orjson.loads(request["doc_json"]),
+        "target": str(target[0]) if len(target) == 1 else target,
+        "arguments": _arguments(request, origin.metadata.get("sampling") or {}),
+    }
+
+
+def _arguments(request: Row, sampling: Mapping[str, Any]) -> Row:
+    """What was asked, under the names that the harness gives to the arguments of its requests."""
+    if request["kind"] == "generate":
+        pairs: list[tuple[Any, ...]] = [(prompt, dict(sampling)) for prompt in request["prompts"]]
+    elif request["kind"] == "rolling":
+        pairs = [(document,) for document in request["continuations"]]
+    else:
+        pairs = list(zip(request["prompts"], request["continuations"], strict=True))
+        pairs += [("", continuation) for continuation in request["unconditional"]]
+    return {
+        f"gen_args_{number}": {f"arg_{place}": value for place, value in enumerate(pair)}
+        for number, pair in enumerate(pairs)
+    }
+
+
+def _answer(row: Row, request: Row) -> list[Any]:
+    """What one sample's requests brought: the text, two texts a choice, one a document; null where a request
+    failed.
+    """
+    if request["kind"] == "generate":
+        return [row["response"]]
+    return _likelihoods(row, request) or [None] * _requests(request)
+
+
+def _likelihoods(row: Row, request: Row) -> list[Any]:
+    if request["kind"] == "rolling":
+        return list(map(str, row["lls"] or ()))
+    lls = [*(row["lls"] or ()), *(row["unconditional_lls"] or ())]
+    greedy = [*(row["is_greedy"] or ()), *(row["unconditional_greedy"] or ())]
+    return [[str(likelihood), str(flag)] for likelihood, flag in zip(lls, greedy, strict=False)]
+
+
+def _requests(request: Row) -> int:
+    return len(request["continuations"]) + len(request["unconditional"])
+
+
+def _transposed(samples: list[list[Any]], request: Row) -> list[list[Any]]:
+    """Samples × requests turned into requests × samples."""
+    return [[sample[number] for sample in samples] for number in range(max(_requests(request), 1))]
+
+
+def _prediction(row: Row, request: Row) -> Any:
+    if request["kind"] != "generate":
+        return _likelihoods(row, request)
+    text = row["prediction"]
+    return orjson.loads(text) if row["is_json"] and text is not None else text
+
+
+def _filtered(predictions: list[Any]) -> list[Any]:
+    """One entry a request, as after ``take_first``; a list of them where the filter keeps several samples."""
+    if len(predictions) == 1:
+        return predictions[0] if isinstance(predictions[0], list) else predictions
+    return [predictions]
+
+
+def _hashes(line: Row) -> Row:
+    """Digests by which sample logs are joined: computed as the harness computes them."""
+    first = line["arguments"].get("gen_args_0", {}).get("arg_0", "")
+    texts = {
+        "doc_hash": json.dumps(line["doc"], indent=2, ensure_ascii=False),
+        "prompt_hash": str(first),
+        "target_hash": str(line["target"]),
+    }
+    return {
+        name: hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
+        for name, text in texts.items()
+    }
+
+
+def _scores(metric: str, rows: list[Row]) -> Row:
+    scores = [row["score"] if row["scored"] else None for row in rows]
+    known = [score for score in scores if score is not None and np.isfinite(score)]
+    value = float(np.mean(known)) if known else None
+    return {metric: value} | ({f"{metric}_repeats": scores} if len(scores) > 1 else {})

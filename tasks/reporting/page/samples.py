@@ -1,0 +1,324 @@
+"""Samples as the page's script reads them: one record a sample, one a question, and columns to list and
+filter by."""
+
+import math
+import re
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from hashlib import blake2b
+from typing import Any, Final
+
+from tasks.reporting import numbers
+from tasks.reporting.view import ResponseView, SampleView, facet_text
+
+Span = tuple[int, int]
+
+
+@dataclass(frozen=True)
+class Pattern:
+    """The regular expression of a filter's first step, and which of its matches it takes (-1: the last)."""
+
+    regex: re.Pattern[str]
+    group_select: int = 0
+
+    def matches(self, text: str) -> list[Span]:
+        """Spans of what each match captured: its first non-empty group, else the whole match."""
+        return [_captured(match) for match in self.regex.finditer(text)]
+
+    def span(self, text: str) -> Span | None:
+        """The span that the filter takes, None if there is no such match."""
+        spans = self.matches(text)
+        try:
+            return spans[self.group_select]
+        except IndexError:
+            return None
+
+
+def patterns(config: Mapping[str, Any]) -> dict[str, Pattern]:
+    """Filter name → pattern, for the filters of a config (``filter_list``) whose first step is a regular
+    expression.
+
+    A pattern that does not compile is left out: where it matters, the run has said so already.
+    """
+    found = {}
+    for entry in _mappings(config.get("filter_list")):
+        steps = _mappings(entry.get("filter"))
+        if steps and steps[0].get("function") == "regex" and isinstance(steps[0].get("regex_pattern"), str):
+            try:
+                regex = re.compile(steps[0]["regex_pattern"])
+            except re.error:
+                continue
+            found[str(entry.get("name"))] = Pattern(regex, int(steps[0].get("group_select") or 0))
+    return found
+
+
+def find_span(text: str, prediction: Any, pattern: Pattern | None = None) -> Span | None:
+    """Start and end of the prediction in the response, in characters; None where it does not stand there.
+
+    The pattern's own match wins if it holds the prediction. Without one it is the last place where the
+    prediction stands as words of its own, since answers come last; then the last place at all, in any case. A
+    prediction that is the whole response, or no text, has no span.
+    """
+    if not isinstance(prediction, str) or not prediction.strip() or prediction.strip() == text.strip():
+        return None
+    if pattern is not None:
+        span = pattern.span(text)
+        if span and _bare(text[slice(*span)]) == _bare(prediction):
+            return span
+    wanted = prediction.strip()
+    whole_words = rf"(?<!\w){re.escape(wanted)}(?!\w)"
+    places = list(re.finditer(whole_words, text))
+    if places:
+        return places[-1].span()
+    start = text.lower().rfind(wanted.lower())
+    return (start, start + len(wanted)) if start >= 0 and len(text.lower()) == len(text) else None
+
+
+def utf16(text: str, span: Span) -> Span:
+    """The span in UTF-16 units, in which JavaScript counts."""
+    start, end = span
+    if text.isascii():
+        return span
+    before = start + _astral(text[:start])
+    return before, before + (end - start) + _astral(text[start:end])
+
+
+def _captured(match: re.Match[str]) -> Span:
+    for group, captured in enumerate(match.groups(), start=1):
+        if captured:
+            return match.span(group)
+    return match.span()
+
+
+def _astral(text: str) -> int:
+    return sum(ord(character) > 0xFFFF for character in text)
+
+
+def _bare(text: str) -> str:
+    return "".join(filter(str.isalnum, text)).casefold()
+
+
+def _mappings(value: Any) -> list[Mapping[str, Any]]:
+    """The mappings of a list; configs come from files, so that nothing is taken for granted."""
+    if not isinstance(value, Sequence) or isinstance(value, str):
+        return []
+    return [entry for entry in value if isinstance(entry, Mapping)]
+
+
+SNIPPET: Final = 110
+WHOLE: Final = "whole"
+
+
+class SampleRecords:
+    """Turns samples into JSON-able records, texts longer than ``cap`` characters shortened in the middle."""
+
+    def __init__(self, patterns: Mapping[str, Pattern], cap: int | None = None) -> None:
+        self.cap = cap
+        self.shortened = 0
+        self._patterns = patterns
+        self._questions: dict[bytes, int] = {}
+
+    def question(self, sample: SampleView) -> tuple[int, dict[str, Any] | None]:
+        """Number of the sample's question (prompt, references, choices), and its record the first time."""
+        parts = (sample.prompt, repr((sample.references, sample.choices, sample.gold)))
+        digest = blake2b("\0".join(parts).encode("utf-8", "surrogatepass"), digest_size=16).digest()
+        if digest in self._questions:
+            return self._questions[digest], None
+        number = self._questions[digest] = len(self._questions)
+        return number, {
+            "prompt": self._text(sample.prompt) if not sample.chat else sample.prompt,
+            "chat": sample.chat,
+            "references": list(sample.references),
+            "choices": list(sample.choices),
+            "gold": list(sample.gold),
+        }
+
+    def sample(self, sample: SampleView, question: int) -> dict[str, Any]:
+        """The record of one sample; ``spans`` say where in a response a prediction stands."""
+        responses = [self._response(response) for response in sample.responses]
+        return {
+            "question": question,
+            "responses": responses,
+            **self._predictions(sample, responses),
+            "scores": {pair: [_score(score) for score in scores] for pair, scores in sample.scores.items()},
+            "details": _present(sample.details),
+            "reasons": _present(sample.reasons),
+            "labels": [
+                {
+                    "label": label.label,
+                    "index": label.sample_index,
+                    "passed": label.passed,
+                    "score": label.score,
+                    "status": label.status,
+                    "details": label.details,
+                }
+                for label in sample.labels
+            ],
+        }
+
+    @staticmethod
+    def size(record: Mapping[str, Any], question: Mapping[str, Any] | None) -> int:
+        """About how many characters the records hold, for filling blocks."""
+        texts = sum(len(r.get("text", "")) + len(r.get("reasoning", "")) for r in record["responses"])
+        return texts + 300 + (len(question["prompt"]) if question else 0)
+
+    def _response(self, response: ResponseView) -> dict[str, Any]:
+        record = {
+            "text": self._text(response.text),
+            "status": response.status,
+            "error": response.error,
+            "finish": response.finish_reason,
+            "reasoning": self._text(response.reasoning),
+            "prompt_tokens": response.prompt_tokens,
+            "completion_tokens": response.completion_tokens,
+            "seconds": response.seconds,
+            "lls": list(response.lls),
+            "greedy": list(response.is_greedy),
+        }
+        return {name: value for name, value in record.items() if value not in (None, [])}
+
+    def _predictions(
+        self, sample: SampleView, responses: Sequence[Mapping[str, Any]]
+    ) -> dict[str, dict[str, list[Any]]]:
+        """Predictions, and where they stand: a span, WHOLE (the prediction is then left out), or null."""
+        filters: dict[str, list[Any]] = {}
+        spans: dict[str, list[Any]] = {}
+        for name, predictions in sample.filters.items():
+            texts = [response.text for response in sample.responses] + [None] * len(predictions)
+            whole = [p is not None and p == text for p, text in zip(predictions, texts, strict=False)]
+            filters[name] = [
+                None if all_of_it else self._text(prediction) if isinstance(prediction, str) else prediction
+                for prediction, all_of_it in zip(predictions, whole, strict=True)
+            ]
+            spans[name] = [
+                WHOLE if all_of_it else self._span(name, prediction, responses, index)
+                for index, (prediction, all_of_it) in enumerate(zip(predictions, whole, strict=True))
+            ]
+        return {"filters": filters, "spans": spans}
+
+    def _span(
+        self, name: str, prediction: Any, responses: Sequence[Mapping[str, Any]], index: int
+    ) -> tuple[int, int] | None:
+        text = responses[index].get("text", "") if index < len(responses) else ""
+        span = find_span(text, prediction, self._patterns.get(name))
+        return utf16(text, span) if span else None
+
+    def _text(self, text: str | None) -> str | None:
+        if text is None or self.cap is None or len(text) <= self.cap:
+            return text
+        self.shortened += 1
+        head, tail = text[: self.cap // 3], text[-(self.cap - self.cap // 3) :]
+        return f"{head}\n[… {numbers.count(len(text) - self.cap)} characters left out …]\n{tail}"
+
+
+class SampleIndex:
+    """What the list of samples shows and filters by, as columns: small enough to unpack at once."""
+
+    def __init__(self) -> None:
+        self._items: list[str] = []
+        self._questions: list[int] = []
+        self._snippets: list[str] = []
+        self._counts: dict[str, list[int]] = {"n": [], "failed": [], "cut": [], "disagree": [], "length": []}
+        self._facets: dict[str, _Codes] = {"Model": _Codes(), "Prompt": _Codes()}
+        self._means: defaultdict[str, dict[int, float | None]] = defaultdict(dict)
+        self._unscored: defaultdict[str, dict[int, int]] = defaultdict(dict)
+        self._nothing: defaultdict[str, dict[int, int]] = defaultdict(dict)
+        self._passed: defaultdict[str, dict[int, float | None]] = defaultdict(dict)
+
+    def add(self, sample: SampleView, question: int) -> None:
+        """Adds the next sample."""
+        row = len(self._items)
+        self._items.append(sample.item_id)
+        self._questions.append(question)
+        self._snippets.append(_snippet(sample))
+        texts = [response.text or "" for response in sample.responses]
+        self._counts["n"].append(len(sample.responses))
+        self._counts["failed"].append(sum(not response.ok for response in sample.responses))
+        self._counts["cut"].append(sum(response.finish_reason == "length" for response in sample.responses))
+        self._counts["disagree"].append(int(any(_varies(scores) for scores in sample.scores.values())))
+        self._counts["length"].append(sum(map(len, texts)))
+        facets = {"Model": sample.model_name, "Prompt": sample.prompt_template, **sample.facets}
+        for name, value in facets.items():
+            self._facets.setdefault(name, _Codes()).set(row, facet_text(value))
+        for pair, scores in sample.scores.items():
+            self._means[pair][row] = _mean(scores)
+            self._unscored[pair][row] = sum(score is None for score in scores)
+        for name, predictions in sample.filters.items():
+            self._nothing[name][row] = sum(prediction is None for prediction in predictions)
+        self._add_labels(sample, row)
+
+    def _add_labels(self, sample: SampleView, row: int) -> None:
+        by_label: defaultdict[str, list[float | None]] = defaultdict(list)
+        for label in sample.labels:
+            by_label[label.label].append(None if label.passed is None else float(label.passed))
+        for name, passed in by_label.items():
+            self._passed[name][row] = _mean(passed)
+
+    def record(self, block_sizes: Sequence[int], shortened: int) -> dict[str, Any]:
+        """All columns, each with one entry a sample; where a sample has no such entry, null."""
+        rows = range(len(self._items))
+        return {
+            "blocks": list(block_sizes),
+            "shortened": shortened,
+            "item": self._items,
+            "question": self._questions,
+            "snippet": self._snippets,
+            **self._counts,
+            "facets": {
+                name: codes.record(len(self._items)) for name, codes in self._facets.items() if codes.values
+            },
+            "mean": _columns(self._means, rows),
+            "unscored": _columns(self._unscored, rows),
+            "nothing": _columns(self._nothing, rows),
+            "passed": _columns(self._passed, rows),
+        }
+
+
+class _Codes:
+    """A column of few distinct texts."""
+
+    def __init__(self) -> None:
+        self.values: dict[str, int] = {}
+        self._codes: dict[int, int] = {}
+
+    def set(self, row: int, text: str) -> None:
+        self._codes[row] = self.values.setdefault(text, len(self.values))
+
+    def record(self, n: int) -> dict[str, Any]:
+        return {"values": list(self.values), "codes": [self._codes.get(row, -1) for row in range(n)]}
+
+
+def _columns(cells: Mapping[str, Mapping[int, Any]], rows: range) -> dict[str, list[Any]]:
+    return {name: [column.get(row) for row in rows] for name, column in cells.items()}
+
+
+def _mean(values: Sequence[float | None]) -> float | None:
+    scored = [value for value in values if value is not None and math.isfinite(value)]
+    return sum(scored) / len(scored) if scored else None
+
+
+def _varies(scores: Sequence[float | None]) -> bool:
+    scored = [score for score in scores if score is not None]
+    return len(scored) > 1 and min(scored) != max(scored)
+
+
+def _score(score: float | None) -> float | str | None:
+    """JSON has no infinity and no NaN; as texts they are not taken for unscored."""
+    return score if score is None or math.isfinite(score) else str(score)
+
+
+def _present(columns: Mapping[str, Sequence[Any]]) -> dict[str, list[Any]]:
+    return {name: list(values) for name, values in columns.items() if any(values)}
+
+
+def _snippet(sample: SampleView) -> str:
+    """The end of the first response, where answers stand, on one line; what went wrong if there is none."""
+    if not sample.responses:
+        return ""
+    first = sample.responses[0]
+    if first.text is None and first.lls and sample.choices:
+        best = max(range(len(first.lls)), key=first.lls.__getitem__)
+        return sample.choices[best][:SNIPPET] if best < len(sample.choices) else ""
+    text = " ".join((first.text or "")[-4 * SNIPPET :].split()) if first.ok else (first.error or first.status)
+    return text if len(text) <= SNIPPET else f"…{text[-SNIPPET:]}"

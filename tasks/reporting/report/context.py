@@ -1,0 +1,313 @@
+"""What the report's template shows: headline facts, plots, tables and provenance as plain records."""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any, Final
+from urllib.parse import urlencode
+
+from tasks.reporting import numbers
+from tasks.reporting.diagnostics import Diagnostic, Example
+from tasks.reporting.page.plots import curve_rows, curves, forests
+from tasks.reporting.terminal import retry_command
+from tasks.reporting.view import ResultRow, SampleView, facet_names, facet_text
+
+
+def run_line(manifest: Mapping[str, Any]) -> str:
+    """Which run this is and when it was, on one line."""
+    parts: list[str | None] = [str(manifest[key]) for key in ("run_name", "run_id") if manifest.get(key)]
+    when = next((manifest[key] for key in ("finished", "started", "date") if manifest.get(key)), None)
+    if when:
+        parts.append(_moment(when))
+    return " · ".join(dict.fromkeys(part for part in parts if part))
+
+
+def costs(manifest: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Cost, tokens and requests of the manifest as rows, whatever their nesting."""
+    found: list[tuple[str, str]] = []
+    for key in ("requests", "tokens", "cost", "saved"):
+        if manifest.get(key) is not None:
+            found += flat(key, manifest[key])
+    return found
+
+
+def accounts(manifest: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
+    """Model → what its requests took, as the manifest's ``models`` holds it."""
+    models = manifest.get("models")
+    if not isinstance(models, Mapping):
+        return {}
+    return {str(name): account for name, account in models.items() if isinstance(account, Mapping)}
+
+
+def steps(manifest: Mapping[str, Any]) -> list[tuple[str, list[str]]]:
+    """Stage, and how many of its steps were computed, served from the cache, and failed."""
+    stages = manifest.get("steps")
+    if not isinstance(stages, Mapping):
+        return []
+    return [
+        (str(stage), [numbers.count(n.get(kind) or 0) for kind in ("computed", "cached", "failed")])
+        for stage, n in stages.items()
+        if isinstance(n, Mapping)
+    ]
+
+
+def provenance(manifest: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """What the run was made of, as rows; configuration and artifacts stay in the manifest's text."""
+    left_out = {
+        "artifacts",
+        "config",
+        "cost",
+        "diagnostics",
+        "models",
+        "requests",
+        "saved",
+        "steps",
+        "tokens",
+    }
+    shown = {**manifest, "started": _moment(manifest.get("started"))}
+    return [row for key, value in shown.items() if key not in left_out for row in flat(key, value)]
+
+
+def flat(name: str, value: Any) -> list[tuple[str, str]]:
+    """A nested value as rows of a name ("versions · numpy") and a text."""
+    if value is None:
+        return []
+    if isinstance(value, Mapping):
+        return [row for key, entry in value.items() for row in flat(f"{name} · {key}", entry)]
+    if isinstance(value, list | tuple) and all(isinstance(entry, str | int | float) for entry in value):
+        return [(name, ", ".join(map(str, value)))] if value else []
+    if isinstance(value, list | tuple):
+        return [row for index, entry in enumerate(value) for row in flat(f"{name} · {index}", entry)]
+    if isinstance(value, float):
+        return [(name, f"{value:,.6g}")]
+    if isinstance(value, int) and not isinstance(value, bool) and "seed" not in name:
+        return [(name, numbers.count(value))]
+    return [(name, str(value))]
+
+
+def _moment(when: Any) -> str | None:
+    """A time, in seconds since 1970 or as ISO 8601 text, to the minute."""
+    if when is None:
+        return None
+    if isinstance(when, int | float):
+        when = datetime.fromtimestamp(when, UTC).isoformat()
+    return f"{str(when).replace('T', ' ')[:16]} UTC"
+
+
+@dataclass
+class ModelUsage:
+    """Samples of one model: how many, how many without an answer, tokens, and seconds an answer took."""
+
+    samples: int = 0
+    failed: int = 0
+    cut: int = 0
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+    timed: int = 0
+    seconds: float = 0.0
+
+    @property
+    def seconds_each(self) -> float | None:
+        """Mean time of an answer; None if no endpoint reported any."""
+        return self.seconds / self.timed if self.timed else None
+
+
+@dataclass
+class Usage:
+    """Counts by model, and the number of distinct samples, in the order in which models appear."""
+
+    models: dict[str, ModelUsage] = field(default_factory=dict)
+
+    def add(self, sample: SampleView) -> None:
+        """Takes one sample into account."""
+        usage = self.models.setdefault(sample.model_name, ModelUsage())
+        for response in sample.responses:
+            usage.samples += 1
+            usage.failed += not response.ok
+            usage.cut += response.finish_reason == "length"
+            usage.prompt_tokens += response.prompt_tokens or 0
+            usage.completion_tokens += response.completion_tokens or 0
+            if response.seconds is not None:
+                usage.timed += 1
+                usage.seconds += response.seconds
+
+    @property
+    def samples(self) -> int:
+        """Samples of all models."""
+        return sum(usage.samples for usage in self.models.values())
+
+    @property
+    def failed(self) -> int:
+        """Samples without an answer, of all models."""
+        return sum(usage.failed for usage in self.models.values())
+
+
+PANELS_OPEN: Final = 8  # further plots are folded away
+
+
+@dataclass(frozen=True)
+class Fact:
+    """A number at the head of the page; ``link`` leads to the samples it counts."""
+
+    name: str
+    value: str
+    note: str = ""
+    link: str | None = None
+    alarming: bool = False
+
+
+def page_context(
+    manifest: Mapping[str, Any],
+    rows: Sequence[ResultRow],
+    diagnostics: Sequence[Diagnostic],
+    usage: Usage,
+    statement: str | None,
+) -> dict[str, Any]:
+    """The template's variables."""
+    computed = [row for row in rows if row.status != "failed"]
+    failed = {row.pair: row for row in rows if row.status == "failed"}
+    on_curves = curve_rows(computed)
+    plots = forests([row for row in computed if row not in on_curves])
+    folded = plots[PANELS_OPEN:] + forests(on_curves)
+    return {
+        "title": benchmark_name(manifest, rows),
+        "run": run_line(manifest),
+        "facts": facts(manifest, rows, usage),
+        "rows": rows,
+        "failed": list(failed.values()),
+        "command": _command(manifest),
+        "facet_names": facet_names(rows),
+        "facet_text": facet_text,
+        "show": _optional_columns(rows),
+        "plots": plots[:PANELS_OPEN],
+        "more_plots": folded,
+        "curves": curves(computed),
+        "diagnostics": diagnostics,
+        "usage": usage,
+        "costs": costs(manifest),
+        "accounts": accounts(manifest),
+        "steps": steps(manifest),
+        "provenance": provenance(manifest),
+        "manifest_text": json.dumps(manifest, indent=2, ensure_ascii=False, default=str),
+        "statement": statement,
+        "unscored_link": unscored_link,
+        "example_link": example_link,
+        "retry": retry_command,
+        "results_json": {
+            "rows": [_pivot_record(row) for row in computed],
+            "lower_is_better": sorted({row.pair for row in rows if row.higher_is_better is False}),
+        },
+    }
+
+
+def benchmark_name(manifest: Mapping[str, Any], rows: Sequence[ResultRow]) -> str:
+    """The benchmark's name, or the names of several."""
+    names = dict.fromkeys(row.benchmark for row in rows)
+    return ", ".join(names) or str(manifest.get("benchmark") or "Evaluation")
+
+
+def facts(manifest: Mapping[str, Any], rows: Sequence[ResultRow], usage: Usage) -> list[Fact]:
+    """The numbers at the head of the page."""
+    models = len(usage.models)
+    items = max((row.n_items for row in rows), default=0)
+    failed_pairs = len({row.pair for row in rows if row.status == "failed"})
+    unscored = sum(row.n_unscored for row in rows if row.status != "failed")
+    found = [
+        Fact("items", numbers.count(items), f"asked of {numbers.plural(models, 'model')}"),
+        Fact("samples", numbers.count(usage.samples), link="#samples"),
+        Fact(
+            "without an answer",
+            numbers.count(usage.failed),
+            "failed requests" if usage.failed else "every request succeeded",
+            _samples_link(outcome="failed") if usage.failed else None,
+            usage.failed > 0,
+        ),
+        Fact(
+            "unscored",
+            numbers.count(unscored),
+            "over all pairs",
+            _samples_link(outcome="unscored") if unscored else None,
+            unscored > 0,
+        ),
+        Fact("failed pairs", numbers.count(failed_pairs), link="#failed", alarming=True)
+        if failed_pairs
+        else None,
+        _requests_fact(manifest.get("requests")),
+        _wall_fact(manifest),
+    ]
+    return [fact for fact in found if fact]
+
+
+def unscored_link(row: ResultRow) -> str:
+    """The address, within the page, of a row's unscored samples."""
+    return _samples_link(
+        pair=row.pair, outcome="unscored", **_facet_query(row.model_name, row.prompt_template)
+    )
+
+
+def example_link(example: Example) -> str:
+    """The address, within the page, of one sample."""
+    return _samples_link(item=example.item_id, **_facet_query(example.model_name, example.prompt_template))
+
+
+def _requests_fact(requests: Any) -> Fact | None:
+    if not isinstance(requests, Mapping):
+        return None
+    sent, cached = requests.get("sent") or 0, requests.get("cached") or 0
+    return Fact(
+        "requests sent", numbers.count(sent), f"{numbers.count(cached) if cached else 'none'} from the cache"
+    )
+
+
+def _wall_fact(manifest: Mapping[str, Any]) -> Fact | None:
+    seconds = next(
+        (
+            manifest[key]
+            for key in ("wall_time", "wall_seconds", "seconds")
+            if isinstance(manifest.get(key), int | float)
+        ),
+        None,
+    )
+    return None if seconds is None else Fact("wall time", numbers.duration(seconds))
+
+
+def _optional_columns(rows: Sequence[ResultRow]) -> frozenset[str]:
+    """Columns that tell rows apart; the others would say the same on every line."""
+    told: dict[str, set[Any]] = {
+        "benchmark": {row.benchmark for row in rows},
+        "prompt_template": {row.prompt_template for row in rows},
+        "label": {row.label for row in rows},
+        "n_samples": {row.n_samples - row.n_items for row in rows} | {0},
+        "note": {row.error for row in rows if row.status != "failed"} | {None},
+    }
+    return frozenset(name for name, values in told.items() if len(values) > 1)
+
+
+def _pivot_record(row: ResultRow) -> dict[str, Any]:
+    """A row as the facet table of the page reads it."""
+    facets = {"Model": row.model_name, "Prompt": row.prompt_template, **row.other_facets}
+    return {
+        "name": f"{row.label}: {row.metric_key}, {row.filter}"
+        if row.label
+        else f"{row.metric_key}, {row.filter}",
+        "facets": {name: facet_text(value) for name, value in facets.items() if value is not None},
+        "value": row.value,
+        "text": numbers.value_with_error(row.value, row.stderr),
+        "items": row.n_items,
+        "higher": row.higher_is_better,
+    }
+
+
+def _command(manifest: Mapping[str, Any]) -> list[str]:
+    command = manifest.get("command")
+    return list(map(str, command)) if isinstance(command, list) else ["python", "-m", "flows.eval"]
+
+
+def _facet_query(model: str | None, prompt: str | None) -> dict[str, str]:
+    query = {"f.Model": model, "f.Prompt": prompt}
+    return {name: value for name, value in query.items() if value}
+
+
+def _samples_link(**query: str) -> str:
+    return f"#samples?{urlencode(query)}"

@@ -1,0 +1,134 @@
+"""``report.html``: one page that opens from disk and lets people look through a run.
+
+Two passes over the samples. The first counts, diagnoses and decides what is shown; the second writes blocks
+of samples into the page as they come. Nothing but counters, the list's columns and one block is in memory,
+whatever the size of the run::
+
+    samples ─► Scan, Diagnosis, Usage ─► head of the page
+    samples ─► chosen ones ─► blocks ─► index, script
+"""
+
+import os
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, TextIO
+
+from tasks.reporting.diagnostics import Diagnosis, Diagnostic
+from tasks.reporting.page.html import BlockWriter, packed_element, page_parts
+from tasks.reporting.page.samples import SampleIndex, SampleRecords, patterns
+from tasks.reporting.report.context import Usage, page_context
+from tasks.reporting.report.select import Limits, Scan, Selection
+from tasks.reporting.view import RunView, SampleView, result_rows
+
+SCRIPTS: Final = ("dom.js", "unpack.js", "search.js", "sample.js", "browser.js", "page.js", "report.js")
+KEPT_BYTES: Final = 1 << 25  # runs up to this size are not read a second time
+
+
+@dataclass(frozen=True)
+class WrittenReport:
+    """Where the page is, how many samples it shows of how many, and what the diagnostics found on the way."""
+
+    path: Path
+    n_samples: int
+    n_shown: int
+    diagnostics: tuple[Diagnostic, ...]
+
+
+def write_report(view: RunView, path: str | Path, limits: Limits | None = None) -> WrittenReport:
+    """Writes the page to ``path`` in a streaming manner; the file appears when it is complete.
+
+    Beyond ``limits.samples`` the page holds all failed samples and a seeded choice of the others and says so.
+    Raises OSError if the file can't be written.
+    """
+    limits = limits or Limits()
+    passes = _Passes(view)
+    rows = result_rows(view.results)
+    scan = Scan(limits, frozenset(row.pair for row in rows if row.higher_is_better is False))
+    diagnosis, usage = Diagnosis(view), Usage()
+    for sample in passes.first():
+        scan.add(sample)
+        diagnosis.add(sample)
+        usage.add(sample)
+    selection, diagnostics = scan.select(), diagnosis.finish()
+    context = page_context(view.manifest, rows, diagnostics, usage, selection.statement)
+    before, after = page_parts("report.html", context, SCRIPTS)
+
+    path = Path(path)
+    with replacing(path) as file:
+        file.write(before)
+        shown = write_samples(file, "run", passes.second(), selection, view, limits)
+        file.write(after)
+    return WrittenReport(path, scan.samples, shown, diagnostics)
+
+
+def write_samples(
+    file: TextIO,
+    name: str,
+    samples: Iterator[SampleView],
+    selection: Selection,
+    view: RunView,
+    limits: Limits,
+) -> int:
+    """Writes the chosen samples as blocks, then their index, under ``name``; returns how many samples that
+    were."""
+    config = view.manifest.get("config")
+    records = SampleRecords(patterns(config if isinstance(config, dict) else {}), selection.cap)
+    blocks, index, shown = BlockWriter(name, file.write), SampleIndex(), 0
+    for position, sample in enumerate(samples):
+        if position not in selection:
+            continue
+        if (
+            blocks.written > limits.file_bytes
+        ):  # the estimate was too low: keep every sample, but little of it
+            records.cap = min(records.cap or 500, 500)
+        number, question = records.question(sample)
+        record = records.sample(sample, number)
+        blocks.add(record, question, records.size(record, question))
+        index.add(sample, number)
+        shown += len(sample.responses)
+    blocks.close()
+    file.write(packed_element(f"{name}-index", index.record(blocks.sizes, records.shortened)))
+    return shown
+
+
+class _Passes:
+    """Two passes over the samples; a small run is kept after the first, since reading it again costs more."""
+
+    def __init__(self, view: RunView) -> None:
+        self._view = view
+        self._kept: list[SampleView] | None = []
+
+    def first(self) -> Iterator[SampleView]:
+        size = 0
+        for sample in self._view.samples():
+            if self._kept is not None:
+                size += (
+                    1000
+                    + len(sample.prompt)
+                    + sum(len(r.text or "") + len(r.reasoning or "") for r in sample.responses)
+                )
+                self._kept.append(sample)
+                if size > KEPT_BYTES:
+                    self._kept = None
+            yield sample
+
+    def second(self) -> Iterator[SampleView]:
+        return self._view.samples() if self._kept is None else iter(self._kept)
+
+
+@contextmanager
+def replacing(path: Path) -> Iterator[TextIO]:
+    """A text file that takes the place of ``path`` once it was written to the end, and never half of it."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    try:
+        with os.fdopen(handle, "w", encoding="utf-8", errors="replace", newline="\n") as file:
+            yield file
+        os.chmod(name, 0o644)
+        os.replace(name, path)
+    except BaseException:
+        os.unlink(name)
+        raise

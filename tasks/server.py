@@ -1,0 +1,188 @@
+"""A model's share of a limit that all runs and workers hold together: Prefect's global concurrency limits.
+
+``prefect global-concurrency-limit create ENDPOINT --limit 64``, and ``concurrency_limit: ENDPOINT`` in the
+config of every model that lives there.
+"""
+
+import logging
+import math
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from typing import TypeVar
+from uuid import UUID
+
+import httpx
+from prefect import get_client
+from prefect.concurrency.sync import concurrency
+from prefect.exceptions import ObjectNotFound
+
+from metrics.errors import ConfigError
+from tasks.models.options import Progress
+from tasks.reporting.progress import board_is_open, percent, progress_markdown, reporter
+
+PATIENCE_SECONDS = 1.0
+"""How long is waited before the server is asked again what is free."""
+
+
+@contextmanager
+def lease(name: str, places: int) -> Iterator[int]:
+    """Holds a block of up to ``places`` of the limit ``name``, and gives its size: how many requests may be
+    in flight.
+
+    A block is held for a whole partition, so that a request costs no call to the Prefect server. It is
+    renewed while the process lives and comes free by itself some minutes after the process was killed.
+    Waits while nothing is free. Raises ConfigError where the server knows no such limit: a limit that is
+    not there would limit nothing, unnoticed.
+    """
+    with ExitStack() as stack:
+        yield _take(stack, name, places)
+
+
+def _take(stack: ExitStack, name: str, places: int) -> int:
+    while True:
+        limit, free = _state(name)
+        if free == 0:
+            time.sleep(PATIENCE_SECONDS)
+            continue
+        size = block(places, limit, free)
+        try:
+            stack.enter_context(concurrency(name, occupy=size, timeout_seconds=PATIENCE_SECONDS, strict=True))
+        except TimeoutError:  # somebody else was quicker
+            continue
+        return size
+
+
+def block(places: int, limit: int, free: int) -> int:
+    """How many places to take of those that are free.
+
+    A quarter of the limit is left for whoever comes next, and of that quarter half is: everybody gets
+    something at once, and one run alone gets most.
+
+    >>> [block(64, limit=64, free=free) for free in (64, 16, 1)]
+    [48, 8, 1]
+    >>> block(8, limit=64, free=64)
+    8
+    """
+    reserve = math.ceil(limit / 4)
+    available = free - reserve if free > reserve else free // 2
+    return max(1, min(places, available))
+
+
+def _state(name: str) -> tuple[int, int]:
+    """Size of a limit, and how much of it is free."""
+    with get_client(sync_client=True) as client:
+        try:
+            found = client.read_global_concurrency_limit_by_name(name)
+        except ObjectNotFound:
+            raise ConfigError(
+                f"concurrency_limit '{name}' is not on the Prefect server; create it with:"
+                f" prefect global-concurrency-limit create {name} --limit N"
+            ) from None
+    return found.limit, max(0, found.limit - found.active_slots)
+
+
+def secret(name: str) -> str:
+    """The value of the Secret block ``name``; raises ConfigError where the server has none."""
+    from prefect.blocks.system import Secret
+
+    try:
+        return str(Secret.load(name, _sync=True).get())  # type: ignore[call-arg, union-attr]
+    except ValueError as error:
+        raise ConfigError(
+            f"api_key_secret: the Prefect server has no Secret block '{name}'; create it in the UI under "
+            "Blocks, or name an environment variable in api_key_env"
+        ) from error
+
+
+T = TypeVar("T")
+
+SERVER_PATIENCE_SECONDS = 300.0
+"""How long a server may be away: a restart with a migration takes a minute or two."""
+FIRST_WAIT, LONGEST_WAIT = 1.0, 15.0
+
+_log = logging.getLogger(__name__)
+
+
+def patiently(call: Callable[[], T], patience: float = SERVER_PATIENCE_SECONDS) -> T:
+    """What ``call`` returns, tried again while the server does not answer; raises its error when patience
+    ends."""
+    deadline, wait = time.monotonic() + patience, FIRST_WAIT
+    while True:
+        try:
+            return call()
+        except httpx.TransportError as error:
+            if time.monotonic() + wait > deadline:
+                raise
+            _log.warning("the Prefect server does not answer (%s); trying again", type(error).__name__)
+        time.sleep(wait)
+        wait = min(2 * wait, LONGEST_WAIT)
+
+
+def if_possible(call: Callable[[], object], patience: float = SERVER_PATIENCE_SECONDS) -> None:
+    """As ``patiently``, for what is worth waiting for but no reason to fail: a table on the run's page."""
+    try:
+        patiently(call, patience)
+    except httpx.TransportError as error:
+        _log.warning("left out of the run's page: the Prefect server does not answer (%s)", error)
+
+
+SECONDS_BETWEEN_UPDATES = 5.0
+
+_log = logging.getLogger(__name__)
+
+
+@contextmanager
+def progress_of(model: str, partition: str) -> Iterator[Callable[[Progress], None]]:
+    """What the inference of one partition reports its progress to."""
+    if board_is_open():
+        yield reporter(model, partition)
+        return
+    with _artifact(model) as report:
+        yield report
+
+
+@contextmanager
+def _artifact(model: str) -> Iterator[Callable[[Progress], None]]:
+    """Updates a progress artifact from a thread of its own: the engine's loop never waits for the server.
+
+    An inference that ends before the first update needs none.
+    """
+    latest: dict[str, Progress] = {}
+    done = threading.Event()
+
+    def publish() -> None:
+        identifier: UUID | None = None
+        while not done.wait(SECONDS_BETWEEN_UPDATES):
+            identifier = _update(identifier, dict(latest))
+        if identifier is not None:
+            _update(identifier, dict(latest))
+
+    def report(progress: Progress) -> None:
+        latest[model] = progress
+
+    # Daemonic: a server that is away must not keep the task from ending.
+    thread = threading.Thread(target=publish, name=f"progress of {model}", daemon=True)
+    thread.start()
+    try:
+        yield report
+    finally:
+        done.set()
+        thread.join(timeout=2 * SECONDS_BETWEEN_UPDATES)
+
+
+def _update(identifier: UUID | None, models: dict[str, Progress]) -> UUID | None:
+    from prefect.artifacts import create_progress_artifact, update_progress_artifact
+
+    if not models:
+        return identifier
+    share, said = percent(models), progress_markdown(models)
+    try:
+        if identifier is None:
+            created = create_progress_artifact(progress=share, description=said)
+            return created if isinstance(created, UUID) else None
+        update_progress_artifact(identifier, progress=share, description=said)
+    except Exception as error:  # the server may be away: inference goes on, and so does the next update
+        _log.debug("progress artifact: %s", error)
+    return identifier

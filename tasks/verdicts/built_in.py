@@ -1,0 +1,197 @@
+"""The built-in evaluation methods that compare texts and numbers: each is one response against one ground
+truth.
+
+A judge takes (response, ground truth) and gives whether it passed and what else there is to say; it raises
+``ValueError`` where the ground truth can't be compared at all, which makes the sample unscored.
+"""
+
+import math
+import re
+import string
+from collections.abc import Callable
+from functools import lru_cache
+from typing import Any, Final
+
+from tasks.store.keys import canonical_json
+from tasks.verdicts.config import (
+    METHOD_PARAMS,
+    ContainsParams,
+    ExactMatchParams,
+    LengthCheckParams,
+    NumericMatchParams,
+    Params,
+    RegexMatchParams,
+)
+from tasks.verdicts.json_match import json_match
+
+Judged = tuple[bool, dict[str, Any] | None]
+Judge = Callable[[str, Any], Judged]
+
+_NUMBER: Final = re.compile(
+    r"""
+    (?: (?<![\w.)]) [-+] )?                                  # a sign, unless it stands between two: 10-5
+    (?: \d{1,3} (?:,\d{3})+ (?!\d) | \d+ | (?<!\d)\.(?=\d) )  # 1,234 or 1234 or the point of .5
+    (?: (?<=\d)\.\d+ | (?<=\.)\d+ )?                        # decimals
+    (?: [eE][-+]?\d+ )?
+    """,
+    re.VERBOSE,
+)
+_PUNCTUATION: Final = str.maketrans("", "", string.punctuation)
+
+
+def as_text(truth: Any) -> str:
+    """A ground truth as text: a text as it is, any other value as JSON (18 → ``18``, True → ``true``)."""
+    return truth if isinstance(truth, str) else canonical_json(truth).decode()
+
+
+def normaliser(params: ExactMatchParams) -> Callable[[str], str] | None:
+    """What is done to both texts before they are compared; None: nothing."""
+    steps: list[Callable[[str], str]] = []
+    if params.ignore_case:
+        steps.append(str.casefold)
+    if params.ignore_punctuation:
+        steps.append(lambda text: text.translate(_PUNCTUATION))
+    if params.strip:
+        steps.append(str.strip)
+    if len(steps) <= 1:
+        return steps[0] if steps else None
+
+    def normalise(text: str) -> str:
+        for step in steps:
+            text = step(text)
+        return text
+
+    return normalise
+
+
+def exact_match(params: ExactMatchParams) -> Judge:
+    """The response is the ground truth."""
+    normalise = normaliser(params) or str
+
+    def judge(response: str, truth: Any) -> Judged:
+        return normalise(response) == normalise(as_text(truth)), None
+
+    return judge
+
+
+def contains(params: ContainsParams) -> Judge:
+    """The ground truth (or any or all of ``values``) is part of the response."""
+    fold = str.casefold if params.ignore_case else str
+
+    def judge(response: str, truth: Any) -> Judged:
+        text = fold(response)
+        wanted = params.values if params.values is not None else (as_text(truth),)
+        missing = [value for value in wanted if fold(value) not in text]
+        passed = not missing if params.mode == "all" else len(missing) < len(wanted)
+        return passed, {"missing": missing} if missing else None
+
+    return judge
+
+
+def regex_match(params: RegexMatchParams) -> Judge:
+    """The pattern is found in the response, and its group, if one is named, holds the ground truth."""
+
+    def judge(response: str, truth: Any) -> Judged:
+        pattern = _compiled(params.pattern if params.pattern is not None else as_text(truth), params.flags())
+        found = getattr(pattern, params.mode)(response)
+        if found is None:
+            return False, {"matched": None}
+        if params.group is None:
+            return True, {"matched": found.group(0)}
+        text = found.group(params.group)
+        return text is not None and text.strip() == as_text(truth).strip(), {"matched": text}
+
+    return judge
+
+
+@lru_cache(maxsize=1024)  # a ground truth may be the pattern: as many as there are items
+def _compiled(pattern: str, flags: int) -> "re.Pattern[str]":
+    try:
+        return re.compile(pattern, flags)
+    except re.error as error:
+        raise ValueError(f"the ground truth {pattern!r} is no regular expression: {error}") from error
+
+
+def numeric_match(params: NumericMatchParams) -> Judge:
+    """A number of the response is close to the ground truth; a response without a number is wrong."""
+
+    def judge(response: str, truth: Any) -> Judged:
+        wanted = _truth_number(truth)
+        numbers = numbers_in(response)
+        if params.take == "whole":
+            numbers = numbers[:1] if _is_number(response) else []
+        if not numbers:
+            return False, {"expected": wanted, "found": None}
+        found = numbers[0] if params.take == "first" else numbers[-1]
+        difference = abs(found - wanted)
+        allowed = params.tolerance + params.relative_tolerance * abs(wanted)
+        return difference <= allowed, {"expected": wanted, "found": found, "difference": difference}
+
+    return judge
+
+
+def numbers_in(text: str) -> list[float]:
+    """The numbers of a text in order; commas between groups of three digits belong to a number.
+
+    >>> numbers_in("7 + 5 is $1,012.50, not -3e2")
+    [7.0, 5.0, 1012.5, -300.0]
+    """
+    numbers = [float(match.group().replace(",", "")) for match in _NUMBER.finditer(text)]
+    return [number for number in numbers if math.isfinite(number)]
+
+
+def _is_number(text: str) -> bool:
+    return _NUMBER.fullmatch(text.strip().lstrip("$")) is not None
+
+
+def _truth_number(truth: Any) -> float:
+    if isinstance(truth, (int, float)) and not isinstance(truth, bool) and math.isfinite(truth):
+        return float(truth)
+    numbers = numbers_in(truth) if isinstance(truth, str) else []
+    if not numbers:
+        raise ValueError(f"the ground truth {truth!r} holds no number")
+    return numbers[-1]
+
+
+def length_check(params: LengthCheckParams) -> Judge:
+    """The response is neither too short nor too long."""
+    measures: dict[str, Callable[[str], int]] = {
+        "characters": len,
+        "words": lambda text: len(text.split()),
+        "lines": lambda text: len(text.splitlines()),
+    }
+    measure = measures[params.unit]
+    low = params.min_length or 0
+    high = math.inf if params.max_length is None else params.max_length
+
+    def judge(response: str, truth: Any) -> Judged:
+        length = measure(response)
+        return low <= length <= high, {"length": length}
+
+    return judge
+
+
+JUDGES: Final[dict[str, Callable[[Any], Judge]]] = {
+    "exact_match": exact_match,
+    "contains": contains,
+    "regex_match": regex_match,
+    "json_match": json_match,
+    "numeric_match": numeric_match,
+    "length_check": length_check,
+}
+
+
+def needs_truth(kind: str, params: Params) -> bool:
+    """Whether the built-in can't judge an item that has no ground truth."""
+    match params:
+        case ContainsParams():
+            return params.values is None
+        case RegexMatchParams():
+            return params.pattern is None or params.group is not None
+        case _:
+            return kind != "length_check"
+
+
+def build_params(kind: str, params: dict[str, Any]) -> Params:
+    """The built-in's arguments, checked when the config was read."""
+    return METHOD_PARAMS[kind].model_validate(params)

@@ -1,0 +1,289 @@
+"""What a config may say under ``evaluation_methods:`` and ``metrics:``.
+
+A method judges one response and gives labels; a metric makes numbers of what the methods said, one number a
+label and facet group. Both name a built-in ``type`` or a user's ``function``, never both.
+"""
+
+import difflib
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+MethodType = Literal["exact_match", "contains", "regex_match", "json_match", "numeric_match", "length_check"]
+MetricType = Literal["pass_at_k", "classification", "mean", "median", "percentile", "pass_rate", "count"]
+
+
+class _Named(BaseModel):
+    """A built-in, or a user's function, under a name of its own."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    name: str = Field(min_length=1)
+    function: str | None = None  # "file.py:fn"
+    description: str | None = None
+    params: dict[str, Any] = Field(default_factory=dict)
+
+
+class EvaluationMethodConfig(_Named):
+    """One entry of ``evaluation_methods``: judges every response and gives it one or several labels.
+
+    A built-in gives the label ``name``; a name of a built-in alone is that built-in.
+    """
+
+    type: MethodType | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _from_name(cls, value: Any) -> Any:
+        return _complete(value, METHOD_PARAMS)
+
+    @model_validator(mode="after")
+    def _is_one_thing(self) -> "EvaluationMethodConfig":
+        _one_of(self.name, self.type, self.function, "evaluation method", METHOD_PARAMS)
+        if self.type is not None:
+            check_params(f"evaluation method {self.name!r}", METHOD_PARAMS[self.type], self.params)
+        return self
+
+
+class LabelSelection(BaseModel):
+    """Which labels a metric looks at: only those included, or all but those excluded."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    include: tuple[str, ...] | None = None
+    exclude: tuple[str, ...] | None = None
+
+    @model_validator(mode="after")
+    def _is_one_of_them(self) -> "LabelSelection":
+        if (self.include is None) == (self.exclude is None):
+            raise ValueError("labels takes either include: [...] or exclude: [...]")
+        return self
+
+    def keeps(self, label: str | None) -> bool:
+        """Whether results under ``label`` belong to the metric."""
+        if self.include is not None:
+            return label in self.include
+        return label not in (self.exclude or ())
+
+
+class EvaluationMetricConfig(_Named):
+    """One entry of ``metrics``: a number for each label and facet group of the evaluation results.
+
+    ``facets`` are dotted paths of a response or an evaluation result; None takes the run's own facets. The
+    label is always a facet and need not be named.
+    """
+
+    type: MetricType | None = None
+    facets: tuple[str, ...] | None = None
+    labels: LabelSelection | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _from_name(cls, value: Any) -> Any:
+        return _complete(value, METRIC_PARAMS)
+
+    @model_validator(mode="after")
+    def _is_one_thing(self) -> "EvaluationMetricConfig":
+        _one_of(self.name, self.type, self.function, "metric over evaluation results", METRIC_PARAMS)
+        if self.type is not None:
+            check_params(f"metric {self.name!r}", METRIC_PARAMS[self.type], self.params)
+        if self.facets is not None and len(set(self.facets)) != len(self.facets):
+            raise ValueError(f"metric {self.name!r} names a facet twice: {', '.join(self.facets)}")
+        return self
+
+    def required_samples(self) -> int:
+        """How many samples of an item the metric needs: k × num_trials for ``pass_at_k``, else 1."""
+        if self.type != "pass_at_k":
+            return 1
+        params = PassAtKParams.model_validate(self.params)
+        return params.k * (params.num_trials or 1)
+
+
+def _complete(value: Any, known: dict[str, Any]) -> Any:
+    """A bare name, or an entry that is only a name, means the built-in of that name."""
+    entry = {"name": value} if isinstance(value, str) else value
+    if not isinstance(entry, dict) or entry.get("type") or entry.get("function"):
+        return entry
+    name = entry.get("name")
+    return {**entry, "type": name} if isinstance(name, str) and name in known else entry
+
+
+def _one_of(name: str, kind: str | None, function: str | None, what: str, known: dict[str, Any]) -> None:
+    if (kind is None) == (function is None):
+        raise ValueError(
+            f"{what} {name!r} takes either type: (one of {', '.join(known)}) or function: file.py:name"
+        )
+
+
+def duplicate_names(configs: Sequence[_Named]) -> list[str]:
+    """Names that more than one entry claims, in order of appearance."""
+    names = [config.name for config in configs]
+    return sorted({name for name in names if names.count(name) > 1}, key=names.index)
+
+
+def lacking_samples(metrics: Sequence[EvaluationMetricConfig], num_samples: int) -> list[str]:
+    """One sentence for each metric that needs more samples of an item than the config asks for."""
+    return [
+        f"metric {metric.name!r} needs {metric.required_samples()} samples of every item (k × num_trials), "
+        f"but sample_params.num_samples is {num_samples}; raise it or lower k or num_trials"
+        for metric in metrics
+        if metric.required_samples() > num_samples
+    ]
+
+
+class Params(BaseModel):
+    """Arguments of one built-in; an argument that it does not have is refused."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class ExactMatchParams(Params):
+    """Equal texts after the normalisation asked for; white space at the ends counts unless ``strip``."""
+
+    ignore_case: bool = False
+    ignore_punctuation: bool = False
+    strip: bool = True
+
+
+class ContainsParams(Params):
+    """The ground truth, or ``values`` instead of it, stands in the response: any of them, or all."""
+
+    values: tuple[str, ...] | None = None
+    mode: Literal["any", "all"] = "any"
+    ignore_case: bool = False
+
+
+class RegexMatchParams(Params):
+    """``pattern`` (without one the ground truth is the pattern) is found in the response.
+
+    With ``group`` (number or name) the text of that group has to equal the ground truth.
+    """
+
+    pattern: str | None = None
+    mode: Literal["search", "match", "fullmatch"] = "search"
+    group: int | str | None = None
+    ignore_case: bool = False
+    multiline: bool = False
+    dotall: bool = False
+
+    @model_validator(mode="after")
+    def _compiles(self) -> "RegexMatchParams":
+        if self.group is not None and self.pattern is None:
+            raise ValueError("group needs a pattern: whose group equals the ground truth")
+        if self.pattern is not None:
+            try:
+                compiled = re.compile(self.pattern, self.flags())
+            except re.error as error:
+                raise ValueError(f"pattern {self.pattern!r} is no regular expression: {error}") from error
+            if self.group is not None and not _has_group(compiled, self.group):
+                raise ValueError(f"pattern {self.pattern!r} has no group {self.group!r}")
+        return self
+
+    def flags(self) -> int:
+        """The flags for ``re.compile``."""
+        asked = ((self.ignore_case, re.IGNORECASE), (self.multiline, re.MULTILINE), (self.dotall, re.DOTALL))
+        return sum((flag for on, flag in asked if on), start=0)
+
+
+def _has_group(pattern: "re.Pattern[str]", group: int | str) -> bool:
+    return group in pattern.groupindex if isinstance(group, str) else 0 <= group <= pattern.groups
+
+
+class JsonMatchParams(Params):
+    """The response is JSON with the ground truth's structure and, with ``compare: values``, its values."""
+
+    compare: Literal["values", "structure"] = "values"
+    allow_extra_keys: bool = False
+    ignore_order: bool = False  # of lists
+    tolerance: float = Field(default=0.0, ge=0, allow_inf_nan=False)  # absolute, for numbers
+
+
+class NumericMatchParams(Params):
+    """A number of the response is off by ``tolerance + relative_tolerance × |ground truth|`` at most."""
+
+    tolerance: float = Field(default=1e-9, ge=0, allow_inf_nan=False)
+    relative_tolerance: float = Field(default=0.0, ge=0, allow_inf_nan=False)
+    take: Literal["last", "first", "whole"] = "last"  # which number; whole: the response is nothing else
+
+
+class LengthCheckParams(Params):
+    """The response's length lies between ``min_length`` and ``max_length``, both included."""
+
+    min_length: int | None = Field(default=None, ge=0)
+    max_length: int | None = Field(default=None, ge=0)
+    unit: Literal["characters", "words", "lines"] = "characters"
+
+    @model_validator(mode="after")
+    def _is_a_range(self) -> "LengthCheckParams":
+        if self.min_length is None and self.max_length is None:
+            raise ValueError("length_check needs min_length, max_length or both")
+        if self.min_length is not None and self.max_length is not None and self.min_length > self.max_length:
+            raise ValueError(f"min_length {self.min_length} is above max_length {self.max_length}")
+        return self
+
+
+class PassAtKParams(Params):
+    """Does one of k samples pass?
+
+    With ``num_trials`` an item's first k × num_trials samples are cut into trials of k consecutive ones and
+    ``aggregation`` makes the item's number of its trials; without, it is the unbiased estimator over all of
+    them.
+    """
+
+    k: int = Field(ge=1)
+    num_trials: int | None = Field(default=None, ge=1)
+    aggregation: Literal["mean", "median", "min", "max"] = "mean"
+
+
+class ClassificationParams(Params):
+    """Which of the four numbers is the row's ``value``."""
+
+    value: Literal["f1", "precision", "recall", "balanced_accuracy"] = "f1"
+
+
+class PercentileParams(Params):
+    """``percentile``: which one, in percent."""
+
+    percentile: float = Field(ge=0, le=100)
+
+
+class NoParams(Params):
+    """Takes no arguments."""
+
+
+METHOD_PARAMS: Final[dict[str, type[Params]]] = {
+    "exact_match": ExactMatchParams,
+    "contains": ContainsParams,
+    "regex_match": RegexMatchParams,
+    "json_match": JsonMatchParams,
+    "numeric_match": NumericMatchParams,
+    "length_check": LengthCheckParams,
+}
+
+METRIC_PARAMS: Final[dict[str, type[Params]]] = {
+    "pass_at_k": PassAtKParams,
+    "classification": ClassificationParams,
+    "mean": NoParams,
+    "median": NoParams,
+    "percentile": PercentileParams,
+    "pass_rate": NoParams,
+    "count": NoParams,
+}
+
+
+def check_params(owner: str, model: type[Params], params: Mapping[str, Any]) -> None:
+    """Raises ValueError naming ``owner``, the argument, what was expected and the nearest known argument."""
+    unknown = [name for name in params if name not in model.model_fields]
+    if unknown:
+        nearest = difflib.get_close_matches(unknown[0], list(model.model_fields), n=1)
+        hint = f"; did you mean {nearest[0]!r}?" if nearest else ""
+        known = ", ".join(model.model_fields) or "no arguments"
+        raise ValueError(f"{owner} does not take the argument {unknown[0]!r}{hint} (it takes {known})")
+    try:
+        model.model_validate(dict(params))
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = "".join(f"{part}: " for part in first["loc"])
+        raise ValueError(f"{owner}: {where}{first['msg'].removeprefix('Value error, ')}") from error

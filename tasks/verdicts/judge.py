@@ -1,0 +1,93 @@
+"""Responses to verdicts: runs one evaluation method over one part, streaming."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tasks.reduction.parts import BatchSource, Origin
+from tasks.store.schemas import STATISTICS
+from tasks.verdicts.labels import Verdict
+from tasks.verdicts.methods import EvaluationMethod, Judgement, RequestCursor
+
+_IDENTITY = ("item_id", "doc_id", "sample_index", "status")
+
+
+def evaluate(
+    method: EvaluationMethod, origin: Origin, requests: BatchSource, responses: BatchSource
+) -> Iterator[pa.RecordBatch]:
+    """One row (STATISTICS) a sample × label, in the order of the responses.
+
+    A response whose request failed, or on which the method failed, is unscored. Its label is the built-in's,
+    and null where only the user's function could have named it: reductions count it under every label of the
+    method.
+    """
+    cursor = RequestCursor(requests(method.request_columns))
+    columns = list(dict.fromkeys((*_IDENTITY, *method.response_columns)))
+    for batch in responses(columns):
+        if len(batch):
+            yield _evaluate_batch(method, origin, cursor, batch)
+
+
+def _evaluate_batch(
+    method: EvaluationMethod, origin: Origin, cursor: RequestCursor, batch: pa.RecordBatch
+) -> pa.RecordBatch:
+    answered = pc.equal(batch.column("status").cast(pa.string()), "ok")
+    present = answered.to_numpy(zero_copy_only=False)
+    whole = bool(present.all())
+    asked = [cursor.find(doc_id) for doc_id in batch.column("doc_id").to_pylist()]
+    kept = asked if whole else [asked[row] for row in np.flatnonzero(present).tolist()]
+    judgements = method.judge(batch if whole else batch.filter(answered), kept, origin)
+    failed: Judgement = ([Verdict(method.default_label)], 0.0)
+    rows = _Rows()
+    for number, is_there in enumerate(present.tolist()):
+        rows.add(number, *(next(judgements) if is_there else failed), judged=is_there)
+    return rows.batch(batch)
+
+
+class _Rows:
+    """The rows of one batch, column by column; ``sample`` is the row of the response."""
+
+    def __init__(self) -> None:
+        self.sample: list[int] = []
+        self.verdicts: list[Verdict] = []
+        self.seconds: list[float | None] = []
+        self.judged: list[bool] = []
+
+    def add(self, sample: int, verdicts: list[Verdict], seconds: float, judged: bool) -> None:
+        """Takes in what was said about one response."""
+        for verdict in verdicts:
+            self.sample.append(sample)
+            self.verdicts.append(verdict)
+            self.seconds.append(seconds if judged else None)
+            self.judged.append(judged and verdict.error is None)
+
+    def batch(self, responses: pa.RecordBatch) -> pa.RecordBatch:
+        """The rows as a STATISTICS batch; scores are their own statistics."""
+        identity = responses.select(["item_id", "doc_id", "sample_index"])
+        if self.sample != list(range(len(responses))):
+            identity = identity.take(pa.array(self.sample, pa.int64()))
+        score = pa.array([verdict.score for verdict in self.verdicts], pa.float64())
+        columns: dict[str, Any] = {
+            **{name: identity.column(name) for name in identity.schema.names},
+            "label": pa.array([verdict.label for verdict in self.verdicts], pa.string()).dictionary_encode(),
+            "scored": pa.array(self.judged, pa.bool_()),
+            "score": score,
+            "statistics": _as_vectors(score),
+            "value_json": pa.nulls(len(score), pa.string()),
+            "code": pa.array(np.full(len(score), -1, dtype=np.int64)),
+            "passed": pa.array([verdict.passed for verdict in self.verdicts], pa.bool_()),
+            "details_json": pa.array([verdict.details for verdict in self.verdicts], pa.string()),
+            "error": pa.array([verdict.error for verdict in self.verdicts], pa.string()),
+            "evaluation_time": pa.array(self.seconds, pa.float64()),
+        }
+        return pa.RecordBatch.from_arrays([columns[name] for name in STATISTICS.names], schema=STATISTICS)
+
+
+def _as_vectors(score: pa.Array) -> pa.Array:
+    """Each score as a vector of length one; null where there is none."""
+    present = score.is_valid()
+    offsets = np.concatenate([[0], np.cumsum(present.to_numpy(zero_copy_only=False))]).astype(np.int32)
+    return pa.ListArray.from_arrays(pa.array(offsets), score.drop_null(), mask=pc.invert(present))

@@ -1,0 +1,232 @@
+"""What an evaluation method says about one response, read from what the user's function returned."""
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+import orjson
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from tasks.reduction.parts import BatchSource
+from tasks.store.keys import canonical_json
+from tasks.store.schemas import FLOATS, STATISTICS
+
+if TYPE_CHECKING:
+    from metrics.aggregations.aggregation import Aggregation
+
+
+_OUTCOME = ("passed", "score", "custom_fields", "detailed_results", "details")
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """One label of one response.
+
+    ``label`` is None where the method raised, so that nobody knows what it would have been called.
+    ``details`` is the JSON text of an object with ``detailed_results`` and ``custom_fields``. With ``error``
+    the response is unscored under this label.
+    """
+
+    label: str | None
+    passed: bool | None = None
+    score: float | None = None
+    details: str | None = None
+    error: str | None = None
+
+
+def read_verdicts(returned: Any, default_label: str) -> list[Verdict]:
+    """The labels of one return: ``{"label": …, "result": {…}}``, a list of those, or one under ``labels``.
+
+    Raises ValueError saying what is wrong with it.
+
+    >>> read_verdicts({"label": "polite", "result": {"passed": True}}, "method")
+    [Verdict(label='polite', passed=True, score=1.0, details=None, error=None)]
+    """
+    entries = _entries(returned)
+    verdicts = [_verdict(entry, default_label) for entry in entries]
+    labels = [verdict.label for verdict in verdicts]
+    twice = next((label for label in labels if labels.count(label) > 1), None)
+    if twice is not None:
+        raise ValueError(f"returned the label {twice!r} twice for one response")
+    return verdicts
+
+
+def _entries(returned: Any) -> Sequence[Any]:
+    held = returned["labels"] if isinstance(returned, Mapping) and "labels" in returned else returned
+    entries = [held] if isinstance(held, Mapping) else held
+    if not isinstance(entries, (list, tuple)) or not entries:
+        raise ValueError(
+            'expected {"label": …, "result": {"passed": …, "score": …}} or a list of those under "labels", '
+            f"not {_shown(returned)}"
+        )
+    return entries
+
+
+def _verdict(entry: Any, default_label: str) -> Verdict:
+    if not isinstance(entry, Mapping):
+        raise ValueError(f'expected {{"label": …, "result": {{…}}}}, not {_shown(entry)}')
+    label = entry.get("label", default_label)
+    if not isinstance(label, str) or not label:
+        raise ValueError(f"a label must be a text that is not empty, not {_shown(label)}")
+    result = entry["result"] if "result" in entry else {k: v for k, v in entry.items() if k in _OUTCOME}
+    if not isinstance(result, Mapping):
+        raise ValueError(f"the result of label {label!r} must be a mapping, not {_shown(result)}")
+    passed, score = _passed(result.get("passed"), label), _score(result.get("score"), label)
+    details = _details(entry, result, label)
+    if passed is None and score is None and details is None:
+        raise ValueError(f"label {label!r} says nothing: its result needs passed, score or custom_fields")
+    if score is None and passed is not None:
+        score = float(passed)
+    return Verdict(label=label, passed=passed, score=score, details=details)
+
+
+def _passed(value: Any, label: str) -> bool | None:
+    plain = _plain(value)
+    if plain is None or isinstance(plain, bool):
+        return plain
+    if plain in (0, 1):
+        return bool(plain)
+    raise ValueError(f"passed of label {label!r} must be true or false, not {_shown(value)}")
+
+
+def _score(value: Any, label: str) -> float | None:
+    plain = _plain(value)
+    if plain is None:
+        return None
+    if not isinstance(plain, (int, float)):
+        raise ValueError(f"the score of label {label!r} must be a number, not {_shown(value)}")
+    if not math.isfinite(plain):
+        raise ValueError(f"the score of label {label!r} is {plain}, which is no number to average")
+    return float(plain)
+
+
+def _details(entry: Mapping[str, Any], result: Mapping[str, Any], label: str) -> str | None:
+    """Names, descriptions, details and custom fields as one JSON object; None where there are none."""
+    named = {key: entry[key] for key in ("name", "description") if entry.get(key) is not None}
+    rest = {key: value for key, value in result.items() if key not in _OUTCOME}
+    detailed = named | rest
+    for key in ("details", "detailed_results"):
+        value = result.get(key)
+        detailed |= dict(value) if isinstance(value, Mapping) else {} if value is None else {key: value}
+    custom = result.get("custom_fields") or {}
+    if not isinstance(custom, Mapping):
+        raise ValueError(f"custom_fields of label {label!r} must be a mapping, not {_shown(custom)}")
+    parts = {"detailed_results": detailed, "custom_fields": dict(custom)}
+    return details_json({key: value for key, value in parts.items() if value})
+
+
+def details_json(parts: Mapping[str, Any]) -> str | None:
+    """A verdict's details as JSON, None where there are none; raises ValueError for what JSON can't hold."""
+    if not parts:
+        return None
+    try:
+        return canonical_json(parts).decode()
+    except TypeError as error:
+        raise ValueError(f"the details of a label must be JSON values: {error}") from error
+
+
+def _plain(value: Any) -> Any:
+    """numpy's and torch's scalars as Python's."""
+    return value.item() if hasattr(value, "item") else value
+
+
+def _shown(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 80 else text[:77] + "…"
+
+
+Floats = NDArray[np.float64]
+
+CELLS: Final = ("tp", "tn", "fp", "fn")
+
+
+def _ratio(part: Floats, whole: Floats) -> Floats:
+    """NaN where the whole is zero: a recall without positives is no recall of 0."""
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return np.where(whole > 0, part / np.where(whole > 0, whole, 1.0), np.nan)
+
+
+def _precision(cells: Floats) -> Floats:
+    return _ratio(cells[..., 0], cells[..., 0] + cells[..., 2])
+
+
+def _recall(cells: Floats) -> Floats:
+    return _ratio(cells[..., 0], cells[..., 0] + cells[..., 3])
+
+
+def _f1(cells: Floats) -> Floats:
+    return _ratio(2 * cells[..., 0], 2 * cells[..., 0] + cells[..., 2] + cells[..., 3])
+
+
+def _balanced_accuracy(cells: Floats) -> Floats:
+    return (_recall(cells) + _ratio(cells[..., 1], cells[..., 1] + cells[..., 2])) / 2
+
+
+MEASURES: Final[dict[str, Callable[[Floats], Floats]]] = {
+    "precision": _precision,
+    "recall": _recall,
+    "f1": _f1,
+    "balanced_accuracy": _balanced_accuracy,
+}
+"""Each takes cells (..., 4) in the order of CELLS and gives numbers (...) in 0 to 1; NaN where undefined."""
+
+
+def measure(name: str) -> "Aggregation":
+    """The aggregation of one measure: items' cells add up, whatever their number."""
+    from metrics.aggregations.aggregation import Aggregation
+
+    compute = MEASURES[name]
+    return Aggregation(name, k=len(CELLS), compute=lambda total, n: compute(total), bounds=(0.0, 1.0))
+
+
+def measures_of(statistics: Floats) -> dict[str, float | None]:
+    """All measures and the cells' totals, from the cells of n items (n, 4)."""
+    total = statistics.sum(axis=0)
+    numbers = {name: float(compute(total)) for name, compute in MEASURES.items()}
+    known = {name: None if np.isnan(number) else number for name, number in numbers.items()}
+    return known | dict(zip(CELLS, total.tolist(), strict=True))
+
+
+def with_cells(source: BatchSource) -> BatchSource:
+    """The same statistics with the cells in place of the vectors; verdicts without cells are unscored."""
+
+    def batches(columns: Sequence[str]) -> Iterable[pa.RecordBatch]:
+        for batch in source(list(dict.fromkeys([*columns, "details_json", "scored"]))):
+            yield _replaced(batch, list(columns))
+
+    return batches
+
+
+def _replaced(batch: pa.RecordBatch, columns: Sequence[str]) -> pa.RecordBatch:
+    vectors = [_cells(text) for text in batch.column("details_json").to_pylist()]
+    held = zip(batch.column("scored").to_pylist(), vectors, strict=True)
+    made = {
+        "statistics": pa.array(vectors, FLOATS),
+        "scored": pa.array([scored and vector is not None for scored, vector in held], pa.bool_()),
+    }
+    arrays = [made[name] if name in made else batch.column(name) for name in columns]
+    return pa.RecordBatch.from_arrays(arrays, schema=pa.schema([STATISTICS.field(name) for name in columns]))
+
+
+def _cells(details: str | None) -> list[float] | None:
+    """The four counts that a method put among its custom fields or details; None where there is none.
+
+    ``{"tp": 2, "fp": 1}`` counts, absent ones being zero; ``{"classification": "tp"}`` is one of that cell.
+    """
+    if details is None:
+        return None
+    for held in map(orjson.loads(details).get, ("custom_fields", "detailed_results")):
+        if not isinstance(held, Mapping):
+            continue
+        if held.get("classification") in CELLS:
+            return [float(held["classification"] == cell) for cell in CELLS]
+        if any(cell in held for cell in CELLS):
+            return [_count(held.get(cell)) for cell in CELLS]
+    return None
+
+
+def _count(value: Any) -> float:
+    return float(value) if isinstance(value, (int, float)) else 0.0

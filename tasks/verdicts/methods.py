@@ -1,0 +1,294 @@
+"""Evaluation methods of a config: what judges one response and gives it labels, built in or a user's."""
+
+import inspect
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import orjson
+import pyarrow as pa
+
+from metrics.errors import ConfigError, NightjarError, nearest
+from tasks.reduction.parts import RESPONSE_METADATA, Origin
+from tasks.verdicts.built_in import JUDGES, Judge, as_text, build_params, needs_truth, normaliser
+from tasks.verdicts.config import EvaluationMethodConfig, ExactMatchParams
+from tasks.verdicts.labels import Verdict, details_json, read_verdicts
+
+_BY_KEYWORD = (inspect.Parameter.KEYWORD_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+
+
+def accepted_keywords(
+    where: str, function: Callable[..., Any], given: Sequence[str], params: Mapping[str, Any]
+) -> list[str]:
+    """Which of ``given`` the function takes; the first of them it must take.
+
+    ``where`` begins the message of the ConfigError that is raised if it does not, if it does not take an
+    entry of ``params``, or if it needs an argument that nobody gives.
+    """
+    try:
+        known = inspect.signature(function).parameters
+    except (TypeError, ValueError):  # compiled functions may have no signature to look at
+        return list(given)
+    names = [name for name, parameter in known.items() if parameter.kind in _BY_KEYWORD]
+    anything = any(parameter.kind is parameter.VAR_KEYWORD for parameter in known.values())
+    for name in params:
+        if name not in names and not anything:
+            raise ConfigError(f"{where} does not take the argument {name!r}{nearest(name, names)}")
+    taken = [name for name in given if anything or name in names]
+    if given[0] not in taken:
+        raise ConfigError(f"{where} must take {', '.join(given)} by these names; it takes {', '.join(names)}")
+    for name in names:
+        if known[name].default is inspect.Parameter.empty and name not in (*taken, *params):
+            raise ConfigError(f"{where} needs the argument {name!r}; give it under params:")
+    return taken
+
+
+ASKED_COLUMNS = ("doc_id", "references_json")
+COLUMNS_WITH_DOCUMENTS = (*ASKED_COLUMNS, "doc_json")
+
+
+@dataclass(frozen=True)
+class Asked:
+    """One item as a method sees it: its acceptable answers and, where read, the JSON text of its row."""
+
+    doc_id: int
+    references: list[Any]
+    document: str | None
+
+    @property
+    def ground_truth(self) -> Any:
+        """What a user's method is given: the answer, a list of several, None where there is none."""
+        return self.references[0] if len(self.references) == 1 else (self.references or None)
+
+
+class RequestCursor:
+    """Walks through a part's requests (REQUESTS batches) beside its responses."""
+
+    def __init__(self, batches: Iterable[pa.RecordBatch]):
+        self._asked = _asked(batches)
+        self._current: Asked | None = None
+
+    def find(self, doc_id: int) -> Asked:
+        """The request of ``doc_id``, the last one found or a later one; NightjarError if it does not come."""
+        while self._current is None or self._current.doc_id != doc_id:
+            self._current = next(self._asked, None)
+            if self._current is None:
+                raise NightjarError(
+                    f"the response to item number {doc_id} does not follow the order of the requests; "
+                    "the artifacts do not belong together, run again with --refresh infer"
+                )
+        return self._current
+
+
+def _asked(batches: Iterable[pa.RecordBatch]) -> Iterator[Asked]:
+    for batch in batches:
+        doc_ids = batch.column("doc_id").to_pylist()
+        references = map(orjson.loads, batch.column("references_json").to_pylist())
+        known = "doc_json" in batch.schema.names
+        documents = batch.column("doc_json").to_pylist() if known else [None] * len(doc_ids)
+        yield from map(Asked, doc_ids, references, documents)
+
+
+Judgement = tuple[list[Verdict], float]
+"""What a method says of one response, and how many seconds it took."""
+
+JudgeBatch = Callable[[pa.RecordBatch, Sequence[Asked], Origin], Iterator[Judgement]]
+
+
+@dataclass(frozen=True)
+class EvaluationMethod:
+    """One evaluation method of a config.
+
+    ``judge(batch, requests, origin)`` yields one judgement for each response of a RESPONSES batch that holds
+    ``response_columns``; ``requests`` stand beside the rows. It is only called for responses that succeeded.
+    """
+
+    name: str
+    judge: JudgeBatch
+    response_columns: Sequence[str] = ("response",)
+    request_columns: Sequence[str] = ASKED_COLUMNS
+    function: Callable[..., Any] | None = None
+
+    @property
+    def default_label(self) -> str | None:
+        """The label of every response, judged or not; None where only the function knows its labels."""
+        return self.name if self.function is None else None
+
+    def code(self) -> tuple[Callable[..., Any], ...]:
+        """The user's function, for the fingerprint; this package's own code decides a built-in."""
+        return () if self.function is None else (self.function,)
+
+
+Resolve = Callable[[str], Callable[..., Any]]
+
+
+def build_method(config: EvaluationMethodConfig, resolve: Resolve) -> EvaluationMethod:
+    """The method that ``config`` describes; ``resolve`` turns ``file.py:fn`` into the function.
+
+    Raises ConfigError where the function does not take ``response`` or one of the arguments given to it.
+    """
+    if config.type is None:
+        return user_method(config, resolve(str(config.function)))
+    params = build_params(config.type, config.params)
+    if isinstance(params, ExactMatchParams):
+        judge = _exact_match(config.name, params)
+    else:
+        judge = _row_by_row(config.name, JUDGES[config.type](params), needs_truth(config.type, params))
+    return EvaluationMethod(name=config.name, judge=judge)
+
+
+def _exact_match(name: str, params: ExactMatchParams) -> JudgeBatch:
+    """The same verdicts as the judge of built_in.exact_match, with no object made for each response."""
+    normalise = normaliser(params)
+    right = [Verdict(name, passed=True, score=1.0)]
+    wrong = [Verdict(name, passed=False, score=0.0)]
+
+    def judge(batch: pa.RecordBatch, requests: Sequence[Asked], _: Origin) -> Iterator[Judgement]:
+        started, judged = time.perf_counter(), []
+        last: Asked | None = None
+        answers: set[str] = set()
+        for response, request in zip(batch.column("response").to_pylist(), requests, strict=True):
+            if request is not last:
+                last, texts = request, map(as_text, request.references)
+                answers = set(map(normalise, texts) if normalise else texts)
+            if not answers or response is None:
+                judged.append([_nothing_to_compare(name, response)])
+            else:
+                judged.append(right if (normalise(response) if normalise else response) in answers else wrong)
+        seconds = (time.perf_counter() - started) / max(len(judged), 1)
+        return iter([(verdicts, seconds) for verdicts in judged])
+
+    return judge
+
+
+def _row_by_row(name: str, judge: Judge, wants_truth: bool) -> JudgeBatch:
+    def judge_all(batch: pa.RecordBatch, requests: Sequence[Asked], _: Origin) -> Iterator[Judgement]:
+        for response, request in zip(batch.column("response").to_pylist(), requests, strict=True):
+            started = time.perf_counter()
+            truths = request.references if wants_truth else [None]
+            verdict = _any_truth(name, judge, response, truths)
+            yield [verdict], time.perf_counter() - started
+
+    return judge_all
+
+
+def _any_truth(name: str, judge: Judge, response: str | None, truths: Sequence[Any]) -> Verdict:
+    """The verdict against the first ground truth that the response meets, else against the first of them."""
+    if response is None or not truths:
+        return _nothing_to_compare(name, response)
+    first: Verdict | None = None
+    for truth in truths:
+        try:
+            passed, said = judge(response, truth)
+        except ValueError as error:
+            return Verdict(name, error=f"{error}")
+        details = details_json({"detailed_results": said}) if said else None
+        verdict = Verdict(name, passed=passed, score=float(passed), details=details)
+        if passed:
+            return verdict
+        first = first or verdict
+    assert first is not None
+    return first
+
+
+def _nothing_to_compare(name: str, response: str | None) -> Verdict:
+    missing = "the response has no text" if response is None else "the item has no ground truth"
+    return Verdict(name, error=f"{missing} to compare")
+
+
+_GIVEN = ("response", "ground_truth", "inference_result")
+
+
+def user_method(config: EvaluationMethodConfig, function: Callable[..., Any]) -> EvaluationMethod:
+    """The method that calls ``function``; raises ConfigError where it does not take what it is given."""
+    where = f"evaluation method {config.name!r}: {config.function}"
+    given = accepted_keywords(where, function, _GIVEN, config.params)
+
+    def judge(batch: pa.RecordBatch, requests: Sequence[Asked], origin: Origin) -> Iterator[Judgement]:
+        for row, request in zip(response_rows(batch, origin), requests, strict=True):
+            row["item"] = orjson.loads(request.document) if request.document else {}
+            offered = {
+                "response": row["response"],
+                "ground_truth": request.ground_truth,
+                "inference_result": row,
+            }
+            started = time.perf_counter()
+            verdicts = _called(config, function, {name: offered[name] for name in given})
+            yield verdicts, time.perf_counter() - started
+
+    return EvaluationMethod(
+        name=config.name,
+        judge=judge,
+        response_columns=RESPONSE_COLUMNS,
+        request_columns=COLUMNS_WITH_DOCUMENTS,
+        function=function,
+    )
+
+
+def _called(
+    config: EvaluationMethodConfig, function: Callable[..., Any], given: Mapping[str, Any]
+) -> list[Verdict]:
+    """What the user's function says; a response that it fails on is unscored, with the reason."""
+    try:
+        return read_verdicts(function(**given, **config.params), config.name)
+    except Exception as error:
+        return [
+            Verdict(label=None, error=f"evaluation method {config.name!r}: {type(error).__name__}: {error}")
+        ]
+
+
+Row = dict[str, Any]
+
+_LIKELIHOODS = ("lls", "is_greedy", "unconditional_lls", "unconditional_greedy")
+_TOKENS = ("prompt_tokens", "completion_tokens", "total_tokens")
+RESPONSE_COLUMNS = (
+    *("item_id", "doc_id", "sample_id", "sample_index", "prompt", "response", "reasoning", "status", "error"),
+    *("inference_time", "timestamp", "metadata_json"),
+    *(*_TOKENS, *RESPONSE_METADATA, *_LIKELIHOODS),
+)
+"""The columns of RESPONSES that the rows are made of."""
+
+
+def response_rows(batch: pa.RecordBatch, origin: Origin) -> Iterator[Row]:
+    """The rows of a batch of RESPONSES with ``RESPONSE_COLUMNS``, in order, without ``total_samples``.
+
+    Log-likelihoods and reasoning appear where there are any.
+    """
+    columns = {name: batch.column(name).to_pylist() for name in RESPONSE_COLUMNS}
+    for values in zip(*columns.values(), strict=True):
+        yield _row(dict(zip(columns, values, strict=True)), origin)
+
+
+def _row(sample: Mapping[str, Any], origin: Origin) -> Row:
+    row: Row = {
+        "item_id": sample["item_id"],
+        "sample_id": sample["sample_id"],
+        "sample_index": sample["sample_index"],
+        "model_name": origin.model_name,
+        "prompt_template": origin.prompt_template,
+        "prompt": sample["prompt"],
+        "response": sample["response"],
+        "inference_time": sample["inference_time"],
+        "timestamp": sample["timestamp"],
+        "metadata": metadata(sample, origin),
+        "error": sample["error"],
+        "status": sample["status"],
+        "tokens_per_second": _rate(sample["completion_tokens"], sample["inference_time"]),
+        "total_tokens": sample["total_tokens"],
+        "prompt_tokens": sample["prompt_tokens"],
+        "completion_tokens": sample["completion_tokens"],
+    }
+    extra = {name: sample[name] for name in ("reasoning", *_LIKELIHOODS) if sample[name] is not None}
+    return row | extra
+
+
+def metadata(sample: Mapping[str, Any], origin: Origin) -> Row:
+    """What is known of a response beside its text; what came with a recorded response wins."""
+    own = {name: sample[name] for name in RESPONSE_METADATA if sample[name] is not None}
+    recorded = sample["metadata_json"]
+    return origin.shared_metadata | own | (orjson.loads(recorded) if recorded else {})
+
+
+def _rate(tokens: int | None, seconds: float | None) -> float | None:
+    return tokens / seconds if tokens is not None and seconds else None

@@ -1,0 +1,121 @@
+"""A user's function over evaluation results: called once a label and facet group, with the group's rows."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import pyarrow as pa
+
+from metrics.errors import MetricError
+from tasks.reduction.aggregate import Row, base_row, failure_of, rows_of_failures
+from tasks.reduction.facets import Vocabulary, facets_text
+from tasks.reduction.parts import UNKNOWN, FailedPart, resolve
+from tasks.store.keys import canonical_json
+from tasks.verdicts.metrics import EvaluationMetric, metric_batches
+from tasks.verdicts.rows import Judged, evaluation_rows
+
+
+@dataclass
+class _Group:
+    """The evaluation results under one label with equal facet values."""
+
+    label: str
+    facets: dict[str, Any]
+    rows: list[Row] = field(default_factory=list)
+
+
+def call_metric(
+    metric: EvaluationMetric, benchmark: str, judged: Sequence[Judged], failed: Sequence[FailedPart] = ()
+) -> Iterator[pa.RecordBatch]:
+    """The rows (METRIC_ROWS) of a user's metric ``fn(evaluation_results, facets, **params) -> dict``.
+
+    ``evaluation_results`` are the rows of evaluation_results.jsonl of one group, unscored ones among them;
+    ``facets`` are its facet values and its label. The dictionary's entries become the row's own values:
+    ``value`` is the entry of that name, else the one called like the metric, else the first number. Raises
+    MetricError naming the group where the function fails or returns something else.
+    """
+    failed = metric.concerned(failed)
+    rows = [_called(metric, benchmark, group, failed) for group in _groups(metric, judged)]
+    pair = metric.identity(benchmark)
+    yield from metric_batches(rows + rows_of_failures(pair, failed, metric.facets, rows))
+
+
+def _groups(metric: EvaluationMetric, judged: Sequence[Judged]) -> list[_Group]:
+    groups: list[_Group] = []
+    numbers = Vocabulary()
+    labels = metric.config.labels
+    for entry in judged:
+        for row in evaluation_rows(entry):
+            if labels is not None and not labels.keeps(row["label"]):
+                continue
+            values = [_facet(row, facet) for facet in metric.facets]
+            number = numbers.code([row["label"], *values])
+            if number == len(groups):
+                groups.append(_Group(row["label"], dict(zip(metric.facets, values, strict=True))))
+            groups[number].rows.append(row)
+    return groups
+
+
+def _facet(row: Row, facet: str) -> Any:
+    """The value at the path in the row, else in its metadata, as the reductions find it."""
+    for record in (row, row["metadata"]):
+        if (value := resolve(record, facet)) is not None:
+            return value
+    return UNKNOWN
+
+
+def _called(metric: EvaluationMetric, benchmark: str, group: _Group, failed: Sequence[FailedPart]) -> Row:
+    text = facets_text(group.facets)
+    pair = metric.identity(benchmark)
+    scored = sum(row["status"] == "ok" for row in group.rows)
+    row = base_row(pair, "mean", group.label, text) | {
+        "stderr_method": "none",
+        "n_items": len({row["item_id"] for row in group.rows}),
+        "n_samples": len(group.rows),
+        "n_scored": scored,
+        "n_unscored": len(group.rows) - scored,
+        "signature": f"{metric.metric.signature()}|fn:{metric.config.function}",
+    }
+    error = failure_of(group.facets, group.label, failed)
+    if error:
+        return row | {"status": "failed", "error": error}
+    values = _values(metric, group)
+    value = _value(values, metric.name)
+    status = "unscored" if value is None and not scored else "ok"
+    return row | {
+        "value": value,
+        "stderr": _number(values.get("stderr")),
+        "status": status,
+        "values_json": canonical_json(values).decode(),
+    }
+
+
+def _values(metric: EvaluationMetric, group: _Group) -> Mapping[str, Any]:
+    offered = {"evaluation_results": group.rows, "facets": {**group.facets, "label": group.label}}
+    where = f"metric {metric.name!r} ({metric.config.function}) on label {group.label!r} with {group.facets}"
+    assert metric.function is not None
+    try:
+        returned = metric.function(**{name: offered[name] for name in metric.given}, **metric.config.params)
+    except Exception as error:
+        raise MetricError(f"{where}: {type(error).__name__}: {error}") from error
+    if _number(returned) is not None:
+        return {"value": _number(returned)}
+    if not isinstance(returned, Mapping):
+        raise MetricError(f"{where} must return a dictionary, not {type(returned).__name__}")
+    try:
+        canonical_json(dict(returned))
+    except TypeError as error:
+        raise MetricError(f"{where} returned something that is not JSON: {error}") from error
+    return {str(name): value for name, value in returned.items()}
+
+
+def _value(values: Mapping[str, Any], name: str) -> float | None:
+    for key in ("value", name):
+        if (number := _number(values.get(key))) is not None:
+            return number
+    return next((number for value in values.values() if (number := _number(value)) is not None), None)
+
+
+def _number(value: Any) -> float | None:
+    plain = value.item() if hasattr(value, "item") else value
+    return float(plain) if isinstance(plain, (int, float)) else None
