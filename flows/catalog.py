@@ -1,14 +1,246 @@
 """``python -m flows.catalog [KIND]``: every name that a config may use, and what it means."""
 
+import inspect
 import json
+import math
 import sys
-from dataclasses import asdict
-from typing import Annotated, Final
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
+from typing import Annotated, Any, Final
 
 import typer
+from pydantic import BaseModel
 
-from flows.catalog_entries import LISTINGS, Entry, catalog
 from metrics.errors import nearest
+from metrics.registry import AGGREGATIONS, METRICS, REDUCTIONS, MetricDefinition, NamedFunction
+
+OF_METRIC: Final = "the metric's"
+OWN: Final = "this project"
+
+# Numbers with a range of their own; every other aggregation or reduction stays within the metric's.
+_PROBABILITIES: Final = frozenset({"pass@k", "pass^k", "g_pass@k", "mg_pass@k", "at_least_k", "pass_rate"})
+_RANGES: Final = {
+    "perplexity": "1 to ∞",
+    "weighted_perplexity": "1 to ∞",
+    "bits_per_byte": "0 to ∞",
+    "bleu": "0 to 100",
+    "chrf": "0 to 100",
+    "chrf++": "0 to 100",
+    "sum": "n times the metric's",
+    "ter": "0 to ∞",
+    "wer": "0 to ∞",
+    "f1": "0 to 1",
+    "mcc": "-1 to 1",
+    "matthews_corrcoef": "-1 to 1",
+    "brier_score": "0 to 2",
+    "count": "0 to ∞",
+    "bypass": "999",
+}
+
+
+# Of what scorers bring along: meaning, range, source.
+_OF_SCORERS: Final = {
+    "reward": ("The reward model's number.", "the model's", OWN),
+    "llm_judge": ("The judges' grades of a response, combined.", "the grades'", OWN),
+    "llm_judge_agreement": ("Krippendorff's alpha of the verdicts.", "-1 to 1", "Krippendorff 2004"),
+    "llm_judge_corrected": (
+        "Rate of positive verdicts without the judge's bias, from a calibration that people judged.",
+        "0 to 1",
+        "Lee et al. 2025, arXiv:2511.21140",
+    ),
+    "ensemble": ("Weighted combination of the members' numbers.", "the members'", OWN),
+    "filter_agreement": (
+        "Share of pairs of filters with the same prediction; of the filter *.",
+        "0 to 1",
+        OWN,
+    ),
+}
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One name of the catalogue. ``default`` is what holds where the config says nothing."""
+
+    kind: str
+    name: str
+    meaning: str
+    range: str = ""
+    direction: str = ""
+    default: str = ""
+    applies_to: str = ""
+    source: str = ""
+
+
+def catalog(kind: str | None = None) -> list[Entry]:
+    """The entries of one kind, or of all; raises KeyError for a kind that is none."""
+    listings = LISTINGS.values() if kind is None else [LISTINGS[kind]]
+    return [entry for listing in listings for entry in listing()]
+
+
+def _metrics() -> Iterator[Entry]:
+    for name in METRICS:
+        definition = METRICS[name]
+        low, high = definition.bounds
+        yield Entry(
+            "metrics",
+            name,
+            definition.summary,
+            range=f"{_number(low)} to {_number(high)}",
+            direction="higher is better" if definition.higher_is_better else "lower is better",
+            default=_metric_default(definition),
+            applies_to=", ".join(definition.output_types),
+            source=definition.source or OWN,
+        )
+    yield from _metrics_of_scorers()
+
+
+def _metrics_of_scorers() -> Iterator[Entry]:
+    from scorers.metric_lists import OWN_METRICS
+
+    for name, scorer in OWN_METRICS.items():
+        meaning, span, source = _OF_SCORERS[name]
+        default = "" if name in ("llm_judge_agreement", "llm_judge_corrected") else "aggregation mean"
+        yield Entry("metrics", name, meaning, span, "higher is better", default, f"scorer {scorer}", source)
+
+
+def _metric_default(definition: MetricDefinition) -> str:
+    return "; ".join(
+        part for part in (f"aggregation {definition.aggregation}", _arguments(definition.function)) if part
+    )
+
+
+def _aggregations() -> Iterator[Entry]:
+    users: dict[str, list[str]] = {}
+    for name in METRICS:
+        users.setdefault(METRICS[name].aggregation, []).append(name)
+    for name in AGGREGATIONS:
+        found = users.get(name, [])
+        yield _named("aggregations", name, AGGREGATIONS[name], f"of {', '.join(found)}" if found else "")
+
+
+def _reductions() -> Iterator[Entry]:
+    for name in REDUCTIONS:
+        yield _named("reductions", name, REDUCTIONS[name], "where none is named" if name == "mean" else "")
+
+
+def _named(kind: str, name: str, definition: NamedFunction, default: str) -> Entry:
+    span = "0 to 1" if name in _PROBABILITIES else _RANGES.get(name, OF_METRIC)
+    return Entry(kind, name, definition.summary, span, OF_METRIC, default, source=definition.source or OWN)
+
+
+def _filters() -> Iterator[Entry]:
+    from scorers.filters import FILTERS
+
+    kept = {"all": "keeps every repeat", "first": "keeps the first repeats", "one": "one for all repeats"}
+    for name in FILTERS:
+        definition = FILTERS[name]
+        yield Entry(
+            "filters",
+            name,
+            definition.summary,
+            default=_arguments(definition.function),
+            applies_to=kept.get(definition.keeps or "", "keeps what the function keeps"),
+            source=definition.source,
+        )
+
+
+def _scorers() -> Iterator[Entry]:
+    from scorers.config import AgreementConfig, EnsembleConfig, JudgeConfig, RewardModelConfig
+
+    yield Entry(
+        "scorers", "generation", "Each prediction against its references.", default="for generate_until"
+    )
+    yield Entry(
+        "scorers",
+        "loglikelihood",
+        "Log-likelihoods of choices or documents.",
+        default="for other output types",
+    )
+    yield Entry(
+        "scorers",
+        "process_results",
+        "A user's function per response.",
+        default="where process_results is set",
+    )
+    configs: dict[str, type[BaseModel]] = {
+        "reward_model": RewardModelConfig,
+        "llm_judge": JudgeConfig,
+        "ensemble": EnsembleConfig,
+        "agreement": AgreementConfig,
+    }
+    for name, config in configs.items():
+        keys = ", ".join(key for key in config.model_fields if key != "type")
+        yield Entry("scorers", name, _first_line(config), applies_to=f"keys: {keys}")
+    yield Entry("scorers", "file.py:Class", "A user's own class with score(batch).")
+
+
+def _models() -> Iterator[Entry]:
+    from tasks.models.config import CONFIGS
+
+    for name, config in CONFIGS.items():
+        keys = ", ".join(config.model_fields)
+        default = "where no type is named" if name == "openai" else ""
+        yield Entry("models", name, _first_line(config), default=default, applies_to=f"config: {keys}")
+
+
+def _evaluation_methods() -> Iterator[Entry]:
+    from tasks.verdicts.config import METHOD_PARAMS
+
+    for name, params in METHOD_PARAMS.items():
+        yield Entry(
+            "evaluation_methods", name, _first_line(params), "0 to 1", "higher is better", _fields(params)
+        )
+
+
+def _evaluation_metrics() -> Iterator[Entry]:
+    from tasks.verdicts.config import METRIC_PARAMS
+
+    for name, params in METRIC_PARAMS.items():
+        meaning = "" if params.__name__ == "NoParams" else _first_line(params)
+        yield Entry(
+            "evaluation_metrics",
+            name,
+            meaning or f"{name} of each label and facet group.",
+            default=_fields(params),
+        )
+
+
+LISTINGS: Final[dict[str, Callable[[], Iterator[Entry]]]] = {
+    "metrics": _metrics,
+    "aggregations": _aggregations,
+    "reductions": _reductions,
+    "filters": _filters,
+    "scorers": _scorers,
+    "models": _models,
+    "evaluation_methods": _evaluation_methods,
+    "evaluation_metrics": _evaluation_metrics,
+}
+
+
+def _arguments(function: Callable[..., Any]) -> str:
+    """The keyword arguments of a registered function with their defaults."""
+    taken = inspect.signature(function).parameters.values()
+    return ", ".join(
+        f"{entry.name}={entry.default!r}"
+        for entry in taken
+        if entry.default is not inspect.Parameter.empty and not entry.name.startswith("_")
+    )
+
+
+def _fields(params: Any) -> str:
+    return ", ".join(
+        f"{name} (required)" if info.is_required() else f"{name}={info.get_default()!r}"
+        for name, info in params.model_fields.items()
+    )
+
+
+def _first_line(thing: Any) -> str:
+    return (inspect.getdoc(thing) or "").partition("\n")[0]
+
+
+def _number(value: float) -> str:
+    return f"{'-' if value < 0 else ''}∞" if math.isinf(value) else f"{value:g}"
+
 
 WIDTH: Final = 150  # columns where the output is no terminal
 _ALIASES: Final = {"model_types": "models", "model_type": "models"}

@@ -118,7 +118,9 @@ class Registry(Generic[T]):
             return
         self._loaded = True  # before the imports: they may look names up themselves
         for module in pkgutil.walk_packages(import_module(self._package).__path__, f"{self._package}."):
-            if not module.name.rpartition(".")[2].startswith("_"):  # what needs an extra is imported by its user
+            if not module.name.rpartition(".")[2].startswith(
+                "_"
+            ):  # what needs an extra is imported by its user
                 import_module(module.name)
 
 

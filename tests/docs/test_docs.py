@@ -55,7 +55,7 @@ def commands(name: str, first: str) -> list[str]:
 
 def click_command(module: str) -> Any:
     """The command line of ``python -m MODULE``, without running anything."""
-    home = {"flows.eval": "flows.cli", "flows.suite": "flows.suite_cli"}.get(module, module)
+    home = {"flows.eval": "flows.eval.__main__", "flows.suite": "flows.suite.__main__"}.get(module, module)
     found = importlib.import_module(home)
     app = getattr(found, "app", None)
     if app is None:
@@ -122,7 +122,7 @@ def test_readme_fits_on_two_screens() -> None:
 
 
 def test_config_of_the_readme_is_accepted(tmp_path: Path) -> None:
-    from flows.loading import load_config
+    from flows.config.load import load_config
 
     (config,) = blocks("README.md", "yaml")
     (tmp_path / "questions.jsonl").write_text('{"question": "1 + 1?", "answer": "2"}\n')

@@ -4,7 +4,7 @@ import sys
 
 import pytest
 
-from flows.catalog_entries import LISTINGS, catalog
+from flows.catalog import LISTINGS, catalog
 from metrics.registry import AGGREGATIONS, METRICS, REDUCTIONS
 from scorers.config import SCORER_TYPES
 from scorers.filters import FILTERS

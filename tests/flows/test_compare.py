@@ -8,7 +8,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from flows.compare import main
+from flows.compare.__main__ import main
 from tasks.history.record import record_run
 from tasks.store.schemas import ITEM_ROWS, RESULTS
 from tasks.store.storage import Store

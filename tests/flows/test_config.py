@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from flows.config import EvalConfig
-from flows.loading import DEFAULT_CONFIG, load_config
+from flows.config.load import DEFAULT_CONFIG, load_config
+from flows.config.schema import EvalConfig
 
 EVERY_KEY = """\
 name: everything

@@ -3,7 +3,7 @@ from pathlib import Path
 
 import pytest
 
-from flows.loading import load_config, load_configs, load_selected, validate_configs
+from flows.config.load import load_config, load_configs, load_selected, validate_configs
 from metrics.errors import ConfigError
 
 TASK = """\

@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 import yaml
 
-from flows.config import EvalConfig
-from flows.loading import load_config
-from flows.yaml_source import function_reference
+from flows.config.load import load_config
+from flows.config.schema import EvalConfig
+from flows.config.yaml import function_reference
 from metrics.errors import ConfigError
 
 VALID = """\

@@ -6,9 +6,8 @@ from typing import Any
 import pytest
 import yaml
 
-from flows.loading import load_config
-from flows.overrides import parse_override, with_overrides
-from flows.yaml_source import Source
+from flows.config.load import load_config
+from flows.config.yaml import Source, parse_override, with_overrides
 from metrics.errors import ConfigError
 
 CONFIG = """\

@@ -9,7 +9,7 @@ from prefect.client.schemas.objects import State
 from prefect.settings import PREFECT_API_URL, temporary_settings
 from prefect.states import Completed
 
-from flows.local_threads import LocalFuture
+from flows.eval.runners import LocalFuture
 
 
 @pytest.fixture(autouse=True)

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from flows.loading import load_config
-from flows.options import RunOptions
-from flows.plan import Plan
-from flows.planning import make_plan
+from flows.config.load import load_config
+from flows.config.schema import RunOptions
+from flows.plan.build import make_plan
+from flows.plan.steps import Plan
 from tasks.store.keys import digest
 
 ALL_PAIRS = (

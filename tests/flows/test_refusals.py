@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from flows.cli import main
+from flows.eval.__main__ import main
 from tasks.models.demo.options import DemoOptions
 from tasks.models.demo.serving import serve
 

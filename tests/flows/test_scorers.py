@@ -12,11 +12,11 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
-from flows.loading import load_config
-from flows.options import RunOptions
-from flows.plan import PairPlan
-from flows.planning import make_plan
-from flows.planning_calibration import read_calibrations
+from flows.config.load import load_config
+from flows.config.schema import RunOptions
+from flows.plan.build import make_plan
+from flows.plan.pairs import read_calibrations
+from flows.plan.steps import PairPlan
 from metrics.errors import NightjarError
 from scorers.config import EnsembleConfig, JudgeConfig
 from scorers.judge.scorer import LLMJudgeScorer

@@ -2,8 +2,8 @@
 
 from pathlib import Path
 
-from flows.options import RunOptions
-from flows.start import workspace
+from flows.config.schema import RunOptions
+from flows.eval.start import workspace
 
 
 def test_answers_on_their_way_to_one_store_are_not_moved_to_another(tmp_path: Path) -> None:

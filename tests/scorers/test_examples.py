@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from flows.loading import load_config
+from flows.config.load import load_config
 from scorers.base import Batch, Reply
 from scorers.factory import build_pipelines, build_scorer
 from tasks.usercode import resolver

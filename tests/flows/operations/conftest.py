@@ -19,7 +19,7 @@ from typing import Any
 import httpx
 import pytest
 
-from flows.loading import load_config
+from flows.config.load import load_config
 
 CHECKOUT = Path(__file__).resolve().parents[3]
 PATIENCE = 180.0

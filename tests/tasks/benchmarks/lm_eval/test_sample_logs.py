@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from flows.config import EvalConfig
+from flows.config.schema import EvalConfig
 from metrics.errors import ConfigError
 from tasks.benchmarks.config import open_benchmark
 from tasks.benchmarks.lm_eval import Definition, known_definitions, rescored

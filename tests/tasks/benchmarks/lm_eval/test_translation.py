@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from flows.config import EvalConfig
+from flows.config.schema import EvalConfig
 from metrics.errors import ConfigError
 from tasks.benchmarks.lm_eval import Definition, translate_definition
 from tasks.benchmarks.lm_eval.read.yaml import FunctionName

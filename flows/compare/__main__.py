@@ -1,0 +1,83 @@
+"""Two runs on the same items: ``python -m flows.compare BASE CANDIDATE [--gate GATE.yaml]``.
+
+Needs no Prefect server; the flow that does the same on a worker is ``flows.compare``.
+"""
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated
+
+import orjson
+import typer
+
+from flows.compare.runs import compare_opened, write_comparison
+from flows.suite.config import load_gate
+from metrics.errors import ConfigError, NightjarError
+from tasks.comparison.compare import ComparedRuns
+from tasks.comparison.runs import open_run
+from tasks.comparison.show import comparison_document
+from tasks.store.home import default_store
+from tasks.store.storage import Store
+
+EXIT_CODES = {None: 0, "pass": 0, "regression": 1, "inconclusive": 3}
+REFUSED = 2
+app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
+
+
+@app.command()
+def compare_command(
+    base: Annotated[str, typer.Argument(help="output folder or run id of the baseline")],
+    candidate: Annotated[
+        str | None, typer.Argument(help="output folder or run id that is held against it")
+    ] = None,
+    gate: Annotated[
+        Path | None, typer.Option(help="gate file: exit 1 for a regression, 3 if it can't tell")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="one JSON document on stdout")] = False,
+    output: Annotated[
+        Path | None, typer.Option(help="folder for comparison.json and comparison.html")
+    ] = None,
+    store: Annotated[str | None, typer.Option(help="URI of the store that run ids are looked up in")] = None,
+    across: Annotated[
+        str | None, typer.Option(help="facet: every two of its values within the run BASE")
+    ] = None,
+    flips: Annotated[int, typer.Option(min=0, help="flipped items named for each pair")] = 5,
+) -> None:
+    """Compares two runs item by item, and says which differences could be chance."""
+    if (across is None) == (candidate is None):
+        raise ConfigError("expected BASE and CANDIDATE, or BASE and --across FACET")
+    terms = load_gate(gate) if gate is not None else None
+    place = Store(store or default_store())
+    place.check_readable()
+    first = open_run(base, place)
+    second = open_run(candidate, place) if candidate is not None else first
+    compared = compare_opened(first, second, terms, across)
+    document = comparison_document(compared)
+    if output is not None:
+        write_comparison(output, compared, document)
+    if as_json:
+        sys.stdout.write(orjson.dumps(document, option=orjson.OPT_INDENT_2).decode() + "\n")
+    else:
+        _show(compared, flips)
+    raise typer.Exit(EXIT_CODES[compared.verdict])
+
+
+def _show(compared: ComparedRuns, flips: int) -> None:
+    from tasks.comparison.show import ComparisonTable
+    from tasks.reporting.terminal import console
+
+    console().print(ComparisonTable(compared, flips))
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Runs the command; what the user can mend is one line on stderr and exit code 2, never a traceback."""
+    try:
+        app(arguments)
+    except NightjarError as error:
+        print(f"error: {error}", file=sys.stderr)
+        raise SystemExit(REFUSED) from None
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,60 @@
+"""The comparison of two runs as a flow: what the deployment ``compare`` runs on a worker."""
+
+from typing import Any
+
+from prefect import flow
+from prefect.artifacts import create_table_artifact
+from prefect.client.schemas.objects import State
+from prefect.runtime import flow_run
+from prefect.states import Completed, Failed
+
+from flows.compare.runs import compare_opened
+from flows.eval.start import slug
+from tasks.comparison.compare import ComparedPair, Gate
+from tasks.comparison.runs import open_run
+from tasks.comparison.show import change_line, group_of
+from tasks.reporting.numbers import rounded
+from tasks.store.home import default_store
+from tasks.store.storage import Store
+
+
+def compare_run_name() -> str:
+    """Name of the flow run: which runs it compares."""
+    return f"{flow_run.parameters.get('base')} ↔ {flow_run.parameters.get('candidate')}"
+
+
+@flow(name="compare", flow_run_name=compare_run_name)
+def compare(base: str, candidate: str, gate: Gate | None = None, store: str | None = None) -> State[Any]:
+    """Compares two runs of the store (or two output folders) item by item.
+
+    Ends Failed if the gate says regression; its message is the answer.
+    """
+    place = Store(store or default_store())
+    compared = compare_opened(open_run(base, place), open_run(candidate, place), gate)
+    said = [f"gate: {compared.verdict}"] if compared.verdict is not None else ["no gate"]
+    said += [change_line(change) for change in compared.changes if change.kind == "model identity"]
+    table = [_row(pair) for pair in compared.pairs]
+    key = f"compare-{slug(candidate).lower().replace('.', '-')}"
+    create_table_artifact(table=table, key=key, description="; ".join(said))
+    message = "; ".join(said)
+    return Failed(message=message) if compared.verdict == "regression" else Completed(message=message)
+
+
+def _row(pair: ComparedPair) -> dict[str, Any]:
+    found = pair.comparison
+    numbers = (
+        {}
+        if found is None
+        else {
+            "base": found.base,
+            "candidate": found.candidate,
+            "difference": found.difference,
+            "interval": f"[{found.ci_low:+.4g}, {found.ci_high:+.4g}]",
+            "p adjusted": pair.p_adjusted,
+            "wins/losses/ties": f"{found.wins}/{found.losses}/{found.ties}",
+            "minimum detectable effect": found.mde,
+            "items": found.n_items,
+        }
+    )
+    place = {"benchmark": pair.key.benchmark, "group": " ".join(group_of(pair)), "pair": pair.key.pair}
+    return place | rounded(numbers) | {"gate": pair.verdict, "reason": pair.reason}

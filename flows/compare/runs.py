@@ -1,0 +1,109 @@
+"""Runs that are open already, compared; and the files that say what came of it. Needs no Prefect."""
+
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from metrics.aggregations.aggregation import Aggregation
+from metrics.errors import ConfigError, DataError, NightjarError
+from tasks.comparison.compare import ComparedRuns, Comparing, Gate, compare_runs
+from tasks.comparison.items import Place, aggregations
+from tasks.comparison.matching import match_across, match_runs
+from tasks.comparison.runs import ComparedRun
+
+PAGE = "comparison.html"
+
+
+def compare_opened(
+    base: ComparedRun, candidate: ComparedRun, gate: Gate | None = None, across: str | None = None
+) -> ComparedRuns:
+    """Compares two runs, or, with ``across``, every two values of a facet within ``base``.
+
+    Raises ConfigError for runs or a gate that do not fit together.
+    """
+    matches = (
+        match_across(base.groups, across) if across is not None else match_runs(base.groups, candidate.groups)
+    )
+    if not any(match.base and match.candidate for match in matches):
+        raise ConfigError(
+            f"'{base.name}' and '{candidate.name}' have no pair in common: {_pairs(base, candidate)}"
+        )
+    known: dict[Place, Aggregation] = {}
+    for manifest in (*base.manifests, *candidate.manifests):
+        known |= configured(manifest)
+    comparing = Comparing(aggregations(known, [*base.results, *candidate.results]), gate=gate)
+    return compare_runs(base, candidate, matches, comparing)
+
+
+def configured(manifest: Mapping[str, Any]) -> dict[Place, Aggregation]:
+    """The aggregation of each pair, built anew from the config that a run's manifest holds.
+
+    Empty where it can't be: the config's own functions may have moved since. Result rows name the aggregation
+    too.
+    """
+    if not manifest.get("config"):
+        return {}
+    from pydantic import ValidationError
+
+    from flows.config.schema import EvalConfig
+    from scorers.factory import build_scorer
+    from tasks.usercode import resolver
+
+    try:
+        config = EvalConfig.model_validate(manifest["config"])
+        scorer = build_scorer(config.scoring(), resolver(config.base_dir))
+        names = [entry.name for entry in config.filters()]
+        return {
+            (config.name, name, metric.name): metric.aggregation
+            for name in names
+            for metric in scorer.get_metrics(name)
+        }
+    except (NightjarError, ValidationError, OSError):
+        return {}
+
+
+def _pairs(*runs: ComparedRun) -> str:
+    return "; ".join(
+        f"{run.name} has {', '.join(sorted({key.pair for key in run.groups})) or 'none'}" for run in runs
+    )
+
+
+def write_comparison(folder: Path, compared: ComparedRuns, document: Mapping[str, Any]) -> None:
+    """Writes comparison.json and, where both runs are folders, comparison.html; stderr says why not.
+
+    A page of an earlier comparison does not stay beside numbers that are not its own. Raises ConfigError
+    where ``folder`` can't be written.
+    """
+    page = folder / PAGE
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / "comparison.json").write_bytes(orjson.dumps(document, option=orjson.OPT_INDENT_2))
+        page.unlink(missing_ok=True)
+        try:
+            _write_page(page, compared)
+        except DataError as error:
+            print(f"no {PAGE}: {error}", file=sys.stderr)
+    except OSError as error:
+        raise ConfigError(f"--output {folder}: can't be written: {error.strerror or error}") from error
+
+
+def _write_page(page: Path, compared: ComparedRuns) -> None:
+    """Raises DataError for runs whose samples are not in folders."""
+    base, candidate = compared.base, compared.candidate
+    if base == candidate:
+        raise DataError("it shows the samples of two runs side by side, and this is one")
+    absent = [name for name in (base, candidate) if not Path(name).is_dir()]
+    if absent:
+        verb = "is" if len(absent) == 1 else "are"
+        raise DataError(
+            f"it needs the output folders of both runs, and {' and '.join(absent)} {verb} known by id only"
+        )
+    from tasks.reporting.compare.folder import folder_view
+    from tasks.reporting.compare.write import compared_pairs, write_compare_report
+
+    views = folder_view(base), folder_view(candidate)
+    pairs, names = compared_pairs(compared), (base, candidate)
+    write_compare_report(*views, pairs, page, verdict=compared.verdict, names=names)

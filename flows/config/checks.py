@@ -1,0 +1,225 @@
+"""Names and functions that a config mentions, checked before anything starts: what a schema can't know."""
+
+import inspect
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
+from typing import Any
+
+from flows.config.errors import Problem, refused
+from flows.config.schema import EvalConfig
+from flows.config.yaml import Location
+from metrics import Metric
+from metrics.config import MetricConfig
+from metrics.errors import NightjarError, nearest
+from scorers.config import EnsembleConfig, FilterConfig, JudgeConfig, RewardModelConfig, UserScorerConfig
+from scorers.factory import build_scorer
+from scorers.filters import FilterPipeline
+from scorers.metric_lists import OWN_METRICS
+from tasks.benchmarks.config import PromptTemplate, template_texts
+from tasks.datasets import check_source
+from tasks.usercode import Resolve, resolver
+
+METHOD_KEYWORDS = ("response", "ground_truth", "inference_result")
+EVALUATION_METRIC_KEYWORDS = ("evaluation_results", "facets")
+
+
+def config_problems(config: EvalConfig) -> list[Problem]:
+    """Everything in a valid config that names what does not exist or does not fit. Imports the user's
+    functions.
+
+    Filters and metrics are looked at one by one, so that each mistake has its line; what only shows when
+    the scorer is built is looked at last.
+    """
+    resolve = resolver(config.base_dir)
+    checks = (_templates, _dataset, _functions, filter_problems, metric_problems, asked_model_problems)
+    found = [problem for check in checks for problem in check(config, resolve)]
+    return found or list(scorer_problems(config, resolve))
+
+
+def _templates(config: EvalConfig, resolve: Resolve) -> Iterator[Problem]:
+    if config.harness is not None:
+        return
+    from tasks.benchmarks.native.templates import check_syntax
+
+    for location, text in template_texts(config):
+        yield from refused(location, partial(check_syntax, text))
+    for index, prompt in enumerate(config.prompt_templates or ()):
+        if prompt.path is not None:
+            yield from refused(
+                ("prompt_templates", index, "path"), partial(_check_file, prompt, config.base_dir)
+            )
+
+
+def _check_file(prompt: PromptTemplate, base_dir: str) -> None:
+    from tasks.benchmarks.native.templates import check_syntax, template_source
+
+    check_syntax(template_source(prompt, base_dir))
+
+
+def _dataset(config: EvalConfig, resolve: Resolve) -> Iterator[Problem]:
+    dataset = config.dataset
+    if dataset is not None:
+        yield from refused(("dataset", "function"), partial(check_source, dataset, config.base_dir))
+
+
+def _functions(config: EvalConfig, resolve: Resolve) -> Iterator[Problem]:
+    if config.process_results is not None:
+        yield from _callable(("process_results",), config.process_results, ("doc", "results"), resolve)
+    for index, method in enumerate(config.evaluation_methods):
+        if method.function is not None:
+            taken = (*METHOD_KEYWORDS, *method.params)
+            yield from _callable(("evaluation_methods", index, "function"), method.function, taken, resolve)
+    for index, metric in enumerate(config.metrics):
+        if metric.function is not None:
+            taken = (*EVALUATION_METRIC_KEYWORDS, *metric.params)
+            yield from _callable(("metrics", index, "function"), metric.function, taken, resolve)
+
+
+def _callable(
+    location: Location, reference: str, keywords: Sequence[str], resolve: Resolve
+) -> Iterator[Problem]:
+    try:
+        function = resolve(reference)
+    except NightjarError as error:
+        yield Problem(location, str(error))
+        return
+    lacking = _not_taken(function, keywords)
+    if lacking:
+        yield Problem(location, f"'{reference}' is called with {', '.join(keywords)}: {lacking}")
+
+
+def _not_taken(function: Callable[..., Any], keywords: Sequence[str]) -> str | None:
+    try:
+        inspect.signature(function).bind(**dict.fromkeys(keywords))
+    except TypeError as error:
+        return str(error)
+    except ValueError:  # a builtin that tells no signature
+        return None
+    return None
+
+
+def filter_problems(config: EvalConfig, resolve: Resolve) -> Iterator[Problem]:
+    """Unknown steps, arguments that a step does not take, and steps that need more repeats than there are."""
+    for index, entry in enumerate(config.filter_list or ()):
+        at = ("filter_list", index, "filter")
+        found = [
+            problem
+            for step in range(len(entry.filter))
+            for problem in _step(config, entry, at, step, resolve)
+        ]
+        yield from found
+        if not found:
+            pipeline = FilterPipeline.build(entry, resolve, config.output_type)
+            yield from refused(at, partial(pipeline.keeps, config.fewest_samples()))
+
+
+def _step(
+    config: EvalConfig, entry: FilterConfig, at: Location, index: int, resolve: Resolve
+) -> Iterator[Problem]:
+    step = entry.filter[index]
+    alone = entry.model_copy(update={"filter": (step,)})
+    for problem in refused((*at, index), partial(FilterPipeline.build, alone, resolve, config.output_type)):
+        yield _pointed(problem, step.kwargs, "function")
+
+
+def metric_problems(config: EvalConfig, resolve: Resolve) -> Iterator[Problem]:
+    """Unknown metrics, arguments, reductions and aggregations, and metrics of another output type."""
+    if config.process_results is not None or isinstance(config.scorer, UserScorerConfig):
+        return  # their names are the function's own
+    for location, metric in _metric_entries(config):
+        if config.scorer is not None and metric.metric in OWN_METRICS:
+            continue  # listed to give the scorer's own number an alias or a reduction
+        for problem in refused(location, partial(Metric.build, metric, resolve, config.output_type)):
+            yield _pointed(problem, metric.kwargs, "metric")
+
+
+def _metric_entries(config: EvalConfig) -> Iterator[tuple[Location, MetricConfig]]:
+    for index, metric in enumerate(config.metric_list or ()):
+        yield ("metric_list", index), metric
+    for place, entry in enumerate(config.filter_list or ()):
+        for index, metric in enumerate(entry.metric_list or ()):
+            yield ("filter_list", place, "metric_list", index), metric
+
+
+def asked_model_problems(config: EvalConfig, resolve: Resolve) -> Iterator[Problem]:
+    """Judges and reward models by name: each is an entry of ``models``."""
+    known = [model.name for model in config.models]
+    for location, name in _asked(config.scorer):
+        if name not in known:
+            yield Problem(
+                ("scorer", *location),
+                f"'{name}' is no entry of models{nearest(name, known)} (there: {', '.join(known)}); "
+                "name one, or give its type and config here",
+            )
+
+
+def _asked(scorer: object) -> Iterator[tuple[Location, str]]:
+    if isinstance(scorer, JudgeConfig):
+        yield from ((("judges", index), one.name) for index, one in enumerate(scorer.judges) if not one.entry)
+    elif isinstance(scorer, RewardModelConfig) and isinstance(scorer.model, str):
+        yield ("model",), scorer.model
+    elif isinstance(scorer, EnsembleConfig):
+        for index, member in enumerate(scorer.members):
+            yield from ((("members", index, "scorer", *at), name) for at, name in _asked(member.scorer))
+
+
+def scorer_problems(config: EvalConfig, resolve: Resolve) -> Iterator[Problem]:
+    """What only the whole shows: names that collide, arguments of the scorer, reductions beyond the
+    repeats.
+    """
+    try:
+        scorer = build_scorer(config.scoring(), resolve)
+        metrics = {entry.name: scorer.get_metrics(entry.name) for entry in config.scoring().filters}
+    except NightjarError as error:
+        yield Problem(_scorer_place(config, str(error)), str(error))
+        return
+    for index, entry in enumerate(config.scoring().filters):
+        kept = FilterPipeline.build(entry, resolve, config.output_type).keeps(config.fewest_samples())
+        at: Location = (
+            ("metric_list",) if entry.metric_list is None else ("filter_list", index, "metric_list")
+        )
+        for position, metric in enumerate(metrics[entry.name]):
+            place = (*at, position) if len(metrics[entry.name]) == _listed(config, entry) else at
+            yield from _too_few(place, metric, entry, kept, config)
+
+
+def _scorer_place(config: EvalConfig, message: str) -> Location:
+    for index, entry in enumerate(config.filter_list or ()):
+        if f"filter '{entry.name}'" in message:
+            return ("filter_list", index)
+    return ("scorer",) if config.scorer is not None else ("metric_list",)
+
+
+def _listed(config: EvalConfig, entry: FilterConfig) -> int:
+    return len(entry.metric_list if entry.metric_list is not None else config.metric_list or ())
+
+
+def _too_few(
+    at: Location, metric: Metric, entry: FilterConfig, kept: int | None, config: EvalConfig
+) -> Iterator[Problem]:
+    for reduction in metric.reductions:
+        if kept is not None and reduction.requires > kept:
+            samples = config.fewest_samples()
+            remedy = (
+                f"raise sample_params.num_samples (now {samples})"
+                if kept >= samples
+                else f"filter '{entry.name}' keeps {kept} of {samples}, so let it keep more"
+            )
+            yield Problem(
+                (*at, "reduction"),
+                f"{reduction.name} of '{metric.name}' needs {reduction.requires} repeats of an item, and "
+                f"{kept} {'is' if kept == 1 else 'are'} left; {remedy}",
+            )
+
+
+def _pointed(problem: Problem, arguments: Iterable[str], default: str) -> Problem:
+    """The problem at the key that its message is about: an argument it quotes, else the kind it begins
+    with.
+    """
+    places = {key: problem.message.find(f"'{key}'") for key in arguments}
+    quoted = sorted(
+        (place, key) for key, place in places.items() if place >= 0
+    )  # before what was perhaps meant
+    kind = problem.message.partition(" ")[0]
+    key = quoted[0][1] if quoted else kind if kind in ("aggregation", "reduction") else default
+    return problem._replace(location=(*problem.location, key))

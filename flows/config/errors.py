@@ -1,0 +1,248 @@
+"""What pydantic refuses, as sentences that name the file, the line, what was expected and the nearest known
+name.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from types import UnionType
+from typing import Annotated, Any, Literal, NamedTuple, Union, get_args, get_origin
+
+from pydantic import BaseModel, ValidationError
+
+from flows.config.yaml import OVERRIDE, Location, Source
+from metrics.errors import ConfigError, NightjarError, nearest
+
+_EXPECTED = {
+    "string_type": "text",
+    "int_type": "an integer",
+    "int_parsing": "an integer",
+    "int_from_float": "an integer",
+    "float_type": "a number",
+    "float_parsing": "a number",
+    "bool_type": "true or false",
+    "bool_parsing": "true or false",
+    "dict_type": "a mapping",
+    "mapping_type": "a mapping",
+    "model_type": "a mapping",
+    "model_attributes_type": "a mapping",
+    "list_type": "a list",
+    "tuple_type": "a list",
+    "finite_number": "a finite number",
+    "string_too_short": "text that is not empty",
+    "string_pattern_mismatch": "text without slashes and control characters",
+}
+SHOWN = 60  # characters of a value that a message repeats
+
+
+class Problem(NamedTuple):
+    """One thing that is wrong, and where in the config."""
+
+    location: Location
+    message: str
+
+
+def refusal(source: Source, problems: Iterable[Problem]) -> ConfigError:
+    """The error for a config's problems, one line each: "gsm8k.yaml:12: models.0.type: …"."""
+    return ConfigError("\n".join(sentence(source, problem) for problem in dict.fromkeys(problems)))
+
+
+def sentence(source: Source, problem: Problem) -> str:
+    """A problem with its place before it."""
+    name = ".".join(map(str, problem.location))
+    origin = source.where(problem.location)
+    return ": ".join(
+        part for part in (origin, "" if origin == f"{OVERRIDE} {name}" else name, problem.message) if part
+    )
+
+
+def schema_problems(error: ValidationError, model: type[BaseModel], data: Any) -> list[Problem]:
+    """What ``model`` refused in ``data``; alternatives of one place are one problem."""
+    found: dict[Location, list[Mapping[str, Any]]] = {}
+    for entry in error.errors(include_url=False):
+        own = getattr(entry.get("ctx", {}).get("error"), "location", ())
+        found.setdefault((*_place(entry, data), *own), []).append(entry)
+    return [
+        Problem(location, _message(location, entries, model, data))
+        for location, entries in found.items()
+        if not _said_elsewhere(location, entries, found)
+    ]
+
+
+def _said_elsewhere(location: Location, entries: list[Mapping[str, Any]], found: Iterable[Location]) -> bool:
+    """Whether the problem only follows from another one.
+
+    Where the type of a model is unknown, nothing can be said about the keys that belong to a type; where an
+    entry of a list is wrong, that the list is not one of the other things it may be is no news.
+    """
+    if any(at and at[-1] == "type" and location[: len(at)] == (*at[:-1], "config") for at in found):
+        return True
+    deeper = any(len(at) > len(location) and at[: len(location)] == location for at in found)
+    return deeper and all(entry["type"] in _EXPECTED for entry in entries)
+
+
+def _place(entry: Mapping[str, Any], data: Any) -> Location:
+    """The place in the written config. Pydantic's own also names the alternatives of a union that it tried,
+    and leaves out a mapping that a validator took apart.
+    """
+    value = data
+    location: Location = ()
+    parts = entry["loc"]
+    for index, part in enumerate(parts):
+        inside = _step(value, part)
+        if inside is _ABSENT and isinstance(value, Mapping):
+            wrapping = next((key for key, inner in value.items() if _step(inner, part) is not _ABSENT), None)
+            if wrapping is not None:
+                location, inside = (*location, wrapping), _step(value[wrapping], part)
+        if inside is not _ABSENT:
+            location, value = (*location, part), inside
+        elif index == len(parts) - 1 and entry["type"] == "missing":
+            location = (*location, part)
+    return location
+
+
+_ABSENT = object()
+
+
+def _step(value: Any, part: str | int) -> Any:
+    if isinstance(value, Mapping) and part in value:
+        return value[part]
+    if isinstance(value, list | tuple) and isinstance(part, int) and part < len(value):
+        return value[part]
+    return _ABSENT
+
+
+def _message(location: Location, entries: list[Mapping[str, Any]], model: type[BaseModel], data: Any) -> str:
+    kinds = {entry["type"] for entry in entries}
+    if "extra_forbidden" in kinds:
+        known = keys(fitting(models_at(model, location[:-1]), value_at(data, location[:-1])))
+        key = str(location[-1])
+        return f"'{key}' is not a key here{nearest(key, known)} (known: {', '.join(known)})"
+    if kinds == {"missing"}:
+        return f"'{location[-1]}' is missing{_purpose(model, location)}"
+    if "union_tag_invalid" in kinds:
+        context = entries[0]["ctx"]
+        known = [tag.strip("'") for tag in context["expected_tags"].split(", ")]
+        tag = context["tag"]
+        return f"expected type to be one of {', '.join(known)}, got '{tag}'{nearest(tag, known)}"
+    own = [entry for entry in entries if entry["type"] in ("value_error", "assertion_error")]
+    if own:
+        error = own[0]["ctx"]["error"]
+        return str(getattr(error, "message", error))
+    value = value_at(data, location)
+    expected = " or ".join(dict.fromkeys(_expectation(entry) for entry in entries))
+    literals = [name for entry in entries if entry["type"] == "literal_error" for name in _literals(entry)]
+    return (
+        f"expected {expected}, got {shown(value)}{nearest(value, literals) if isinstance(value, str) else ''}"
+    )
+
+
+def value_at(data: Any, location: Location) -> Any:
+    """The value at a place of the written config; None where there is none."""
+    for part in location:
+        data = _step(data, part)
+    return None if data is _ABSENT else data
+
+
+def _expectation(entry: Mapping[str, Any]) -> str:
+    if entry["type"] == "literal_error":
+        return f"one of {', '.join(_literals(entry))}"
+    if entry["type"] == "too_short":
+        return f"at least {entry['ctx']['min_length']} entries"
+    message: str = entry["msg"]
+    return _EXPECTED.get(entry["type"]) or message.removeprefix("Input should be ").removeprefix(
+        "Value error, "
+    )
+
+
+def _literals(entry: Mapping[str, Any]) -> list[str]:
+    return [part.strip("'") for part in entry["ctx"]["expected"].replace(" or ", ", ").split(", ")]
+
+
+def shown(value: Any) -> str:
+    """A value as a message repeats it, cut where it is long."""
+    if value is None:
+        return "null"
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, Mapping):
+        return f"a mapping with {', '.join(map(str, value)) or 'no keys'}"[:SHOWN]
+    if isinstance(value, list | tuple):
+        return f"a list of {len(value)}"
+    text = repr(value)
+    return text if len(text) <= SHOWN else f"{text[:SHOWN]}…"
+
+
+def _purpose(model: type[BaseModel], location: Location) -> str:
+    for owner in models_at(model, location[:-1]):
+        info = owner.model_fields.get(str(location[-1]))
+        if info is not None and info.description:
+            return f": {info.description[0].lower()}{info.description[1:]}"
+    return ""
+
+
+def refused(location: Location, check: Callable[[], object]) -> Iterator[Problem]:
+    """The problem that ``check`` raises as a NightjarError, if it does."""
+    try:
+        check()
+    except NightjarError as error:
+        yield Problem(location, str(error))
+
+
+def keys(models: Iterable[type[BaseModel]]) -> list[str]:
+    """The keys that any of the models has, in the order of their fields."""
+    return list(dict.fromkeys(name for owner in models for name in owner.model_fields))
+
+
+def fitting(models: list[type[BaseModel]], written: Any) -> list[type[BaseModel]]:
+    """Of alternatives those that know the most of the keys that were written: the ones that were meant.
+
+    Where a ``type`` was written, those of another type are out.
+    """
+    models = [owner for owner in models if _of_type(owner, written)] or models
+    known = [sum(key in owner.model_fields for key in written or ()) for owner in models]
+    return [owner for owner, count in zip(models, known, strict=True) if count == max(known)]
+
+
+def _of_type(owner: type[BaseModel], written: Any) -> bool:
+    field = owner.model_fields.get("type")
+    if field is None or not isinstance(written, Mapping) or "type" not in written:
+        return True
+    return get_origin(field.annotation) is not Literal or written["type"] in get_args(field.annotation)
+
+
+def models_at(model: type[BaseModel], location: Location) -> list[type[BaseModel]]:
+    """The models that the value at ``location`` below ``model`` may be of; several where it is a union."""
+    found: list[Any] = [model]
+    for part in location:
+        found = [inner for annotation in found for inner in _inside(annotation, part)]
+    return [owner for annotation in found for owner in _models(annotation)]
+
+
+def _inside(annotation: Any, part: str | int) -> Iterator[Any]:
+    for option in _options(annotation):
+        if isinstance(option, type) and issubclass(option, BaseModel):
+            if part in option.model_fields:
+                yield option.model_fields[str(part)].annotation
+        elif get_origin(option) in (list, tuple) and isinstance(part, int):
+            yield get_args(option)[0]
+        elif get_origin(option) is dict:
+            yield get_args(option)[1]
+
+
+def _models(annotation: Any) -> list[type[BaseModel]]:
+    return [
+        option
+        for option in _options(annotation)
+        if isinstance(option, type) and issubclass(option, BaseModel)
+    ]
+
+
+def _options(annotation: Any) -> Iterator[Any]:
+    """The alternatives of an annotation, without the wrappings of Annotated and unions."""
+    origin = get_origin(annotation)
+    if origin is Annotated:
+        yield from _options(get_args(annotation)[0])
+    elif origin in (Union, UnionType):
+        for option in get_args(annotation):
+            yield from _options(option)
+    else:
+        yield annotation

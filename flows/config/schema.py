@@ -1,0 +1,211 @@
+"""The config of an evaluation: one flat set of keys, composed of what each layer says about its own.
+
+It is what a YAML file holds (``flows.config``), what the flow takes as its parameter, and what the Prefect
+UI shows as a form; so it survives a round trip through JSON, ``base_dir`` included.
+"""
+
+from collections.abc import Sequence
+from enum import StrEnum
+from typing import Annotated, Any, Final
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_serializer, model_validator
+
+from metrics.config import MetricConfig, StatisticsConfig
+from scorers.config import FilterConfig, PlainScorerConfig, ScorerConfig, ScoringConfig
+from scorers.metric_lists import DEFAULT_METRICS
+from tasks.benchmarks.config import BenchmarkFields, PlacedError
+from tasks.models.config import ErrorBudget, Limits, ModelConfig, Price, SampleParams
+from tasks.verdicts.config import EvaluationMethodConfig, EvaluationMetricConfig, lacking_samples
+
+MUTUAL_INFORMATION_METRICS: Final = frozenset({"acc_mutual_info"})
+
+
+def _one_or_many(value: Any) -> Any:
+    return [value] if isinstance(value, str | dict) else value
+
+
+def _named(value: Any) -> Any:
+    return {"type": value} if isinstance(value, str) else value
+
+
+def _of_a_type(value: Any) -> Any:
+    if isinstance(value, dict) and not isinstance(value.get("type", ""), str):
+        raise PlacedError("expected text, the name of a model type", "type")
+    return value
+
+
+Model = Annotated[ModelConfig, BeforeValidator(_of_a_type)]
+Names = Annotated[tuple[str, ...], BeforeValidator(_one_or_many)]
+Scorer = Annotated[ScorerConfig, BeforeValidator(_named)]
+
+
+class EvalConfig(BenchmarkFields):
+    """One benchmark, the models to evaluate on it, and how their answers are scored."""
+
+    models: tuple[Model, ...] = Field(default=(), description="Models to evaluate")
+    sample_params: SampleParams = Field(default_factory=SampleParams, description="How answers are sampled")
+    filter_list: tuple[FilterConfig, ...] | None = Field(
+        default=None, description="Named chains of filters; without it one named none, whole responses"
+    )
+    metric_list: Annotated[tuple[MetricConfig, ...], BeforeValidator(_one_or_many)] | None = Field(
+        default=None, description="Metrics of the filters that have no list of their own"
+    )
+    process_results: str | None = Field(
+        default=None, description="User function 'file.py:function' that scores an item"
+    )
+    scorer: Scorer | None = Field(default=None, description="Chosen by output_type unless given")
+    evaluation_methods: tuple[EvaluationMethodConfig, ...] = Field(
+        default=(), description="Judgements of every response, each under a label"
+    )
+    metrics: tuple[EvaluationMetricConfig, ...] = Field(
+        default=(), description="Metrics over evaluation results, by facets and label"
+    )
+    facets: Names = Field(
+        default=("model_name", "prompt_template"), description="Fields that results are grouped by"
+    )
+    statistics: StatisticsConfig = Field(default_factory=StatisticsConfig, description="Error bars")
+    errors: ErrorBudget = Field(default_factory=ErrorBudget, description="How many requests may fail")
+    limits: Limits = Field(default_factory=Limits, description="Where inference stops")
+    prices: dict[str, Price] = Field(default_factory=dict, description="Prices per million tokens, by model")
+    config_file: str | None = Field(
+        default=None, description="Name of the file in base_dir that this was read from"
+    )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _asks_for_mutual_information(cls, value: Any) -> Any:
+        if isinstance(value, dict) and "mutual_information" not in value and _names_mutual_information(value):
+            return {**value, "mutual_information": True}
+        return value
+
+    @model_validator(mode="after")
+    def _is_sound(self) -> "EvalConfig":
+        for key in ("models", "filter_list", "evaluation_methods", "metrics"):
+            _refuse_twice(key, [entry.name for entry in getattr(self, key) or ()])
+        _refuse_twice("facets", self.facets)
+        if self.filter_list is not None and not self.filter_list:
+            raise PlacedError("is empty; leave it out for one filter named none", "filter_list")
+        if self.process_results is not None and not any(
+            entry.metric_list or self.metric_list for entry in self.filters()
+        ):
+            raise PlacedError(
+                "needs metric_list beside it: the names of the metrics it returns", "process_results"
+            )
+        if self.metrics and not self.evaluation_methods:
+            raise PlacedError(
+                "are computed over the results of evaluation_methods, and there are none; metrics of the "
+                "responses themselves go into metric_list",
+                "metrics",
+            )
+        for index, metric in enumerate(self.metrics):
+            for sentence in lacking_samples([metric], self.fewest_samples()):
+                raise PlacedError(sentence, "metrics", index)
+        return self
+
+    @field_serializer("models")
+    def _keep_unset(self, models: tuple[ModelConfig, ...]) -> list[dict[str, Any]]:
+        # sample_params of a model override what they set: written out in full they would override everything.
+        entries = [model.model_dump(mode="json", exclude_unset=True) for model in models]
+        return [{key: value for key, value in entry.items() if value != {}} for entry in entries]
+
+    def scoring(self) -> ScoringConfig:
+        """What the scorer factory needs. With ``evaluation_methods`` there is no default metric."""
+        none = () if self.evaluation_methods else None
+        return ScoringConfig(
+            output_type=self.output_type,
+            filter_list=self.filter_list or (),
+            metric_list=self.metric_list if self.metric_list is not None else none,
+            process_results=self.process_results,
+            scorer=self.scorer,
+        )
+
+    def filters(self) -> tuple[FilterConfig, ...]:
+        """The filters with the metrics of each: its own list, else the common one, else the default ones.
+
+        Without ``filter_list`` there is one named none, for whole responses. The list is None where only
+        the scorer knows the metrics: those of ``process_results``, or of a scorer that brings its own.
+        """
+        common = self._common()
+        return tuple(
+            entry if entry.metric_list is not None else entry.model_copy(update={"metric_list": common})
+            for entry in self.scoring().filters
+        )
+
+    def _common(self) -> tuple[MetricConfig, ...] | None:
+        if self.process_results is not None:
+            return None
+        if self.metric_list is not None or self.evaluation_methods:
+            return self.metric_list or ()
+        plain = self.scorer is None or isinstance(self.scorer, PlainScorerConfig)
+        return (
+            tuple(MetricConfig(metric=name) for name in DEFAULT_METRICS[self.output_type]) if plain else None
+        )
+
+    def sampling(self, model: ModelConfig) -> SampleParams:
+        """A model's sampling parameters: its own over the common ones."""
+        return self.sample_params.merged(model.sample_params)
+
+    def fewest_samples(self) -> int:
+        """The smallest number of samples that any model gives an item."""
+        return min(
+            (self.sampling(model).num_samples for model in self.models),
+            default=self.sample_params.num_samples,
+        )
+
+
+def _refuse_twice(key: str, names: Sequence[str]) -> None:
+    for index, name in enumerate(names):
+        if name in names[:index]:
+            raise PlacedError(f"'{name}' is there twice; give each entry a name of its own", key, index)
+
+
+def _names_mutual_information(value: dict[str, Any]) -> bool:
+    filters = _entries(value.get("filter_list"))
+    lists = [value.get("metric_list"), *(_of(entry, "metric_list") for entry in filters)]
+    names = (_of(entry, "metric") or entry for entries in lists for entry in _entries(entries))
+    return any(isinstance(name, str) and name in MUTUAL_INFORMATION_METRICS for name in names)
+
+
+def _entries(value: Any) -> Sequence[Any]:
+    return value if isinstance(value, list | tuple) else () if value is None else (value,)
+
+
+def _of(entry: Any, key: str) -> Any:
+    return entry.get(key) if isinstance(entry, dict) else getattr(entry, key, None)
+
+
+class Phase(StrEnum):
+    """Which part of an evaluation a run does."""
+
+    ALL = "all"
+    INFER = "infer"
+    SCORE = "score"
+
+
+CACHED_STAGES = ("load", "render", "infer", "filter", "process", "ask", "score", "reduce", "aggregate")
+
+
+class RunOptions(BaseModel):
+    """Options of a run, as on the command line."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    limit: int | None = Field(default=None, ge=1, description="Only the first items")
+    output: str | None = Field(
+        default=None, description="Folder of the run's files; default: results/<run id>"
+    )
+    store: str | None = Field(default=None, description="URI of the artifact store; default: a local folder")
+    run_name: str | None = Field(default=None, description="Name of the run; default: benchmark and time")
+    run_id: str | None = Field(
+        default=None, description="Id of the run in the history; default: from name and time"
+    )
+    phase: Phase = Field(
+        default=Phase.ALL, description="infer: responses only; score: responses are there already"
+    )
+    command: str | None = Field(default=None, description="How it was started, for who wants to run it again")
+    refresh: tuple[str, ...] = Field(
+        default=(), description="Stages, or pairs as 'filter:metric', to compute whatever the store holds"
+    )
+
+
+DEFAULT_OPTIONS = RunOptions()

@@ -1,0 +1,175 @@
+"""The command line of ``python -m flows.eval``: reads configs, refuses what can't work, runs the flow,
+shows the table."""
+
+import gc
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import orjson
+import typer
+
+from flows.config.schema import Phase, RunOptions
+from metrics.errors import ConfigError, NightjarError
+from tasks.process import collect_rarely
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from flows.config.choose import Chosen
+    from flows.config.schema import EvalConfig
+    from flows.eval.session import Manner
+
+
+REFUSED = 2
+app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
+
+
+@app.command()
+def evaluate_command(
+    configs: Annotated[
+        list[Path] | None, typer.Argument(help="YAML files; without any, the embedded default")
+    ] = None,
+    overrides: Annotated[list[str] | None, typer.Option("--set", help="KEY=VALUE, over the config")] = None,
+    limit: Annotated[int | None, typer.Option(min=1, help="only the first items")] = None,
+    output: Annotated[Path | None, typer.Option(help="folder of the run's files")] = None,
+    store: Annotated[str | None, typer.Option(help="URI of the artifact store")] = None,
+    run_name: Annotated[str | None, typer.Option(help="name of the run")] = None,
+    refresh: Annotated[
+        list[str] | None, typer.Option(help="stage, or FILTER:METRIC, to compute again")
+    ] = None,
+    phase: Annotated[
+        Phase, typer.Option(help="infer: ask only; score: score what is answered already")
+    ] = Phase.ALL,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="print the plan, send nothing")] = False,
+    no_data: Annotated[
+        bool, typer.Option("--no-data", help="with --dry-run: leave the dataset unopened")
+    ] = False,
+    task_runner: Annotated[str, typer.Option(help="threads, processes, dask or dask:ADDRESS")] = "threads",
+    as_json: Annotated[bool, typer.Option("--json", help="one JSON document on stdout")] = False,
+    tasks: Annotated[
+        str | None, typer.Option(help="lm-evaluation-harness benchmarks: NAME,… or patterns")
+    ] = None,
+    include_path: Annotated[list[Path] | None, typer.Option(help="folder of their YAML files")] = None,
+    from_samples: Annotated[Path | None, typer.Option(help="sample logs of lm-evaluation-harness")] = None,
+) -> None:
+    """Evaluates language models on benchmarks, and keeps every step so that nothing is computed twice."""
+    from flows.config import choose as selection
+
+    options = RunOptions(
+        limit=limit, output=str(output) if output else None, store=store, run_name=run_name,
+        refresh=tuple(refresh or ()), phase=phase,
+    )  # fmt: skip
+    wanted = selection.Wanted(
+        tuple(configs or ()), tuple(overrides or ()), tasks, tuple(include_path or ()), from_samples
+    )
+    if dry_run and no_data:
+        document, code = selection.validate(wanted)
+        _show(document, as_json)
+        raise typer.Exit(code)
+    chosen = selection.select(wanted)
+    for warning in chosen.warnings:
+        print(f"warning: {warning}", file=sys.stderr)
+    if dry_run:
+        from flows.eval.session import plan_only
+
+        plans = [plan_only(config, options, wanted.overrides) for config in chosen.configs]
+        _show(_one_or_many(plans), as_json)
+        return
+    from flows.eval.session import Manner
+
+    raise typer.Exit(_run(chosen, options, Manner(task_runner, as_json, wanted.overrides)))
+
+
+def _run(chosen: "Chosen", options: RunOptions, manner: "Manner") -> int:
+    """Runs one evaluation after the other; the exit code is the worst of them."""
+    from flows.eval.session import ready, run_here
+
+    # What is imported stays, so Python need not look through it for garbage: at the end alone that would be a
+    # tenth of a short run.
+    gc.freeze()
+    # All of them before the first: an evaluation of hours should not end in the refusal of the next.
+    placed = [ready(config, own, manner) for config, own in _own_folders(chosen, options)]
+    documents, codes = [], []
+    for config, own in zip(chosen.configs, placed, strict=True):
+        code, document = run_here(config, own, manner)
+        documents.append(document)
+        codes.append(code)
+    written = write_harness_files(chosen, documents, options.output)
+    if manner.quiet:
+        _show(_one_or_many(documents), as_json=True)
+    for path in written if not manner.quiet else ():
+        print(f"lm-evaluation-harness: {path}")
+    return max(codes)
+
+
+def _own_folders(chosen: "Chosen", options: RunOptions) -> "Iterator[tuple[EvalConfig, RunOptions]]":
+    """Each evaluation with its options: of several, each has a folder of its own in ``--output``."""
+    names = [config.name for config in chosen.configs]
+    for config in chosen.configs:
+        if options.output is None or len(names) == 1:
+            yield config, options
+            continue
+        if names.count(config.name) > 1:
+            raise ConfigError(
+                f"--output {options.output}: several benchmarks are called '{config.name}', and one would "
+                "overwrite the other's files; give each a name of its own, or leave --output out"
+            )
+        yield config, options.model_copy(update={"output": f"{options.output}/{config.name}"})
+
+
+def _one_or_many(documents: list[dict[str, Any]]) -> dict[str, Any]:
+    return documents[0] if len(documents) == 1 else {"runs": documents}
+
+
+def _show(document: dict[str, Any], as_json: bool) -> None:
+    if as_json:
+        sys.stdout.write(orjson.dumps(document, option=orjson.OPT_INDENT_2).decode() + "\n")
+        return
+    from flows.eval.session import show_plan
+
+    show_plan(document)
+
+
+def main() -> None:
+    """Runs the command; what the user can mend is one line on stderr and exit code 2, never a traceback."""
+    # The run's page has the log; the terminal has progress, the table and the reasons.
+    os.environ.setdefault("PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL", "CRITICAL")
+    os.environ.setdefault("DO_NOT_TRACK", "1")
+    collect_rarely()
+    try:
+        app()
+    except NightjarError as error:
+        print(f"error: {error}", file=sys.stderr)
+        raise SystemExit(REFUSED) from None
+
+
+def write_harness_files(
+    chosen: "Chosen", documents: Sequence[Mapping[str, Any]], output: str | None
+) -> list[Path]:
+    """Writes them for the evaluations that were published, below ``output`` or else the last run's folder.
+
+    Groups are aggregated over the benchmarks of this command. Returns the results files.
+    """
+    pairs = [
+        (config, document)
+        for config, document in zip(chosen.configs, documents, strict=True)
+        if config.harness is not None and document["results"]
+    ]
+    if not pairs:
+        return []
+    from tasks.benchmarks.lm_eval.logs import results as harness_results
+
+    runs = [
+        harness_results.FinishedRun(config.model_dump(mode="json"), Path(document["output"]))
+        for config, document in pairs
+    ]
+    folder = Path(output) if output is not None else runs[-1].folder
+    return harness_results.write_harness_files(runs, chosen.groups, folder, datetime.now())
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,278 @@
+"""The end of a run: what it made is gathered, published, and summed up in a sentence."""
+
+import platform
+import shlex
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from prefect.runtime import flow_run
+
+from flows.config.schema import Phase
+from flows.eval.run import Future, Run, finished
+from flows.eval.stages import JudgedBy, Numbers, Responses, Scored
+from flows.eval.start import git_revision
+from flows.plan.steps import Cell
+from metrics.metric import installed_version
+from tasks.infer import InferSetup, check_errors
+from tasks.models.config import ErrorBudget
+from tasks.models.identity import model_identity
+from tasks.models.options import Tally
+from tasks.publish import LostPair, Publication, Published, publish
+from tasks.reporting.exports.files import RunInfo
+from tasks.rows.views import CellArtifacts
+from tasks.steps import Accounts, Step
+from tasks.store.home import PROJECT
+from tasks.store.keys import digest
+from tasks.store.storage import ArtifactRef
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a run ended: in a sentence, and whether all that was asked for is there."""
+
+    ok: bool
+    summary: str
+
+
+@dataclass
+class Made:
+    """All task runs of a run, by what they make, as far as it got."""
+
+    responses: Responses
+    predictions: Mapping[tuple[Cell, str], Future] = field(default_factory=dict)
+    statistics: Sequence[Scored] = ()
+    verdicts: Sequence[JudgedBy] = ()
+    numbers: Mapping[str, Numbers] = field(default_factory=dict)
+    counted: Mapping[str, Numbers] = field(default_factory=dict)
+
+
+def publish_run(run: Run, made: Made) -> Outcome:
+    """Publishes whatever worked, and says what did not."""
+    over_budget = _over_budget(run)
+    info = run_info(run, made.responses)
+    every = [*made.numbers.values(), *made.counted.values()]
+    publication = Publication(
+        run=info,
+        manifest=manifest_of(run, info, over_budget),
+        output=str(run.options.output),
+        facets=run.plan.facets(),
+        methods=run.plan.config.evaluation_methods,
+        cells=tuple(_artifacts(run, made)),
+        results=_results_of(entry.results for entry in made.numbers.values()),
+        counted=_results_of(entry.results for entry in made.counted.values()),
+        items=_results_of(entry.items for entry in every if entry.items is not None),
+        lost=(*_lost_pairs(run, made), *_lost_metrics(run, made)),
+    )
+    published: Published = publish.submit(publication, workspace=run.workspace).result()
+    return _outcome(run, published, over_budget)
+
+
+def _results_of(futures: Iterable[Future]) -> tuple[ArtifactRef, ...]:
+    return tuple(future.result() for future in futures if finished(future).is_completed())
+
+
+def _lost_pairs(run: Run, made: Made) -> Iterator[LostPair]:
+    """Pairs without numbers, and why: the step that failed, in words."""
+    for entry in made.statistics:
+        numbers = made.numbers.get(entry.pair.name)
+        if numbers is not None and finished(numbers.results).is_completed():
+            continue
+        cells = list(entry.statistics)
+        broken = [numbers.results] * len(cells) if numbers is not None else list(entry.statistics.values())
+        failed = tuple(run.failed_parts(cells, broken))
+        yield LostPair(entry.pair.identity, failed, run.plan.config.facets)
+
+
+def _lost_metrics(run: Run, made: Made) -> Iterator[LostPair]:
+    """Metrics over evaluation results without numbers, and why."""
+    cells = list(made.responses.cells)
+    verdicts = [future for entry in made.verdicts for future in entry.verdicts.values()]
+    for metric in run.plan.metrics if made.verdicts else ():
+        numbers = made.counted.get(metric.name)
+        if numbers is not None and finished(numbers.results).is_completed():
+            continue
+        places = (
+            cells if numbers is not None else [cell for entry in made.verdicts for cell in entry.verdicts]
+        )
+        broken = [numbers.results] * len(cells) if numbers is not None else verdicts
+        yield LostPair(metric.identity, tuple(run.failed_parts(places, broken)), metric.facets)
+
+
+def _artifacts(run: Run, made: Made) -> Iterator[CellArtifacts]:
+    """What there is at each cell that was answered."""
+    for cell in made.responses.cells:
+        asked, answered = made.responses.at(cell)
+        if not finished(answered).is_completed():
+            continue
+        yield CellArtifacts(
+            origin=run.origin(cell),
+            requests=asked.result(),
+            responses=answered.result().responses,
+            predictions=_present(
+                {name: future for (at, name), future in made.predictions.items() if at == cell}
+            ),
+            statistics=_present({entry.pair.name: entry.statistics[cell] for entry in made.statistics}),
+            verdicts=_present({entry.method.name: entry.verdicts[cell] for entry in made.verdicts}),
+        )
+
+
+def _present(futures: Mapping[str, Future]) -> dict[str, ArtifactRef]:
+    return {name: future.result() for name, future in futures.items() if finished(future).is_completed()}
+
+
+def _over_budget(run: Run) -> dict[str, str]:
+    """Model → sentence, for each model with more failed requests than allowed; their tasks are the red ones
+    in the UI."""
+    tallies: dict[str, Tally] = {}
+    for model, answered, _ in [*run.answered("model"), *run.answered("judge")]:
+        counts = Tally.from_dict(answered.accounts.tally)
+        tallies[model] = tallies[model].merged(counts) if model in tallies else counts
+    found = {}
+    for model, counts in tallies.items():
+        if not counts.failed and not counts.model_errors:
+            continue
+        step: Step[ErrorBudget] = Step(name=f"errors {model}", identity={}, setup=run.plan.config.errors)
+        state = finished(check_errors.submit(step, Accounts(tally=counts.as_dict())))
+        if not state.is_completed():
+            found[model] = str(state.message or "").rpartition("BudgetExceeded: ")[2]
+    return found
+
+
+def _outcome(run: Run, published: Published, over_budget: Mapping[str, str]) -> Outcome:
+    rows = published.results.select(["metric", "filter", "status", "error"]).to_pylist()
+    failed = {f"{row['metric']},{row['filter']}": row["error"] for row in rows if row["status"] == "failed"}
+    if run.options.phase is Phase.INFER:
+        said = [f"responses of {', '.join(run.plan.models)}"]
+    else:
+        pairs = len(run.plan.pairs()) + len(run.plan.metrics)
+        said = [f"{pairs - len(failed)} of {pairs} pairs computed"]
+    said += [f"failed: {name} ({reason})" for name, reason in failed.items()]
+    said += [f"{model}: {reason}" for model, reason in over_budget.items()]
+    if failed or over_budget:
+        said.append(f"run it again, or retry this run, to compute only what is missing; {published.report}")
+    return Outcome(ok=not failed and not over_budget, summary="; ".join(said))
+
+
+LIBRARIES = ("prefect", "numpy", "pyarrow", "openai", "aiohttp", "sacrebleu", "rouge-score")
+
+
+def run_info(run: Run, responses: Responses) -> RunInfo:
+    """What the exports say about the run."""
+    config, plan = run.plan.config, run.plan
+    items = max((cell.stop for cell in responses.cells), default=0)
+    return RunInfo(
+        run_id=str(run.options.run_id),
+        benchmark=config.name,
+        models=tuple(plan.models),
+        prompts=tuple(plan.prompts),
+        date=run.started,
+        n_items=items,
+        n_used=items,
+        config=config.model_dump(mode="json"),
+        num_fewshot=config.fewshot.count() if config.fewshot is not None else 0,
+        output_type=config.output_type,
+        versions=_versions(),
+        git_revision=git_revision(str(PROJECT)),
+    )
+
+
+def manifest_of(run: Run, info: RunInfo, over_budget: Mapping[str, str]) -> dict[str, Any]:
+    """The manifest as a JSON object. No key is in it: a config holds only the names of keys."""
+    plan, config = run.plan, run.plan.config
+    inference, judging = _inference(run, "model"), _inference(run, "judge")
+    judges = {model.infer.setup.model.name: model.infer.setup for model in plan.asked}
+    total = _total([*inference.values(), *judging.values()])
+    return {
+        "run_id": info.run_id,
+        "run_name": run.options.run_name or info.run_id,
+        "flow_run_id": str(flow_run.id),
+        "benchmark": config.name,
+        "started": run.started,
+        "wall_seconds": round(time.time() - run.started, 3),
+        "steps": run.steps(),
+        "requests": {"sent": total.sent, "cached": total.cached, "failed": total.failed + total.model_errors},
+        "tokens": {
+            "prompt": total.prompt_tokens,
+            "completion": total.completion_tokens,
+            "cached": total.cached_tokens,
+            "reasoning": total.reasoning_tokens,
+            "total": total.total_tokens,
+        },
+        "cost": total.cost,
+        "saved": {"tokens": total.saved_tokens, "cost": total.saved_cost, "seconds": total.saved_seconds},
+        "models": {
+            name: _model(plan.models[name].setup, run.served.get(name), tally)
+            for name, tally in inference.items()
+        },
+        "judges": {
+            name: _model(judges[name], run.served.get(name), tally) for name, tally in judging.items()
+        },
+        "over_budget": dict(over_budget),
+        "config": info.config,
+        "config_digest": digest(info.config),
+        "dataset_digest": plan.load.identity["dataset"],
+        "seeds": _seeds(run),
+        "artifacts": run.artifacts(),
+        "store": run.options.store,
+        "output": run.options.output,
+        "limit": run.options.limit,
+        "command": shlex.split(run.options.command) if run.options.command else None,
+        "versions": dict(info.versions),
+        "git_revision": info.git_revision,
+    }
+
+
+def _inference(run: Run, role: str) -> dict[str, Tally]:
+    """What each model's requests took in this run: of what the cache served, only that it was served."""
+    names = run.plan.models if role == "model" else [model.infer.setup.model.name for model in run.plan.asked]
+    tallies = {name: Tally() for name in names}
+    for model, answered, cached in run.answered(role):
+        counts = Tally.from_dict(answered.accounts.tally)
+        if cached:
+            counts = Tally(
+                requests=counts.requests,
+                cached=counts.requests,
+                model_errors=counts.model_errors,
+                served=counts.served,
+                fingerprints=counts.fingerprints,
+                saved_tokens=counts.total_tokens + counts.saved_tokens,
+                saved_cost=counts.cost + counts.saved_cost,
+                saved_seconds=counts.seconds + counts.saved_seconds,
+            )
+        tallies[model] = tallies[model].merged(counts)
+    return tallies
+
+
+def _total(tallies: list[Tally]) -> Tally:
+    total = Tally()
+    for tally in tallies:
+        total = total.merged(tally)
+    return total
+
+
+def _model(setup: InferSetup, served: Any, tally: Tally) -> dict[str, Any]:
+    counts = tally.as_dict()
+    counts["answered_by"] = counts.pop("served")
+    return {
+        "identity": model_identity(setup.model, Path(setup.base_dir)),
+        "served": served,
+        "sampling": setup.sampling.model_dump(mode="json", exclude_none=True),
+        **counts,
+    }
+
+
+def _seeds(run: Run) -> dict[str, Any]:
+    config = run.plan.config
+    return {
+        "sampling": {name: step.identity["seed"] for name, step in run.plan.models.items()},
+        "fewshot": config.fewshot.seed if config.fewshot is not None else None,
+        "statistics": config.statistics.seed,
+    }
+
+
+def _versions() -> dict[str, str]:
+    found = {name: installed_version(name) for name in ("nightjar", *LIBRARIES)}
+    return found | {"python": platform.python_version()}

@@ -1,0 +1,163 @@
+"""One run of the flow: submits steps as tasks, and knows afterwards what became of each."""
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from prefect import Task
+from prefect.client.schemas.objects import State
+from prefect.futures import PrefectFuture
+
+from flows.config.schema import CACHED_STAGES, RunOptions
+from flows.plan.steps import AskedModel, Cell, PairPlan, Plan
+from tasks.caching import Workspace, in_workspace, references
+from tasks.filter import FilterSetup
+from tasks.pair import PairSetup
+from tasks.reduction import FailedPart, Origin
+from tasks.steps import Answered, Step
+
+Future = PrefectFuture[Any]
+
+
+@dataclass(frozen=True)
+class Submitted:
+    """A task run: its stage, its step, and the task runs it waits for."""
+
+    stage: str
+    step: Step[Any]
+    future: Future
+    inputs: tuple[Future, ...]
+
+
+@dataclass
+class Run:
+    """Submits the steps of a plan and remembers them."""
+
+    plan: Plan
+    options: RunOptions
+    workspace: Workspace
+    started: float
+    """When the flow run began, in seconds since 1970."""
+    served: dict[str, Any] = field(default_factory=dict)
+    """What the endpoints said they serve."""
+    submitted: list[Submitted] = field(default_factory=list)
+
+    def submit(
+        self, task: Task[..., Any], step: Step[Any], *inputs: Any, pair: PairPlan | None = None
+    ) -> Future:
+        """Submits a stage's task; futures among the inputs draw the edges of the UI's graph."""
+        placed = in_workspace(task, self.workspace, refresh=self._refreshed(task.name, pair))
+        future = placed.submit(step, *inputs, workspace=self.workspace)
+        self.submitted.append(Submitted(task.name, step, future, tuple(_futures(inputs))))
+        return future
+
+    def check(self, preflight: Task[..., Any], models: Sequence[str], judges: Sequence[AskedModel]) -> None:
+        """Runs the preflight, which asks the endpoints of these models and judges; raises what it
+        refuses."""
+        found = preflight.submit(self.plan.checks(models, judges)).result()
+        self.served.update(found.served)
+
+    def _refreshed(self, stage: str, pair: PairPlan | None) -> bool:
+        named = {f"{pair.identity.filter}:{pair.identity.metric.name}", pair.name} if pair else set()
+        return not {stage, *named}.isdisjoint(self.options.refresh)
+
+    def origin(self, cell: Cell) -> Origin:
+        """What all samples of a cell share, for facets."""
+        setup = self.plan.models[cell.model].setup
+        metadata = {
+            "model_id": setup.model.served_name,
+            "prompt_template": cell.prompt,
+            "sampling": setup.sampling.sent(),
+        }
+        return Origin(model_name=cell.model, prompt_template=cell.prompt, metadata=metadata)
+
+    def failure(self, future: Future) -> str | None:
+        """Why a task run has no result, in words; of one that never ran, what stopped it. None: it has
+        one."""
+        state = finished(future)
+        if state.is_completed():
+            return None
+        entry = next(entry for entry in self.submitted if entry.future is future)
+        if not state.is_failed() and not state.is_crashed():
+            earlier = [reason for source in entry.inputs if (reason := self.failure(source)) is not None]
+            if earlier:
+                return earlier[0]
+        return f"{entry.step.name}: {reason_of(state)}"
+
+    def failed_parts(self, cells: Iterable[Cell], futures: Iterable[Future]) -> list[FailedPart]:
+        """The cells whose task run has no result, with the reason."""
+        pairs = zip(cells, futures, strict=True)
+        reasons = [(cell, self.failure(future)) for cell, future in pairs]
+        return [FailedPart(self.origin(cell), reason) for cell, reason in reasons if reason is not None]
+
+    def steps(self) -> dict[str, dict[str, int]]:
+        """Stage → how many task runs were computed, cached, failed, and skipped because an earlier one
+        failed."""
+        counts: dict[str, Counter[str]] = {stage: Counter() for stage in CACHED_STAGES}
+        for entry in self.submitted:
+            counts.setdefault(entry.stage, Counter())[_outcome(finished(entry.future))] += 1
+        kinds = ("computed", "cached", "failed", "skipped")
+        return {stage: {kind: count[kind] for kind in kinds} for stage, count in counts.items() if count}
+
+    def artifacts(self) -> dict[str, list[dict[str, Any]]]:
+        """Stage → the artifacts that the run's results rest on."""
+        found: dict[str, list[dict[str, Any]]] = {}
+        for entry in self.submitted:
+            state = finished(entry.future)
+            if state.is_completed():
+                refs = references(entry.future.result())
+                about = {"step": entry.step.name, **entry.step.about, **_pair_names(entry.step.setup)}
+                found.setdefault(entry.stage, []).extend(ref.model_dump() | about for ref in refs)
+        return found
+
+    def answered(self, role: str) -> list[tuple[str, Answered, bool]]:
+        """Of each inference by models in a role ("model", "judge") that gave something: the model, what was
+        answered, and whether it came from the cache."""
+        return [
+            (entry.step.setup.model.name, entry.future.result(), state.name == "Cached")
+            for entry in self.submitted
+            if entry.stage == "infer" and entry.step.setup.role == role
+            if (state := finished(entry.future)).is_completed()
+        ]
+
+
+def finished(future: Future) -> State[Any]:
+    """The final state of a task run."""
+    future.wait()
+    return future.state
+
+
+def completed(futures: Sequence[Future]) -> list[bool]:
+    """Which of the task runs have a result."""
+    return [finished(future).is_completed() for future in futures]
+
+
+def reason_of(state: State[Any]) -> str:
+    """A final state's reason in one line, without Prefect's preamble."""
+    message = (state.message or state.name or "no reason given").strip()
+    return message.removeprefix("Task run encountered an exception ").removeprefix(
+        "Task run encountered an exception: "
+    )
+
+
+def _pair_names(setup: Any) -> dict[str, str]:
+    """Filter and metric of a pair's step, the filter of a filter's."""
+    if isinstance(setup, PairSetup) and setup.metric:
+        identity = setup.identity()
+        return {"filter": identity.filter, "metric": identity.metric.name}
+    return {"filter": setup.config.name} if isinstance(setup, FilterSetup) else {}
+
+
+def _outcome(state: State[Any]) -> str:
+    if state.is_completed():
+        return "cached" if state.name == "Cached" else "computed"
+    return "failed" if state.is_failed() or state.is_crashed() else "skipped"
+
+
+def _futures(inputs: Any) -> Iterable[Future]:
+    for entry in inputs:
+        if isinstance(entry, PrefectFuture):
+            yield entry
+        elif isinstance(entry, (list, tuple)):
+            yield from _futures(entry)

@@ -1,0 +1,204 @@
+"""One evaluation run from the command line: checks first, then the flow, then the table."""
+
+import asyncio
+import shlex
+import sys
+import uuid
+from collections.abc import Coroutine
+from contextlib import nullcontext
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from prefect import Flow
+from prefect.client.schemas.objects import State
+
+from flows.config.schema import CACHED_STAGES, EvalConfig, RunOptions
+from flows.config.templates import check_templates
+from flows.eval.flow import evaluate
+from flows.eval.result import Evaluation
+from flows.eval.runners import task_runner_named
+from flows.eval.start import for_phase, interruptible, place, refuse_asking, workspace
+from flows.plan.build import make_plan
+from flows.plan.forecast import forecast, unanswered
+from flows.plan.steps import Plan
+from flows.server import serving
+from metrics.errors import ConfigError, NightjarError, nearest
+from tasks.benchmarks.config import open_benchmark
+from tasks.caching import peek
+from tasks.load import load
+from tasks.preflight import check
+from tasks.reporting.diagnostics import Diagnostic, Example
+from tasks.reporting.progress import ProgressBoard, open_board
+from tasks.reporting.terminal import console, diagnostics_text, results_table
+
+FAILED = 1
+
+
+@dataclass(frozen=True)
+class Manner:
+    """How a command line wants its runs: where tasks run, whether only a document is printed, and the
+    overrides that the config was read with."""
+
+    task_runner: str = "threads"
+    quiet: bool = False
+    overrides: tuple[str, ...] = ()
+
+
+def ready(config: EvalConfig, options: RunOptions, manner: Manner) -> RunOptions:
+    """The options of a run in this process, everything decided, once it can work as far as the first seconds
+    tell; raises NightjarError, before a flow run exists, for whatever can't.
+    """
+    command = shlex.join(["python", "-m", "flows.eval", *sys.argv[1:]])
+    placed = place(config, options, uuid.uuid4().hex).model_copy(update={"command": command})
+    _on_runner(manner.task_runner)
+    checked(config, placed, manner.overrides)
+    return placed
+
+
+def run_here(config: EvalConfig, options: RunOptions, manner: Manner) -> tuple[int, dict[str, Any]]:
+    """Runs an evaluation that is ``ready``: its exit code, and the document that ``--json`` prints."""
+    flow = _on_runner(manner.task_runner)
+    with serving() as ui, interruptible(), open_board(ProgressBoard(sys.stderr)):
+        state: State[Any] = asyncio.run(flow(config, options, return_state=True))
+    evaluation = Evaluation(str(options.output))
+    code = 0 if state.is_completed() else FAILED
+    run_url = f"{ui}/runs/flow-run/{state.state_details.flow_run_id}"
+    document = _document(evaluation, state.message) | {"status": state.name, "flow_run_url": run_url}
+    if not manner.quiet:
+        show(evaluation, document)
+    return code, document
+
+
+def _on_runner(name: str) -> Flow[..., Coroutine[Any, Any, Any]]:
+    if name == Manner.task_runner:
+        return evaluate  # as it is: a copy works out the form of its parameters once more
+    return evaluate.with_options(task_runner=task_runner_named(name))
+
+
+def checked(config: EvalConfig, options: RunOptions, overrides: tuple[str, ...]) -> Plan:
+    """The plan of a run that can work as far as the first seconds tell; raises NightjarError."""
+    _writable(Path(str(options.output)))
+    plan = make_plan(for_phase(config, options), options)
+    _check_refresh(plan, options)
+    workspace(options).open().check_writable()
+    _check_dataset(plan, options, overrides)
+    lacking = unanswered(plan, workspace(options), options.phase)
+    refuse_asking(options, lacking.models)
+    checks = plan.checks(lacking.models, lacking.judges)
+    with serving() if checks.need_secrets else nullcontext():
+        found = check(checks)
+    for warning in found.warnings:
+        print(f"warning: {warning}", file=sys.stderr)
+    return plan
+
+
+def plan_only(config: EvalConfig, options: RunOptions, overrides: tuple[str, ...]) -> dict[str, Any]:
+    """What a run would send and compute, sending nothing."""
+    placed = place(config, options, uuid.uuid4().hex)
+    plan = make_plan(for_phase(config, placed), placed)
+    workspace(placed).open().check_readable()
+    _check_dataset(plan, placed, overrides)
+    return {"benchmark": config.name} | forecast(plan, workspace(placed)).as_dict()
+
+
+def _check_refresh(plan: Plan, options: RunOptions) -> None:
+    """Refuses a stage or pair that the run does not have."""
+    pairs = [f"{pair.identity.filter}:{pair.identity.metric.name}" for pair in plan.pairs()]
+    known = {*CACHED_STAGES, *pairs, *(pair.name for pair in plan.pairs())}
+    for name in options.refresh:
+        if name not in known:
+            raise ConfigError(
+                f"--refresh {name}: no such stage or pair{nearest(name, known)} (stages: "
+                f"{', '.join(CACHED_STAGES)}; pairs: {', '.join(pairs) or 'none'})"
+            )
+
+
+def _check_dataset(plan: Plan, options: RunOptions, overrides: tuple[str, ...]) -> None:
+    """Reads the items that the run will take, all of them unless they were read before: a line that can't be
+    used is refused now and not in the flow."""
+    items = iter(islice(open_benchmark(plan.load.setup.benchmark).items(), options.limit))
+    first = next(items, None)
+    if first is not None:
+        check_templates(plan.config, first, overrides)
+    if peek(load, plan.load, workspace=workspace(options)) is None:
+        for _ in items:
+            pass
+
+
+def show(evaluation: Evaluation, document: dict[str, Any]) -> None:
+    """The table, what deserves a look, and where everything is."""
+    out = console()
+    if document["status"] != "Completed" and not document["results"]:
+        print(f"{document['status']}: {document['message']}\n{document['flow_run_url']}", file=sys.stderr)
+        return
+    command = ("python", "-m", "flows.eval", *sys.argv[1:])
+    if document["results"]:
+        out.print(results_table(evaluation.results, command=command))
+    else:
+        out.print(document["message"], evaluation.folder / "responses.jsonl")
+    text = diagnostics_text([_diagnostic(entry) for entry in document["diagnostics"] or ()])
+    if text.plain:
+        out.print(text)
+    requests, steps = document["requests"], document["steps"]
+    computed = sum(entry["computed"] for entry in steps.values())
+    cached = sum(entry["cached"] for entry in steps.values())
+    out.print(
+        f"requests: {requests['sent']} sent, {requests['cached']} cached, {requests['failed']} failed; "
+        f"steps: {computed} computed, {cached} cached"
+    )
+    for model, reason in evaluation.manifest["over_budget"].items():
+        out.print(f"{model}: {reason}", style="bold red")
+    if document["status"] != "Completed":
+        out.print(f"compute only what is missing: {shlex.join(command)}")
+    out.print(
+        f"report:  {evaluation.report}\nPrefect: {document['flow_run_url']}  (make stop ends the server)"
+    )
+
+
+def _diagnostic(entry: dict[str, Any]) -> Diagnostic:
+    examples = tuple(Example(**example) for example in entry["examples"])
+    return Diagnostic(**{**entry, "examples": examples})
+
+
+def show_plan(document: dict[str, Any]) -> None:
+    """What ``--dry-run`` found, for people."""
+    out = console()
+    for entry in document.get("runs", [document]):
+        if "configs" in entry:
+            for config in entry["configs"]:
+                out.print(
+                    f"{config['status']:8} {config['path']}"
+                    + (f"\n         {config['reason']}" if config["reason"] else "")
+                )
+            continue
+        requests = entry["requests"]
+        out.print(
+            f"{entry['benchmark']}: {entry['items']} items, {requests['to_send']} requests to send, "
+            f"{requests['cached']} cached"
+        )
+        for judge, count in entry["judges"].items():
+            wanted = "as many as the responses call for" if count["to_send"] is None else count["to_send"]
+            out.print(f"  of them to {judge}: {wanted} to send, {count['cached']} cached")
+        for pair in entry["pairs"]:
+            out.print(f"  {'cached ' if pair['cached'] else 'compute'}  {pair['filter']} × {pair['metric']}")
+
+
+def _document(evaluation: Evaluation, message: str | None) -> dict[str, Any]:
+    try:
+        return evaluation.document() | {"message": message}
+    except NightjarError:
+        return {"message": message, "results": [], "output": evaluation.output}
+
+
+def _writable(folder: Path) -> None:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        probe = folder / f".{uuid.uuid4().hex}"
+        probe.touch()
+        probe.unlink()
+    except OSError as error:
+        raise ConfigError(
+            f"--output {folder}: can't be written: {error.strerror or error}; choose another folder"
+        ) from error

@@ -1,0 +1,212 @@
+"""The beginning of a run: where it keeps things, what it is called, what it is tagged with."""
+
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from functools import lru_cache
+from pathlib import Path
+from types import FrameType
+
+from prefect import get_client
+from prefect.context import FlowRunContext, TagsContext
+from prefect.exceptions import TerminationSignal
+from prefect.runtime import flow_run
+from prefect.settings import PREFECT_API_URL
+
+from flows.config.schema import EvalConfig, Phase, RunOptions
+from flows.eval.run import Run
+from flows.plan.build import make_plan
+from flows.plan.steps import Plan
+from metrics.errors import ConfigError
+from tasks.caching import Workspace
+from tasks.models.config import ModelConfig, ReplayConfig
+from tasks.models.work import interrupted
+from tasks.store.home import default_store, home
+from tasks.store.keys import digest
+
+RESULTS = Path("results")
+
+
+async def start_run(config: EvalConfig, options: RunOptions) -> Run:
+    """A run of the flow that is under way; its tags say benchmark, models and git revision."""
+    context = FlowRunContext.get()
+    if context is None or context.flow_run is None:
+        raise RuntimeError("start_run is called inside the flow")
+    # A retry of the flow run keeps its id and its start, so that it publishes to the same place and asks
+    # nothing twice.
+    began = (context.flow_run.start_time or context.flow_run.created or datetime.now(UTC)).timestamp()
+    placed = place(config, options, str(context.flow_run.id))
+    plan = make_plan(for_phase(config, placed), placed, began)
+    await _tag(plan, sorted(TagsContext.get().current_tags | set(context.flow_run.tags)))
+    return Run(plan=plan, options=placed, workspace=workspace(placed), started=began)
+
+
+def place(config: EvalConfig, options: RunOptions, unique: str) -> RunOptions:
+    """The options with every default decided: store, run id, output folder.
+
+    The id of a flow run's retries is the same, so that they publish to the same place.
+    """
+    run_id = options.run_id or f"{slug(options.run_name or config.name)}-{unique[:8]}"
+    return options.model_copy(
+        update={
+            "run_id": run_id,
+            "store": options.store or default_store(),
+            "output": str(Path(options.output or RESULTS / run_id).resolve()),
+        }
+    )
+
+
+def workspace(options: RunOptions) -> Workspace:
+    """Where a placed run keeps artifacts, and answers on their way there.
+
+    Each store has journals of its own: whoever finds one that a killed run left moves its answers to the
+    store, and that has to be the store where the next run looks for them.
+    """
+    assert options.store is not None, "place() decides the store"
+    place = options.store if "://" in options.store else str(Path(options.store).resolve())
+    return Workspace(store=options.store, journal_dir=str(home() / "journal" / digest(place)[:16]))
+
+
+def flow_run_name() -> str:
+    """Name of a flow run: as asked for, else the benchmark and the time it began."""
+    parameters = flow_run.parameters
+    options, config = parameters.get("options"), parameters.get("config")
+    name = getattr(options, "run_name", None) or (
+        options.get("run_name") if isinstance(options, dict) else None
+    )
+    benchmark = getattr(config, "name", None) or (
+        config.get("name") if isinstance(config, dict) else "evaluation"
+    )
+    return str(name or f"{benchmark} {datetime.now(UTC):%Y-%m-%d %H:%M:%S}")
+
+
+def slug(name: str) -> str:
+    """A name that can be a file's: letters, digits, dots and dashes.
+
+    >>> slug("GSM8K (5-shot)")
+    'GSM8K-5-shot'
+    """
+    return re.sub(r"[^A-Za-z0-9.]+", "-", name).strip("-.") or "run"
+
+
+@lru_cache(maxsize=8)
+def git_revision(folder: str) -> str | None:
+    """The commit that ``folder`` is at, with ``-dirty`` where files differ from it; None outside a
+    checkout."""
+    try:
+        revision = _git(folder, "rev-parse", "--short=12", "HEAD")
+        dirty = _git(folder, "status", "--porcelain", "--untracked-files=no")
+    except (OSError, subprocess.CalledProcessError):
+        return None
+    return f"{revision}-dirty" if dirty else revision
+
+
+def _git(folder: str, *arguments: str) -> str:
+    done = subprocess.run(
+        ["git", *arguments], cwd=folder, capture_output=True, text=True, check=True, timeout=10
+    )
+    return done.stdout.strip()
+
+
+async def _tag(plan: Plan, present: list[str]) -> None:
+    revision = git_revision(str(Path(__file__).resolve().parent))
+    tags = [f"benchmark:{plan.config.name}", *(f"model:{name}" for name in plan.models)]
+    tags += [f"git:{revision}"] if revision else []
+    async with get_client() as client:
+        await client.update_flow_run(flow_run.id, tags=sorted({*present, *tags}))
+
+
+RESPONSES = "responses.jsonl"
+
+
+def for_phase(config: EvalConfig, options: RunOptions) -> EvalConfig:
+    """The config of the phase: scoring a folder that holds responses replays them, whatever model they came
+    from.
+
+    The recorded responses keep the names of their models, so that results and caches are the same as if
+    they were asked for now.
+    """
+    if options.phase is not Phase.SCORE or options.output is None:
+        return config
+    recorded = Path(options.output) / RESPONSES
+    if not recorded.is_file():
+        return config
+    models = tuple(_replayed(model, recorded.resolve()) for model in config.models)
+    return config.model_copy(update={"models": models})
+
+
+def refuse_asking(options: RunOptions, unanswered: list[str]) -> None:
+    """Raises ConfigError where the scoring phase would need a model."""
+    if options.phase is Phase.SCORE and unanswered:
+        raise ConfigError(
+            f"--phase score asks no model, and {', '.join(unanswered)} has requests without an answer: run "
+            f"--phase infer first, name a folder with {RESPONSES} by --output, or give the model type replay"
+        )
+
+
+def _replayed(model: ModelConfig, recorded: Path) -> ModelConfig:
+    if model.type == "replay":
+        return model
+    return model.model_copy(update={"type": "replay", "config": ReplayConfig(path=str(recorded))})
+
+
+INTERRUPTED = 130
+
+
+@contextmanager
+def asking_stops() -> Iterator[None]:
+    """A block of a flow in which no more is asked once Prefect ends the run (SIGTERM).
+
+    Prefect takes that signal for itself and then waits for tasks that run: an inference may have hours to go.
+    """
+    try:
+        yield
+    except TerminationSignal:
+        interrupted.set()
+        raise
+
+
+class interruptible:  # noqa: N801 - reads as a verb where it is used
+    """Ctrl-C ends the process at once: every finished response has been kept before it counted as done."""
+
+    def __enter__(self) -> None:
+        self._before = {
+            number: signal.signal(number, self._stop) for number in (signal.SIGINT, signal.SIGTERM)
+        }
+
+    def __exit__(self, *_: object) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+
+    def _stop(self, number: int, _frame: FrameType | None) -> None:
+        signal.signal(number, signal.SIG_IGN)
+        interrupted.set()  # what is in flight is dropped, what is answered is flushed
+        print(
+            "\ninterrupted: finished responses are kept; the same command goes on from them", file=sys.stderr
+        )
+        _cancel_flow_run()
+        sys.stderr.flush()
+        # Threads may be in the middle of requests: nothing that still has to be written is in memory only.
+        os._exit(INTERRUPTED)
+
+
+def _cancel_flow_run() -> None:
+    """Says so on the run's page, if the server answers in time."""
+    import httpx
+    from prefect.context import FlowRunContext
+
+    context = FlowRunContext.get()
+    if context is None or context.flow_run is None:
+        return
+    state = {"state": {"type": "CANCELLED", "name": "Cancelled", "message": "interrupted"}, "force": True}
+    try:
+        httpx.post(
+            f"{PREFECT_API_URL.value()}/flow_runs/{context.flow_run.id}/set_state", json=state, timeout=2
+        )
+    except httpx.HTTPError:
+        return

@@ -1,0 +1,137 @@
+"""From a config to the steps of its flow run: every task's identity is decided here, before anything starts.
+
+An identity holds what can change the step's answer and nothing else. Display names, folders, time-outs and
+limits stay outside, so that renaming a model or moving a checkout serves what is there already.
+"""
+
+from pathlib import Path
+
+from flows.config.schema import EvalConfig, RunOptions
+from flows.plan.pairs import filter_plan, filters_of, method_plan, metric_plan, read_calibrations
+from flows.plan.steps import AskedModel, Plan
+from metrics.errors import ConfigError, nearest
+from scorers.asked_models import AskedEntry, asked_models
+from scorers.config import ScoringConfig
+from scorers.factory import build_scorer
+from tasks.ask import sampling_text
+from tasks.benchmarks.config import BenchmarkFields, open_benchmark
+from tasks.benchmarks.records import Benchmark
+from tasks.infer import InferSetup
+from tasks.load import LoadSetup
+from tasks.models.config import ModelConfig, SampleParams
+from tasks.models.identity import model_identity
+from tasks.render import RenderSetup
+from tasks.steps import Step
+from tasks.usercode import resolver
+
+
+def make_plan(config: EvalConfig, options: RunOptions, began: float = 0.0) -> Plan:
+    """The steps of an evaluation that began at ``began`` (seconds since 1970).
+
+    Raises NightjarError for user code, files or models that can't be used.
+    """
+    resolve = resolver(config.base_dir)
+    fields = benchmark_fields(config)
+    benchmark = open_benchmark(fields)
+    scoring = scoring_config(config)
+    scorer = build_scorer(scoring, resolve)
+    return Plan(
+        config=config,
+        load=_load(fields, benchmark, options.limit),
+        prompts={name: _render(fields, benchmark, name) for name in benchmark.prompt_names()},
+        models={model.name: _infer(config, model, options, began) for model in config.models},
+        filters=tuple(
+            filter_plan(config, entry, scoring, scorer, resolve) for entry in filters_of(config, scorer)
+        ),
+        methods=tuple(method_plan(config, entry, resolve) for entry in config.evaluation_methods),
+        metrics=tuple(metric_plan(config, entry, resolve) for entry in config.metrics),
+        asked=tuple(_asked(config, entry, options, began) for entry in asked_models(config.scorer)),
+    )
+
+
+def benchmark_fields(config: EvalConfig) -> BenchmarkFields:
+    """The part of the config that benchmarks are opened from.
+
+    A harness benchmark is rendered as chat turns where all its models are asked by the chat API: there the
+    harness wants its --apply_chat_template, and this is the same.
+    """
+    fields = BenchmarkFields.model_validate(config.model_dump(include=set(BenchmarkFields.model_fields)))
+    asked = [model.config for model in config.models if model.type != "replay"]
+    if fields.harness is None or config.output_type != "generate_until" or not asked:
+        return fields
+    chat = all(getattr(entry, "api", None) == "chat" for entry in asked)
+    chat = chat or bool(fields.harness.get("apply_chat_template"))
+    return fields.model_copy(update={"harness": {**fields.harness, "apply_chat_template": chat}})
+
+
+def scoring_config(config: EvalConfig) -> ScoringConfig:
+    """The part of the config that scorers are built from."""
+    return ScoringConfig(
+        output_type=config.output_type,
+        filter_list=config.filters(),
+        # Each filter has its own list by now; process_results names the metrics of all filters in the
+        # common one.
+        metric_list=config.metric_list if config.process_results is not None else (),
+        process_results=config.process_results,
+        scorer=read_calibrations(config.scorer, config.base_dir),
+    )
+
+
+def _load(fields: BenchmarkFields, benchmark: Benchmark, limit: int | None) -> Step[LoadSetup]:
+    identity = {"dataset": benchmark.dataset_digest(), "cluster": fields.cluster, "limit": limit}
+    return Step(name=f"load {fields.name}", identity=identity, setup=LoadSetup(benchmark=fields, limit=limit))
+
+
+def _render(fields: BenchmarkFields, benchmark: Benchmark, prompt: str) -> Step[RenderSetup]:
+    identity = {"prompt": benchmark.render_digest(prompt), "name": prompt}
+    return Step(
+        name=f"render {prompt}", identity=identity, setup=RenderSetup(benchmark=fields, prompt=prompt)
+    )
+
+
+def _infer(config: EvalConfig, model: ModelConfig, options: RunOptions, began: float) -> Step[InferSetup]:
+    sampling = config.sampling(model)
+    identity = {
+        "model": model_identity(model, Path(config.base_dir)),
+        "sampling": sampling.sent(),
+        "samples": sampling.num_samples,
+        "seed": sampling.seed,
+        "n": sampling.n,
+    }
+    setup = InferSetup(
+        model=model,
+        sampling=sampling,
+        errors=config.errors,
+        limits=config.limits,
+        prices=config.prices,
+        base_dir=config.base_dir,
+        run_id=options.run_id,
+        not_before=began if "infer" in options.refresh else 0.0,
+    )
+    return Step(name=f"infer {model.name}", identity=identity, setup=setup)
+
+
+def _asked(config: EvalConfig, entry: AskedEntry, options: RunOptions, began: float) -> AskedModel:
+    """A judge or reward model: one of ``models:`` by name, or an entry of its own."""
+    known = {model.name: model for model in config.models}
+    if not entry.model and entry.name not in known:
+        raise ConfigError(
+            f"scorer: '{entry.name}' is no entry of models{nearest(entry.name, known)}; name one, or give "
+            "the judge a type and config of its own"
+        )
+    model = (
+        ModelConfig.model_validate({"name": entry.name, **entry.model}) if entry.model else known[entry.name]
+    )
+    single = {**model.sample_params.model_dump(exclude_unset=True), **entry.sampling, "num_samples": 1}
+    step = _infer(config, model.model_copy(update={"sample_params": SampleParams()}), options, began)
+    sampling = SampleParams.model_validate(single)
+    identity = step.identity | {
+        "sampling": sampling.sent(),
+        "samples": 1,
+        "seed": sampling.seed,
+        "n": sampling.n,
+    }
+    setup = step.setup.model_copy(update={"model": model, "sampling": sampling, "role": "judge"})
+    return AskedModel(
+        Step(name=f"infer {model.name}", identity=identity, setup=setup), sampling_text(entry.sampling)
+    )

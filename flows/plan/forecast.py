@@ -1,0 +1,329 @@
+"""What a run would send and compute, found without running it: for ``--dry-run``, and for the preflight.
+
+Follows the chain of cached records; where a record is missing, items and requests are made in memory.
+"""
+
+import inspect
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import islice
+from typing import Any
+
+import pyarrow as pa
+from prefect import Task
+
+from flows.config.schema import Phase
+from flows.plan.steps import AskedModel, Cell, PairPlan, Plan
+from scorers.base import ALL_FILTERS
+from tasks.ask import ask, ask_calibration, score_replies
+from tasks.benchmarks.config import open_benchmark
+from tasks.caching import Workspace, peek
+from tasks.filter import filter_responses
+from tasks.infer import infer, missing_requests
+from tasks.load import load
+from tasks.pair import PairSetup
+from tasks.render import render
+from tasks.rows.items import item_batches, read_items, request_batches
+from tasks.score import process_results, score, score_processed
+from tasks.steps import Answered, Step
+from tasks.store.storage import ArtifactRef
+
+Place = tuple[ArtifactRef, ArtifactRef, Answered]
+"""Requests, predictions and answers at one place of the grid."""
+
+
+@dataclass
+class Dialogue:
+    """A set of requests as far as the store knows it: what was asked and replied, and what is still to be
+    sent, by model."""
+
+    requests: list[ArtifactRef] = field(default_factory=list)
+    replies: list[Answered] = field(default_factory=list)
+    send: dict[str, int] = field(default_factory=dict)
+    answered: dict[str, int] = field(default_factory=dict)
+
+    @property
+    def over(self) -> bool:
+        """Whether nothing is to be sent."""
+        return not any(self.send.values())
+
+
+def about_responses(plan: Plan, workspace: Workspace, pair: PairPlan, place: Place) -> Dialogue:
+    """What the pair's set of requests about one place comes to."""
+    return _Following(plan, workspace, ask, pair.score, place).dialogue()
+
+
+def about_calibration(plan: Plan, workspace: Workspace) -> Dialogue | None:
+    """What a judge would still be asked about the answers of its calibration; None where there is none."""
+    score = next((pair.calibration for pair in plan.pairs() if pair.calibration is not None), None)
+    return None if score is None else _Following(plan, workspace, ask_calibration, score, ()).dialogue()
+
+
+@dataclass(frozen=True)
+class _Following:
+    plan: Plan
+    workspace: Workspace
+    task: Task[..., ArtifactRef]
+    score: Step[PairSetup]
+    inputs: tuple[Any, ...]
+
+    def dialogue(self) -> Dialogue:
+        found = Dialogue()
+        attempt = 0
+        while self._attempt(found, attempt):
+            attempt += 1
+        return found
+
+    def _attempt(self, found: Dialogue, attempt: int) -> bool:
+        """Adds an attempt; False where the dialogue ends with it."""
+        given = *self.inputs, list(found.requests), list(found.replies)
+        kept = [self._kept(model, attempt, given) for model in self.plan.asked]
+        if attempt and all(ref is not None and not ref.rows for ref, _ in kept):
+            return False  # nothing was unreadable
+        for model, (ref, reply) in zip(self.plan.asked, kept, strict=True):
+            self._count(found, model, reply, self._rows(model, attempt, given, ref))
+        refs, replies = zip(*kept, strict=True)
+        if None in replies:
+            return False  # as far as a run goes: what it asks now it reads again only in the next
+        found.requests += refs
+        found.replies += replies
+        return True
+
+    def _kept(
+        self, model: AskedModel, attempt: int, given: Sequence[Any]
+    ) -> tuple[ArtifactRef | None, Answered | None]:
+        step = model.ask(self.score, "", attempt)
+        ref = peek(self.task, step, *given, workspace=self.workspace)
+        return ref, None if ref is None else peek(infer, model.infer, ref, workspace=self.workspace)
+
+    def _rows(
+        self, model: AskedModel, attempt: int, given: Sequence[Any], ref: ArtifactRef | None
+    ) -> Iterable[pa.RecordBatch]:
+        if ref is not None:
+            return self.workspace.open().batches(ref)
+        rows: Iterator[pa.RecordBatch] = inspect.unwrap(self.task.fn)(
+            model.ask(self.score, "", attempt), *given, workspace=self.workspace
+        )
+        return rows
+
+    def _count(
+        self, found: Dialogue, model: AskedModel, reply: Answered | None, rows: Iterable[pa.RecordBatch]
+    ) -> None:
+        name = model.infer.setup.model.name
+        if reply is not None:
+            missing, total = 0, int(reply.accounts.tally["requests"])
+        else:
+            missing, total = missing_requests(model.infer, rows, self.workspace)
+        found.send[name] = found.send.get(name, 0) + missing
+        found.answered[name] = found.answered.get(name, 0) + total - missing
+
+
+@dataclass(frozen=True)
+class Count:
+    """Requests that would be sent, and that are answered already; None where it takes responses to know."""
+
+    send: int | None
+    answered: int
+
+    def as_dict(self) -> dict[str, int | None]:
+        """As ``--dry-run --json`` prints it."""
+        return {"to_send": self.send, "cached": self.answered}
+
+
+@dataclass
+class Kept:
+    """What the store holds of a plan, from the responses on."""
+
+    plan: Plan
+    workspace: Workspace
+    cells: list[Cell]
+    answered: dict[Cell, tuple[ArtifactRef, Answered]] = field(default_factory=dict)
+    _dialogues: dict[tuple[Cell, str, str], Dialogue | None] = field(default_factory=dict)
+
+    def judges(self) -> dict[str, Count]:
+        """Requests of every model that scorers ask."""
+        pairs = [pair for pair in self.plan.pairs() if pair.asks is not None]
+        dialogues = [about_calibration(self.plan, self.workspace)] if pairs and self._calibrates() else []
+        for pair in pairs:
+            for cell in self.cells:
+                self._dialogue(pair, cell)
+        dialogues += self._dialogues.values()
+        names = dict.fromkeys(model.infer.setup.model.name for model in self.plan.asked)
+        return {name: _counted(name, dialogues) for name in names}
+
+    def holds(self, pair: PairPlan) -> bool:
+        """Whether the pair's statistics are there for every cell (of a score across filters: never said to
+        be)."""
+        return pair.source != ALL_FILTERS and all(self._holds(pair, cell) for cell in self.cells)
+
+    def _calibrates(self) -> bool:
+        return any(pair.calibration is not None for pair in self.plan.pairs())
+
+    def _holds(self, pair: PairPlan, cell: Cell) -> bool:
+        place = self._place(pair, cell)
+        if place is None:
+            return False
+        if pair.asks is not None:
+            asked = self._dialogue(pair, cell)
+            if asked is None or not asked.over:
+                return False
+            given = asked.requests, asked.replies
+            return peek(score_replies, pair.score, *place, *given, workspace=self.workspace) is not None
+        process = next(entry.process for entry in self.plan.filters if entry.name == pair.source)
+        if process is None:
+            return peek(score, pair.score, *place, workspace=self.workspace) is not None
+        processed = peek(process_results, process, *place, workspace=self.workspace)
+        return (
+            processed is not None
+            and peek(score_processed, pair.score, *place, processed, workspace=self.workspace) is not None
+        )
+
+    def _place(self, pair: PairPlan, cell: Cell) -> Place | None:
+        if cell not in self.answered:
+            return None
+        asked, answered = self.answered[cell]
+        step = next(entry.step for entry in self.plan.filters if entry.name == pair.source)
+        predicted = peek(filter_responses, step, asked, answered, workspace=self.workspace)
+        return None if predicted is None else (asked, predicted, answered)
+
+    def _dialogue(self, pair: PairPlan, cell: Cell) -> Dialogue | None:
+        """What is asked about a cell for the pair; None where its responses or predictions are not there."""
+        key = cell, pair.source, str(pair.asks)
+        if key not in self._dialogues:
+            place = self._place(pair, cell)
+            self._dialogues[key] = (
+                None if place is None else about_responses(self.plan, self.workspace, pair, place)
+            )
+        return self._dialogues[key]
+
+
+def _counted(name: str, dialogues: Iterable[Dialogue | None]) -> Count:
+    known = [dialogue for dialogue in dialogues if dialogue is not None]
+    send = sum(dialogue.send.get(name, 0) for dialogue in known)
+    is_whole = all(dialogue is not None for dialogue in dialogues)
+    return Count(send if is_whole else None, sum(dialogue.answered.get(name, 0) for dialogue in known))
+
+
+@dataclass(frozen=True)
+class Forecast:
+    """Requests by model and by judge; pairs by name, and whether all of them is cached."""
+
+    items: int
+    models: Mapping[str, Count]
+    judges: Mapping[str, Count]
+    pairs: Mapping[str, bool]
+
+    def as_dict(self) -> dict[str, Any]:
+        """As ``--dry-run --json`` prints it; the sums are of what is known."""
+        counts = [*self.models.values(), *self.judges.values()]
+        return {
+            "items": self.items,
+            "requests": {
+                "to_send": sum(count.send or 0 for count in counts),
+                "cached": sum(count.answered for count in counts),
+            },
+            "models": {name: count.as_dict() for name, count in self.models.items()},
+            "judges": {name: count.as_dict() for name, count in self.judges.items()},
+            "pairs": [
+                {"metric": name.rpartition(",")[0], "filter": name.rpartition(",")[2], "cached": cached}
+                for name, cached in self.pairs.items()
+            ],
+        }
+
+
+def forecast(plan: Plan, workspace: Workspace) -> Forecast:
+    """Counts everything; reads the dataset and renders it where that is not cached."""
+    items = peek(load, plan.load, workspace=workspace)
+    count = items.rows if items is not None else sum(batch.num_rows for batch in _items(plan))
+    send, answered = dict.fromkeys(plan.models, 0), dict.fromkeys(plan.models, 0)
+    kept = Kept(plan, workspace, plan.cells(count))
+    for cell in kept.cells:
+        missing, total = _cell(plan, workspace, items, cell, kept.answered)
+        send[cell.model] += missing
+        answered[cell.model] += total - missing
+    return Forecast(
+        items=count,
+        models={name: Count(send[name], answered[name]) for name in plan.models},
+        judges=kept.judges(),
+        pairs={pair.name: kept.holds(pair) for pair in plan.pairs()},
+    )
+
+
+@dataclass(frozen=True)
+class Unanswered:
+    """Models that at least one request has no answer of yet, by name; judges and reward models that will be
+    asked something, or may be."""
+
+    models: list[str]
+    judges: list[AskedModel]
+
+
+def unanswered(plan: Plan, workspace: Workspace, phase: Phase) -> Unanswered:
+    """Whose endpoints a run of that phase will ask."""
+    items = peek(load, plan.load, workspace=workspace)
+    models = _unanswered_models(plan, workspace, items)
+    if phase is Phase.INFER or not plan.asked:
+        return Unanswered(models, [])
+    if models or items is None:
+        return Unanswered(models, list(plan.asked))
+    kept = Kept(plan, workspace, plan.cells(items.rows))
+    for cell in kept.cells:
+        _cell(plan, workspace, items, cell, kept.answered)
+    counts = kept.judges()
+    judges = [model for model in plan.asked if counts[model.infer.setup.model.name].send != 0]
+    return Unanswered(models, judges)
+
+
+def _unanswered_models(plan: Plan, workspace: Workspace, items: ArtifactRef | None) -> list[str]:
+    if items is None and not _could_be_answered(plan, workspace):
+        return [name for name, step in plan.models.items() if step.setup.model.type != "replay"]
+    count = items.rows if items is not None else sum(batch.num_rows for batch in _items(plan))
+    found: dict[str, None] = {}
+    for cell in plan.cells(count):
+        if cell.model not in found and _cell(plan, workspace, items, cell, {})[0]:
+            found[cell.model] = None
+    return list(found)
+
+
+def _could_be_answered(plan: Plan, workspace: Workspace) -> bool:
+    store = workspace.open()
+    return bool(store.fs.exists(store.path("answers")))
+
+
+def _cell(
+    plan: Plan,
+    workspace: Workspace,
+    items: ArtifactRef | None,
+    cell: Cell,
+    known: dict[Cell, tuple[ArtifactRef, Answered]],
+) -> tuple[int, int]:
+    """How many requests of a cell are missing, and how many there are; its artifacts go to ``known`` if it
+    has them."""
+    step = plan.models[cell.model]
+    asked = None
+    if items is not None:
+        asked = peek(render, plan.prompts[cell.prompt], items, cell.start, cell.stop, workspace=workspace)
+    if asked is not None:
+        answered = peek(infer, step, asked, workspace=workspace)
+        if answered is not None:
+            known[cell] = asked, answered
+            return 0, int(answered.accounts.tally["requests"])
+    return missing_requests(step, _requests(plan, workspace, items, asked, cell), workspace)
+
+
+def _requests(
+    plan: Plan, workspace: Workspace, items: ArtifactRef | None, asked: ArtifactRef | None, cell: Cell
+) -> Iterable[pa.RecordBatch]:
+    if asked is not None:
+        return workspace.open().batches(asked)
+    if items is not None:
+        rows = read_items(workspace.open().batches(items, rows=(cell.start, cell.stop)))
+    else:
+        rows = islice(read_items(_items(plan)), cell.start, cell.stop)
+    benchmark = open_benchmark(plan.load.setup.benchmark)
+    return request_batches(cell.prompt, benchmark.render(cell.prompt, rows))
+
+
+def _items(plan: Plan) -> Iterator[pa.RecordBatch]:
+    setup = plan.load.setup
+    return item_batches(islice(open_benchmark(setup.benchmark).items(), setup.limit))

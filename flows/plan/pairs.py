@@ -1,0 +1,258 @@
+"""Steps of filters, pairs, evaluation methods and their metrics: what each of them is in a cache key."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from flows.config.schema import EvalConfig
+from flows.plan.steps import FilterPlan, MethodPlan, MetricPlan, PairPlan
+from metrics import Metric
+from metrics.errors import ConfigError, NightjarError
+from metrics.metric import installed_version
+from scorers.base import ALL_FILTERS, Scorer
+from scorers.config import (
+    EnsembleConfig,
+    FilterConfig,
+    JudgeConfig,
+    PlainScorerConfig,
+    ScorerConfig,
+    ScoringConfig,
+    UserScorerConfig,
+)
+from scorers.filters import FilterPipeline
+from scorers.metric_lists import OWN_METRICS
+from scorers.process_results import ProcessResultsScorer
+from tasks.aggregate import AggregateSetup
+from tasks.datasets.files import read_rows
+from tasks.filter import FilterSetup
+from tasks.judge import MethodSetup, MetricSetup
+from tasks.pair import PairSetup, pending
+from tasks.steps import Step
+from tasks.store.fingerprint import fingerprint
+from tasks.usercode import Resolve
+from tasks.verdicts.config import EvaluationMethodConfig, EvaluationMetricConfig
+from tasks.verdicts.methods import build_method
+from tasks.verdicts.metrics import build_evaluation_metric
+
+
+def filters_of(config: EvalConfig, scorer: Scorer) -> list[FilterConfig]:
+    """The filters, and the one that stands for all of them where the scorer has metrics for it."""
+    everything = FilterConfig.model_construct(name=ALL_FILTERS, filter=(), metric_list=())
+    return [*config.filters(), *([everything] if scorer.get_metrics(ALL_FILTERS) else [])]
+
+
+def filter_plan(
+    config: EvalConfig, entry: FilterConfig, scoring: ScoringConfig, scorer: Scorer, resolve: Resolve
+) -> FilterPlan:
+    """A filter and its pairs."""
+    pipeline = FilterPipeline.build(entry, resolve, config.output_type)
+    identity = {
+        "steps": [step.model_dump(mode="json") for step in entry.filter],
+        "code": fingerprint(*pipeline.code()) if pipeline.steps else None,
+    }
+    setup = FilterSetup(config=entry, output_type=config.output_type, base_dir=config.base_dir)
+    scored = _ScoringOf(config, scoring, scorer, entry.name, identity)
+    return FilterPlan(
+        name=entry.name,
+        step=Step(name=f"filter {entry.name}", identity=identity, setup=setup),
+        process=_process(config, scoring, entry.name, resolve),
+        pairs=tuple(_pair(scored, metric) for metric in scorer.get_metrics(entry.name)),
+    )
+
+
+def _process(
+    config: EvalConfig, scoring: ScoringConfig, name: str, resolve: Resolve
+) -> Step[PairSetup] | None:
+    if config.process_results is None or config.scorer is not None:
+        return None
+    code = fingerprint(resolve(config.process_results), ProcessResultsScorer)
+    setup = PairSetup(
+        benchmark=config.name, scoring=scoring, filter=name, metric="", base_dir=config.base_dir
+    )
+    identity = {
+        "function": config.process_results.rpartition(":")[2],
+        "code": code,
+        "output_type": config.output_type,
+    }
+    return Step(name=f"process {name}", identity=identity, setup=setup)
+
+
+@dataclass(frozen=True)
+class _ScoringOf:
+    """What all pairs of a filter share."""
+
+    config: EvalConfig
+    scoring: ScoringConfig
+    scorer: Scorer
+    source: str
+    filtered: Mapping[str, Any]
+
+
+def _pair(shared: _ScoringOf, metric: Metric) -> PairPlan:
+    config, scoring, scorer, source = shared.config, shared.scoring, shared.scorer, shared.source
+    setup = PairSetup(
+        benchmark=config.name,
+        scoring=scoring,
+        filter=source,
+        metric=metric.name,
+        base_dir=config.base_dir,
+        facets=config.facets,
+    )
+    identity = setup.identity()
+    name = f"{identity.filter} × {identity.metric.name}"
+    computed = _metric_identity(metric)
+    scored = computed | {
+        "scorer": _scorer_identity(scoring, scorer, metric),
+        # A score over all filters depends on which there are, too.
+        "filter": dict(shared.filtered) | ({"all": True} if source == ALL_FILTERS else {}),
+    }
+    reduced = scored | {
+        "benchmark": config.name,
+        "names": [identity.filter, identity.metric.name],
+        "reductions": [reduction.name for reduction in metric.reductions],
+        "facets": list(config.facets),
+    }
+    statistics = config.statistics.model_dump(mode="json")
+    return PairPlan(
+        source=source,
+        identity=identity,
+        score=Step(name=f"score {name}", identity=scored, setup=setup),
+        reduce=Step(name=f"reduce {name}", identity=reduced, setup=setup),
+        aggregate=Step(
+            name=f"aggregate {name}",
+            identity=reduced | {"statistics": statistics, "signature": metric.signature()},
+            setup=AggregateSetup(**dict(setup), statistics=config.statistics),
+        ),
+        asks=scorer.needs(metric),
+        calibration=calibration_step(config, scoring, scorer, scored["scorer"])
+        if metric.entry == CORRECTED
+        else None,
+    )
+
+
+def method_plan(config: EvalConfig, entry: EvaluationMethodConfig, resolve: Resolve) -> MethodPlan:
+    """An evaluation method."""
+    method = build_method(entry, resolve)
+    identity = {
+        "method": entry.model_dump(mode="json"),
+        "code": fingerprint(*method.code()) if method.code() else None,
+    }
+    setup = MethodSetup(config=entry, base_dir=config.base_dir)
+    return MethodPlan(
+        entry.name,
+        Step(name=f"evaluate {entry.name}", identity=identity, setup=setup),
+        knows_model=method.function is not None,
+    )
+
+
+def metric_plan(config: EvalConfig, entry: EvaluationMetricConfig, resolve: Resolve) -> MetricPlan:
+    """A metric over the results of evaluation methods."""
+    metric = build_evaluation_metric(entry, resolve, config.facets)
+    identity = {
+        "benchmark": config.name,
+        "metric": entry.model_dump(mode="json"),
+        "facets": list(metric.facets),
+        "code": fingerprint(*metric.code()) if metric.code() else None,
+    }
+    setup = MetricSetup(
+        benchmark=config.name,
+        config=entry,
+        methods=config.evaluation_methods,
+        facets=config.facets,
+        statistics=config.statistics,
+        base_dir=config.base_dir,
+    )
+    statistics = identity | {"statistics": config.statistics.model_dump(mode="json")}
+    return MetricPlan(
+        name=entry.name,
+        identity=metric.identity(config.name),
+        reduce=Step(name=f"reduce {entry.name}", identity=identity, setup=setup),
+        aggregate=Step(name=f"aggregate {entry.name}", identity=statistics, setup=setup),
+        facets=metric.facets,
+        is_users=metric.function is not None,
+    )
+
+
+def _metric_identity(metric: Metric) -> dict[str, Any]:
+    """What decides a metric's numbers; its display name does not."""
+    code = metric.code()
+    return {
+        "metric": metric.entry or metric.name,
+        "arguments": dict(metric.arguments),
+        "version": metric.version,
+        "aggregation": metric.aggregation.name,
+        "code": fingerprint(*code) if code else None,
+        "libraries": {name: installed_version(name) for name in metric.libraries},
+    }
+
+
+def _scorer_identity(scoring: ScoringConfig, scorer: Scorer, metric: Metric) -> dict[str, Any]:
+    """What of the scorer decides a metric's numbers: a judge's prompt says nothing about the metrics beside
+    it."""
+    chosen = scoring.scorer
+    concerned = metric.entry in OWN_METRICS or isinstance(chosen, PlainScorerConfig | UserScorerConfig)
+    return {
+        "code": fingerprint(*scorer.code()),
+        "config": chosen.model_dump(mode="json") if chosen is not None and concerned else None,
+        "output_type": scoring.output_type,
+    }
+
+
+JUDGE, CORRECTED = "llm_judge", "llm_judge_corrected"
+
+
+def read_calibrations(chosen: ScorerConfig | None, base_dir: str | Path) -> ScorerConfig | None:
+    """The scorer's config with the rows of calibration files in place of their names, ensembles' members
+    too.
+
+    The rows and not the name then are in every cache key. Raises ConfigError naming the file, and the row
+    where one is at fault.
+    """
+    if isinstance(chosen, JudgeConfig) and isinstance(chosen.calibration, str):
+        try:
+            rows = [row.value for row in read_rows(Path(base_dir) / Path(chosen.calibration).expanduser())]
+        except NightjarError as error:
+            raise ConfigError(f"scorer.calibration: {error}") from error
+        if not rows:
+            raise ConfigError(f"scorer.calibration: {chosen.calibration} is empty: human verdicts are due")
+        return chosen.with_calibration(rows)
+    if isinstance(chosen, EnsembleConfig):
+        members = tuple(
+            member.model_copy(update={"scorer": read_calibrations(member.scorer, base_dir)})
+            for member in chosen.members
+        )
+        return chosen.model_copy(update={"members": members})
+    return chosen
+
+
+def calibration_step(
+    config: EvalConfig, scoring: ScoringConfig, scorer: Scorer, identity: dict[str, Any]
+) -> Step[PairSetup] | None:
+    """The step that scores the calibration's answers, None where the judge has nothing to judge.
+
+    ``identity`` is the scorer's. Raises NightjarError for what would only come out after all was asked: an
+    answer that the prompt can't be made for, human verdicts that are all the same.
+    """
+    batch = pending(scorer)
+    if batch is None:
+        return None
+    source = scoring.filters[0].name
+    metric = next(entry for entry in scorer.get_metrics(source) if entry.entry == JUDGE)
+    scorer.requests(batch, metric)
+    _refuse_one_sided(scoring.scorer)
+    setup = PairSetup(
+        benchmark=config.name, scoring=scoring, filter=source, metric=metric.name, base_dir=config.base_dir
+    )
+    return Step(name="score the calibration", identity={"calibration": identity}, setup=setup)
+
+
+def _refuse_one_sided(chosen: ScorerConfig | None) -> None:
+    rows = chosen.calibration if isinstance(chosen, JudgeConfig) else None
+    human = {row.human for row in rows} if isinstance(rows, tuple) else set()
+    if len(human) == 1:
+        said = "right" if human.pop() else "wrong"
+        raise ConfigError(
+            f"scorer.calibration: people called all answers {said}; sensitivity and specificity need some of "
+            "both"
+        )

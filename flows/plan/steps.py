@@ -1,0 +1,195 @@
+"""The plan of a run: every step that it will submit, decided before anything starts."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+
+from flows.config.schema import EvalConfig
+from scorers.base import ALL_FILTERS
+from tasks.aggregate import AggregateSetup
+from tasks.ask import AskSetup
+from tasks.filter import FilterSetup
+from tasks.infer import InferSetup
+from tasks.judge import MethodSetup, MetricSetup
+from tasks.load import LoadSetup
+from tasks.pair import PairSetup
+from tasks.preflight import Checks
+from tasks.reduction.parts import Origin, PairIdentity
+from tasks.render import RenderSetup
+from tasks.steps import Step
+
+MAX_PARTITIONS = 64
+PARTITION_ITEMS = 2_000
+COMFORTABLE_TASK_RUNS = 500
+
+
+@dataclass(frozen=True)
+class PairPlan:
+    """One (filter, metric): the unit of scheduling, caching and retrying."""
+
+    source: str
+    """The filter whose predictions are scored; "*" for all of them."""
+    identity: PairIdentity
+    score: Step[PairSetup]
+    reduce: Step[PairSetup]
+    aggregate: Step[AggregateSetup]
+    asks: str | None = None
+    """Name of the set of requests to a model (a judge, a reward model) that it waits for."""
+    calibration: Step[PairSetup] | None = None
+    """What judges the answers of a calibration that its numbers rest on; the same step for all pairs."""
+
+    @property
+    def name(self) -> str:
+        """As results name it: "metric,filter"."""
+        return f"{self.identity.metric.name},{self.identity.filter}"
+
+
+@dataclass(frozen=True)
+class FilterPlan:
+    """One filter, and the pairs that score its predictions; ``process`` runs ``process_results`` for all of
+    them."""
+
+    name: str
+    step: Step[FilterSetup]
+    process: Step[PairSetup] | None
+    pairs: tuple[PairPlan, ...]
+
+
+@dataclass(frozen=True)
+class AskedModel:
+    """A model that a scorer asks, and the sampling parameters that it asks with."""
+
+    infer: Step[InferSetup]
+    sampling: str
+
+    def ask(self, score: Step[PairSetup], purpose: str, attempt: int) -> Step[AskSetup]:
+        """What a step that scores wants to know of it; ``attempt`` counts from 0."""
+        model = self.infer.setup.model.name
+        setup = AskSetup(**dict(score.setup), judge=model, sampling=self.sampling, attempt=attempt)
+        identity = score.identity | {"judge": model, "sampling": self.sampling, "attempt": attempt}
+        return Step(name=f"ask {model}{purpose}", identity=identity, setup=setup)
+
+
+@dataclass(frozen=True)
+class MethodPlan:
+    """An evaluation method: judges every response."""
+
+    name: str
+    step: Step[MethodSetup]
+    knows_model: bool
+    """A user's function may look at the model's name, which then is part of the identity."""
+
+    def of(self, origin: Origin) -> Step[MethodSetup]:
+        """The step for the responses of one model to one prompt."""
+        identity = self.step.identity | ({"origin": asdict(origin)} if self.knows_model else {})
+        setup = self.step.setup.model_copy(update={"origin": origin})
+        return self.step.model_copy(update={"identity": identity, "setup": setup})
+
+
+@dataclass(frozen=True)
+class MetricPlan:
+    """A metric over the results of evaluation methods."""
+
+    name: str
+    identity: PairIdentity
+    reduce: Step[MetricSetup]
+    aggregate: Step[MetricSetup]
+    facets: tuple[str, ...]
+    is_users: bool
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One place of the grid: a model, a prompt template, a partition (rows ``start`` to ``stop`` of the
+    items).
+
+    ``part`` and ``suffix`` say in run names which partition and which place it is, where there are several.
+    """
+
+    model: str
+    prompt: str
+    start: int
+    stop: int
+    part: str = ""
+    suffix: str = ""
+
+    @property
+    def about(self) -> dict[str, str]:
+        """The place by the names that results and samples bear."""
+        return {"model_name": self.model, "prompt_template": self.prompt}
+
+    @property
+    def place(self) -> tuple[str, int]:
+        """What is asked: the same of every model."""
+        return self.prompt, self.start
+
+
+@dataclass(frozen=True)
+class Plan:
+    """All steps of a run."""
+
+    config: EvalConfig
+    load: Step[LoadSetup]
+    prompts: Mapping[str, Step[RenderSetup]]
+    models: Mapping[str, Step[InferSetup]]
+    filters: tuple[FilterPlan, ...]
+    methods: tuple[MethodPlan, ...] = ()
+    metrics: tuple[MetricPlan, ...] = ()
+    asked: tuple[AskedModel, ...] = ()
+
+    def once_a_prompt(self, cells: Sequence[Cell]) -> list[Cell]:
+        """One cell for each prompt and partition: requests are the same for every model."""
+        return list({cell.place: cell for cell in reversed(cells)}.values())[::-1]
+
+    def pairs(self) -> tuple[PairPlan, ...]:
+        """Every pair, in the order of the config."""
+        return tuple(pair for entry in self.filters for pair in entry.pairs)
+
+    def facets(self) -> tuple[str, ...]:
+        """The run's facets and those that metrics over evaluation results have besides."""
+        own = (facet for metric in self.config.metrics for facet in metric.facets or () if facet != "label")
+        return tuple(dict.fromkeys([*self.config.facets, *own]))
+
+    def checks(self, endpoints: Sequence[str], judges: Sequence[AskedModel] = ()) -> Checks:
+        """What the preflight tries; ``endpoints`` are the models that have to be asked for something, and
+        ``judges`` those that scorers ask."""
+        return Checks(
+            benchmark=self.load.setup.benchmark,
+            filters=tuple(entry.step.setup for entry in self.filters if entry.name != ALL_FILTERS),
+            pairs=tuple(pair.score.setup for pair in self.pairs()),
+            endpoints=tuple(self.models[name].setup for name in endpoints),
+            judges=tuple(model.infer.setup for model in judges),
+        )
+
+    def partitions(self, items: int) -> int:
+        """How many partitions ``items`` are cut into: one up to 2,000, then as many as the number of task
+        runs bears.
+
+        Powers of two, so that another pair or model seldom moves the cuts that cached steps depend on.
+        """
+        wanted, count = -(-items // PARTITION_ITEMS), 1
+        per_partition = len(self.prompts) * (
+            1 + len(self.models) * (1 + len(self.filters) + len(self.pairs()))
+        )
+        while count < min(wanted, MAX_PARTITIONS) and 2 * count * per_partition <= COMFORTABLE_TASK_RUNS:
+            count *= 2
+        return count
+
+    def cells(self, items: int) -> list[Cell]:
+        """The grid of models, prompts and partitions; a cell's suffix says of its place what is not plain
+        anyway."""
+        parts = self.partitions(items)
+        cuts = [items * part // parts for part in range(parts + 1)]
+        return [
+            self._cell(
+                model, prompt, cuts[part], cuts[part + 1], f" [{part + 1}/{parts}]" if parts > 1 else ""
+            )
+            for model in self.models
+            for prompt in self.prompts
+            for part in range(parts)
+        ]
+
+    def _cell(self, model: str, prompt: str, start: int, stop: int, part: str) -> Cell:
+        names = [model] if len(self.models) > 1 else []
+        names += [prompt] if len(self.prompts) > 1 else []
+        place = f" · {' × '.join(names)}" if names else ""
+        return Cell(model, prompt, start, stop, part, f"{place}{part}")

@@ -1,0 +1,85 @@
+"""``python -m flows.suite SUITE.yaml``: refuses what can't work, runs the night, shows what came of it."""
+
+import asyncio
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from flows.suite.night import SuiteOptions, plan_night
+from metrics.errors import NightjarError
+
+FAILED, REFUSED, UNDECIDED = 1, 2, 3
+app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
+
+
+@app.command()
+def suite_command(
+    suite: Annotated[Path, typer.Argument(help="YAML file: benchmarks, models, baseline, gate")],
+    limit: Annotated[int | None, typer.Option(min=1, help="only the first items of every benchmark")] = None,
+    output: Annotated[Path | None, typer.Option(help="folder of the night's files")] = None,
+    store: Annotated[str | None, typer.Option(help="URI of the artifact store")] = None,
+    baseline: Annotated[str | None, typer.Option(help="last-passed, last, rolling or a run's id")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="one JSON document on stdout")] = False,
+) -> None:
+    """Evaluates many benchmarks on many models, and compares the night with its baseline."""
+    from flows.suite.check import check_suite
+    from flows.suite.config import load_suite
+
+    options = SuiteOptions(
+        limit=limit, output=str(output) if output else None, store=store, baseline=baseline
+    )
+    check_suite(load_suite(suite), options)
+    raise typer.Exit(_run(suite, options, as_json))
+
+
+def _run(suite: Path, options: Any, as_json: bool) -> int:
+    from prefect.client.schemas.objects import State
+
+    from flows.server import serving
+    from flows.suite.flow import run_suite
+
+    with serving() as ui:
+        state: State[Any] = asyncio.run(run_suite(str(suite.resolve()), options, return_state=True))  # type: ignore[arg-type]
+    document = _document(suite, options, str(state.state_details.flow_run_id))
+    document |= {
+        "status": state.name,
+        "flow_run_url": f"{ui}/runs/flow-run/{state.state_details.flow_run_id}",
+    }
+    if as_json:
+        print(json.dumps(document, ensure_ascii=False))
+    else:
+        print(document.pop("markdown", state.message))
+        print(f"\nfiles:   {document.get('output')}\nPrefect: {document['flow_run_url']}")
+    if not state.is_completed():
+        return FAILED
+    return UNDECIDED if document.get("verdict") == "inconclusive" else 0
+
+
+def _document(suite: Path, options: Any, flow_run_id: str) -> dict[str, Any]:
+    """What the night left in its folder; empty where it did not get that far."""
+    from flows.suite.config import load_suite
+
+    folder = Path(plan_night(load_suite(suite), options, flow_run_id).output)
+    if not (folder / "suite.json").is_file():
+        return {"output": str(folder)}
+    document = json.loads((folder / "suite.json").read_text(encoding="utf-8"))
+    return {**document, "output": str(folder), "markdown": (folder / "suite.md").read_text(encoding="utf-8")}
+
+
+def main() -> None:
+    """Runs the command; what the user can mend is one line on stderr and exit code 2, never a traceback."""
+    os.environ.setdefault("PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL", "CRITICAL")
+    os.environ.setdefault("DO_NOT_TRACK", "1")
+    try:
+        app()
+    except NightjarError as error:
+        print(f"error: {error}", file=sys.stderr)
+        raise SystemExit(REFUSED) from None
+
+
+if __name__ == "__main__":
+    main()

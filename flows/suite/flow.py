@@ -1,0 +1,123 @@
+"""The night: many benchmarks on many models, then the comparison with the baseline.
+
+``python -m flows.suite SUITE.yaml`` runs it here; the deployment ``nightly`` on a schedule. Each evaluation
+is a subflow of its own, so that one that fails leaves the others running, and a retry computes only what is
+missing.
+"""
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import orjson
+from prefect import flow, task
+from prefect.artifacts import create_markdown_artifact
+from prefect.client.schemas.objects import State
+from prefect.events import emit_event
+from prefect.runtime import flow_run
+from prefect.states import Completed, Failed
+
+from flows.eval.flow import evaluate
+from flows.suite.config import load_suite
+from flows.suite.night import (
+    JudgedNight,
+    PlannedEvaluation,
+    PlannedNight,
+    SuiteOptions,
+    headline,
+    judge_night,
+    night_document,
+    plan_night,
+    summary_markdown,
+)
+from metrics.errors import NightjarError
+from tasks.history.record import NightEvaluation, record_night
+from tasks.server import if_possible, patiently
+from tasks.store.storage import Store
+
+DEFAULTS = SuiteOptions()
+REGRESSION = "nightjar.suite.regression"
+"""Event of a night that got worse: what the automation listens to."""
+
+
+def suite_run_name() -> str:
+    """Name of the flow run: the suite's file and the flow run's time."""
+    name = Path(str(flow_run.parameters.get("suite", "suite"))).stem
+    return f"{name} {flow_run.scheduled_start_time:%Y-%m-%d %H:%M}"
+
+
+@flow(name="suite", flow_run_name=suite_run_name)
+async def run_suite(suite: str, options: SuiteOptions = DEFAULTS) -> State[Any]:
+    """Evaluates a suite and compares the night with its baseline.
+
+    ``suite`` is the suite's YAML file. Ends Failed if an evaluation did not complete or the gate says
+    regression; whatever was computed is published and compared all the same.
+    """
+    night = plan_night(load_suite(suite), options, str(flow_run.id))
+    evaluations = await evaluate_all(night)
+    judged: JudgedNight = judge.submit(night, evaluations).result()
+    said = headline(judged)
+    return Completed(message=said) if judged.ok else Failed(message=said)
+
+
+async def evaluate_all(night: PlannedNight) -> tuple[NightEvaluation, ...]:
+    """Every evaluation of the night, some at once; none of them ends another."""
+    places = asyncio.Semaphore(night.suite.parallel)
+
+    async def one(planned: PlannedEvaluation) -> NightEvaluation:
+        async with places:
+            # A thread and a loop of its own: an evaluation waits for its tasks, and would hold up the others.
+            return await asyncio.to_thread(_evaluate, night, planned)
+
+    return tuple(await asyncio.gather(*map(one, night.evaluations)))
+
+
+def _evaluate(night: PlannedNight, planned: PlannedEvaluation) -> NightEvaluation:
+    """Runs one evaluation as a subflow; whatever goes wrong is its outcome."""
+    name, run_id = planned.name, str(planned.options.run_id)
+    if planned.config is None:
+        return NightEvaluation(name=name, run_id=run_id, ok=False, message=planned.refusal)
+    subflow = evaluate.with_options(retries=night.suite.retries, retry_delay_seconds=night.suite.retry_delay)
+
+    async def run() -> State[Any]:
+        state: State[Any] = await subflow(planned.config, planned.options, return_state=True)
+        return state
+
+    try:
+        state = patiently(lambda: asyncio.run(run()))
+    except Exception as error:  # the engine itself failed, not a task: a server that is gone, a full disk
+        return NightEvaluation(name=name, run_id=run_id, ok=False, message=f"{type(error).__name__}: {error}")
+    return NightEvaluation(name=name, run_id=run_id, ok=state.is_completed(), message=state.message)
+
+
+@task(name="compare", task_run_name="compare with {night.baseline}", persist_result=False)
+def judge(night: PlannedNight, evaluations: tuple[NightEvaluation, ...]) -> JudgedNight:
+    """Compares the night with its baseline, records it, and shows it on the run's page."""
+    judged = judge_night(night, evaluations)
+    record_night(Store(night.store), judged.night)
+    _write(night, judged)
+    key = night.slug.lower().replace(".", "-")
+    said = headline(judged)
+    page = summary_markdown(judged)
+    if_possible(lambda: create_markdown_artifact(page, key=f"suite-{key}", description=said))
+    if judged.night.verdict == "regression":
+        emit_event(
+            REGRESSION,
+            resource={
+                "prefect.resource.id": f"nightjar.suite.{key}",
+                "prefect.resource.name": night.suite.name,
+            },
+            payload={"headline": said, "run_id": night.run_id},
+        )
+    return judged
+
+
+def _write(night: PlannedNight, judged: JudgedNight) -> None:
+    folder = Path(night.output)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        document = orjson.dumps(night_document(judged), option=orjson.OPT_INDENT_2)
+        (folder / "suite.json").write_bytes(document)
+        (folder / "suite.md").write_text(summary_markdown(judged), encoding="utf-8")
+    except OSError as error:
+        raise NightjarError(f"{folder}: can't be written: {error.strerror or error}") from error
