@@ -17,7 +17,11 @@ if TYPE_CHECKING:
 
 
 def build_metric(config: "MetricConfig", resolve: Resolve, output_type: OutputType | None = None) -> Metric:
-    """The metric of ``config``; see ``Metric.build``."""
+    """The metric that ``config`` describes; ``resolve`` turns ``file.py:fn`` into the function.
+
+    Raises ``ConfigError`` for an unknown name, a keyword that nothing takes, an output type (where given)
+    that the metric is not made for, and a reduction that does not fit the aggregation.
+    """
     definition = _definition(config, resolve, output_type)
     name = config.alias or _own_name(config, definition)
     if output_type is not None and output_type not in definition.output_types:

@@ -16,7 +16,7 @@ from metrics.registry import Style
 from metrics.types import OUTPUT_TYPES, ChoiceBatch, Floats, Kind, OutputType, Scores
 
 if TYPE_CHECKING:
-    from metrics.config import MetricConfig
+    pass
 
 
 Resolve = Callable[[str], Callable[..., Any]]
@@ -65,26 +65,6 @@ class Metric:
             raise ConfigError(f"metric {self.name!r} has no aggregation; name one, such as mean")
         if not self.reductions:
             raise ConfigError(f"metric {self.name!r} has no reduction; name one, such as mean")
-
-    @classmethod
-    def build(
-        cls, config: "MetricConfig", resolve: Resolve, output_type: OutputType | None = None
-    ) -> "Metric":
-        """The metric that ``config`` describes; ``resolve`` turns ``file.py:fn`` into the function.
-
-        Raises ``ConfigError`` for an unknown name, a keyword that nothing takes, an output type (where given)
-        that the metric is not made for, and a reduction that does not fit the aggregation.
-        """
-        from metrics.build import build_metric  # knows this class
-
-        return build_metric(config, resolve, output_type)
-
-    @classmethod
-    def column(cls, config: "MetricConfig", resolve: Resolve) -> "Metric":
-        """A metric whose per-sample values come from elsewhere: any name, default aggregation mean."""
-        from metrics.build import build_column
-
-        return build_column(config, resolve)
 
     @property
     def kind(self) -> Kind:

@@ -5,9 +5,9 @@ import inspect
 from collections.abc import Sequence
 from dataclasses import replace
 
+from metrics.build import build_column
 from metrics.config import MetricConfig
 from metrics.errors import ConfigError, nearest
-from metrics.metric import Metric
 from scorers.agreement import FILTER_AGREEMENT, AgreementScorer
 from scorers.asking import Prompt, compiled
 from scorers.base import ALL_FILTERS, Scorer
@@ -30,9 +30,9 @@ from scorers.judge.scorer import LLMJudgeScorer, judge_metric, judge_metrics
 from scorers.metric_lists import (
     DEFAULT_METRICS,
     MetricsByFilter,
-    build_column,
-    build_metric,
+    listed_column,
     listed_for,
+    listed_metric,
     metrics_by_filter,
     named_or_plain,
     split_name,
@@ -84,7 +84,7 @@ def _plain(config: ScoringConfig, resolve: Resolve, kind: str | None) -> Scorer:
         raise ConfigError(f"scorer {kind!r} is not made for output_type {config.output_type}")
     metrics = metrics_by_filter(
         config,
-        lambda one: build_metric(config, one, resolve),
+        lambda one: listed_metric(config, one, resolve),
         DEFAULT_METRICS[config.output_type],
     )
     if generates:
@@ -101,7 +101,7 @@ def _process_results(config: ScoringConfig, resolve: Resolve) -> Scorer:
         raise ConfigError("scorer 'process_results' needs process_results: file.py:fn")
     function = resolve(config.process_results)
     check_call(config.process_results, function, ("doc", "results"))
-    metrics = metrics_by_filter(config, lambda one: build_column(one, resolve))
+    metrics = metrics_by_filter(config, lambda one: listed_column(one, resolve))
     if not any(metrics.values()):
         raise ConfigError("process_results needs a metric_list that names the metrics it returns")
     _refuse_shared_results(metrics)
@@ -173,7 +173,7 @@ def agreement_scorer(config: ScoringConfig, chosen: AgreementConfig, resolve: Re
         ),
     }
     base = build_scorer(config.model_copy(update=rest), resolve)
-    metric = Metric.column(named_or_plain(listed, FILTER_AGREEMENT), resolve)
+    metric = build_column(named_or_plain(listed, FILTER_AGREEMENT), resolve)
     return AgreementScorer(base, chosen.filters or names, metric)
 
 
@@ -201,7 +201,7 @@ def user_scorer(config: ScoringConfig, chosen: UserScorerConfig, resolve: Resolv
         ]
 
     metrics = {
-        one.name: unique_metrics(named(one), lambda item: build_column(item, resolve), one.name)
+        one.name: unique_metrics(named(one), lambda item: listed_column(item, resolve), one.name)
         for one in config.filters
     }
     return UserScorer(chosen.type, instance, metrics)

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 
-from metrics.build import named_apart
+from metrics.build import build_column, build_metric, named_apart
 from metrics.config import MetricConfig
 from metrics.errors import ConfigError, nearest
 from metrics.metric import Metric
@@ -41,20 +41,20 @@ def metrics_by_filter(
     return found
 
 
-def build_metric(config: ScoringConfig, one: MetricConfig, resolve: Resolve) -> Metric:
+def listed_metric(config: ScoringConfig, one: MetricConfig, resolve: Resolve) -> Metric:
     """A metric of references and predictions, or of log-likelihoods; ConfigError for one that a scorer
     brings."""
     if ":" not in one.metric and one.function is None and one.metric not in METRICS:
         refuse_without_scorer(one.metric)
-    metric = Metric.build(one, resolve, config.output_type)
+    metric = build_metric(one, resolve, config.output_type)
     if "," in metric.name:
         raise ConfigError(f"metric name {metric.name!r} can't hold a comma: results are keyed metric,filter")
     return metric
 
 
-def build_column(one: MetricConfig, resolve: Resolve) -> Metric:
+def listed_column(one: MetricConfig, resolve: Resolve) -> Metric:
     """A metric whose values the user's code computes; ConfigError for an argument, since nothing takes it."""
-    metric = Metric.column(one, resolve)
+    metric = build_column(one, resolve)
     listed = METRICS.get(one.metric)
     aggregation = AGGREGATIONS.get(one.aggregation or (listed.aggregation if listed else "mean"))
     taken = parameters(aggregation.function) if aggregation is not None and aggregation.builds else None
@@ -73,9 +73,9 @@ def with_own_metrics(config: ScoringConfig, resolve: Resolve, own: Sequence[Metr
     def build(one: MetricConfig) -> Metric:
         default = by_name.get(one.metric)
         if default is None:
-            return build_metric(config, one, resolve)
+            return listed_metric(config, one, resolve)
         refuse_arguments(one, default.kwargs)
-        return Metric.column(one.model_copy(update={"kwargs": {**default.kwargs, **one.kwargs}}), resolve)
+        return build_column(one.model_copy(update={"kwargs": {**default.kwargs, **one.kwargs}}), resolve)
 
     found: MetricsByFilter = {}
     for one in config.filters:
@@ -140,7 +140,7 @@ def _refuse_shared_keys(metrics: Sequence[Metric]) -> None:
     """``max(exact_match)`` and ``exact_match_stderr`` as names would be other results' keys."""
     seen: set[str] = set()
     for metric in metrics:
-        for key in (reduction_key(metric, reduction.name) for reduction in metric.reductions):
+        for key in (reduction_key(metric.name, reduction.name) for reduction in metric.reductions):
             for taken in (key, f"{key}_stderr"):
                 if taken in seen:
                     raise ConfigError(f"two results would be called {taken!r}; choose another alias")

@@ -12,7 +12,7 @@ from tasks.rows.predictions import REQUEST_COLUMNS, RESPONSE_COLUMNS, prediction
 from tasks.steps import Answered, Step, Unkeyed
 from tasks.store.schemas import PREDICTIONS
 from tasks.store.storage import ArtifactRef
-from tasks.usercode import resolver
+from tasks.usercode.load import resolver
 
 
 class FilterSetup(Unkeyed):

@@ -8,23 +8,23 @@ import pyarrow as pa
 
 from metrics.config import StatisticsConfig
 from tasks.caching import Workspace, artifact_task
-from tasks.reduction.parts import FailedPart, Origin, Part
-from tasks.steps import Answered, Step, Unkeyed
-from tasks.store.schemas import ITEM_ROWS, STATISTICS
-from tasks.store.storage import ArtifactRef, Store
-from tasks.usercode import resolver
-from tasks.verdicts.config import EvaluationMethodConfig, EvaluationMetricConfig
-from tasks.verdicts.judge import evaluate
-from tasks.verdicts.methods import build_method
-from tasks.verdicts.metrics import (
+from tasks.reduction.user_metric import call_metric
+from tasks.reduction.verdict_metrics import (
     METRIC_ROWS,
     EvaluationMetric,
     aggregate_metric,
     build_evaluation_metric,
     reduce_metric,
 )
+from tasks.rows.parts import FailedPart, Origin, Part
+from tasks.steps import Answered, Step, Unkeyed
+from tasks.store.schemas import ITEM_ROWS, STATISTICS
+from tasks.store.storage import ArtifactRef, Store
+from tasks.usercode.load import resolver
+from tasks.verdicts.config import EvaluationMethodConfig, EvaluationMetricConfig
+from tasks.verdicts.judge import evaluate
+from tasks.verdicts.methods import build_method
 from tasks.verdicts.rows import Judged, method_labels
-from tasks.verdicts.user_metric import call_metric
 
 
 class MethodSetup(Unkeyed):

@@ -5,7 +5,8 @@ from itertools import islice
 
 import pyarrow as pa
 
-from tasks.benchmarks.config import BenchmarkFields, open_benchmark
+from tasks.benchmarks.config import BenchmarkFields
+from tasks.benchmarks.open import open_benchmark
 from tasks.caching import Workspace, artifact_task
 from tasks.rows.items import item_batches
 from tasks.steps import Step, Unkeyed

@@ -11,10 +11,10 @@ from scorers.base import Batch, SampleScores, Scorer
 from scorers.config import ScoringConfig
 from scorers.factory import build_scorer
 from scorers.metric_lists import split_name
-from tasks.reduction.parts import PairIdentity
+from tasks.rows.parts import PairIdentity
 from tasks.steps import Unkeyed
 from tasks.store.storage import ArtifactRef, Store
-from tasks.usercode import resolver
+from tasks.usercode.load import resolver
 
 
 class PairSetup(Unkeyed):

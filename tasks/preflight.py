@@ -16,13 +16,14 @@ from metrics.errors import ConfigError, DataError
 from metrics.outcomes import warn_once
 from scorers.base import ALL_FILTERS, Batch
 from scorers.filters import FilterPipeline
-from tasks.benchmarks.config import BenchmarkFields, open_benchmark
+from tasks.benchmarks.config import BenchmarkFields
+from tasks.benchmarks.open import open_benchmark
 from tasks.benchmarks.records import Rendered
 from tasks.filter import FilterSetup
 from tasks.infer import InferSetup, probe_model
 from tasks.pair import PairSetup
 from tasks.steps import Unkeyed
-from tasks.usercode import resolver
+from tasks.usercode.load import resolver
 
 
 class Checks(Unkeyed):

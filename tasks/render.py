@@ -4,7 +4,8 @@ from collections.abc import Iterator
 
 import pyarrow as pa
 
-from tasks.benchmarks.config import BenchmarkFields, open_benchmark
+from tasks.benchmarks.config import BenchmarkFields
+from tasks.benchmarks.open import open_benchmark
 from tasks.caching import Workspace, artifact_task
 from tasks.rows.items import read_items, request_batches
 from tasks.steps import Step, Unkeyed

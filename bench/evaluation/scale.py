@@ -17,12 +17,12 @@ import pyarrow as pa
 
 from metrics.config import StatisticsConfig
 from tasks.reduction import Origin, Part
+from tasks.reduction.verdict_metrics import aggregate_metric, build_evaluation_metric, reduce_metric
 from tasks.store.schemas import ITEM_ROWS, REQUESTS, RESPONSES, STATISTICS
 from tasks.store.storage import ArtifactRef, Store
 from tasks.verdicts.config import EvaluationMethodConfig, EvaluationMetricConfig
 from tasks.verdicts.judge import evaluate
 from tasks.verdicts.methods import build_method
-from tasks.verdicts.metrics import aggregate_metric, build_evaluation_metric, reduce_metric
 
 MODELS = ("first", "second")
 PARTITION = 50_000

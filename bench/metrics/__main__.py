@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from bench.metrics import peers, workloads
+from metrics.build import build_column, build_metric
 from metrics.config import MetricConfig, StatisticsConfig
 from metrics.metric import Metric
 from metrics.reductions.pass_at_k import hypergeometric_tail, pass_at_k_values
@@ -35,7 +36,7 @@ class Row:
 
 
 def build(entry: Any, output_type: Any = None) -> Metric:
-    return Metric.build(MetricConfig.model_validate(entry), _no_user_code, output_type)
+    return build_metric(MetricConfig.model_validate(entry), _no_user_code, output_type)
 
 
 def _no_user_code(reference: str) -> Any:
@@ -72,7 +73,7 @@ def corpus_metrics(docs: workloads.Documents, peer: Any) -> Iterator[Row]:
 def label_metrics(n: int, peer: Any) -> Iterator[Row]:
     pairs = workloads.labels(n)
     for name, aggregate in (("f1", peer.f1_score), ("matthews_corrcoef", peer.matthews_corrcoef)):
-        metric = Metric.column(MetricConfig(metric=name, aggregation=name), _no_user_code)
+        metric = build_column(MetricConfig(metric=name, aggregation=name), _no_user_code)
         scores = metric.scores_of(pairs)
         ours = _time(
             lambda m=metric, s=scores: estimate(m.aggregation, s.statistics, s.values, None, OPTIONS)
@@ -84,7 +85,7 @@ def label_metrics(n: int, peer: Any) -> Iterator[Row]:
 def number_metrics(n: int, peer: Any) -> Iterator[Row]:
     values = np.random.default_rng(1).normal(-2, 1, n)
     for name, aggregate in (("median", peer.median), ("perplexity", peer.perplexity)):
-        aggregation = Metric.column(MetricConfig(metric=name, aggregation=name), _no_user_code).aggregation
+        aggregation = build_column(MetricConfig(metric=name, aggregation=name), _no_user_code).aggregation
         table = values.reshape(-1, 1)
         ours = (
             _time(lambda a=aggregation, t=table: [estimate(a, t, values, None, OPTIONS) for _ in range(20)])

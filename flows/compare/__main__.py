@@ -11,8 +11,7 @@ from typing import Annotated
 import orjson
 import typer
 
-from flows.compare.runs import compare_opened, write_comparison
-from flows.suite.config import load_gate
+from flows.compare.runs import compare_opened, load_gate, write_comparison
 from metrics.errors import ConfigError, NightjarError
 from tasks.comparison.compare import ComparedRuns
 from tasks.comparison.runs import open_run

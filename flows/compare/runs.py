@@ -6,7 +6,10 @@ from pathlib import Path
 from typing import Any
 
 import orjson
+from pydantic import ValidationError
 
+from flows.config.errors import checked
+from flows.config.yaml import read_yaml
 from metrics.aggregations.aggregation import Aggregation
 from metrics.errors import ConfigError, DataError, NightjarError
 from tasks.comparison.compare import ComparedRuns, Comparing, Gate, compare_runs
@@ -46,11 +49,10 @@ def configured(manifest: Mapping[str, Any]) -> dict[Place, Aggregation]:
     """
     if not manifest.get("config"):
         return {}
-    from pydantic import ValidationError
 
     from flows.config.schema import EvalConfig
     from scorers.factory import build_scorer
-    from tasks.usercode import resolver
+    from tasks.usercode.load import resolver
 
     try:
         config = EvalConfig.model_validate(manifest["config"])
@@ -107,3 +109,9 @@ def _write_page(page: Path, compared: ComparedRuns) -> None:
     views = folder_view(base), folder_view(candidate)
     pairs, names = compared_pairs(compared), (base, candidate)
     write_compare_report(*views, pairs, page, verdict=compared.verdict, names=names)
+
+
+def load_gate(path: Path) -> Gate:
+    """Reads a gate file; raises ConfigError with file and line."""
+    source = read_yaml(path)
+    return checked(Gate, source, source.data)

@@ -9,6 +9,7 @@ from flows.config.errors import Problem, refused
 from flows.config.schema import EvalConfig
 from flows.config.yaml import Location
 from metrics import Metric
+from metrics.build import build_metric
 from metrics.config import MetricConfig
 from metrics.errors import NightjarError, nearest
 from scorers.config import EnsembleConfig, FilterConfig, JudgeConfig, RewardModelConfig, UserScorerConfig
@@ -17,7 +18,7 @@ from scorers.filters import FilterPipeline
 from scorers.metric_lists import OWN_METRICS
 from tasks.benchmarks.config import PromptTemplate, template_texts
 from tasks.datasets import check_source
-from tasks.usercode import Resolve, resolver
+from tasks.usercode.load import Resolve, resolver
 
 METHOD_KEYWORDS = ("response", "ground_truth", "inference_result")
 EVALUATION_METRIC_KEYWORDS = ("evaluation_results", "facets")
@@ -129,7 +130,7 @@ def metric_problems(config: EvalConfig, resolve: Resolve) -> Iterator[Problem]:
     for location, metric in _metric_entries(config):
         if config.scorer is not None and metric.metric in OWN_METRICS:
             continue  # listed to give the scorer's own number an alias or a reduction
-        for problem in refused(location, partial(Metric.build, metric, resolve, config.output_type)):
+        for problem in refused(location, partial(build_metric, metric, resolve, config.output_type)):
             yield _pointed(problem, metric.kwargs, "metric")
 
 

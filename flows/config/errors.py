@@ -4,7 +4,7 @@ name.
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from types import UnionType
-from typing import Annotated, Any, Literal, NamedTuple, Union, get_args, get_origin
+from typing import Annotated, Any, Literal, NamedTuple, TypeVar, Union, get_args, get_origin
 
 from pydantic import BaseModel, ValidationError
 
@@ -246,3 +246,15 @@ def _options(annotation: Any) -> Iterator[Any]:
             yield from _options(option)
     else:
         yield annotation
+
+
+Checked = TypeVar("Checked", bound=BaseModel)
+
+
+def checked(model: type[Checked], source: Source, data: dict[str, Any]) -> Checked:
+    """``data`` of the file ``source`` as the model; raises ConfigError naming file and line of what it
+    refuses."""
+    try:
+        return model.model_validate(data)
+    except ValidationError as error:
+        raise refusal(source, schema_problems(error, model, data)) from error

@@ -22,7 +22,7 @@ from tasks.models.identity import model_identity
 from tasks.models.options import Tally
 from tasks.publish import LostPair, Publication, Published, publish
 from tasks.reporting.exports.files import RunInfo
-from tasks.rows.views import CellArtifacts
+from tasks.reporting.samples import CellArtifacts
 from tasks.steps import Accounts, Step
 from tasks.store.home import PROJECT
 from tasks.store.keys import digest

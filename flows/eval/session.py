@@ -25,7 +25,7 @@ from flows.plan.forecast import forecast, unanswered
 from flows.plan.steps import Plan
 from flows.server import serving
 from metrics.errors import ConfigError, NightjarError, nearest
-from tasks.benchmarks.config import open_benchmark
+from tasks.benchmarks.open import open_benchmark
 from tasks.caching import peek
 from tasks.load import load
 from tasks.preflight import check

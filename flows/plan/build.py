@@ -14,7 +14,8 @@ from scorers.asked_models import AskedEntry, asked_models
 from scorers.config import ScoringConfig
 from scorers.factory import build_scorer
 from tasks.ask import sampling_text
-from tasks.benchmarks.config import BenchmarkFields, open_benchmark
+from tasks.benchmarks.config import BenchmarkFields
+from tasks.benchmarks.open import open_benchmark
 from tasks.benchmarks.records import Benchmark
 from tasks.infer import InferSetup
 from tasks.load import LoadSetup
@@ -22,7 +23,7 @@ from tasks.models.config import ModelConfig, SampleParams
 from tasks.models.identity import model_identity
 from tasks.render import RenderSetup
 from tasks.steps import Step
-from tasks.usercode import resolver
+from tasks.usercode.load import resolver
 
 
 def make_plan(config: EvalConfig, options: RunOptions, began: float = 0.0) -> Plan:

@@ -16,7 +16,7 @@ from flows.config.schema import Phase
 from flows.plan.steps import AskedModel, Cell, PairPlan, Plan
 from scorers.base import ALL_FILTERS
 from tasks.ask import ask, ask_calibration, score_replies
-from tasks.benchmarks.config import open_benchmark
+from tasks.benchmarks.open import open_benchmark
 from tasks.caching import Workspace, peek
 from tasks.filter import filter_responses
 from tasks.infer import infer, missing_requests

@@ -28,12 +28,12 @@ from tasks.datasets.files import read_rows
 from tasks.filter import FilterSetup
 from tasks.judge import MethodSetup, MetricSetup
 from tasks.pair import PairSetup, pending
+from tasks.reduction.verdict_metrics import build_evaluation_metric
 from tasks.steps import Step
 from tasks.store.fingerprint import fingerprint
-from tasks.usercode import Resolve
+from tasks.usercode.load import Resolve
 from tasks.verdicts.config import EvaluationMethodConfig, EvaluationMetricConfig
 from tasks.verdicts.methods import build_method
-from tasks.verdicts.metrics import build_evaluation_metric
 
 
 def filters_of(config: EvalConfig, scorer: Scorer) -> list[FilterConfig]:

@@ -13,8 +13,8 @@ from tasks.judge import MethodSetup, MetricSetup
 from tasks.load import LoadSetup
 from tasks.pair import PairSetup
 from tasks.preflight import Checks
-from tasks.reduction.parts import Origin, PairIdentity
 from tasks.render import RenderSetup
+from tasks.rows.parts import Origin, PairIdentity
 from tasks.steps import Step
 
 MAX_PARTITIONS = 64

@@ -7,7 +7,7 @@ from metrics.errors import ConfigError, nearest
 from scorers.factory import build_scorer
 from tasks.history.record import baseline_nights, past_nights
 from tasks.store.storage import Store
-from tasks.usercode import resolver
+from tasks.usercode.load import resolver
 
 
 def check_suite(suite: SuiteConfig, options: SuiteOptions) -> None:

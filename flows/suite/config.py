@@ -12,18 +12,18 @@
 """
 
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, field_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_validator
 
-from flows.config.errors import refusal, schema_problems
-from flows.config.yaml import Source, read_yaml
+from flows.compare.runs import load_gate
+from flows.config.errors import checked
+from flows.config.yaml import read_yaml
 from metrics.errors import ConfigError
 from tasks.comparison.compare import Gate
 from tasks.models.config import ModelConfig
 
 LAST, LAST_PASSED, ROLLING = "last", "last-passed", "rolling"
-Checked = TypeVar("Checked", bound=BaseModel)
 
 
 def _path_alone(value: Any) -> Any:
@@ -80,23 +80,10 @@ def load_suite(path: str | Path) -> SuiteConfig:
     data = {"base_dir": str(file.resolve().parent)} | source.data
     if isinstance(data.get("gate"), str):
         data["gate"] = load_gate(Path(data["base_dir"]) / data["gate"])
-    suite = _checked(SuiteConfig, source, data)
+    suite = checked(SuiteConfig, source, data)
     for benchmark, there in zip(suite.benchmarks, suite.files(), strict=True):
         if not there.is_file():
             raise ConfigError(
                 f"{source.where(('benchmarks',))}: benchmark '{benchmark.config}' is not there: {there}"
             )
     return suite
-
-
-def load_gate(path: Path) -> Gate:
-    """Reads a gate file; raises ConfigError with file and line."""
-    source = read_yaml(path)
-    return _checked(Gate, source, source.data)
-
-
-def _checked(model: type[Checked], source: Source, data: dict[str, Any]) -> Checked:
-    try:
-        return model.model_validate(data)
-    except ValidationError as error:
-        raise refusal(source, schema_problems(error, model, data)) from error

@@ -20,7 +20,6 @@ from metrics.types import Bools, Floats, Ints
 
 if TYPE_CHECKING:
     from metrics.aggregations.aggregation import Aggregation
-    from metrics.metric import Metric
 
 
 NO_PREDICTION = -1
@@ -81,16 +80,6 @@ class Reduction:
     function: Callable[..., Any] | None = None  # a user's own
     aggregation: "Aggregation | None" = None  # what comes next: how a computed number becomes statistics
 
-    def apply(self, repeats: Repeats) -> tuple[Reduced, ...]:
-        """Reduce all items at once: one result, or one per entry where a user's function returns a
-        dictionary.
-
-        Raises ``MetricError`` if every item has fewer repeats than ``requires``.
-        """
-        # MOVED  # knows these records
-
-        return reduce_repeats(self, repeats)
-
     def bound(self, aggregation: "Aggregation") -> "Reduction":
         """This reduction for metrics of that aggregation; refused where it computes what cannot be
         aggregated."""
@@ -102,9 +91,9 @@ class Reduction:
         return replace(self, aggregation=aggregation)
 
 
-def reduction_key(metric: "Metric | str", reduced_name: str) -> str:
-    """How a result is called: ``exact_match`` for the mean, else ``pass@8(exact_match)``."""
-    name = metric if isinstance(metric, str) else metric.name
+def reduction_key(name: str, reduced_name: str) -> str:
+    """How a result of the metric ``name`` is called: ``exact_match`` for the mean, else
+    ``pass@8(exact_match)``."""
     return name if reduced_name == "mean" else f"{reduced_name}({name})"
 
 

@@ -5,7 +5,6 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, JsonValue, model_validator
 
-from tasks.benchmarks.records import Benchmark
 from tasks.datasets.config import DatasetConfig
 
 OutputType = Literal["generate_until", "multiple_choice", "loglikelihood", "loglikelihood_rolling"]
@@ -162,17 +161,6 @@ def template_texts(fields: BenchmarkFields) -> Iterator[tuple[Location, str]]:
         if prompt.template is not None:
             yield ("prompt_templates", index, "template"), prompt.template
         yield from _message_texts(("prompt_templates", index, "messages"), prompt.messages)
-
-
-def open_benchmark(fields: BenchmarkFields) -> Benchmark:
-    """The benchmark that the config describes; raises NightjarError where a file it names can't be read."""
-    if fields.harness is not None:
-        from tasks.benchmarks.lm_eval import open_harness_benchmark
-
-        return open_harness_benchmark(fields)
-    from tasks.benchmarks.native.benchmark import NativeBenchmark
-
-    return NativeBenchmark(fields)
 
 
 def _message_texts(at: Location, messages: tuple[Message, ...] | None) -> Iterator[tuple[Location, str]]:

@@ -8,22 +8,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
+from tasks.datasets.item import Item
+
 RequestKind = Literal["generate", "loglikelihood", "rolling"]
-
-
-@dataclass(frozen=True)
-class Item:
-    """One row of a dataset.
-
-    ``data`` holds the row's fields by name, ``ground_truth`` any JSON value (None: there is none),
-    ``doc_id`` the position in the dataset from 0, ``cluster`` the text of the cluster field's value.
-    """
-
-    item_id: str
-    doc_id: int
-    data: Mapping[str, Any]
-    ground_truth: Any = None
-    cluster: str | None = None
 
 
 @dataclass(frozen=True)

@@ -12,11 +12,11 @@ from pathlib import Path
 from typing import Any
 
 from metrics.errors import ConfigError
-from tasks.benchmarks.records import Item
 from tasks.datasets.config import DataError, DatasetConfig, field_at
 from tasks.datasets.files import Row, read_rows, type_name
+from tasks.datasets.item import Item
 from tasks.store.keys import digest, file_digest
-from tasks.usercode import load_function
+from tasks.usercode.load import load_function
 
 DERIVED_ID_DIGITS = 16
 

@@ -22,8 +22,8 @@ from tasks.models.errors import (
     TransientError,
 )
 from tasks.models.limits import Outcome
-from tasks.models.records import Answer, Call, Reply, Request
-from tasks.models.work import Asking, Attempts, Endpoint, Failure, Interrupted, Stopped, Work, interrupted
+from tasks.models.records import Answer, Call, Failure, Reply, Request
+from tasks.models.work import Asking, Attempts, Endpoint, Interrupted, Stopped, Work, interrupted
 
 DEAD_FAILURES = 8
 """An endpoint is dead when so many attempts in a row failed and one request's retries are used up."""

@@ -1,6 +1,5 @@
 """Calls made of requests to generate, and answers read from their replies."""
 
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -11,12 +10,10 @@ from tasks.models.config import DemoConfig, EndpointConfig, SampleParams
 from tasks.models.errors import ContentFiltered, EmptyAnswer, MalformedBody, PermanentError, Refused
 from tasks.models.http import joined, shortened
 from tasks.models.likelihood.tokenizers import Tokenizer
-from tasks.models.records import Answer, Call, Reply, Request
+from tasks.models.records import Answer, Call, Reply, Request, _text_or_none, provenance, usage_of
 
 LONGEST_CHARACTER = 4
 """Tokens that one character makes at most: a byte of its UTF-8 each."""
-IMPLAUSIBLE_COUNT = 1 << 40
-"""No reply has so many tokens: such a count is a server's mistake, and sums of them fit no column."""
 
 
 @dataclass(frozen=True)
@@ -153,50 +150,6 @@ def _with_end(stops: Sequence[str], end: str) -> list[str]:
     only as a text.
     """
     return [*stops, *([] if end in stops else [end])]
-
-
-def provenance(reply: Reply) -> dict[str, Any]:
-    """What an answer keeps of where and when it came from."""
-    body = reply.body
-    return {
-        "response_id": _text_or_none(body.get("id")),
-        "served_model": _text_or_none(body.get("model")),
-        "system_fingerprint": _text_or_none(body.get("system_fingerprint")),
-        "inference_time": reply.seconds,
-        "arrived": time.time(),
-    }
-
-
-def usage_of(body: Mapping[str, Any], parts: int) -> list[dict[str, int | None]]:
-    """The reply's token counts divided over its answers, so that their sum is what was used."""
-    usage = body.get("usage")
-    usage = usage if isinstance(usage, Mapping) else {}
-    counts = {
-        "prompt_tokens": _count(usage, "prompt_tokens"),
-        "completion_tokens": _count(usage, "completion_tokens"),
-        "total_tokens": _count(usage, "total_tokens"),
-        "cached_tokens": _count(usage.get("prompt_tokens_details"), "cached_tokens"),
-        "reasoning_tokens": _count(usage.get("completion_tokens_details"), "reasoning_tokens"),
-    }
-    if parts == 1:
-        return [counts]
-    return [
-        {
-            name: None if count is None else count // parts + (part < count % parts)
-            for name, count in counts.items()
-        }
-        for part in range(parts)
-    ]
-
-
-def _count(usage: Any, name: str) -> int | None:
-    value = usage.get(name) if isinstance(usage, dict) else None
-    counts = isinstance(value, int) and not isinstance(value, bool) and 0 <= value < IMPLAUSIBLE_COUNT
-    return value if counts else None
-
-
-def _text_or_none(value: Any) -> str | None:
-    return value if isinstance(value, str) else None
 
 
 def _as_text(request: Request) -> str:

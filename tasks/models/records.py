@@ -1,5 +1,6 @@
 """A request, its answer, and what came of both."""
 
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
@@ -90,3 +91,59 @@ class Provider(Protocol):
     async def close(self) -> None:
         """Frees the connections."""
         ...
+
+
+def provenance(reply: Reply) -> dict[str, Any]:
+    """What an answer keeps of where and when it came from."""
+    body = reply.body
+    return {
+        "response_id": _text_or_none(body.get("id")),
+        "served_model": _text_or_none(body.get("model")),
+        "system_fingerprint": _text_or_none(body.get("system_fingerprint")),
+        "inference_time": reply.seconds,
+        "arrived": time.time(),
+    }
+
+
+def usage_of(body: Mapping[str, Any], parts: int) -> list[dict[str, int | None]]:
+    """The reply's token counts divided over its answers, so that their sum is what was used."""
+    usage = body.get("usage")
+    usage = usage if isinstance(usage, Mapping) else {}
+    counts = {
+        "prompt_tokens": _count(usage, "prompt_tokens"),
+        "completion_tokens": _count(usage, "completion_tokens"),
+        "total_tokens": _count(usage, "total_tokens"),
+        "cached_tokens": _count(usage.get("prompt_tokens_details"), "cached_tokens"),
+        "reasoning_tokens": _count(usage.get("completion_tokens_details"), "reasoning_tokens"),
+    }
+    if parts == 1:
+        return [counts]
+    return [
+        {
+            name: None if count is None else count // parts + (part < count % parts)
+            for name, count in counts.items()
+        }
+        for part in range(parts)
+    ]
+
+
+@dataclass(frozen=True)
+class Failure:
+    """Why a request has no answer, and after how many attempts."""
+
+    error: str
+    attempts: int
+
+
+IMPLAUSIBLE_COUNT = 1 << 40
+"""No reply has so many tokens: such a count is a server's mistake, and sums of them fit no column."""
+
+
+def _count(usage: Any, name: str) -> int | None:
+    value = usage.get(name) if isinstance(usage, dict) else None
+    counts = isinstance(value, int) and not isinstance(value, bool) and 0 <= value < IMPLAUSIBLE_COUNT
+    return value if counts else None
+
+
+def _text_or_none(value: Any) -> str | None:
+    return value if isinstance(value, str) else None

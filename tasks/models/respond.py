@@ -24,8 +24,8 @@ from tasks.models.connecting import ServedIdentity, probe
 from tasks.models.identity import Expansion, model_identity
 from tasks.models.limits import Gate
 from tasks.models.options import InferenceOptions, Progress, Responded, Tally, cost_of, spending_of
-from tasks.models.records import Request
-from tasks.models.work import Failure, Interrupted, Work, interrupted
+from tasks.models.records import Failure, Request
+from tasks.models.work import Interrupted, Work, interrupted
 from tasks.process import collect_rarely
 
 

@@ -16,7 +16,7 @@ from tasks.models.config import Price
 from tasks.models.errors import TransientError
 from tasks.models.limits import Gate, Pace
 from tasks.models.options import Spending, Tally
-from tasks.models.records import Answer, Call, Provider, Reply, Request
+from tasks.models.records import Answer, Call, Failure, Provider, Reply, Request
 
 FIRST_WAIT = 0.25
 LONGEST_WAIT = 30.0
@@ -99,14 +99,6 @@ class Endpoint:
     requests_pace: Pace | None = None
     tokens_pace: Pace | None = None
     completion_estimate: int = 0
-
-
-@dataclass(frozen=True)
-class Failure:
-    """Why a request has no answer, and after how many attempts."""
-
-    error: str
-    attempts: int
 
 
 @dataclass

@@ -10,7 +10,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from tasks.reduction.facets import Codes, Vocabulary, facets_text, integers, missing_facets, parse_facets
-from tasks.reduction.parts import UNKNOWN, FailedPart, Origin, PairIdentity, locate, resolve
+from tasks.rows.parts import UNKNOWN, FailedPart, Origin, PairIdentity, locate, resolve
 from tasks.store.keys import text_value
 from tasks.store.schemas import RESULTS
 

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from metrics.errors import NightjarError
 from tasks.reduction.facets import Codes, Vocabulary, integers
-from tasks.reduction.parts import Part, locate, resolve_json
+from tasks.rows.parts import Part, locate, resolve_json
 from tasks.store.keys import text_value
 
 

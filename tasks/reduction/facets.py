@@ -9,7 +9,7 @@ import orjson
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from tasks.reduction.parts import UNKNOWN
+from tasks.rows.parts import UNKNOWN
 from tasks.store.keys import canonical_json
 
 Codes = NDArray[np.int64]

@@ -10,10 +10,11 @@ import orjson
 import pyarrow as pa
 
 from metrics.errors import MetricError, NightjarError
+from metrics.reductions.reduction import reduce_repeats
 from tasks.reduction.columns import Layout
 from tasks.reduction.facets import Codes
-from tasks.reduction.parts import PairIdentity, Part
 from tasks.reduction.samples import Items, Loaded, load
+from tasks.rows.parts import PairIdentity, Part
 from tasks.store.keys import value_text
 from tasks.store.schemas import FLOATS, ITEM_ROWS
 
@@ -94,7 +95,7 @@ def _entries(loaded: Loaded) -> _Entries:
 def _applied(reduction: "Reduction", entries: _Entries, loaded: Loaded) -> "tuple[Reduced, ...]":
     """The reduction's results; an error about one item names it."""
     try:
-        return reduction.apply(entries.repeats)
+        return reduce_repeats(reduction, entries.repeats)
     except MetricError as error:
         if error.index is None:
             raise

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from metrics.errors import NightjarError
 from tasks.reduction.columns import Layout, Table, concatenate, empty_table, read_statistics
 from tasks.reduction.facets import Codes, Groups, Vocabulary, group, integers
-from tasks.reduction.parts import UNKNOWN, Part, locate, resolve, resolve_json
+from tasks.rows.parts import UNKNOWN, Part, locate, resolve, resolve_json
 from tasks.store.schemas import REQUESTS
 
 

@@ -9,7 +9,8 @@ import orjson
 import pyarrow as pa
 
 from scorers.base import SampleScores
-from tasks.benchmarks.records import Item, Rendered
+from tasks.benchmarks.records import Rendered
+from tasks.datasets.item import Item
 from tasks.store.keys import canonical_json, digest, value_text
 from tasks.store.schemas import ITEMS, REQUESTS, STATISTICS, TEXT
 

@@ -7,7 +7,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tasks.reduction.parts import BatchSource, Origin
+from tasks.rows.parts import BatchSource, Origin
 from tasks.store.schemas import STATISTICS
 from tasks.verdicts.labels import Verdict
 from tasks.verdicts.methods import EvaluationMethod, Judgement, RequestCursor

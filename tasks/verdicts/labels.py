@@ -10,7 +10,7 @@ import orjson
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from tasks.reduction.parts import BatchSource
+from tasks.rows.parts import BatchSource
 from tasks.store.keys import canonical_json
 from tasks.store.schemas import FLOATS, STATISTICS
 

@@ -10,7 +10,7 @@ import orjson
 import pyarrow as pa
 
 from metrics.errors import ConfigError, NightjarError, nearest
-from tasks.reduction.parts import RESPONSE_METADATA, Origin
+from tasks.rows.parts import RESPONSE_METADATA, Origin
 from tasks.verdicts.built_in import JUDGES, Judge, as_text, build_params, needs_truth, normaliser
 from tasks.verdicts.config import EvaluationMethodConfig, ExactMatchParams
 from tasks.verdicts.labels import Verdict, details_json, read_verdicts

@@ -8,7 +8,7 @@ import orjson
 import pyarrow as pa
 
 from metrics.errors import NightjarError
-from tasks.reduction.parts import RESPONSE_METADATA, Part
+from tasks.rows.parts import RESPONSE_METADATA, Part
 from tasks.verdicts.methods import COLUMNS_WITH_DOCUMENTS, Asked, RequestCursor, metadata
 
 Row = dict[str, Any]

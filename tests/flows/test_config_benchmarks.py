@@ -13,11 +13,11 @@ from flows.config.templates import check_templates
 from scorers.base import Batch, SampleScores
 from scorers.factory import build_pipelines, build_scorer
 from scorers.process_results import ProcessResultsScorer
-from tasks.benchmarks.config import open_benchmark
+from tasks.benchmarks.open import open_benchmark
 from tasks.benchmarks.records import Rendered
 from tasks.datasets.config import field_at
 from tasks.models.demo.answering import Draw, respond
-from tasks.usercode import resolver
+from tasks.usercode.load import resolver
 
 ROOT = Path(__file__).resolve().parents[2]
 BENCHMARKS = ROOT / "deployments" / "benchmarks"

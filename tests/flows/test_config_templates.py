@@ -7,7 +7,7 @@ import pytest
 from flows.config.load import load_config
 from flows.config.templates import check_templates
 from metrics.errors import ConfigError
-from tasks.benchmarks.config import open_benchmark
+from tasks.benchmarks.open import open_benchmark
 
 CONFIG = """\
 name: sums

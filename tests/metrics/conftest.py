@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from hypothesis import settings
 
+from metrics.build import build_metric
 from metrics.config import MetricConfig
 from metrics.metric import Metric
 from metrics.types import ChoiceBatch
@@ -25,7 +26,7 @@ def build() -> Callable[..., Metric]:
     """A metric from what a YAML entry would hold."""
 
     def make(entry: Any, output_type: Any = None, resolve: Callable[[str], Any] = _no_user_code) -> Metric:
-        return Metric.build(MetricConfig.model_validate(entry), resolve, output_type)
+        return build_metric(MetricConfig.model_validate(entry), resolve, output_type)
 
     return make
 

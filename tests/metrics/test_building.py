@@ -9,11 +9,11 @@ import pytest
 from pydantic import ValidationError
 
 from metrics import CorpusMetric, metric
-from metrics.build import build_metrics
+from metrics.build import build_column, build_metrics
 from metrics.config import MetricConfig, StatisticsConfig
 from metrics.errors import ConfigError, MetricError
 from metrics.metric import Metric
-from metrics.reductions.reduction import Repeats
+from metrics.reductions.reduction import Repeats, reduce_repeats
 from metrics.registry import METRICS
 from metrics.statistics.estimate import estimate
 
@@ -238,14 +238,14 @@ def test_a_corpus_metric_of_repeats_warns_once_and_takes_their_mean(build: Any) 
         scores.score, np.ones(2, np.bool_), np.zeros(2, np.int64), np.array([0, 2]), values=scores.values
     )
     with pytest.warns(UserWarning, match="got several repeats of an item") as caught:
-        reduced, _ = (made.reductions[0].apply(repeats)[0] for _ in range(2))
+        reduced, _ = (reduce_repeats(made.reductions[0], repeats)[0] for _ in range(2))
     assert reduced.values == [[3.0, 1.0]]
     assert len(caught) == 1
 
 
 def test_a_column_takes_any_name_and_a_known_one_brings_its_aggregation() -> None:
     def column(entry: Any) -> Metric:
-        return Metric.column(MetricConfig.model_validate(entry), user(None))
+        return build_column(MetricConfig.model_validate(entry), user(None))
 
     assert column("whatever").aggregation.name == "mean"
     assert column("bleu").aggregation.name == "bleu"

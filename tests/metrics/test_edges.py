@@ -9,7 +9,7 @@ import pytest
 
 from metrics.config import StatisticsConfig
 from metrics.errors import MetricError
-from metrics.reductions.reduction import Repeats
+from metrics.reductions.reduction import Repeats, reduce_repeats
 from metrics.registry import METRICS
 from metrics.statistics.estimate import estimate
 from metrics.types import Scores
@@ -179,7 +179,7 @@ def test_an_unscored_sample_is_in_no_average(name: str, build: Any, batch_of: An
     values = None if scores.values is None else [scores.values[row] for row in rows]
     column = np.where(scored, scores.score[rows], NAN)
     repeats = Repeats(column, scored, np.zeros(5, np.int64), np.array([0, 1, 2, 4, 5]), statistics, values)
-    (reduced,) = metric.reductions[0].apply(repeats)
+    (reduced,) = reduce_repeats(metric.reductions[0], repeats)
     assert reduced.valid.tolist() == [True, False, True, True]
     assert reduced.n_scored.tolist() == [1, 0, 1, 1]
     kept = [0, 2, 3]

@@ -13,11 +13,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from metrics.aggregations.aggregation import build_aggregation
+from metrics.build import build_metric
 from metrics.config import MetricConfig
 from metrics.errors import ConfigError, MetricError
-from metrics.metric import Metric
 from metrics.reductions.pass_at_k import hypergeometric_tail, pass_at_k_values
-from metrics.reductions.reduction import Reduced, Reduction, Repeats, build_reduction, reduction_key
+from metrics.reductions.reduction import (
+    Reduced,
+    Reduction,
+    Repeats,
+    build_reduction,
+    reduce_repeats,
+    reduction_key,
+)
 
 Sample = tuple[float, bool, int]  # score, scored, code of the prediction
 
@@ -39,7 +46,7 @@ def bound(name: str, resolve: Any = None) -> Reduction:
 
 
 def reduced(name: str, items: Sequence[Sequence[Sample]]) -> Reduced:
-    (result,) = bound(name).apply(repeats_of(items))
+    (result,) = reduce_repeats(bound(name), repeats_of(items))
     return result
 
 
@@ -186,7 +193,7 @@ def test_a_prediction_that_is_missing_has_no_vote() -> None:
 def test_picking_keeps_the_statistics_of_the_chosen_repeat() -> None:
     statistics = np.array([[1.0, 2.0], [3.0, 4.0], [5.0, 6.0]])
     repeats = repeats_of([[(0.2, True, 1), (0.9, True, 2)], [(0.1, True, 3)]], statistics=statistics)
-    (result,) = build_reduction("max").bound(build_aggregation("weighted_mean")).apply(repeats)
+    (result,) = reduce_repeats(build_reduction("max").bound(build_aggregation("weighted_mean")), repeats)
     assert result.statistics is not None
     assert result.statistics.tolist() == [[3.0, 4.0], [5.0, 6.0]]
 
@@ -200,7 +207,7 @@ def test_the_mean_of_one_repeat_is_that_repeat_bit_for_bit() -> None:
 def test_a_corpus_metric_takes_the_mean_of_its_repeats_statistics() -> None:
     statistics = np.array([[1.0, 2.0], [3.0, 4.0]])
     repeats = repeats_of([[(0.2, True, 1), (0.9, True, 2)]], statistics=statistics)
-    (result,) = build_reduction("mean").bound(build_aggregation("weighted_mean")).apply(repeats)
+    (result,) = reduce_repeats(build_reduction("mean").bound(build_aggregation("weighted_mean")), repeats)
     assert result.statistics is not None
     assert result.statistics.tolist() == [[2.0, 3.0]]
 
@@ -216,12 +223,12 @@ def spread(references: list[Any], predictions: list[float]) -> dict[str, float]:
 
 def test_a_users_dictionary_gives_one_result_an_entry() -> None:
     reduction = bound("mine.py:spread", lambda reference: spread)
-    results = reduction.apply(repeats_of([right(1, 0), [(1.0, False, 1)], right(1)]))
+    results = reduce_repeats(reduction, repeats_of([right(1, 0), [(1.0, False, 1)], right(1)]))
     assert [result.name for result in results] == ["low", "high"]
     np.testing.assert_array_equal(results[0].value, [0.0, math.nan, 1.0])
-    metric = Metric.build(MetricConfig.model_validate({"metric": "exact_match"}), lambda reference: spread)
-    assert reduction_key(metric, "low") == "low(exact_match)"
-    assert reduction_key(metric, "mean") == "exact_match"
+    metric = build_metric(MetricConfig.model_validate({"metric": "exact_match"}), lambda reference: spread)
+    assert reduction_key(metric.name, "low") == "low(exact_match)"
+    assert reduction_key(metric.name, "mean") == "exact_match"
 
 
 def test_a_users_reduction_sees_the_references_and_the_scores_that_exist() -> None:
@@ -232,7 +239,7 @@ def test_a_users_reduction_sees_the_references_and_the_scores_that_exist() -> No
         return 1.0
 
     items = [[(0.5, True, 1), (math.nan, False, -1)]]
-    bound("mine.py:watch", lambda reference: watch).apply(repeats_of(items, references=[["gold"]]))
+    reduce_repeats(bound("mine.py:watch", lambda reference: watch), repeats_of(items, references=[["gold"]]))
     assert seen == [(["gold"], [0.5])]
 
 
@@ -240,7 +247,7 @@ def test_a_users_reduction_sees_the_references_and_the_scores_that_exist() -> No
 def test_a_users_reduction_must_return_numbers(returned: Any, said: str) -> None:
     reduction = bound("mine.py:fn", lambda reference: lambda references, predictions: returned)
     with pytest.raises(MetricError, match=said):
-        reduction.apply(repeats_of([right(1)]))
+        reduce_repeats(reduction, repeats_of([right(1)]))
 
 
 def test_a_users_reduction_that_raises_names_the_item() -> None:
@@ -249,7 +256,7 @@ def test_a_users_reduction_that_raises_names_the_item() -> None:
 
     said = r"failed on item 1: ZeroDivisionError: .* \(test_reductions\.py:\d+\)"
     with pytest.raises(MetricError, match=said) as caught:
-        bound("mine.py:broken", lambda reference: broken).apply(repeats_of([right(0), right(1)]))
+        reduce_repeats(bound("mine.py:broken", lambda reference: broken), repeats_of([right(0), right(1)]))
     assert caught.value.index == 1
 
 

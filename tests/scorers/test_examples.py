@@ -9,7 +9,7 @@ import pytest
 from flows.config.load import load_config
 from scorers.base import Batch, Reply
 from scorers.factory import build_pipelines, build_scorer
-from tasks.usercode import resolver
+from tasks.usercode.load import resolver
 
 FOLDER = Path(__file__).resolve().parents[2] / "deployments" / "benchmarks" / "scorers"
 PROBLEMS = [

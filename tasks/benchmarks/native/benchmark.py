@@ -8,9 +8,10 @@ from metrics.errors import ConfigError
 from tasks.benchmarks.config import BenchmarkFields, PromptTemplate
 from tasks.benchmarks.native.prompts import Fewshot, Layout, Prompt, after, render_prompt
 from tasks.benchmarks.native.templates import Template, row, template_source
-from tasks.benchmarks.records import Item, Rendered
+from tasks.benchmarks.records import Rendered
 from tasks.datasets import DatasetConfig, dataset_digest, open_dataset
 from tasks.datasets.config import DataError
+from tasks.datasets.item import Item
 from tasks.store.keys import digest
 
 

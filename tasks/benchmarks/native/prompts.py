@@ -10,8 +10,8 @@ import orjson
 from metrics.errors import ConfigError
 from tasks.benchmarks.config import BenchmarkFields, FewshotConfig
 from tasks.benchmarks.native.templates import Template
-from tasks.benchmarks.records import Item
 from tasks.datasets import DatasetConfig, dataset_digest, open_dataset
+from tasks.datasets.item import Item
 from tasks.store.keys import digest
 
 POOL_LIMIT = 10_000  # examples kept in memory; of more, those with the smallest digests, whatever their order

@@ -11,8 +11,8 @@ from jinja2 import meta, nodes
 
 from metrics.errors import ConfigError
 from tasks.benchmarks.config import PromptTemplate
-from tasks.benchmarks.records import Item
 from tasks.datasets.config import DataError
+from tasks.datasets.item import Item
 
 ENVIRONMENT = jinja2.Environment(
     undefined=jinja2.StrictUndefined, keep_trailing_newline=True, autoescape=False

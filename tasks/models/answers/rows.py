@@ -11,8 +11,7 @@ import pyarrow.compute as pc
 
 from tasks.models.answers.shelf import ShelfView
 from tasks.models.identity import Expansion
-from tasks.models.records import Request
-from tasks.models.work import Failure
+from tasks.models.records import Failure, Request
 from tasks.store.schemas import RESPONSES
 
 REQUESTS_AT_ONCE = 4_096

@@ -11,11 +11,10 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from tasks.models.errors import BadRequest, MalformedBody, PermanentError
-from tasks.models.generation import provenance, usage_of
 from tasks.models.likelihood.tokenizers import Tokenizer
 from tasks.models.likelihood.tokens import Generated, Scored, Source, scored, span_likelihood, sum_of
 from tasks.models.likelihood.windows import DEFAULT_MAX_LENGTH, Span, rolling_spans, text_span, token_span
-from tasks.models.records import Answer, Call, Reply, Request
+from tasks.models.records import Answer, Call, Reply, Request, provenance, usage_of
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
+from metrics.build import build_metric
 from metrics.errors import NightjarError
 from tasks.reporting.diagnostics import Diagnostic, DiagnosticOptions, Severity
 from tasks.reporting.diagnostics.findings import Tally
@@ -76,14 +77,13 @@ def _pipeline(entry: Mapping[str, Any]) -> Extractor | None:
 
 def _strict_metrics(entries: Sequence[Any]) -> "list[Metric]":
     from metrics.config import MetricConfig
-    from metrics.metric import Metric
 
     found = []
     for entry in entries:
         try:
             config = MetricConfig.model_validate(entry)
             if config.metric == STRICT and config.function is None:
-                found.append(Metric.build(config, _unresolved))
+                found.append(build_metric(config, _unresolved))
         except ValueError:
             continue
     return found

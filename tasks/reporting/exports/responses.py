@@ -11,7 +11,8 @@ import pyarrow as pa
 
 from metrics.reductions.reduction import reduction_key
 from tasks.reduction.facets import parse_facets
-from tasks.reporting.exports.files import AnswerPart, finite, write_lines
+from tasks.reporting.exports.files import AnswerPart
+from tasks.store.files import finite, write_lines
 from tasks.verdicts.methods import RESPONSE_COLUMNS, response_rows
 from tasks.verdicts.rows import Judged, evaluation_rows
 

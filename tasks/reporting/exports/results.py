@@ -8,7 +8,8 @@ import pyarrow as pa
 
 from metrics.reductions.reduction import reduction_key
 from tasks.reduction.facets import parse_facets
-from tasks.reporting.exports.files import RunInfo, finite, write_json
+from tasks.reporting.exports.files import RunInfo
+from tasks.store.files import finite, write_json
 
 Row = Mapping[str, Any]
 Section = dict[str, Any]

@@ -12,8 +12,9 @@ import numpy as np
 import orjson
 
 from metrics.errors import NightjarError
-from tasks.reduction.parts import BatchSource
-from tasks.reporting.exports.files import RunInfo, SamplePart, write_lines
+from tasks.reporting.exports.files import RunInfo, SamplePart
+from tasks.rows.parts import BatchSource
+from tasks.store.files import write_lines
 
 Row = dict[str, Any]
 

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from tasks.reduction.facets import parse_facets
-from tasks.reporting.exports.files import whole_file
+from tasks.store.files import whole_file
 from tasks.store.keys import canonical_json
 from tasks.store.schemas import ITEM_ROWS, RESULTS, TEXT
 

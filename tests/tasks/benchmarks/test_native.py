@@ -6,7 +6,8 @@ import pytest
 from pydantic import ValidationError
 
 from metrics.errors import ConfigError
-from tasks.benchmarks.config import BenchmarkFields, open_benchmark, template_texts
+from tasks.benchmarks.config import BenchmarkFields, template_texts
+from tasks.benchmarks.open import open_benchmark
 from tasks.benchmarks.records import Rendered
 
 ROW = {"id": "q1", "question": "What is 2 + 2?", "answer": "4", "options": ["3", "4", "5"]}

@@ -10,15 +10,15 @@ from hypothesis import strategies as st
 from metrics.config import StatisticsConfig
 from metrics.reductions.reduction import Repeats
 from tasks.reduction import FailedPart, Origin, Part
-from tasks.store.schemas import RESULTS
-from tasks.verdicts.config import EvaluationMetricConfig
-from tasks.verdicts.metrics import (
+from tasks.reduction.verdict_metrics import (
     METRIC_ROWS,
     aggregate_metric,
     build_evaluation_metric,
     reduce_metric,
     trial_values,
 )
+from tasks.store.schemas import RESULTS
+from tasks.verdicts.config import EvaluationMetricConfig
 
 OPTIONS = StatisticsConfig()
 

@@ -6,10 +6,10 @@ import pytest
 
 from metrics.errors import ConfigError, MetricError
 from tasks.reduction import FailedPart, Origin, Part
+from tasks.reduction.user_metric import call_metric
+from tasks.reduction.verdict_metrics import build_evaluation_metric, reduce_metric
 from tasks.verdicts.config import EvaluationMetricConfig
-from tasks.verdicts.metrics import build_evaluation_metric, reduce_metric
 from tasks.verdicts.rows import Judged, evaluation_rows, method_labels
-from tasks.verdicts.user_metric import call_metric
 
 OWN = {"name": "spread", "function": "metrics.py:spread"}
 ORIGIN = Origin("qwen", "cot", {"model_id": "Qwen/Qwen3-8B", "sampling": {"temperature": 0.5}})

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from metrics.build import build_column
 from metrics.config import MetricConfig, StatisticsConfig
 from metrics.errors import MetricError
-from metrics.metric import Metric
 from metrics.statistics.estimate import estimate
 from tasks.reduction import FailedPart, Origin, PairIdentity, Part, aggregate_pair, reduce_pair
 from tasks.store.schemas import RESULTS
@@ -23,7 +23,7 @@ def pair(
     aggregation: str = "mean", *reductions: str, resolve: Callable[[str], Any] = lambda _: None
 ) -> PairIdentity:
     config = {"metric": "score", "aggregation": aggregation, "reduction": list(reductions) or ["mean"]}
-    return PairIdentity("demo", "strict", Metric.column(MetricConfig.model_validate(config), resolve))
+    return PairIdentity("demo", "strict", build_column(MetricConfig.model_validate(config), resolve))
 
 
 def results(

@@ -11,11 +11,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from metrics.build import build_column
 from metrics.config import MetricConfig
 from metrics.errors import MetricError, NightjarError
-from metrics.metric import Metric
 from tasks.reduction import Origin, PairIdentity, Part, from_batches, reduce_pair
-from tasks.reduction.parts import BatchSource
+from tasks.rows.parts import BatchSource
 from tasks.store.schemas import ITEM_ROWS, REQUESTS, RESPONSES, STATISTICS
 from tasks.store.storage import Store
 
@@ -24,7 +24,7 @@ def pair(*reductions: str, resolve: Callable[[str], Any] = lambda _: None) -> Pa
     config = MetricConfig.model_validate(
         {"metric": "score", **({"reduction": list(reductions)} if reductions else {})}
     )
-    return PairIdentity("demo", "none", Metric.column(config, resolve))
+    return PairIdentity("demo", "none", build_column(config, resolve))
 
 
 def rows(identity: PairIdentity, parts: Sequence[Part], facets: Sequence[str] = ()) -> list[dict[str, Any]]:
@@ -172,7 +172,7 @@ def test_a_user_s_reduction_sees_references_and_may_return_several(part: Callabl
 
 def test_values_that_are_not_numbers_are_kept_as_json(part: Callable[..., Part]) -> None:
     config = MetricConfig.model_validate({"metric": "words", "aggregation": "f.py:count"})
-    words = PairIdentity("demo", "none", Metric.column(config, lambda _: lambda values: len(values)))
+    words = PairIdentity("demo", "none", build_column(config, lambda _: lambda values: len(values)))
     samples = [{"score": 0.0, "scored": True, "value_json": '["grün"]', "statistics": None}]
     [row] = rows(words, [part([{"doc_id": 0, "samples": samples}])])
     assert (row["value_json"], row["statistics"]) == ('["grün"]', None)
@@ -282,7 +282,7 @@ def test_two_results_of_one_name_are_refused(part: Callable[..., Part]) -> None:
 
 def test_values_that_are_not_finite_stay_what_they_are(part: Callable[..., Part]) -> None:
     config = MetricConfig.model_validate({"metric": "score", "aggregation": "u.py:fn"})
-    identity = PairIdentity("demo", "none", Metric.column(config, lambda _: lambda values: 0.0))
+    identity = PairIdentity("demo", "none", build_column(config, lambda _: lambda values: 0.0))
     samples = [{"score": 0.0, "scored": True, "value_json": "[NaN,-Infinity,null]", "statistics": None}]
     [row] = rows(identity, [part([{"doc_id": 0, "samples": samples}])])
     assert row["value_json"] == "[NaN,-Infinity,null]"

@@ -10,10 +10,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from metrics.build import build_column
 from metrics.config import MetricConfig, StatisticsConfig
 from metrics.errors import NightjarError
-from metrics.metric import Metric
 from tasks.reduction import FailedPart, Origin, PairIdentity, Part, aggregate_pair, from_batches, reduce_pair
+from tasks.reduction.verdict_metrics import aggregate_metric, build_evaluation_metric, reduce_metric
 from tasks.reporting.exports import (
     AnswerPart,
     Judged,
@@ -33,7 +34,6 @@ from tasks.store.schemas import PREDICTIONS, REQUESTS, RESPONSES, RESULTS, STATI
 from tasks.verdicts.config import EvaluationMethodConfig, EvaluationMetricConfig
 from tasks.verdicts.judge import evaluate
 from tasks.verdicts.methods import build_method
-from tasks.verdicts.metrics import aggregate_metric, build_evaluation_metric, reduce_metric
 
 OPTIONS = StatisticsConfig()
 ORIGIN = Origin("qwen", "plain", {"model_id": "Qwen/Qwen3-8B", "sampling": {"temperature": 0.5}})
@@ -103,7 +103,7 @@ def metric_rows(parts: Sequence[Part], config: Mapping[str, Any] | str = "mean")
 
 def identity(*reductions: str) -> PairIdentity:
     config = MetricConfig.model_validate({"metric": "exact_match", "reduction": list(reductions) or ["mean"]})
-    return PairIdentity("demo", "strict-match", Metric.column(config, lambda _: None))
+    return PairIdentity("demo", "strict-match", build_column(config, lambda _: None))
 
 
 def pair_results(

@@ -9,7 +9,7 @@ import pytest
 
 from tasks.store import fingerprint as module
 from tasks.store.fingerprint import PROJECT, closure, fingerprint
-from tasks.usercode import load_function
+from tasks.usercode.load import load_function
 
 
 def of(path: Path, name: str = "metric") -> str:

@@ -13,9 +13,9 @@ import pyarrow as pa
 
 from metrics.errors import ConfigError
 from tasks.benchmarks.lm_eval.data.csv import read_csv
-from tasks.benchmarks.lm_eval.data.documents import Documents
 from tasks.benchmarks.lm_eval.data.json import JsonReader
 from tasks.datasets.config import DataError
+from tasks.usercode.documents import Documents
 
 BUILDERS: Final = ("json", "csv", "parquet", "text")
 # Options of load_dataset that decide how it works and not what comes out.

@@ -7,8 +7,8 @@ from dataclasses import replace
 from typing import Any, Final
 
 from metrics.errors import ConfigError
-from tasks.benchmarks.records import Item
 from tasks.datasets.config import DataError, field_at
+from tasks.datasets.item import Item
 from tasks.datasets.items import content_digest
 
 

@@ -9,7 +9,6 @@ from typing import Any, Final
 import numpy as np
 
 from metrics.errors import ConfigError
-from tasks.benchmarks.lm_eval.data.documents import Documents
 from tasks.benchmarks.lm_eval.data.local import (
     dataset_of,
     folder_at,
@@ -19,10 +18,12 @@ from tasks.benchmarks.lm_eval.data.local import (
     split_files,
 )
 from tasks.benchmarks.lm_eval.data.plain import plain_row
-from tasks.benchmarks.lm_eval.data.standin import datasets_stand_in, library_installed, load_user_function
 from tasks.benchmarks.lm_eval.read.yaml import FunctionName
 from tasks.datasets.config import DataError
 from tasks.store.keys import digest, file_digest
+from tasks.usercode.documents import Documents
+from tasks.usercode.load import load_function
+from tasks.usercode.standin import datasets_stand_in, library_installed
 
 # What the harness seeds the global generators with; a process_docs that shuffles draws from them.
 PYTHON_SEED: Final = 0
@@ -108,7 +109,7 @@ class Splits:
         return self._processing[split, function]
 
     def _call(self, name: FunctionName, *arguments: Any) -> Any:
-        function: Callable[..., Any] = load_user_function(name, self._base_dir)
+        function: Callable[..., Any] = load_function(name, self._base_dir)
         try:
             with datasets_stand_in():  # functions import the library in their bodies, too
                 docs = function(*arguments)
@@ -218,7 +219,7 @@ class Source:
         arguments = {**(self._config.get("metadata") or {}), **self.options}
         try:
             with datasets_stand_in():
-                splits = load_user_function(name, self._base_dir)(**arguments)
+                splits = load_function(name, self._base_dir)(**arguments)
         except ConfigError:
             raise
         except Exception as error:

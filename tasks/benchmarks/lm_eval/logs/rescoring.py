@@ -21,9 +21,10 @@ from tasks.benchmarks.lm_eval.read.yaml import decoded, encoded, functions_in
 from tasks.benchmarks.lm_eval.render.fields import Fields
 from tasks.benchmarks.lm_eval.render.rendering import gold_indices, references_of
 from tasks.benchmarks.lm_eval.translate.config import translate_definition
-from tasks.benchmarks.records import Item, Rendered
+from tasks.benchmarks.records import Rendered
 from tasks.datasets.config import DataError
-from tasks.reporting.exports.files import write_lines
+from tasks.datasets.item import Item
+from tasks.store.files import write_lines
 from tasks.store.keys import digest, file_digest
 
 # Keys of a definition that scoring again needs nothing of, and that a results file may hold as source code.
@@ -207,11 +208,11 @@ class LoggedBenchmark:
 
     def render_digest(self, prompt: str) -> str:
         """Digest of the log and of what says which answers are right."""
-        from tasks.benchmarks.lm_eval.data.standin import load_user_function
         from tasks.store.fingerprint import fingerprint
+        from tasks.usercode.load import load_function
 
         code = [
-            fingerprint(load_user_function(name, self._base_dir))
+            fingerprint(load_function(name, self._base_dir))
             for name in sorted(set(functions_in(self._config)))
         ]
         return digest(

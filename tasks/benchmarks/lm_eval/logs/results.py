@@ -18,7 +18,7 @@ from metrics.types import Estimate
 from tasks.benchmarks.lm_eval.read.select import Aggregate, Group
 from tasks.benchmarks.lm_eval.read.yaml import decoded
 from tasks.benchmarks.lm_eval.render.fields import Fields
-from tasks.reporting.exports.files import write_json, write_lines
+from tasks.store.files import write_json, write_lines
 
 NO_STDERR: Final = "N/A"
 Section = dict[str, Any]

@@ -7,12 +7,13 @@ from typing import Any, Final
 from metrics.errors import ConfigError
 from tasks.benchmarks.lm_eval.data.plain import numbered_items
 from tasks.benchmarks.lm_eval.data.splits import Splits
-from tasks.benchmarks.lm_eval.data.standin import load_user_function
 from tasks.benchmarks.lm_eval.read.yaml import decoded, functions_in
 from tasks.benchmarks.lm_eval.render.rendering import Prompter
-from tasks.benchmarks.records import Item, Rendered
+from tasks.benchmarks.records import Rendered
+from tasks.datasets.item import Item
 from tasks.store.fingerprint import fingerprint
 from tasks.store.keys import digest
+from tasks.usercode.load import load_function
 
 PROMPT: Final = "default"
 # Keys that decide which documents there are; all others besides those below decide how they are asked.
@@ -103,7 +104,7 @@ class HarnessBenchmark:
 
     def _code(self, value: Any) -> list[str]:
         names = sorted(set(functions_in(value)))
-        return [fingerprint(load_user_function(name, self._base_dir)) for name in names]
+        return [fingerprint(load_function(name, self._base_dir)) for name in names]
 
 
 def _asks_unconditional(config: Mapping[str, Any]) -> bool:

@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Any
 
 from metrics.errors import ConfigError
-from tasks.benchmarks.lm_eval.data.standin import load_user_function
 from tasks.benchmarks.lm_eval.read.yaml import FunctionName
 from tasks.benchmarks.lm_eval.templates import render_template
 from tasks.datasets.config import DataError
+from tasks.usercode.load import load_function
 
 Doc = Mapping[str, Any]
 
@@ -98,7 +98,7 @@ class Fields:
     def call(self, name: FunctionName, *arguments: Any) -> Any:
         """The function's value; raises DataError naming it where it raises."""
         if name not in self._functions:
-            self._functions[name] = load_user_function(name, self._base_dir)
+            self._functions[name] = load_function(name, self._base_dir)
         try:
             return self._functions[name](*arguments)
         except Exception as error:

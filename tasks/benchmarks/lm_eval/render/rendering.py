@@ -11,8 +11,9 @@ from metrics.types import IGNORED_TARGET
 from tasks.benchmarks.lm_eval.data.splits import Splits, fewshot_settings
 from tasks.benchmarks.lm_eval.render.fewshot import Draws, Pool
 from tasks.benchmarks.lm_eval.render.fields import Fields
-from tasks.benchmarks.records import Item, Rendered
+from tasks.benchmarks.records import Rendered
 from tasks.datasets.config import DataError
+from tasks.datasets.item import Item
 
 
 @dataclass(frozen=True)

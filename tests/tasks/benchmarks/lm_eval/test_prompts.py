@@ -8,11 +8,13 @@ from typing import Any
 import pytest
 
 from metrics.errors import ConfigError
-from tasks.benchmarks.config import BenchmarkFields, open_benchmark
+from tasks.benchmarks.config import BenchmarkFields
 from tasks.benchmarks.lm_eval import select, translate
 from tasks.benchmarks.lm_eval.render.benchmark import HarnessBenchmark
-from tasks.benchmarks.records import Item, Rendered
+from tasks.benchmarks.open import open_benchmark
+from tasks.benchmarks.records import Rendered
 from tasks.datasets.config import DataError
+from tasks.datasets.item import Item
 
 CASES = Path(__file__).parent / "cases"
 EXPECTED = json.loads((CASES / "expected.json").read_text(encoding="utf-8"))

@@ -8,9 +8,9 @@ import pytest
 
 from flows.config.schema import EvalConfig
 from metrics.errors import ConfigError
-from tasks.benchmarks.config import open_benchmark
 from tasks.benchmarks.lm_eval import Definition, known_definitions, rescored
 from tasks.benchmarks.lm_eval.logs.samples import find_logs, likelihoods_of, requests_of, target_of
+from tasks.benchmarks.open import open_benchmark
 from tasks.datasets.config import DataError
 
 TIME = "2026-01-02T03-04-05.678901"

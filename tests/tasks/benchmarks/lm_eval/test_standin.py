@@ -7,10 +7,11 @@ from pathlib import Path
 import pytest
 
 from metrics.errors import ConfigError
-from tasks.benchmarks.lm_eval.data.documents import Documents
 from tasks.benchmarks.lm_eval.data.splits import Splits
-from tasks.benchmarks.lm_eval.data.standin import datasets_stand_in, library_installed, load_user_function
 from tasks.benchmarks.lm_eval.read.yaml import FunctionName
+from tasks.usercode.documents import Documents
+from tasks.usercode.load import load_function
+from tasks.usercode.standin import datasets_stand_in, library_installed
 
 pytestmark = pytest.mark.skipif(library_installed(), reason="the library itself is installed")
 
@@ -21,7 +22,7 @@ def test_a_file_that_imports_the_library_loads_and_gets_tables(tmp_path: Path):
         "def both(docs: datasets.Dataset) -> datasets.Dataset:\n"
         "    return concatenate_datasets([docs, Dataset.from_dict({'x': [3]})])\n"
     )
-    both = load_user_function("utils.py:both", tmp_path)
+    both = load_function("utils.py:both", tmp_path)
     assert both(Documents.from_list([{"x": 1}, {"x": 2}]))["x"] == [1, 2, 3]
 
 
@@ -41,7 +42,7 @@ def test_what_needs_the_library_says_so_when_it_is_called(tmp_path: Path):
     )
     for name in ("load", "features"):
         with pytest.raises(ConfigError, match=r"datasets\.\w+ needs the library itself"):
-            load_user_function(f"more.py:{name}", tmp_path)()
+            load_function(f"more.py:{name}", tmp_path)()
 
 
 def test_a_function_that_imports_it_when_it_is_called_gets_tables_too(tmp_path: Path):

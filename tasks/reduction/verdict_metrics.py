@@ -11,9 +11,9 @@ from numpy.typing import NDArray
 from tasks.reduction.aggregate import Cell, Row, cells, failed_row, failure_of, result_row, rows_of_failures
 from tasks.reduction.columns import Layout
 from tasks.reduction.facets import parse_facets
-from tasks.reduction.parts import FailedPart, PairIdentity, Part
 from tasks.reduction.reduce import reduce_samples
 from tasks.reduction.samples import Loaded, load
+from tasks.rows.parts import FailedPart, PairIdentity, Part
 from tasks.store.keys import canonical_json
 from tasks.store.schemas import RESULTS
 from tasks.verdicts.config import (

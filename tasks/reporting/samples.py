@@ -9,8 +9,8 @@ import orjson
 import pyarrow as pa
 
 from tasks.reduction import Origin
-from tasks.reduction.parts import locate, resolve
 from tasks.reporting.view import LabelView, ResponseView, SampleView
+from tasks.rows.parts import locate, resolve
 from tasks.store.storage import ArtifactRef, Store
 
 Row = dict[str, Any]

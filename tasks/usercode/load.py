@@ -12,6 +12,7 @@ from types import ModuleType
 from typing import Any
 
 from metrics.errors import ConfigError
+from tasks.usercode.standin import datasets_stand_in
 
 Resolve = Callable[[str], Callable[..., Any]]
 
@@ -64,9 +65,6 @@ def _from_file(source: str, base_dir: Path) -> ModuleType:
         raise ConfigError(f"'{source}' is not a Python file that can be imported")
     module = importlib.util.module_from_spec(spec)
     try:
-        # Definitions of lm-evaluation-harness import datasets for an annotation, installed or not.
-        from tasks.benchmarks.lm_eval.data.standin import datasets_stand_in
-
         with _importing, _neighbours(path.parent), datasets_stand_in():
             sys.modules[qualified] = module
             spec.loader.exec_module(module)
@@ -94,6 +92,7 @@ def _neighbours(folder: Path) -> Iterator[None]:
 
 def _from_package(source: str) -> ModuleType:
     try:
-        return importlib.import_module(source)
+        with datasets_stand_in():
+            return importlib.import_module(source)
     except ImportError as error:
         raise ConfigError(f"module '{source}' can't be imported: {error}") from error

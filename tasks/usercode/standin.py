@@ -11,13 +11,11 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache
 from importlib.machinery import ModuleSpec, PathFinder
-from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 from metrics.errors import ConfigError
-from tasks.benchmarks.lm_eval.data.documents import Documents
-from tasks.usercode import load_function
+from tasks.usercode.documents import Documents
 
 LIBRARY = "datasets"
 _counting = threading.Lock()
@@ -28,12 +26,6 @@ _users = 0  # loading files at this moment, in all threads: the last one takes t
 def library_installed() -> bool:
     """Whether the library itself is there, stand-in or not."""
     return PathFinder.find_spec(LIBRARY) is not None
-
-
-def load_user_function(reference: str, base_dir: str | Path) -> Callable[..., Any]:
-    """``load_function``, with the stand-in where the library is not installed."""
-    with datasets_stand_in():
-        return load_function(reference, base_dir)
 
 
 @contextmanager

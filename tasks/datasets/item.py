@@ -1,0 +1,20 @@
+"""An item: one row of a dataset, as every stage knows it."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Item:
+    """One row of a dataset.
+
+    ``data`` holds the row's fields by name, ``ground_truth`` any JSON value (None: there is none),
+    ``doc_id`` the position in the dataset from 0, ``cluster`` the text of the cluster field's value.
+    """
+
+    item_id: str
+    doc_id: int
+    data: Mapping[str, Any]
+    ground_truth: Any = None
+    cluster: str | None = None
