@@ -58,7 +58,7 @@ _OF_SCORERS: Final = {
 
 
 @dataclass(frozen=True)
-class Entry:
+class CatalogEntry:
     """One name of the catalogue. ``default`` is what holds where the config says nothing."""
 
     kind: str
@@ -71,17 +71,17 @@ class Entry:
     source: str = ""
 
 
-def catalog(kind: str | None = None) -> list[Entry]:
+def catalog(kind: str | None = None) -> list[CatalogEntry]:
     """The entries of one kind, or of all; raises KeyError for a kind that is none."""
     listings = LISTINGS.values() if kind is None else [LISTINGS[kind]]
     return [entry for listing in listings for entry in listing()]
 
 
-def _metrics() -> Iterator[Entry]:
+def _metrics() -> Iterator[CatalogEntry]:
     for name in METRICS:
         definition = METRICS[name]
         low, high = definition.bounds
-        yield Entry(
+        yield CatalogEntry(
             "metrics",
             name,
             definition.summary,
@@ -94,13 +94,15 @@ def _metrics() -> Iterator[Entry]:
     yield from _metrics_of_scorers()
 
 
-def _metrics_of_scorers() -> Iterator[Entry]:
+def _metrics_of_scorers() -> Iterator[CatalogEntry]:
     from scorers.metric_lists import OWN_METRICS
 
     for name, scorer in OWN_METRICS.items():
         meaning, span, source = _OF_SCORERS[name]
         default = "" if name in ("llm_judge_agreement", "llm_judge_corrected") else "aggregation mean"
-        yield Entry("metrics", name, meaning, span, "higher is better", default, f"scorer {scorer}", source)
+        yield CatalogEntry(
+            "metrics", name, meaning, span, "higher is better", default, f"scorer {scorer}", source
+        )
 
 
 def _metric_default(definition: MetricDefinition) -> str:
@@ -109,7 +111,7 @@ def _metric_default(definition: MetricDefinition) -> str:
     )
 
 
-def _aggregations() -> Iterator[Entry]:
+def _aggregations() -> Iterator[CatalogEntry]:
     users: dict[str, list[str]] = {}
     for name in METRICS:
         users.setdefault(METRICS[name].aggregation, []).append(name)
@@ -118,23 +120,25 @@ def _aggregations() -> Iterator[Entry]:
         yield _named("aggregations", name, AGGREGATIONS[name], f"of {', '.join(found)}" if found else "")
 
 
-def _reductions() -> Iterator[Entry]:
+def _reductions() -> Iterator[CatalogEntry]:
     for name in REDUCTIONS:
         yield _named("reductions", name, REDUCTIONS[name], "where none is named" if name == "mean" else "")
 
 
-def _named(kind: str, name: str, definition: NamedFunction, default: str) -> Entry:
+def _named(kind: str, name: str, definition: NamedFunction, default: str) -> CatalogEntry:
     span = "0 to 1" if name in _PROBABILITIES else _RANGES.get(name, OF_METRIC)
-    return Entry(kind, name, definition.summary, span, OF_METRIC, default, source=definition.source or OWN)
+    return CatalogEntry(
+        kind, name, definition.summary, span, OF_METRIC, default, source=definition.source or OWN
+    )
 
 
-def _filters() -> Iterator[Entry]:
+def _filters() -> Iterator[CatalogEntry]:
     from scorers.filters import FILTERS
 
     kept = {"all": "keeps every repeat", "first": "keeps the first repeats", "one": "one for all repeats"}
     for name in FILTERS:
         definition = FILTERS[name]
-        yield Entry(
+        yield CatalogEntry(
             "filters",
             name,
             definition.summary,
@@ -144,19 +148,19 @@ def _filters() -> Iterator[Entry]:
         )
 
 
-def _scorers() -> Iterator[Entry]:
+def _scorers() -> Iterator[CatalogEntry]:
     from scorers.config import AgreementConfig, EnsembleConfig, JudgeConfig, RewardModelConfig
 
-    yield Entry(
+    yield CatalogEntry(
         "scorers", "generation", "Each prediction against its references.", default="for generate_until"
     )
-    yield Entry(
+    yield CatalogEntry(
         "scorers",
         "loglikelihood",
         "Log-likelihoods of choices or documents.",
         default="for other output types",
     )
-    yield Entry(
+    yield CatalogEntry(
         "scorers",
         "process_results",
         "A user's function per response.",
@@ -170,34 +174,34 @@ def _scorers() -> Iterator[Entry]:
     }
     for name, config in configs.items():
         keys = ", ".join(key for key in config.model_fields if key != "type")
-        yield Entry("scorers", name, _first_line(config), applies_to=f"keys: {keys}")
-    yield Entry("scorers", "file.py:Class", "A user's own class with score(batch).")
+        yield CatalogEntry("scorers", name, _first_line(config), applies_to=f"keys: {keys}")
+    yield CatalogEntry("scorers", "file.py:Class", "A user's own class with score(batch).")
 
 
-def _models() -> Iterator[Entry]:
+def _models() -> Iterator[CatalogEntry]:
     from tasks.models.config import CONFIGS
 
     for name, config in CONFIGS.items():
         keys = ", ".join(config.model_fields)
         default = "where no type is named" if name == "openai" else ""
-        yield Entry("models", name, _first_line(config), default=default, applies_to=f"config: {keys}")
+        yield CatalogEntry("models", name, _first_line(config), default=default, applies_to=f"config: {keys}")
 
 
-def _evaluation_methods() -> Iterator[Entry]:
+def _evaluation_methods() -> Iterator[CatalogEntry]:
     from tasks.verdicts.config import METHOD_PARAMS
 
     for name, params in METHOD_PARAMS.items():
-        yield Entry(
+        yield CatalogEntry(
             "evaluation_methods", name, _first_line(params), "0 to 1", "higher is better", _fields(params)
         )
 
 
-def _evaluation_metrics() -> Iterator[Entry]:
+def _evaluation_metrics() -> Iterator[CatalogEntry]:
     from tasks.verdicts.config import METRIC_PARAMS
 
     for name, params in METRIC_PARAMS.items():
         meaning = "" if params.__name__ == "NoParams" else _first_line(params)
-        yield Entry(
+        yield CatalogEntry(
             "evaluation_metrics",
             name,
             meaning or f"{name} of each label and facet group.",
@@ -205,7 +209,7 @@ def _evaluation_metrics() -> Iterator[Entry]:
         )
 
 
-LISTINGS: Final[dict[str, Callable[[], Iterator[Entry]]]] = {
+LISTINGS: Final[dict[str, Callable[[], Iterator[CatalogEntry]]]] = {
     "metrics": _metrics,
     "aggregations": _aggregations,
     "reductions": _reductions,
@@ -246,7 +250,7 @@ WIDTH: Final = 150  # columns where the output is no terminal
 _ALIASES: Final = {"model_types": "models", "model_type": "models"}
 
 
-def _print_table(kind: str, entries: list[Entry]) -> None:
+def _print_table(kind: str, entries: list[CatalogEntry]) -> None:
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text

@@ -9,7 +9,7 @@ import typer
 
 from metrics.errors import NightjarError
 from tasks.history.prune import Pruning, plan_pruning, prune
-from tasks.history.query import Answer, query
+from tasks.history.query import QueryResult, query
 from tasks.store.home import default_store
 from tasks.store.storage import Store
 
@@ -62,7 +62,7 @@ def main(
         raise typer.Exit(2) from None
 
 
-def show_answer(answer: Answer, as_json: bool) -> None:
+def show_answer(answer: QueryResult, as_json: bool) -> None:
     """Prints the rows: a table, or a JSON list of objects."""
     if as_json:
         rows = [dict(zip(answer.columns, row, strict=True)) for row in answer.rows]

@@ -13,7 +13,7 @@ from metrics.types import Estimate, Floats, Ints
 from scorers.base import (
     ALL_FILTERS,
     Batch,
-    Reply,
+    ModelReply,
     SampleScores,
     Scorer,
     ScorerError,
@@ -62,7 +62,9 @@ class AgreementScorer:
         """Whatever the other scorer asks for."""
         return () if metric.entry == FILTER_AGREEMENT else self.base.requests(batch, metric)
 
-    def unreadable(self, batch: Batch, metric: Metric, replies: Sequence[Reply | None]) -> Sequence[bool]:
+    def unreadable(
+        self, batch: Batch, metric: Metric, replies: Sequence[ModelReply | None]
+    ) -> Sequence[bool]:
         """Whatever the other scorer cannot read."""
         if metric.entry == FILTER_AGREEMENT:
             return [False] * len(replies)
@@ -110,7 +112,7 @@ class AgreementScorer:
             responses=[batch.responses[row] for batch, row in rows],
         )
 
-    def score(self, batch: Batch, metric: Metric, replies: Sequence[Reply | None] = ()) -> SampleScores:
+    def score(self, batch: Batch, metric: Metric, replies: Sequence[ModelReply | None] = ()) -> SampleScores:
         """Agreement of a combined batch; any other metric as the other scorer does it.
 
         A sample that only one filter kept has nothing to agree with and is unscored.

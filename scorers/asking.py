@@ -7,21 +7,21 @@ from typing import TYPE_CHECKING, Any
 
 from metrics.errors import ConfigError, nearest
 from metrics.metric import Metric
-from scorers.base import Batch, Reply, Scorer, ScorerError, ScorerRequest
+from scorers.base import Batch, ModelReply, Scorer, ScorerError, ScorerRequest
 
 if TYPE_CHECKING:
     import jinja2
 
 
-Message = Mapping[str, str]
+ChatMessage = Mapping[str, str]
 
 
 @dataclass(frozen=True)
-class Prompt:
+class GradingPrompt:
     """A grading prompt: one text (with an optional system prompt), or chat turns, each content a template."""
 
     template: str | None = None
-    messages: tuple[Message, ...] | None = None
+    messages: tuple[ChatMessage, ...] | None = None
     system_prompt: str | None = None
 
     def __post_init__(self) -> None:
@@ -104,7 +104,7 @@ def ask_again(
     batch: Batch,
     metric: Metric,
     requests: Sequence[ScorerRequest],
-    replies: Sequence[Reply | None],
+    replies: Sequence[ModelReply | None],
 ) -> list[ScorerRequest | None]:
     """The next attempt beside each request whose reply could not be read; None beside all others.
 

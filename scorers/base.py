@@ -92,7 +92,7 @@ class ScorerRequest:
 
 
 @dataclass(frozen=True)
-class Reply:
+class ModelReply:
     """A model's answer to a ``ScorerRequest``: its text, or the error that came instead."""
 
     text: str | None
@@ -126,11 +126,13 @@ class Scorer(Protocol):
         """What a model has to be asked before ``score`` can be called; usually nothing."""
         ...
 
-    def unreadable(self, batch: Batch, metric: Metric, replies: Sequence[Reply | None]) -> Sequence[bool]:
+    def unreadable(
+        self, batch: Batch, metric: Metric, replies: Sequence[ModelReply | None]
+    ) -> Sequence[bool]:
         """Beside each of the ``requests``: it was answered, and the answer could not be read."""
         ...
 
-    def score(self, batch: Batch, metric: Metric, replies: Sequence[Reply | None] = ()) -> SampleScores:
+    def score(self, batch: Batch, metric: Metric, replies: Sequence[ModelReply | None] = ()) -> SampleScores:
         """The scores of ``metric``. ``replies`` stand beside the ``requests`` of the same batch and metric.
 
         Raises ScorerError or MetricError naming the item where the metric failed.

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from metrics.metric import Metric
 from metrics.types import Estimate, Floats, Ints
-from scorers.base import Batch, Reply, SampleScores, Scorer, ScorerError, ScorerRequest
+from scorers.base import Batch, ModelReply, SampleScores, Scorer, ScorerError, ScorerRequest
 from scorers.plain import score_values
 
 if TYPE_CHECKING:
@@ -60,7 +60,9 @@ class EnsembleScorer:
             request for member in self.members for request in member.scorer.requests(batch, member.metric)
         ]
 
-    def unreadable(self, batch: Batch, metric: Metric, replies: Sequence[Reply | None]) -> Sequence[bool]:
+    def unreadable(
+        self, batch: Batch, metric: Metric, replies: Sequence[ModelReply | None]
+    ) -> Sequence[bool]:
         """What the members cannot read, one member after the other."""
         if metric.entry != ENSEMBLE:
             return self.base.unreadable(batch, metric, replies)
@@ -81,7 +83,7 @@ class EnsembleScorer:
         members = [code for member in self.members for code in (*member.scorer.code(), *member.metric.code())]
         return (type(self), *self.base.code(), *members)
 
-    def score(self, batch: Batch, metric: Metric, replies: Sequence[Reply | None] = ()) -> SampleScores:
+    def score(self, batch: Batch, metric: Metric, replies: Sequence[ModelReply | None] = ()) -> SampleScores:
         """The weighted combination; the members' own numbers are its details."""
         if metric.entry != ENSEMBLE:
             return self.base.score(batch, metric, replies)
@@ -93,11 +95,13 @@ class EnsembleScorer:
         values = [None if error else value for error, value in zip(errors, total.tolist(), strict=True)]
         return score_values(batch, metric, values, errors, self._details(columns))
 
-    def _parts(self, batch: Batch, replies: Sequence[Reply | None]) -> list[SampleScores]:
+    def _parts(self, batch: Batch, replies: Sequence[ModelReply | None]) -> list[SampleScores]:
         shares = zip(self.members, self._shares(batch, replies), strict=True)
         return [member.scorer.score(batch, member.metric, own) for member, own in shares]
 
-    def _shares(self, batch: Batch, replies: Sequence[Reply | None]) -> list[Sequence[Reply | None]]:
+    def _shares(
+        self, batch: Batch, replies: Sequence[ModelReply | None]
+    ) -> list[Sequence[ModelReply | None]]:
         """Each member's replies, in the order in which ``requests`` asked for them."""
         shares, start = [], 0
         for member in self.members:

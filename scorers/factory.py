@@ -9,7 +9,7 @@ from metrics.build import build_column
 from metrics.config import MetricConfig
 from metrics.errors import ConfigError, nearest
 from scorers.agreement import FILTER_AGREEMENT, AgreementScorer
-from scorers.asking import Prompt, compiled
+from scorers.asking import GradingPrompt, compiled
 from scorers.base import ALL_FILTERS, Scorer
 from scorers.config import (
     AgreementConfig,
@@ -237,7 +237,7 @@ def reward_scorer(config: ScoringConfig, chosen: RewardModelConfig, resolve: Res
     model = chosen.model if isinstance(chosen.model, str) else str((chosen.model or {}).get("name", REWARD))
     metrics = with_own_metrics(config, resolve, (MetricConfig(metric=REWARD),))
     return RewardModelScorer(
-        metrics, function, chosen.params, model, Prompt(chosen.prompt), chosen.sample_params
+        metrics, function, chosen.params, model, GradingPrompt(chosen.prompt), chosen.sample_params
     )
 
 
@@ -246,7 +246,7 @@ def judge_scorer(config: ScoringConfig, chosen: JudgeConfig, resolve: Resolve) -
     it."""
     _only_text(config, "llm_judge")
     messages = None if chosen.messages is None else tuple(turn.model_dump() for turn in chosen.messages)
-    prompt = Prompt(chosen.prompt, messages, chosen.system_prompt)
+    prompt = GradingPrompt(chosen.prompt, messages, chosen.system_prompt)
     if chosen.pairwise is not None:
         compiled(chosen.pairwise.baseline)
     calibration = _calibration(chosen)

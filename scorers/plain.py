@@ -14,7 +14,7 @@ from metrics.types import ChoiceBatch, Estimate, Floats, Ints, Scores
 from scorers.base import (
     NO_PREDICTION,
     Batch,
-    Reply,
+    ModelReply,
     SampleScores,
     ScorerError,
     ScorerRequest,
@@ -47,11 +47,13 @@ class GenerationScorer:
         """Nothing, as ``needs`` says."""
         return ()
 
-    def unreadable(self, batch: Batch, metric: Metric, replies: Sequence[Reply | None]) -> Sequence[bool]:
+    def unreadable(
+        self, batch: Batch, metric: Metric, replies: Sequence[ModelReply | None]
+    ) -> Sequence[bool]:
         """No reply is waited for, so that none is unreadable."""
         return [False] * len(replies)
 
-    def score(self, batch: Batch, metric: Metric, replies: Sequence[Reply | None] = ()) -> SampleScores:
+    def score(self, batch: Batch, metric: Metric, replies: Sequence[ModelReply | None] = ()) -> SampleScores:
         """Scores of ``metric`` for every scored row; raises ScorerError naming the item that the metric
         failed on."""
         rows = np.flatnonzero(batch.scored)
@@ -83,7 +85,7 @@ class LoglikelihoodScorer(GenerationScorer):
     most likely choice as the prediction and the indices of the right choices as the references.
     """
 
-    def score(self, batch: Batch, metric: Metric, replies: Sequence[Reply | None] = ()) -> SampleScores:
+    def score(self, batch: Batch, metric: Metric, replies: Sequence[ModelReply | None] = ()) -> SampleScores:
         """Scores of ``metric`` for every scored row, all rows at once over flat arrays."""
         choices = batch.choices
         if choices is None or len(choices) != len(batch):
@@ -107,10 +109,10 @@ def _evaluate(metric: Metric, choices: ChoiceBatch, best: NDArray[np.int64]) -> 
     return metric.evaluate([right.tolist() for right in gold], best.tolist())
 
 
-Rows = NDArray[np.intp]
+RowIndices = NDArray[np.intp]
 
 
-def scatter(scores: Scores, rows: Rows, n: int) -> Scores:
+def scatter(scores: Scores, rows: RowIndices, n: int) -> Scores:
     """``scores`` of the batch's ``rows`` as scores of all its ``n`` rows: NaN and None in the others."""
     if len(rows) == n:
         return scores
@@ -123,7 +125,7 @@ def scatter(scores: Scores, rows: Rows, n: int) -> Scores:
     return Scores(statistics, _spread(scores.values, rows, n), score, _spread(scores.details, rows, n))
 
 
-def evaluate_rows(batch: Batch, rows: Rows, evaluate: Callable[[], Scores]) -> Scores:
+def evaluate_rows(batch: Batch, rows: RowIndices, evaluate: Callable[[], Scores]) -> Scores:
     """``evaluate()`` of the batch's ``rows``, over all rows; an error about one of them names its item."""
     try:
         scores = evaluate()
@@ -134,7 +136,7 @@ def evaluate_rows(batch: Batch, rows: Rows, evaluate: Callable[[], Scores]) -> S
     return scatter(scores, rows, len(batch))
 
 
-def _spread(column: list[Any] | None, rows: Rows, n: int) -> list[Any] | None:
+def _spread(column: list[Any] | None, rows: RowIndices, n: int) -> list[Any] | None:
     if column is None:
         return None
     spread: list[Any] = [None] * n

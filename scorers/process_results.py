@@ -13,7 +13,7 @@ from metrics.types import Estimate, Floats, Ints, Scores
 from scorers.base import (
     NO_PREDICTION,
     Batch,
-    Reply,
+    ModelReply,
     SampleScores,
     ScorerError,
     ScorerRequest,
@@ -65,7 +65,9 @@ class ProcessResultsScorer:
         """Nothing, as ``needs`` says."""
         return ()
 
-    def unreadable(self, batch: Batch, metric: Metric, replies: Sequence[Reply | None]) -> Sequence[bool]:
+    def unreadable(
+        self, batch: Batch, metric: Metric, replies: Sequence[ModelReply | None]
+    ) -> Sequence[bool]:
         """No reply is waited for, so that none is unreadable."""
         return [False] * len(replies)
 
@@ -125,7 +127,7 @@ class ProcessResultsScorer:
         scores = scatter(Scores(scores.statistics, scores.values, scores.score, kept), rows, len(processed))
         return SampleScores(scores, scored, self._codes(batch, scored), errors)
 
-    def score(self, batch: Batch, metric: Metric, replies: Sequence[Reply | None] = ()) -> SampleScores:
+    def score(self, batch: Batch, metric: Metric, replies: Sequence[ModelReply | None] = ()) -> SampleScores:
         """``process`` and ``column`` in one, for a single metric."""
         return self.column(self.process(batch), metric, batch)
 

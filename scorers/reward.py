@@ -8,8 +8,8 @@ import numpy as np
 
 from metrics.errors import described
 from metrics.metric import Metric
-from scorers.asking import Prompt, scope
-from scorers.base import Batch, Reply, SampleScores, ScorerError, ScorerRequest
+from scorers.asking import GradingPrompt, scope
+from scorers.base import Batch, ModelReply, SampleScores, ScorerError, ScorerRequest
 from scorers.judge.reading import read_number
 from scorers.plain import GenerationScorer, score_values
 
@@ -28,7 +28,7 @@ class RewardModelScorer(GenerationScorer):
     function: Callable[..., Any] | None = None
     params: Mapping[str, Any] = field(default_factory=dict)
     model: str = ""
-    prompt: Prompt | None = None
+    prompt: GradingPrompt | None = None
     sampling: Mapping[str, Any] = field(default_factory=dict)
 
     def needs(self, metric: Metric) -> str | None:
@@ -46,7 +46,9 @@ class RewardModelScorer(GenerationScorer):
             for row in np.flatnonzero(batch.scored).tolist()
         ]
 
-    def unreadable(self, batch: Batch, metric: Metric, replies: Sequence[Reply | None]) -> Sequence[bool]:
+    def unreadable(
+        self, batch: Batch, metric: Metric, replies: Sequence[ModelReply | None]
+    ) -> Sequence[bool]:
         """Replies that hold no number."""
         return [reply is not None and reply.text is not None and _read(reply)[0] is None for reply in replies]
 
@@ -54,7 +56,7 @@ class RewardModelScorer(GenerationScorer):
         """The scorer's class, and the user's function where the reward is one."""
         return (type(self),) if self.function is None else (type(self), self.function)
 
-    def score(self, batch: Batch, metric: Metric, replies: Sequence[Reply | None] = ()) -> SampleScores:
+    def score(self, batch: Batch, metric: Metric, replies: Sequence[ModelReply | None] = ()) -> SampleScores:
         """Rewards row for row; a reply that holds no number leaves its row unscored."""
         if metric.entry != REWARD:
             return super().score(batch, metric)
@@ -109,7 +111,7 @@ def _number(reward: Any, batch: Batch, row: int) -> float | None:
         ) from None
 
 
-def _read(reply: Reply | None) -> tuple[float | None, str | None]:
+def _read(reply: ModelReply | None) -> tuple[float | None, str | None]:
     if reply is None or reply.text is None:
         return None, f"the reward model did not answer: {reply.error if reply else 'the request failed'}"
     grade = read_number(reply.text)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from metrics.errors import ConfigError, described, nearest
 from metrics.metric import Metric
 from metrics.types import Estimate, Floats, Ints
-from scorers.base import Batch, Reply, SampleScores, ScorerError, ScorerRequest
+from scorers.base import Batch, ModelReply, SampleScores, ScorerError, ScorerRequest
 from scorers.functions import as_plain
 from scorers.plain import score_values
 
@@ -61,7 +61,9 @@ class UserScorer:
                 )
         return asked
 
-    def unreadable(self, batch: Batch, metric: Metric, replies: Sequence[Reply | None]) -> Sequence[bool]:
+    def unreadable(
+        self, batch: Batch, metric: Metric, replies: Sequence[ModelReply | None]
+    ) -> Sequence[bool]:
         """What the class's own ``unreadable(batch, replies)`` says, if it has one."""
         own = getattr(self.instance, "unreadable", None)
         if own is None:
@@ -78,7 +80,7 @@ class UserScorer:
         """This class and the user's."""
         return (type(self), type(self.instance))
 
-    def score(self, batch: Batch, metric: Metric, replies: Sequence[Reply | None] = ()) -> SampleScores:
+    def score(self, batch: Batch, metric: Metric, replies: Sequence[ModelReply | None] = ()) -> SampleScores:
         """The class's numbers for ``metric``; raises ScorerError naming the scorer where they do not fit the
         batch."""
         result = self._call(self.instance.score, batch, metric=metric, replies=replies)

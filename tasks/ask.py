@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from metrics import Metric
 from scorers.asking import ask_again
-from scorers.base import Batch, Reply, Scorer, ScorerRequest
+from scorers.base import Batch, ModelReply, Scorer, ScorerRequest
 from tasks.caching import Workspace, artifact_task
 from tasks.pair import PairSetup, pending
 from tasks.rows.items import statistics_batch
@@ -74,7 +74,7 @@ def score_replies(
 
 
 def asked_rows(
-    setup: AskSetup, batches: Iterable[Batch], replies: Mapping[int, Reply]
+    setup: AskSetup, batches: Iterable[Batch], replies: Mapping[int, ModelReply]
 ) -> Iterator[pa.RecordBatch]:
     """REQUESTS rows of one attempt: what is wanted of the setup's judge about ``batches``, after ``replies``
     by place."""
@@ -93,23 +93,25 @@ def asked_rows(
         yield pa.RecordBatch.from_pylist(rows, schema=REQUESTS)
 
 
-def replies_of(store: Store, asked: Sequence[ArtifactRef], replied: Sequence[Answered]) -> dict[int, Reply]:
+def replies_of(
+    store: Store, asked: Sequence[ArtifactRef], replied: Sequence[Answered]
+) -> dict[int, ModelReply]:
     """The latest reply to each request by its place among the pair's requests; attempts come in order.
 
     A later attempt that failed does not take back what an earlier one had said.
     """
-    found: dict[int, Reply] = {}
+    found: dict[int, ModelReply] = {}
     for _, answered in zip(asked, replied, strict=True):
         for batch in store.batches(answered.responses, ["doc_id", "status", "response", "error"]):
             for row in batch.to_pylist():
                 text = row["response"] if row["status"] == "ok" else None
                 if text is not None or row["doc_id"] not in found:
-                    found[row["doc_id"]] = Reply(text=text, error=row["error"])
+                    found[row["doc_id"]] = ModelReply(text=text, error=row["error"])
     return found
 
 
 def _attempted(
-    scorer: Scorer, batch: Batch, metric: Metric, given: Sequence[Reply | None], attempt: int
+    scorer: Scorer, batch: Batch, metric: Metric, given: Sequence[ModelReply | None], attempt: int
 ) -> Sequence[ScorerRequest | None]:
     """Beside each request what is sent in this attempt: everything in the first, then what could not be
     read."""

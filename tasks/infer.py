@@ -11,9 +11,9 @@ from prefect import task
 from metrics.errors import NightjarError
 from tasks.caching import Workspace, artifact_key, cached_task
 from tasks.models.answers.shelf import AnswerStore
-from tasks.models.config import ErrorBudget, Limits, ModelConfig, Price, SampleParams
+from tasks.models.config import ErrorBudget, ModelConfig, Price, RunLimits, SampleParams
 from tasks.models.connecting import probe
-from tasks.models.options import InferenceOptions, Tally
+from tasks.models.options import InferenceOptions, RequestTally
 from tasks.models.respond import missing, respond
 from tasks.server import lease, progress_of, secret
 from tasks.steps import Accounts, Answered, Step, Unkeyed
@@ -32,7 +32,7 @@ class InferSetup(Unkeyed):
     model: ModelConfig
     sampling: SampleParams
     errors: ErrorBudget
-    limits: Limits
+    limits: RunLimits
     prices: dict[str, Price]
     base_dir: str
     role: Literal["model", "judge"] = "model"
@@ -88,7 +88,7 @@ def _expected(store: Store, requests: ArtifactRef, setup: InferSetup) -> int | N
 def check_errors(step: Step[ErrorBudget], tally: Accounts) -> None:
     """Fails where more requests failed than the config allows: what was answered is scored and published
     all the same."""
-    counts = Tally.from_dict(tally.tally)
+    counts = RequestTally.from_dict(tally.tally)
     if counts.error_rate > step.setup.max_rate:
         reasons = sorted(counts.errors.items(), key=lambda entry: -entry[1])[:3]
         said = "; ".join(f"{count} × {reason}" for reason, count in reasons)

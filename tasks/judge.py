@@ -24,7 +24,7 @@ from tasks.usercode.load import resolver
 from tasks.verdicts.config import EvaluationMethodConfig, EvaluationMetricConfig
 from tasks.verdicts.judge import evaluate
 from tasks.verdicts.methods import build_method
-from tasks.verdicts.rows import Judged, method_labels
+from tasks.verdicts.rows import JudgedPart, method_labels
 
 
 class MethodSetup(Unkeyed):
@@ -102,11 +102,11 @@ def call_user_metric(
     yield from call_metric(step.setup.metric(), step.setup.benchmark, judged, failed)
 
 
-def judged_parts(parts: Sequence[Part], methods: Sequence[EvaluationMethodConfig]) -> list[Judged]:
+def judged_parts(parts: Sequence[Part], methods: Sequence[EvaluationMethodConfig]) -> list[JudgedPart]:
     """The parts with what their rows say about the method."""
     labels, configs = method_labels(parts), {config.name: config for config in methods}
     return [
-        Judged(part, labels[name], configs[name].description, configs[name].params)
+        JudgedPart(part, labels[name], configs[name].description, configs[name].params)
         for part in parts
         if (name := part.method or "") in configs
     ]

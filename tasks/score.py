@@ -10,7 +10,7 @@ from scorers.process_results import ProcessResultsScorer
 from tasks.caching import Workspace, artifact_task
 from tasks.pair import PairSetup
 from tasks.rows.items import statistics_batch
-from tasks.rows.predictions import Joined, joined_batches
+from tasks.rows.predictions import ScorerInput, joined_batches
 from tasks.steps import Answered, Step
 from tasks.store.keys import text_value, value_text
 from tasks.store.schemas import PROCESSED, STATISTICS
@@ -98,7 +98,7 @@ def _process_scorer(setup: PairSetup) -> ProcessResultsScorer:
     return scorer
 
 
-def _samples_of(batch: Batch, parts: tuple[Joined, ...]) -> pa.Table:
+def _samples_of(batch: Batch, parts: tuple[ScorerInput, ...]) -> pa.Table:
     """Identifier columns of a combined batch, whose samples are any that one of the parts has."""
     doc_ids: dict[str, int] = {}
     for part in parts:

@@ -14,7 +14,7 @@ from tasks.store.storage import Store
 from tasks.verdicts.config import EvaluationMethodConfig
 from tasks.verdicts.judge import evaluate
 from tasks.verdicts.methods import build_method
-from tasks.verdicts.rows import Judged
+from tasks.verdicts.rows import JudgedPart
 
 
 def main(total: int, folder: Path) -> None:
@@ -26,7 +26,7 @@ def main(total: int, folder: Path) -> None:
     part = Part(origin, partial(store.batches, verdicts), asked, answered, method=method.name)
     responses, results = folder / "responses.jsonl", folder / "evaluation_results.jsonl"
     timed(responses.name, total, lambda: write_responses(responses, [AnswerPart(origin, asked, answered)]))
-    timed(results.name, total, lambda: write_evaluation_results(results, [Judged(part, [method.name])]))
+    timed(results.name, total, lambda: write_evaluation_results(results, [JudgedPart(part, [method.name])]))
     print(f"peak resident memory {resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024**2:.2f} GB")
 
 

@@ -13,7 +13,7 @@ from flows.config.yaml import read_yaml
 from metrics.aggregations.aggregation import Aggregation
 from metrics.errors import ConfigError, DataError, NightjarError
 from tasks.comparison.compare import ComparedRuns, Comparing, Gate, compare_runs
-from tasks.comparison.items import Place, aggregations
+from tasks.comparison.items import PairName, aggregations
 from tasks.comparison.matching import match_across, match_runs
 from tasks.comparison.runs import ComparedRun
 
@@ -34,14 +34,14 @@ def compare_opened(
         raise ConfigError(
             f"'{base.name}' and '{candidate.name}' have no pair in common: {_pairs(base, candidate)}"
         )
-    known: dict[Place, Aggregation] = {}
+    known: dict[PairName, Aggregation] = {}
     for manifest in (*base.manifests, *candidate.manifests):
         known |= configured(manifest)
     comparing = Comparing(aggregations(known, [*base.results, *candidate.results]), gate=gate)
     return compare_runs(base, candidate, matches, comparing)
 
 
-def configured(manifest: Mapping[str, Any]) -> dict[Place, Aggregation]:
+def configured(manifest: Mapping[str, Any]) -> dict[PairName, Aggregation]:
     """The aggregation of each pair, built anew from the config that a run's manifest holds.
 
     Empty where it can't be: the config's own functions may have moved since. Result rows name the aggregation

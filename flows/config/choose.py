@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Wanted:
+class CommandInputs:
     """What a command line names."""
 
     configs: tuple[Path, ...] = ()
@@ -38,7 +38,7 @@ class Wanted:
 
 
 @dataclass(frozen=True)
-class Chosen:
+class ChosenConfigs:
     """The evaluations to run, and the groups that lm-evaluation-harness scores some of them in."""
 
     configs: tuple[EvalConfig, ...]
@@ -46,21 +46,21 @@ class Chosen:
     warnings: tuple[str, ...] = ()
 
 
-def select(wanted: Wanted) -> Chosen:
+def select(wanted: CommandInputs) -> ChosenConfigs:
     """The evaluations, user code imported and everything checked; raises NightjarError."""
     if wanted.from_samples is not None:
-        return Chosen(_rescored(wanted.from_samples, wanted.include_path))
+        return ChosenConfigs(_rescored(wanted.from_samples, wanted.include_path))
     if wanted.tasks is not None:
         return _selected(wanted, wanted.names, strict=True)
     if not wanted.configs:
-        return Chosen((load_config(None, wanted.overrides),))
+        return ChosenConfigs((load_config(None, wanted.overrides),))
     configs = tuple(config for path in wanted.configs for config in load_configs(path, wanted.overrides))
-    return Chosen(
+    return ChosenConfigs(
         configs, {name: group for path in wanted.configs for name, group in groups_in(path).items()}
     )
 
 
-def validate(wanted: Wanted) -> tuple[dict[str, Any], int]:
+def validate(wanted: CommandInputs) -> tuple[dict[str, Any], int]:
     """Resolves and validates without opening a dataset or importing user code: a document, and the exit code.
 
     Every config has an entry of its own: one that is refused leaves the others their answer.
@@ -73,7 +73,7 @@ def validate(wanted: Wanted) -> tuple[dict[str, Any], int]:
     return {"configs": entries}, 2 if refused else 0
 
 
-def _validated(wanted: Wanted, name: str) -> list[dict[str, Any]]:
+def _validated(wanted: CommandInputs, name: str) -> list[dict[str, Any]]:
     try:
         configs = _selected(wanted, [name], strict=False).configs
     except NightjarError as error:
@@ -81,7 +81,7 @@ def _validated(wanted: Wanted, name: str) -> list[dict[str, Any]]:
     return [{"path": config.name, "status": "ok", "reason": None} for config in configs]
 
 
-def _selected(wanted: Wanted, names: Sequence[str], strict: bool) -> Chosen:
+def _selected(wanted: CommandInputs, names: Sequence[str], strict: bool) -> ChosenConfigs:
     if wanted.configs:
         raise ConfigError("--tasks and CONFIG name benchmarks both; give one of them (models go into --set)")
     if not wanted.include_path:
@@ -89,7 +89,7 @@ def _selected(wanted: Wanted, names: Sequence[str], strict: bool) -> Chosen:
             "--tasks needs --include-path DIR: the folder with the YAML files of the benchmarks"
         )
     configs, selection = load_selected(names, wanted.include_path, wanted.overrides, strict=strict)
-    return Chosen(configs, selection.groups, tuple(selection.warnings))
+    return ChosenConfigs(configs, selection.groups, tuple(selection.warnings))
 
 
 def _rescored(folder: Path, include_path: Sequence[Path]) -> tuple[EvalConfig, ...]:

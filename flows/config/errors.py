@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal, NamedTuple, TypeVar, Union, get_args
 
 from pydantic import BaseModel, ValidationError
 
-from flows.config.yaml import OVERRIDE, Location, Source
+from flows.config.yaml import OVERRIDE, Location, YamlSource
 from metrics.errors import ConfigError, NightjarError, nearest
 
 _EXPECTED = {
@@ -40,12 +40,12 @@ class Problem(NamedTuple):
     message: str
 
 
-def refusal(source: Source, problems: Iterable[Problem]) -> ConfigError:
+def refusal(source: YamlSource, problems: Iterable[Problem]) -> ConfigError:
     """The error for a config's problems, one line each: "gsm8k.yaml:12: models.0.type: …"."""
     return ConfigError("\n".join(sentence(source, problem) for problem in dict.fromkeys(problems)))
 
 
-def sentence(source: Source, problem: Problem) -> str:
+def sentence(source: YamlSource, problem: Problem) -> str:
     """A problem with its place before it."""
     name = ".".join(map(str, problem.location))
     origin = source.where(problem.location)
@@ -251,7 +251,7 @@ def _options(annotation: Any) -> Iterator[Any]:
 Checked = TypeVar("Checked", bound=BaseModel)
 
 
-def checked(model: type[Checked], source: Source, data: dict[str, Any]) -> Checked:
+def checked(model: type[Checked], source: YamlSource, data: dict[str, Any]) -> Checked:
     """``data`` of the file ``source`` as the model; raises ConfigError naming file and line of what it
     refuses."""
     try:

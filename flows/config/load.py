@@ -13,12 +13,12 @@ from pydantic import ValidationError
 
 from flows.config.errors import Problem, refusal, schema_problems
 from flows.config.schema import EvalConfig
-from flows.config.yaml import Location, Source, origin_of, parse_override, put, read_yaml, with_overrides
+from flows.config.yaml import Location, YamlSource, origin_of, parse_override, put, read_yaml, with_overrides
 from metrics.errors import ConfigError, NightjarError
 from tasks.store.home import PROJECT
 
 if TYPE_CHECKING:
-    from tasks.benchmarks.lm_eval import Definition, Selection
+    from tasks.benchmarks.lm_eval import Definition, SelectedBenchmarks
     from tasks.benchmarks.lm_eval.read.select import Group
     from tasks.benchmarks.lm_eval.read.yaml import Reader
 
@@ -87,7 +87,7 @@ def validate_configs(paths: Sequence[str | Path], overrides: Sequence[str] = ())
 
 def load_selected(
     names: Sequence[str], folders: Sequence[Path], overrides: Sequence[str] = (), *, strict: bool = True
-) -> tuple[tuple[EvalConfig, ...], "Selection"]:
+) -> tuple[tuple[EvalConfig, ...], "SelectedBenchmarks"]:
     """The evaluations of ``--tasks`` in the folders of ``--include-path``, and the groups they are scored
     in.
     """
@@ -98,7 +98,7 @@ def load_selected(
     return tuple(_evaluation(source, None, strict) for source in sources), selection
 
 
-def _evaluation(source: Source, file: Path | None, strict: bool) -> EvalConfig:
+def _evaluation(source: YamlSource, file: Path | None, strict: bool) -> EvalConfig:
     config = _validated(source, file)
     if strict:
         from flows.config.checks import config_problems  # imports every metric and filter
@@ -109,7 +109,7 @@ def _evaluation(source: Source, file: Path | None, strict: bool) -> EvalConfig:
     return config
 
 
-def _validated(source: Source, file: Path | None) -> EvalConfig:
+def _validated(source: YamlSource, file: Path | None) -> EvalConfig:
     own = EvalConfig.model_fields
     given: dict[str, Any] = {
         key: value for key, value in source.data.items() if value is not None or key not in own
@@ -138,16 +138,18 @@ def is_harness_file(path: Path) -> bool:
         return False  # reading it as a config says what is wrong with it
 
 
-def read_harness(path: Path, overrides: Sequence[str], reader: "Reader | None" = None) -> tuple[Source, ...]:
+def read_harness(
+    path: Path, overrides: Sequence[str], reader: "Reader | None" = None
+) -> tuple[YamlSource, ...]:
     """The benchmarks that a harness YAML defines (a group: its members), as native keys with the overrides
     in place.
 
     Members of a group are looked for beside its file. A ``reader`` shared by many files reads none of them
     twice.
     """
-    from tasks.benchmarks.lm_eval import Index, select_file
+    from tasks.benchmarks.lm_eval import DefinitionIndex, select_file
 
-    index = Index([path.parent] if path.parent.is_dir() else [], reader)
+    index = DefinitionIndex([path.parent] if path.parent.is_dir() else [], reader)
     return translated(select_file(path, index), overrides, path.parent)
 
 
@@ -155,15 +157,17 @@ def groups_in(path: Path) -> Mapping[str, "Group"]:
     """The groups that a harness YAML scores its members in; none for any other file."""
     if not is_harness_file(path):
         return {}
-    from tasks.benchmarks.lm_eval import Index, select_file
+    from tasks.benchmarks.lm_eval import DefinitionIndex, select_file
 
-    index = Index()
+    index = DefinitionIndex()
     if path.parent.is_dir():
         index.add_folder(path.parent)
     return select_file(path, index).groups
 
 
-def translated(selection: "Selection", overrides: Sequence[str], base_dir: Path) -> tuple[Source, ...]:
+def translated(
+    selection: "SelectedBenchmarks", overrides: Sequence[str], base_dir: Path
+) -> tuple[YamlSource, ...]:
     """The benchmarks of a selection as native keys; raises ConfigError naming the file and the key, or the
     ``--set``.
 
@@ -180,7 +184,7 @@ def translated(selection: "Selection", overrides: Sequence[str], base_dir: Path)
     return tuple(with_overrides(source, outer, base_dir) for source in sources)
 
 
-def with_harness(source: Source, base_dir: Path) -> tuple[Source, ...]:
+def with_harness(source: YamlSource, base_dir: Path) -> tuple[YamlSource, ...]:
     """A native config with ``benchmark: {lm_eval: NAME}``: its own keys over those of the translated
     benchmark.
 
@@ -199,17 +203,17 @@ def with_harness(source: Source, base_dir: Path) -> tuple[Source, ...]:
         if key not in ("lm_eval", "include_path")
     ]
     sources = [_translated(definition, changed) for definition in selection.benchmarks.values()]
-    return tuple(Source(source.name, _laid_over(inner.data, own), source.origins) for inner in sources)
+    return tuple(YamlSource(source.name, _laid_over(inner.data, own), source.origins) for inner in sources)
 
 
-def _selected(settings: Mapping[str, Any], base_dir: Path, where: str) -> "Selection":
-    from tasks.benchmarks.lm_eval import Index, select, select_file
+def _selected(settings: Mapping[str, Any], base_dir: Path, where: str) -> "SelectedBenchmarks":
+    from tasks.benchmarks.lm_eval import DefinitionIndex, select, select_file
 
     name = settings["lm_eval"]
     folder = settings.get("include_path")
     if name.endswith((".yaml", ".yml")):
         around = base_dir / str(folder) if folder else (base_dir / name).parent
-        return select_file(base_dir / name, Index([around]))
+        return select_file(base_dir / name, DefinitionIndex([around]))
     folders = [base_dir / str(folder)] if folder else _installed()
     if not folders:
         raise ConfigError(
@@ -233,14 +237,14 @@ def _installed() -> list[Path]:
     )
 
 
-def _translated(definition: "Definition", changes: Sequence[tuple[str, Location, Any]]) -> Source:
+def _translated(definition: "Definition", changes: Sequence[tuple[str, Location, Any]]) -> YamlSource:
     from tasks.benchmarks.lm_eval import translate
 
     config = deepcopy(dict(definition.config))
     for origin, location, value in changes:
         put(config, location, value, origin)
     native = translate(replace(definition, config=config))
-    return Source(definition.path.name, {**native, "base_dir": str(definition.path.parent.resolve())})
+    return YamlSource(definition.path.name, {**native, "base_dir": str(definition.path.parent.resolve())})
 
 
 def _laid_over(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:

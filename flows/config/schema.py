@@ -14,7 +14,7 @@ from metrics.config import MetricConfig, StatisticsConfig
 from scorers.config import FilterConfig, PlainScorerConfig, ScorerConfig, ScoringConfig
 from scorers.metric_lists import DEFAULT_METRICS
 from tasks.benchmarks.config import BenchmarkFields, PlacedError
-from tasks.models.config import ErrorBudget, Limits, ModelConfig, Price, SampleParams
+from tasks.models.config import ErrorBudget, ModelConfig, Price, RunLimits, SampleParams
 from tasks.verdicts.config import EvaluationMethodConfig, EvaluationMetricConfig, lacking_samples
 
 MUTUAL_INFORMATION_METRICS: Final = frozenset({"acc_mutual_info"})
@@ -36,7 +36,7 @@ def _of_a_type(value: Any) -> Any:
 
 Model = Annotated[ModelConfig, BeforeValidator(_of_a_type)]
 Names = Annotated[tuple[str, ...], BeforeValidator(_one_or_many)]
-Scorer = Annotated[ScorerConfig, BeforeValidator(_named)]
+ScorerSetting = Annotated[ScorerConfig, BeforeValidator(_named)]
 
 
 class EvalConfig(BenchmarkFields):
@@ -53,7 +53,7 @@ class EvalConfig(BenchmarkFields):
     process_results: str | None = Field(
         default=None, description="User function 'file.py:function' that scores an item"
     )
-    scorer: Scorer | None = Field(default=None, description="Chosen by output_type unless given")
+    scorer: ScorerSetting | None = Field(default=None, description="Chosen by output_type unless given")
     evaluation_methods: tuple[EvaluationMethodConfig, ...] = Field(
         default=(), description="Judgements of every response, each under a label"
     )
@@ -65,7 +65,7 @@ class EvalConfig(BenchmarkFields):
     )
     statistics: StatisticsConfig = Field(default_factory=StatisticsConfig, description="Error bars")
     errors: ErrorBudget = Field(default_factory=ErrorBudget, description="How many requests may fail")
-    limits: Limits = Field(default_factory=Limits, description="Where inference stops")
+    limits: RunLimits = Field(default_factory=RunLimits, description="Where inference stops")
     prices: dict[str, Price] = Field(default_factory=dict, description="Prices per million tokens, by model")
     config_file: str | None = Field(
         default=None, description="Name of the file in base_dir that this was read from"

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from flows.config.errors import Problem, refusal, value_at
 from flows.config.schema import EvalConfig
-from flows.config.yaml import OVERRIDE, Location, Source, read_yaml, with_overrides
+from flows.config.yaml import OVERRIDE, Location, YamlSource, read_yaml, with_overrides
 from metrics.errors import NightjarError, nearest
 from tasks.benchmarks.config import template_texts
 from tasks.datasets import open_dataset
@@ -37,7 +37,7 @@ def check_templates(config: EvalConfig, first_item: Item, overrides: Sequence[st
             raise refusal(_told_apart(written(config, overrides), config), problems)
 
 
-def written(config: EvalConfig, overrides: Sequence[str] = ()) -> Source:
+def written(config: EvalConfig, overrides: Sequence[str] = ()) -> YamlSource:
     """The file that a config was read from, to name lines of it; one without lines if it is no longer
     there.
     """
@@ -47,17 +47,17 @@ def written(config: EvalConfig, overrides: Sequence[str] = ()) -> Source:
             return with_overrides(read_yaml(folder / config.config_file), overrides, folder)
         except NightjarError:
             pass  # moved or edited since: the message then names the key alone
-    return Source(config.config_file or f"config '{config.name}'", {})
+    return YamlSource(config.config_file or f"config '{config.name}'", {})
 
 
-def _told_apart(source: Source, config: EvalConfig) -> Source:
+def _told_apart(source: YamlSource, config: EvalConfig) -> YamlSource:
     """The source with templates that are not those of the file said to come from ``--set``."""
     changed = {
         at: f"{OVERRIDE} {'.'.join(map(str, at))}"
         for at, text in template_texts(config)
         if at in source.origins and value_at(source.data, at) != text
     }
-    return Source(source.name, source.data, {**source.origins, **changed})
+    return YamlSource(source.name, source.data, {**source.origins, **changed})
 
 
 def _texts(config: EvalConfig) -> Iterator[tuple[Location, str]]:

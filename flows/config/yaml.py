@@ -28,7 +28,7 @@ _SCALARS = frozenset(_TAG + name for name in ("null", "bool", "int", "float", "s
 
 
 @dataclass(frozen=True)
-class Source:
+class YamlSource:
     """A config as it was written.
 
     ``origins`` says for a place where it comes from: "gsm8k.yaml:12", or the ``--set`` that put it there.
@@ -46,7 +46,7 @@ class Source:
         return self.name
 
 
-def read_yaml(path: Path) -> Source:
+def read_yaml(path: Path) -> YamlSource:
     """The mapping that a YAML file holds; raises ConfigError naming file and line."""
     try:
         text = path.read_text(encoding="utf-8-sig")
@@ -61,7 +61,7 @@ def read_yaml(path: Path) -> Source:
     return parse_yaml(text, path.name, path.parent)
 
 
-def parse_yaml(text: str, name: str, base_dir: Path) -> Source:
+def parse_yaml(text: str, name: str, base_dir: Path) -> YamlSource:
     """As ``read_yaml``, for text that is in hand already; ``!function`` is looked for in ``base_dir``."""
     value, origins = read_value(text, name, base_dir)
     if not isinstance(value, dict):
@@ -69,7 +69,7 @@ def parse_yaml(text: str, name: str, base_dir: Path) -> Source:
         raise ConfigError(
             f"{name}: expected a mapping of keys such as name, dataset and models; the file holds {found}"
         )
-    return Source(name, value, origins)
+    return YamlSource(name, value, origins)
 
 
 def read_value(text: str, name: str, base_dir: Path) -> tuple[Any, dict[Location, str]]:
@@ -212,7 +212,7 @@ _NAMED_BY_TEXT: Final = {
 """Keys whose entries may be a text alone, and the key that the text stands for."""
 
 
-def with_overrides(source: Source, overrides: Sequence[str], base_dir: Path) -> Source:
+def with_overrides(source: YamlSource, overrides: Sequence[str], base_dir: Path) -> YamlSource:
     """The source with each ``KEY=VALUE`` put into it, in order; raises ConfigError naming the ``--set`` at
     fault.
 
@@ -228,7 +228,7 @@ def with_overrides(source: Source, overrides: Sequence[str], base_dir: Path) -> 
         origins = {place: found for place, found in origins.items() if place[: len(location)] != location}
         for end in range(1, len(location) + 1):
             origins.setdefault(location[:end], origin)
-    return Source(source.name, data, origins)
+    return YamlSource(source.name, data, origins)
 
 
 def origin_of(text: str) -> str:

@@ -19,9 +19,9 @@ from tasks.process import collect_rarely
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from flows.config.choose import Chosen
+    from flows.config.choose import ChosenConfigs
     from flows.config.schema import EvalConfig
-    from flows.eval.session import Manner
+    from flows.eval.session import RunStyle
 
 
 REFUSED = 2
@@ -63,7 +63,7 @@ def evaluate_command(
         limit=limit, output=str(output) if output else None, store=store, run_name=run_name,
         refresh=tuple(refresh or ()), phase=phase,
     )  # fmt: skip
-    wanted = selection.Wanted(
+    wanted = selection.CommandInputs(
         tuple(configs or ()), tuple(overrides or ()), tasks, tuple(include_path or ()), from_samples
     )
     if dry_run and no_data:
@@ -79,12 +79,12 @@ def evaluate_command(
         plans = [plan_only(config, options, wanted.overrides) for config in chosen.configs]
         _show(_one_or_many(plans), as_json)
         return
-    from flows.eval.session import Manner
+    from flows.eval.session import RunStyle
 
-    raise typer.Exit(_run(chosen, options, Manner(task_runner, as_json, wanted.overrides)))
+    raise typer.Exit(_run(chosen, options, RunStyle(task_runner, as_json, wanted.overrides)))
 
 
-def _run(chosen: "Chosen", options: RunOptions, manner: "Manner") -> int:
+def _run(chosen: "ChosenConfigs", options: RunOptions, manner: "RunStyle") -> int:
     """Runs one evaluation after the other; the exit code is the worst of them."""
     from flows.eval.session import ready, run_here
 
@@ -106,7 +106,7 @@ def _run(chosen: "Chosen", options: RunOptions, manner: "Manner") -> int:
     return max(codes)
 
 
-def _own_folders(chosen: "Chosen", options: RunOptions) -> "Iterator[tuple[EvalConfig, RunOptions]]":
+def _own_folders(chosen: "ChosenConfigs", options: RunOptions) -> "Iterator[tuple[EvalConfig, RunOptions]]":
     """Each evaluation with its options: of several, each has a folder of its own in ``--output``."""
     names = [config.name for config in chosen.configs]
     for config in chosen.configs:
@@ -148,7 +148,7 @@ def main() -> None:
 
 
 def write_harness_files(
-    chosen: "Chosen", documents: Sequence[Mapping[str, Any]], output: str | None
+    chosen: "ChosenConfigs", documents: Sequence[Mapping[str, Any]], output: str | None
 ) -> list[Path]:
     """Writes them for the evaluations that were published, below ``output`` or else the last run's folder.
 

@@ -16,13 +16,13 @@ from prefect.context import SyncClientContext
 from prefect.states import Completed, Failed
 
 from flows.config.schema import DEFAULT_OPTIONS, EvalConfig, Phase, RunOptions
-from flows.eval.publishing import Made, Outcome, publish_run
+from flows.eval.publishing import RunOutcome, TaskRuns, publish_run
 from flows.eval.result import Evaluation
 from flows.eval.run import Run
 from flows.eval.runners import task_runner_named
 from flows.eval.stages import (
-    Responses,
-    Scoring,
+    GridResponses,
+    ScoreInputs,
     aggregate_all,
     ask_all,
     count_all,
@@ -58,7 +58,7 @@ async def evaluate(config: EvalConfig, options: RunOptions = DEFAULT_OPTIONS) ->
     return Completed(message=outcome.summary, data=Evaluation(str(run.options.output)))
 
 
-def _evaluated(run: Run) -> Outcome:
+def _evaluated(run: Run) -> RunOutcome:
     """The steps of the run, in the order of the picture above."""
     options = run.options
     lacking = unanswered(run.plan, run.workspace, options.phase)
@@ -79,11 +79,11 @@ def _evaluated(run: Run) -> Outcome:
         )
         for cell in cells
     }
-    made = Made(Responses(cells, requests, answers))
+    made = TaskRuns(GridResponses(cells, requests, answers))
     if options.phase is not Phase.INFER:
         made.predictions = filter_all(run, made.responses)
         asked = ask_all(run, made.responses, made.predictions)
-        made.statistics = score_all(run, Scoring(made.responses, made.predictions, asked))
+        made.statistics = score_all(run, ScoreInputs(made.responses, made.predictions, asked))
         made.verdicts = judge_all(run, made.responses)
         made.numbers = aggregate_all(run, made.responses, made.statistics)
         made.counted = count_all(run, made.responses, made.verdicts)

@@ -12,14 +12,14 @@ from prefect.runtime import flow_run
 
 from flows.config.schema import Phase
 from flows.eval.run import Future, Run, finished
-from flows.eval.stages import JudgedBy, Numbers, Responses, Scored
+from flows.eval.stages import GridResponses, JudgedBy, PairResults, PairStatistics
 from flows.eval.start import git_revision
 from flows.plan.steps import Cell
 from metrics.metric import installed_version
 from tasks.infer import InferSetup, check_errors
 from tasks.models.config import ErrorBudget
 from tasks.models.identity import model_identity
-from tasks.models.options import Tally
+from tasks.models.options import RequestTally
 from tasks.publish import LostPair, Publication, Published, publish
 from tasks.reporting.exports.files import RunInfo
 from tasks.reporting.samples import CellArtifacts
@@ -30,7 +30,7 @@ from tasks.store.storage import ArtifactRef
 
 
 @dataclass(frozen=True)
-class Outcome:
+class RunOutcome:
     """How a run ended: in a sentence, and whether all that was asked for is there."""
 
     ok: bool
@@ -38,18 +38,18 @@ class Outcome:
 
 
 @dataclass
-class Made:
+class TaskRuns:
     """All task runs of a run, by what they make, as far as it got."""
 
-    responses: Responses
+    responses: GridResponses
     predictions: Mapping[tuple[Cell, str], Future] = field(default_factory=dict)
-    statistics: Sequence[Scored] = ()
+    statistics: Sequence[PairStatistics] = ()
     verdicts: Sequence[JudgedBy] = ()
-    numbers: Mapping[str, Numbers] = field(default_factory=dict)
-    counted: Mapping[str, Numbers] = field(default_factory=dict)
+    numbers: Mapping[str, PairResults] = field(default_factory=dict)
+    counted: Mapping[str, PairResults] = field(default_factory=dict)
 
 
-def publish_run(run: Run, made: Made) -> Outcome:
+def publish_run(run: Run, made: TaskRuns) -> RunOutcome:
     """Publishes whatever worked, and says what did not."""
     over_budget = _over_budget(run)
     info = run_info(run, made.responses)
@@ -74,7 +74,7 @@ def _results_of(futures: Iterable[Future]) -> tuple[ArtifactRef, ...]:
     return tuple(future.result() for future in futures if finished(future).is_completed())
 
 
-def _lost_pairs(run: Run, made: Made) -> Iterator[LostPair]:
+def _lost_pairs(run: Run, made: TaskRuns) -> Iterator[LostPair]:
     """Pairs without numbers, and why: the step that failed, in words."""
     for entry in made.statistics:
         numbers = made.numbers.get(entry.pair.name)
@@ -86,7 +86,7 @@ def _lost_pairs(run: Run, made: Made) -> Iterator[LostPair]:
         yield LostPair(entry.pair.identity, failed, run.plan.config.facets)
 
 
-def _lost_metrics(run: Run, made: Made) -> Iterator[LostPair]:
+def _lost_metrics(run: Run, made: TaskRuns) -> Iterator[LostPair]:
     """Metrics over evaluation results without numbers, and why."""
     cells = list(made.responses.cells)
     verdicts = [future for entry in made.verdicts for future in entry.verdicts.values()]
@@ -101,7 +101,7 @@ def _lost_metrics(run: Run, made: Made) -> Iterator[LostPair]:
         yield LostPair(metric.identity, tuple(run.failed_parts(places, broken)), metric.facets)
 
 
-def _artifacts(run: Run, made: Made) -> Iterator[CellArtifacts]:
+def _artifacts(run: Run, made: TaskRuns) -> Iterator[CellArtifacts]:
     """What there is at each cell that was answered."""
     for cell in made.responses.cells:
         asked, answered = made.responses.at(cell)
@@ -126,9 +126,9 @@ def _present(futures: Mapping[str, Future]) -> dict[str, ArtifactRef]:
 def _over_budget(run: Run) -> dict[str, str]:
     """Model → sentence, for each model with more failed requests than allowed; their tasks are the red ones
     in the UI."""
-    tallies: dict[str, Tally] = {}
+    tallies: dict[str, RequestTally] = {}
     for model, answered, _ in [*run.answered("model"), *run.answered("judge")]:
-        counts = Tally.from_dict(answered.accounts.tally)
+        counts = RequestTally.from_dict(answered.accounts.tally)
         tallies[model] = tallies[model].merged(counts) if model in tallies else counts
     found = {}
     for model, counts in tallies.items():
@@ -141,7 +141,7 @@ def _over_budget(run: Run) -> dict[str, str]:
     return found
 
 
-def _outcome(run: Run, published: Published, over_budget: Mapping[str, str]) -> Outcome:
+def _outcome(run: Run, published: Published, over_budget: Mapping[str, str]) -> RunOutcome:
     rows = published.results.select(["metric", "filter", "status", "error"]).to_pylist()
     failed = {f"{row['metric']},{row['filter']}": row["error"] for row in rows if row["status"] == "failed"}
     if run.options.phase is Phase.INFER:
@@ -153,13 +153,13 @@ def _outcome(run: Run, published: Published, over_budget: Mapping[str, str]) -> 
     said += [f"{model}: {reason}" for model, reason in over_budget.items()]
     if failed or over_budget:
         said.append(f"run it again, or retry this run, to compute only what is missing; {published.report}")
-    return Outcome(ok=not failed and not over_budget, summary="; ".join(said))
+    return RunOutcome(ok=not failed and not over_budget, summary="; ".join(said))
 
 
 LIBRARIES = ("prefect", "numpy", "pyarrow", "openai", "aiohttp", "sacrebleu", "rouge-score")
 
 
-def run_info(run: Run, responses: Responses) -> RunInfo:
+def run_info(run: Run, responses: GridResponses) -> RunInfo:
     """What the exports say about the run."""
     config, plan = run.plan.config, run.plan
     items = max((cell.stop for cell in responses.cells), default=0)
@@ -225,14 +225,14 @@ def manifest_of(run: Run, info: RunInfo, over_budget: Mapping[str, str]) -> dict
     }
 
 
-def _inference(run: Run, role: str) -> dict[str, Tally]:
+def _inference(run: Run, role: str) -> dict[str, RequestTally]:
     """What each model's requests took in this run: of what the cache served, only that it was served."""
     names = run.plan.models if role == "model" else [model.infer.setup.model.name for model in run.plan.asked]
-    tallies = {name: Tally() for name in names}
+    tallies = {name: RequestTally() for name in names}
     for model, answered, cached in run.answered(role):
-        counts = Tally.from_dict(answered.accounts.tally)
+        counts = RequestTally.from_dict(answered.accounts.tally)
         if cached:
-            counts = Tally(
+            counts = RequestTally(
                 requests=counts.requests,
                 cached=counts.requests,
                 model_errors=counts.model_errors,
@@ -246,14 +246,14 @@ def _inference(run: Run, role: str) -> dict[str, Tally]:
     return tallies
 
 
-def _total(tallies: list[Tally]) -> Tally:
-    total = Tally()
+def _total(tallies: list[RequestTally]) -> RequestTally:
+    total = RequestTally()
     for tally in tallies:
         total = total.merged(tally)
     return total
 
 
-def _model(setup: InferSetup, served: Any, tally: Tally) -> dict[str, Any]:
+def _model(setup: InferSetup, served: Any, tally: RequestTally) -> dict[str, Any]:
     counts = tally.as_dict()
     counts["answered_by"] = counts.pop("served")
     return {

@@ -37,7 +37,7 @@ FAILED = 1
 
 
 @dataclass(frozen=True)
-class Manner:
+class RunStyle:
     """How a command line wants its runs: where tasks run, whether only a document is printed, and the
     overrides that the config was read with."""
 
@@ -46,7 +46,7 @@ class Manner:
     overrides: tuple[str, ...] = ()
 
 
-def ready(config: EvalConfig, options: RunOptions, manner: Manner) -> RunOptions:
+def ready(config: EvalConfig, options: RunOptions, manner: RunStyle) -> RunOptions:
     """The options of a run in this process, everything decided, once it can work as far as the first seconds
     tell; raises NightjarError, before a flow run exists, for whatever can't.
     """
@@ -57,7 +57,7 @@ def ready(config: EvalConfig, options: RunOptions, manner: Manner) -> RunOptions
     return placed
 
 
-def run_here(config: EvalConfig, options: RunOptions, manner: Manner) -> tuple[int, dict[str, Any]]:
+def run_here(config: EvalConfig, options: RunOptions, manner: RunStyle) -> tuple[int, dict[str, Any]]:
     """Runs an evaluation that is ``ready``: its exit code, and the document that ``--json`` prints."""
     flow = _on_runner(manner.task_runner)
     with serving() as ui, interruptible(), open_board(ProgressBoard(sys.stderr)):
@@ -72,7 +72,7 @@ def run_here(config: EvalConfig, options: RunOptions, manner: Manner) -> tuple[i
 
 
 def _on_runner(name: str) -> Flow[..., Coroutine[Any, Any, Any]]:
-    if name == Manner.task_runner:
+    if name == RunStyle.task_runner:
         return evaluate  # as it is: a copy works out the form of its parameters once more
     return evaluate.with_options(task_runner=task_runner_named(name))
 

@@ -22,7 +22,7 @@ from tasks.steps import Step
 
 
 @dataclass(frozen=True)
-class Responses:
+class GridResponses:
     """What was asked and what came back, place by place."""
 
     cells: Sequence[Cell]
@@ -35,7 +35,7 @@ class Responses:
 
 
 @dataclass
-class Asked:
+class ScorerExchange:
     """What the models of one set of requests were asked, attempt by attempt, and what they replied.
 
     ``task`` makes the requests that ``score`` waits for, from ``inputs``.
@@ -55,11 +55,11 @@ class Asked:
 
 
 @dataclass(frozen=True)
-class AskedSets:
+class ScorerExchanges:
     """All that was asked: by cell, filter and name of the set of requests, which metrics that need the same
     share; and how judges graded the answers of their calibration, if they had to."""
 
-    sets: Mapping[tuple[Cell, str, str], Asked]
+    sets: Mapping[tuple[Cell, str, str], ScorerExchange]
     calibration: Future | None
 
     def calibration_of(self, pair: PairPlan) -> Future | None:
@@ -67,38 +67,40 @@ class AskedSets:
         return self.calibration if pair.calibration is not None else None
 
 
-def ask_all(run: Run, responses: Responses, predictions: Mapping[tuple[Cell, str], Future]) -> AskedSets:
+def ask_all(
+    run: Run, responses: GridResponses, predictions: Mapping[tuple[Cell, str], Future]
+) -> ScorerExchanges:
     """Asks what is not answered; what the run before could not read is asked once more."""
-    sets: dict[tuple[Cell, str, str], Asked] = {}
+    sets: dict[tuple[Cell, str, str], ScorerExchange] = {}
     for pair in run.plan.pairs():
         for cell in responses.cells if pair.asks is not None else ():
             key = (cell, pair.source, str(pair.asks))
             if key not in sets:
                 asked, answered = responses.at(cell)
                 inputs = asked, predictions[cell, pair.source], answered
-                sets[key] = Asked(pair, ask, pair.score, f" for {pair.source}{cell.suffix}", inputs)
+                sets[key] = ScorerExchange(pair, ask, pair.score, f" for {pair.source}{cell.suffix}", inputs)
     calibration = _calibration(run.plan.pairs())
     everything = [*sets.values(), *([calibration] if calibration is not None else [])]
     for entry in everything:
         _send(run, entry, _ask(run, entry, 0), 0)
     _ask_again(run, everything)
     _prepare(run, everything)
-    return AskedSets(sets, _judged(run, calibration) if calibration is not None else None)
+    return ScorerExchanges(sets, _judged(run, calibration) if calibration is not None else None)
 
 
-def _calibration(pairs: Iterable[PairPlan]) -> Asked | None:
+def _calibration(pairs: Iterable[PairPlan]) -> ScorerExchange | None:
     """A judge's calibration is the same for all filters, and so is asked about once."""
     for pair in pairs:
         if pair.calibration is not None:
-            return Asked(pair, ask_calibration, pair.calibration, " for the calibration")
+            return ScorerExchange(pair, ask_calibration, pair.calibration, " for the calibration")
     return None
 
 
-def _judged(run: Run, entry: Asked) -> Future:
+def _judged(run: Run, entry: ScorerExchange) -> Future:
     return run.submit(score_calibration, entry.score, entry.requests, entry.replies, pair=entry.pair)
 
 
-def _ask(run: Run, entry: Asked, attempt: int) -> list[Future]:
+def _ask(run: Run, entry: ScorerExchange, attempt: int) -> list[Future]:
     """Makes the requests of one attempt, to each model what is still to be asked of it."""
     return [
         run.submit(
@@ -113,7 +115,7 @@ def _ask(run: Run, entry: Asked, attempt: int) -> list[Future]:
     ]
 
 
-def _send(run: Run, entry: Asked, wanted: Sequence[Future], attempt: int) -> None:
+def _send(run: Run, entry: ScorerExchange, wanted: Sequence[Future], attempt: int) -> None:
     """Sends the requests of one attempt."""
     purpose = entry.purpose_of(attempt)
     entry.replies += [
@@ -123,7 +125,7 @@ def _send(run: Run, entry: Asked, wanted: Sequence[Future], attempt: int) -> Non
     entry.requests += wanted
 
 
-def _ask_again(run: Run, entries: Sequence[Asked]) -> None:
+def _ask_again(run: Run, entries: Sequence[ScorerExchange]) -> None:
     """Further attempts, as long as the one before is from an earlier run and left something unreadable.
 
     An attempt with nothing to ask leaves no trace: the scores rest on the same replies as before.
@@ -138,7 +140,7 @@ def _ask_again(run: Run, entries: Sequence[Asked]) -> None:
         entries = [entry for entry, _ in open_ones]
 
 
-def _prepare(run: Run, entries: Sequence[Asked]) -> None:
+def _prepare(run: Run, entries: Sequence[ScorerExchange]) -> None:
     """Makes the requests that the next run will send, so that it finds all steps cached where there are
     none."""
     models = len(run.plan.asked)
@@ -158,7 +160,7 @@ def _some(wanted: Sequence[Future]) -> bool:
 
 
 @dataclass(frozen=True)
-class Scored:
+class PairStatistics:
     """A pair's statistics, cell by cell, and the judged calibration that its numbers rest on, if any."""
 
     pair: PairPlan
@@ -167,14 +169,14 @@ class Scored:
 
 
 @dataclass(frozen=True)
-class Numbers:
+class PairResults:
     """A pair's item rows (None: it has none) and results."""
 
     items: Future | None
     results: Future
 
 
-def filter_all(run: Run, responses: Responses) -> dict[tuple[Cell, str], Future]:
+def filter_all(run: Run, responses: GridResponses) -> dict[tuple[Cell, str], Future]:
     """Predictions of every filter at every cell."""
     return {
         (cell, entry.name): run.submit(
@@ -187,12 +189,12 @@ def filter_all(run: Run, responses: Responses) -> dict[tuple[Cell, str], Future]
 
 
 @dataclass(frozen=True)
-class Scoring:
+class ScoreInputs:
     """All that scores are computed from."""
 
-    responses: Responses
+    responses: GridResponses
     predictions: Mapping[tuple[Cell, str], Future]
-    asked: AskedSets
+    asked: ScorerExchanges
 
     def inputs(self, cell: Cell, filter_name: str) -> tuple[Future, Future, Future]:
         """Requests, predictions and answers of a cell."""
@@ -200,7 +202,7 @@ class Scoring:
         return asked, self.predictions[cell, filter_name], answered
 
 
-def score_all(run: Run, scoring: Scoring) -> list[Scored]:
+def score_all(run: Run, scoring: ScoreInputs) -> list[PairStatistics]:
     """Statistics of every pair at every cell."""
     scored = []
     for entry in run.plan.filters:
@@ -209,11 +211,13 @@ def score_all(run: Run, scoring: Scoring) -> list[Scored]:
             statistics = {
                 cell: _score(run, pair, cell, scoring, processed) for cell in scoring.responses.cells
             }
-            scored.append(Scored(pair, statistics, scoring.asked.calibration_of(pair)))
+            scored.append(PairStatistics(pair, statistics, scoring.asked.calibration_of(pair)))
     return scored
 
 
-def aggregate_all(run: Run, responses: Responses, scored: Sequence[Scored]) -> dict[str, Numbers]:
+def aggregate_all(
+    run: Run, responses: GridResponses, scored: Sequence[PairStatistics]
+) -> dict[str, PairResults]:
     """Item rows and numbers of every pair that has statistics anywhere.
 
     A pair whose score failed for one model goes on with the others: the numbers of what is lost are named
@@ -239,11 +243,11 @@ def aggregate_all(run: Run, responses: Responses, scored: Sequence[Scored]) -> d
         results = run.submit(
             aggregate, entry.pair.aggregate, items, failed, entry.calibration, pair=entry.pair
         )
-        numbers[entry.pair.name] = Numbers(items, results)
+        numbers[entry.pair.name] = PairResults(items, results)
     return numbers
 
 
-def _processed(run: Run, entry: FilterPlan, scoring: Scoring) -> dict[Cell, Future]:
+def _processed(run: Run, entry: FilterPlan, scoring: ScoreInputs) -> dict[Cell, Future]:
     """What ``process_results`` makes of a filter's predictions, for all its pairs at once."""
     step = entry.process
     if step is None or not entry.pairs:
@@ -257,7 +261,7 @@ def _processed(run: Run, entry: FilterPlan, scoring: Scoring) -> dict[Cell, Futu
 
 
 def _score(
-    run: Run, pair: PairPlan, cell: Cell, scoring: Scoring, processed: Mapping[Cell, Future]
+    run: Run, pair: PairPlan, cell: Cell, scoring: ScoreInputs, processed: Mapping[Cell, Future]
 ) -> Future:
     step = pair.score.at(cell.suffix, **cell.about)
     if pair.source == ALL_FILTERS:
@@ -281,7 +285,7 @@ class JudgedBy:
     verdicts: Mapping[Cell, Future]
 
 
-def judge_all(run: Run, responses: Responses) -> list[JudgedBy]:
+def judge_all(run: Run, responses: GridResponses) -> list[JudgedBy]:
     """Verdicts of every evaluation method at every cell."""
     judged = []
     for method in run.plan.methods:
@@ -297,7 +301,7 @@ def judge_all(run: Run, responses: Responses) -> list[JudgedBy]:
     return judged
 
 
-def count_all(run: Run, responses: Responses, judged: Sequence[JudgedBy]) -> dict[str, Numbers]:
+def count_all(run: Run, responses: GridResponses, judged: Sequence[JudgedBy]) -> dict[str, PairResults]:
     """Item rows and results of every metric over the verdicts of all methods."""
     places = [
         (entry.method.name, cell, future) for entry in judged for cell, future in entry.verdicts.items()
@@ -323,8 +327,8 @@ def count_all(run: Run, responses: Responses, judged: Sequence[JudgedBy]) -> dic
     return {entry.name: _count(run, entry, inputs, failed) for entry in run.plan.metrics}
 
 
-def _count(run: Run, entry: MetricPlan, inputs: tuple[object, ...], failed: Sequence[object]) -> Numbers:
+def _count(run: Run, entry: MetricPlan, inputs: tuple[object, ...], failed: Sequence[object]) -> PairResults:
     if entry.is_users:
-        return Numbers(None, run.submit(call_user_metric, entry.aggregate, *inputs, failed))
+        return PairResults(None, run.submit(call_user_metric, entry.aggregate, *inputs, failed))
     items = run.submit(reduce_verdicts, entry.reduce, *inputs)
-    return Numbers(items, run.submit(aggregate_verdicts, entry.aggregate, items, failed))
+    return PairResults(items, run.submit(aggregate_verdicts, entry.aggregate, items, failed))

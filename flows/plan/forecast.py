@@ -28,7 +28,7 @@ from tasks.score import process_results, score, score_processed
 from tasks.steps import Answered, Step
 from tasks.store.storage import ArtifactRef
 
-Place = tuple[ArtifactRef, ArtifactRef, Answered]
+AskedPartition = tuple[ArtifactRef, ArtifactRef, Answered]
 """Requests, predictions and answers at one place of the grid."""
 
 
@@ -48,7 +48,7 @@ class Dialogue:
         return not any(self.send.values())
 
 
-def about_responses(plan: Plan, workspace: Workspace, pair: PairPlan, place: Place) -> Dialogue:
+def about_responses(plan: Plan, workspace: Workspace, pair: PairPlan, place: AskedPartition) -> Dialogue:
     """What the pair's set of requests about one place comes to."""
     return _Following(plan, workspace, ask, pair.score, place).dialogue()
 
@@ -119,7 +119,7 @@ class _Following:
 
 
 @dataclass(frozen=True)
-class Count:
+class RequestCount:
     """Requests that would be sent, and that are answered already; None where it takes responses to know."""
 
     send: int | None
@@ -140,7 +140,7 @@ class Kept:
     answered: dict[Cell, tuple[ArtifactRef, Answered]] = field(default_factory=dict)
     _dialogues: dict[tuple[Cell, str, str], Dialogue | None] = field(default_factory=dict)
 
-    def judges(self) -> dict[str, Count]:
+    def judges(self) -> dict[str, RequestCount]:
         """Requests of every model that scorers ask."""
         pairs = [pair for pair in self.plan.pairs() if pair.asks is not None]
         dialogues = [about_calibration(self.plan, self.workspace)] if pairs and self._calibrates() else []
@@ -178,7 +178,7 @@ class Kept:
             and peek(score_processed, pair.score, *place, processed, workspace=self.workspace) is not None
         )
 
-    def _place(self, pair: PairPlan, cell: Cell) -> Place | None:
+    def _place(self, pair: PairPlan, cell: Cell) -> AskedPartition | None:
         if cell not in self.answered:
             return None
         asked, answered = self.answered[cell]
@@ -197,11 +197,11 @@ class Kept:
         return self._dialogues[key]
 
 
-def _counted(name: str, dialogues: Iterable[Dialogue | None]) -> Count:
+def _counted(name: str, dialogues: Iterable[Dialogue | None]) -> RequestCount:
     known = [dialogue for dialogue in dialogues if dialogue is not None]
     send = sum(dialogue.send.get(name, 0) for dialogue in known)
     is_whole = all(dialogue is not None for dialogue in dialogues)
-    return Count(send if is_whole else None, sum(dialogue.answered.get(name, 0) for dialogue in known))
+    return RequestCount(send if is_whole else None, sum(dialogue.answered.get(name, 0) for dialogue in known))
 
 
 @dataclass(frozen=True)
@@ -209,8 +209,8 @@ class Forecast:
     """Requests by model and by judge; pairs by name, and whether all of them is cached."""
 
     items: int
-    models: Mapping[str, Count]
-    judges: Mapping[str, Count]
+    models: Mapping[str, RequestCount]
+    judges: Mapping[str, RequestCount]
     pairs: Mapping[str, bool]
 
     def as_dict(self) -> dict[str, Any]:
@@ -243,7 +243,7 @@ def forecast(plan: Plan, workspace: Workspace) -> Forecast:
         answered[cell.model] += total - missing
     return Forecast(
         items=count,
-        models={name: Count(send[name], answered[name]) for name in plan.models},
+        models={name: RequestCount(send[name], answered[name]) for name in plan.models},
         judges=kept.judges(),
         pairs={pair.name: kept.holds(pair) for pair in plan.pairs()},
     )

@@ -238,11 +238,11 @@ def _values(aggregation: Aggregation, run: ItemColumn) -> Values | None:
     return run.values if run.values is not None else run.value
 
 
-Run = tuple[Floats | None, Values | None]  # statistics, values
+RunColumn = tuple[Floats | None, Values | None]  # statistics, values
 
 
 def resampled_differences(
-    aggregation: Aggregation, runs: Sequence[Run], groups: Ints | None, options: "StatisticsConfig"
+    aggregation: Aggregation, runs: Sequence[RunColumn], groups: Ints | None, options: "StatisticsConfig"
 ) -> tuple[float, Floats]:
     """The observed difference of the second run from the first, and that of each resample."""
     rng = np.random.default_rng(options.seed)

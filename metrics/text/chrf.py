@@ -39,7 +39,7 @@ def chrf(
     each word order, against the reference with the best F. No prediction is an empty hypothesis. A sample's
     score is its own chrF.
     """
-    options = Options(char_order, word_order, lowercase, whitespace)
+    options = ChrfOptions(char_order, word_order, lowercase, whitespace)
     finish = f_score(char_order + word_order, beta, eps_smoothing)
     statistics = chrf_statistics(
         reference_lists(references, "chrf"), hypotheses(predictions, "chrf"), options, finish
@@ -166,7 +166,7 @@ _PUNCTUATION = frozenset("!\"#$%&'()*+,-./:;<=>?@[\\]^_`{|}~")
 
 
 @dataclass(frozen=True)
-class Options:
+class ChrfOptions:
     """What changes the n-grams that are counted."""
 
     char_order: int = 6
@@ -178,7 +178,7 @@ class Options:
 def chrf_statistics(
     references: Sequence[Sequence[str]],
     texts: Sequence[str],
-    options: Options,
+    options: ChrfOptions,
     f_score: Callable[[Floats, float], Floats],
 ) -> Floats:
     """Statistics (n, 3 * orders) against each document's reference with the best F, the first of several."""
@@ -192,7 +192,7 @@ def chrf_statistics(
     return np.asarray(table[offsets[:-1] + segment_argmax(f_score(table, 1.0), offsets)])
 
 
-def _pairs(pairs: Sequence[tuple[str, str]], options: Options) -> Floats:
+def _pairs(pairs: Sequence[tuple[str, str]], options: ChrfOptions) -> Floats:
     lines = list(chain.from_iterable(pairs))
     columns = [np.empty((len(pairs), 0))]
     if options.char_order:

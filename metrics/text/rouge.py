@@ -96,7 +96,7 @@ _turn = Lock()
 
 
 @dataclass(frozen=True)
-class Tokenizer:
+class RougeTokenizer:
     """rouge-score's default tokenisation, in the form that its scorer takes."""
 
     stemming: bool
@@ -181,7 +181,7 @@ def _summaries(texts: Sequence[str], golds: Sequence[str], stemming: bool) -> Fl
     table = np.empty((len(texts), 3))
     lined = [row for row in range(len(texts)) if "\n" in texts[row] or "\n" in golds[row]]
     for row in lined:
-        table[row] = by_rouge_score("rougeLsum", [[golds[row]]], [texts[row]], Tokenizer(stemming))[0]
+        table[row] = by_rouge_score("rougeLsum", [[golds[row]]], [texts[row]], RougeTokenizer(stemming))[0]
     single = np.setdiff1d(np.arange(len(texts)), lined).tolist()
     table[single] = _table("rougeL", [texts[row] for row in single], [golds[row] for row in single], stemming)
     return table
@@ -191,7 +191,7 @@ def by_rouge_score(
     kind: str,
     references: Sequence[Sequence[str]],
     texts: Sequence[str],
-    tokenizer: Tokenizer | None = None,
+    tokenizer: RougeTokenizer | None = None,
     stemming: bool = False,
 ) -> Floats:
     """The same through rouge-score itself."""

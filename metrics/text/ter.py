@@ -39,7 +39,7 @@ def ter(
     Statistics (n, 2): edits to the closest reference, mean reference length. No prediction is an empty
     hypothesis. A sample's score is its own rate. With numba installed a compiled kernel does the counting.
     """
-    options = Options(normalized, no_punct, asian_support, case_sensitive)
+    options = TerOptions(normalized, no_punct, asian_support, case_sensitive)
     statistics = ter_statistics(reference_lists(references, "ter"), hypotheses(predictions, "ter"), options)
     return Scores(statistics=statistics, values=None, score=_rate(statistics, 1.0))
 
@@ -77,7 +77,7 @@ def _rate(total: Total, n: Count) -> Floats:
 
 
 @dataclass(frozen=True)
-class Options:
+class TerOptions:
     """How sacrebleu's tokeniser prepares a segment."""
 
     normalized: bool = False
@@ -86,7 +86,7 @@ class Options:
     case_sensitive: bool = False
 
 
-def ter_statistics(references: Sequence[Sequence[str]], texts: Sequence[str], options: Options) -> Floats:
+def ter_statistics(references: Sequence[Sequence[str]], texts: Sequence[str], options: TerOptions) -> Floats:
     """Edits to the closest reference and mean length of the references (n, 2)."""
     from sacrebleu.tokenizers.tokenizer_ter import TercomTokenizer
 

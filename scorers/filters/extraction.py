@@ -8,7 +8,7 @@ from functools import lru_cache
 from typing import Any
 
 from scorers.base import FilterError
-from scorers.filters.registry import Docs, Responses, each_text, filter_step, match_text
+from scorers.filters.registry import Docs, ItemResponses, each_text, filter_step, match_text
 
 GSM8K_ANSWER = r"#### (\-?[0-9\.\,]+)"
 _TAGGED_TOKEN = re.compile(r"\('([^']*)', '([^']*)'\)")
@@ -16,7 +16,7 @@ _TAGGED_TOKEN = re.compile(r"\('([^']*)', '([^']*)'\)")
 
 @filter_step("regex", keeps="all", source="lm-evaluation-harness 0.4.13, lm_eval/filters/extraction.py")
 def regex(
-    resps: Responses,
+    resps: ItemResponses,
     docs: Docs,
     regex_pattern: str = GSM8K_ANSWER,
     group_select: int = 0,
@@ -44,7 +44,7 @@ def regex(
     "multi_choice_regex", keeps="all", source="lm-evaluation-harness 0.4.13, lm_eval/filters/extraction.py"
 )
 def multi_choice_regex(
-    resps: Responses,
+    resps: ItemResponses,
     docs: Docs,
     regex_pattern: str = GSM8K_ANSWER,
     group_select: int = 0,
@@ -97,7 +97,7 @@ def multi_choice_regex(
 
 @filter_step("regex_pos", keeps="all", source="lm-evaluation-harness 0.4.13, lm_eval/filters/extraction.py")
 def regex_pos(
-    resps: Responses,
+    resps: ItemResponses,
     docs: Docs,
     regex_pattern: str = r"\['(.*?)'\]",
     group_select: int = 0,

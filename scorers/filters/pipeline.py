@@ -10,7 +10,7 @@ from metrics.errors import ConfigError, described, nearest
 from metrics.types import OutputType
 from scorers.base import FilterError
 from scorers.filters.config import FilterConfig, FilterStepConfig
-from scorers.filters.registry import FILTERS, Docs, FilterDefinition, Keeps, Responses, filter_step
+from scorers.filters.registry import FILTERS, Docs, FilterDefinition, ItemResponses, Keeps, filter_step
 
 Resolve = Callable[[str], Callable[..., Any]]
 """Turns ``"file.py:fn"`` into the function; raises ConfigError."""
@@ -21,7 +21,7 @@ class FilterStep:
     """A step with its arguments bound. ``source`` is the function whose code decides what it does."""
 
     name: str
-    run: Callable[[Responses, Docs], list[list[Any]]]
+    run: Callable[[ItemResponses, Docs], list[list[Any]]]
     source: Callable[..., Any]
     keeps: Keeps | None = None
     text: bool = False
@@ -58,7 +58,7 @@ class FilterPipeline:
                 )
         return cls(config.name, steps)
 
-    def apply(self, resps: Responses, docs: Docs) -> list[list[Any]]:
+    def apply(self, resps: ItemResponses, docs: Docs) -> list[list[Any]]:
         """The predictions of each item, as many as its responses or fewer; raises FilterError."""
         predictions = [list(item) for item in resps]
         for step in self.steps:
@@ -123,7 +123,7 @@ def _custom_step(config: FilterStepConfig, resolve: Resolve) -> FilterStep:
 
 
 @filter_step("custom", text=False, source="lm-evaluation-harness 0.4.13, lm_eval/filters/custom.py")
-def custom(resps: Responses, docs: Docs, filter_fn: Callable[..., Any]) -> list[list[Any]]:
+def custom(resps: ItemResponses, docs: Docs, filter_fn: Callable[..., Any]) -> list[list[Any]]:
     """The user's function ``filter_fn`` (``file.py:fn``), called with the responses and documents of all
     items."""
     return UserStep("custom", filter_fn)(resps, docs)
@@ -144,7 +144,7 @@ class UserStep:
     def __post_init__(self) -> None:
         object.__setattr__(self, "_call", self._bound())
 
-    def __call__(self, resps: Responses, docs: Docs) -> list[list[Any]]:
+    def __call__(self, resps: ItemResponses, docs: Docs) -> list[list[Any]]:
         """The step's predictions; raises FilterError naming the step and the item whose shape is wrong."""
         given = [list(item) for item in resps]  # a copy: the function may write into it
         try:

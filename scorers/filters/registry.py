@@ -10,7 +10,7 @@ from scorers.base import FilterError
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-Responses = Sequence[Sequence[Any]]
+ItemResponses = Sequence[Sequence[Any]]
 """Responses, or what earlier steps made of them: one list per item."""
 Docs = Sequence[Mapping[str, Any]]
 """The items' rows, beside the responses."""
@@ -85,7 +85,7 @@ def filter_step(
     return register
 
 
-def each_text(resps: Responses, name: str, function: Callable[[str], Any]) -> list[list[Any]]:
+def each_text(resps: ItemResponses, name: str, function: Callable[[str], Any]) -> list[list[Any]]:
     """``function`` of every text; None (no prediction) stays None. Anything else raises FilterError naming
     ``name``."""
     return [[_apply(resp, name, function) for resp in item] for item in resps]

@@ -3,7 +3,7 @@
 import re
 from typing import Any
 
-from scorers.filters.registry import Docs, Responses, each_text, filter_step
+from scorers.filters.registry import Docs, ItemResponses, each_text, filter_step
 
 _HARNESS = "lm-evaluation-harness 0.4.13, lm_eval/filters/"
 
@@ -29,25 +29,25 @@ _SPAN = re.compile(r"\b(PER|LOC|ORG|DATE):\s*([^$]+)")
 
 
 @filter_step("lowercase", keeps="all", source=_HARNESS + "transformation.py")
-def lowercase(resps: Responses, docs: Docs) -> list[list[str | None]]:
+def lowercase(resps: ItemResponses, docs: Docs) -> list[list[str | None]]:
     """The text in lower case (``str.lower``)."""
     return each_text(resps, "lowercase", str.lower)
 
 
 @filter_step("uppercase", keeps="all", source=_HARNESS + "transformation.py")
-def uppercase(resps: Responses, docs: Docs) -> list[list[str | None]]:
+def uppercase(resps: ItemResponses, docs: Docs) -> list[list[str | None]]:
     """The text in upper case (``str.upper``)."""
     return each_text(resps, "uppercase", str.upper)
 
 
 @filter_step("remove_whitespace", keeps="all", source=_HARNESS + "extraction.py")
-def remove_whitespace(resps: Responses, docs: Docs) -> list[list[str | None]]:
+def remove_whitespace(resps: ItemResponses, docs: Docs) -> list[list[str | None]]:
     """The text without white space around it; what is inside stays, as in lm-evaluation-harness."""
     return each_text(resps, "remove_whitespace", str.strip)
 
 
 @filter_step("strip", keeps="all", source="this project")
-def strip(resps: Responses, docs: Docs, chars: str | None = None) -> list[list[str | None]]:
+def strip(resps: ItemResponses, docs: Docs, chars: str | None = None) -> list[list[str | None]]:
     """The text without ``chars`` (default: white space) at both ends.
 
     >>> strip([["**4**"]], [{}], chars="*")
@@ -58,7 +58,7 @@ def strip(resps: Responses, docs: Docs, chars: str | None = None) -> list[list[s
 
 @filter_step("map", keeps="all", source=_HARNESS + "transformation.py")
 def map_values(
-    resps: Responses, docs: Docs, mapping_dict: dict[Any, Any] | None = None, default_value: Any = None
+    resps: ItemResponses, docs: Docs, mapping_dict: dict[Any, Any] | None = None, default_value: Any = None
 ) -> list[list[Any]]:
     """Each prediction's entry in ``mapping_dict``; without one, and for no prediction, ``default_value``.
 
@@ -79,7 +79,9 @@ def map_values(
 @filter_step(
     "strip_think", keeps="all", source="lm-evaluation-harness, main branch, lm_eval/filters/think.py"
 )
-def strip_think(resps: Responses, docs: Docs, think_end_token: str = "</think>") -> list[list[str | None]]:
+def strip_think(
+    resps: ItemResponses, docs: Docs, think_end_token: str = "</think>"
+) -> list[list[str | None]]:
     """The answer after a reasoning section: what follows the first ``think_end_token``, or all without one.
 
     A response that opens with ``<think>`` and never closes it holds no answer: the empty text.
@@ -98,7 +100,7 @@ def strip_think(resps: Responses, docs: Docs, think_end_token: str = "</think>")
 
 
 @filter_step("format_span", keeps="all", source=_HARNESS + "transformation.py")
-def format_span(resps: Responses, docs: Docs) -> list[list[str | None]]:
+def format_span(resps: ItemResponses, docs: Docs) -> list[list[str | None]]:
     """Named entities as ``per: ann $ loc: kenya``: labels unified, groups spread out, "none" left out.
 
     >>> format_span([["person: Ann $$ country: Kenya, Uganda"]], [{}])
@@ -130,7 +132,7 @@ _NUMBER = re.compile(
 
 
 @filter_step("last_number", keeps="all", source="this project")
-def last_number(resps: Responses, docs: Docs, fallback: str | None = None) -> list[list[str | None]]:
+def last_number(resps: ItemResponses, docs: Docs, fallback: str | None = None) -> list[list[str | None]]:
     """The last number in the text, as it is written there (``$1,234.50``); none gives ``fallback``.
 
     >>> last_number([["She pays 3 x $4 = $12.", "nothing"]], [{}])
@@ -146,7 +148,7 @@ def last_number(resps: Responses, docs: Docs, fallback: str | None = None) -> li
 
 
 @filter_step("normalize_number", keeps="all", source="this project")
-def normalize_number(resps: Responses, docs: Docs) -> list[list[str | None]]:
+def normalize_number(resps: ItemResponses, docs: Docs) -> list[list[str | None]]:
     """A number without thousands separators, dollar signs, surrounding space and a trailing period.
 
     >>> normalize_number([["$1,234.", " -5 ", "\\u22123.50"]], [{}])

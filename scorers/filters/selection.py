@@ -5,11 +5,11 @@ from collections import Counter
 from typing import Any
 
 from scorers.base import FilterError
-from scorers.filters.registry import Docs, Responses, filter_step
+from scorers.filters.registry import Docs, ItemResponses, filter_step
 
 
 @filter_step("noop", keeps="all", text=False, source="this project")
-def noop(resps: Responses, docs: Docs) -> list[list[Any]]:
+def noop(resps: ItemResponses, docs: Docs) -> list[list[Any]]:
     """The responses as they are."""
     return [list(item) for item in resps]
 
@@ -20,7 +20,7 @@ def noop(resps: Responses, docs: Docs) -> list[list[Any]]:
     text=False,
     source="lm-evaluation-harness 0.4.13, lm_eval/filters/selection.py",
 )
-def take_first(resps: Responses, docs: Docs) -> list[list[Any]]:
+def take_first(resps: ItemResponses, docs: Docs) -> list[list[Any]]:
     """The first response of each item.
 
     >>> take_first([["a", "b"], ["c"]], [{}, {}])
@@ -35,7 +35,7 @@ def take_first(resps: Responses, docs: Docs) -> list[list[Any]]:
     text=False,
     source="lm-evaluation-harness 0.4.13, lm_eval/filters/selection.py",
 )
-def take_first_k(resps: Responses, docs: Docs, k: int) -> list[list[Any]]:
+def take_first_k(resps: ItemResponses, docs: Docs, k: int) -> list[list[Any]]:
     """The first ``k`` responses of each item; an item that has fewer is an error.
 
     >>> take_first_k([["a", "b", "c"]], [{}], k=2)
@@ -58,7 +58,7 @@ def take_first_k(resps: Responses, docs: Docs, k: int) -> list[list[Any]]:
     text=False,
     source="lm-evaluation-harness 0.4.13, lm_eval/filters/selection.py",
 )
-def majority_vote(resps: Responses, docs: Docs) -> list[list[Any]]:
+def majority_vote(resps: ItemResponses, docs: Docs) -> list[list[Any]]:
     """The most frequent prediction of each item; of equally frequent ones the earliest. None has no vote.
 
     >>> majority_vote([["4", "5", "4"], ["1", "2"], [None, None, "7"], [None]], [{}] * 4)
@@ -68,7 +68,7 @@ def majority_vote(resps: Responses, docs: Docs) -> list[list[Any]]:
 
 
 @filter_step("collect", keeps="one", text=False, source="this project")
-def collect(resps: Responses, docs: Docs) -> list[list[Any]]:
+def collect(resps: ItemResponses, docs: Docs) -> list[list[Any]]:
     """All repeats of an item as one prediction, a list: for metrics that look at repeats together.
 
     This is what a lm-evaluation-harness pipeline without ``take_first`` hands to its metrics.

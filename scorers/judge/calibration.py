@@ -155,7 +155,7 @@ def _effective_size(positives: Floats, rate: float, clusters: NDArray[np.int64] 
     return rate * (1 - rate) / variance if variance > 0 else float(n)
 
 
-Unit = Sequence[float | None]
+ItemGrades = Sequence[float | None]
 """The raters' grades of one sample; None where a rater gave none."""
 
 
@@ -227,7 +227,7 @@ def _alpha(observed: Floats, expected: Floats) -> Floats:
     return np.asarray(np.where(varied, 1 - observed / np.where(varied, expected, 1.0), np.nan))
 
 
-def _rated(item: Sequence[Unit]) -> list[list[float]]:
+def _rated(item: Sequence[ItemGrades]) -> list[list[float]]:
     """Units with the grades there are; one grade alone agrees with nothing."""
     units = [[float(grade) for grade in unit if grade is not None] for unit in item]
     return [unit for unit in units if len(unit) > 1]
@@ -243,7 +243,7 @@ def _read_units(values: Sequence[Any]) -> Scores:
     return Scores(statistics=None, values=list(values), score=score)
 
 
-def _pairs_in_agreement(item: Sequence[Unit]) -> float:
+def _pairs_in_agreement(item: Sequence[ItemGrades]) -> float:
     """Share of the pairs of raters that gave the same grade: what people see of one sample; NaN without a
     pair."""
     shares = [
@@ -253,6 +253,6 @@ def _pairs_in_agreement(item: Sequence[Unit]) -> float:
     return sum(shares) / len(shares) if shares else np.nan
 
 
-def _merged(values: Sequence[Any]) -> list[Unit]:
+def _merged(values: Sequence[Any]) -> list[ItemGrades]:
     """Repeats of an item are units of their own."""
     return [unit for item in values for unit in item]

@@ -94,7 +94,7 @@ class JudgeModel(_Frozen):
         return {"name": data.get("name"), "entry": {**(data.get("entry") or {}), **rest}}
 
 
-class Turn(_Frozen):
+class JudgeMessage(_Frozen):
     """One chat message of a grading prompt; its content is a Jinja2 template."""
 
     role: Literal["system", "user", "assistant"]
@@ -142,7 +142,7 @@ class JudgeConfig(_Frozen):
 
     type: Literal["llm_judge"] = "llm_judge"
     prompt: str | None = Field(None, description="Jinja2: one user message")
-    messages: tuple[Turn, ...] | None = Field(None, description="Chat turns instead of a prompt")
+    messages: tuple[JudgeMessage, ...] | None = Field(None, description="Chat turns instead of a prompt")
     system_prompt: str | None = None
     judges: tuple[JudgeModel, ...] = Field(
         min_length=1, description="Entries of models:, or entries of their own"

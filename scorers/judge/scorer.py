@@ -10,8 +10,8 @@ import numpy as np
 from metrics.config import MetricConfig, StatisticsConfig
 from metrics.metric import Metric
 from metrics.types import Estimate, Floats, Ints
-from scorers.asking import Prompt, render, scope
-from scorers.base import Batch, Reply, SampleScores, ScorerError, ScorerRequest
+from scorers.asking import GradingPrompt, render, scope
+from scorers.base import Batch, ModelReply, SampleScores, ScorerError, ScorerRequest
 from scorers.judge.calibration import Calibration, corrected_estimate, corrected_rate, krippendorff_alpha
 from scorers.judge.config import ChoiceReading, JudgeConfig, grade_range
 from scorers.judge.reading import Grade, read
@@ -41,7 +41,7 @@ class Verdicts:
 
 
 def verdicts(
-    config: JudgeConfig, requests: Sequence[ScorerRequest], replies: Sequence[Reply | None]
+    config: JudgeConfig, requests: Sequence[ScorerRequest], replies: Sequence[ModelReply | None]
 ) -> Verdicts:
     """The verdicts in the replies to one sample's requests.
 
@@ -66,7 +66,7 @@ def verdicts(
     return Verdicts(grades, texts, score, error)
 
 
-def read_reply(reply: Reply | None, config: JudgeConfig) -> Grade:
+def read_reply(reply: ModelReply | None, config: JudgeConfig) -> Grade:
     """The grade in a reply; a request that failed has none."""
     if reply is None or reply.text is None:
         return Grade(
@@ -124,7 +124,7 @@ class LLMJudgeScorer(GenerationScorer):
     """
 
     config: JudgeConfig
-    prompt: Prompt
+    prompt: GradingPrompt
     calibration: Calibration | None = None
 
     def needs(self, metric: Metric) -> str | None:
@@ -137,14 +137,16 @@ class LLMJudgeScorer(GenerationScorer):
             return ()
         return [request for row in np.flatnonzero(batch.scored).tolist() for request in self._ask(batch, row)]
 
-    def unreadable(self, batch: Batch, metric: Metric, replies: Sequence[Reply | None]) -> Sequence[bool]:
+    def unreadable(
+        self, batch: Batch, metric: Metric, replies: Sequence[ModelReply | None]
+    ) -> Sequence[bool]:
         """Replies that hold no grade, or none that can be told without guessing."""
         return [
             reply is not None and reply.text is not None and read_reply(reply, self.config).error is not None
             for reply in replies
         ]
 
-    def score(self, batch: Batch, metric: Metric, replies: Sequence[Reply | None] = ()) -> SampleScores:
+    def score(self, batch: Batch, metric: Metric, replies: Sequence[ModelReply | None] = ()) -> SampleScores:
         """The grades of ``metric`` row for row; ``replies`` stand beside ``requests(batch, metric)``."""
         if not _is_own(metric):
             return super().score(batch, metric)
@@ -222,7 +224,7 @@ class LLMJudgeScorer(GenerationScorer):
         ]
 
     def _verdicts(
-        self, batch: Batch, metric: Metric, replies: Sequence[Reply | None]
+        self, batch: Batch, metric: Metric, replies: Sequence[ModelReply | None]
     ) -> list[Verdicts | None]:
         requests = self.requests(batch, metric)
         if len(replies) != len(requests):

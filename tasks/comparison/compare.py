@@ -13,7 +13,7 @@ from metrics.statistics.comparison import Comparison, compare_items
 from metrics.statistics.gate import Verdict, adjust, verdict, worst_of
 from tasks.comparison.changes import Change, changes
 from tasks.comparison.items import AggregationOf, GroupKey
-from tasks.comparison.matching import Flipped, Joined, Match, clusters_of, column_of, flipped_items, join
+from tasks.comparison.matching import Flipped, JoinedItems, Match, clusters_of, column_of, flipped_items, join
 from tasks.comparison.runs import ComparedRun
 
 Method = Literal["auto", "mcnemar", "permutation", "bootstrap"]
@@ -101,7 +101,7 @@ class ComparedPair:
     """
 
     match: Match
-    joined: Joined | None = None
+    joined: JoinedItems | None = None
     comparison: Comparison | None = None
     higher_is_better: bool = True
     p_adjusted: float | None = None

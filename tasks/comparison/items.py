@@ -208,12 +208,14 @@ def _objects(table: pa.Table) -> list[Any] | None:
 
 AggregationOf = Callable[[GroupKey, ItemGroup], Aggregation]
 """The aggregation of a group; raises NightjarError where it can't be had."""
-Place = tuple[str, str, str]
+PairName = tuple[str, str, str]
 """Benchmark, filter, metric."""
 PREFIX = "agg:"
 
 
-def aggregations(known: Mapping[Place, Aggregation], results: Iterable[Mapping[str, Any]]) -> AggregationOf:
+def aggregations(
+    known: Mapping[PairName, Aggregation], results: Iterable[Mapping[str, Any]]
+) -> AggregationOf:
     """Looks an aggregation up in ``known``, which comes from the run's config; else by the name in the
     signatures of its result rows; a run that has neither is taken to average its items."""
     named = {

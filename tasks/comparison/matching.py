@@ -12,7 +12,7 @@ from metrics.errors import ConfigError
 from metrics.statistics.comparison import ItemColumn
 from tasks.comparison.items import GroupKey, ItemGroup
 
-Groups = Mapping[GroupKey, ItemGroup]
+ItemGroups = Mapping[GroupKey, ItemGroup]
 
 
 @dataclass(frozen=True)
@@ -77,7 +77,7 @@ def _is_constant(keys: list[GroupKey], facet: str) -> bool:
 
 
 @dataclass(frozen=True)
-class Joined:
+class JoinedItems:
     """Which rows of two groups belong to the same item and are scored in both, in the baseline's order.
 
     ``base`` and ``candidate`` are row numbers of equal length. The counts say what became of the rest:
@@ -103,7 +103,7 @@ class Joined:
         return len(self.base)
 
 
-def join(base: ItemGroup, candidate: ItemGroup) -> Joined:
+def join(base: ItemGroup, candidate: ItemGroup) -> JoinedItems:
     """Joins on the content digest, never on position or id.
 
     A dataset may hold a row twice under two ids: equal digests are told apart by the order of their ids, so
@@ -115,7 +115,7 @@ def join(base: ItemGroup, candidate: ItemGroup) -> Joined:
     scored = present.copy()
     scored[present] = candidate.scored[matched[present]]
     both = scored & base.scored
-    return Joined(
+    return JoinedItems(
         base=np.flatnonzero(both),
         candidate=matched[both],
         n_base=len(base),
@@ -151,7 +151,7 @@ def column_of(group: ItemGroup, rows: NDArray[np.intp], aggregation: Aggregation
     )
 
 
-def clusters_of(base: ItemGroup, joined: Joined) -> NDArray[np.int64] | None:
+def clusters_of(base: ItemGroup, joined: JoinedItems) -> NDArray[np.int64] | None:
     """Numbers of the clusters that the joined items belong to; an item without one is a cluster of its
     own."""
     if base.clusters is None:
@@ -173,7 +173,7 @@ class Flipped:
     candidate: float
 
 
-def flipped_items(base: ItemGroup, candidate: ItemGroup, joined: Joined) -> tuple[Flipped, ...]:
+def flipped_items(base: ItemGroup, candidate: ItemGroup, joined: JoinedItems) -> tuple[Flipped, ...]:
     """The items that changed between right and wrong; none for a metric with other values than 0 and 1."""
     before, after = base.value[joined.base], candidate.value[joined.candidate]
     if not (np.isin(before, (0.0, 1.0)).all() and np.isin(after, (0.0, 1.0)).all()):

@@ -13,7 +13,7 @@ from rich.text import Text
 from metrics.statistics.comparison import Comparison
 from tasks.comparison.changes import Change
 from tasks.comparison.compare import ComparedPair, ComparedRuns
-from tasks.comparison.matching import Joined
+from tasks.comparison.matching import JoinedItems
 
 STYLES = {"regression": "bold red", "inconclusive": "yellow", "pass": "green"}
 DOUBT = ("model identity", "dataset", "scoring")
@@ -182,7 +182,7 @@ def _numbers(comparison: Comparison | None) -> dict[str, Any]:
     return {name: _finite(getattr(comparison, name)) for name in names}
 
 
-def _counts(joined: Joined | None) -> dict[str, Any]:
+def _counts(joined: JoinedItems | None) -> dict[str, Any]:
     if joined is None:
         return dict.fromkeys(
             ("coverage", "n_base", "n_candidate", "missing", "unscored", "unscored_base", "new")

@@ -67,7 +67,7 @@ class DatasetConfig(BaseModel):
         return self.path or self.function or ""
 
 
-class DataError(ConfigError):
+class DatasetError(ConfigError):
     """A dataset, a template file or an item that can't be used; names the file and line, or the item."""
 
 

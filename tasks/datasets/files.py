@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from tasks.datasets.config import DataError
+from tasks.datasets.config import DatasetError
 
 PARQUET_ROWS: Final = 1024
 BYTE_ORDER_MARK: Final = b"\xef\xbb\xbf"
@@ -27,16 +27,16 @@ def read_rows(path: Path) -> Iterator[Row]:
     """
     reader = READERS.get(path.suffix.lower())
     if reader is None:
-        raise DataError(
+        raise DatasetError(
             f"{path.name}: a dataset file ends in {', '.join(READERS)}; got '{path.suffix or path.name}'"
         )
     if not path.is_file():
         what = "is a folder, not a file" if path.is_dir() else f"is not there: expected a dataset at {path}"
-        raise DataError(f"{path.name} {what}")
+        raise DatasetError(f"{path.name} {what}")
     try:
         yield from reader(path)
     except OSError as error:
-        raise DataError(f"{path.name} can't be read: {error.strerror or error}") from error
+        raise DatasetError(f"{path.name} can't be read: {error.strerror or error}") from error
 
 
 def _jsonl(path: Path) -> Iterator[Row]:
@@ -52,7 +52,7 @@ def _jsonl(path: Path) -> Iterator[Row]:
 def _json(path: Path) -> Iterator[Row]:
     rows = parse_json(path.read_bytes().removeprefix(BYTE_ORDER_MARK), path.name)
     if not isinstance(rows, list):
-        raise DataError(f"{path.name}: expected a JSON list of items, got {type_name(rows)}")
+        raise DatasetError(f"{path.name}: expected a JSON list of items, got {type_name(rows)}")
     for number, row in enumerate(rows, 1):
         yield Row(f", item {number}", row)
 
@@ -64,12 +64,14 @@ def parse_json(text: bytes, where: str) -> Any:
     try:
         return json.loads(text.decode("utf-8"), parse_constant=_refuse_constant)
     except UnicodeDecodeError as error:
-        raise DataError(f"{where}: is not UTF-8 (byte {error.start + 1}); save the file as UTF-8") from error
+        raise DatasetError(
+            f"{where}: is not UTF-8 (byte {error.start + 1}); save the file as UTF-8"
+        ) from error
     except json.JSONDecodeError as error:
         spot = f"column {error.colno}" if error.lineno == 1 else f"line {error.lineno}, column {error.colno}"
-        raise DataError(f"{where}: malformed JSON at {spot}: {error.msg}") from error
+        raise DatasetError(f"{where}: malformed JSON at {spot}: {error.msg}") from error
     except (ValueError, RecursionError) as error:
-        raise DataError(f"{where}: malformed JSON: {error}") from error
+        raise DatasetError(f"{where}: malformed JSON: {error}") from error
 
 
 def _refuse_constant(text: str) -> Any:
@@ -84,23 +86,23 @@ def _csv(path: Path) -> Iterator[Row]:
             header = next(reader, [])
             twice = sorted({name for name in header if header.count(name) > 1})
             if twice:
-                raise DataError(f"{path.name}:1: column '{twice[0]}' stands in the header twice")
+                raise DatasetError(f"{path.name}:1: column '{twice[0]}' stands in the header twice")
             start = reader.line_num + 1
             for values in reader:
                 if values:
                     yield Row(f":{start}", _csv_row(header, values, f"{path.name}:{start}"))
                 start = reader.line_num + 1
         except csv.Error as error:
-            raise DataError(f"{path.name}:{reader.line_num}: malformed CSV: {error}") from error
+            raise DatasetError(f"{path.name}:{reader.line_num}: malformed CSV: {error}") from error
         except UnicodeDecodeError as error:
-            raise DataError(
+            raise DatasetError(
                 f"{path.name}: is not UTF-8 after line {reader.line_num}; save the file as UTF-8"
             ) from error
 
 
 def _csv_row(header: list[str], values: list[str], where: str) -> dict[str, str]:
     if len(values) != len(header):
-        raise DataError(f"{where}: {len(values)} fields, but the header has {len(header)} columns")
+        raise DatasetError(f"{where}: {len(values)} fields, but the header has {len(header)} columns")
     return dict(zip(header, values, strict=True))
 
 
@@ -116,7 +118,7 @@ def _parquet(path: Path) -> Iterator[Row]:
                     number += 1
                     yield Row(f", row {number}", row)
     except pa.ArrowInvalid as error:
-        raise DataError(f"{path.name} is not a Parquet file that can be read: {error}") from error
+        raise DatasetError(f"{path.name} is not a Parquet file that can be read: {error}") from error
 
 
 READERS: Final[dict[str, Callable[[Path], Iterator[Row]]]] = {

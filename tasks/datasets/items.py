@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from metrics.errors import ConfigError
-from tasks.datasets.config import DataError, DatasetConfig, field_at
+from tasks.datasets.config import DatasetConfig, DatasetError, field_at
 from tasks.datasets.files import Row, read_rows, type_name
 from tasks.datasets.item import Item
 from tasks.store.keys import digest, file_digest
@@ -38,10 +38,10 @@ def open_dataset(config: DatasetConfig, base_dir: str | Path, cluster: str | Non
             item = _clustered(item, cluster, where)
         first = places.setdefault(item.item_id, row.place)
         if first is not row.place:
-            raise DataError(_duplicate(item, row, where, source + first))
+            raise DatasetError(_duplicate(item, row, where, source + first))
         yield item
     if doc_id < 0:
-        raise DataError(f"{source} holds no items; a dataset needs at least one")
+        raise DatasetError(f"{source} holds no items; a dataset needs at least one")
 
 
 def dataset_digest(config: DatasetConfig, base_dir: str | Path, cluster: str | None = None) -> str:
@@ -68,7 +68,7 @@ def content_digest(item: Item) -> str:
 
 def _item(row: Row, doc_id: int, config: DatasetConfig, where: str) -> Item:
     if not isinstance(row.value, Mapping):
-        raise DataError(f"{where}: an item is a mapping of fields, got {type_name(row.value)}")
+        raise DatasetError(f"{where}: an item is a mapping of fields, got {type_name(row.value)}")
     fields = {str(key): _plain(value, f"{where}: field '{key}'") for key, value in row.value.items()}
     data = fields
     if isinstance(fields.get("data"), dict):
@@ -94,7 +94,7 @@ def _named(field: str | None, default: str, fields: dict[str, Any], data: dict[s
             return field_at(place, field)
         except KeyError:
             continue
-    raise DataError(
+    raise DatasetError(
         f"{where}: no field '{field}' ({default} in the dataset's config); it has {', '.join(data)}"
     )
 
@@ -104,18 +104,20 @@ def _identity(value: Any, where: str, required: bool) -> str:
         return str(value)
     if value is None or value == "":
         if required:
-            raise DataError(
+            raise DatasetError(
                 f"{where}: the id is empty; give every item one, or none at all and leave 'id' out"
             )
         return ""
-    raise DataError(f"{where}: an id is text or an integer, got {type_name(value)} {value!r}")
+    raise DatasetError(f"{where}: an id is text or an integer, got {type_name(value)} {value!r}")
 
 
 def _clustered(item: Item, cluster: str, where: str) -> Item:
     try:
         value = field_at(item.data, cluster)
     except KeyError:
-        raise DataError(f"{where}: no field '{cluster}' (cluster); it has {', '.join(item.data)}") from None
+        raise DatasetError(
+            f"{where}: no field '{cluster}' (cluster); it has {', '.join(item.data)}"
+        ) from None
     text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, sort_keys=True)
     return Item(item.item_id, item.doc_id, item.data, item.ground_truth, text)
 
@@ -143,7 +145,7 @@ def _plain(value: Any, where: str) -> Any:
         return value if -(2**63) <= value < 2**64 else str(value)
     if isinstance(value, float):
         if math.isinf(value):
-            raise DataError(f"{where} is infinite, which JSON can't hold")
+            raise DatasetError(f"{where} is infinite, which JSON can't hold")
         return None if math.isnan(value) else value
     if isinstance(value, Mapping):
         return {str(key): _plain(entry, where) for key, entry in value.items()}
@@ -161,7 +163,7 @@ def _scalar(value: Any, where: str) -> Any:
         return base64.b64encode(value).decode("ascii")
     if hasattr(value, "tolist"):  # numpy scalars and arrays, from loader functions
         return _plain(value.tolist(), where)
-    raise DataError(f"{where} is {type_name(value)}, which JSON can't hold")
+    raise DatasetError(f"{where} is {type_name(value)}, which JSON can't hold")
 
 
 def source_rows(config: DatasetConfig, base_dir: str | Path) -> Iterator[Row]:
@@ -186,9 +188,11 @@ def _loaded(config: DatasetConfig, function: Callable[..., Any]) -> Iterable[Any
     try:
         rows = function(**config.params)
     except Exception as error:
-        raise DataError(f"dataset {config.function} failed: {type(error).__name__}: {error}") from error
+        raise DatasetError(f"dataset {config.function} failed: {type(error).__name__}: {error}") from error
     if not isinstance(rows, Iterable) or isinstance(rows, str | bytes | dict):
-        raise DataError(f"dataset {config.function} must return an iterable of items, got {type_name(rows)}")
+        raise DatasetError(
+            f"dataset {config.function} must return an iterable of items, got {type_name(rows)}"
+        )
     return rows
 
 
@@ -210,7 +214,7 @@ def _numbered(rows: Iterable[Any], source: str) -> Iterator[Row]:
         except StopIteration:
             return
         except Exception as error:
-            raise DataError(
+            raise DatasetError(
                 f"dataset {source} failed at item {number}: {type(error).__name__}: {error}"
             ) from error
         yield Row(f", item {number}", value)
@@ -228,5 +232,5 @@ def _from_hub(config: DatasetConfig) -> Iterable[Any]:
             config.hub, name=config.name, split=config.split, revision=config.revision
         )
     except Exception as error:
-        raise DataError(f"dataset {config.describe()} of the hub can't be loaded: {error}") from error
+        raise DatasetError(f"dataset {config.describe()} of the hub can't be loaded: {error}") from error
     return loaded

@@ -31,14 +31,14 @@ READING = ("SELECT", "EXPLAIN")
 
 
 @dataclass(frozen=True)
-class Answer:
+class QueryResult:
     """What a query returned: column names and rows."""
 
     columns: tuple[str, ...]
     rows: Sequence[tuple[Any, ...]]
 
 
-def query(store: Store, sql: str) -> Answer:
+def query(store: Store, sql: str) -> QueryResult:
     """Answers one SQL query over the views of ``views.py``.
 
     Nothing can be changed: only reading statements are taken, and no file outside the store's own folders is
@@ -51,7 +51,7 @@ def query(store: Store, sql: str) -> Answer:
         create_views(connection, store)
         try:
             cursor = connection.execute(sql)
-            return Answer(tuple(entry[0] for entry in cursor.description or ()), cursor.fetchall())
+            return QueryResult(tuple(entry[0] for entry in cursor.description or ()), cursor.fetchall())
         except duckdb.Error as error:
             raise HistoryError(f"the query failed: {str(error).strip()}") from error
 

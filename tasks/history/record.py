@@ -28,10 +28,10 @@ from tasks.history.layout import (
 )
 from tasks.store.storage import Store, StoreError, write_parquet
 
-Rows = Iterable[pa.RecordBatch | pa.Table]
+RowBatches = Iterable[pa.RecordBatch | pa.Table]
 
 
-def record_run(store: Store, manifest: Mapping[str, Any], results: Rows, items: Rows) -> None:
+def record_run(store: Store, manifest: Mapping[str, Any], results: RowBatches, items: RowBatches) -> None:
     """Adds a run to the store's history: its result rows, its item rows, and last its manifest.
 
     ``results`` are rows of the RESULTS schema, ``items`` of ITEM_ROWS. Each of the three files appears whole;
@@ -76,7 +76,7 @@ def _named(rows: pa.RecordBatch | pa.Table, run_id: str) -> pa.Table:
     return table.append_column("run_id", ids)
 
 
-def _write(store: Store, name: str, schema: pa.Schema, batches: Rows) -> None:
+def _write(store: Store, name: str, schema: pa.Schema, batches: RowBatches) -> None:
     target = Path(store.path(name)) if store.local else Path(tempfile.gettempdir()) / "history"
     temporary = target.parent / f".{os.getpid()}-{Path(name).name}.tmp"
     try:

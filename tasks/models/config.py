@@ -204,7 +204,7 @@ class ErrorBudget(Frozen):
     max_rate: float = Field(0.0, ge=0, le=1, description="share of requests")
 
 
-class Limits(Frozen):
+class RunLimits(Frozen):
     """Where a run stops asking, with what it has."""
 
     max_tokens: int | None = Field(None, ge=1)

@@ -25,11 +25,11 @@ from tasks.models.work import Asking, Endpoint, RetryPolicy
 SPARE_CONNECTIONS = 8
 UNKNOWN_COMPLETION = 256
 """Completion tokens reserved a request where max_tokens doesn't say."""
-Unit = tuple[Asking, Sequence[Request]]
+RequestGroup = tuple[Asking, Sequence[Request]]
 
 
 @dataclass(frozen=True)
-class Place:
+class ServedModel:
     """Where a model is served, under which name, with which key, and the rest of its config."""
 
     base_url: str
@@ -43,11 +43,11 @@ class Connection:
     """A model that is ready to be asked."""
 
     model: ModelConfig
-    place: Place
+    place: ServedModel
     endpoint: Endpoint
     sampling: SampleParams
 
-    async def prepared(self, units: Iterator[Sequence[Request]]) -> Iterator[Unit]:
+    async def prepared(self, units: Iterator[Sequence[Request]]) -> Iterator[RequestGroup]:
         """Says of each unit how it is asked; what the server can do is found out first. Raises ModelError."""
         first = next(units)
         units = itertools.chain([first], units)
@@ -67,7 +67,7 @@ class Connection:
         return Generation(place.model, place.config, sampling, TokenPrompts(tokenizer, room, ids))
 
 
-async def likelihood_at(provider: Provider, place: Place, model: ModelConfig) -> Likelihood:
+async def likelihood_at(provider: Provider, place: ServedModel, model: ModelConfig) -> Likelihood:
     """How log-likelihoods are asked for at this place; raises ModelError where they can't be had."""
     name = BYTES if model.type == "demo" else model.tokenizer
     tokenizer = None if name is None else load_tokenizer(name)
@@ -125,20 +125,20 @@ async def connected(model: ModelConfig, options: InferenceOptions) -> AsyncItera
 
 
 @contextmanager
-def placed(model: ModelConfig, secret: Callable[[str], str] | None) -> Iterator[Place]:
+def placed(model: ModelConfig, secret: Callable[[str], str] | None) -> Iterator[ServedModel]:
     """Where the model is served, for the time of the context: the embedded server runs that long. Raises
     ModelError.
     """
     name = model.served_name
     match model.config:
         case EndpointConfig() as config:
-            yield Place(config.base_url, name, config, api_key(model.name, config, secret))
+            yield ServedModel(config.base_url, name, config, api_key(model.name, config, secret))
         case DemoConfig() as config:
             with shared_server(
                 DemoOptions(model=name, error_rate=config.error_rate, latency=config.latency)
             ) as base_url:
                 same = config.model_dump(include={"api", "max_concurrency", "timeout", "max_retries"})
-                yield Place(base_url, name, EndpointConfig(base_url=base_url, **same))
+                yield ServedModel(base_url, name, EndpointConfig(base_url=base_url, **same))
         case _:
             raise ModelError(f"model {model.name!r}: recorded responses have no endpoint")
 
@@ -174,7 +174,7 @@ def _from_block(name: str, block: str, place: str, secret: Callable[[str], str] 
         raise ModelError(f"model {name!r}: {place} can't be loaded: {type(error).__name__}") from error
 
 
-def open_provider(place: Place, connections: int) -> Provider:
+def open_provider(place: ServedModel, connections: int) -> Provider:
     """The provider that the config names, on the running loop."""
     if place.config.client == "openai":
         from tasks.models.openai import OfficialProvider
@@ -232,7 +232,7 @@ async def _probe(model: ModelConfig, kind: str, secret: Callable[[str], str] | N
     from tasks.models.errors import AccessDenied, RequestError
     from tasks.models.http import HttpProvider
 
-    place: Place
+    place: ServedModel
     with placed(model, secret) as place:
         provider = HttpProvider(place.base_url, place.key, 4)
         try:

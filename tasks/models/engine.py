@@ -21,8 +21,8 @@ from tasks.models.errors import (
     RequestTimeout,
     TransientError,
 )
-from tasks.models.limits import Outcome
-from tasks.models.records import Answer, Call, Failure, Reply, Request
+from tasks.models.limits import AttemptOutcome
+from tasks.models.records import Call, Failure, KeptAnswer, Reply, Request
 from tasks.models.work import Asking, Attempts, Endpoint, Interrupted, Stopped, Work, interrupted
 
 DEAD_FAILURES = 8
@@ -95,7 +95,7 @@ class Engine:
                 self._settle(answer)
             self._work.stopped = self._work.stopped or self._work.spending.exceeded()
 
-    def _settle(self, answer: Answer) -> None:
+    def _settle(self, answer: KeptAnswer) -> None:
         work = self._work
         work.writer.append(answer)
         before = work.tally.cost
@@ -104,7 +104,7 @@ class Engine:
             (answer.prompt_tokens or 0) + (answer.completion_tokens or 0), work.tally.cost - before
         )
 
-    async def _asked(self, asking: Asking, requests: Sequence[Request]) -> list[Answer]:
+    async def _asked(self, asking: Asking, requests: Sequence[Request]) -> list[KeptAnswer]:
         """The requests' answers; none when they failed, which is then on record."""
         attempts = Attempts()
         work = self._work
@@ -116,7 +116,7 @@ class Engine:
                 # One of them spoils the batch: each is asked alone.
                 return [answer for request in requests for answer in await self._asked(asking, [request])]
             answers = [
-                Answer(
+                KeptAnswer(
                     r.key,
                     "model_error",
                     error=str(error),
@@ -141,7 +141,7 @@ class Engine:
 
     async def _until_answered(
         self, asking: Asking, requests: Sequence[Request], calls: Sequence[Call], attempts: Attempts
-    ) -> list[Answer]:
+    ) -> list[KeptAnswer]:
         start = time.monotonic()
         replies: list[Reply] = []
         while True:
@@ -168,7 +168,7 @@ class Engine:
         """One attempt at one call, in its turn."""
         endpoint, gate = self._endpoint, self._endpoint.gate
         await self._turns.enter(start, attempts)
-        outcome: Outcome | None = None
+        outcome: AttemptOutcome | None = None
         try:
             await self._turns.pace(call, attempts)
             attempts.made += 1
@@ -182,9 +182,9 @@ class Engine:
                     await asyncio.sleep(SETTLE_SECONDS)
                 raise
             except RequestError:
-                outcome = Outcome(time.monotonic() - began)
+                outcome = AttemptOutcome(time.monotonic() - began)
                 raise
-            outcome = Outcome(reply.seconds)
+            outcome = AttemptOutcome(reply.seconds)
             return reply
         finally:
             gate.leave(outcome)
@@ -205,10 +205,10 @@ class Engine:
             ) from error
 
 
-def _outcome(error: TransientError, seconds: float) -> Outcome:
+def _outcome(error: TransientError, seconds: float) -> AttemptOutcome:
     # Overload and a dead endpoint look alike from here, and fewer requests suit both. A 500 is neither.
     congested = isinstance(error, RateLimited | RequestTimeout | ConnectionFault | Overloaded)
-    return Outcome(seconds, ok=False, congested=congested, retry_after=error.retry_after)
+    return AttemptOutcome(seconds, ok=False, congested=congested, retry_after=error.retry_after)
 
 
 async def _either(everyone: "asyncio.Future[Any]", keeper: "asyncio.Future[None]") -> None:

@@ -10,7 +10,7 @@ from tasks.models.config import DemoConfig, EndpointConfig, SampleParams
 from tasks.models.errors import ContentFiltered, EmptyAnswer, MalformedBody, PermanentError, Refused
 from tasks.models.http import joined, shortened
 from tasks.models.likelihood.tokenizers import Tokenizer
-from tasks.models.records import Answer, Call, Reply, Request, _text_or_none, provenance, usage_of
+from tasks.models.records import Call, KeptAnswer, Reply, Request, _text_or_none, provenance, usage_of
 
 LONGEST_CHARACTER = 4
 """Tokens that one character makes at most: a byte of its UTF-8 each."""
@@ -81,7 +81,9 @@ class Generation:
             Call("completions", {**body, "prompt": self._prompts.sent(prompt) if self._prompts else prompt})
         ]
 
-    def answers(self, requests: Sequence[Request], replies: Sequence[Reply], attempts: int) -> list[Answer]:
+    def answers(
+        self, requests: Sequence[Request], replies: Sequence[Reply], attempts: int
+    ) -> list[KeptAnswer]:
         """One answer a request, in order; raises MalformedBody when the reply holds something else."""
         (reply,) = replies
         choices = reply.body.get("choices")
@@ -98,7 +100,7 @@ class Generation:
             made.append(self._answer(request, choice, {**usage, **provenance(reply), "attempts": attempts}))
         return made
 
-    def _answer(self, request: Request, choice: Mapping[str, Any], facts: dict[str, Any]) -> Answer:
+    def _answer(self, request: Request, choice: Mapping[str, Any], facts: dict[str, Any]) -> KeptAnswer:
         facts["finish_reason"] = finish = _text_or_none(choice.get("finish_reason"))
         facts["logprobs"] = choice.get("logprobs")
         try:
@@ -109,8 +111,8 @@ class Generation:
                 thought = " after reasoning" if facts["reasoning"] else ""
                 raise EmptyAnswer(f"the answer has no content{thought} (finish reason {finish!r})")
         except PermanentError as error:
-            return Answer(request.key, "model_error", error=str(error), **facts)
-        return Answer(request.key, "ok", response=text, **facts)
+            return KeptAnswer(request.key, "model_error", error=str(error), **facts)
+        return KeptAnswer(request.key, "ok", response=text, **facts)
 
     def _may_be_empty(self, finish: Any) -> bool:
         """Whether no text at all is an answer: a stop sequence came first, or the tokens of a completion have

@@ -23,7 +23,7 @@ SLOWER = 3.0
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class AttemptOutcome:
     """How an attempt ended, in the gate's eyes; ``seconds`` is what it took."""
 
     seconds: float
@@ -32,7 +32,7 @@ class Outcome:
     retry_after: float | None = None
 
 
-class Gate:
+class ConcurrencyLimiter:
     """Admits requests to one endpoint. All methods may be called from any thread; ``enter`` from any event
     loop.
     """
@@ -96,7 +96,7 @@ class Gate:
             return wait
         return 0.0
 
-    def leave(self, outcome: Outcome | None) -> None:
+    def leave(self, outcome: AttemptOutcome | None) -> None:
         """Frees a place; None: nothing was sent."""
         with self._lock:
             self.in_flight -= 1
@@ -125,7 +125,7 @@ class Gate:
             except RuntimeError:  # that loop is closed
                 self.in_flight -= 1
 
-    def _learn(self, outcome: Outcome) -> None:
+    def _learn(self, outcome: AttemptOutcome) -> None:
         if outcome.ok:
             self.last_success = time.monotonic()
             self.dead_until = 0.0
@@ -174,7 +174,7 @@ class Window:
         self._rate = rate
         self._start = time.monotonic()
 
-    def add(self, outcome: Outcome) -> None:
+    def add(self, outcome: AttemptOutcome) -> None:
         """Counts an answer."""
         self.count += 1
         self.congested += outcome.congested
@@ -217,14 +217,14 @@ def _admitted(place: "asyncio.Future[None]") -> None:
         place.set_result(None)
 
 
-_gates: dict[str, Gate] = {}
+_gates: dict[str, ConcurrencyLimiter] = {}
 _gates_lock = threading.Lock()
 
 
-def gate_of(endpoint: str) -> Gate:
+def gate_of(endpoint: str) -> ConcurrencyLimiter:
     """The process's one gate for an endpoint's address."""
     with _gates_lock:
-        return _gates.setdefault(endpoint, Gate())
+        return _gates.setdefault(endpoint, ConcurrencyLimiter())
 
 
 class Pace:

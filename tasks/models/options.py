@@ -10,14 +10,14 @@ from typing import Any
 
 import pyarrow as pa
 
-from tasks.models.config import Limits, Price, SampleParams
-from tasks.models.records import Answer
+from tasks.models.config import Price, RunLimits, SampleParams
+from tasks.models.records import KeptAnswer
 
 MILLION = 1_000_000
 
 
 @dataclass
-class Tally:
+class RequestTally:
     """Counts of one model in one stage; ``cached`` requests were answered before, and ``saved_*`` is what
     that spared.
 
@@ -61,7 +61,7 @@ class Tally:
         """Share of the requests without an answer, between 0 and 1: what the error budget is held against."""
         return (self.failed + self.model_errors) / self.requests if self.requests else 0.0
 
-    def add(self, answer: Answer, price: Price | None) -> None:
+    def add(self, answer: KeptAnswer, price: Price | None) -> None:
         """Counts an answer that was just given."""
         self.answered += 1
         self.model_errors += answer.status == "model_error"
@@ -79,7 +79,7 @@ class Tally:
             answer.prompt_tokens or 0, answer.completion_tokens or 0, answer.cached_tokens or 0, price
         )
 
-    def merged(self, other: "Tally") -> "Tally":
+    def merged(self, other: "RequestTally") -> "RequestTally":
         """Both together: numbers add up, wall time is the longer one's."""
         mine, theirs = asdict(self), asdict(other)
         both: dict[str, Any] = {}
@@ -92,14 +92,14 @@ class Tally:
                 both[name] = value or theirs[name]
             else:
                 both[name] = max(value, theirs[name]) if name == "wall_seconds" else value + theirs[name]
-        return Tally(**both)
+        return RequestTally(**both)
 
     def as_dict(self) -> dict[str, Any]:
         """The counts as a JSON object, for manifests."""
         return {**asdict(self), "total_tokens": self.total_tokens}
 
     @classmethod
-    def from_dict(cls, value: Mapping[str, Any]) -> "Tally":
+    def from_dict(cls, value: Mapping[str, Any]) -> "RequestTally":
         """The inverse of ``as_dict``."""
         return cls(**{name: part for name, part in value.items() if name != "total_tokens"})
 
@@ -119,7 +119,7 @@ class Spending:
     limits.
     """
 
-    def __init__(self, limits: Limits) -> None:
+    def __init__(self, limits: RunLimits) -> None:
         self._limits = limits
         self._lock = threading.Lock()
         self._start = time.monotonic()
@@ -148,7 +148,7 @@ _spendings: dict[str, Spending] = {}
 _spendings_lock = threading.Lock()
 
 
-def spending_of(run_id: str | None, limits: Limits) -> Spending:
+def spending_of(run_id: str | None, limits: RunLimits) -> Spending:
     """The process's one account of a run; without a run id, an account of its own."""
     if run_id is None:
         return Spending(limits)
@@ -176,7 +176,7 @@ class InferenceOptions:
 
     sampling: SampleParams
     journal_dir: Path
-    limits: Limits = field(default_factory=Limits)
+    limits: RunLimits = field(default_factory=RunLimits)
     price: Price | None = None
     run_id: str | None = None
     refresh: bool = False
@@ -210,4 +210,4 @@ class Responded:
     """A partition's responses: RESPONSES batches in request order, to be read once, and what they came to."""
 
     batches: Iterator[pa.RecordBatch]
-    tally: Tally
+    tally: RequestTally

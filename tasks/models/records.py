@@ -29,7 +29,7 @@ class Request:
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class KeptAnswer:
     """What a request came to.
 
     ``response`` is text if ``status`` is ok and a text was asked for, ``ll`` and ``is_greedy`` the

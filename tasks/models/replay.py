@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from metrics.errors import DataError
 from tasks.datasets.config import field_at
 from tasks.models.config import ModelConfig, ReplayConfig
-from tasks.models.options import InferenceOptions, Responded, Tally
+from tasks.models.options import InferenceOptions, RequestTally, Responded
 from tasks.store.schemas import RESPONSES
 
 ROWS_AT_ONCE = 1_024
@@ -52,14 +52,14 @@ def replayed(model: ModelConfig, requests: Iterable[pa.RecordBatch], options: In
         source, find = model.config.path, _file_lookup(model.name, options.base_dir / model.config.path)
     else:
         source, find = f"field {model.config.field}", _field_lookup(str(model.config.field))
-    tally = Tally()
+    tally = RequestTally()
     return Responded(_batches(requests, find, _Context(source, options.sampling.num_samples, tally)), tally)
 
 
 class _Context:
     """Where responses come from, how many an item has, and the counts."""
 
-    def __init__(self, source: str, samples: int, tally: Tally) -> None:
+    def __init__(self, source: str, samples: int, tally: RequestTally) -> None:
         self.source = source
         self.samples = samples
         self.tally = tally
@@ -69,7 +69,7 @@ def _file_lookup(model_name: str, path: Path) -> Lookup:
     recordings = recordings_at(path)
 
     def find(row: Mapping[str, Any], sample: int) -> Recorded:
-        return recordings.find(Wanted(model_name, row["prompt_template"], row["item_id"], sample))
+        return recordings.find(RecordedKey(model_name, row["prompt_template"], row["item_id"], sample))
 
     return find
 
@@ -170,7 +170,7 @@ OPEN_GROUPS = 4
 
 
 @dataclass(frozen=True)
-class Wanted:
+class RecordedKey:
     """Which recorded response: model and prompt template count only where the file has them."""
 
     model_name: str
@@ -179,7 +179,7 @@ class Wanted:
     sample_index: int
 
 
-class Source(Protocol):
+class RecordedRows(Protocol):
     """Rows of a file by position."""
 
     def heads(self) -> Iterator[tuple[int, str, Mapping[str, Any]]]:
@@ -196,11 +196,11 @@ class Recordings:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._source: Source = ParquetSource(path) if path.suffix == ".parquet" else LinesSource(path)
+        self._source: RecordedRows = ParquetSource(path) if path.suffix == ".parquet" else LinesSource(path)
         self.columns: frozenset[str] = frozenset()
         self._index()
 
-    def find(self, wanted: Wanted) -> Mapping[str, Any] | None:
+    def find(self, wanted: RecordedKey) -> Mapping[str, Any] | None:
         """The recorded response; None when the file has none."""
         mark = self._mark(vars(wanted))
         at = int(np.searchsorted(self._marks, mark))
@@ -256,7 +256,7 @@ class LinesSource:
         self._file: IO[bytes] | None = None
 
     def heads(self) -> Iterator[tuple[int, str, Mapping[str, Any]]]:
-        """See ``Source``; raises DataError naming the line that is no JSON object."""
+        """See ``RecordedRows``; raises DataError naming the line that is no JSON object."""
         position = 0
         with self._path.open("rb") as lines:
             for number, line in enumerate(lines, start=1):
@@ -265,7 +265,7 @@ class LinesSource:
                 position += len(line)
 
     def row(self, position: int) -> Mapping[str, Any]:
-        """See ``Source``."""
+        """See ``RecordedRows``."""
         with self._lock:
             if self._file is None:
                 self._file = self._path.open("rb")
@@ -299,7 +299,7 @@ class ParquetSource:
         self._groups: OrderedDict[int, pa.Table] = OrderedDict()
 
     def heads(self) -> Iterator[tuple[int, str, Mapping[str, Any]]]:
-        """See ``Source``."""
+        """See ``RecordedRows``."""
         columns = [name for name in JOINED if name in self._file.schema_arrow.names]
         position = 0
         for batch in self._file.iter_batches(columns=columns):
@@ -308,7 +308,7 @@ class ParquetSource:
                 position += 1
 
     def row(self, position: int) -> Mapping[str, Any]:
-        """See ``Source``."""
+        """See ``RecordedRows``."""
         group = int(np.searchsorted(self._starts, position, side="right")) - 1
         with self._lock:
             if group not in self._groups:

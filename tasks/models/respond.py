@@ -17,13 +17,13 @@ import numpy as np
 import pyarrow as pa
 
 from tasks.models.answers.journal import AnswerWriter, restore
-from tasks.models.answers.rows import Rows
+from tasks.models.answers.rows import ResponseRows
 from tasks.models.answers.shelf import AnswerStore, ShelfView
 from tasks.models.config import ModelConfig
 from tasks.models.connecting import ServedIdentity, probe
 from tasks.models.identity import Expansion, model_identity
-from tasks.models.limits import Gate
-from tasks.models.options import InferenceOptions, Progress, Responded, Tally, cost_of, spending_of
+from tasks.models.limits import ConcurrencyLimiter
+from tasks.models.options import InferenceOptions, Progress, RequestTally, Responded, cost_of, spending_of
 from tasks.models.records import Failure, Request
 from tasks.models.work import Interrupted, Work, interrupted
 from tasks.process import collect_rarely
@@ -73,7 +73,7 @@ class Reporter:
         self._progress = progress
         self._start = time.monotonic()
         self._last = self._start
-        self.gate: Gate | None = None
+        self.gate: ConcurrencyLimiter | None = None
 
     def tick(self) -> None:
         """Reports when it is time to."""
@@ -112,9 +112,9 @@ __all__ = [
     "InferenceOptions",
     "Interrupted",
     "Progress",
+    "RequestTally",
     "Responded",
     "ServedIdentity",
-    "Tally",
     "interrupted",
     "missing",
     "model_identity",
@@ -148,7 +148,7 @@ def respond(
     expansion = Expansion.of(model, options.sampling, options.base_dir)
     shelf = answers.shelf(expansion.identity)
     restore(shelf, options.journal_dir)
-    tally = Tally()
+    tally = RequestTally()
     started = time.monotonic()
     since = _since(options)
     missing = Missing(expansion, shelf.view(since), tally)
@@ -179,14 +179,14 @@ def missing(
     expansion = Expansion.of(model, options.sampling, options.base_dir)
     shelf = answers.shelf(expansion.identity)
     restore(shelf, options.journal_dir)
-    found = Missing(expansion, shelf.view(_since(options)), Tally())
+    found = Missing(expansion, shelf.view(_since(options)), RequestTally())
     return sum(len(unit) for unit in found.units(requests))
 
 
 class Missing:
     """Finds the requests without a kept answer; of equal ones only the first is asked."""
 
-    def __init__(self, expansion: Expansion, kept: ShelfView, tally: Tally) -> None:
+    def __init__(self, expansion: Expansion, kept: ShelfView, tally: RequestTally) -> None:
         self._expansion = expansion
         self._kept = kept
         self._tally = tally
@@ -239,7 +239,7 @@ async def _ask(
             reporter.close()
 
 
-def _rows(expansion: Expansion, kept: ShelfView, work: Work, missing: Missing) -> Rows:
+def _rows(expansion: Expansion, kept: ShelfView, work: Work, missing: Missing) -> ResponseRows:
     tally = work.tally
     tally.failed = tally.retryable = sum(not found for found in _held(kept, missing.asked))
 
@@ -258,7 +258,7 @@ def _rows(expansion: Expansion, kept: ShelfView, work: Work, missing: Missing) -
         tally.saved_cost += cost_of(prompt, completion, hit, work.price)
 
     otherwise = Failure(work.stopped or "not asked: the run stopped before this request", 0)
-    return Rows(expansion, kept, work.failures, otherwise, count_saved)
+    return ResponseRows(expansion, kept, work.failures, otherwise, count_saved)
 
 
 def _held(kept: ShelfView, keys: Iterable[bytes]) -> Iterator[bool]:

@@ -14,9 +14,9 @@ from metrics.errors import NightjarError
 from tasks.models.answers.journal import AnswerWriter
 from tasks.models.config import Price
 from tasks.models.errors import TransientError
-from tasks.models.limits import Gate, Pace
-from tasks.models.options import Spending, Tally
-from tasks.models.records import Answer, Call, Failure, Provider, Reply, Request
+from tasks.models.limits import ConcurrencyLimiter, Pace
+from tasks.models.options import RequestTally, Spending
+from tasks.models.records import Call, Failure, KeptAnswer, Provider, Reply, Request
 
 FIRST_WAIT = 0.25
 LONGEST_WAIT = 30.0
@@ -82,7 +82,9 @@ class Asking(Protocol):
         """The calls for requests that belong together; raises PermanentError."""
         ...
 
-    def answers(self, requests: Sequence[Request], replies: Sequence[Reply], attempts: int) -> list[Answer]:
+    def answers(
+        self, requests: Sequence[Request], replies: Sequence[Reply], attempts: int
+    ) -> list[KeptAnswer]:
         """One answer a request; raises TransientError or PermanentError."""
         ...
 
@@ -92,7 +94,7 @@ class Endpoint:
     """What is asked and how hard: the provider, the process's gate and paces for it, time-outs, retries."""
 
     provider: Provider
-    gate: Gate
+    gate: ConcurrencyLimiter
     ceiling: int
     timeout: float
     retry: RetryPolicy
@@ -106,7 +108,7 @@ class Work:
     """What the engine fills: answers go to the writer, failures and counts stay here."""
 
     writer: AnswerWriter
-    tally: Tally
+    tally: RequestTally
     spending: Spending
     price: Price | None = None
     failures: dict[bytes, Failure] = field(default_factory=dict)

@@ -26,7 +26,7 @@ _NAMED = 3
 
 
 @dataclass(frozen=True)
-class Cell:
+class ResultCell:
     """The n scored items of one result, and the counts of all items that belong to it.
 
     ``statistics`` (n, k) or ``values`` (n) are what the aggregation takes, ``clusters`` (n,) numbers the
@@ -70,7 +70,7 @@ class _Columns:
     unscored: dict[int, list[str]] = field(default_factory=dict)
 
 
-def cells(item_rows: Iterable[pa.RecordBatch]) -> Iterator[Cell]:
+def cells(item_rows: Iterable[pa.RecordBatch]) -> Iterator[ResultCell]:
     """The cells in order of appearance, from batches that hold ``COLUMNS`` of ITEM_ROWS."""
     names, clusters, columns = Vocabulary(), Vocabulary(), _Columns()
     for batch in item_rows:
@@ -162,10 +162,10 @@ class _Joined:
             n_scored=np.concatenate(columns.n_scored),
         )
 
-    def cell(self, name: tuple[str, str | None, str], rows: Codes, unscored: Sequence[str]) -> Cell:
+    def cell(self, name: tuple[str, str | None, str], rows: Codes, unscored: Sequence[str]) -> ResultCell:
         valid = rows[self.valid[rows]]
         reduction, label, facets = name
-        return Cell(
+        return ResultCell(
             reduction=reduction,
             label=label,
             facets=facets,
@@ -250,7 +250,7 @@ def aggregate_pair(
 
 
 def result_row(
-    pair: PairIdentity, cell: Cell, options: "StatisticsConfig", estimator: "Estimator | None" = None
+    pair: PairIdentity, cell: ResultCell, options: "StatisticsConfig", estimator: "Estimator | None" = None
 ) -> Row:
     """One row of RESULTS: the estimate, the counts and every doubt there is about them."""
     from metrics.statistics.estimate import estimate
@@ -274,12 +274,12 @@ def result_row(
     }
 
 
-def failed_row(pair: PairIdentity, cell: Cell, error: str) -> Row:
+def failed_row(pair: PairIdentity, cell: ResultCell, error: str) -> Row:
     """One row of RESULTS for a group whose numbers would rest on a part of its items."""
     return _without_value(pair, cell, "failed", error)
 
 
-def cell_doubts(cell: Cell) -> list[str]:
+def cell_doubts(cell: ResultCell) -> list[str]:
     """Sentences about items without an outcome and about facets that the group's rows lack."""
     doubts = []
     if cell.n_lost:
@@ -301,7 +301,7 @@ def signature(pair: PairIdentity, reduction: str, made: "Estimate", options: "St
     return "|".join(parts)
 
 
-def _without_value(pair: PairIdentity, cell: Cell, status: str, error: str) -> Row:
+def _without_value(pair: PairIdentity, cell: ResultCell, status: str, error: str) -> Row:
     return base_row(pair, cell.reduction, cell.label, cell.facets) | {
         "value": None,
         "stderr": None,
@@ -312,7 +312,7 @@ def _without_value(pair: PairIdentity, cell: Cell, status: str, error: str) -> R
     }
 
 
-def _counts(cell: Cell) -> Row:
+def _counts(cell: ResultCell) -> Row:
     return {
         "n_items": cell.n_items,
         "n_samples": cell.n_samples,

@@ -95,7 +95,7 @@ _NUMBERS = ("doc_id", "sample_index", "label", "scored", "code")
 
 
 @dataclass(frozen=True)
-class Layout:
+class StatisticsLayout:
     """What is read of the statistics: the facets' paths, the kind of statistics, the column of the scores.
 
     ``passed`` as score makes 0 and 1 of verdicts, for metrics over evaluation results; a sample that has no
@@ -109,7 +109,11 @@ class Layout:
 
 
 def read_statistics(
-    part: Part, number: int, layout: Layout, labels: Vocabulary, vocabularies: Mapping[str, Vocabulary]
+    part: Part,
+    number: int,
+    layout: StatisticsLayout,
+    labels: Vocabulary,
+    vocabularies: Mapping[str, Vocabulary],
 ) -> Table:
     """The statistics of part ``number``, with the codes of the facets that are read from them."""
     located = {facet: locate(facet) for facet in layout.facets}
@@ -127,12 +131,12 @@ def read_statistics(
     return concatenate(tables) if tables else empty_table([*own, *details])
 
 
-def _score_columns(layout: Layout) -> list[str]:
+def _score_columns(layout: StatisticsLayout) -> list[str]:
     extra = {"sums": ["statistics"], "values": ["value_json"], "score": []}[layout.kind]
     return [layout.score, *extra]
 
 
-def _numbers(batch: pa.RecordBatch, number: int, layout: Layout, labels: Vocabulary) -> Table:
+def _numbers(batch: pa.RecordBatch, number: int, layout: StatisticsLayout, labels: Vocabulary) -> Table:
     score = batch.column(layout.score).cast(pa.float64()).fill_null(np.nan).to_numpy(zero_copy_only=False)
     scored = batch.column("scored").to_numpy(zero_copy_only=False)
     if layout.kind == "score":

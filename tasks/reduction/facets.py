@@ -62,7 +62,7 @@ def integers(batch: pa.RecordBatch, name: str) -> Codes:
 
 
 @dataclass(frozen=True)
-class Groups:
+class FacetGroups:
     """The facet groups of all samples.
 
     ``code`` (m,) numbers each sample's group, ``values`` holds one mapping facet → value a group; groups are
@@ -77,7 +77,7 @@ class Groups:
         return [facets_text(group) for group in self.values]
 
 
-def group(columns: Mapping[str, Codes], vocabularies: Mapping[str, Vocabulary], rows: int) -> Groups:
+def group(columns: Mapping[str, Codes], vocabularies: Mapping[str, Vocabulary], rows: int) -> FacetGroups:
     """Groups ``rows`` samples by their facets' codes, each of shape (rows,)."""
     code = np.zeros(rows, dtype=np.int64)
     picked = np.zeros((1 if rows else 0, 0), dtype=np.int64)
@@ -88,7 +88,7 @@ def group(columns: Mapping[str, Codes], vocabularies: Mapping[str, Vocabulary], 
         picked = np.column_stack([picked[distinct // width], distinct % width])
     decoded = [vocabularies[facet].values for facet in facets]
     values = [dict(zip(facets, map(_pick, decoded, row), strict=True)) for row in picked.tolist()]
-    return Groups(code=code.astype(np.int64, copy=False), values=values)
+    return FacetGroups(code=code.astype(np.int64, copy=False), values=values)
 
 
 def _pick(values: list[Any], code: int) -> Any:

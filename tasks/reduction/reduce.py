@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from metrics.errors import MetricError, NightjarError
 from metrics.reductions.reduction import reduce_repeats
-from tasks.reduction.columns import Layout
+from tasks.reduction.columns import StatisticsLayout
 from tasks.reduction.facets import Codes
 from tasks.reduction.samples import Items, Loaded, load
 from tasks.rows.parts import PairIdentity, Part
@@ -35,7 +35,9 @@ def reduce_pair(pair: PairIdentity, parts: Sequence[Part], facets: Sequence[str]
     metric = pair.metric
     by_hand = any(reduction.function is not None for reduction in metric.reductions)
     named = [facet for facet in facets if facet != "label"]
-    yield from reduce_samples(pair, load(parts, Layout(facets=named, kind=metric.kind, references=by_hand)))
+    yield from reduce_samples(
+        pair, load(parts, StatisticsLayout(facets=named, kind=metric.kind, references=by_hand))
+    )
 
 
 def reduce_samples(pair: PairIdentity, loaded: Loaded) -> Iterator[pa.RecordBatch]:

@@ -11,8 +11,8 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from metrics.errors import NightjarError
-from tasks.reduction.columns import Layout, Table, concatenate, empty_table, read_statistics
-from tasks.reduction.facets import Codes, Groups, Vocabulary, group, integers
+from tasks.reduction.columns import StatisticsLayout, Table, concatenate, empty_table, read_statistics
+from tasks.reduction.facets import Codes, FacetGroups, Vocabulary, group, integers
 from tasks.rows.parts import UNKNOWN, Part, locate, resolve, resolve_json
 from tasks.store.schemas import REQUESTS
 
@@ -124,7 +124,7 @@ class Loaded:
 
     samples: Table
     items: Items
-    groups: Groups
+    groups: FacetGroups
     labels: list[str]
 
     def label(self, code: int) -> str | None:
@@ -132,7 +132,7 @@ class Loaded:
         return None if code < 0 else self.labels[code]
 
 
-def load(parts: Sequence[Part], layout: Layout) -> Loaded:
+def load(parts: Sequence[Part], layout: StatisticsLayout) -> Loaded:
     """Reads all parts once, column by column; raises NightjarError where artifacts do not belong together.
 
     A facet that some samples lack puts them into a group of its own, ``unknown``, with one warning a facet. A
@@ -164,7 +164,7 @@ def load(parts: Sequence[Part], layout: Layout) -> Loaded:
 
 
 def _facets(
-    part: Part, table: Table, layout: Layout, vocabularies: Mapping[str, Vocabulary]
+    part: Part, table: Table, layout: StatisticsLayout, vocabularies: Mapping[str, Vocabulary]
 ) -> dict[str, Codes]:
     """Codes of the facets that the statistics, the part as a whole or its responses decide."""
     codes = dict(table.facets)
@@ -213,7 +213,7 @@ def _spread_unlabelled(
 
 
 def read_response_facets(
-    part: Part, table: Table, layout: Layout, vocabularies: Mapping[str, Vocabulary]
+    part: Part, table: Table, layout: StatisticsLayout, vocabularies: Mapping[str, Vocabulary]
 ) -> dict[str, Codes]:
     """Codes (rows of ``table``) of the facets that are read from the part's responses."""
     located = {facet: locate(facet) for facet in layout.facets}

@@ -12,7 +12,7 @@ from tasks.reduction.facets import Vocabulary, facets_text
 from tasks.reduction.verdict_metrics import EvaluationMetric, metric_batches
 from tasks.rows.parts import UNKNOWN, FailedPart, resolve
 from tasks.store.keys import canonical_json
-from tasks.verdicts.rows import Judged, evaluation_rows
+from tasks.verdicts.rows import JudgedPart, evaluation_rows
 
 
 @dataclass
@@ -25,7 +25,7 @@ class _Group:
 
 
 def call_metric(
-    metric: EvaluationMetric, benchmark: str, judged: Sequence[Judged], failed: Sequence[FailedPart] = ()
+    metric: EvaluationMetric, benchmark: str, judged: Sequence[JudgedPart], failed: Sequence[FailedPart] = ()
 ) -> Iterator[pa.RecordBatch]:
     """The rows (METRIC_ROWS) of a user's metric ``fn(evaluation_results, facets, **params) -> dict``.
 
@@ -40,7 +40,7 @@ def call_metric(
     yield from metric_batches(rows + rows_of_failures(pair, failed, metric.facets, rows))
 
 
-def _groups(metric: EvaluationMetric, judged: Sequence[Judged]) -> list[_Group]:
+def _groups(metric: EvaluationMetric, judged: Sequence[JudgedPart]) -> list[_Group]:
     groups: list[_Group] = []
     numbers = Vocabulary()
     labels = metric.config.labels

@@ -8,8 +8,16 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from tasks.reduction.aggregate import Cell, Row, cells, failed_row, failure_of, result_row, rows_of_failures
-from tasks.reduction.columns import Layout
+from tasks.reduction.aggregate import (
+    ResultCell,
+    Row,
+    cells,
+    failed_row,
+    failure_of,
+    result_row,
+    rows_of_failures,
+)
+from tasks.reduction.columns import StatisticsLayout
 from tasks.reduction.facets import parse_facets
 from tasks.reduction.reduce import reduce_samples
 from tasks.reduction.samples import Loaded, load
@@ -104,7 +112,7 @@ def reduce_metric(
         return
     cells = metric.config.type == "classification"
     read = [replace(part, statistics=with_cells(part.statistics)) for part in parts] if cells else list(parts)
-    layout = Layout(facets=metric.facets, kind="sums" if cells else "score", score=metric.score)
+    layout = StatisticsLayout(facets=metric.facets, kind="sums" if cells else "score", score=metric.score)
     loaded = load(read, layout)
     if metric.config.labels is not None:
         loaded = _selected(loaded, metric.config.labels)
@@ -273,7 +281,7 @@ def metric_batches(rows: Sequence[Mapping[str, Any]]) -> Iterator[pa.RecordBatch
         yield pa.RecordBatch.from_pylist(rows, schema=METRIC_ROWS)
 
 
-def _own_values(metric: EvaluationMetric, cell: Cell, row: Row) -> dict[str, Any]:
+def _own_values(metric: EvaluationMetric, cell: ResultCell, row: Row) -> dict[str, Any]:
     """The value under the metric type's own key; all measures and counts of a classification."""
     if metric.config.type == "classification" and cell.statistics is not None:
         return measures_of(cell.statistics)

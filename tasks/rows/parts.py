@@ -82,7 +82,7 @@ def from_batches(batches: Sequence[pa.RecordBatch]) -> BatchSource:
     return lambda columns: (batch.select(list(columns)) for batch in batches)
 
 
-Source = Literal["origin", "request", "document", "response", "metadata", "statistic", "details"]
+FacetSource = Literal["origin", "request", "document", "response", "metadata", "statistic", "details"]
 
 UNKNOWN: Final = "unknown"
 """The facet value of rows that have none."""
@@ -94,7 +94,7 @@ RESPONSE_METADATA: Final = ("finish_reason", "response_id", "attempts", "served_
 """Columns of RESPONSES that an exported response carries inside its ``metadata``."""
 
 
-def locate(path: str) -> tuple[Source, str]:
+def locate(path: str) -> tuple[FacetSource, str]:
     """Where the value of a facet path is read: the source, and the column or the path within it.
 
     >>> locate("item.subject"), locate("metadata.sampling.temperature")

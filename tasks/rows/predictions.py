@@ -180,7 +180,7 @@ PREDICTION_COLUMNS = (
 
 
 @dataclass(frozen=True)
-class Joined:
+class ScorerInput:
     """Some items' samples: the predictions' own columns, and the batch that a scorer looks at, row for
     row."""
 
@@ -190,7 +190,7 @@ class Joined:
 
 def joined_batches(
     store: Store, requests: ArtifactRef, predictions: ArtifactRef, responses: ArtifactRef
-) -> Iterator[Joined]:
+) -> Iterator[ScorerInput]:
     """What scorers look at, for one model, prompt and partition, in the order of the items.
 
     A request batch without a sample gives an empty batch, so that the streams of several filters keep step.
@@ -201,7 +201,7 @@ def joined_batches(
     for (items, samples), (_, texts) in zip(
         joined(asked, filtered), joined(store.batches(requests, ("doc_id",)), unfiltered), strict=True
     ):
-        yield Joined(samples, scorer_batch(items, samples, response_texts(samples, texts)))
+        yield ScorerInput(samples, scorer_batch(items, samples, response_texts(samples, texts)))
 
 
 class JsonColumn(Sequence[Any]):

@@ -24,8 +24,8 @@ from tasks.verdicts.config import (
 )
 from tasks.verdicts.json_match import json_match
 
-Judged = tuple[bool, dict[str, Any] | None]
-Judge = Callable[[str, Any], Judged]
+BuiltInVerdict = tuple[bool, dict[str, Any] | None]
+Judge = Callable[[str, Any], BuiltInVerdict]
 
 _NUMBER: Final = re.compile(
     r"""
@@ -68,7 +68,7 @@ def exact_match(params: ExactMatchParams) -> Judge:
     """The response is the ground truth."""
     normalise = normaliser(params) or str
 
-    def judge(response: str, truth: Any) -> Judged:
+    def judge(response: str, truth: Any) -> BuiltInVerdict:
         return normalise(response) == normalise(as_text(truth)), None
 
     return judge
@@ -78,7 +78,7 @@ def contains(params: ContainsParams) -> Judge:
     """The ground truth (or any or all of ``values``) is part of the response."""
     fold = str.casefold if params.ignore_case else str
 
-    def judge(response: str, truth: Any) -> Judged:
+    def judge(response: str, truth: Any) -> BuiltInVerdict:
         text = fold(response)
         wanted = params.values if params.values is not None else (as_text(truth),)
         missing = [value for value in wanted if fold(value) not in text]
@@ -91,7 +91,7 @@ def contains(params: ContainsParams) -> Judge:
 def regex_match(params: RegexMatchParams) -> Judge:
     """The pattern is found in the response, and its group, if one is named, holds the ground truth."""
 
-    def judge(response: str, truth: Any) -> Judged:
+    def judge(response: str, truth: Any) -> BuiltInVerdict:
         pattern = _compiled(params.pattern if params.pattern is not None else as_text(truth), params.flags())
         found = getattr(pattern, params.mode)(response)
         if found is None:
@@ -115,7 +115,7 @@ def _compiled(pattern: str, flags: int) -> "re.Pattern[str]":
 def numeric_match(params: NumericMatchParams) -> Judge:
     """A number of the response is close to the ground truth; a response without a number is wrong."""
 
-    def judge(response: str, truth: Any) -> Judged:
+    def judge(response: str, truth: Any) -> BuiltInVerdict:
         wanted = _truth_number(truth)
         numbers = numbers_in(response)
         if params.take == "whole":
@@ -164,7 +164,7 @@ def length_check(params: LengthCheckParams) -> Judge:
     low = params.min_length or 0
     high = math.inf if params.max_length is None else params.max_length
 
-    def judge(response: str, truth: Any) -> Judged:
+    def judge(response: str, truth: Any) -> BuiltInVerdict:
         length = measure(response)
         return low <= length <= high, {"length": length}
 

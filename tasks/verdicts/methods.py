@@ -49,7 +49,7 @@ COLUMNS_WITH_DOCUMENTS = (*ASKED_COLUMNS, "doc_json")
 
 
 @dataclass(frozen=True)
-class Asked:
+class RequestRow:
     """One item as a method sees it: its acceptable answers and, where read, the JSON text of its row."""
 
     doc_id: int
@@ -67,9 +67,9 @@ class RequestCursor:
 
     def __init__(self, batches: Iterable[pa.RecordBatch]):
         self._asked = _asked(batches)
-        self._current: Asked | None = None
+        self._current: RequestRow | None = None
 
-    def find(self, doc_id: int) -> Asked:
+    def find(self, doc_id: int) -> RequestRow:
         """The request of ``doc_id``, the last one found or a later one; NightjarError if it does not come."""
         while self._current is None or self._current.doc_id != doc_id:
             self._current = next(self._asked, None)
@@ -81,19 +81,19 @@ class RequestCursor:
         return self._current
 
 
-def _asked(batches: Iterable[pa.RecordBatch]) -> Iterator[Asked]:
+def _asked(batches: Iterable[pa.RecordBatch]) -> Iterator[RequestRow]:
     for batch in batches:
         doc_ids = batch.column("doc_id").to_pylist()
         references = map(orjson.loads, batch.column("references_json").to_pylist())
         known = "doc_json" in batch.schema.names
         documents = batch.column("doc_json").to_pylist() if known else [None] * len(doc_ids)
-        yield from map(Asked, doc_ids, references, documents)
+        yield from map(RequestRow, doc_ids, references, documents)
 
 
 Judgement = tuple[list[Verdict], float]
 """What a method says of one response, and how many seconds it took."""
 
-JudgeBatch = Callable[[pa.RecordBatch, Sequence[Asked], Origin], Iterator[Judgement]]
+JudgeBatch = Callable[[pa.RecordBatch, Sequence[RequestRow], Origin], Iterator[Judgement]]
 
 
 @dataclass(frozen=True)
@@ -144,9 +144,9 @@ def _exact_match(name: str, params: ExactMatchParams) -> JudgeBatch:
     right = [Verdict(name, passed=True, score=1.0)]
     wrong = [Verdict(name, passed=False, score=0.0)]
 
-    def judge(batch: pa.RecordBatch, requests: Sequence[Asked], _: Origin) -> Iterator[Judgement]:
+    def judge(batch: pa.RecordBatch, requests: Sequence[RequestRow], _: Origin) -> Iterator[Judgement]:
         started, judged = time.perf_counter(), []
-        last: Asked | None = None
+        last: RequestRow | None = None
         answers: set[str] = set()
         for response, request in zip(batch.column("response").to_pylist(), requests, strict=True):
             if request is not last:
@@ -163,7 +163,7 @@ def _exact_match(name: str, params: ExactMatchParams) -> JudgeBatch:
 
 
 def _row_by_row(name: str, judge: Judge, wants_truth: bool) -> JudgeBatch:
-    def judge_all(batch: pa.RecordBatch, requests: Sequence[Asked], _: Origin) -> Iterator[Judgement]:
+    def judge_all(batch: pa.RecordBatch, requests: Sequence[RequestRow], _: Origin) -> Iterator[Judgement]:
         for response, request in zip(batch.column("response").to_pylist(), requests, strict=True):
             started = time.perf_counter()
             truths = request.references if wants_truth else [None]
@@ -205,7 +205,7 @@ def user_method(config: EvaluationMethodConfig, function: Callable[..., Any]) ->
     where = f"evaluation method {config.name!r}: {config.function}"
     given = accepted_keywords(where, function, _GIVEN, config.params)
 
-    def judge(batch: pa.RecordBatch, requests: Sequence[Asked], origin: Origin) -> Iterator[Judgement]:
+    def judge(batch: pa.RecordBatch, requests: Sequence[RequestRow], origin: Origin) -> Iterator[Judgement]:
         for row, request in zip(response_rows(batch, origin), requests, strict=True):
             row["item"] = orjson.loads(request.document) if request.document else {}
             offered = {

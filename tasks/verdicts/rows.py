@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from metrics.errors import NightjarError
 from tasks.rows.parts import RESPONSE_METADATA, Part
-from tasks.verdicts.methods import COLUMNS_WITH_DOCUMENTS, Asked, RequestCursor, metadata
+from tasks.verdicts.methods import COLUMNS_WITH_DOCUMENTS, RequestCursor, RequestRow, metadata
 
 Row = dict[str, Any]
 
@@ -24,7 +24,7 @@ _RESPONSES = (
 
 
 @dataclass(frozen=True)
-class Judged:
+class JudgedPart:
     """One part of one evaluation method, and what the rows say about the method.
 
     ``labels`` are those under which a sample without a label of its own is listed (the method's, over all
@@ -37,7 +37,7 @@ class Judged:
     params: Mapping[str, Any] = field(default_factory=dict)
 
 
-def evaluation_rows(judged: Judged) -> Iterator[Row]:
+def evaluation_rows(judged: JudgedPart) -> Iterator[Row]:
     """The rows of one part in the order of its responses: one a sample × label.
 
     ``item`` holds the item's own fields. A sample whose request failed, or that could not be judged, has
@@ -93,7 +93,7 @@ class _Shared:
     item: Any
 
 
-def _shared(judged: Judged, response: Row, asked: Asked) -> _Shared:
+def _shared(judged: JudgedPart, response: Row, asked: RequestRow) -> _Shared:
     method = {"name": judged.part.method, "description": judged.description, "params": dict(judged.params)}
     shown = {key: value for key, value in method.items() if value}
     return _Shared(
@@ -102,7 +102,7 @@ def _shared(judged: Judged, response: Row, asked: Asked) -> _Shared:
     )
 
 
-def _row(judged: Judged, label: str | None, verdict: Row, response: Row, shared: _Shared) -> Row:
+def _row(judged: JudgedPart, label: str | None, verdict: Row, response: Row, shared: _Shared) -> Row:
     details = orjson.loads(verdict["details_json"]) if verdict["details_json"] else {}
     custom = details.get("custom_fields")
     failed = response["status"] != "ok"

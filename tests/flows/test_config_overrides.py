@@ -7,7 +7,7 @@ import pytest
 import yaml
 
 from flows.config.load import load_config
-from flows.config.yaml import Source, parse_override, with_overrides
+from flows.config.yaml import YamlSource, parse_override, with_overrides
 from metrics.errors import ConfigError
 
 CONFIG = """\
@@ -29,7 +29,7 @@ def path(tmp_path: Path) -> Path:
 
 
 def overridden(data: dict[str, Any], *overrides: str) -> dict[str, Any]:
-    return with_overrides(Source("x.yaml", data), overrides, Path()).data
+    return with_overrides(YamlSource("x.yaml", data), overrides, Path()).data
 
 
 @pytest.mark.parametrize(

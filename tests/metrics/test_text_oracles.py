@@ -159,7 +159,7 @@ def test_chrf_statistics_are_sacrebleus(
     documents: Any, words: int, lowercase: bool, whitespace: bool
 ) -> None:
     references, texts = _columns(documents)
-    options = chrf_statistics.Options(6, words, lowercase, whitespace)
+    options = chrf_statistics.ChrfOptions(6, words, lowercase, whitespace)
     own = chrf_statistics.chrf_statistics(references, texts, options, f_score(6 + words, 2, False))
     np.testing.assert_array_equal(own, _chrf_oracle(references, texts, words, lowercase, whitespace))
 
@@ -179,7 +179,7 @@ def test_documents_with_many_distinct_characters_have_sacrebleus_counts() -> Non
     texts = ["".join(chr(rng.randrange(0x4E00, 0x9000)) for _ in range(1500)) for _ in range(3)]
     references = [[text[:700] + texts[0][:300]] for text in texts]
     own = chrf_statistics.chrf_statistics(
-        references, texts, chrf_statistics.Options(6, 2), f_score(8, 2, False)
+        references, texts, chrf_statistics.ChrfOptions(6, 2), f_score(8, 2, False)
     )
     np.testing.assert_array_equal(own, _chrf_oracle(references, texts, 2, False, False))
 
@@ -190,7 +190,7 @@ def test_documents_with_many_distinct_words_have_sacrebleus_counts() -> None:
     references = [[text[:9000]] for text in texts]
     fast = bleu_statistics.bleu_statistics(references, texts, "13a", False, 5)
     np.testing.assert_array_equal(fast, bleu_statistics.by_sacrebleu(references, texts, "13a", False, 5))
-    options = chrf_statistics.Options(2, 6)
+    options = chrf_statistics.ChrfOptions(2, 6)
     own = chrf_statistics.chrf_statistics(references, texts, options, f_score(8, 2, False))
     oracle = sacrebleu.CHRF(char_order=2, word_order=6)._extract_corpus_statistics(
         texts, _streams(references)
@@ -241,7 +241,7 @@ def test_written_documents_have_sacrebleus_statistics() -> None:
         bleu_statistics.by_sacrebleu(references, texts, "13a", False, 4),
     )
     own = chrf_statistics.chrf_statistics(
-        references, texts, chrf_statistics.Options(6, 2), f_score(8, 2, False)
+        references, texts, chrf_statistics.ChrfOptions(6, 2), f_score(8, 2, False)
     )
     np.testing.assert_array_equal(own, _chrf_oracle(references, texts, 2, False, False))
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import yaml
 
-from scorers.base import Reply
+from scorers.base import ModelReply
 from scorers.config import SCORER_TYPES, ScoringConfig
 from scorers.factory import build_scorer
 from scorers.filters import FILTERS, FilterPipeline
@@ -53,7 +53,7 @@ def test_scorer_gives_the_scores_of_its_row(case, resolve, make_batch):
     else:
         batch = make_batch(**case["batch"])
         metric = next(one for one in scorer.get_metrics("none") if one.name == case["metric"])
-    scores = scorer.score(batch, metric, [Reply(text) for text in case.get("replies", ())])
+    scores = scorer.score(batch, metric, [ModelReply(text) for text in case.get("replies", ())])
     expected = np.array([np.nan if value is None else value for value in case["score"]], dtype=float)
     np.testing.assert_allclose(scores.scores.score, expected, rtol=1e-12)
     assert scores.scored.tolist() == [value is not None for value in case["score"]]

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from metrics.errors import ConfigError
-from scorers.base import Reply, Scorer, ScorerError, ScorerRequest
+from scorers.base import ModelReply, Scorer, ScorerError, ScorerRequest
 from scorers.config import ScoringConfig
 from scorers.factory import build_scorer
 
@@ -75,7 +75,7 @@ def test_reward_endpoint_is_asked_and_its_number_read(make_batch):
         (2, "rm", "Rate c to Q"),
     ]
     assert scorer.needs(metric) == "reward"
-    replies = [Reply("0.75"), Reply("n/a")]
+    replies = [ModelReply("0.75"), ModelReply("n/a")]
     scores = scorer.score(batch, metric, replies)
     np.testing.assert_array_equal(scores.scores.score, [np.nan, 0.75, np.nan])
     assert "no number" in scores.errors[2]
@@ -177,7 +177,7 @@ def test_ensemble_shares_replies_out_to_the_members_that_asked(make_batch):
     metric, batch = metric_of(scorer, "ensemble"), make_batch(["a", "b"], [["a"], ["x"]])
     assert [one.judge for one in scorer.requests(batch, metric)] == ["rm", "rm", "j", "j"]
     assert scorer.needs(metric) == "ensemble"
-    replies = [Reply("1"), Reply("2"), Reply("4"), Reply("?")]
+    replies = [ModelReply("1"), ModelReply("2"), ModelReply("4"), ModelReply("?")]
     assert scorer.unreadable(batch, metric, replies) == [False, False, False, True]
     scores = scorer.score(batch, metric, replies)
     np.testing.assert_allclose(scores.scores.score, [2.0, np.nan])
@@ -302,7 +302,7 @@ def test_users_scorer_may_ask_a_model_first(make_batch):
     metric = metric_of(scorer, "score")
     assert [one.prompt for one in scorer.requests(batch, metric)] == ["Rate a", "Rate b"]
     assert scorer.needs(metric)
-    assert scorer.score(batch, metric, [Reply("abc"), None]).scored.tolist() == [True, False]
+    assert scorer.score(batch, metric, [ModelReply("abc"), None]).scored.tolist() == [True, False]
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from flows.config.load import load_config
-from scorers.base import Batch, Reply
+from scorers.base import Batch, ModelReply
 from scorers.factory import build_pipelines, build_scorer
 from tasks.usercode.load import resolver
 
@@ -92,7 +92,7 @@ def test_judge_example_asks_two_judges_and_corrects_their_rate():
     asked = scorer.requests(batch, scorer.get_metrics(name)[-1])
     assert [request.judge for request in asked[:2]] == ["judge-a", "judge-b"]
     assert "Reference: " + PROBLEMS[0]["answer"] in asked[0].prompt[1]["content"]
-    replies = [Reply("Grade: correct")] * len(asked)
+    replies = [ModelReply("Grade: correct")] * len(asked)
     assert scores_of(scorer, batch, "llm_judge", name, replies).scores.score.mean() == 1
     corrected = next(one for one in scorer.get_metrics(name) if one.name == "llm_judge_corrected")
     assert (scorer.calibration.sensitivity, scorer.calibration.specificity) == (11 / 12, 7 / 8)

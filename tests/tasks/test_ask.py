@@ -7,7 +7,7 @@ import pyarrow as pa
 import pytest
 
 from metrics.errors import ConfigError
-from scorers.base import Batch, Reply
+from scorers.base import Batch, ModelReply
 from scorers.config import ScoringConfig
 from scorers.judge.scorer import LLMJudgeScorer
 from tasks.ask import AskSetup, asked_rows, replies_of, sampling_text, score_calibration
@@ -69,7 +69,7 @@ def rows_of(batches):
 def said(*texts):
     """Replies by place; None: not answered, and False: failed."""
     return {
-        place: Reply(text or None, None if text else "HTTP 500")
+        place: ModelReply(text or None, None if text else "HTTP 500")
         for place, text in enumerate(texts)
         if text is not None
     }

@@ -3,8 +3,8 @@
 from typing import TYPE_CHECKING, Any
 
 from tasks.benchmarks.lm_eval.logs.rescoring import known_definitions, rescored
-from tasks.benchmarks.lm_eval.read.index import Definition, Index, build_index
-from tasks.benchmarks.lm_eval.read.select import Selection, select, select_file
+from tasks.benchmarks.lm_eval.read.index import Definition, DefinitionIndex, build_index
+from tasks.benchmarks.lm_eval.read.select import SelectedBenchmarks, select, select_file
 from tasks.benchmarks.lm_eval.translate.config import (
     Translation,
     is_harness,
@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Definition",
-    "Index",
-    "Selection",
+    "DefinitionIndex",
+    "SelectedBenchmarks",
     "Translation",
     "build_index",
     "is_harness",

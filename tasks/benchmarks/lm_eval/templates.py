@@ -8,7 +8,7 @@ from typing import Any
 import jinja2
 
 from metrics.errors import ConfigError
-from tasks.datasets.config import DataError
+from tasks.datasets.config import DatasetError
 
 
 def regex_replace(text: str, pattern: str, replacement: str, count: int = 0) -> str:
@@ -28,7 +28,7 @@ def render_template(text: str, doc: Mapping[str, Any]) -> str:
         return _compiled(text).render(**doc)
     except jinja2.UndefinedError as error:
         fields = ", ".join(map(str, doc))
-        raise DataError(f"template {text!r:.120}: {error}; the document has {fields}") from error
+        raise DatasetError(f"template {text!r:.120}: {error}; the document has {fields}") from error
     except jinja2.TemplateError as error:
         raise ConfigError(f"template {text!r:.120}: {error}") from error
 

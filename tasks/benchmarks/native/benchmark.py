@@ -6,11 +6,11 @@ from typing import Any
 
 from metrics.errors import ConfigError
 from tasks.benchmarks.config import BenchmarkFields, PromptTemplate
-from tasks.benchmarks.native.prompts import Fewshot, Layout, Prompt, after, render_prompt
+from tasks.benchmarks.native.prompts import CompiledPrompt, Fewshot, PromptLayout, after, render_prompt
 from tasks.benchmarks.native.templates import Template, row, template_source
 from tasks.benchmarks.records import Rendered
 from tasks.datasets import DatasetConfig, dataset_digest, open_dataset
-from tasks.datasets.config import DataError
+from tasks.datasets.config import DatasetError
 from tasks.datasets.item import Item
 from tasks.store.keys import digest
 
@@ -63,11 +63,11 @@ class NativeBenchmark:
             raise ConfigError(f"benchmark '{self.name}' has no dataset")
         return self._fields.dataset
 
-    def _layout(self, prompt: Prompt) -> Layout:
+    def _layout(self, prompt: CompiledPrompt) -> PromptLayout:
         fields = self._fields
         shape = fields.fewshot.format if fields.fewshot is not None else None
         generates = fields.output_type == "generate_until"
-        return Layout(
+        return PromptLayout(
             answer=self._answer,
             chat=generates
             and (bool(prompt.turns) or fields.system_prompt is not None or shape in ("turns", "message")),
@@ -86,10 +86,10 @@ class NativeBenchmark:
         else:
             right = [str(reference) for reference in self._answers.references(item)]
         if not right:
-            raise DataError(f"few-shot example '{item.item_id}' has no answer; set target or ground_truth")
+            raise DatasetError(f"few-shot example '{item.item_id}' has no answer; set target or ground_truth")
         return right[0]
 
-    def _rendered(self, prompt: Prompt, item: Item) -> Rendered:
+    def _rendered(self, prompt: CompiledPrompt, item: Item) -> Rendered:
         doc = row(item)
         if self._fields.output_type == "loglikelihood_rolling":
             text = self._document(prompt, item)
@@ -105,7 +105,7 @@ class NativeBenchmark:
                 item, "generate", (text,), ("",), references=references, doc=doc, chat=layout.chat
             )
         if len(references) != 1:
-            raise DataError(
+            raise DatasetError(
                 f"item '{item.item_id}' has {len(references)} targets; loglikelihood scores exactly one "
                 "continuation"
             )
@@ -128,12 +128,14 @@ class NativeBenchmark:
             unconditional=continuations if self._fields.mutual_information else (),
         )
 
-    def _document(self, prompt: Prompt, item: Item) -> str:
+    def _document(self, prompt: CompiledPrompt, item: Item) -> str:
         if self._fields.target is None and prompt.template is not None:
             return prompt.template.text(item)
         references = self._answers.references(item)
         if len(references) != 1 or not isinstance(references[0], str):
-            raise DataError(f"item '{item.item_id}': a rolling log-likelihood needs one text as its document")
+            raise DatasetError(
+                f"item '{item.item_id}': a rolling log-likelihood needs one text as its document"
+            )
         return references[0]
 
 
@@ -141,14 +143,14 @@ def _template(source: str | None, label: str) -> Template | None:
     return Template(source, label) if source is not None else None
 
 
-def _compiled(prompt: PromptTemplate, fields: BenchmarkFields) -> Prompt:
+def _compiled(prompt: PromptTemplate, fields: BenchmarkFields) -> CompiledPrompt:
     label = f"prompt_template '{prompt.name}'" if fields.prompt_templates is not None else "prompt_template"
     if prompt.messages is not None:
         turns = tuple(
             (turn.role, Template(turn.content, f"{label} ({turn.role})")) for turn in prompt.messages
         )
-        return Prompt(prompt.name, None, turns)
-    return Prompt(prompt.name, Template(template_source(prompt, fields.base_dir), label))
+        return CompiledPrompt(prompt.name, None, turns)
+    return CompiledPrompt(prompt.name, Template(template_source(prompt, fields.base_dir), label))
 
 
 IGNORED = -100  # an index that stands for "no choice", as label columns have it
@@ -173,11 +175,11 @@ class Answers:
         if isinstance(self._choices, Template):
             found = self._choices.value(item)
             if not isinstance(found, list | tuple):
-                raise DataError(f"choices of item '{item.item_id}' must be a list, got {found!r}")
+                raise DatasetError(f"choices of item '{item.item_id}' must be a list, got {found!r}")
         else:
             found = [_filled(choice, item) for choice in self._choices or ()]
         if not found:
-            raise DataError(
+            raise DatasetError(
                 f"item '{item.item_id}' has no choices; a multiple_choice item needs at least one"
             )
         return tuple(str(choice) for choice in found)
@@ -190,7 +192,7 @@ class Answers:
         """
         values = self._values(item)
         if not values:
-            raise DataError(
+            raise DatasetError(
                 f"item '{item.item_id}' has no target; multiple_choice needs the index or text of a choice"
             )
         return tuple(_index(value, choices, item) for value in values)
@@ -244,7 +246,7 @@ def _index(value: Any, choices: Sequence[str], item: Item) -> int:
             return string.ascii_uppercase.index(text.upper())
         if text.isascii() and text.isdigit() and int(text) < len(choices):
             return int(text)
-    raise DataError(
+    raise DatasetError(
         f"target {value!r} of item '{item.item_id}' is none of its choices: expected an index from 0 to "
         f"{len(choices) - 1}, a letter, or one of {', '.join(map(repr, choices))}"
     )

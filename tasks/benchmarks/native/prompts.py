@@ -18,7 +18,7 @@ POOL_LIMIT = 10_000  # examples kept in memory; of more, those with the smallest
 
 
 @dataclass(frozen=True)
-class Example:
+class FewshotCandidate:
     """A candidate: the item and the digest of its content, by which an item recognises itself."""
 
     item: Item
@@ -31,9 +31,9 @@ class Fewshot:
     def __init__(self, fields: BenchmarkFields, config: FewshotConfig) -> None:
         self._fields = fields
         self._config = config
-        self._pool: tuple[Example, ...] | None = None
+        self._pool: tuple[FewshotCandidate, ...] | None = None
 
-    def draw(self, item: Item) -> Sequence[Example]:
+    def draw(self, item: Item) -> Sequence[FewshotCandidate]:
         """The examples of one item, never itself; raises ConfigError if there are too few.
 
         The random draw depends on the seed, the item's id and the pool's content only.
@@ -61,9 +61,9 @@ class Fewshot:
         source = dataset_digest(self._source(), self._fields.base_dir)
         return digest({"config": self._config.model_copy(update={"path": None}), "source": source})
 
-    def _sample(self, pool: Sequence[Example], item_id: str, own: str) -> list[Example]:
+    def _sample(self, pool: Sequence[FewshotCandidate], item_id: str, own: str) -> list[FewshotCandidate]:
         """Draws without replacement by hashing a counter: the same on every Python version and machine."""
-        found: dict[int, Example] = {}
+        found: dict[int, FewshotCandidate] = {}
         wanted = min(
             self._config.count(), sum(example.digest != own for example in pool[: self._config.count() + 1])
         )
@@ -82,7 +82,7 @@ class Fewshot:
             return self._fields.dataset
         return DatasetConfig(path=self._config.path, ground_truth=self._fields.dataset.ground_truth)
 
-    def _load(self) -> tuple[Example, ...]:
+    def _load(self) -> tuple[FewshotCandidate, ...]:
         if self._config.examples is not None:
             return tuple(self._fixed(self._config))
         examples = (self._example(item) for item in open_dataset(self._source(), self._fields.base_dir))
@@ -93,15 +93,15 @@ class Fewshot:
         smallest = heapq.nsmallest(POOL_LIMIT, examples, key=lambda example: example.digest)
         return tuple({example.digest: example for example in smallest}.values())
 
-    def _fixed(self, config: FewshotConfig) -> Iterator[Example]:
+    def _fixed(self, config: FewshotConfig) -> Iterator[FewshotCandidate]:
         named = self._fields.dataset.ground_truth if self._fields.dataset is not None else None
         for index, row in enumerate(config.examples or ()):
             yield self._example(
                 Item(f"fewshot.examples.{index}", index, row, row.get(named or "ground_truth"))
             )
 
-    def _example(self, item: Item) -> Example:
-        return Example(item, self._content(item))
+    def _example(self, item: Item) -> FewshotCandidate:
+        return FewshotCandidate(item, self._content(item))
 
     def _content(self, item: Item) -> str:
         """Digest of an item without its id: two files may hold the same question under two ids."""
@@ -114,7 +114,7 @@ Turn = tuple[str, str]  # role, content
 
 
 @dataclass(frozen=True)
-class Prompt:
+class CompiledPrompt:
     """A compiled prompt: a text template, or chat turns of role and template."""
 
     name: str
@@ -123,7 +123,7 @@ class Prompt:
 
 
 @dataclass(frozen=True)
-class Layout:
+class PromptLayout:
     """How the parts of a prompt are put together.
 
     ``chat``: messages instead of a text. ``as_turns``: an example is a user's and an assistant's turn.
@@ -142,7 +142,9 @@ class Layout:
     )  # examples rendered before, by prompt and digest
 
 
-def render_prompt(prompt: Prompt, layout: Layout, item: Item, examples: Sequence[Example]) -> str:
+def render_prompt(
+    prompt: CompiledPrompt, layout: PromptLayout, item: Item, examples: Sequence[FewshotCandidate]
+) -> str:
     """The text of the prompt, or the JSON text of its messages."""
     if layout.chat:
         turns = [
@@ -168,16 +170,18 @@ def _joined(text: str, answer: str, delimiter: str) -> str:
     return text + after(text, answer, delimiter)
 
 
-def _prefix(layout: Layout, item: Item) -> str:
+def _prefix(layout: PromptLayout, item: Item) -> str:
     return layout.gen_prefix.text(item) if layout.gen_prefix is not None else ""
 
 
-def _with_examples(prompt: Prompt, layout: Layout, item: Item, examples: Sequence[Example]) -> str:
+def _with_examples(
+    prompt: CompiledPrompt, layout: PromptLayout, item: Item, examples: Sequence[FewshotCandidate]
+) -> str:
     parts = [*(_solved(prompt, layout, example) for example in examples), _question(prompt, item)]
     return layout.example_delimiter.join(parts)
 
 
-def _question(prompt: Prompt, item: Item) -> str:
+def _question(prompt: CompiledPrompt, item: Item) -> str:
     if prompt.template is not None:
         return prompt.template.text(item)
     return "\n".join(
@@ -185,7 +189,7 @@ def _question(prompt: Prompt, item: Item) -> str:
     )
 
 
-def _solved(prompt: Prompt, layout: Layout, example: Example) -> str:
+def _solved(prompt: CompiledPrompt, layout: PromptLayout, example: FewshotCandidate) -> str:
     key = (prompt.name, example.digest)
     if key not in layout.solved:
         question = _question(prompt, example.item)
@@ -193,11 +197,13 @@ def _solved(prompt: Prompt, layout: Layout, example: Example) -> str:
     return layout.solved[key]
 
 
-def _answer(layout: Layout, item: Item) -> str:
+def _answer(layout: PromptLayout, item: Item) -> str:
     return _joined(_prefix(layout, item), layout.answer(item), layout.target_delimiter)
 
 
-def _turns(prompt: Prompt, layout: Layout, item: Item, examples: Sequence[Example]) -> Iterator[Turn]:
+def _turns(
+    prompt: CompiledPrompt, layout: PromptLayout, item: Item, examples: Sequence[FewshotCandidate]
+) -> Iterator[Turn]:
     if layout.system is not None:
         yield "system", layout.system.text(item)
     own = list(_own_turns(prompt, item))
@@ -220,7 +226,7 @@ def _turns(prompt: Prompt, layout: Layout, item: Item, examples: Sequence[Exampl
         yield "assistant", prefix
 
 
-def _own_turns(prompt: Prompt, item: Item) -> Iterator[Turn]:
+def _own_turns(prompt: CompiledPrompt, item: Item) -> Iterator[Turn]:
     if prompt.template is not None:
         yield "user", prompt.template.text(item)
     for role, template in prompt.turns:

@@ -11,7 +11,7 @@ from jinja2 import meta, nodes
 
 from metrics.errors import ConfigError
 from tasks.benchmarks.config import PromptTemplate
-from tasks.datasets.config import DataError
+from tasks.datasets.config import DatasetError
 from tasks.datasets.item import Item
 
 ENVIRONMENT = jinja2.Environment(
@@ -66,11 +66,13 @@ class Template:
             raise self._failure(item, error) from error
         return found
 
-    def _failure(self, item: Item, error: Exception) -> DataError:
+    def _failure(self, item: Item, error: Exception) -> DatasetError:
         if isinstance(error, jinja2.UndefinedError):
             has = ", ".join(item.data)
-            return DataError(f"{self._label}: {error.message} in item '{item.item_id}'; its fields are {has}")
-        return DataError(f"{self._label} fails on item '{item.item_id}': {type(error).__name__}: {error}")
+            return DatasetError(
+                f"{self._label}: {error.message} in item '{item.item_id}'; its fields are {has}"
+            )
+        return DatasetError(f"{self._label} fails on item '{item.item_id}': {type(error).__name__}: {error}")
 
 
 def required_names(source: str) -> set[str]:
@@ -106,9 +108,11 @@ def template_source(prompt: PromptTemplate, base_dir: str | Path) -> str:
     try:
         return path.read_text(encoding="utf-8").removesuffix("\n")
     except FileNotFoundError:
-        raise DataError(f"prompt template file '{prompt.path}' is not there: expected it at {path}") from None
+        raise DatasetError(
+            f"prompt template file '{prompt.path}' is not there: expected it at {path}"
+        ) from None
     except (OSError, UnicodeDecodeError) as error:
-        raise DataError(f"prompt template file '{prompt.path}' can't be read: {error}") from error
+        raise DatasetError(f"prompt template file '{prompt.path}' can't be read: {error}") from error
 
 
 @lru_cache(maxsize=256)

@@ -19,10 +19,10 @@ from typing import Any
 import orjson
 
 from tasks.models.answers.shelf import Segment, Shelf
-from tasks.models.records import Answer
+from tasks.models.records import KeptAnswer
 from tasks.store.storage import StoreError
 
-FIELDS = tuple(field.name for field in fields(Answer) if field.name != "key")
+FIELDS = tuple(field.name for field in fields(KeptAnswer) if field.name != "key")
 
 
 class Journal:
@@ -35,7 +35,7 @@ class Journal:
         except OSError as error:
             raise StoreError(f"can't write answers to {folder}: {error.strerror or error}") from error
 
-    def append(self, answer: Answer) -> int:
+    def append(self, answer: KeptAnswer) -> int:
         """Writes an answer with one call and returns its size; raises StoreError (a full disk) when it did
         not get there whole.
         """
@@ -64,7 +64,7 @@ class Journal:
         )
 
 
-def recover(folder: Path) -> Iterator[tuple[list[Answer], "Orphan"]]:
+def recover(folder: Path) -> Iterator[tuple[list[KeptAnswer], "Orphan"]]:
     """The answers in journals whose processes are gone, file by file; remove each orphan when its answers
     are safe.
     """
@@ -100,7 +100,7 @@ class Orphan:
             return None
         return cls(path, file)
 
-    def answers(self) -> Iterator[Answer]:
+    def answers(self) -> Iterator[KeptAnswer]:
         """Every answer whose line is whole."""
         with open(os.dup(self._file), "rb") as lines:
             for line in lines:
@@ -118,7 +118,7 @@ class Orphan:
         os.close(self._file)
 
 
-def encode(answer: Answer) -> bytes:
+def encode(answer: KeptAnswer) -> bytes:
     """A line of JSON with the fields that are set; a log-likelihood that JSON has no number for is a text."""
     row: dict[str, Any] = {"key": answer.key.hex()}
     for name in FIELDS:
@@ -129,7 +129,7 @@ def encode(answer: Answer) -> bytes:
     return orjson.dumps(row) + b"\n"
 
 
-def decode(line: bytes) -> Answer | None:
+def decode(line: bytes) -> KeptAnswer | None:
     """The answer in a line; None when the line is torn."""
     if not line.endswith(b"\n"):
         return None
@@ -137,7 +137,7 @@ def decode(line: bytes) -> Answer | None:
         row = orjson.loads(line)
         if isinstance(row.get("ll"), str):
             row["ll"] = float(row["ll"])
-        return Answer(**{**row, "key": bytes.fromhex(row["key"])})
+        return KeptAnswer(**{**row, "key": bytes.fromhex(row["key"])})
     except (orjson.JSONDecodeError, KeyError, TypeError, ValueError):
         return None
 
@@ -164,12 +164,12 @@ class AnswerWriter:
         self._shelf = shelf
         self._folder = journal_dir / shelf.identity[:32]
         self._journal: Journal | None = None
-        self._pending: list[Answer] = []
+        self._pending: list[KeptAnswer] = []
         self._bytes = 0
         self._segments: list[Segment] = []
         self._busy = asyncio.Lock()
 
-    def append(self, answer: Answer) -> None:
+    def append(self, answer: KeptAnswer) -> None:
         """Logs an answer; from here on no crash of the process loses it. Raises StoreError."""
         if self._journal is None:
             self._journal = Journal(self._folder)

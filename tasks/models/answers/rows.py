@@ -31,7 +31,7 @@ SUMMED = (
 
 
 @dataclass(frozen=True)
-class Rows:
+class ResponseRows:
     """Makes rows of answers; what has none takes its failure, or ``otherwise`` where it was never asked."""
 
     expansion: Expansion

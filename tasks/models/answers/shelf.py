@@ -21,7 +21,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from tasks.models.records import Answer
+from tasks.models.records import KeptAnswer
 from tasks.store.schemas import TEXT
 from tasks.store.storage import Store, StoreError
 
@@ -51,7 +51,7 @@ def halves(keys: pa.FixedSizeBinaryArray | pa.ChunkedArray) -> tuple[NDArray[np.
     return np.ascontiguousarray(words[:, 0]), np.ascontiguousarray(words[:, 1])
 
 
-class Index:
+class KeyIndex:
     """Finds keys among segments; of equal keys the answer that arrived last counts."""
 
     def __init__(self, segments: Sequence[SegmentKeys], not_before: float = 0.0) -> None:
@@ -148,7 +148,7 @@ class Shelf:
         names = (str(entry).rsplit("/", 1)[-1] for entry in found)
         return sorted(name for name in names if name.endswith(".parquet") and not name.startswith("."))
 
-    def write(self, answers: Sequence[Answer]) -> Segment:
+    def write(self, answers: Sequence[KeptAnswer]) -> Segment:
         """Writes answers as a segment of their own; raises StoreError."""
         return self._put([table_of(answers)])
 
@@ -233,7 +233,7 @@ class ShelfView:
         named = [(name, self._shelf.keys(name)) for name in self._shelf.names()]
         present = [(name, keys) for name, keys in named if keys is not None]
         self._names = [name for name, _ in present]
-        self._index = Index([keys for _, keys in present], self._not_before)
+        self._index = KeyIndex([keys for _, keys in present], self._not_before)
 
     def __len__(self) -> int:
         return len(self._index)
@@ -346,10 +346,10 @@ ANSWERS: Final = pa.schema(
         pa.field("is_greedy", pa.bool_()),
     ]
 )
-PLAIN: Final = tuple(field.name for field in fields(Answer) if field.name != "logprobs")
+PLAIN: Final = tuple(field.name for field in fields(KeptAnswer) if field.name != "logprobs")
 
 
-def table_of(answers: Sequence[Answer]) -> pa.Table:
+def table_of(answers: Sequence[KeptAnswer]) -> pa.Table:
     """Answers as a table of the ANSWERS schema."""
     columns: dict[str, list[Any]] = {name: [getattr(answer, name) for answer in answers] for name in PLAIN}
     columns["logprobs_json"] = [

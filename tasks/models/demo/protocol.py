@@ -24,7 +24,7 @@ class Unacceptable(Exception):
 
 
 @dataclass(frozen=True)
-class Generated:
+class Completion:
     """One choice: its text, why it ended, and its tokens."""
 
     text: str
@@ -68,7 +68,7 @@ def text_of(tokens: Sequence[int]) -> str:
     return bytes(token for token in tokens if token != BOS).decode("utf-8", "replace")
 
 
-def generate(prompt: str, body: Mapping[str, Any], index: int, error_rate: float) -> Generated:
+def generate(prompt: str, body: Mapping[str, Any], index: int, error_rate: float) -> Completion:
     """The answer to a prompt, cut at the first stop sequence and at ``max_tokens``."""
     draw = Draw(seed=body.get("seed"), temperature=body.get("temperature"), index=index)
     text, reason = respond(prompt, draw, error_rate), "stop"
@@ -80,7 +80,7 @@ def generate(prompt: str, body: Mapping[str, Any], index: int, error_rate: float
     content = text.encode()
     if limit is not None and len(content) > BYTES_A_TOKEN * limit:
         text, reason = content[: BYTES_A_TOKEN * limit].decode("utf-8", "ignore"), "length"
-    return Generated(text, reason, -(-len(text.encode()) // BYTES_A_TOKEN))
+    return Completion(text, reason, -(-len(text.encode()) // BYTES_A_TOKEN))
 
 
 def usage(prompt_tokens: int, completion_tokens: int) -> dict[str, Any]:

@@ -12,9 +12,16 @@ from typing import Any, Literal
 
 from tasks.models.errors import BadRequest, MalformedBody, PermanentError
 from tasks.models.likelihood.tokenizers import Tokenizer
-from tasks.models.likelihood.tokens import Generated, Scored, Source, scored, span_likelihood, sum_of
+from tasks.models.likelihood.tokens import (
+    GeneratedTokens,
+    LogprobSource,
+    ScoredTokens,
+    scored,
+    span_likelihood,
+    sum_of,
+)
 from tasks.models.likelihood.windows import DEFAULT_MAX_LENGTH, Span, rolling_spans, text_span, token_span
-from tasks.models.records import Answer, Call, Reply, Request, provenance, usage_of
+from tasks.models.records import Call, KeptAnswer, Reply, Request, provenance, usage_of
 
 
 @dataclass(frozen=True)
@@ -27,7 +34,7 @@ class EchoMode:
     """
 
     max_tokens: Literal[0, 1]
-    source: Source
+    source: LogprobSource
     ids: bool = False
     begun: int | None = None
 
@@ -65,7 +72,9 @@ class Likelihood:
         bodies = (self.mode.body(self._together(group)) for group in groups)
         return [Call("completions", {"model": self.model, **body, **self.extra}) for body in bodies]
 
-    def answers(self, requests: Sequence[Request], replies: Sequence[Reply], attempts: int) -> list[Answer]:
+    def answers(
+        self, requests: Sequence[Request], replies: Sequence[Reply], attempts: int
+    ) -> list[KeptAnswer]:
         """One answer a request; raises MalformedBody when a reply does not hold what was asked for."""
         spans = [self._spans(request) for request in requests]
         choices = self._choices(sum(map(len, spans)), replies)
@@ -120,7 +129,9 @@ class Likelihood:
         """
         return prompts[0] if len(prompts) == 1 and isinstance(prompts[0], str) else prompts
 
-    def _choices(self, asked: int, replies: Sequence[Reply]) -> Iterator[tuple[Scored, Generated]]:
+    def _choices(
+        self, asked: int, replies: Sequence[Reply]
+    ) -> Iterator[tuple[ScoredTokens, GeneratedTokens]]:
         """For each span, in order, what the server gave for it and how many tokens it generated after it."""
         for reply in replies:
             choices = reply.body.get("choices")
@@ -131,22 +142,27 @@ class Likelihood:
             counts = expected == 1 and self.mode.listed == self.mode.max_tokens
             counted = usage_of(reply.body, 1)[0]["completion_tokens"] if counts else None
             for choice in sorted(choices, key=_index):
-                yield scored(choice, self.mode.source), Generated(self.mode.listed, counted)
+                yield scored(choice, self.mode.source), GeneratedTokens(self.mode.listed, counted)
 
     def _answer(
-        self, request: Request, parts: Sequence[tuple[Scored, Generated, Span]], facts: Mapping[str, Any]
-    ) -> Answer:
+        self,
+        request: Request,
+        parts: Sequence[tuple[ScoredTokens, GeneratedTokens, Span]],
+        facts: Mapping[str, Any],
+    ) -> KeptAnswer:
         """A request's answer from its spans: their log-likelihoods add up."""
         try:
             likelihoods = [self._likelihood(*part) for part in parts]
         except PermanentError as error:
-            return Answer(request.key, "model_error", error=str(error), **facts)
+            return KeptAnswer(request.key, "model_error", error=str(error), **facts)
         flags = [greedy for _, greedy in likelihoods]
         greedy = None if None in flags else all(flags)
         total = sum((ll for ll, _ in likelihoods), 0.0)
-        return Answer(request.key, "ok", ll=total, is_greedy=greedy, **facts)
+        return KeptAnswer(request.key, "ok", ll=total, is_greedy=greedy, **facts)
 
-    def _likelihood(self, tokens: Scored, generated: Generated, span: Span) -> tuple[float, bool | None]:
+    def _likelihood(
+        self, tokens: ScoredTokens, generated: GeneratedTokens, span: Span
+    ) -> tuple[float, bool | None]:
         begun = self.mode.begun
         if begun is None or self._loses_prefix(span.prompt):
             return span_likelihood(tokens, generated, span)

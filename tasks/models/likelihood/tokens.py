@@ -10,12 +10,12 @@ from typing import Any, Literal, NamedTuple
 from tasks.models.errors import BadRequest, MalformedBody
 from tasks.models.likelihood.windows import Span
 
-Source = Literal["echo", "prompt_logprobs"]
+LogprobSource = Literal["echo", "prompt_logprobs"]
 """The field of a choice that holds them: ``logprobs`` where the prompt is said back, or vLLM's own."""
 
 
 @dataclass(frozen=True)
-class Scored:
+class ScoredTokens:
     """A prompt's tokens as the server gave them: log-probability, whether it was the likeliest, text (None:
     it does not say), offset.
     """
@@ -26,7 +26,7 @@ class Scored:
     offsets: Sequence[int] | None
 
 
-def scored(choice: Mapping[str, Any], source: Source) -> Scored:
+def scored(choice: Mapping[str, Any], source: LogprobSource) -> ScoredTokens:
     """Reads a choice's log-probabilities; raises MalformedBody where there are none."""
     try:
         found = _scored(choice, source)
@@ -38,14 +38,14 @@ def scored(choice: Mapping[str, Any], source: Source) -> Scored:
     return found
 
 
-def _scored(choice: Mapping[str, Any], source: Source) -> Scored:
+def _scored(choice: Mapping[str, Any], source: LogprobSource) -> ScoredTokens:
     if source == "prompt_logprobs":
         return _from_prompt_logprobs(choice.get("prompt_logprobs"))
     lists = choice.get("logprobs")
     if not isinstance(lists, Mapping) or not isinstance(lists.get("token_logprobs"), list):
         raise MalformedBody("the answer has no log-probabilities of the prompt")
     values = lists["token_logprobs"]
-    return Scored(
+    return ScoredTokens(
         values,
         _greedy(values, _of_kind(lists.get("top_logprobs"), len(values), Mapping)),
         _of_kind(lists.get("tokens"), len(values), str) or (),
@@ -75,12 +75,12 @@ def _whole(offsets: Sequence[int | None] | None) -> Sequence[int] | None:
     )
 
 
-def _from_prompt_logprobs(positions: Any) -> Scored:
+def _from_prompt_logprobs(positions: Any) -> ScoredTokens:
     """vLLM's form: a mapping a position, the prompt's own token first, then the likeliest."""
     if not isinstance(positions, list):
         raise MalformedBody("the answer has no prompt_logprobs")
     chosen = [next(iter(position.values())) if position else None for position in positions]
-    return Scored(
+    return ScoredTokens(
         [entry and entry.get("logprob") for entry in chosen],
         [None if entry is None else entry.get("rank") == 1 for entry in chosen],
         [None if entry is None else entry.get("decoded_token") or "" for entry in chosen],
@@ -88,7 +88,7 @@ def _from_prompt_logprobs(positions: Any) -> Scored:
     )
 
 
-class Generated(NamedTuple):
+class GeneratedTokens(NamedTuple):
     """How many tokens the server was to generate after the prompt, and how many it says it did (None: it
     does not say).
     """
@@ -97,7 +97,9 @@ class Generated(NamedTuple):
     counted: int | None = None
 
 
-def span_likelihood(tokens: Scored, generated: Generated, span: Span) -> tuple[float, bool | None]:
+def span_likelihood(
+    tokens: ScoredTokens, generated: GeneratedTokens, span: Span
+) -> tuple[float, bool | None]:
     """The sum of the log-probabilities from the span's start on, and whether greedy decoding would have
     produced just that.
 
@@ -114,7 +116,7 @@ def span_likelihood(tokens: Scored, generated: Generated, span: Span) -> tuple[f
     return sum_of(tokens, begin, end)
 
 
-def sum_of(tokens: Scored, begin: int, end: int) -> tuple[float, bool | None]:
+def sum_of(tokens: ScoredTokens, begin: int, end: int) -> tuple[float, bool | None]:
     """The sum of the log-probabilities of some tokens, and whether all were the likeliest; 0 and True for
     none.
     """
@@ -127,7 +129,7 @@ def sum_of(tokens: Scored, begin: int, end: int) -> tuple[float, bool | None]:
     return float(sum(value for value in values if value is not None)), flag
 
 
-def _ends_of_ids(tokens: Scored, generated: Generated, span: Span) -> tuple[int, int]:
+def _ends_of_ids(tokens: ScoredTokens, generated: GeneratedTokens, span: Span) -> tuple[int, int]:
     """A list of the length asked for is taken as it is, whatever the server counts: some count no end token,
     and list it. In any other a BOS was added or dropped, or the generated token is not listed.
     """
@@ -147,7 +149,9 @@ def _ends_of_ids(tokens: Scored, generated: Generated, span: Span) -> tuple[int,
     return span.start + shift, count
 
 
-def _ends_of_text(tokens: Scored, generated: Generated, prompt: str, start: int) -> tuple[int, int]:
+def _ends_of_text(
+    tokens: ScoredTokens, generated: GeneratedTokens, prompt: str, start: int
+) -> tuple[int, int]:
     laid = Alignment.of(tokens.texts, prompt, generated.asked) if tokens.texts else None
     candidates = laid.tokens_at(start) if laid is not None else []
     if laid is not None and len(candidates) == 1:
@@ -162,7 +166,9 @@ def _ends_of_text(tokens: Scored, generated: Generated, prompt: str, start: int)
     )
 
 
-def _ends_of_offsets(tokens: Scored, generated: Generated, prompt: str, start: int) -> tuple[int, int] | None:
+def _ends_of_offsets(
+    tokens: ScoredTokens, generated: GeneratedTokens, prompt: str, start: int
+) -> tuple[int, int] | None:
     """What the offsets say; None where the token behind the prompt does not begin where the prompt ends:
     then they count something else than its characters.
     """

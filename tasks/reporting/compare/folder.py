@@ -21,9 +21,9 @@ import pyarrow.parquet as pq
 from metrics.errors import DataError
 from tasks.reporting.view import ResponseView, RunView, SampleView
 
-Line = dict[str, Any]
-Place = tuple[str | None, str | None, str | None]  # model, prompt template, filter
-Segments = dict[Place, list[tuple[int, int]]]  # byte ranges, in order
+JsonObject = dict[str, Any]
+SamplePlace = tuple[str | None, str | None, str | None]  # model, prompt template, filter
+Segments = dict[SamplePlace, list[tuple[int, int]]]  # byte ranges, in order
 RESPONSES: Final = "responses.jsonl"
 
 
@@ -50,7 +50,7 @@ def _samples(folder: Path) -> Iterator[SampleView]:
     responses = folder / RESPONSES
     logs = {path: _segments(path) for path in sorted(folder.glob("samples_*.jsonl"))}
     for (model, prompt, _), ranges in _segments(responses).items():
-        filters: defaultdict[str, list[Iterator[Line]]] = defaultdict(list)
+        filters: defaultdict[str, list[Iterator[JsonObject]]] = defaultdict(list)
         for path, segments in logs.items():
             for (own_model, own_prompt, name), places in segments.items():
                 if own_model in (model, None) and own_prompt in (prompt, None):
@@ -73,7 +73,7 @@ def _segments(path: Path) -> Segments:
     return found
 
 
-def _positions(path: Path) -> Iterator[tuple[int, int, Line]]:
+def _positions(path: Path) -> Iterator[tuple[int, int, JsonObject]]:
     start = 0
     with path.open("rb") as file:
         for number, text in enumerate(file, start=1):
@@ -85,7 +85,7 @@ def _positions(path: Path) -> Iterator[tuple[int, int, Line]]:
             start += len(text)
 
 
-def _lines(path: Path, ranges: list[tuple[int, int]]) -> Iterator[Line]:
+def _lines(path: Path, ranges: list[tuple[int, int]]) -> Iterator[JsonObject]:
     with path.open("rb") as file:
         for start, end in ranges:
             file.seek(start)
@@ -96,11 +96,11 @@ def _lines(path: Path, ranges: list[tuple[int, int]]) -> Iterator[Line]:
 class _ByItem:
     """Lines in the order of the items, handed out by item; an item that a filter lacks takes nothing."""
 
-    def __init__(self, lines: Iterator[Line]) -> None:
+    def __init__(self, lines: Iterator[JsonObject]) -> None:
         self._lines = lines
         self._next = next(lines, None)
 
-    def take(self, item_id: str) -> Line | None:
+    def take(self, item_id: str) -> JsonObject | None:
         line = self._next
         if line is None or line["item_id"] != item_id:
             return None
@@ -108,10 +108,10 @@ class _ByItem:
         return line
 
 
-def _sample(rows: list[Line], logged: Mapping[str, Line | None]) -> SampleView:
+def _sample(rows: list[JsonObject], logged: Mapping[str, JsonObject | None]) -> SampleView:
     first = rows[0]
     lines = {name: line for name, line in logged.items() if line is not None}
-    line: Line = next(iter(lines.values()), {})
+    line: JsonObject = next(iter(lines.values()), {})
     target, prompt = line.get("target"), first["prompt"]
     likelihoods = _likelihoods(line, len(rows))
     return SampleView(
@@ -135,7 +135,7 @@ def _sample(rows: list[Line], logged: Mapping[str, Line | None]) -> SampleView:
     )
 
 
-def _response(row: Line, likelihoods: list[float]) -> ResponseView:
+def _response(row: JsonObject, likelihoods: list[float]) -> ResponseView:
     return ResponseView(
         text=row["response"],
         status=row["status"],
@@ -148,7 +148,7 @@ def _response(row: Line, likelihoods: list[float]) -> ResponseView:
     )
 
 
-def _likelihoods(line: Line, n: int) -> list[list[float]]:
+def _likelihoods(line: JsonObject, n: int) -> list[list[float]]:
     """Log-likelihoods of each of n samples, one a choice; empty lists where responses are texts."""
     requests = line.get("resps") or []
     texts = any(not isinstance(answer, list) for request in requests for answer in request)

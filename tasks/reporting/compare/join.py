@@ -12,7 +12,7 @@ from hashlib import blake2b
 from itertools import chain
 
 from tasks.reporting import numbers
-from tasks.reporting.report.select import Limits
+from tasks.reporting.report.select import PageLimits
 from tasks.reporting.view import SampleView
 
 Key = tuple[str, str, str]
@@ -81,7 +81,7 @@ def pair_samples(base: ScannedRun, candidate: ScannedRun) -> list[PairedSample]:
 
 
 def choose_pairs(
-    pairs: list[PairedSample], base: ScannedRun, candidate: ScannedRun, limits: Limits
+    pairs: list[PairedSample], base: ScannedRun, candidate: ScannedRun, limits: PageLimits
 ) -> tuple[list[PairedSample], str | None]:
     """The pairs that a page shows, in order, and in words what is left out (None: nothing).
 

@@ -18,7 +18,7 @@ from tasks.reporting.compare.join import ScannedRun, choose_pairs, pair_samples
 from tasks.reporting.page.html import packed_element, page_parts
 from tasks.reporting.page.plots import Axis, Forest, forest_row
 from tasks.reporting.report.context import flat, run_line
-from tasks.reporting.report.select import Limits, Selection
+from tasks.reporting.report.select import PageLimits, SampleSelection
 from tasks.reporting.report.write import replacing, write_samples
 from tasks.reporting.view import ARROWS, MEANING, RunView
 
@@ -37,7 +37,7 @@ TEXT_SHOWN: Final = 400  # characters of a setting that differs
 
 
 @dataclass(frozen=True)
-class ComparedPair:
+class PairView:
     """One number of both runs, compared on the items that both have scored.
 
     ``name`` is "metric,filter" or "reduction(metric),filter", ``group`` the facet group in words ("" if there
@@ -87,12 +87,12 @@ class WrittenComparison:
 def write_compare_report(
     base: RunView,
     candidate: RunView,
-    compared: Sequence[ComparedPair],
+    compared: Sequence[PairView],
     path: str | Path,
     *,
     verdict: Verdict | None = None,
     names: tuple[str, str] = ("base", "candidate"),
-    limits: Limits | None = None,
+    limits: PageLimits | None = None,
 ) -> WrittenComparison:
     """Writes the page to ``path``; the file appears when it is complete.
 
@@ -100,7 +100,7 @@ def write_compare_report(
     passes, two a run. Beyond ``limits.samples`` the page holds all pairs of samples that changed or failed
     and a seeded choice of the others, and says so. Raises OSError if the file can't be written.
     """
-    limits = limits or Limits()
+    limits = limits or PageLimits()
     scanned = ScannedRun.of(base.samples()), ScannedRun.of(candidate.samples())
     pairs = pair_samples(*scanned)
     shown, statement = choose_pairs(pairs, *scanned, limits)
@@ -121,13 +121,15 @@ def write_compare_report(
     }
     before, after = page_parts("compare.html", context, SCRIPTS)
     path = Path(path)
-    half = Limits(limits.samples, limits.file_bytes // 2, limits.text_bytes // 2, limits.seed)
+    half = PageLimits(limits.samples, limits.file_bytes // 2, limits.text_bytes // 2, limits.seed)
     with replacing(path) as file:
         file.write(before)
         rows = {}
         for side, view in (("base", base), ("candidate", candidate)):
             chosen = sorted(at for pair in shown if (at := getattr(pair, side)) is not None)
-            write_samples(file, side, view.samples(), Selection(frozenset(chosen), None, None), view, half)
+            write_samples(
+                file, side, view.samples(), SampleSelection(frozenset(chosen), None, None), view, half
+            )
             rows[side] = {position: row for row, position in enumerate(chosen)}
         paired = {
             side: [rows[side].get(getattr(pair, side), -1) for pair in shown]
@@ -138,10 +140,10 @@ def write_compare_report(
     return WrittenComparison(path, len(pairs), len(shown))
 
 
-def differences(compared: Sequence[ComparedPair]) -> list[Forest]:
+def differences(compared: Sequence[PairView]) -> list[Forest]:
     """Forest plots of the differences around zero: one for all scores that are shares, one for each other
     metric."""
-    panels: dict[str, list[ComparedPair]] = {}
+    panels: dict[str, list[PairView]] = {}
     for pair in compared:
         if pair.difference is not None:
             scores = [score for score in (pair.base, pair.candidate) if score is not None]
@@ -164,7 +166,7 @@ def differing_settings(base: Mapping[str, Any], candidate: Mapping[str, Any]) ->
     return [(name, old[:TEXT_SHOWN], new[:TEXT_SHOWN]) for name, old, new in rows if old != new]
 
 
-def _difference_plot(name: str, pairs: Sequence[ComparedPair]) -> Forest:
+def _difference_plot(name: str, pairs: Sequence[PairView]) -> Forest:
     ends = [end for pair in pairs for end in (pair.difference, pair.ci_low, pair.ci_high) if end is not None]
     axis = Axis.around([0.0, *ends], shares=False)
     first = pairs[0]
@@ -203,7 +205,7 @@ def _head(base: RunView, candidate: RunView, names: tuple[str, str]) -> dict[str
     }
 
 
-def compared_pairs(compared: ComparedRuns) -> list[ComparedPair]:
+def compared_pairs(compared: ComparedRuns) -> list[PairView]:
     """One row a compared group, named apart by whatever facets hold groups of a pair apart."""
     keys = [pair.key for pair in compared.pairs]
     names = {name for key in keys for name, _ in key.facets}
@@ -211,7 +213,7 @@ def compared_pairs(compared: ComparedRuns) -> list[ComparedPair]:
     return [_pair(pair, told) for pair in compared.pairs]
 
 
-def _pair(found: Found, told: set[str]) -> ComparedPair:
+def _pair(found: Found, told: set[str]) -> PairView:
     key, numbers, joined, terms = found.key, found.comparison, found.joined, found.terms
     group = " · ".join(
         [
@@ -220,8 +222,8 @@ def _pair(found: Found, told: set[str]) -> ComparedPair:
         ]
     )
     if numbers is None:
-        return ComparedPair(key.pair, None, None, None, verdict=found.verdict, note=found.reason, group=group)
-    return ComparedPair(
+        return PairView(key.pair, None, None, None, verdict=found.verdict, note=found.reason, group=group)
+    return PairView(
         name=key.pair,
         base=_finite(numbers.base),
         candidate=_finite(numbers.candidate),

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from tasks.reporting import numbers
 from tasks.reporting.diagnostics import Diagnostic, DiagnosticOptions
-from tasks.reporting.diagnostics.findings import INVALID, TEXT_LENGTH, Tally, TallyCheck
+from tasks.reporting.diagnostics.findings import INVALID, TEXT_LENGTH, Occurrences, TallyCheck
 from tasks.reporting.view import SampleView
 
 
@@ -45,7 +45,9 @@ class SameAnswers:
         self._options = options
         self._answers: defaultdict[tuple[str, str], Frequent] = defaultdict(Frequent)
         self._references: defaultdict[str, Frequent] = defaultdict(Frequent)
-        self._examples: defaultdict[tuple[str, str], Tally] = defaultdict(lambda: Tally(options.examples))
+        self._examples: defaultdict[tuple[str, str], Occurrences] = defaultdict(
+            lambda: Occurrences(options.examples)
+        )
 
     def add(self, sample: SampleView) -> None:
         """Counts predictions and references."""

@@ -22,7 +22,7 @@ def example(sample: SampleView, text: Any) -> Example:
 
 
 @dataclass
-class Tally:
+class Occurrences:
     """How often something was looked at and how often it was seen, with the first few examples."""
 
     limit: int
@@ -58,8 +58,8 @@ class TallyCheck:
 
     def __init__(self, options: DiagnosticOptions) -> None:
         self.options = options
-        self.tallies: defaultdict[Hashable, Tally] = defaultdict(lambda: Tally(options.examples))
+        self.tallies: defaultdict[Hashable, Occurrences] = defaultdict(lambda: Occurrences(options.examples))
 
-    def gravity(self, tally: Tally) -> Severity:
+    def gravity(self, tally: Occurrences) -> Severity:
         """An error once it is the rule and not the exception."""
         return "error" if tally.share > self.options.grave else "warning"

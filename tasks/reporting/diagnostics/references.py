@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 from metrics.build import build_metric
 from metrics.errors import NightjarError
 from tasks.reporting.diagnostics import Diagnostic, DiagnosticOptions, Severity
-from tasks.reporting.diagnostics.findings import Tally
+from tasks.reporting.diagnostics.findings import Occurrences
 from tasks.reporting.page.samples import find_span, patterns
 from tasks.reporting.view import Extractor, RunView, SampleView
 
@@ -113,7 +113,7 @@ class EmptyReferences:
 
     def __init__(self, options: DiagnosticOptions) -> None:
         self._options = options
-        self._tally = Tally(options.examples)
+        self._tally = Occurrences(options.examples)
 
     def add(self, sample: SampleView) -> None:
         """Counts samples with scores; log-likelihoods have choices instead of references."""
@@ -164,7 +164,7 @@ class UnreachableReferences:
     def finish(self) -> Iterator[Diagnostic]:
         """One finding for every filter that can't produce some references."""
         for name, tested in self._tested.items():
-            tally = Tally(self._options.examples, total=len(tested))
+            tally = Occurrences(self._options.examples, total=len(tested))
             for item_id, wrong in tested.items():
                 if wrong is not None:
                     tally.seen += 1
@@ -225,5 +225,5 @@ def _is_something(reference: Any) -> bool:
     return reference is not None and (not isinstance(reference, str) or bool(reference.strip()))
 
 
-def _gravity(tally: Tally, options: DiagnosticOptions) -> Severity:
+def _gravity(tally: Occurrences, options: DiagnosticOptions) -> Severity:
     return "error" if tally.share > options.grave else "warning"

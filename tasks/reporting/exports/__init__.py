@@ -15,11 +15,11 @@ from tasks.reporting.exports.results import results_document, write_results
 from tasks.reporting.exports.samples import write_samples
 from tasks.reporting.exports.tables import write_items_table, write_results_table
 from tasks.store.files import write_lines
-from tasks.verdicts.rows import Judged, method_labels
+from tasks.verdicts.rows import JudgedPart, method_labels
 
 __all__ = [
     "AnswerPart",
-    "Judged",
+    "JudgedPart",
     "RunInfo",
     "SamplePart",
     "method_labels",

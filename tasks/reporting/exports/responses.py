@@ -14,7 +14,7 @@ from tasks.reduction.facets import parse_facets
 from tasks.reporting.exports.files import AnswerPart
 from tasks.store.files import finite, write_lines
 from tasks.verdicts.methods import RESPONSE_COLUMNS, response_rows
-from tasks.verdicts.rows import Judged, evaluation_rows
+from tasks.verdicts.rows import JudgedPart, evaluation_rows
 
 Row = dict[str, Any]
 
@@ -45,7 +45,7 @@ def _with_total(row: Row, total: int) -> Row:
     return identity | {"total_samples": total} | row
 
 
-def write_evaluation_results(path: Path, judged: Iterable[Judged]) -> int:
+def write_evaluation_results(path: Path, judged: Iterable[JudgedPart]) -> int:
     """Writes one line a sample × label, part after part, and returns the number of lines."""
     return write_lines(path, (row for part in judged for row in evaluation_rows(part)))
 

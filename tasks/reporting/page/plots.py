@@ -149,7 +149,7 @@ def _round_step(least: float) -> float:
 
 
 @dataclass(frozen=True)
-class Line:
+class Curve:
     """One group's curve: SVG points of the line and of its band, and the marks with what they say."""
 
     name: str
@@ -166,7 +166,7 @@ class Curves:
     filter: str
     x_ticks: tuple[Tick, ...]
     y_ticks: tuple[Tick, ...]
-    lines: tuple[Line, ...]
+    lines: tuple[Curve, ...]
 
 
 LEFT, RIGHT, TOP, BOTTOM = 44.0, 348.0, 12.0, 184.0
@@ -231,7 +231,7 @@ def _curves(title: str, filter_name: str, groups: dict[str, dict[int, ResultRow]
             for k, row in points
         )
         lines.append(
-            Line(names[name], _path([mark[:2] for mark in marks]), _path(upper + lower[::-1]), marks)
+            Curve(names[name], _path([mark[:2] for mark in marks]), _path(upper + lower[::-1]), marks)
         )
     y_ticks = tuple(Tick(BOTTOM - (BOTTOM - TOP) * tick.at / 100, tick.text) for tick in axis.ticks)
     return Curves(title, filter_name, _k_ticks(ks, x), y_ticks, tuple(lines))

@@ -12,7 +12,7 @@ from typing import Any, Final
 from tasks.reporting import numbers
 from tasks.reporting.view import ResponseView, SampleView, facet_text
 
-Span = tuple[int, int]
+TextSpan = tuple[int, int]
 
 
 @dataclass(frozen=True)
@@ -22,11 +22,11 @@ class Pattern:
     regex: re.Pattern[str]
     group_select: int = 0
 
-    def matches(self, text: str) -> list[Span]:
+    def matches(self, text: str) -> list[TextSpan]:
         """Spans of what each match captured: its first non-empty group, else the whole match."""
         return [_captured(match) for match in self.regex.finditer(text)]
 
-    def span(self, text: str) -> Span | None:
+    def span(self, text: str) -> TextSpan | None:
         """The span that the filter takes, None if there is no such match."""
         spans = self.matches(text)
         try:
@@ -53,7 +53,7 @@ def patterns(config: Mapping[str, Any]) -> dict[str, Pattern]:
     return found
 
 
-def find_span(text: str, prediction: Any, pattern: Pattern | None = None) -> Span | None:
+def find_span(text: str, prediction: Any, pattern: Pattern | None = None) -> TextSpan | None:
     """Start and end of the prediction in the response, in characters; None where it does not stand there.
 
     The pattern's own match wins if it holds the prediction. Without one it is the last place where the
@@ -75,7 +75,7 @@ def find_span(text: str, prediction: Any, pattern: Pattern | None = None) -> Spa
     return (start, start + len(wanted)) if start >= 0 and len(text.lower()) == len(text) else None
 
 
-def utf16(text: str, span: Span) -> Span:
+def utf16(text: str, span: TextSpan) -> TextSpan:
     """The span in UTF-16 units, in which JavaScript counts."""
     start, end = span
     if text.isascii():
@@ -84,7 +84,7 @@ def utf16(text: str, span: Span) -> Span:
     return before, before + (end - start) + _astral(text[start:end])
 
 
-def _captured(match: re.Match[str]) -> Span:
+def _captured(match: re.Match[str]) -> TextSpan:
     for group, captured in enumerate(match.groups(), start=1):
         if captured:
             return match.span(group)

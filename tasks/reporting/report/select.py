@@ -26,7 +26,7 @@ PROBE_EVERY: Final = 16  # one block in sixteen is compressed to see how well th
 
 
 @dataclass(frozen=True)
-class Limits:
+class PageLimits:
     """What a page may hold: samples (responses), bytes of the file, bytes of text once unpacked; ``seed`` of
     the choice."""
 
@@ -37,7 +37,7 @@ class Limits:
 
 
 @dataclass(frozen=True)
-class Selection:
+class SampleSelection:
     """Which samples (by position) are shown; texts longer than ``cap`` characters are shown in part."""
 
     chosen: frozenset[int] | None  # None: all of them
@@ -52,7 +52,7 @@ class Selection:
 class Scan:
     """The first pass: what kind each sample is, how large, and where it stands in the draw."""
 
-    def __init__(self, limits: Limits, lower_is_better: frozenset[str] = frozenset()) -> None:
+    def __init__(self, limits: PageLimits, lower_is_better: frozenset[str] = frozenset()) -> None:
         self.limits = limits
         self._lower_is_better = lower_is_better
         self._kinds = array("B")
@@ -79,12 +79,12 @@ class Scan:
         """Responses seen."""
         return sum(self._responses)
 
-    def select(self) -> Selection:
+    def select(self) -> SampleSelection:
         """Everything if it fits; else all failures, all wrong answers if they fit too, and a draw from the
         others."""
         total, limit = self.samples, self.limits.samples
         if total <= limit:
-            return Selection(None, self._cap(self._bytes, 1.0), None)
+            return SampleSelection(None, self._cap(self._bytes, 1.0), None)
         sizes = [0, 0, 0]
         for kind, size in zip(self._kinds, self._responses, strict=True):
             sizes[kind] += size
@@ -92,7 +92,7 @@ class Scan:
         certain = {FAILED, WRONG} if all_wrong else {FAILED}
         chosen, shown = self._draw(certain)
         statement = _statement(shown, total, sizes, all_wrong, self.limits.seed)
-        return Selection(
+        return SampleSelection(
             frozenset(chosen), self._cap([self._bytes[i] for i in chosen], shown / total), statement
         )
 

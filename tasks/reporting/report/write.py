@@ -20,7 +20,7 @@ from tasks.reporting.diagnostics import Diagnosis, Diagnostic
 from tasks.reporting.page.html import BlockWriter, packed_element, page_parts
 from tasks.reporting.page.samples import SampleIndex, SampleRecords, patterns
 from tasks.reporting.report.context import Usage, page_context
-from tasks.reporting.report.select import Limits, Scan, Selection
+from tasks.reporting.report.select import PageLimits, SampleSelection, Scan
 from tasks.reporting.view import RunView, SampleView, result_rows
 
 SCRIPTS: Final = ("dom.js", "unpack.js", "search.js", "sample.js", "browser.js", "page.js", "report.js")
@@ -37,13 +37,13 @@ class WrittenReport:
     diagnostics: tuple[Diagnostic, ...]
 
 
-def write_report(view: RunView, path: str | Path, limits: Limits | None = None) -> WrittenReport:
+def write_report(view: RunView, path: str | Path, limits: PageLimits | None = None) -> WrittenReport:
     """Writes the page to ``path`` in a streaming manner; the file appears when it is complete.
 
     Beyond ``limits.samples`` the page holds all failed samples and a seeded choice of the others and says so.
     Raises OSError if the file can't be written.
     """
-    limits = limits or Limits()
+    limits = limits or PageLimits()
     passes = _Passes(view)
     rows = result_rows(view.results)
     scan = Scan(limits, frozenset(row.pair for row in rows if row.higher_is_better is False))
@@ -68,9 +68,9 @@ def write_samples(
     file: TextIO,
     name: str,
     samples: Iterator[SampleView],
-    selection: Selection,
+    selection: SampleSelection,
     view: RunView,
-    limits: Limits,
+    limits: PageLimits,
 ) -> int:
     """Writes the chosen samples as blocks, then their index, under ``name``; returns how many samples that
     were."""

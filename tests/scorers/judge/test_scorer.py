@@ -8,7 +8,7 @@ from metrics.config import StatisticsConfig
 from metrics.errors import ConfigError
 from metrics.statistics.estimate import estimate as estimate_of
 from scorers.asking import ask_again
-from scorers.base import Reply, ScorerError
+from scorers.base import ModelReply, ScorerError
 from scorers.config import ScoringConfig
 from scorers.factory import build_scorer
 from scorers.judge.config import JudgeConfig
@@ -26,7 +26,7 @@ def metric_of(scorer, name="llm_judge"):
 
 
 def replies_of(*texts):
-    return [None if text is None else Reply(text) for text in texts]
+    return [None if text is None else ModelReply(text) for text in texts]
 
 
 def test_judge_stands_beside_the_benchmarks_metrics(make_batch):
@@ -116,7 +116,7 @@ def test_nonsense_in_a_tenth_of_the_replies_is_a_tenth_unscored_and_nothing_zero
     batch = make_batch([str(i) for i in range(n)])
     metric = metric_of(scorer)
     requests = scorer.requests(batch, metric)
-    first = [Reply("I like turtles" if i % 10 == 3 else "YES") for i in range(n)]
+    first = [ModelReply("I like turtles" if i % 10 == 3 else "YES") for i in range(n)]
     scores = scorer.score(batch, metric, first)
     assert scores.scored.sum() == 180
     assert np.nanmin(scores.scores.score) == 1
@@ -124,14 +124,14 @@ def test_nonsense_in_a_tenth_of_the_replies_is_a_tenth_unscored_and_nothing_zero
     again = ask_again(scorer, batch, metric, requests, first)
     assert [request.row for request in again if request] == [i for i in range(n) if i % 10 == 3]
     assert {(request.attempt, request.sample_index) for request in again if request} == {(1, 1)}
-    second = [Reply("NO") if request else reply for request, reply in zip(again, first, strict=True)]
+    second = [ModelReply("NO") if request else reply for request, reply in zip(again, first, strict=True)]
     assert scorer.score(batch, metric, second).scored.all()
     assert not any(ask_again(scorer, batch, metric, requests, second))
 
 
 def test_failed_request_is_no_unreadable_reply(make_batch):
     scorer, batch = judge(), make_batch(["a", "b"])
-    replies = [None, Reply(None, "HTTP 500")]
+    replies = [None, ModelReply(None, "HTTP 500")]
     assert scorer.unreadable(batch, metric_of(scorer), replies) == [False, False]
     scores = scorer.score(batch, metric_of(scorer), replies)
     assert not scores.scored.any()

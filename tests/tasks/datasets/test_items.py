@@ -6,7 +6,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from tasks.datasets import DatasetConfig, content_digest, dataset_digest, open_dataset
-from tasks.datasets.config import DataError
+from tasks.datasets.config import DatasetError
 from tasks.datasets.item import Item
 
 ROWS = [{"id": "a", "question": "2+2?", "answer": "4"}, {"id": "b", "question": "3+3?", "answer": "6"}]
@@ -111,7 +111,7 @@ def test_rows_are_read_as_they_are_asked_for(tmp_path: Path) -> None:
     items = open_dataset(DatasetConfig(path="x.jsonl"), tmp_path)
     assert next(items).data == {"q": 1}
     assert next(items).data == {"q": 2}
-    with pytest.raises(DataError):
+    with pytest.raises(DatasetError):
         next(items)
 
 
@@ -168,7 +168,7 @@ def test_a_dataset_that_cannot_be_used_is_refused_with_its_line(tmp_path: Path, 
     name, content, message = REFUSED[case]
     path = tmp_path / name
     path.write_bytes(content if isinstance(content, bytes) else content.encode())
-    with pytest.raises(DataError) as refused:
+    with pytest.raises(DatasetError) as refused:
         read(tmp_path, name)
     if message is not None:
         assert str(refused.value) == message
@@ -176,32 +176,34 @@ def test_a_dataset_that_cannot_be_used_is_refused_with_its_line(tmp_path: Path, 
 
 
 def test_a_missing_file_says_where_it_was_expected(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match=r"^nope\.jsonl is not there: expected a dataset at .*nope\.jsonl$"):
+    with pytest.raises(
+        DatasetError, match=r"^nope\.jsonl is not there: expected a dataset at .*nope\.jsonl$"
+    ):
         read(tmp_path, "nope.jsonl")
 
 
 def test_a_folder_is_no_dataset(tmp_path: Path) -> None:
     (tmp_path / "x.jsonl").mkdir()
-    with pytest.raises(DataError, match="is a folder, not a file"):
+    with pytest.raises(DatasetError, match="is a folder, not a file"):
         read(tmp_path, "x.jsonl")
 
 
 @pytest.mark.parametrize("key", ["id", "ground_truth"])
 def test_a_named_field_that_a_row_lacks_is_refused(tmp_path: Path, key: str) -> None:
     name = write(tmp_path, "x.jsonl", ROWS)
-    with pytest.raises(DataError) as refused:
+    with pytest.raises(DatasetError) as refused:
         read(tmp_path, {"path": name, key: "nope"})
     expected = f"x.jsonl:1: no field 'nope' ({key} in the dataset's config); it has id, question, answer"
     assert str(refused.value) == expected
 
 
 def test_an_empty_id_is_refused_where_the_config_names_the_field(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match=r"^x\.jsonl:1: the id is empty"):
+    with pytest.raises(DatasetError, match=r"^x\.jsonl:1: the id is empty"):
         read(tmp_path, {"path": write(tmp_path, "x.jsonl", [{"key": "", "q": 1}]), "id": "key"})
 
 
 def test_a_cluster_field_that_a_row_lacks_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(DataError) as refused:
+    with pytest.raises(DatasetError) as refused:
         read(tmp_path, write(tmp_path, "x.jsonl", ROWS), "passage")
     assert str(refused.value) == "x.jsonl:1: no field 'passage' (cluster); it has id, question, answer"
 

@@ -129,12 +129,12 @@ def test_the_fast_path_of_exact_match_says_what_its_judge_says(
 
     from tasks.reduction import Origin
     from tasks.verdicts.config import EvaluationMethodConfig
-    from tasks.verdicts.methods import Asked, build_method
+    from tasks.verdicts.methods import RequestRow, build_method
 
     config = EvaluationMethodConfig(name="exact_match", type="exact_match", params=params.model_dump())
     method = build_method(config, lambda _: None)
     batch = pa.RecordBatch.from_pydict({"response": pa.array(responses, pa.string())})
-    asked = [Asked(0, [truth], None)] * len(responses)
+    asked = [RequestRow(0, [truth], None)] * len(responses)
     fast = [verdicts[0].passed for verdicts, _ in method.judge(batch, asked, Origin("m", "p"))]
 
     assert fast == [JUDGES["exact_match"](params)(response, truth)[0] for response in responses]

@@ -9,7 +9,7 @@ from tasks.reduction import FailedPart, Origin, Part
 from tasks.reduction.user_metric import call_metric
 from tasks.reduction.verdict_metrics import build_evaluation_metric, reduce_metric
 from tasks.verdicts.config import EvaluationMetricConfig
-from tasks.verdicts.rows import Judged, evaluation_rows, method_labels
+from tasks.verdicts.rows import JudgedPart, evaluation_rows, method_labels
 
 OWN = {"name": "spread", "function": "metrics.py:spread"}
 ORIGIN = Origin("qwen", "cot", {"model_id": "Qwen/Qwen3-8B", "sampling": {"temperature": 0.5}})
@@ -22,7 +22,7 @@ def called(
         EvaluationMetricConfig.model_validate({**OWN, **more}), lambda _: function, []
     )
     labels = method_labels(parts)
-    judged = [Judged(part, labels[str(part.method)]) for part in parts]
+    judged = [JudgedPart(part, labels[str(part.method)]) for part in parts]
     assert list(reduce_metric(metric, "demo", parts)) == []
     rows = [row for batch in call_metric(metric, "demo", judged, failed) for row in batch.to_pylist()]
     return [
@@ -126,7 +126,7 @@ def test_evaluation_rows_carry_the_item_the_response_s_metadata_and_the_method(
     part = judged(
         {**OWN, "name": "mine"}, items, {"a": [{"response": "1", "response_id": "r-1"}, None]}, ORIGIN, judge
     )
-    first, failed = evaluation_rows(Judged(part, ["right"], "Looks alike", {"strict": True}))
+    first, failed = evaluation_rows(JudgedPart(part, ["right"], "Looks alike", {"strict": True}))
 
     assert first == {
         "item_id": "a",

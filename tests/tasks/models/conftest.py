@@ -13,7 +13,7 @@ from tasks.models.answers.shelf import AnswerStore
 from tasks.models.config import ModelConfig, SampleParams
 from tasks.models.demo.options import DemoOptions, Faults
 from tasks.models.demo.serving import Serving, serve
-from tasks.models.options import InferenceOptions, Tally
+from tasks.models.options import InferenceOptions, RequestTally
 from tasks.models.respond import respond
 from tasks.store.schemas import REQUESTS
 from tasks.store.storage import Store
@@ -26,7 +26,7 @@ class Outcome:
     """The rows of one call of ``respond`` and its tally."""
 
     rows: list[dict[str, Any]]
-    tally: Tally
+    tally: RequestTally
 
     def column(self, name: str) -> list[Any]:
         return [row[name] for row in self.rows]

@@ -6,8 +6,8 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from tasks.models.answers.shelf import AnswerStore, Index, SegmentKeys, Shelf, halves
-from tasks.models.records import Answer
+from tasks.models.answers.shelf import AnswerStore, KeyIndex, SegmentKeys, Shelf, halves
+from tasks.models.records import KeptAnswer
 from tasks.store.storage import Store, StoreError
 
 
@@ -15,8 +15,8 @@ def key(number: int) -> bytes:
     return number.to_bytes(4, "big") * 8
 
 
-def answers(numbers, text="text", arrived=1.0) -> list[Answer]:
-    return [Answer(key(n), "ok", response=f"{text} {n}", arrived=arrived) for n in numbers]
+def answers(numbers, text="text", arrived=1.0) -> list[KeptAnswer]:
+    return [KeptAnswer(key(n), "ok", response=f"{text} {n}", arrived=arrived) for n in numbers]
 
 
 @pytest.fixture(params=["folder", "memory"])
@@ -83,7 +83,7 @@ def test_a_damaged_segment_is_a_miss_and_not_a_crash(tmp_path, caplog):
 
 def test_altered_bytes_are_noticed_and_set_aside(tmp_path):
     shelf = AnswerStore(Store(str(tmp_path))).shelf("identity")
-    segment = shelf.write([Answer(key(n), "ok", response=f"{n}" * 300, arrived=1.0) for n in range(200)])
+    segment = shelf.write([KeptAnswer(key(n), "ok", response=f"{n}" * 300, arrived=1.0) for n in range(200)])
     file = tmp_path / "answers" / "identity" / segment.name
     shelf.view()  # the keys are in memory now, and the rows are not
     content = bytearray(file.read_bytes())
@@ -113,7 +113,7 @@ def segment_of(keys: pa.Array) -> SegmentKeys:
 
 def test_a_million_keys_are_found_in_a_few_bytes_each():
     parts = [random_keys(250_000, seed) for seed in range(4)]
-    index = Index([segment_of(part) for part in parts])
+    index = KeyIndex([segment_of(part) for part in parts])
     assert len(index) == 1_000_000
     wanted = [parts[s][r].as_py() for s, r in itertools.product(range(4), (0, 17, 249_999))]
     segment, row = index.find([*wanted, bytes(32)])
@@ -125,7 +125,7 @@ def test_a_million_keys_are_found_in_a_few_bytes_each():
 
 def test_keys_with_equal_first_halves_are_told_apart():
     same = [bytes(8) + bytes([n]) * 24 for n in range(5)]
-    index = Index([segment_of(pa.array(same, pa.binary(32)))])
+    index = KeyIndex([segment_of(pa.array(same, pa.binary(32)))])
     segment, row = index.find([*same, bytes(8) + bytes([9]) * 24])
     assert segment.tolist() == [0, 0, 0, 0, 0, -1]
     assert row.tolist() == [0, 1, 2, 3, 4, -1]

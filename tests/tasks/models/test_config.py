@@ -5,7 +5,7 @@ from pydantic import ValidationError
 
 from tasks.models.config import LOCAL_URL, ModelConfig, Price, SampleParams
 from tasks.models.errors import ModelError
-from tasks.models.options import Tally, cost_of
+from tasks.models.options import RequestTally, cost_of
 from tasks.models.respond import probe
 
 
@@ -79,8 +79,8 @@ def test_cost_counts_cached_tokens_at_their_price():
 
 
 def test_tallies_add_up_and_survive_json():
-    a = Tally(requests=2, sent=1, cost=0.5, wall_seconds=3, errors={"x": 1}, served={"m": 1})
-    b = Tally(requests=3, wall_seconds=2, errors={"x": 2, "y": 1}, stopped="limit")
+    a = RequestTally(requests=2, sent=1, cost=0.5, wall_seconds=3, errors={"x": 1}, served={"m": 1})
+    b = RequestTally(requests=3, wall_seconds=2, errors={"x": 2, "y": 1}, stopped="limit")
     both = a.merged(b)
     assert (both.requests, both.wall_seconds, both.errors, both.stopped) == (5, 3, {"x": 3, "y": 1}, "limit")
-    assert Tally.from_dict(both.as_dict()) == both
+    assert RequestTally.from_dict(both.as_dict()) == both

@@ -5,7 +5,7 @@ import time
 import pytest
 
 from metrics.errors import ConfigError
-from tasks.models.config import Limits, ModelConfig
+from tasks.models.config import ModelConfig, RunLimits
 from tasks.models.demo.options import Faults
 from tasks.models.errors import ModelError
 
@@ -215,7 +215,7 @@ def test_reaching_a_limit_stops_cleanly_with_what_is_there(bench, served, endpoi
     serving = served(latency=0.02)
     model = endpoint(serving, max_concurrency=8)
     price = Price(prompt=10, completion=10)
-    stopped = bench.ask(model, problems(400), limits=Limits(**limit), price=price)
+    stopped = bench.ask(model, problems(400), limits=RunLimits(**limit), price=price)
     answered = stopped.column("status").count("ok")
     assert 0 < answered < 400
     assert set(stopped.column("status")) == {"ok", "infra_error"}

@@ -9,24 +9,24 @@ import pytest
 
 from tasks.models.engine import Turns
 from tasks.models.errors import RateLimited, ServerFault
-from tasks.models.limits import Gate, Outcome, Pace
-from tasks.models.options import Limits, Spending, Tally
+from tasks.models.limits import AttemptOutcome, ConcurrencyLimiter, Pace
+from tasks.models.options import RequestTally, RunLimits, Spending
 from tasks.models.records import Call
 from tasks.models.work import Attempts, Endpoint, RetryPolicy, Stopped, Work, retry_after
 
 
-async def rounds(gate: Gate, outcomes) -> None:
+async def rounds(gate: ConcurrencyLimiter, outcomes) -> None:
     for outcome in outcomes:
         await gate.enter()
         gate.leave(outcome)
 
 
-OK = Outcome(0.01)
-BUSY = Outcome(0.01, ok=False, congested=True)
+OK = AttemptOutcome(0.01)
+BUSY = AttemptOutcome(0.01, ok=False, congested=True)
 
 
-def gate_with(ceiling: int) -> Gate:
-    gate = Gate()
+def gate_with(ceiling: int) -> ConcurrencyLimiter:
+    gate = ConcurrencyLimiter()
     gate.register(ceiling)
     return gate
 
@@ -96,7 +96,7 @@ async def test_a_cancelled_visitor_gives_its_place_back():
 
 async def test_retry_after_closes_the_gate_for_all_when_everything_is_refused():
     gate = gate_with(8)
-    await rounds(gate, [Outcome(0.01, ok=False, congested=True, retry_after=60)] * 8)
+    await rounds(gate, [AttemptOutcome(0.01, ok=False, congested=True, retry_after=60)] * 8)
     assert 59 < await gate.enter() <= 60
     assert gate.in_flight == 0
 
@@ -106,19 +106,19 @@ async def test_who_waits_for_a_place_when_the_gate_closes_is_told_for_how_long()
     await gate.enter()
     waiting = asyncio.ensure_future(gate.enter())
     await asyncio.sleep(0)
-    gate.leave(Outcome(0.01, ok=False, congested=True, retry_after=60))
+    gate.leave(AttemptOutcome(0.01, ok=False, congested=True, retry_after=60))
     assert 59 < await waiting <= 60
     assert gate.in_flight == 0
 
 
 async def test_a_stray_retry_after_does_not_stop_the_others():
     gate = gate_with(32)
-    await rounds(gate, [*[OK] * 20, Outcome(0.01, ok=False, congested=True, retry_after=60)])
+    await rounds(gate, [*[OK] * 20, AttemptOutcome(0.01, ok=False, congested=True, retry_after=60)])
     assert await asyncio.wait_for(gate.enter(), 1) == 0
 
 
 async def _closed(turns, gate):
-    await rounds(gate, [Outcome(0.01, ok=False, congested=True, retry_after=600)])
+    await rounds(gate, [AttemptOutcome(0.01, ok=False, congested=True, retry_after=600)])
     await turns.enter(time.monotonic(), Attempts())
 
 
@@ -133,7 +133,7 @@ async def _paced(turns, gate):
 async def test_nobody_waits_for_a_turn_once_the_run_is_stopping(waits):
     gate, retry = gate_with(1), RetryPolicy(0, 1e9)
     endpoint = Endpoint(None, gate, ceiling=1, timeout=1, retry=retry, requests_pace=Pace(1))
-    turns = Turns(endpoint, Work(None, Tally(), Spending(Limits()), stopped="a limit was reached"))
+    turns = Turns(endpoint, Work(None, RequestTally(), Spending(RunLimits()), stopped="a limit was reached"))
     task = asyncio.ensure_future(waits(turns, gate))
     await asyncio.sleep(0.01)
     assert not task.done()
@@ -194,7 +194,7 @@ async def test_latency_that_stays_high_while_less_comes_back_cuts_down_to_a_quar
         nonlocal now
         for _ in range(gate.limit):
             now += seconds / 32
-            await rounds(gate, [Outcome(seconds)])
+            await rounds(gate, [AttemptOutcome(seconds)])
 
     for _ in range(4):
         await spend(0.1)

@@ -12,7 +12,7 @@ import pytest
 
 from tasks.models.answers.journal import Journal, decode, encode, recover, restore
 from tasks.models.answers.shelf import AnswerStore, Shelf
-from tasks.models.records import Answer
+from tasks.models.records import KeptAnswer
 from tasks.store.storage import Store, StoreError
 
 ROOT = Path(__file__).parents[3]
@@ -24,10 +24,10 @@ from pathlib import Path
 import pyarrow as pa
 sys.path.insert(0, {tests!r})
 from conftest import request_row
-from tasks.models.answers import AnswerStore
+from tasks.models.answers.shelf import AnswerStore
 from tasks.models.config import ModelConfig, SampleParams
 from tasks.models.options import InferenceOptions
-from tasks.models.partition import respond
+from tasks.models.respond import respond
 from tasks.store.schemas import REQUESTS
 from tasks.store.storage import Store
 
@@ -143,8 +143,10 @@ def test_a_journal_folder_that_cannot_be_made_is_a_clear_error(bench, served, en
         bench.ask(endpoint(served()), problems(2))
 
 
-def answer(number: int, **fields: object) -> Answer:
-    return Answer(bytes([number]) * 32, "ok", response=f"text {number} äß\n", arrived=float(number), **fields)
+def answer(number: int, **fields: object) -> KeptAnswer:
+    return KeptAnswer(
+        bytes([number]) * 32, "ok", response=f"text {number} äß\n", arrived=float(number), **fields
+    )
 
 
 def test_a_journal_line_round_trips():

@@ -14,7 +14,7 @@ from tasks.models.errors import BadRequest, MalformedBody, ModelError
 from tasks.models.http import json_object
 from tasks.models.likelihood.asking import EchoMode, Likelihood
 from tasks.models.likelihood.tokenizers import ByteTokenizer
-from tasks.models.likelihood.tokens import Generated, scored, span_likelihood
+from tasks.models.likelihood.tokens import GeneratedTokens, scored, span_likelihood
 from tasks.models.likelihood.windows import Span
 from tasks.models.records import Reply, Request
 from tasks.models.respond import probe
@@ -173,7 +173,7 @@ def test_a_chat_has_no_likelihood(bench, served, endpoint, batch_of):
     assert outcome.rows[0]["status"] == "model_error"
 
 
-ONE, NONE = Generated(1), Generated(0)
+ONE, NONE = GeneratedTokens(1), GeneratedTokens(0)
 
 
 def lists(tokens, values, offsets=None, tops=None):
@@ -205,13 +205,16 @@ def test_ids_find_their_place_when_a_bos_was_dropped_or_added(values):
 def test_a_list_as_long_as_was_asked_for_is_taken_whatever_the_server_counts(counted):
     # An end token is listed and, on some servers, not counted: nothing was added in front for that.
     choice = lists(["t"] * 4, [None, -2.0, -1.0, -9.0])
-    assert span_likelihood(scored(choice, "echo"), Generated(1, counted), Span((0, 5, 6), 1)) == (-3.0, None)
+    assert span_likelihood(scored(choice, "echo"), GeneratedTokens(1, counted), Span((0, 5, 6), 1)) == (
+        -3.0,
+        None,
+    )
 
 
 @pytest.mark.parametrize("counted", [0, 1])
 def test_a_generated_token_that_is_not_listed_is_not_missed(counted):
     choice = lists(["t"] * 3, [None, -2.0, -1.0])
-    assert span_likelihood(scored(choice, "echo"), Generated(1, counted), Span((0, 5, 6), 1))[0] == -3.0
+    assert span_likelihood(scored(choice, "echo"), GeneratedTokens(1, counted), Span((0, 5, 6), 1))[0] == -3.0
 
 
 def test_another_number_of_tokens_is_an_error():
@@ -365,11 +368,11 @@ def test_offsets_in_another_text_than_the_one_sent_are_an_error(offsets, counted
     # The tokenizer has no letter for the é and says "<unk>", or loses it: places in that text are others.
     choice = lists(["owl", "<unk>", "x"], [None, -1.5, -9.0], offsets)
     with pytest.raises(BadRequest, match="name a tokenizer"):
-        span_likelihood(scored(choice, "echo"), Generated(1, counted), Span("owl é y", 3))
+        span_likelihood(scored(choice, "echo"), GeneratedTokens(1, counted), Span("owl é y", 3))
 
 
 def test_offsets_alone_tell_where_a_text_goes_on():
     choice = lists(["owl", "yes", "x"], [None, -1.5, -9.0], [0, 3, 7])
     assert span_likelihood(scored(choice, "echo"), ONE, Span("owl yes", 3))[0] == -1.5
     unlisted = lists(["owl", "yes"], [None, -1.5], [0, 3])
-    assert span_likelihood(scored(unlisted, "echo"), Generated(1, 0), Span("owl yes", 3))[0] == -1.5
+    assert span_likelihood(scored(unlisted, "echo"), GeneratedTokens(1, 0), Span("owl yes", 3))[0] == -1.5

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from tasks.reporting.compare.join import ScannedRun, choose_pairs, pair_samples
-from tasks.reporting.compare.write import ComparedPair, differences, differing_settings, write_compare_report
-from tasks.reporting.report.select import Limits
+from tasks.reporting.compare.write import PairView, differences, differing_settings, write_compare_report
+from tasks.reporting.report.select import PageLimits
 from tasks.reporting.view import ResponseView, RunView, SampleView
 from tests.tasks.reporting.report_recordings import HOSTILE, run_of
 
@@ -81,14 +81,14 @@ def test_beyond_the_limit_all_flips_and_failures_are_shown_and_it_is_said() -> N
     base = ScannedRun.of(sample(str(n)) for n in range(100))
     candidate = ScannedRun.of(sample(str(n), 0.0 if n == 7 else None if n == 9 else 1.0) for n in range(100))
     pairs = pair_samples(base, candidate)
-    chosen, statement = choose_pairs(pairs, base, candidate, Limits(samples=40))
+    chosen, statement = choose_pairs(pairs, base, candidate, PageLimits(samples=40))
     assert len(chosen) == 20
     assert {7, 9} <= {pair.base for pair in chosen}
     assert chosen == sorted(chosen, key=lambda pair: pair.base or 0)
     assert statement is not None
     assert statement.startswith("20 of 100 pairs of samples")
     assert "all 2 that changed or failed" in statement
-    assert choose_pairs(pairs, base, candidate, Limits(samples=200)) == (pairs, None)
+    assert choose_pairs(pairs, base, candidate, PageLimits(samples=200)) == (pairs, None)
 
 
 def test_the_page_holds_both_sides_of_each_pair(tmp_path: Path) -> None:
@@ -110,7 +110,7 @@ def test_the_page_holds_both_sides_of_each_pair(tmp_path: Path) -> None:
 def test_rows_of_a_selection_point_at_the_samples_that_were_written(tmp_path: Path) -> None:
     base = run(*(sample(str(n)) for n in range(60)))
     candidate = run(*(sample(str(n), float(n % 20 != 0)) for n in reversed(range(60))))
-    path = write_compare_report(base, candidate, [], tmp_path / "c.html", limits=Limits(samples=20)).path
+    path = write_compare_report(base, candidate, [], tmp_path / "c.html", limits=PageLimits(samples=20)).path
     (rows,) = packed(path, "paired")
     items = {side: packed(path, f"{side}-index")[0]["item"] for side in ("base", "candidate")}
     assert len(rows["base"]) == 10
@@ -119,7 +119,7 @@ def test_rows_of_a_selection_point_at_the_samples_that_were_written(tmp_path: Pa
 
 
 def test_the_table_says_difference_interval_corrected_p_and_verdict(tmp_path: Path) -> None:
-    pair = ComparedPair(
+    pair = PairView(
         "em,none", 0.3465, 0.5595, 0.213, 0.187, 0.239, 1e-9, 0.0312, 330, 49, 940, 1319, 2, 0.03, 0.01,
         verdict="pass", note="clustered by passage",
     )  # fmt: skip
@@ -140,11 +140,11 @@ def test_the_table_says_difference_interval_corrected_p_and_verdict(tmp_path: Pa
 
 def test_differences_of_other_units_have_plots_of_their_own() -> None:
     pairs = [
-        ComparedPair("em,none", 0.2, 0.3, 0.1, 0.05, 0.15),
-        ComparedPair("em,strict", 0.2, 0.1, -0.1, None, None),
-        ComparedPair("bleu,none", 34.0, 33.0, -1.0, -2.0, 0.1),
-        ComparedPair("ter,none", 60.0, 59.0, -1.0, -2.0, 0.1, higher_is_better=False),
-        ComparedPair("gone,none", 0.2, None, None),
+        PairView("em,none", 0.2, 0.3, 0.1, 0.05, 0.15),
+        PairView("em,strict", 0.2, 0.1, -0.1, None, None),
+        PairView("bleu,none", 34.0, 33.0, -1.0, -2.0, 0.1),
+        PairView("ter,none", 60.0, 59.0, -1.0, -2.0, 0.1, higher_is_better=False),
+        PairView("gone,none", 0.2, None, None),
     ]
     plots = differences(pairs)
     assert [(plot.filter, [row.name for row in plot.rows]) for plot in plots] == [
@@ -173,7 +173,7 @@ def test_settings_that_differ_are_listed_and_no_others() -> None:
 
 def test_markup_is_escaped(tmp_path: Path) -> None:
     view = run(sample(HOSTILE, prompt=HOSTILE), run_name=HOSTILE, config={"note": HOSTILE})
-    pair = ComparedPair(f"em,{HOSTILE}", 0.1, 0.2, 0.1, note=HOSTILE, group=HOSTILE)
+    pair = PairView(f"em,{HOSTILE}", 0.1, 0.2, 0.1, note=HOSTILE, group=HOSTILE)
     text = write_compare_report(
         view, run(), [pair], tmp_path / "c.html", names=(HOSTILE, "new")
     ).path.read_text()

@@ -17,7 +17,7 @@ from tasks.reduction import FailedPart, Origin, PairIdentity, Part, aggregate_pa
 from tasks.reduction.verdict_metrics import aggregate_metric, build_evaluation_metric, reduce_metric
 from tasks.reporting.exports import (
     AnswerPart,
-    Judged,
+    JudgedPart,
     RunInfo,
     SamplePart,
     results_document,
@@ -144,7 +144,7 @@ def test_responses_have_exactly_the_fields_of_the_contract(tmp_path: Path) -> No
 
 def test_evaluation_results_are_one_line_a_sample_and_label(tmp_path: Path) -> None:
     path = tmp_path / "evaluation_results.jsonl"
-    assert write_evaluation_results(path, [Judged(judged_part(), ["exact_match"])]) == 6
+    assert write_evaluation_results(path, [JudgedPart(judged_part(), ["exact_match"])]) == 6
 
     last = lines(path)[-1]
     assert (last["item_id"], last["sample_id"], last["label"]) == ("b", "b_sample_2", "exact_match")

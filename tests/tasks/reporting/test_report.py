@@ -15,7 +15,7 @@ import pyarrow as pa
 import pytest
 
 from tasks.reporting.page.html import inline_json, json_bytes
-from tasks.reporting.report.select import Limits
+from tasks.reporting.report.select import PageLimits
 from tasks.reporting.report.write import write_report
 from tasks.reporting.view import LabelView, ResponseView, RunView, SampleView
 from tasks.store.schemas import RESULTS
@@ -71,7 +71,7 @@ class Page(HTMLParser):
         return self.packed("run-index")[0]
 
 
-def written(view: RunView, tmp_path: Path, limits: Limits | None = None) -> Page:
+def written(view: RunView, tmp_path: Path, limits: PageLimits | None = None) -> Page:
     return Page(write_report(view, tmp_path / "report.html", limits).path)
 
 
@@ -231,7 +231,7 @@ def test_memory_does_not_grow_with_the_run(tmp_path: Path, monkeypatch: pytest.M
 
         view = dataclasses.replace(run(sample()), samples=samples)
         tracemalloc.start()
-        write_report(view, tmp_path / "report.html", Limits(samples=50))
+        write_report(view, tmp_path / "report.html", PageLimits(samples=50))
         _, most = tracemalloc.get_traced_memory()
         tracemalloc.stop()
         return most
@@ -240,7 +240,7 @@ def test_memory_does_not_grow_with_the_run(tmp_path: Path, monkeypatch: pytest.M
 
 
 def test_long_texts_are_shown_in_part_where_the_file_would_grow_too_large(tmp_path: Path) -> None:
-    limits = Limits(file_bytes=400_000)
+    limits = PageLimits(file_bytes=400_000)
     page = written(generated(200, size=20_000), tmp_path, limits)
     assert len(page.html) < 600_000
     assert page.index()["shortened"] > 0

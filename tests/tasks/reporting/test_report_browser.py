@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tasks.reporting.compare.write import ComparedPair, write_compare_report
+from tasks.reporting.compare.write import PairView, write_compare_report
 from tasks.reporting.page.html import read_asset
 from tasks.reporting.report.write import write_report
 from tasks.reporting.view import ResponseView, RunView, SampleView
@@ -321,7 +321,7 @@ def only(view: RunView, model: str, suffix: str = "") -> RunView:
 
 def test_a_comparison_shows_what_became_worse_first(browser: Any, tmp_path: Path) -> None:
     base, candidate = only(gsm8k(), "175b_finetuning"), only(gsm8k(), "175b_verification", " Step by step.")
-    pair = ComparedPair("exact_match,strict-match", 0.3465, 0.5595, 0.213, 0.187, 0.239, n_items=1319)
+    pair = PairView("exact_match,strict-match", 0.3465, 0.5595, 0.213, 0.187, 0.239, n_items=1319)
     opened = Opened(browser, write_compare_report(base, candidate, [pair], tmp_path / "c.html").path)
     page = opened.ready()
     assert page.locator("#status").inner_text() == "1,319 pairs"

@@ -22,7 +22,7 @@ def test_examples_of_the_page_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 
 
 def test_every_finding_is_explained() -> None:
-    sources = (ROOT / "tasks" / "reporting").glob("diagnostics_*.py")
+    sources = (ROOT / "tasks" / "reporting" / "diagnostics").glob("*.py")
     kinds = {
         kind
         for source in sources

@@ -4,7 +4,7 @@ from collections.abc import Iterable
 
 import pytest
 
-from tasks.reporting.report.select import Limits, Scan, Selection
+from tasks.reporting.report.select import PageLimits, SampleSelection, Scan
 from tasks.reporting.view import LabelView, ResponseView, SampleView
 
 
@@ -25,15 +25,15 @@ def sample(
 
 def select(
     samples: Iterable[SampleView], limit: int, seed: int = 0, lower: frozenset[str] = frozenset()
-) -> Selection:
-    scan = Scan(Limits(samples=limit, seed=seed), lower)
+) -> SampleSelection:
+    scan = Scan(PageLimits(samples=limit, seed=seed), lower)
     for each in samples:
         scan.add(each)
     return scan.select()
 
 
 def test_a_run_that_fits_is_shown_whole_and_nothing_is_said() -> None:
-    assert select([sample(n) for n in range(10)], 10) == Selection(None, None, None)
+    assert select([sample(n) for n in range(10)], 10) == SampleSelection(None, None, None)
 
 
 def test_all_failures_are_held_even_beyond_the_limit() -> None:
@@ -90,7 +90,7 @@ def test_repeats_count_as_samples() -> None:
 
 @pytest.mark.parametrize("length", [3_000, 100_000])
 def test_the_cap_holds_all_texts_within_the_browsers_memory(length: int) -> None:
-    scan = Scan(Limits(text_bytes=1_000_000, file_bytes=10**9))
+    scan = Scan(PageLimits(text_bytes=1_000_000, file_bytes=10**9))
     samples = [
         SampleView(str(n), "m", "p", "q", responses=[ResponseView(f"{n:05d} " * (length // 6))])
         for n in range(1000)

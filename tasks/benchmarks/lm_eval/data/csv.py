@@ -10,7 +10,7 @@ from typing import Any, Final
 import pyarrow as pa
 
 from metrics.errors import ConfigError
-from tasks.datasets.config import DataError
+from tasks.datasets.config import DatasetError
 
 # What pandas takes for a missing value.
 MISSING: Final = frozenset(
@@ -61,7 +61,7 @@ def _records(text: str, options: Mapping[str, Any]) -> list[list[str]]:
     try:
         return [row for row in reader if row and not (len(row) == 1 and row[0] and row[0].isspace())]
     except csv.Error as error:
-        raise DataError(f"line {reader.line_num}: malformed CSV: {error}") from error
+        raise DatasetError(f"line {reader.line_num}: malformed CSV: {error}") from error
 
 
 def _header(rows: list[list[str]], options: Mapping[str, Any]) -> tuple[list[str], Sequence[list[str]]]:
@@ -70,7 +70,7 @@ def _header(rows: list[list[str]], options: Mapping[str, Any]) -> tuple[list[str
     if header == "infer":
         header = None if given else 0
     if header is not None and (not isinstance(header, int) or not 0 <= header < len(rows)):
-        raise DataError(f"there is no line {header} for the header (dataset_kwargs.header)")
+        raise DatasetError(f"there is no line {header} for the header (dataset_kwargs.header)")
     body = rows if header is None else rows[header + 1 :]
     widest = max((len(row) for row in body), default=0)
     names = (
@@ -82,7 +82,7 @@ def _header(rows: list[list[str]], options: Mapping[str, Any]) -> tuple[list[str
     )
     if widest > len(names):
         number = next(index for index, row in enumerate(body) if len(row) > len(names)) + (header or 0) + 2
-        raise DataError(f"row {number} has {widest} fields, and there are {len(names)} columns")
+        raise DatasetError(f"row {number} has {widest} fields, and there are {len(names)} columns")
     return names, body
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.json as paj
 
-from tasks.datasets.config import DataError
+from tasks.datasets.config import DatasetError
 
 BOM = b"\xef\xbb\xbf"
 Path = tuple[str | None, ...]
@@ -60,7 +60,7 @@ class JsonReader:
         if self._field is not None:
             whole = _parsed(text)
             if not isinstance(whole, dict) or self._field not in whole:
-                raise DataError(f"there is no field '{self._field}' (dataset_kwargs.field) in it")
+                raise DatasetError(f"there is no field '{self._field}' (dataset_kwargs.field) in it")
             return _objects(whole[self._field])
         if text.lstrip()[:1] == b"[":
             return _objects(_parsed(text))
@@ -93,14 +93,14 @@ def mixed_places(rows: list[Any]) -> Iterator[Path]:
 
 def _objects(values: Any) -> list[dict[str, Any]]:
     if not isinstance(values, list):
-        raise DataError(f"expected a list of objects, got {type(values).__name__}")
+        raise DatasetError(f"expected a list of objects, got {type(values).__name__}")
     rows = [value if isinstance(value, dict) else {"text": value} for value in values]
     if (
         rows
         and any(isinstance(value, dict) for value in values)
         and not all(isinstance(value, dict) for value in values)
     ):
-        raise DataError("expected an object in every row, some are something else")
+        raise DatasetError("expected an object in every row, some are something else")
     return rows
 
 
@@ -108,7 +108,7 @@ def _parsed(text: bytes) -> Any:
     try:
         return json.loads(text)
     except json.JSONDecodeError as error:
-        raise DataError(
+        raise DatasetError(
             f"malformed JSON at line {error.lineno}, column {error.colno}: {error.msg}"
         ) from error
 
@@ -117,7 +117,7 @@ def _changing_place(error: pa.ArrowInvalid, rows: list[dict[str, Any]]) -> Path:
     """The place that Arrow's message is about: "Column(/a/[]/b) changed from string to number"."""
     message = str(error)
     if "Column(" not in message or ") changed from" not in message:
-        raise DataError(message) from error
+        raise DatasetError(message) from error
     steps = message.split("Column(", 1)[1].split(") changed from", 1)[0].strip("/").split("/")
     return tuple(None if step == "[]" and steps[0] != "[]" else step for step in steps)
 

@@ -14,7 +14,7 @@ import pyarrow as pa
 from metrics.errors import ConfigError
 from tasks.benchmarks.lm_eval.data.csv import read_csv
 from tasks.benchmarks.lm_eval.data.json import JsonReader
-from tasks.datasets.config import DataError
+from tasks.datasets.config import DatasetError
 from tasks.usercode.documents import Documents
 
 BUILDERS: Final = ("json", "csv", "parquet", "text")
@@ -67,7 +67,7 @@ def paths_of(files: Sequence[str], base_dir: Path, options: Mapping[str, Any]) -
         matches = next((paths for paths in candidates if paths), [])
         if not matches:
             places = " nor in ".join(dict.fromkeys(str(folder) for folder in folders))
-            raise DataError(f"data file '{name}' is not in {places}")
+            raise DatasetError(f"data file '{name}' is not in {places}")
         found.extend(Path(path) for path in matches if Path(path).is_file())
     return found
 
@@ -99,9 +99,9 @@ def _read(read: Callable[[bytes], pa.Table], builder: str, path: Path) -> pa.Tab
         data = path.read_bytes()
         return read(gzip.decompress(data) if path.suffix == ".gz" else data)
     except (OSError, ValueError, pa.ArrowException) as error:
-        if isinstance(error, ConfigError) and not isinstance(error, DataError):
+        if isinstance(error, ConfigError) and not isinstance(error, DatasetError):
             raise
-        raise DataError(f"{path.name} can't be read as {builder}: {error}") from error
+        raise DatasetError(f"{path.name} can't be read as {builder}: {error}") from error
 
 
 def _read_parquet(data: bytes, options: Mapping[str, Any]) -> pa.Table:
@@ -144,7 +144,7 @@ def _of_one_schema(
     """All files with the columns of the first one, as ``datasets`` casts them; columns they lack are None."""
     first = next((table.schema for parts in tables.values() for table in parts), None)
     if first is None:
-        raise DataError("the dataset names no files")
+        raise DatasetError("the dataset names no files")
     return {
         split: Documents((row for table in parts for row in finish(_rows(table, first))), first.names)
         for split, parts in tables.items()
@@ -154,7 +154,9 @@ def _of_one_schema(
 def _rows(table: pa.Table, schema: pa.Schema) -> list[dict[str, Any]]:
     extra = [name for name in table.column_names if name not in schema.names]
     if extra:
-        raise DataError(f"a file has the column '{extra[0]}', which the dataset's first file does not have")
+        raise DatasetError(
+            f"a file has the column '{extra[0]}', which the dataset's first file does not have"
+        )
     columns = []
     for field in schema:
         column = table[field.name] if field.name in table.column_names else pa.nulls(len(table), field.type)
@@ -212,7 +214,7 @@ def dataset_of(folder: Path, options: Mapping[str, Any]) -> tuple[str, dict[str,
     suffixes = Counter(Path(name).suffix for names in files.values() for name in names)
     known = [suffix for suffix in FORMATS if suffixes[suffix]]
     if not known:
-        raise DataError(f"folder {folder} holds no data files; known are {', '.join(FORMATS)}")
+        raise DatasetError(f"folder {folder} holds no data files; known are {', '.join(FORMATS)}")
     builder = FORMATS[max(known, key=lambda suffix: suffixes[suffix])]
     readable = {
         split: [name for name in names if FORMATS.get(Path(name).suffix) == builder]

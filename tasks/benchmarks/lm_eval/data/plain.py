@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any, Final
 
 from metrics.errors import ConfigError
-from tasks.datasets.config import DataError, field_at
+from tasks.datasets.config import DatasetError, field_at
 from tasks.datasets.item import Item
 from tasks.datasets.items import content_digest
 
@@ -58,4 +58,6 @@ def _cluster_of(row: Mapping[str, Any], cluster: str | None, where: str) -> str 
     try:
         return str(field_at(row, cluster))
     except KeyError:
-        raise DataError(f"{where}: no field '{cluster}' (cluster); documents have {', '.join(row)}") from None
+        raise DatasetError(
+            f"{where}: no field '{cluster}' (cluster); documents have {', '.join(row)}"
+        ) from None

@@ -19,7 +19,7 @@ from tasks.benchmarks.lm_eval.data.local import (
 )
 from tasks.benchmarks.lm_eval.data.plain import plain_row
 from tasks.benchmarks.lm_eval.read.yaml import FunctionName
-from tasks.datasets.config import DataError
+from tasks.datasets.config import DatasetError
 from tasks.store.keys import digest, file_digest
 from tasks.usercode.documents import Documents
 from tasks.usercode.load import load_function
@@ -50,7 +50,7 @@ class Splits:
         self._config = config
         self._base_dir = base_dir
         self._where = where
-        self.source = Source(config, base_dir, where)
+        self.source = DefinitionDataset(config, base_dir, where)
         self._processing: dict[tuple[str, FunctionName], Any] = {}
         self._evaluated: list[dict[str, Any]] | None = None
         self._fewshot: list[Doc] | None = None
@@ -86,7 +86,7 @@ class Splits:
             docs = self._processed(split, self._config.get("process_docs"))
             rows = [plain_row(row, self._where) for row in docs]
         if not rows:
-            raise DataError(f"{self._where}: split '{split}' holds no documents to evaluate")
+            raise DatasetError(f"{self._where}: split '{split}' holds no documents to evaluate")
         self._evaluated, self._columns = rows, _columns(docs, rows)
 
     def _examples(self) -> Any:
@@ -117,7 +117,7 @@ class Splits:
         except Exception as error:
             if isinstance(error, ConfigError):
                 raise
-            raise DataError(f"{self._where}: {name} failed: {type(error).__name__}: {error}") from error
+            raise DatasetError(f"{self._where}: {name} failed: {type(error).__name__}: {error}") from error
 
 
 @contextmanager
@@ -148,7 +148,7 @@ def _columns(docs: Any, rows: list[dict[str, Any]]) -> tuple[str, ...]:
     return tuple(features) if features else tuple(dict.fromkeys(name for row in rows for name in row))
 
 
-class Source:
+class DefinitionDataset:
     """The dataset of a definition, read once and when first asked for."""
 
     def __init__(self, config: Mapping[str, Any], base_dir: Path, where: str) -> None:
@@ -170,7 +170,7 @@ class Source:
             return splits[name]
         except KeyError:
             known = ", ".join(map(str, splits)) or "none"
-            raise DataError(f"{self._where}: the dataset has no split '{name}'; it has {known}") from None
+            raise DatasetError(f"{self._where}: the dataset has no split '{name}'; it has {known}") from None
 
     def digest(self) -> str:
         """Digest of what decides the rows: the files' bytes, or the rows that a hub or a function gave."""
@@ -211,8 +211,8 @@ class Source:
                 return load_local(str(path), self.options, self._base_dir)
             if (folder := folder_at(path, self._base_dir)) is not None:
                 return load_local(*dataset_of(folder, self.options), self._base_dir)
-        except DataError as error:
-            raise DataError(f"{self._where}: {error}") from error
+        except DatasetError as error:
+            raise DatasetError(f"{self._where}: {error}") from error
         return self._from_hub(str(path))
 
     def _from_function(self, name: FunctionName) -> Mapping[str, Any]:
@@ -223,11 +223,11 @@ class Source:
         except ConfigError:
             raise
         except Exception as error:
-            raise DataError(
+            raise DatasetError(
                 f"{self._where}: custom_dataset {name} failed: {type(error).__name__}: {error}"
             ) from error
         if not isinstance(splits, Mapping):
-            raise DataError(
+            raise DatasetError(
                 f"{self._where}: custom_dataset {name} must return splits by name, "
                 f"got {type(splits).__name__}"
             )
@@ -250,7 +250,7 @@ class Source:
                 path, name=self._config.get("dataset_name"), **options
             )
         except Exception as error:
-            raise DataError(
+            raise DatasetError(
                 f"{self._where}: dataset '{path}' can't be loaded: {type(error).__name__}: {error}"
             ) from error
         return loaded

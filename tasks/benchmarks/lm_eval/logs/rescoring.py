@@ -22,7 +22,7 @@ from tasks.benchmarks.lm_eval.render.fields import Fields
 from tasks.benchmarks.lm_eval.render.rendering import gold_indices, references_of
 from tasks.benchmarks.lm_eval.translate.config import translate_definition
 from tasks.benchmarks.records import Rendered
-from tasks.datasets.config import DataError
+from tasks.datasets.config import DatasetError
 from tasks.datasets.item import Item
 from tasks.store.files import write_lines
 from tasks.store.keys import digest, file_digest
@@ -99,7 +99,9 @@ def write_responses(log: SampleLog, path: Path, config: Mapping[str, Any]) -> in
         repeats.add(len(own))
         lines += [{"item_id": item.item_id, "sample_index": index, **one} for index, one in enumerate(own)]
     if len(repeats) != 1:
-        raise DataError(f"{log.path.name}: documents have different numbers of responses: {sorted(repeats)}")
+        raise DatasetError(
+            f"{log.path.name}: documents have different numbers of responses: {sorted(repeats)}"
+        )
     path.parent.mkdir(parents=True, exist_ok=True)
     write_lines(path, lines)
     return repeats.pop()
@@ -195,7 +197,9 @@ class LoggedBenchmark:
             while position < item.doc_id:
                 row = next(rows, {})
                 if not row:
-                    raise DataError(f"{self._path.name}: ends before document {item.doc_id}; was it changed?")
+                    raise DatasetError(
+                        f"{self._path.name}: ends before document {item.doc_id}; was it changed?"
+                    )
                 position += 1
             fields = fields or Fields(
                 self._config, item.data.keys(), self._base_dir, f"benchmark {self.name}"

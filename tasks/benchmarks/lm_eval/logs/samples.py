@@ -12,7 +12,7 @@ from typing import Any, Final
 import orjson
 
 from metrics.errors import ConfigError
-from tasks.datasets.config import DataError
+from tasks.datasets.config import DatasetError
 
 NAME: Final = re.compile(r"samples_(?P<task>.+)_(?P<time>\d{4}-\d{2}-\d{2}T[\d.\-]+)\.jsonl")
 RESULTS: Final = "results_{time}.json"
@@ -48,7 +48,7 @@ class SampleLog:
                 row = _parsed(line, f"{self.path.name}:{number}")
                 missing = sorted({"doc_id", "doc", "arguments", "resps"} - set(row))
                 if missing:
-                    raise DataError(
+                    raise DatasetError(
                         f"{self.path.name}:{number}: has no '{missing[0]}', as the harness's logs do"
                     )
                 yield row
@@ -133,7 +133,7 @@ def _parsed(text: bytes, where: str) -> Any:
     try:
         return json.loads(text)  # the harness writes NaN and Infinity, which are Python's and not JSON
     except ValueError as error:
-        raise DataError(f"{where}: malformed JSON: {error}") from error
+        raise DatasetError(f"{where}: malformed JSON: {error}") from error
 
 
 def _number(name: str) -> int:

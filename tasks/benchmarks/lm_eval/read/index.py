@@ -17,7 +17,7 @@ from tasks.benchmarks.lm_eval.read.yaml import Reader
 
 TREE = "tasks"  # the folder that a checkout keeps all definitions under
 IGNORED_FOLDERS = frozenset({"__pycache__", ".ipynb_checkpoints"})
-Kind = Literal["benchmark", "group", "tag"]
+EntryKind = Literal["benchmark", "group", "tag"]
 
 
 @dataclass(frozen=True)
@@ -36,17 +36,17 @@ class Definition:
 
 
 @dataclass(frozen=True)
-class Entry:
+class IndexEntry:
     """What a name of the index stands for. ``members`` are the names behind a tag."""
 
     name: str
-    kind: Kind
+    kind: EntryKind
     path: Path
     config: Mapping[str, Any]
     members: tuple[str, ...] = ()
 
 
-class Index:
+class DefinitionIndex:
     """Names of folders of definitions.
 
     Folders are read when a name is first looked up, and later ones win over earlier ones. ``warnings`` says
@@ -57,7 +57,7 @@ class Index:
         self.reader = reader or Reader()
         self.warnings: list[str] = []
         self._waiting: list[Path] = []
-        self._entries: dict[str, Entry] = {}
+        self._entries: dict[str, IndexEntry] = {}
         for folder in folders:
             self.add_folder(folder)
 
@@ -72,10 +72,10 @@ class Index:
         self._add(path, self._entries)
 
     @property
-    def entries(self) -> Mapping[str, Entry]:
+    def entries(self) -> Mapping[str, IndexEntry]:
         """All names."""
         while self._waiting:
-            found: dict[str, Entry] = {}
+            found: dict[str, IndexEntry] = {}
             for path in yaml_files(self._waiting.pop(0)):
                 self._add(path, found)
             for name in sorted(found.keys() & self._entries.keys()):
@@ -86,17 +86,17 @@ class Index:
             self._entries.update(found)
         return self._entries
 
-    def find(self, name: str, near: Path) -> Entry | None:
+    def find(self, name: str, near: Path) -> IndexEntry | None:
         """The entry of that name; one that no folder has is looked for in the tree that the file ``near``
         belongs to."""
         found = self.entries.get(name)
         root = next((folder for folder in near.parents if folder.name == TREE), None)
         return found if found is not None or root is None else _tree(root).entries.get(name)
 
-    def matching(self, patterns: Iterable[str]) -> list[Entry]:
+    def matching(self, patterns: Iterable[str]) -> list[IndexEntry]:
         """The entries that the names and glob patterns select, in the patterns' order; raises ConfigError for
         none."""
-        selected: dict[str, Entry] = {}
+        selected: dict[str, IndexEntry] = {}
         for pattern in patterns:
             names = [pattern] if pattern in self.entries else sorted(fnmatch.filter(self.entries, pattern))
             if not names:
@@ -107,7 +107,7 @@ class Index:
             selected.update((name, self.entries[name]) for name in names)
         return list(selected.values())
 
-    def _add(self, path: Path, entries: dict[str, Entry]) -> None:
+    def _add(self, path: Path, entries: dict[str, IndexEntry]) -> None:
         try:
             found = list(file_entries(path, self.reader.read(path)))
         except NightjarError as error:
@@ -128,14 +128,14 @@ class Index:
 
 
 @lru_cache(maxsize=8)
-def _tree(root: Path) -> Index:
+def _tree(root: Path) -> DefinitionIndex:
     """The index of a checkout's ``tasks`` folder, for groups whose members lie beside their own folder."""
-    return Index([root])
+    return DefinitionIndex([root])
 
 
-def build_index(folders: Iterable[Path], reader: Reader | None = None) -> Index:
+def build_index(folders: Iterable[Path], reader: Reader | None = None) -> DefinitionIndex:
     """The index of all folders' definitions."""
-    return Index(folders, reader)
+    return DefinitionIndex(folders, reader)
 
 
 def yaml_files(folder: Path) -> Iterator[Path]:
@@ -147,7 +147,7 @@ def yaml_files(folder: Path) -> Iterator[Path]:
     return iter(sorted(found, key=lambda path: path.as_posix()))
 
 
-def file_entries(path: Path, config: Mapping[str, Any]) -> Iterator[Entry]:
+def file_entries(path: Path, config: Mapping[str, Any]) -> Iterator[IndexEntry]:
     """What a file defines: a group, benchmarks of a ``task_list``, one benchmark, or nothing (a base for
     others)."""
     if isinstance(config.get("task_list"), list):
@@ -158,13 +158,13 @@ def file_entries(path: Path, config: Mapping[str, Any]) -> Iterator[Entry]:
                 raise ConfigError(
                     f"{path}: an entry of task_list is a name or a mapping with 'task', got {member!r}"
                 )
-            yield Entry(own["task"], "benchmark", path, {**base, **own})
+            yield IndexEntry(own["task"], "benchmark", path, {**base, **own})
     elif "class" not in config and isinstance(config.get("group"), str):
-        yield Entry(config["group"], "group", path, config)
+        yield IndexEntry(config["group"], "group", path, config)
     elif isinstance(config.get("task"), str):
-        yield Entry(config["task"], "benchmark", path, config)
+        yield IndexEntry(config["task"], "benchmark", path, config)
     elif isinstance(config.get("group"), str):
-        yield Entry(config["group"], "benchmark", path, config)
+        yield IndexEntry(config["group"], "benchmark", path, config)
 
 
 def names_under(config: Mapping[str, Any], key: str) -> list[str]:
@@ -173,9 +173,9 @@ def names_under(config: Mapping[str, Any], key: str) -> list[str]:
     return [value] if isinstance(value, str) else [name for name in value or () if isinstance(name, str)]
 
 
-def _tagged(entries: dict[str, Entry], tag: str, member: Entry) -> None:
+def _tagged(entries: dict[str, IndexEntry], tag: str, member: IndexEntry) -> None:
     known = entries.get(tag)
     if known is None:
-        entries[tag] = Entry(tag, "tag", member.path, {}, (member.name,))
+        entries[tag] = IndexEntry(tag, "tag", member.path, {}, (member.name,))
     elif known.kind == "tag":
-        entries[tag] = Entry(tag, "tag", known.path, {}, (*known.members, member.name))
+        entries[tag] = IndexEntry(tag, "tag", known.path, {}, (*known.members, member.name))

@@ -7,7 +7,13 @@ from pathlib import Path
 from typing import Any
 
 from metrics.errors import ConfigError
-from tasks.benchmarks.lm_eval.read.index import Definition, Entry, Index, build_index, file_entries
+from tasks.benchmarks.lm_eval.read.index import (
+    Definition,
+    DefinitionIndex,
+    IndexEntry,
+    build_index,
+    file_entries,
+)
 from tasks.benchmarks.lm_eval.read.schema import AGGREGATE_KEYS, GROUP_KEYS
 from tasks.benchmarks.lm_eval.read.yaml import Reader
 
@@ -82,7 +88,7 @@ Overrides = Mapping[str, Any]
 
 
 @dataclass
-class Selection:
+class SelectedBenchmarks:
     """Benchmarks to run, by name in the order they were asked for, and the groups they are scored in, parents
     first."""
 
@@ -91,36 +97,42 @@ class Selection:
     warnings: list[str] = field(default_factory=list)
 
 
-def select(patterns: Iterable[str], folders: Iterable[Path], reader: Reader | None = None) -> Selection:
+def select(
+    patterns: Iterable[str], folders: Iterable[Path], reader: Reader | None = None
+) -> SelectedBenchmarks:
     """What ``--tasks`` names (benchmarks, groups, tags, globs of them) in the folders of
     ``--include-path``."""
     return select_from(build_index(folders, reader), patterns)
 
 
-def select_from(index: Index, patterns: Iterable[str]) -> Selection:
+def select_from(index: DefinitionIndex, patterns: Iterable[str]) -> SelectedBenchmarks:
     """The same in an index that exists."""
-    selection = Selection()
+    selection = SelectedBenchmarks()
     for entry in index.matching(patterns):
         _add(selection, index, entry, {})
     selection.warnings += index.warnings
     return selection
 
 
-def select_file(path: Path, index: Index) -> Selection:
+def select_file(path: Path, index: DefinitionIndex) -> SelectedBenchmarks:
     """What one file defines; a group's members are looked up in ``index``."""
     path = path.expanduser().resolve()
     config = index.reader.read(path)
     entries = list(file_entries(path, config))
     if not entries:
         raise ConfigError(f"{path}: has neither 'task' nor 'group': it's a base that other files include")
-    selection = Selection()
+    selection = SelectedBenchmarks()
     for entry in entries:
         _add(selection, index, entry, {})
     return selection
 
 
 def _add(
-    selection: Selection, index: Index, entry: Entry, overrides: Overrides, inside: tuple[str, ...] = ()
+    selection: SelectedBenchmarks,
+    index: DefinitionIndex,
+    entry: IndexEntry,
+    overrides: Overrides,
+    inside: tuple[str, ...] = (),
 ) -> list[str]:
     """Adds what an entry stands for; returns the names it is known by in its group."""
     if entry.kind == "group":
@@ -137,7 +149,7 @@ def _add(
     return [name]
 
 
-def _member(index: Index, name: str, tag: Entry) -> Entry:
+def _member(index: DefinitionIndex, name: str, tag: IndexEntry) -> IndexEntry:
     found = index.find(name, tag.path)
     if found is None:
         raise ConfigError(
@@ -146,7 +158,7 @@ def _member(index: Index, name: str, tag: Entry) -> Entry:
     return found
 
 
-def _add_benchmark(selection: Selection, definition: Definition) -> None:
+def _add_benchmark(selection: SelectedBenchmarks, definition: Definition) -> None:
     known = selection.benchmarks.get(definition.name)
     if known is not None and known.config != definition.config:
         raise ConfigError(
@@ -157,7 +169,11 @@ def _add_benchmark(selection: Selection, definition: Definition) -> None:
 
 
 def _add_group(
-    selection: Selection, index: Index, entry: Entry, overrides: Overrides, inside: tuple[str, ...]
+    selection: SelectedBenchmarks,
+    index: DefinitionIndex,
+    entry: IndexEntry,
+    overrides: Overrides,
+    inside: tuple[str, ...],
 ) -> str:
     if entry.name in inside:
         raise ConfigError(
@@ -177,9 +193,9 @@ def _add_group(
 
 
 def _add_member(
-    selection: Selection,
-    index: Index,
-    member: tuple[Entry, Any],
+    selection: SelectedBenchmarks,
+    index: DefinitionIndex,
+    member: tuple[IndexEntry, Any],
     inherited: Overrides,
     inside: tuple[str, ...],
 ) -> list[str]:
@@ -200,12 +216,16 @@ def _add_member(
             overrides.pop("task", None)
         return _add(selection, index, known, overrides, inside)
     return _add_inline(
-        selection, index, Entry(f"{group.name}::{name}", "group", group.path, own), overrides, inside
+        selection, index, IndexEntry(f"{group.name}::{name}", "group", group.path, own), overrides, inside
     )
 
 
 def _add_inline(
-    selection: Selection, index: Index, entry: Entry, overrides: Overrides, inside: tuple[str, ...]
+    selection: SelectedBenchmarks,
+    index: DefinitionIndex,
+    entry: IndexEntry,
+    overrides: Overrides,
+    inside: tuple[str, ...],
 ) -> list[str]:
     """A member that the group itself defines, under a name of the group's."""
     if "group" in entry.config:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from random import Random
 from typing import Any, Literal
 
-from tasks.datasets.config import DataError
+from tasks.datasets.config import DatasetError
 from tasks.store.keys import digest
 
 Doc = Mapping[str, Any]
@@ -77,12 +77,16 @@ class Draws:
             if not pool.excludes or example != doc:
                 examples.append(example)
         if len(examples) < pool.number:
-            raise DataError(f"num_fewshot is {pool.number}, and there are {len(examples)} examples to show")
+            raise DatasetError(
+                f"num_fewshot is {pool.number}, and there are {len(examples)} examples to show"
+            )
         return examples
 
 
 def _sample(random: Random, docs: Sequence[Doc], number: int) -> list[Doc]:
     if number > len(docs):
-        raise DataError(f"num_fewshot needs {number} different examples to draw, and there are {len(docs)}")
+        raise DatasetError(
+            f"num_fewshot needs {number} different examples to draw, and there are {len(docs)}"
+        )
     # Positions rather than documents: the same draw, without a copy of the pool.
     return [docs[index] for index in random.sample(range(len(docs)), number)]

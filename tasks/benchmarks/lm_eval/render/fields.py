@@ -9,7 +9,7 @@ from typing import Any
 from metrics.errors import ConfigError
 from tasks.benchmarks.lm_eval.read.yaml import FunctionName
 from tasks.benchmarks.lm_eval.templates import render_template
-from tasks.datasets.config import DataError
+from tasks.datasets.config import DatasetError
 from tasks.usercode.load import load_function
 
 Doc = Mapping[str, Any]
@@ -38,7 +38,7 @@ class Fields:
             return int(value)
         if isinstance(value, str | int):
             return str(value) if isinstance(value, str) else value
-        raise DataError(
+        raise DatasetError(
             f"{self.where}: doc_to_text gave {type(value).__name__} {value!r:.80}; a prompt is text"
         )
 
@@ -72,11 +72,11 @@ class Fields:
             try:
                 value = ast.literal_eval(str(value))
             except (SyntaxError, ValueError) as error:
-                raise DataError(
+                raise DatasetError(
                     f"{self.where}: doc_to_choice gave {str(value)!r:.120}, which is no list: {error}"
                 ) from error
         if not isinstance(value, list | tuple) or not value:
-            raise DataError(
+            raise DatasetError(
                 f"{self.where}: doc_to_choice gave {value!r:.120}; a list of at least one choice is due"
             )
         return list(value)
@@ -102,7 +102,7 @@ class Fields:
         try:
             return self._functions[name](*arguments)
         except Exception as error:
-            raise DataError(f"{self.where}: {name} failed: {type(error).__name__}: {error}") from error
+            raise DatasetError(f"{self.where}: {name} failed: {type(error).__name__}: {error}") from error
 
     def _value(self, doc: Doc, source: Any, key: str) -> Any:
         if isinstance(source, FunctionName):
@@ -112,11 +112,13 @@ class Fields:
         if isinstance(source, str):
             if source in self.columns:
                 if source not in doc:
-                    raise DataError(f"{self.where}: {key} is the column '{source}', which a document lacks")
+                    raise DatasetError(
+                        f"{self.where}: {key} is the column '{source}', which a document lacks"
+                    )
                 return doc[source]
             try:
                 return _Rendered(render_template(source, doc))
-            except (DataError, ConfigError) as error:
+            except (DatasetError, ConfigError) as error:
                 raise type(error)(f"{self.where}: {key}: {error}") from error
         if isinstance(source, int):
             return source

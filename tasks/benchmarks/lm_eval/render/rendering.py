@@ -12,12 +12,12 @@ from tasks.benchmarks.lm_eval.data.splits import Splits, fewshot_settings
 from tasks.benchmarks.lm_eval.render.fewshot import Draws, Pool
 from tasks.benchmarks.lm_eval.render.fields import Fields
 from tasks.benchmarks.records import Rendered
-from tasks.datasets.config import DataError
+from tasks.datasets.config import DatasetError
 from tasks.datasets.item import Item
 
 
 @dataclass(frozen=True)
-class Turn:
+class PromptPart:
     """One message; ``delimiter`` follows it in a text and is not there in a chat."""
 
     role: str
@@ -26,7 +26,7 @@ class Turn:
 
 
 @dataclass(frozen=True)
-class Example:
+class Question:
     """A question with what stands around it: its choices, its answer (None: the one to evaluate), its
     prefix."""
 
@@ -55,29 +55,29 @@ def joined(before: str | None, after: str | None, delimiter: str = " ") -> str:
     return before + (delimiter if not _spaced(before, after) else "") + after
 
 
-def example_turns(example: Example, delimiters: Delimiters) -> list[Turn]:
+def example_turns(example: Question, delimiters: Delimiters) -> list[PromptPart]:
     """The user's turn and, where there is an answer or a prefix, the assistant's."""
     if not isinstance(example.question, str):
-        raise DataError(
+        raise DatasetError(
             f"the question is {type(example.question).__name__} {example.question!r:.80}, not text"
         )
     answered = example.answer is not None and example.answer != ""
     prefix = example.prefix
     apart = answered if not prefix else bool(example.question) and not _spaced(example.question, prefix)
-    turns = [Turn("user", example.question, delimiters.target if apart else "")]
+    turns = [PromptPart("user", example.question, delimiters.target if apart else "")]
     if answered:
-        turns.append(Turn("assistant", joined(prefix, _answer_text(example)), delimiters.example))
+        turns.append(PromptPart("assistant", joined(prefix, _answer_text(example)), delimiters.example))
     elif prefix:
-        turns.append(Turn("assistant", prefix))
+        turns.append(PromptPart("assistant", prefix))
     return turns
 
 
-def as_text(turns: Sequence[Turn]) -> str:
+def as_text(turns: Sequence[PromptPart]) -> str:
     """The turns one after the other with their delimiters: what a completion is asked with."""
     return "".join(turn.content + turn.delimiter for turn in turns)
 
 
-def as_messages(turns: Sequence[Turn], multiturn: bool) -> list[dict[str, str]]:
+def as_messages(turns: Sequence[PromptPart], multiturn: bool) -> list[dict[str, str]]:
     """The turns as chat messages; not ``multiturn``: all but the system's and a prefix in one message of the
     user's."""
     if multiturn:
@@ -87,19 +87,19 @@ def as_messages(turns: Sequence[Turn], multiturn: bool) -> list[dict[str, str]]:
     last = [rest.pop()] if rest and rest[-1].role == "assistant" else []
     if rest:
         rest[-1] = replace(rest[-1], delimiter="")
-    return as_messages([*system, Turn("user", as_text(rest)), *last], multiturn=True)
+    return as_messages([*system, PromptPart("user", as_text(rest)), *last], multiturn=True)
 
 
-def _answer_text(example: Example) -> str:
+def _answer_text(example: Question) -> str:
     answer = example.answer
     if example.choices and isinstance(answer, int):
         if not -len(example.choices) <= answer < len(example.choices):
-            raise DataError(f"a few-shot answer is choice {answer}, and there are {len(example.choices)}")
+            raise DatasetError(f"a few-shot answer is choice {answer}, and there are {len(example.choices)}")
         answer = example.choices[answer]
     elif isinstance(answer, list):
         answer = answer[0] if answer else ""
     if not isinstance(answer, str):
-        raise DataError(
+        raise DatasetError(
             f"the answer of a few-shot example is {type(answer).__name__} {answer!r:.80}, not text"
         )
     return answer
@@ -146,8 +146,8 @@ class Prompter:
             position = item.doc_id + 1
             try:
                 yield self._rendered(item, draws)
-            except DataError as error:
-                raise DataError(f"document {item.doc_id}: {error}") from error
+            except DatasetError as error:
+                raise DatasetError(f"document {item.doc_id}: {error}") from error
 
     def _rendered(self, item: Item, draws: Draws) -> Rendered:
         doc = item.data
@@ -182,13 +182,13 @@ class Prompter:
         text = self._text_target(self._fields.target(item.data))
         return Rendered(item, "rolling", [""], [text], references=[text], doc=item.data, choices=(text,))
 
-    def _multiple_choice(self, item: Item, leading: list[Turn]) -> Rendered:
+    def _multiple_choice(self, item: Item, leading: list[PromptPart]) -> Rendered:
         doc = item.data
         choices = self._texts(self._fields.choices(doc))
         delimiter = self._delimiters.target
         if self._many_inputs:
             prefix = self._fields.prefix(doc)
-            contexts = [Example(choice, prefix=prefix) for choice in choices]
+            contexts = [Question(choice, prefix=prefix) for choice in choices]
             prompts = [
                 as_text([*leading, *example_turns(context, Delimiters("", ""))]) for context in contexts
             ]
@@ -207,7 +207,7 @@ class Prompter:
             unconditional=[delimiter + choice for choice in choices] if asks else (),
         )  # fmt: skip
 
-    def _leading(self, doc: Doc, examples: list[Doc]) -> list[Turn]:
+    def _leading(self, doc: Doc, examples: list[Doc]) -> list[PromptPart]:
         """System turn and few-shot turns: all that stands before the question."""
         description = self._fields.named(doc, self._config.get("description")) or ""
         system = joined(
@@ -215,39 +215,39 @@ class Prompter:
             description,
             self._config.get("fewshot_delimiter", "\n\n"),
         )
-        turns = [Turn("system", system)] if system else []
+        turns = [PromptPart("system", system)] if system else []
         for example in examples:
             turns += self._example(example)
         return turns
 
-    def _example(self, doc: Doc) -> list[Turn]:
+    def _example(self, doc: Doc) -> list[PromptPart]:
         settings = self._fewshot
         question: Any = self._fields.text(doc, settings["doc_to_text"])
         has_choices = settings["doc_to_choice"] is not None
         choices = self._fields.choices(doc, settings["doc_to_choice"]) if has_choices else None
         if self._many_inputs and choices is not None:
             question, choices = choices[question], None
-        example = Example(
+        example = Question(
             question, choices, self._fields.target(doc, settings["doc_to_target"]),
             self._fields.named(doc, settings["gen_prefix"]),
         )  # fmt: skip
         return example_turns(example, Delimiters(settings["target_delimiter"], settings["fewshot_delimiter"]))
 
-    def _asked(self, doc: Doc, choices: list[str] | None = None) -> list[Turn]:
+    def _asked(self, doc: Doc, choices: list[str] | None = None) -> list[PromptPart]:
         return example_turns(
-            Example(self._question(doc), choices, prefix=self._fields.prefix(doc)), self._delimiters
+            Question(self._question(doc), choices, prefix=self._fields.prefix(doc)), self._delimiters
         )
 
     def _question(self, doc: Doc) -> Any:
         return self._fields.text(doc)
 
-    def _chat_prompt(self, turns: list[Turn]) -> str:
+    def _chat_prompt(self, turns: list[PromptPart]) -> str:
         multiturn = bool(self._harness.get("fewshot_as_multiturn", True))
         return orjson.dumps(as_messages(turns, multiturn)).decode()
 
     def _text_target(self, target: Any) -> str:
         if not isinstance(target, str):
-            raise DataError(
+            raise DatasetError(
                 f"{self._where}: doc_to_target gave {type(target).__name__} {target!r:.80}; text is due"
             )
         return target
@@ -255,7 +255,7 @@ class Prompter:
     def _texts(self, choices: list[Any]) -> list[str]:
         for choice in choices:
             if not isinstance(choice, str):
-                raise DataError(
+                raise DatasetError(
                     f"{self._where}: a choice is {type(choice).__name__} {choice!r:.80}; text is due"
                 )
         return choices
@@ -287,7 +287,9 @@ def references_of(target: Any, choices: Sequence[Any] | None, many: bool, proces
         try:
             return [str(choices[target])]
         except (TypeError, IndexError) as error:
-            raise DataError(f"the target {target!r:.80} is no index of the {len(choices)} choices") from error
+            raise DatasetError(
+                f"the target {target!r:.80} is no index of the {len(choices)} choices"
+            ) from error
     if many:
         return [str(answer) for answer in target] if isinstance(target, list) else [str(target)]
     return [str(target)]

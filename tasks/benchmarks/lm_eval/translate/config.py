@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from metrics.errors import ConfigError, NightjarError
-from tasks.benchmarks.lm_eval.read.index import Definition, Index
+from tasks.benchmarks.lm_eval.read.index import Definition, DefinitionIndex
 from tasks.benchmarks.lm_eval.read.schema import check_task
 from tasks.benchmarks.lm_eval.read.select import select_file
 from tasks.benchmarks.lm_eval.read.yaml import (
@@ -50,7 +50,7 @@ def translate(source: Definition | Path | str, overrides: Mapping[str, Any] | No
     ``select_file`` gives them.
     """
     if not isinstance(source, Definition):
-        chosen = select_file(Path(source), Index())
+        chosen = select_file(Path(source), DefinitionIndex())
         if len(chosen.benchmarks) != 1:
             names = ", ".join(chosen.benchmarks)
             raise ConfigError(
@@ -301,14 +301,14 @@ def resolve_many(paths: Sequence[str | Path], folders: Iterable[Path] = ()) -> d
     A group's members are looked up among the paths, in ``folders`` (``--include-path``), then in the folder
     tree that the group's file belongs to. ``reason`` is None for "ok".
     """
-    index = Index(folders)
+    index = DefinitionIndex(folders)
     for path in paths:
         if Path(path).is_file():
             index.add_file(Path(path).resolve())
     return {"configs": [_resolved_functions(Path(path), index) for path in paths]}
 
 
-def _resolved_functions(path: Path, index: Index) -> dict[str, Any]:
+def _resolved_functions(path: Path, index: DefinitionIndex) -> dict[str, Any]:
     try:
         selection = select_file(path, index)
         translations = [translate_definition(definition) for definition in selection.benchmarks.values()]

@@ -5,7 +5,7 @@ from random import Random
 import pytest
 
 from tasks.benchmarks.lm_eval.render.fewshot import Pool
-from tasks.datasets.config import DataError
+from tasks.datasets.config import DatasetError
 
 DOCS = [{"n": number} for number in range(8)]
 
@@ -60,5 +60,5 @@ def test_no_examples_need_no_pool():
 
 @pytest.mark.parametrize("sampler", ["default", "first_n", "per_item"])
 def test_more_examples_than_there_are_is_an_error(sampler):
-    with pytest.raises(DataError, match="num_fewshot"):
+    with pytest.raises(DatasetError, match="num_fewshot"):
         Pool(DOCS, 9, sampler).draws().examples({"n": 1})

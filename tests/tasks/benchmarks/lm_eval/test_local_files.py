@@ -14,7 +14,7 @@ from metrics.errors import ConfigError
 from tasks.benchmarks.lm_eval.data.csv import read_csv
 from tasks.benchmarks.lm_eval.data.local import load_local
 from tasks.benchmarks.lm_eval.data.plain import plain
-from tasks.datasets.config import DataError
+from tasks.datasets.config import DatasetError
 
 
 def rows(builder: str, folder: Path, data_files: Any, **options: Any) -> dict[str, list[dict[str, Any]]]:
@@ -85,7 +85,7 @@ def test_columns_are_those_of_the_first_file(tmp_path):
     lines(tmp_path / "c.jsonl", {"x": 2, "extra": 1})
     assert rows("json", tmp_path, {"train": "a.jsonl", "test": "b.jsonl"})["test"] == [{"x": 2, "y": None}]
     with pytest.raises(
-        DataError, match="has the column 'extra', which the dataset's first file does not have"
+        DatasetError, match="has the column 'extra', which the dataset's first file does not have"
     ):
         rows("json", tmp_path, {"train": "a.jsonl", "test": "c.jsonl"})
 
@@ -141,9 +141,15 @@ def test_parquet_and_text(tmp_path):
 @pytest.mark.parametrize(
     ("builder", "files", "options", "error", "message"),
     [
-        ("json", "gone.jsonl", {}, DataError, r"data file 'gone\.jsonl' is not in "),
+        ("json", "gone.jsonl", {}, DatasetError, r"data file 'gone\.jsonl' is not in "),
         ("json", None, {}, ConfigError, "needs dataset_kwargs.data_files"),
-        ("json", "bad.jsonl", {}, DataError, r"bad\.jsonl can't be read as json: malformed JSON at line 2"),
+        (
+            "json",
+            "bad.jsonl",
+            {},
+            DatasetError,
+            r"bad\.jsonl can't be read as json: malformed JSON at line 2",
+        ),
         (
             "json",
             "bad.jsonl",
@@ -151,8 +157,8 @@ def test_parquet_and_text(tmp_path):
             ConfigError,
             "dataset_kwargs.lines of dataset_path json is not supported",
         ),
-        ("json", "ok.json", {"field": "x"}, DataError, "there is no field 'x'"),
-        ("csv", "wide.csv", {}, DataError, "row 2 has 3 fields, and there are 2 columns"),
+        ("json", "ok.json", {"field": "x"}, DatasetError, "there is no field 'x'"),
+        ("csv", "wide.csv", {}, DatasetError, "row 2 has 3 fields, and there are 2 columns"),
         (
             "csv",
             "wide.csv",
@@ -160,7 +166,7 @@ def test_parquet_and_text(tmp_path):
             ConfigError,
             "dataset_kwargs.engine of dataset_path csv is not supported",
         ),
-        ("parquet", "bad.jsonl", {}, DataError, r"bad\.jsonl can't be read as parquet"),
+        ("parquet", "bad.jsonl", {}, DatasetError, r"bad\.jsonl can't be read as parquet"),
     ],
 )
 def test_what_cannot_be_read_is_named(tmp_path, builder, files, options, error, message):

@@ -7,7 +7,7 @@ import pytest
 
 from tasks.benchmarks.lm_eval.data.local import dataset_of, folder_at
 from tasks.benchmarks.lm_eval.data.splits import Splits
-from tasks.datasets.config import DataError
+from tasks.datasets.config import DatasetError
 
 
 def folder_of(place: Path, *names: str) -> Path:
@@ -70,6 +70,6 @@ def test_a_definition_reads_a_folder_beside_it(tmp_path):
 
 def test_a_folder_without_data_says_what_data_are(tmp_path):
     (tmp_path / "data").mkdir()
-    with pytest.raises(DataError, match=r"holds no data files; known are \.parquet"):
+    with pytest.raises(DatasetError, match=r"holds no data files; known are \.parquet"):
         dataset_of(tmp_path / "data", {})
     assert folder_at("org/dataset", tmp_path) is None

@@ -13,7 +13,7 @@ from tasks.benchmarks.lm_eval import select, translate
 from tasks.benchmarks.lm_eval.render.benchmark import HarnessBenchmark
 from tasks.benchmarks.open import open_benchmark
 from tasks.benchmarks.records import Rendered
-from tasks.datasets.config import DataError
+from tasks.datasets.config import DatasetError
 from tasks.datasets.item import Item
 
 CASES = Path(__file__).parent / "cases"
@@ -113,7 +113,7 @@ def test_too_few_examples_are_refused_with_both_numbers():
     config = translate(SELECTION.benchmarks["counting"], {"num_fewshot": 9})
     mine = HarnessBenchmark(config["harness"], config["base_dir"], "counting")
     with pytest.raises(
-        DataError, match="document 0: num_fewshot needs 9 different examples to draw, and there are 6"
+        DatasetError, match="document 0: num_fewshot needs 9 different examples to draw, and there are 6"
     ):
         list(mine.render("default", mine.items()))
 

@@ -11,7 +11,7 @@ from metrics.errors import ConfigError
 from tasks.benchmarks.lm_eval import Definition, known_definitions, rescored
 from tasks.benchmarks.lm_eval.logs.samples import find_logs, likelihoods_of, requests_of, target_of
 from tasks.benchmarks.open import open_benchmark
-from tasks.datasets.config import DataError
+from tasks.datasets.config import DatasetError
 
 TIME = "2026-01-02T03-04-05.678901"
 GENERATION = {
@@ -159,13 +159,13 @@ def test_without_results_file_the_definition_is_asked_for(logs, tmp_path):
 def test_a_line_that_is_no_sample_is_named(logs, tmp_path, line, message):
     folder = logs("sums", [], GENERATION)
     next(folder.rglob("samples_*")).write_text(line + "\n")
-    with pytest.raises(DataError, match=message):
+    with pytest.raises(DatasetError, match=message):
         rescored(folder, tmp_path / "work")
 
 
 def test_documents_with_different_numbers_of_responses_are_refused(logs, tmp_path):
     rows = [generated(0, "one", "4"), generated(1, "one", "4", "5")]
-    with pytest.raises(DataError, match=r"different numbers of responses: \[1, 2\]"):
+    with pytest.raises(DatasetError, match=r"different numbers of responses: \[1, 2\]"):
         rescored(logs("sums", rows, GENERATION), tmp_path / "work")
 
 

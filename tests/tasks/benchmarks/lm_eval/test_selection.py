@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from metrics.errors import ConfigError
-from tasks.benchmarks.lm_eval import Index, select, select_file
+from tasks.benchmarks.lm_eval import DefinitionIndex, select, select_file
 
 BASE = "dataset_path: json\ntest_split: test\ndoc_to_text: q\ndoc_to_target: a\n"
 
@@ -109,13 +109,13 @@ def test_members_are_found_in_the_checkout_that_the_group_belongs_to(tmp_path):
     (tree / "two").mkdir()
     (tree / "one" / "x.yaml").write_text("task: x\n" + BASE)
     (tree / "two" / "g.yaml").write_text("group: g\ntask: [x]\n")
-    assert list(select_file(tree / "two" / "g.yaml", Index()).benchmarks) == ["x"]
+    assert list(select_file(tree / "two" / "g.yaml", DefinitionIndex()).benchmarks) == ["x"]
 
 
 def test_a_file_with_a_task_list_holds_several_benchmarks(tmp_path):
     path = tmp_path / "many.yaml"
     path.write_text("task_list: [{task: m1, dataset_name: a}, {task: m2, num_fewshot: 1}]\n" + BASE)
-    found = select_file(path, Index()).benchmarks
+    found = select_file(path, DefinitionIndex()).benchmarks
     assert found["m1"].config["dataset_name"] == "a"
     assert found["m2"].config["num_fewshot"] == 1
 
@@ -123,7 +123,7 @@ def test_a_file_with_a_task_list_holds_several_benchmarks(tmp_path):
 def test_a_base_for_other_files_is_refused_with_the_reason(tmp_path):
     (tmp_path / "base.yaml").write_text(BASE)
     with pytest.raises(ConfigError, match="has neither 'task' nor 'group': it's a base"):
-        select_file(tmp_path / "base.yaml", Index())
+        select_file(tmp_path / "base.yaml", DefinitionIndex())
 
 
 @pytest.mark.parametrize(
