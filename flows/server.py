@@ -21,9 +21,6 @@ from dataclasses import asdict, dataclass
 from importlib.metadata import version
 from pathlib import Path
 
-from prefect.client.orchestration import get_client
-from prefect.settings import PREFECT_API_URL, temporary_settings
-
 from metrics.errors import NightjarError
 from tasks.store.home import PROJECT, home
 
@@ -229,6 +226,8 @@ def serving() -> Iterator[str]:
 
     Raises ServerError where the server that the user's settings name does not answer.
     """
+    from prefect.settings import PREFECT_API_URL, temporary_settings
+
     named = os.environ.get("PREFECT_API_URL") or PREFECT_API_URL.value()
     ui = use_server()
     api = os.environ.get("PREFECT_API_URL", f"{ui}/api")
@@ -239,6 +238,8 @@ def serving() -> Iterator[str]:
 
 
 def _check_answers(api: str) -> None:
+    from prefect.client.orchestration import get_client
+
     try:
         with get_client(sync_client=True) as client:
             client.api_version()

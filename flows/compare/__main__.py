@@ -14,8 +14,8 @@ import typer
 from flows.compare.runs import compare_opened, load_gate, write_comparison
 from metrics.errors import ConfigError, NightjarError
 from tasks.comparison.compare import ComparedRuns
+from tasks.comparison.document import comparison_document
 from tasks.comparison.runs import open_run
-from tasks.comparison.show import comparison_document
 from tasks.store.home import default_store
 from tasks.store.storage import Store
 
@@ -63,7 +63,7 @@ def compare_command(
 
 
 def _show(compared: ComparedRuns, flips: int) -> None:
-    from tasks.comparison.show import ComparisonTable
+    from tasks.comparison.terminal import ComparisonTable
     from tasks.reporting.terminal import console
 
     console().print(ComparisonTable(compared, flips))

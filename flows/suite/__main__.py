@@ -9,7 +9,6 @@ from typing import Annotated, Any
 
 import typer
 
-from flows.suite.night import SuiteOptions, plan_night
 from metrics.errors import NightjarError
 
 FAILED, REFUSED, UNDECIDED = 1, 2, 3
@@ -28,6 +27,7 @@ def suite_command(
     """Evaluates many benchmarks on many models, and compares the night with its baseline."""
     from flows.suite.check import check_suite
     from flows.suite.config import load_suite
+    from flows.suite.night import SuiteOptions
 
     options = SuiteOptions(
         limit=limit, output=str(output) if output else None, store=store, baseline=baseline
@@ -62,6 +62,7 @@ def _run(suite: Path, options: Any, as_json: bool) -> int:
 def _document(suite: Path, options: Any, flow_run_id: str) -> dict[str, Any]:
     """What the night left in its folder; empty where it did not get that far."""
     from flows.suite.config import load_suite
+    from flows.suite.night import plan_night
 
     folder = Path(plan_night(load_suite(suite), options, flow_run_id).output)
     if not (folder / "suite.json").is_file():

@@ -16,8 +16,9 @@ from flows.eval.start import RESULTS, slug
 from flows.suite.config import SuiteBenchmark, SuiteConfig
 from metrics.errors import ConfigError, NightjarError
 from tasks.comparison.compare import ComparedRuns
+from tasks.comparison.document import comparison_document
 from tasks.comparison.runs import ComparedRun, Course, courses, night_changes, open_night, pooled, together
-from tasks.comparison.show import DOUBT, change_line, comparison_document, flipped_line, group_of, name_of
+from tasks.comparison.terminal import DOUBT, change_line, flipped_line, group_of, name_of
 from tasks.history.record import Night, NightEvaluation, baseline_nights, past_nights
 from tasks.store.home import default_store
 from tasks.store.storage import Store

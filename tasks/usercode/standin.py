@@ -12,10 +12,12 @@ from contextlib import contextmanager
 from functools import cache
 from importlib.machinery import ModuleSpec, PathFinder
 from types import ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from metrics.errors import ConfigError
-from tasks.usercode.documents import Documents
+
+if TYPE_CHECKING:
+    from tasks.usercode.documents import Documents
 
 LIBRARY = "datasets"
 _counting = threading.Lock()
@@ -51,12 +53,16 @@ def _count(change: int) -> None:
             sys.modules.setdefault(LIBRARY, _module())
 
 
-def concatenate_datasets(dsets: Sequence[Documents], **_: Any) -> Documents:
+def concatenate_datasets(dsets: "Sequence[Documents]", **_: Any) -> "Documents":
     """The rows of all tables, one after the other."""
+    from tasks.usercode.documents import Documents
+
     return Documents.from_list([row for docs in dsets for row in docs])
 
 
 def _module() -> ModuleType:
+    from tasks.usercode.documents import Documents  # loads pyarrow: only while a file is loaded
+
     module = ModuleType(LIBRARY)
     # Without a spec, find_spec of the name raises ValueError while the stand-in is there.
     module.__spec__ = ModuleSpec(LIBRARY, loader=None)
