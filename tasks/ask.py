@@ -11,13 +11,13 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 import orjson
 import pyarrow as pa
 
-from metrics import Metric
+from metrics.metric import Metric
 from scorers.asking import ask_again
 from scorers.base import Batch, ModelReply, Scorer, ScorerRequest
 from tasks.caching import Workspace, artifact_task
 from tasks.pair import PairSetup, pending
-from tasks.rows.items import statistics_batch
 from tasks.rows.predictions import joined_batches
+from tasks.rows.statistics import statistics_batch
 from tasks.steps import Answered, Step
 from tasks.store.schemas import REQUESTS, STATISTICS
 from tasks.store.storage import ArtifactRef, Store

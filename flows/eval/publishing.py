@@ -215,6 +215,7 @@ def manifest_of(run: Run, info: RunInfo, over_budget: Mapping[str, str]) -> dict
         "config_digest": digest(info.config),
         "dataset_digest": plan.load.identity["dataset"],
         "seeds": _seeds(run),
+        "task_runs": run.task_runs(),
         "artifacts": run.artifacts(),
         "store": run.options.store,
         "output": run.options.output,

@@ -43,7 +43,7 @@ async def start_run(config: EvalConfig, options: RunOptions) -> Run:
     placed = place(config, options, str(context.flow_run.id))
     plan = make_plan(for_phase(config, placed), placed, began)
     await _tag(plan, sorted(TagsContext.get().current_tags | set(context.flow_run.tags)))
-    return Run(plan=plan, options=placed, workspace=workspace(placed), started=began)
+    return Run(plan=plan, options=placed, workspace=workspace(placed, config.name), started=began)
 
 
 def place(config: EvalConfig, options: RunOptions, unique: str) -> RunOptions:
@@ -61,15 +61,20 @@ def place(config: EvalConfig, options: RunOptions, unique: str) -> RunOptions:
     )
 
 
-def workspace(options: RunOptions) -> Workspace:
-    """Where a placed run keeps artifacts, and answers on their way there.
+def workspace(options: RunOptions, benchmark: str = "") -> Workspace:
+    """Where a placed run of a benchmark keeps artifacts, and answers on their way there.
 
     Each store has journals of its own: whoever finds one that a killed run left moves its answers to the
     store, and that has to be the store where the next run looks for them.
     """
     assert options.store is not None, "place() decides the store"
     place = options.store if "://" in options.store else str(Path(options.store).resolve())
-    return Workspace(store=options.store, journal_dir=str(home() / "journal" / digest(place)[:16]))
+    return Workspace(
+        store=options.store,
+        journal_dir=str(home() / "journal" / digest(place)[:16]),
+        benchmark=benchmark,
+        run_id=options.run_id or "",
+    )
 
 
 def flow_run_name() -> str:
