@@ -21,6 +21,7 @@ from scorers.config import (
     RewardModelConfig,
     ScoringConfig,
     UserScorerConfig,
+    split_name,
 )
 from scorers.ensemble import ENSEMBLE, EnsembleScorer, Member
 from scorers.filters.pipeline import FilterPipeline, Resolve
@@ -35,7 +36,6 @@ from scorers.metric_lists import (
     listed_metric,
     metrics_by_filter,
     named_or_plain,
-    split_name,
     unique_metrics,
     with_own_metrics,
 )

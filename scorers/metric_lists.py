@@ -153,16 +153,6 @@ def _without_comma(metric: Metric, given: str) -> Metric:
     return replace(metric, name=given + added.replace(",", ";")) if "," in added else metric
 
 
-def split_name(name: str, filter_name: str) -> tuple[str, str]:
-    """Metric and filter of a result name that may hold both, as ``process_results`` gives them.
-
-    >>> split_name("exact_match,strict-match", "none"), split_name("bleu", "none")
-    (('exact_match', 'strict-match'), ('bleu', 'none'))
-    """
-    metric, comma, own_filter = name.rpartition(",")
-    return (metric.strip(), own_filter.strip()) if comma else (name, filter_name)
-
-
 OWN_METRICS = {
     "reward": "reward_model",
     "llm_judge": "llm_judge",

@@ -19,8 +19,8 @@ from scorers.base import (
     ScorerRequest,
     prediction_codes,
 )
+from scorers.config import split_name
 from scorers.functions import as_plain
-from scorers.metric_lists import split_name
 from scorers.plain import scatter
 
 if TYPE_CHECKING:

@@ -8,7 +8,8 @@ import pyarrow as pa
 from metrics.config import StatisticsConfig
 from tasks.caching import Workspace, artifact_task
 from tasks.pair import PairSetup, calibrated_scorer
-from tasks.reduction import FailedPart, aggregate_pair
+from tasks.reduction.aggregate import aggregate_pair
+from tasks.rows.parts import FailedPart
 from tasks.steps import Step
 from tasks.store.schemas import RESULTS
 from tasks.store.storage import ArtifactRef

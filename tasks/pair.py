@@ -8,9 +8,8 @@ import numpy as np
 from metrics.metric import Metric
 from metrics.types import Scores
 from scorers.base import Batch, SampleScores, Scorer
-from scorers.config import ScoringConfig
+from scorers.config import ScoringConfig, split_name
 from scorers.factory import build_scorer
-from scorers.metric_lists import split_name
 from tasks.rows.parts import PairIdentity
 from tasks.steps import Unkeyed
 from tasks.store.storage import ArtifactRef, Store

@@ -16,7 +16,7 @@ from prefect.artifacts import create_link_artifact, create_table_artifact
 from tasks.caching import Workspace
 from tasks.history.record import record_run
 from tasks.judge import judged_parts
-from tasks.reduction import FailedPart, PairIdentity, Part, aggregate_pair
+from tasks.reduction.aggregate import aggregate_pair
 from tasks.reporting.exports.files import AnswerPart, RunInfo, SamplePart
 from tasks.reporting.exports.responses import write_evaluation_results, write_metrics, write_responses
 from tasks.reporting.exports.results import write_results
@@ -26,6 +26,7 @@ from tasks.reporting.numbers import rounded
 from tasks.reporting.report.write import write_report
 from tasks.reporting.samples import CellArtifacts, sample_views
 from tasks.reporting.view import RunView
+from tasks.rows.parts import FailedPart, PairIdentity, Part
 from tasks.server import if_possible
 from tasks.store.files import write_json
 from tasks.store.schemas import RESULTS

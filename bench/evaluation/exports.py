@@ -7,8 +7,8 @@ from functools import partial
 from pathlib import Path
 
 from bench.evaluation.scale import answers, items, stream, timed
-from tasks.reduction import Origin, Part
 from tasks.reporting.exports import AnswerPart, write_evaluation_results, write_responses
+from tasks.rows.parts import Origin, Part
 from tasks.store.schemas import REQUESTS, RESPONSES, STATISTICS
 from tasks.store.storage import Store
 from tasks.verdicts.config import EvaluationMethodConfig

@@ -16,8 +16,8 @@ import numpy as np
 import pyarrow as pa
 
 from metrics.config import StatisticsConfig
-from tasks.reduction import Origin, Part
 from tasks.reduction.verdict_metrics import aggregate_metric, build_evaluation_metric, reduce_metric
+from tasks.rows.parts import Origin, Part
 from tasks.store.schemas import ITEM_ROWS, REQUESTS, RESPONSES, STATISTICS
 from tasks.store.storage import ArtifactRef, Store
 from tasks.verdicts.config import EvaluationMethodConfig, EvaluationMetricConfig

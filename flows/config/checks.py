@@ -17,7 +17,7 @@ from scorers.factory import build_scorer
 from scorers.filters import FilterPipeline
 from scorers.metric_lists import OWN_METRICS
 from tasks.benchmarks.config import PromptTemplate, template_texts
-from tasks.datasets import check_source
+from tasks.datasets.items import check_source
 from tasks.usercode.load import Resolve, resolver
 
 METHOD_KEYWORDS = ("response", "ground_truth", "inference_result")

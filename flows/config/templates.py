@@ -8,8 +8,8 @@ from flows.config.schema import EvalConfig
 from flows.config.yaml import OVERRIDE, Location, YamlSource, read_yaml, with_overrides
 from metrics.errors import NightjarError, nearest
 from tasks.benchmarks.config import template_texts
-from tasks.datasets import open_dataset
 from tasks.datasets.item import Item
+from tasks.datasets.items import open_dataset
 
 
 def check_templates(config: EvalConfig, first_item: Item, overrides: Sequence[str] = ()) -> None:

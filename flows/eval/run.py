@@ -14,7 +14,7 @@ from flows.plan.steps import AskedModel, Cell, PairPlan, Plan
 from tasks.caching import Workspace, in_workspace, references
 from tasks.filter import FilterSetup
 from tasks.pair import PairSetup
-from tasks.reduction import FailedPart, Origin
+from tasks.rows.parts import FailedPart, Origin
 from tasks.steps import Answered, Step
 from tasks.store.reasons import read_reason
 from tasks.store.storage import Store

@@ -1,6 +1,5 @@
-"""Datasets: rows of files, functions and hubs as items."""
+"""Rows of files, functions and hubs as items.
 
-from tasks.datasets.config import DatasetConfig
-from tasks.datasets.items import check_source, content_digest, dataset_digest, open_dataset
-
-__all__ = ["DatasetConfig", "check_source", "content_digest", "dataset_digest", "open_dataset"]
+``items`` opens a dataset and is the door; ``files`` reads rows with the place that each came from,
+``config`` is what a config may say. Benchmarks and the config reader enter.
+"""

@@ -1,7 +1,6 @@
-"""From statistics of samples to rows of items to numbers: the engine behind reduce and aggregate."""
+"""From statistics of samples to rows of items to numbers: the engine behind the stages reduce and aggregate.
 
-from tasks.reduction.aggregate import aggregate_pair
-from tasks.reduction.reduce import reduce_pair
-from tasks.rows.parts import FailedPart, Origin, PairIdentity, Part, from_batches
-
-__all__ = ["FailedPart", "Origin", "PairIdentity", "Part", "aggregate_pair", "from_batches", "reduce_pair"]
+``reduce`` groups samples by item, facets and label and reduces repeats; ``aggregate`` makes numbers with
+error bars of the item rows. The stages enter, each by its own module: what one runs is not in the key of the
+other.
+"""

@@ -8,9 +8,8 @@ from typing import Any
 import orjson
 import pyarrow as pa
 
-from tasks.reduction import Origin
 from tasks.reporting.view import LabelView, ResponseView, SampleView
-from tasks.rows.parts import locate, resolve
+from tasks.rows.parts import Origin, locate, resolve
 from tasks.store.storage import ArtifactRef, Store
 
 Row = dict[str, Any]

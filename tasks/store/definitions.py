@@ -44,6 +44,13 @@ def reached_definitions(path: Path, name: str | None) -> Reached:
     return dict(sorted(follower.found.items()))
 
 
+def imported_files(path: Path) -> frozenset[Path]:
+    """The file and all files of its folder that it imports, directly or indirectly."""
+    follower = _Follower(path.resolve().parent, {})
+    follower.follow(path.resolve(), None)
+    return frozenset(follower.files)
+
+
 @dataclass(frozen=True)
 class _Imported:
     """What a name stands for that an import binds: a module (``attribute`` None) or something in it."""
@@ -71,9 +78,11 @@ class _File:
 class _Follower:
     folder: Path
     found: dict[str, str | None]
+    files: set[Path] = field(default_factory=set)
 
     def follow(self, path: Path, name: str | None) -> None:
         """Adds the definition and all that it reaches."""
+        self.files.add(path)
         stat = path.stat()
         file = _read(path, stat.st_mtime_ns, stat.st_size)
         label = self._label(path)
@@ -260,7 +269,7 @@ def _names_in(node: ast.AST) -> Iterator[tuple[str, str | None]]:
                 taken.add(id(inner.value))
                 yield inner.value.id, inner.attr
                 yield f"{inner.value.id}.{inner.attr}", None
-        elif isinstance(inner, ast.Name) and id(inner) not in taken:
+        elif isinstance(inner, ast.Name) and isinstance(inner.ctx, ast.Load) and id(inner) not in taken:
             yield inner.id, None
 
 

@@ -182,18 +182,25 @@ def _source(path: Path) -> _Source:
     """Of a file of ours: what it runs, a process has imported before, so it is read once."""
     text = path.read_bytes()
     package = "/".join(path.relative_to(PROJECT).parts[:-1])
-    known = _parsed_before()
     content = hashlib.sha256(f"{package}\0".encode() + text).hexdigest()
-    if content not in known:
+    found = _remembered(content)
+    if found is None:
         # One parse at a time: CPython's parser loses count of its recursion when threads parse side by
         # side, and raises.
         with _parsing:
-            parsed = _parse(text, path)
-        known[content] = [parsed.digest, list(parsed.names), dict(parsed.definitions)]
+            found = _parse(text, path)
+        _parsed_before()[content] = [found.digest, list(found.names), dict(found.definitions)]
         _new.add(content)
-    found = _Source(known[content][0], tuple(known[content][1]), known[content][2])
     _DEFINITIONS[found.digest] = found.definitions
     return found
+
+
+def _remembered(content: str) -> _Source | None:
+    """What an earlier process found in a file of this content; None where the memory has nothing usable."""
+    match _parsed_before().get(content):
+        case [str(whole), list(names), dict(definitions)]:
+            return _Source(whole, tuple(names), definitions)
+    return None
 
 
 def _parse(text: bytes, path: Path) -> _Source:
@@ -241,7 +248,7 @@ def _definitions(tree: ast.Module) -> dict[str, str]:
 
 
 @cache
-def _parsed_before() -> dict[str, list[Any]]:
+def _parsed_before() -> dict[str, Any]:
     """What earlier processes found in files of the same content: half a second of parsing at every start.
 
     Keyed by content, so that nothing in it can be out of date; a file that can't be read is as good as none.

@@ -12,6 +12,7 @@ from types import ModuleType
 from typing import Any
 
 from metrics.errors import ConfigError
+from tasks.store.definitions import imported_files
 from tasks.usercode.standin import datasets_stand_in
 
 Resolve = Callable[[str], Callable[..., Any]]
@@ -53,11 +54,13 @@ def _from_file(source: str, base_dir: Path) -> ModuleType:
     path = (base_dir / source).expanduser().resolve()
     if not path.is_file():
         raise ConfigError(f"'{source}' is not there: expected a Python file at {path}")
-    stat = path.stat()
-    # The name carries path and version: two folders may both have a utils.py, and an edited file is another
-    # module.
-    version = hashlib.sha256(f"{path}{stat.st_mtime_ns}{stat.st_size}".encode()).hexdigest()[:12]
-    qualified = f"nightjar_user_{version}_{path.stem}"
+    # The name carries path and version: two folders may both have a utils.py, and an edited file, or one
+    # whose neighbour was edited, is another module.
+    stats = [(file, file.stat()) for file in sorted(imported_files(path))]
+    known = "".join(f"{file}{stat.st_mtime_ns}{stat.st_size}" for file, stat in stats)
+    version = hashlib.sha256(known.encode()).hexdigest()[:12]
+    package = _package_of(path.parent)
+    qualified = f"{package}.{path.stem}_{version}"
     if qualified in sys.modules:
         return sys.modules[qualified]
     spec = importlib.util.spec_from_file_location(qualified, path)
@@ -65,7 +68,7 @@ def _from_file(source: str, base_dir: Path) -> ModuleType:
         raise ConfigError(f"'{source}' is not a Python file that can be imported")
     module = importlib.util.module_from_spec(spec)
     try:
-        with _importing, _neighbours(path.parent), datasets_stand_in():
+        with _importing, _neighbours(path.parent, qualified), datasets_stand_in():
             sys.modules[qualified] = module
             spec.loader.exec_module(module)
     except Exception as error:
@@ -74,19 +77,30 @@ def _from_file(source: str, base_dir: Path) -> ModuleType:
     return module
 
 
+def _package_of(folder: Path) -> str:
+    """Name of the package that stands for the folder, so that its files may say ``from . import helper``."""
+    name = f"nightjar_user_{hashlib.sha256(str(folder).encode()).hexdigest()[:12]}"
+    if name not in sys.modules:
+        package = ModuleType(name, "A folder of a user's files.")
+        package.__path__ = [str(folder)]
+        sys.modules[name] = package
+    return name
+
+
 @contextmanager
-def _neighbours(folder: Path) -> Iterator[None]:
-    """Makes a folder's modules importable, and forgets them afterwards: another folder has its own
-    ``utils``."""
+def _neighbours(folder: Path, loaded: str) -> Iterator[None]:
+    """Makes a folder's modules importable while ``loaded`` is, and forgets all but that one
+    afterwards: another folder has its own ``utils``, and a file may have been edited by the next time."""
     before = set(sys.modules)
     sys.path.insert(0, str(folder))
+    importlib.invalidate_caches()
     try:
         yield
     finally:
         sys.path.remove(str(folder))
         for name in set(sys.modules) - before:
             file = getattr(sys.modules[name], "__file__", None)
-            if file and Path(file).resolve().parent == folder and not name.startswith("nightjar_user_"):
+            if file and Path(file).resolve().is_relative_to(folder) and name != loaded:
                 del sys.modules[name]
 
 

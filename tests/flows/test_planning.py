@@ -62,16 +62,18 @@ def steps(stages: str, pairs: tuple[str, ...]) -> set[str]:
         ("cluster=question", {"load"}),
         (
             "filter_list.0.filter.0.group_select=1",
-            {"filter strict-match"} | steps("score reduce aggregate", ALL_PAIRS[:1]),
+            {"filter strict-match"},  # what is scored are its predictions, whatever made them
         ),
         (
             "filter_list.2.metric_list.0={metric: bleu, lowercase: true}",
-            steps("score reduce aggregate", ALL_PAIRS[2:3]),
+            steps("score aggregate", ALL_PAIRS[2:3]),
         ),
         (
             "filter_list.0.metric_list.0.ignore_numbers=true",
-            steps("score reduce aggregate", ALL_PAIRS[:1]),
+            steps("score aggregate", ALL_PAIRS[:1]),
         ),
+        ("filter_list.0.metric_list.0.reduction=[mean, max]", steps("reduce", ALL_PAIRS[:1])),
+        ("filter_list.0.metric_list.0.higher_is_better=false", steps("aggregate", ALL_PAIRS[:1])),
         ("facets=[model_name]", steps("reduce aggregate", ALL_PAIRS)),
         ("statistics.seed=5", steps("aggregate", ALL_PAIRS)),
         ("statistics.ci_level=0.9", steps("aggregate", ALL_PAIRS)),

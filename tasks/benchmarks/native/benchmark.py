@@ -9,9 +9,9 @@ from tasks.benchmarks.config import BenchmarkFields, PromptTemplate
 from tasks.benchmarks.native.prompts import CompiledPrompt, Fewshot, PromptLayout, after, render_prompt
 from tasks.benchmarks.native.templates import Template, row, template_source
 from tasks.benchmarks.records import Rendered
-from tasks.datasets import DatasetConfig, dataset_digest, open_dataset
-from tasks.datasets.config import DatasetError
+from tasks.datasets.config import DatasetConfig, DatasetError
 from tasks.datasets.item import Item
+from tasks.datasets.items import dataset_digest, open_dataset
 
 
 class NativeBenchmark:

@@ -10,8 +10,9 @@ import orjson
 from metrics.errors import ConfigError
 from tasks.benchmarks.config import BenchmarkFields, FewshotConfig
 from tasks.benchmarks.native.templates import Template
-from tasks.datasets import DatasetConfig, dataset_digest, open_dataset
+from tasks.datasets.config import DatasetConfig
 from tasks.datasets.item import Item
+from tasks.datasets.items import dataset_digest, open_dataset
 from tasks.store.keys import digest
 
 POOL_LIMIT = 10_000  # examples kept in memory; of more, those with the smallest digests, whatever their order

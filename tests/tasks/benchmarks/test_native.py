@@ -9,6 +9,7 @@ from metrics.errors import ConfigError
 from tasks.benchmarks.config import BenchmarkFields, template_texts
 from tasks.benchmarks.open import open_benchmark
 from tasks.benchmarks.records import Rendered
+from tasks.store.keys import digest
 
 ROW = {"id": "q1", "question": "What is 2 + 2?", "answer": "4", "options": ["3", "4", "5"]}
 
@@ -311,7 +312,7 @@ def test_every_template_of_the_config_is_listed_with_its_place(tmp_path: Path) -
     }
 
 
-def test_render_digest_changes_with_everything_that_decides_a_prompt(tmp_path: Path) -> None:
+def test_render_identity_changes_with_everything_that_decides_a_prompt(tmp_path: Path) -> None:
     (tmp_path / "train.jsonl").write_text('{"question": "1+1?", "ground_truth": "2"}\n')
     base: dict[str, Any] = {"prompt_template": "{{question}}", "target": "{{answer}}"}
     changes: list[dict[str, Any]] = [
@@ -330,11 +331,12 @@ def test_render_digest_changes_with_everything_that_decides_a_prompt(tmp_path: P
         {"fewshot": {"num": 1, "examples": [{"question": "1+1?", "answer": "2"}]}},
     ]
     digests = [
-        open_benchmark(fields(tmp_path, **{**base, **change})).render_digest("default") for change in changes
+        open_benchmark(fields(tmp_path, **{**base, **change})).render_identity("default")
+        for change in changes
     ]
     (tmp_path / "train.jsonl").write_text('{"question": "1+2?", "ground_truth": "3"}\n')
-    digests.append(open_benchmark(fields(tmp_path, **{**base, **changes[10]})).render_digest("default"))
-    assert len(set(digests)) == len(changes) + 1
+    digests.append(open_benchmark(fields(tmp_path, **{**base, **changes[10]})).render_identity("default"))
+    assert len({digest(entry) for entry in digests}) == len(changes) + 1
 
 
 def test_digests_do_not_hang_on_folder_or_file_names(tmp_path: Path) -> None:
@@ -345,5 +347,5 @@ def test_digests_do_not_hang_on_folder_or_file_names(tmp_path: Path) -> None:
         benchmark = open_benchmark(
             fields(folder, prompt_templates=[{"name": "p", "path": f"{folder.name}.md"}])
         )
-        found.append((benchmark.dataset_digest(), benchmark.render_digest("p")))
+        found.append((benchmark.dataset_digest(), benchmark.render_identity("p")))
     assert found[0] == found[1]

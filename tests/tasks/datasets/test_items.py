@@ -5,9 +5,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from tasks.datasets import DatasetConfig, content_digest, dataset_digest, open_dataset
-from tasks.datasets.config import DatasetError
+from tasks.datasets.config import DatasetConfig, DatasetError
 from tasks.datasets.item import Item
+from tasks.datasets.items import content_digest, dataset_digest, open_dataset
 
 ROWS = [{"id": "a", "question": "2+2?", "answer": "4"}, {"id": "b", "question": "3+3?", "answer": "6"}]
 

@@ -6,7 +6,8 @@ import pytest
 from pydantic import ValidationError
 
 from metrics.errors import ConfigError
-from tasks.datasets import DatasetConfig, check_source, dataset_digest, open_dataset
+from tasks.datasets.config import DatasetConfig
+from tasks.datasets.items import check_source, dataset_digest, open_dataset
 
 LOADER = """
 def load(n=2, prefix="q"):

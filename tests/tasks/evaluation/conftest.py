@@ -7,7 +7,7 @@ import orjson
 import pyarrow as pa
 import pytest
 
-from tasks.reduction import Origin, Part, from_batches
+from tasks.rows.parts import Origin, Part, from_batches
 from tasks.store.schemas import REQUESTS, RESPONSES
 from tasks.verdicts.config import EvaluationMethodConfig
 from tasks.verdicts.judge import evaluate

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tasks.reduction import Part
+from tasks.rows.parts import Part
 from tasks.verdicts.built_in import JUDGES, build_params, numbers_in
 from tasks.verdicts.config import ExactMatchParams
 
@@ -127,7 +127,7 @@ def test_the_fast_path_of_exact_match_says_what_its_judge_says(
 ) -> None:
     import pyarrow as pa
 
-    from tasks.reduction import Origin
+    from tasks.rows.parts import Origin
     from tasks.verdicts.config import EvaluationMethodConfig
     from tasks.verdicts.methods import RequestRow, build_method
 

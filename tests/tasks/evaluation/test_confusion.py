@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from metrics.config import StatisticsConfig
-from tasks.reduction import Part
 from tasks.reduction.verdict_metrics import aggregate_metric, build_evaluation_metric, reduce_metric
+from tasks.rows.parts import Part
 from tasks.verdicts.config import EvaluationMetricConfig
 from tasks.verdicts.labels import measures_of
 

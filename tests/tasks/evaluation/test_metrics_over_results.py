@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 
 from metrics.config import StatisticsConfig
 from metrics.reductions.reduction import Repeats
-from tasks.reduction import FailedPart, Origin, Part
 from tasks.reduction.verdict_metrics import (
     METRIC_ROWS,
     aggregate_metric,
@@ -17,6 +16,7 @@ from tasks.reduction.verdict_metrics import (
     reduce_metric,
     trial_values,
 )
+from tasks.rows.parts import FailedPart, Origin, Part
 from tasks.store.schemas import RESULTS
 from tasks.verdicts.config import EvaluationMetricConfig
 

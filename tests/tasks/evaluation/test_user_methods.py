@@ -4,7 +4,7 @@ from typing import Any
 import pytest
 
 from metrics.errors import ConfigError, NightjarError
-from tasks.reduction import Origin, Part, from_batches
+from tasks.rows.parts import Origin, Part, from_batches
 from tasks.verdicts.config import EvaluationMethodConfig
 from tasks.verdicts.judge import evaluate
 from tasks.verdicts.methods import build_method

@@ -5,9 +5,9 @@ import orjson
 import pytest
 
 from metrics.errors import ConfigError, MetricError
-from tasks.reduction import FailedPart, Origin, Part
 from tasks.reduction.user_metric import call_metric
 from tasks.reduction.verdict_metrics import build_evaluation_metric, reduce_metric
+from tasks.rows.parts import FailedPart, Origin, Part
 from tasks.verdicts.config import EvaluationMetricConfig
 from tasks.verdicts.rows import JudgedPart, evaluation_rows, method_labels
 

@@ -12,7 +12,9 @@ from metrics.build import build_column
 from metrics.config import MetricConfig, StatisticsConfig
 from metrics.errors import MetricError
 from metrics.statistics.estimate import estimate
-from tasks.reduction import FailedPart, Origin, PairIdentity, Part, aggregate_pair, reduce_pair
+from tasks.reduction.aggregate import aggregate_pair
+from tasks.reduction.reduce import reduce_pair
+from tasks.rows.parts import FailedPart, Origin, PairIdentity, Part
 from tasks.store.schemas import RESULTS
 
 OPTIONS = StatisticsConfig(bootstrap_iters=500)

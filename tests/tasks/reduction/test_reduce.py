@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from metrics.build import build_column
 from metrics.config import MetricConfig
 from metrics.errors import MetricError, NightjarError
-from tasks.reduction import Origin, PairIdentity, Part, from_batches, reduce_pair
-from tasks.rows.parts import BatchSource
+from tasks.reduction.reduce import reduce_pair
+from tasks.rows.parts import BatchSource, Origin, PairIdentity, Part, from_batches
 from tasks.store.schemas import ITEM_ROWS, REQUESTS, RESPONSES, STATISTICS
 from tasks.store.storage import Store
 

@@ -13,7 +13,8 @@ import pytest
 from metrics.build import build_column
 from metrics.config import MetricConfig, StatisticsConfig
 from metrics.errors import NightjarError
-from tasks.reduction import FailedPart, Origin, PairIdentity, Part, aggregate_pair, from_batches, reduce_pair
+from tasks.reduction.aggregate import aggregate_pair
+from tasks.reduction.reduce import reduce_pair
 from tasks.reduction.verdict_metrics import aggregate_metric, build_evaluation_metric, reduce_metric
 from tasks.reporting.exports import (
     AnswerPart,
@@ -30,6 +31,7 @@ from tasks.reporting.exports import (
     write_results_table,
     write_samples,
 )
+from tasks.rows.parts import FailedPart, Origin, PairIdentity, Part, from_batches
 from tasks.store.schemas import PREDICTIONS, REQUESTS, RESPONSES, RESULTS, STATISTICS
 from tasks.verdicts.config import EvaluationMethodConfig, EvaluationMetricConfig
 from tasks.verdicts.judge import evaluate

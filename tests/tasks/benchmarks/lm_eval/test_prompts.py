@@ -154,4 +154,4 @@ def test_digests_change_with_what_decides_items_and_prompts(key, value, dataset,
     config = translate(SELECTION.benchmarks["counting"], {key: value})
     other = HarnessBenchmark(config["harness"], config["base_dir"], "counting")
     assert (one.dataset_digest() != other.dataset_digest()) is dataset
-    assert (one.render_digest("default") != other.render_digest("default")) is render
+    assert (one.render_identity("default") != other.render_identity("default")) is render
