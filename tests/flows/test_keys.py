@@ -231,19 +231,17 @@ def test_an_edited_file_recomputes_its_own_pairs_and_is_named(home: Path, tmp_pa
         document: dict[str, Any] = json.loads(done.stdout)
         return document
 
-    def edit(label: str, old: str, new: str) -> None:
+    def edit(label: str, definition: str) -> None:
         path = copy / label
-        text = path.read_text()
-        assert old in text
-        path.write_text(text.replace(old, new, 1))
+        path.write_text(f"{path.read_text()}\n\n{definition}\n")
 
     evaluate = ("flows.eval", "--limit", "4", "--output", str(tmp_path / "out"))
     run(*evaluate)
     for label in ("scorers/judge/reading.py", "tasks/reporting/progress.py", "tasks/models/demo/server.py"):
-        (copy / label).write_text((copy / label).read_text() + "\n\nEDITED = True\n")
+        edit(label, "EDITED = True")
     assert {step["computed"] for step in run(*evaluate)["steps"].values()} == {0}
-    edit("metrics/text/exact_match.py", "def exact_match(", "EDITED = 1\n\n\ndef exact_match(")
-    edit("scorers/filters/rewriting.py", "def last_number(", "def last_too(): ...\n\n\ndef last_number(")
+    edit("metrics/text/exact_match.py", "EDITED = 1")
+    edit("scorers/filters/rewriting.py", "def last_too(): ...")
     steps = run(*evaluate)["steps"]
     # The filters made the same predictions, and equal scores are reduced and aggregated as before.
     assert steps["filter"]["computed"] == 1
