@@ -1,4 +1,4 @@
-"""``python -m flows.catalog [KIND]``: every name that a config may use, and what it means."""
+"""``python -m flows.catalog [KIND]``: every name that a config may use, its meaning and its source."""
 
 import inspect
 import json

@@ -1,4 +1,4 @@
-"""All runs of a store: ``python -m flows.history "SELECT …"``, or ``--prune``."""
+"""``python -m flows.history "SELECT …"`` or ``--prune``: SQL over all runs of a store, and pruning it."""
 
 import json
 from decimal import Decimal

@@ -1,6 +1,6 @@
-"""Two runs on the same items: ``python -m flows.compare BASE CANDIDATE [--gate GATE.yaml]``.
+"""``python -m flows.compare BASE CANDIDATE [--gate GATE.yaml]``: compares two runs without a Prefect server.
 
-Needs no Prefect server; the flow that does the same on a worker is ``flows.compare``.
+The exit code is the gate's verdict. The flow that does the same on a worker is ``flows.compare.compare``.
 """
 
 import sys
@@ -14,7 +14,7 @@ import typer
 from flows.compare.runs import compare_opened, load_gate, write_comparison
 from metrics.errors import ConfigError, NightjarError
 from tasks.comparison.compare import ComparedRuns
-from tasks.comparison.document import comparison_document
+from tasks.comparison.presentation import comparison_document
 from tasks.comparison.runs import open_run
 from tasks.store.home import default_store
 from tasks.store.storage import Store
@@ -63,7 +63,7 @@ def compare_command(
 
 
 def _show(compared: ComparedRuns, flips: int) -> None:
-    from tasks.comparison.terminal import ComparisonTable
+    from tasks.comparison.presentation import ComparisonTable
     from tasks.reporting.terminal import console
 
     console().print(ComparisonTable(compared, flips))

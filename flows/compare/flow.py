@@ -11,8 +11,8 @@ from prefect.states import Completed, Failed
 from flows.compare.runs import compare_opened
 from flows.eval.start import slug
 from tasks.comparison.compare import ComparedPair, Gate
+from tasks.comparison.presentation import change_line, group_of
 from tasks.comparison.runs import open_run
-from tasks.comparison.terminal import change_line, group_of
 from tasks.reporting.numbers import rounded
 from tasks.store.home import default_store
 from tasks.store.storage import Store

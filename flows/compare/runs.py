@@ -1,4 +1,7 @@
-"""Runs that are open already, compared; and the files that say what came of it. Needs no Prefect."""
+"""How two open runs are compared by the config they ran with, and which files a comparison leaves.
+
+The command line, the flow and suites compare with it, so that all three say the same. Needs no Prefect.
+"""
 
 import sys
 from collections.abc import Mapping

@@ -1,7 +1,8 @@
 """What a config may hold, how it is read, and every refusal with its line.
 
-``schema`` composes the schemas of all layers, ``load`` reads files into it, ``choose`` finds what a command
-line means. Everybody may enter; nothing here imports Prefect. The public names are loaded when first used.
+``schema`` composes the schemas of all layers, ``load`` reads files into it, ``checks`` refuses what a schema
+can't know, ``choose`` finds what a command line means. Everybody may enter; nothing here imports Prefect. The
+public names are loaded when first used.
 """
 
 from importlib import import_module

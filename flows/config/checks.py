@@ -1,13 +1,18 @@
-"""Names and functions that a config mentions, checked before anything starts: what a schema can't know."""
+"""What a valid config may still get wrong: names, functions and template variables that are not there.
+
+``config_problems`` needs no data and runs when a config is loaded; ``check_templates`` compares template
+variables with the items and runs when the dataset is open. Each problem has its place in the file.
+"""
 
 import inspect
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
+from pathlib import Path
 from typing import Any
 
-from flows.config.errors import Problem, refused
+from flows.config.errors import Problem, refusal, refused, value_at
 from flows.config.schema import EvalConfig
-from flows.config.yaml import Location
+from flows.config.yaml import OVERRIDE, Location, YamlSource, read_yaml, with_overrides
 from metrics import Metric
 from metrics.build import build_metric
 from metrics.config import MetricConfig
@@ -17,7 +22,8 @@ from scorers.factory import build_scorer
 from scorers.filters import FilterPipeline
 from scorers.metric_lists import OWN_METRICS
 from tasks.benchmarks.config import PromptTemplate, template_texts
-from tasks.datasets import check_source
+from tasks.datasets import check_source, open_dataset
+from tasks.datasets.item import Item
 from tasks.usercode.load import Resolve, resolver
 
 METHOD_KEYWORDS = ("response", "ground_truth", "inference_result")
@@ -35,6 +41,31 @@ def config_problems(config: EvalConfig) -> list[Problem]:
     checks = (_templates, _dataset, _functions, filter_problems, metric_problems, asked_model_problems)
     found = [problem for check in checks for problem in check(config, resolve)]
     return found or list(scorer_problems(config, resolve))
+
+
+def check_templates(config: EvalConfig, first_item: Item, overrides: Sequence[str] = ()) -> None:
+    """Raises ConfigError, with file and line, for template variables that no item of the dataset has.
+
+    The other items are read only if the first one lacks a name: rows may differ in their fields.
+    ``overrides`` are those that the config was loaded with, so that a template given by ``--set`` is named
+    as such.
+    """
+    if config.harness is not None or config.dataset is None:
+        return  # a harness YAML's variables are checked where it is translated
+    from tasks.benchmarks.native.templates import missing_names, scope
+
+    names = set(scope(first_item))
+    lacking = {at: missing for at, text in _texts(config) if (missing := missing_names(text, names))}
+    if lacking:
+        names.update(*(item.data for item in open_dataset(config.dataset, config.base_dir)))
+        problems = [
+            Problem(at, _message(name, names))
+            for at, missing in lacking.items()
+            for name in missing
+            if name not in names
+        ]
+        if problems:
+            raise refusal(_told_apart(written(config, overrides), config), problems)
 
 
 def _templates(config: EvalConfig, resolve: Resolve) -> Iterator[Problem]:
@@ -224,3 +255,41 @@ def _pointed(problem: Problem, arguments: Iterable[str], default: str) -> Proble
     kind = problem.message.partition(" ")[0]
     key = quoted[0][1] if quoted else kind if kind in ("aggregation", "reduction") else default
     return problem._replace(location=(*problem.location, key))
+
+
+def written(config: EvalConfig, overrides: Sequence[str] = ()) -> YamlSource:
+    """The file that a config was read from, to name lines of it; one without lines if it is no longer
+    there.
+    """
+    folder = Path(config.base_dir)
+    if config.config_file is not None:
+        try:
+            return with_overrides(read_yaml(folder / config.config_file), overrides, folder)
+        except NightjarError:
+            pass  # moved or edited since: the message then names the key alone
+    return YamlSource(config.config_file or f"config '{config.name}'", {})
+
+
+def _told_apart(source: YamlSource, config: EvalConfig) -> YamlSource:
+    """The source with templates that are not those of the file said to come from ``--set``."""
+    changed = {
+        at: f"{OVERRIDE} {'.'.join(map(str, at))}"
+        for at, text in template_texts(config)
+        if at in source.origins and value_at(source.data, at) != text
+    }
+    return YamlSource(source.name, source.data, {**source.origins, **changed})
+
+
+def _texts(config: EvalConfig) -> Iterator[tuple[Location, str]]:
+    from tasks.benchmarks.native.templates import template_source
+
+    yield from template_texts(config)
+    for index, prompt in enumerate(config.prompt_templates or ()):
+        if prompt.path is not None:
+            yield ("prompt_templates", index, "path"), template_source(prompt, config.base_dir)
+
+
+def _message(name: str, names: Iterable[str]) -> str:
+    return (
+        f"template variable '{name}' is in no item{nearest(name, names)} (known: {', '.join(sorted(names))})"
+    )

@@ -1,5 +1,7 @@
-"""What pydantic refuses, as sentences that name the file, the line, what was expected and the nearest known
-name.
+"""How a refusal is worded: the file, the line, what was expected, what came, and the nearest known name.
+
+``validated`` turns pydantic's errors into such sentences for configs, gates and suites; ``refusal`` does it
+for problems that other checks find.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -40,9 +42,29 @@ class Problem(NamedTuple):
     message: str
 
 
+Checked = TypeVar("Checked", bound=BaseModel)
+
+
+def checked(model: type[Checked], source: YamlSource, data: dict[str, Any]) -> Checked:
+    """``data`` of the file ``source`` as the model; raises ConfigError naming file and line of what it
+    refuses."""
+    try:
+        return model.model_validate(data)
+    except ValidationError as error:
+        raise refusal(source, schema_problems(error, model, data)) from error
+
+
 def refusal(source: YamlSource, problems: Iterable[Problem]) -> ConfigError:
     """The error for a config's problems, one line each: "gsm8k.yaml:12: models.0.type: …"."""
     return ConfigError("\n".join(sentence(source, problem) for problem in dict.fromkeys(problems)))
+
+
+def refused(location: Location, check: Callable[[], object]) -> Iterator[Problem]:
+    """The problem that ``check`` raises as a NightjarError, if it does."""
+    try:
+        check()
+    except NightjarError as error:
+        yield Problem(location, str(error))
 
 
 def sentence(source: YamlSource, problem: Problem) -> str:
@@ -179,14 +201,6 @@ def _purpose(model: type[BaseModel], location: Location) -> str:
     return ""
 
 
-def refused(location: Location, check: Callable[[], object]) -> Iterator[Problem]:
-    """The problem that ``check`` raises as a NightjarError, if it does."""
-    try:
-        check()
-    except NightjarError as error:
-        yield Problem(location, str(error))
-
-
 def keys(models: Iterable[type[BaseModel]]) -> list[str]:
     """The keys that any of the models has, in the order of their fields."""
     return list(dict.fromkeys(name for owner in models for name in owner.model_fields))
@@ -246,15 +260,3 @@ def _options(annotation: Any) -> Iterator[Any]:
             yield from _options(option)
     else:
         yield annotation
-
-
-Checked = TypeVar("Checked", bound=BaseModel)
-
-
-def checked(model: type[Checked], source: YamlSource, data: dict[str, Any]) -> Checked:
-    """``data`` of the file ``source`` as the model; raises ConfigError naming file and line of what it
-    refuses."""
-    try:
-        return model.model_validate(data)
-    except ValidationError as error:
-        raise refusal(source, schema_problems(error, model, data)) from error

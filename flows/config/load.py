@@ -1,5 +1,7 @@
-"""From a YAML file and ``--set`` overrides to a config that holds together, or an error that names file and
-line.
+"""How a YAML file and ``--set`` overrides become a config that holds together.
+
+A native file is read as it is; a lm-evaluation-harness file is recognised by its keys and translated, and a
+native config may lie over it. Raises ConfigError with file and line for everything that is wrong.
 """
 
 import re
@@ -25,9 +27,11 @@ if TYPE_CHECKING:
 
 DEFAULT_CONFIG: Final = PROJECT / "deployments" / "benchmarks" / "demo" / "gsm8k.yaml"
 """What runs without a config: the embedded benchmark on the embedded server."""
-
 NO_MODELS: Final = (
     "'models' is missing: which models to evaluate, as in models: [{name: qwen, config: {base_url: …}}]"
+)
+_HARNESS_KEY = re.compile(
+    r"""^["']?(?:task|task_list|group|include|dataset_path|doc_to_text)["']?\s*:""", re.MULTILINE
 )
 
 
@@ -121,11 +125,6 @@ def _validated(source: YamlSource, file: Path | None) -> EvalConfig:
         return EvalConfig.model_validate({**defaults, **given})
     except ValidationError as error:
         raise refusal(source, schema_problems(error, EvalConfig, given)) from error
-
-
-_HARNESS_KEY = re.compile(
-    r"""^["']?(?:task|task_list|group|include|dataset_path|doc_to_text)["']?\s*:""", re.MULTILINE
-)
 
 
 def is_harness_file(path: Path) -> bool:

@@ -1,5 +1,8 @@
-"""The command line of ``python -m flows.eval``: reads configs, refuses what can't work, runs the flow,
-shows the table."""
+"""What ``python -m flows.eval`` takes, in which order it runs evaluations, and how it ends.
+
+It imports Prefect only after the settings are made. Benchmarks of lm-evaluation-harness also get the
+harness's own result files, groups included.
+"""
 
 import gc
 import os

@@ -1,4 +1,4 @@
-"""The evaluation as a Prefect flow, and ``python -m flows.eval``.
+"""The evaluation as a Prefect flow.
 
 ::
 

@@ -1,4 +1,8 @@
-"""The end of a run: what it made is gathered, published, and summed up in a sentence."""
+"""What is published when a run ends: the manifest, whatever worked, and why the rest did not.
+
+``publish_run`` gathers the task runs, hands them to the stage publish and sums the run up in a sentence; it
+decides whether the run counts as complete.
+"""
 
 import platform
 import shlex
@@ -21,12 +25,14 @@ from tasks.models.config import ErrorBudget
 from tasks.models.identity import model_identity
 from tasks.models.options import RequestTally
 from tasks.publish import LostPair, Publication, Published, publish
-from tasks.reporting.exports.files import RunInfo
-from tasks.reporting.samples import CellArtifacts
+from tasks.reporting.artifacts import CellArtifacts
+from tasks.reporting.exports.inputs import RunInfo
 from tasks.steps import Accounts, Step
 from tasks.store.home import PROJECT
 from tasks.store.keys import digest
 from tasks.store.storage import ArtifactRef
+
+LIBRARIES = ("prefect", "numpy", "pyarrow", "openai", "aiohttp", "sacrebleu", "rouge-score")
 
 
 @dataclass(frozen=True)
@@ -154,9 +160,6 @@ def _outcome(run: Run, published: Published, over_budget: Mapping[str, str]) -> 
     if failed or over_budget:
         said.append(f"run it again, or retry this run, to compute only what is missing; {published.report}")
     return RunOutcome(ok=not failed and not over_budget, summary="; ".join(said))
-
-
-LIBRARIES = ("prefect", "numpy", "pyarrow", "openai", "aiohttp", "sacrebleu", "rouge-score")
 
 
 def run_info(run: Run, responses: GridResponses) -> RunInfo:

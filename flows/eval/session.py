@@ -1,7 +1,13 @@
-"""One evaluation run from the command line: checks first, then the flow, then the table."""
+"""How a command line runs one evaluation in its own process: checked, run against a server, stopped, shown.
+
+Everything that can be refused is refused before a flow run exists. Ctrl-C ends the process at once, because
+what was answered is kept as it comes.
+"""
 
 import asyncio
+import os
 import shlex
+import signal
 import sys
 import uuid
 from collections.abc import Coroutine
@@ -9,17 +15,20 @@ from contextlib import nullcontext
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 from prefect import Flow
 from prefect.client.schemas.objects import State
+from prefect.context import FlowRunContext
+from prefect.settings import PREFECT_API_URL
 
+from flows.config.checks import check_templates
 from flows.config.schema import CACHED_STAGES, EvalConfig, RunOptions
-from flows.config.templates import check_templates
 from flows.eval.flow import evaluate
 from flows.eval.result import Evaluation
 from flows.eval.runners import task_runner_named
-from flows.eval.start import for_phase, interruptible, place, refuse_asking, workspace
+from flows.eval.start import for_phase, place, refuse_asking, workspace
 from flows.plan.build import make_plan
 from flows.plan.forecast import forecast, unanswered
 from flows.plan.steps import Plan
@@ -28,12 +37,14 @@ from metrics.errors import ConfigError, NightjarError, nearest
 from tasks.benchmarks.open import open_benchmark
 from tasks.caching import peek
 from tasks.load import load
+from tasks.models.work import interrupted
 from tasks.preflight import check
-from tasks.reporting.diagnostics import Diagnostic, Example
+from tasks.reporting.diagnostics.findings import Diagnostic, Example
 from tasks.reporting.progress import ProgressBoard, open_board
 from tasks.reporting.terminal import console, diagnostics_text, results_table
 
 FAILED = 1
+INTERRUPTED = 130
 
 
 @dataclass(frozen=True)
@@ -202,3 +213,43 @@ def _writable(folder: Path) -> None:
         raise ConfigError(
             f"--output {folder}: can't be written: {error.strerror or error}; choose another folder"
         ) from error
+
+
+class interruptible:  # noqa: N801 - reads as a verb where it is used
+    """Ctrl-C ends the process at once: every finished response has been kept before it counted as done."""
+
+    def __enter__(self) -> None:
+        self._before = {
+            number: signal.signal(number, self._stop) for number in (signal.SIGINT, signal.SIGTERM)
+        }
+
+    def __exit__(self, *_: object) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+
+    def _stop(self, number: int, _frame: FrameType | None) -> None:
+        signal.signal(number, signal.SIG_IGN)
+        interrupted.set()  # what is in flight is dropped, what is answered is flushed
+        print(
+            "\ninterrupted: finished responses are kept; the same command goes on from them", file=sys.stderr
+        )
+        _cancel_flow_run()
+        sys.stderr.flush()
+        # Threads may be in the middle of requests: nothing that still has to be written is in memory only.
+        os._exit(INTERRUPTED)
+
+
+def _cancel_flow_run() -> None:
+    """Says so on the run's page, if the server answers in time."""
+    import httpx
+
+    context = FlowRunContext.get()
+    if context is None or context.flow_run is None:
+        return
+    state = {"state": {"type": "CANCELLED", "name": "Cancelled", "message": "interrupted"}, "force": True}
+    try:
+        httpx.post(
+            f"{PREFECT_API_URL.value()}/flow_runs/{context.flow_run.id}/set_state", json=state, timeout=2
+        )
+    except httpx.HTTPError:
+        return

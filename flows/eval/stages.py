@@ -1,5 +1,9 @@
-"""The mapped part of the flow: every (filter, metric) pair is scored, reduced and aggregated by tasks of
-its own."""
+"""Which task runs an evaluation submits, and what each of them waits for.
+
+The flow calls one function for each stage, in this order: ``filter_all``, ``ask_all``, ``score_all``,
+``judge_all``, ``aggregate_all``, ``count_all``. What failed at one place of the grid takes nothing else with
+it: later stages go on with the places that worked.
+"""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace

@@ -1,4 +1,4 @@
-"""``python -m flows.suite SUITE.yaml``: refuses what can't work, runs the night, shows what came of it."""
+"""``python -m flows.suite SUITE.yaml``: refuses what can't work, runs the night, shows how it ended."""
 
 import asyncio
 import json
@@ -25,9 +25,8 @@ def suite_command(
     as_json: Annotated[bool, typer.Option("--json", help="one JSON document on stdout")] = False,
 ) -> None:
     """Evaluates many benchmarks on many models, and compares the night with its baseline."""
-    from flows.suite.check import check_suite
     from flows.suite.config import load_suite
-    from flows.suite.night import SuiteOptions
+    from flows.suite.plan import SuiteOptions, check_suite
 
     options = SuiteOptions(
         limit=limit, output=str(output) if output else None, store=store, baseline=baseline
@@ -62,7 +61,7 @@ def _run(suite: Path, options: Any, as_json: bool) -> int:
 def _document(suite: Path, options: Any, flow_run_id: str) -> dict[str, Any]:
     """What the night left in its folder; empty where it did not get that far."""
     from flows.suite.config import load_suite
-    from flows.suite.night import plan_night
+    from flows.suite.plan import plan_night
 
     folder = Path(plan_night(load_suite(suite), options, flow_run_id).output)
     if not (folder / "suite.json").is_file():

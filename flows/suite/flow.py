@@ -1,8 +1,7 @@
-"""The night: many benchmarks on many models, then the comparison with the baseline.
+"""The night as a flow: every evaluation as a subflow, then one task that compares and records.
 
-``python -m flows.suite SUITE.yaml`` runs it here; the deployment ``nightly`` on a schedule. Each evaluation
-is a subflow of its own, so that one that fails leaves the others running, and a retry computes only what is
-missing.
+``python -m flows.suite SUITE.yaml`` runs it here; the deployment ``nightly`` on a schedule. An evaluation
+that fails leaves the others running, and a retry computes only what is missing.
 """
 
 import asyncio
@@ -19,17 +18,8 @@ from prefect.states import Completed, Failed
 
 from flows.eval.flow import evaluate
 from flows.suite.config import load_suite
-from flows.suite.night import (
-    JudgedNight,
-    PlannedEvaluation,
-    PlannedNight,
-    SuiteOptions,
-    headline,
-    judge_night,
-    night_document,
-    plan_night,
-    summary_markdown,
-)
+from flows.suite.night import JudgedNight, headline, judge_night, night_document, summary_markdown
+from flows.suite.plan import PlannedEvaluation, PlannedNight, SuiteOptions, plan_night
 from metrics.errors import NightjarError
 from tasks.history.record import NightEvaluation, record_night
 from tasks.server import if_possible, patiently

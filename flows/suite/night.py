@@ -1,122 +1,35 @@
-"""One night of a suite: what is evaluated under which ids, and what came of it."""
+"""How a night is judged and told: against its baseline, with the nights before, in words and as JSON.
 
-import json
+``judge_night`` compares; ``headline``, ``summary_markdown`` and ``night_document`` say it to the Prefect UI,
+the terminal and programs.
+"""
+
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict, Field
-
 from flows.compare.runs import compare_opened
-from flows.config.load import load_configs
-from flows.config.schema import EvalConfig, RunOptions
-from flows.eval.start import RESULTS, slug
-from flows.suite.config import SuiteBenchmark, SuiteConfig
-from metrics.errors import ConfigError, NightjarError
+from flows.suite.plan import PlannedNight
 from tasks.comparison.compare import ComparedRuns
-from tasks.comparison.document import comparison_document
-from tasks.comparison.runs import ComparedRun, Course, courses, night_changes, open_night, pooled, together
-from tasks.comparison.terminal import DOUBT, change_line, flipped_line, group_of, name_of
+from tasks.comparison.presentation import (
+    DOUBT,
+    change_line,
+    comparison_document,
+    flipped_line,
+    group_of,
+    name_of,
+)
+from tasks.comparison.runs import ComparedRun, night_changes, open_night, pooled, together
+from tasks.comparison.trends import Course, courses
 from tasks.history.record import Night, NightEvaluation, baseline_nights, past_nights
-from tasks.store.home import default_store
 from tasks.store.storage import Store
 
-
-class SuiteOptions(BaseModel):
-    """How one run of a suite goes about it."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    limit: int | None = Field(None, ge=1, description="Only the first items of every benchmark")
-    output: str | None = Field(None, description="Folder of the night's files; default: results/<id>")
-    store: str | None = Field(None, description="URI of the artifact store")
-    baseline: str | None = Field(None, description="Instead of the suite's own")
-
-
-@dataclass(frozen=True)
-class PlannedEvaluation:
-    """One benchmark on one model. ``refusal`` says why it can't be run; it then has no config."""
-
-    name: str
-    options: RunOptions
-    config: EvalConfig | None = None
-    refusal: str | None = None
-
-
-@dataclass(frozen=True)
-class PlannedNight:
-    """A suite's evaluations with everything decided: ids, folders, store."""
-
-    suite: SuiteConfig
-    run_id: str
-    store: str
-    output: str
-    baseline: str
-    evaluations: tuple[PlannedEvaluation, ...]
-
-    @property
-    def slug(self) -> str:
-        """The suite's name as part of file names and artifact keys."""
-        return slug(self.suite.name)
-
-
-def plan_night(suite: SuiteConfig, options: SuiteOptions, unique: str) -> PlannedNight:
-    """The night's evaluations, benchmarks × models; ``unique`` is the same for a flow run and its retries.
-
-    A benchmark whose config is refused becomes an evaluation that fails: the others are not its hostages.
-    """
-    run_id = f"{slug(suite.name)}-{unique[:8]}"
-    night = PlannedNight(
-        suite=suite,
-        run_id=run_id,
-        store=options.store or default_store(),
-        output=str(Path(options.output or RESULTS / run_id).resolve()),
-        baseline=options.baseline or suite.baseline,
-        evaluations=(),
-    )
-    planned = tuple(
-        evaluation
-        for benchmark, file in zip(suite.benchmarks, suite.files(), strict=True)
-        for evaluation in _planned(night, benchmark, file, options)
-    )
-    names = [evaluation.name for evaluation in planned]
-    if twice := {name for name in names if names.count(name) > 1}:
-        raise ConfigError(
-            f"suite '{suite.name}': '{min(twice)}' is there twice; give the benchmarks names of their own"
-        )
-    return replace(night, evaluations=planned)
-
-
-def _planned(
-    night: PlannedNight, benchmark: SuiteBenchmark, file: Path, options: SuiteOptions
-) -> Iterator[PlannedEvaluation]:
-    overrides = [f"{key}={json.dumps(value)}" for key, value in benchmark.set.items()]
-    if night.suite.models:
-        models = [model.model_dump(mode="json", exclude_unset=True) for model in night.suite.models]
-        overrides.append(f"models={json.dumps(models)}")
-    limit = options.limit or benchmark.limit
-    try:
-        configs = load_configs(file, overrides)
-    except NightjarError as error:
-        yield PlannedEvaluation(file.stem, _options(night, file.stem, limit), refusal=str(error))
-        return
-    for config in configs:
-        for model in config.models:
-            name = f"{config.name} × {model.name}"
-            single = config.model_copy(update={"models": (model,)})
-            yield PlannedEvaluation(name, _options(night, name, limit), single)
-
-
-def _options(night: PlannedNight, name: str, limit: int | None) -> RunOptions:
-    return RunOptions(
-        limit=limit,
-        output=str(Path(night.output) / slug(name)),
-        store=night.store,
-        run_name=f"{night.suite.name}: {name}",
-        run_id=f"{night.run_id}-{slug(name)}",
-    )
+ROWS = 100
+"""Rows of a table in the UI, at most: the whole is in suite.json."""
+FLIPS = 10
+NOTABLE = 0.05
+"""Level below which a trend is worth a line."""
 
 
 @dataclass(frozen=True)
@@ -161,13 +74,6 @@ def _compared(
     baseline = pooled(planned.baseline, base)
     compared = compare_opened(baseline, together(planned.run_id, tonight), planned.suite.gate)
     return replace(compared, changes=night_changes(base[-1], tonight))
-
-
-ROWS = 100
-"""Rows of a table in the UI, at most: the whole is in suite.json."""
-FLIPS = 10
-NOTABLE = 0.05
-"""Level below which a trend is worth a line."""
 
 
 def headline(judged: JudgedNight) -> str:

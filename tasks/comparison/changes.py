@@ -1,4 +1,7 @@
-"""What else differs between two runs than their numbers: above all, which model really answered."""
+"""What besides chance may explain a difference of two runs: above all, that another model answered.
+
+``changes`` lists them for the comparison, those that cast doubt on it first.
+"""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass

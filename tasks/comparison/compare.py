@@ -1,4 +1,8 @@
-"""Every pair of two runs on the items they share, and what a gate says to it."""
+"""How a pair of two runs is compared on the items they share, and by what terms a gate judges it.
+
+``compare_runs`` gives the whole comparison: numbers, corrected p-values, verdicts and flipped items. ``Gate``
+is the schema of gate files.
+"""
 
 import math
 from collections.abc import Sequence

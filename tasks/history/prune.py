@@ -1,4 +1,7 @@
-"""Removing artifacts that no kept run refers to."""
+"""Which artifacts no kept run refers to, and in which order they go, so that no kept run ever lacks one.
+
+``plan_pruning`` decides and changes nothing; ``prune`` does what the plan says.
+"""
 
 import json
 import os

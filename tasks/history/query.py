@@ -1,4 +1,11 @@
-"""SQL over all runs of a store, read-only."""
+"""Which tables a history query sees, and how SQL is kept from doing more than read them.
+
+runs     one row a run: when, what, at what cost, and its whole manifest as JSON
+results  one row a metric × filter × reduction × facet group of each run (the columns of results.parquet)
+items    one row a pair × reduction × item × facet group of each run (the columns of items.parquet)
+scores   one row a sample and pair: the statistics artifacts that the kept runs refer to
+samples  one row a sample: the responses that the kept runs refer to
+"""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -28,6 +35,28 @@ if TYPE_CHECKING:
 
 
 READING = ("SELECT", "EXPLAIN")
+RUNS: Final = pa.schema(
+    [
+        pa.field("run_id", pa.string(), nullable=False),
+        pa.field("run_name", pa.string()),
+        pa.field("benchmark", pa.string()),
+        pa.field("status", pa.string()),  # ok | failed
+        pa.field("kept", pa.bool_(), nullable=False),  # false: its rows are here, its artifacts need not be
+        pa.field("started", pa.string()),  # ISO 8601, UTC: sorts as time does
+        pa.field("wall_seconds", pa.float64()),
+        pa.field("sent", pa.int64()),
+        pa.field("cached", pa.int64()),
+        pa.field("failed", pa.int64()),
+        pa.field("cost", pa.float64()),
+        pa.field("config_digest", pa.string()),
+        pa.field("dataset_digest", pa.string()),
+        pa.field("git_revision", pa.string()),
+        pa.field("manifest", pa.string()),  # all of it: SELECT manifest->>'$.versions.prefect' …
+    ]
+)
+OF_SAMPLES: Final = ("model_name", "prompt_template", "step")
+OF: Final = (*OF_SAMPLES, "filter", "metric")
+FILES: Final = pa.schema([pa.field(name, pa.string()) for name in ("file", "run_id", *OF)])
 
 
 @dataclass(frozen=True)
@@ -68,30 +97,6 @@ def _check_reads(connection: "duckdb.DuckDBPyConnection", sql: str) -> None:
     kind = statements[0].type.name
     if kind not in READING:
         raise ConfigError(f"the history is read-only: expected a SELECT, got {kind}")
-
-
-RUNS: Final = pa.schema(
-    [
-        pa.field("run_id", pa.string(), nullable=False),
-        pa.field("run_name", pa.string()),
-        pa.field("benchmark", pa.string()),
-        pa.field("status", pa.string()),  # ok | failed
-        pa.field("kept", pa.bool_(), nullable=False),  # false: its rows are here, its artifacts need not be
-        pa.field("started", pa.string()),  # ISO 8601, UTC: sorts as time does
-        pa.field("wall_seconds", pa.float64()),
-        pa.field("sent", pa.int64()),
-        pa.field("cached", pa.int64()),
-        pa.field("failed", pa.int64()),
-        pa.field("cost", pa.float64()),
-        pa.field("config_digest", pa.string()),
-        pa.field("dataset_digest", pa.string()),
-        pa.field("git_revision", pa.string()),
-        pa.field("manifest", pa.string()),  # all of it: SELECT manifest->>'$.versions.prefect' …
-    ]
-)
-OF_SAMPLES: Final = ("model_name", "prompt_template", "step")
-OF: Final = (*OF_SAMPLES, "filter", "metric")
-FILES: Final = pa.schema([pa.field(name, pa.string()) for name in ("file", "run_id", *OF)])
 
 
 def create_views(connection: "duckdb.DuckDBPyConnection", store: Store) -> None:

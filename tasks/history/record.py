@@ -1,4 +1,8 @@
-"""Appending a run to the history, and marking runs in progress."""
+"""When a run or a night is part of the history: its rows first, then one record that makes it so.
+
+Publish records runs, suites record nights and choose a baseline among past ones; a mark stands for each run
+in progress, so that pruning waits for it.
+"""
 
 import json
 import os
@@ -29,6 +33,38 @@ from tasks.history.layout import (
 from tasks.store.storage import Store, StoreError, write_parquet
 
 RowBatches = Iterable[pa.RecordBatch | pa.Table]
+SUITES = "suites"
+LAST, LAST_PASSED, ROLLING = "last", "last-passed", "rolling"
+
+
+class NightEvaluation(BaseModel):
+    """One evaluation of a night; ``name`` is the same every night, ``run_id`` its run in the history."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    name: str
+    run_id: str
+    ok: bool = True
+    message: str | None = None
+
+
+class Night(BaseModel):
+    """One run of a suite. ``verdict`` is the gate's, None where there was nothing to compare with."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    suite: str
+    run_id: str
+    started: str
+    evaluations: tuple[NightEvaluation, ...]
+    baseline: tuple[str, ...] = ()
+    verdict: str | None = None
+
+    @property
+    def passed(self) -> bool:
+        """Everything was evaluated, and nothing stands against it: the next night may be held against this
+        one."""
+        return all(evaluation.ok for evaluation in self.evaluations) and self.verdict in (None, "pass")
 
 
 def record_run(store: Store, manifest: Mapping[str, Any], results: RowBatches, items: RowBatches) -> None:
@@ -66,64 +102,6 @@ def active_run(store: Store, run_id: str) -> Iterator[None]:
         # A mark left behind only delays pruning: it must not turn a finished run into a failed one.
         with suppress(OSError):
             store.fs.rm_file(store.path(name))
-
-
-def _named(rows: pa.RecordBatch | pa.Table, run_id: str) -> pa.Table:
-    table = pa.Table.from_batches([rows]) if isinstance(rows, pa.RecordBatch) else rows
-    ids = pa.array([run_id] * table.num_rows, pa.string())
-    if "run_id" in table.schema.names:
-        return table.set_column(table.schema.get_field_index("run_id"), "run_id", ids)
-    return table.append_column("run_id", ids)
-
-
-def _write(store: Store, name: str, schema: pa.Schema, batches: RowBatches) -> None:
-    target = Path(store.path(name)) if store.local else Path(tempfile.gettempdir()) / "history"
-    temporary = target.parent / f".{os.getpid()}-{Path(name).name}.tmp"
-    try:
-        temporary.parent.mkdir(parents=True, exist_ok=True)
-        write_parquet(temporary, schema, batches)
-        if store.local:
-            temporary.replace(target)
-        else:
-            store.fs.put_file(str(temporary), store.path(name))
-    except OSError as error:
-        raise StoreError(f"store {store.uri}: can't write {name}: {error.strerror or error}") from error
-    finally:
-        temporary.unlink(missing_ok=True)
-
-
-SUITES = "suites"
-LAST, LAST_PASSED, ROLLING = "last", "last-passed", "rolling"
-
-
-class NightEvaluation(BaseModel):
-    """One evaluation of a night; ``name`` is the same every night, ``run_id`` its run in the history."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    name: str
-    run_id: str
-    ok: bool = True
-    message: str | None = None
-
-
-class Night(BaseModel):
-    """One run of a suite. ``verdict`` is the gate's, None where there was nothing to compare with."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    suite: str
-    run_id: str
-    started: str
-    evaluations: tuple[NightEvaluation, ...]
-    baseline: tuple[str, ...] = ()
-    verdict: str | None = None
-
-    @property
-    def passed(self) -> bool:
-        """Everything was evaluated, and nothing stands against it: the next night may be held against this
-        one."""
-        return all(evaluation.ok for evaluation in self.evaluations) and self.verdict in (None, "pass")
 
 
 def record_night(store: Store, night: Night) -> None:
@@ -168,3 +146,27 @@ def baseline_nights(store: Store, nights: Sequence[Night], wanted: str, count: i
     raise ConfigError(
         f"baseline '{wanted}' is neither {LAST_PASSED}, {LAST}, {ROLLING} nor a run{nearest(wanted, known)}"
     )
+
+
+def _named(rows: pa.RecordBatch | pa.Table, run_id: str) -> pa.Table:
+    table = pa.Table.from_batches([rows]) if isinstance(rows, pa.RecordBatch) else rows
+    ids = pa.array([run_id] * table.num_rows, pa.string())
+    if "run_id" in table.schema.names:
+        return table.set_column(table.schema.get_field_index("run_id"), "run_id", ids)
+    return table.append_column("run_id", ids)
+
+
+def _write(store: Store, name: str, schema: pa.Schema, batches: RowBatches) -> None:
+    target = Path(store.path(name)) if store.local else Path(tempfile.gettempdir()) / "history"
+    temporary = target.parent / f".{os.getpid()}-{Path(name).name}.tmp"
+    try:
+        temporary.parent.mkdir(parents=True, exist_ok=True)
+        write_parquet(temporary, schema, batches)
+        if store.local:
+            temporary.replace(target)
+        else:
+            store.fs.put_file(str(temporary), store.path(name))
+    except OSError as error:
+        raise StoreError(f"store {store.uri}: can't write {name}: {error.strerror or error}") from error
+    finally:
+        temporary.unlink(missing_ok=True)

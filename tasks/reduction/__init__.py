@@ -1,4 +1,9 @@
-"""From statistics of samples to rows of items to numbers: the engine behind reduce and aggregate."""
+"""Samples become item rows, and item rows become numbers with their uncertainty.
+
+``reduce_pair`` does the first, ``aggregate_pair`` the second. The stages reduce and aggregate enter here, for
+pairs and for metrics over evaluation results. Everything reads columns as arrays: a million samples take the
+memory of their numbers.
+"""
 
 from tasks.reduction.aggregate import aggregate_pair
 from tasks.reduction.reduce import reduce_pair

@@ -1,4 +1,9 @@
-"""Item rows to results: one number with its uncertainty a reduction × label × facet group."""
+"""How item rows become RESULTS: one number with its uncertainty for each reduction × label × facet group.
+
+Item rows are cut into cells, a cell is estimated, and a group that a failed step took items from is failed
+rather than a number over the rest. ``aggregate_pair`` serves the stage aggregate; metrics over evaluation
+results reuse the rows and the rules of failure.
+"""
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence

@@ -1,4 +1,7 @@
-"""Reads the columns of one part that a reduction needs, batch by batch, and nothing else."""
+"""How samples are held in memory: as flat arrays of the columns needed, read batch by batch.
+
+``read_statistics`` gives ``samples`` one table for each part; ``concatenate`` makes one of all.
+"""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
@@ -13,6 +16,9 @@ from metrics.errors import NightjarError
 from tasks.reduction.facets import Codes, Vocabulary, integers
 from tasks.rows.parts import Part, locate, resolve_json
 from tasks.store.keys import text_value
+
+_ARRAYS = ("doc_id", "part", "sample_index", "label", "scored", "score", "code")
+_NUMBERS = ("doc_id", "sample_index", "label", "scored", "code")
 
 
 @dataclass(frozen=True)
@@ -46,52 +52,6 @@ class Table:
         }
         values = None if self.values is None else [self.values[row] for row in rows.tolist()]
         return replace(self, **arrays, values=values, facets={})
-
-
-_ARRAYS = ("doc_id", "part", "sample_index", "label", "scored", "score", "code")
-
-
-def concatenate(tables: Sequence[Table]) -> Table:
-    """All samples of several tables (at least one), which carry the same facets."""
-    arrays = {name: np.concatenate([getattr(table, name) for table in tables]) for name in _ARRAYS}
-    facets = {facet: np.concatenate([table.facets[facet] for table in tables]) for facet in tables[0].facets}
-    return Table(**arrays, statistics=_statistics(tables), values=_values(tables), facets=facets)
-
-
-def _statistics(tables: Sequence[Table]) -> NDArray[np.float64] | None:
-    """One matrix; zeros for a table without any scored sample, which has none."""
-    widths = {table.statistics.shape[1] for table in tables if table.statistics is not None}
-    if not widths:
-        return None
-    width = max(widths)
-    return np.concatenate(
-        [np.zeros((len(table), width)) if table.statistics is None else table.statistics for table in tables]
-    )
-
-
-def _values(tables: Sequence[Table]) -> list[Any] | None:
-    """One list; the scores stand in for the values of a table that has none."""
-    if all(table.values is None for table in tables):
-        return None
-    return [value for table in tables for value in (table.values or table.score.tolist())]
-
-
-def empty_table(facets: Sequence[str]) -> Table:
-    """No samples."""
-    none = np.empty(0, dtype=np.int64)
-    return Table(
-        doc_id=none,
-        part=none,
-        sample_index=none,
-        label=none,
-        scored=none.astype(bool),
-        score=none.astype(float),
-        code=none,
-        facets=dict.fromkeys(facets, none),
-    )
-
-
-_NUMBERS = ("doc_id", "sample_index", "label", "scored", "code")
 
 
 @dataclass(frozen=True)
@@ -129,6 +89,46 @@ def read_statistics(
             )
         tables.append(replace(_numbers(batch, number, layout, labels), facets=codes))
     return concatenate(tables) if tables else empty_table([*own, *details])
+
+
+def concatenate(tables: Sequence[Table]) -> Table:
+    """All samples of several tables (at least one), which carry the same facets."""
+    arrays = {name: np.concatenate([getattr(table, name) for table in tables]) for name in _ARRAYS}
+    facets = {facet: np.concatenate([table.facets[facet] for table in tables]) for facet in tables[0].facets}
+    return Table(**arrays, statistics=_statistics(tables), values=_values(tables), facets=facets)
+
+
+def empty_table(facets: Sequence[str]) -> Table:
+    """No samples."""
+    none = np.empty(0, dtype=np.int64)
+    return Table(
+        doc_id=none,
+        part=none,
+        sample_index=none,
+        label=none,
+        scored=none.astype(bool),
+        score=none.astype(float),
+        code=none,
+        facets=dict.fromkeys(facets, none),
+    )
+
+
+def _statistics(tables: Sequence[Table]) -> NDArray[np.float64] | None:
+    """One matrix; zeros for a table without any scored sample, which has none."""
+    widths = {table.statistics.shape[1] for table in tables if table.statistics is not None}
+    if not widths:
+        return None
+    width = max(widths)
+    return np.concatenate(
+        [np.zeros((len(table), width)) if table.statistics is None else table.statistics for table in tables]
+    )
+
+
+def _values(tables: Sequence[Table]) -> list[Any] | None:
+    """One list; the scores stand in for the values of a table that has none."""
+    if all(table.values is None for table in tables):
+        return None
+    return [value for table in tables for value in (table.values or table.score.tolist())]
 
 
 def _score_columns(layout: StatisticsLayout) -> list[str]:

@@ -1,4 +1,8 @@
-"""Samples to item rows: an item's samples that share facet values and label are its repeats."""
+"""Which samples are repeats of one item, and how a reduction over them becomes ITEM_ROWS.
+
+An item's samples that share facet values and label are its repeats. ``reduce_pair`` serves the stage reduce;
+``reduce_samples`` serves metrics over evaluation results, whose samples are loaded in another way.
+"""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass

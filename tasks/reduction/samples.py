@@ -1,4 +1,8 @@
-"""The samples of all parts with their items, labels and facet groups: what a reduction works on."""
+"""Where each sample's item, label and facet values come from: the join behind a reduction.
+
+Statistics are joined with requests by document and with responses by document and sample index; items that
+several models answered are kept once. ``load`` gives ``reduce`` the samples of all parts of a pair.
+"""
 
 import logging
 from collections.abc import Mapping, Sequence
@@ -15,6 +19,92 @@ from tasks.reduction.columns import StatisticsLayout, Table, concatenate, empty_
 from tasks.reduction.facets import Codes, FacetGroups, Vocabulary, group, integers
 from tasks.rows.parts import UNKNOWN, Part, locate, resolve, resolve_json
 from tasks.store.schemas import REQUESTS
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Items:
+    """n items in dataset order: ``doc_ids`` and facet codes (n,), a table of their other columns."""
+
+    doc_ids: Codes
+    columns: pa.Table
+    codes: Mapping[str, Codes]
+
+    def positions(self, doc_ids: Codes) -> Codes:
+        """The row of each document; all of them are there."""
+        return np.searchsorted(self.doc_ids, doc_ids)
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """The samples, their items, their facet groups, and the names behind the label codes."""
+
+    samples: Table
+    items: Items
+    groups: FacetGroups
+    labels: list[str]
+
+    def label(self, code: int) -> str | None:
+        """The label's name; None for the code −1."""
+        return None if code < 0 else self.labels[code]
+
+
+def load(parts: Sequence[Part], layout: StatisticsLayout) -> Loaded:
+    """Reads all parts once, column by column; raises NightjarError where artifacts do not belong together.
+
+    A facet that some samples lack puts them into a group of its own, ``unknown``, with one warning a facet. A
+    sample that was never judged has no label; it counts as unscored under every label that its method gave to
+    others.
+    """
+    labels = Vocabulary()
+    vocabularies = {facet: Vocabulary() for facet in layout.facets}
+    of_items = [facet for facet in layout.facets if locate(facet)[0] in ("request", "document")]
+    carried = ["item_id", "item_digest", "cluster", *(["references_json"] if layout.references else [])]
+    items = ItemTable(of_items, vocabularies, carried)
+    tables = [empty_table([facet for facet in layout.facets if facet not in of_items])]
+    for number, part in enumerate(parts):
+        table = read_statistics(part, number, layout, labels, vocabularies)
+        items.add(part, np.unique(table.doc_id))
+        tables.append(replace(table, facets=_facets(part, table, layout, vocabularies)))
+    samples, found = concatenate(tables), items.finish()
+    columns = {facet: found.codes[facet][found.positions(samples.doc_id)] for facet in found.codes}
+    columns |= samples.facets
+    _warn(columns, vocabularies)
+    groups = group(columns, vocabularies, len(samples))
+    rows, label = _spread_unlabelled(samples, [part.method for part in parts], labels)
+    return Loaded(
+        samples=replace(samples.take(rows), label=label),
+        items=found,
+        groups=replace(groups, code=groups.code[rows]),
+        labels=labels.values,
+    )
+
+
+def read_response_facets(
+    part: Part, table: Table, layout: StatisticsLayout, vocabularies: Mapping[str, Vocabulary]
+) -> dict[str, Codes]:
+    """Codes (rows of ``table``) of the facets that are read from the part's responses."""
+    located = {facet: locate(facet) for facet in layout.facets}
+    columns = {facet: name for facet, (source, name) in located.items() if source == "response"}
+    paths = {facet: name for facet, (source, name) in located.items() if source == "metadata"}
+    if not columns and not paths:
+        return {}
+    names = [
+        "doc_id",
+        "sample_index",
+        *dict.fromkeys(columns.values()),
+        *(["metadata_json"] if paths else []),
+    ]
+    keys: list[Codes] = []
+    codes: dict[str, list[Codes]] = {facet: [] for facet in (*columns, *paths)}
+    for batch in part.responses(names):
+        keys.append(_sample_keys(integers(batch, "doc_id"), integers(batch, "sample_index")))
+        for facet, name in columns.items():
+            codes[facet].append(vocabularies[facet].encode(batch.column(name)))
+        for facet, path in paths.items():
+            codes[facet].append(_metadata(batch.column("metadata_json"), path, part, vocabularies[facet]))
+    return _aligned(table, keys, codes, vocabularies)
 
 
 @dataclass
@@ -94,73 +184,12 @@ class ItemTable:
         return Items(doc_ids=doc_ids[order], columns=columns, codes=codes)
 
 
-@dataclass(frozen=True)
-class Items:
-    """n items in dataset order: ``doc_ids`` and facet codes (n,), a table of their other columns."""
-
-    doc_ids: Codes
-    columns: pa.Table
-    codes: Mapping[str, Codes]
-
-    def positions(self, doc_ids: Codes) -> Codes:
-        """The row of each document; all of them are there."""
-        return np.searchsorted(self.doc_ids, doc_ids)
-
-
 def _contains(ordered: Codes, values: Codes) -> NDArray[np.bool_]:
     """Which of ``values`` stand in ``ordered`` (ascending)."""
     if not len(ordered):
         return np.zeros(len(values), dtype=bool)
     places = np.minimum(np.searchsorted(ordered, values), len(ordered) - 1)
     return np.asarray(ordered[places] == values)
-
-
-logger = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True)
-class Loaded:
-    """The samples, their items, their facet groups, and the names behind the label codes."""
-
-    samples: Table
-    items: Items
-    groups: FacetGroups
-    labels: list[str]
-
-    def label(self, code: int) -> str | None:
-        """The label's name; None for the code −1."""
-        return None if code < 0 else self.labels[code]
-
-
-def load(parts: Sequence[Part], layout: StatisticsLayout) -> Loaded:
-    """Reads all parts once, column by column; raises NightjarError where artifacts do not belong together.
-
-    A facet that some samples lack puts them into a group of its own, ``unknown``, with one warning a facet. A
-    sample that was never judged has no label; it counts as unscored under every label that its method gave to
-    others.
-    """
-    labels = Vocabulary()
-    vocabularies = {facet: Vocabulary() for facet in layout.facets}
-    of_items = [facet for facet in layout.facets if locate(facet)[0] in ("request", "document")]
-    carried = ["item_id", "item_digest", "cluster", *(["references_json"] if layout.references else [])]
-    items = ItemTable(of_items, vocabularies, carried)
-    tables = [empty_table([facet for facet in layout.facets if facet not in of_items])]
-    for number, part in enumerate(parts):
-        table = read_statistics(part, number, layout, labels, vocabularies)
-        items.add(part, np.unique(table.doc_id))
-        tables.append(replace(table, facets=_facets(part, table, layout, vocabularies)))
-    samples, found = concatenate(tables), items.finish()
-    columns = {facet: found.codes[facet][found.positions(samples.doc_id)] for facet in found.codes}
-    columns |= samples.facets
-    _warn(columns, vocabularies)
-    groups = group(columns, vocabularies, len(samples))
-    rows, label = _spread_unlabelled(samples, [part.method for part in parts], labels)
-    return Loaded(
-        samples=replace(samples.take(rows), label=label),
-        items=found,
-        groups=replace(groups, code=groups.code[rows]),
-        labels=labels.values,
-    )
 
 
 def _facets(
@@ -210,32 +239,6 @@ def _spread_unlabelled(
         rows.append(np.repeat(lost, len(known)))
         codes.append(np.tile(known, len(lost)))
     return np.concatenate(rows), np.concatenate(codes)
-
-
-def read_response_facets(
-    part: Part, table: Table, layout: StatisticsLayout, vocabularies: Mapping[str, Vocabulary]
-) -> dict[str, Codes]:
-    """Codes (rows of ``table``) of the facets that are read from the part's responses."""
-    located = {facet: locate(facet) for facet in layout.facets}
-    columns = {facet: name for facet, (source, name) in located.items() if source == "response"}
-    paths = {facet: name for facet, (source, name) in located.items() if source == "metadata"}
-    if not columns and not paths:
-        return {}
-    names = [
-        "doc_id",
-        "sample_index",
-        *dict.fromkeys(columns.values()),
-        *(["metadata_json"] if paths else []),
-    ]
-    keys: list[Codes] = []
-    codes: dict[str, list[Codes]] = {facet: [] for facet in (*columns, *paths)}
-    for batch in part.responses(names):
-        keys.append(_sample_keys(integers(batch, "doc_id"), integers(batch, "sample_index")))
-        for facet, name in columns.items():
-            codes[facet].append(vocabularies[facet].encode(batch.column(name)))
-        for facet, path in paths.items():
-            codes[facet].append(_metadata(batch.column("metadata_json"), path, part, vocabularies[facet]))
-    return _aligned(table, keys, codes, vocabularies)
 
 
 def _metadata(column: pa.Array, path: str, part: Part, vocabulary: Vocabulary) -> Codes:

@@ -1,4 +1,4 @@
-"""How far inference is: a line for each model on a terminal, a table in Markdown for the Prefect UI.
+"""How the progress of an inference is shown: a line for each model on a terminal, a table in the Prefect UI.
 
 The inference stage reports each partition apart, from several threads. A board adds a model's partitions up
 and draws them; where the output is not a terminal nothing is drawn, and reporting costs a dictionary entry.

@@ -1,10 +1,10 @@
-"""A run as people look at it: numbers, provenance, and samples that are read one after another.
+"""What a run consists of for those who show it: provenance, numbers, and samples read one after another.
 
-The report, the comparison of two runs and the diagnostics all read these records and nothing else, so that
-they know neither the store nor Prefect::
+The report, the comparison of two runs and the diagnostics read these records and nothing else, so that they
+know neither the store nor Prefect::
 
     RunView ─ manifest, results ─ samples() ─► SampleView ─ ResponseView   (one a repeat)
-                                                          └ LabelView      (one an evaluation method's row)
+                   └► ResultRow                           └ LabelView      (one an evaluation method's row)
 
 ``RunView.samples`` is a function and not a list: every call starts a new pass over the artifacts, so that a
 run of a million samples is never in memory at once.
@@ -20,6 +20,9 @@ import pyarrow as pa
 
 ResponseStatus = Literal["ok", "model_error", "infra_error"]
 Extractor = Callable[[list[list[Any]], list[Mapping[str, Any]]], list[list[Any]]]
+ARROWS = {True: "↑", False: "↓", None: ""}
+MEANING = {True: "higher is better", False: "lower is better", None: ""}
+OWN_FACETS = ("model_name", "prompt_template")
 
 
 @dataclass(frozen=True)
@@ -121,11 +124,6 @@ class RunView:
     results: pa.Table
     samples: Callable[[], Iterator[SampleView]]
     extractors: Mapping[str, Extractor] = field(default_factory=dict)
-
-
-ARROWS = {True: "↑", False: "↓", None: ""}
-MEANING = {True: "higher is better", False: "lower is better", None: ""}
-OWN_FACETS = ("model_name", "prompt_template")
 
 
 @dataclass(frozen=True)

@@ -1,10 +1,9 @@
-"""A run's folder as a view, from the files that it exports: comparing needs neither the store nor the run
-itself.
+"""How a run's output folder becomes a ``RunView``: comparing needs neither the store nor the run itself.
 
-``responses.jsonl`` holds one line a sample, ``samples_<benchmark>.jsonl`` one line an item × filter, both
-in runs of lines of one model, prompt template and partition. A first pass notes where these runs begin;
-then the files are read in as many places at once as there are filters, so that one item at a time is in
-memory.
+``responses.jsonl`` holds one line a sample, ``samples_<benchmark>.jsonl`` one line an item × filter, both in
+stretches of lines of one model, prompt template and partition. A first pass notes where these stretches
+begin; then the files are read in as many places at once as there are filters, so that one item at a time is
+in memory.
 """
 
 import json

@@ -1,7 +1,7 @@
-"""The comparison of two runs as a page: differences with intervals, and both runs' samples side by side.
+"""What the comparison's page shows: differences with intervals, settings that differ, samples side by side.
 
-The numbers come ready (`ComparedPair`): how they are computed is not this module's business. Samples are
-joined in the page, so that neither run is ever in memory.
+The numbers come from ``tasks.comparison`` (``compared_pairs`` turns them into rows). Samples are joined in
+the page, so that neither run is ever in memory.
 """
 
 import json
@@ -9,10 +9,10 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Any, Final
 
-from tasks.comparison.compare import ComparedPair as Found
-from tasks.comparison.compare import ComparedRuns
+from metrics.statistics.gate import Verdict
+from tasks.comparison.compare import ComparedPair, ComparedRuns
 from tasks.reporting import numbers
 from tasks.reporting.compare.join import ScannedRun, choose_pairs, pair_samples
 from tasks.reporting.page.html import packed_element, page_parts
@@ -22,7 +22,6 @@ from tasks.reporting.report.select import PageLimits, SampleSelection
 from tasks.reporting.report.write import replacing, write_samples
 from tasks.reporting.view import ARROWS, MEANING, RunView
 
-Verdict = Literal["pass", "regression", "inconclusive"]
 SCRIPTS: Final = (
     "dom.js",
     "unpack.js",
@@ -140,6 +139,14 @@ def write_compare_report(
     return WrittenComparison(path, len(pairs), len(shown))
 
 
+def compared_pairs(compared: ComparedRuns) -> list[PairView]:
+    """One row a compared group, named apart by whatever facets hold groups of a pair apart."""
+    keys = [pair.key for pair in compared.pairs]
+    names = {name for key in keys for name, _ in key.facets}
+    told = {name for name in names if len({key.facet(name) for key in keys}) > 1}
+    return [_pair(pair, told) for pair in compared.pairs]
+
+
 def differences(compared: Sequence[PairView]) -> list[Forest]:
     """Forest plots of the differences around zero: one for all scores that are shares, one for each other
     metric."""
@@ -205,15 +212,7 @@ def _head(base: RunView, candidate: RunView, names: tuple[str, str]) -> dict[str
     }
 
 
-def compared_pairs(compared: ComparedRuns) -> list[PairView]:
-    """One row a compared group, named apart by whatever facets hold groups of a pair apart."""
-    keys = [pair.key for pair in compared.pairs]
-    names = {name for key in keys for name, _ in key.facets}
-    told = {name for name in names if len({key.facet(name) for key in keys}) > 1}
-    return [_pair(pair, told) for pair in compared.pairs]
-
-
-def _pair(found: Found, told: set[str]) -> PairView:
+def _pair(found: ComparedPair, told: set[str]) -> PairView:
     key, numbers, joined, terms = found.key, found.comparison, found.joined, found.terms
     group = " · ".join(
         [

@@ -1,4 +1,4 @@
-"""responses.jsonl: what every model answered, one line a sample."""
+"""The records of ``responses.jsonl``, ``evaluation_results.jsonl`` and ``metrics.jsonl``."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import groupby
@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from metrics.reductions.reduction import reduction_key
 from tasks.reduction.facets import parse_facets
-from tasks.reporting.exports.files import AnswerPart
+from tasks.reporting.exports.inputs import AnswerPart
 from tasks.store.files import finite, write_lines
 from tasks.verdicts.methods import RESPONSE_COLUMNS, response_rows
 from tasks.verdicts.rows import JudgedPart, evaluation_rows

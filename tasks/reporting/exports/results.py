@@ -1,30 +1,54 @@
-"""results.json: a run's numbers in the shape that lm-evaluation-harness writes and its readers know."""
+"""A run's numbers as files: ``results.json``, ``results.parquet`` and ``items.parquet``.
 
-from collections.abc import Iterable, Mapping
+``results.json`` has the shape that lm-evaluation-harness writes and its readers know. The Parquet files have
+the project's own schemas: SQL, the comparison and the history read them.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 
 from metrics.reductions.reduction import reduction_key
 from tasks.reduction.facets import parse_facets
-from tasks.reporting.exports.files import RunInfo
-from tasks.store.files import finite, write_json
+from tasks.reporting.exports.inputs import RunInfo
+from tasks.store.files import finite, whole_file, write_json
+from tasks.store.keys import canonical_json
+from tasks.store.schemas import ITEM_ROWS, RESULTS, TEXT
 
 Row = Mapping[str, Any]
 Section = dict[str, Any]
-
 _BENCHMARK_KEYS = (
     *("dataset", "prompt_template", "prompt_templates", "messages", "target", "choices", "fewshot"),
     *("filter_list", "metric_list", "process_results", "evaluation_methods", "metrics", "facets"),
 )
 NO_STDERR = "N/A"
 """What the harness writes where a number has no standard error."""
+ROW_GROUP = 20_000
 
 
 def write_results(path: Path, batches: Iterable[pa.RecordBatch], run: RunInfo) -> None:
     """Writes results.json from all rows (RESULTS, or METRIC_ROWS) of the run."""
     write_json(path, results_document(batches, run))
+
+
+def write_results_table(path: Path, batches: Iterable[pa.RecordBatch], run_id: str) -> int:
+    """Writes all results (RESULTS, or METRIC_ROWS) under ``run_id`` and returns the number of rows."""
+    return _write(path, RESULTS, (_named(batch, run_id) for batch in batches))
+
+
+def write_items_table(path: Path, batches: Iterable[pa.RecordBatch], facets: Sequence[str]) -> int:
+    """Writes all item rows (ITEM_ROWS) with one text column a facet; returns their number.
+
+    ``facets`` are those of all pairs together; a row is null in those its own pair does not have. A value
+    that is no text is written as JSON. The JSON object of all facets stays beside them, for pairs with facets
+    of their own.
+    """
+    facets = [facet for facet in facets if facet != "label"]  # which has a column anyway
+    schema = items_schema(facets)
+    return _write(path, schema, (_with_facets(batch, facets, schema) for batch in batches))
 
 
 def results_document(batches: Iterable[pa.RecordBatch], run: RunInfo) -> Section:
@@ -104,3 +128,47 @@ def run_config(run: RunInfo) -> Section:
         "bootstrap_iters": dict(run.config.get("statistics") or {}).get("bootstrap_iters"),
         "gen_kwargs": run.config.get("sample_params"),
     }
+
+
+def items_schema(facets: Sequence[str]) -> pa.Schema:
+    """ITEM_ROWS with the facets' own columns; a facet called like a column of items keeps out of its way."""
+    place = ITEM_ROWS.get_field_index("facets")
+    own = list(ITEM_ROWS)
+    return pa.schema([*own[:place], *(pa.field(_column(facet), TEXT) for facet in facets), *own[place:]])
+
+
+def _column(facet: str) -> str:
+    return f"facet.{facet}" if facet in ITEM_ROWS.names else facet
+
+
+def _named(batch: pa.RecordBatch, run_id: str) -> pa.RecordBatch:
+    columns = {name: batch.column(name) for name in RESULTS.names}
+    columns["run_id"] = pa.array([run_id] * len(batch), pa.string())
+    return pa.RecordBatch.from_arrays(list(columns.values()), schema=RESULTS)
+
+
+def _with_facets(batch: pa.RecordBatch, facets: Sequence[str], schema: pa.Schema) -> pa.RecordBatch:
+    encoded = batch.column("facets").dictionary_encode()
+    groups = [parse_facets(text) for text in encoded.dictionary.to_pylist()]
+    columns = {name: batch.column(name) for name in ITEM_ROWS.names}
+    for facet in facets:
+        values = pa.array([_text(group.get(facet)) for group in groups], pa.string())
+        columns[_column(facet)] = values.take(encoded.indices).dictionary_encode()
+    arrays = [columns[field.name].cast(field.type) for field in schema]
+    return pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+
+def _text(value: Any) -> str | None:
+    return value if value is None or isinstance(value, str) else canonical_json(value).decode()
+
+
+def _write(path: Path, schema: pa.Schema, batches: Iterator[pa.RecordBatch]) -> int:
+    rows = 0
+    with (
+        whole_file(path) as temporary,
+        pq.ParquetWriter(temporary, schema, compression="zstd", compression_level=3) as writer,
+    ):
+        for batch in batches:
+            writer.write_batch(batch, row_group_size=ROW_GROUP)
+            rows += len(batch)
+    return rows

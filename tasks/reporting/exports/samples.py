@@ -1,4 +1,4 @@
-"""samples_<benchmark>.jsonl: one line an item × filter, shaped like lm-evaluation-harness's sample logs."""
+"""``samples_<benchmark>.jsonl``: one record an item × filter, shaped like lm-evaluation-harness's logs."""
 
 import hashlib
 import json
@@ -12,7 +12,7 @@ import numpy as np
 import orjson
 
 from metrics.errors import NightjarError
-from tasks.reporting.exports.files import RunInfo, SamplePart
+from tasks.reporting.exports.inputs import RunInfo, SamplePart
 from tasks.rows.parts import BatchSource
 from tasks.store.files import write_lines
 

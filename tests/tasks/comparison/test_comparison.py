@@ -14,7 +14,8 @@ from tasks.comparison.changes import changes
 from tasks.comparison.compare import ComparedPair, ComparedRuns, Comparing, Gate, compare_runs
 from tasks.comparison.items import ComparisonError, GroupKey, aggregations, read_groups
 from tasks.comparison.matching import Match, join, match_across, match_runs
-from tasks.comparison.runs import ComparedRun, flapping_items, pool, trend
+from tasks.comparison.runs import ComparedRun, pool
+from tasks.comparison.trends import flapping_items, trend
 
 KEY = GroupKey("sums", "strict", "exact_match", "mean", None, (("model_name", "demo"),))
 

@@ -1,4 +1,8 @@
-"""The samples of a run as people look at them, read from the artifacts one item at a time."""
+"""How a run's artifacts become the samples that people look at, one item in memory at a time.
+
+``sample_views`` serves the report that publish writes; ``compare.folder`` gives the same records from
+exported files.
+"""
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
