@@ -10,7 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from flows.config.errors import Problem, refusal, refused, value_at
+from flows.config.errors import Problem, problem_of, refusal, value_at
 from flows.config.schema import EvalConfig
 from flows.config.yaml import OVERRIDE, Location, YamlSource, read_yaml, with_overrides
 from metrics import Metric
@@ -74,10 +74,10 @@ def _templates(config: EvalConfig, resolve: Resolve) -> Iterator[Problem]:
     from tasks.benchmarks.native.templates import check_syntax
 
     for location, text in template_texts(config):
-        yield from refused(location, partial(check_syntax, text))
+        yield from problem_of(location, partial(check_syntax, text))
     for index, prompt in enumerate(config.prompt_templates or ()):
         if prompt.path is not None:
-            yield from refused(
+            yield from problem_of(
                 ("prompt_templates", index, "path"), partial(_check_file, prompt, config.base_dir)
             )
 
@@ -91,7 +91,7 @@ def _check_file(prompt: PromptTemplate, base_dir: str) -> None:
 def _dataset(config: EvalConfig, resolve: Resolve) -> Iterator[Problem]:
     dataset = config.dataset
     if dataset is not None:
-        yield from refused(("dataset", "function"), partial(check_source, dataset, config.base_dir))
+        yield from problem_of(("dataset", "function"), partial(check_source, dataset, config.base_dir))
 
 
 def _functions(config: EvalConfig, resolve: Resolve) -> Iterator[Problem]:
@@ -142,7 +142,7 @@ def filter_problems(config: EvalConfig, resolve: Resolve) -> Iterator[Problem]:
         yield from found
         if not found:
             pipeline = FilterPipeline.build(entry, resolve, config.output_type)
-            yield from refused(at, partial(pipeline.keeps, config.fewest_samples()))
+            yield from problem_of(at, partial(pipeline.keeps, config.fewest_samples()))
 
 
 def _step(
@@ -150,7 +150,9 @@ def _step(
 ) -> Iterator[Problem]:
     step = entry.filter[index]
     alone = entry.model_copy(update={"filter": (step,)})
-    for problem in refused((*at, index), partial(FilterPipeline.build, alone, resolve, config.output_type)):
+    for problem in problem_of(
+        (*at, index), partial(FilterPipeline.build, alone, resolve, config.output_type)
+    ):
         yield _pointed(problem, step.kwargs, "function")
 
 
@@ -161,7 +163,7 @@ def metric_problems(config: EvalConfig, resolve: Resolve) -> Iterator[Problem]:
     for location, metric in _metric_entries(config):
         if config.scorer is not None and metric.metric in OWN_METRICS:
             continue  # listed to give the scorer's own number an alias or a reduction
-        for problem in refused(location, partial(build_metric, metric, resolve, config.output_type)):
+        for problem in problem_of(location, partial(build_metric, metric, resolve, config.output_type)):
             yield _pointed(problem, metric.kwargs, "metric")
 
 

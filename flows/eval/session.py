@@ -23,12 +23,13 @@ from prefect.client.schemas.objects import State
 from prefect.context import FlowRunContext
 from prefect.settings import PREFECT_API_URL
 
+from flows.command_line import FAILED, INTERRUPTED
 from flows.config.checks import check_templates
 from flows.config.schema import CACHED_STAGES, EvalConfig, RunOptions
 from flows.eval.flow import evaluate
 from flows.eval.result import Evaluation
 from flows.eval.runners import task_runner_named
-from flows.eval.start import for_phase, place, refuse_asking, workspace
+from flows.eval.start import config_for_phase, refuse_unanswered, with_defaults, workspace
 from flows.plan.build import make_plan
 from flows.plan.forecast import forecast, unanswered
 from flows.plan.steps import Plan
@@ -43,13 +44,10 @@ from tasks.reporting.diagnostics.findings import Diagnostic, Example
 from tasks.reporting.progress import ProgressBoard, open_board
 from tasks.reporting.terminal import console, diagnostics_text, results_table
 
-FAILED = 1
-INTERRUPTED = 130
-
 
 @dataclass(frozen=True)
-class RunStyle:
-    """How a command line wants its runs: where tasks run, whether only a document is printed, and the
+class SessionOptions:
+    """How a command line runs evaluations: where tasks run, whether it prints a JSON document only, and the
     overrides that the config was read with."""
 
     task_runner: str = "threads"
@@ -57,46 +55,49 @@ class RunStyle:
     overrides: tuple[str, ...] = ()
 
 
-def ready(config: EvalConfig, options: RunOptions, manner: RunStyle) -> RunOptions:
-    """The options of a run in this process, everything decided, once it can work as far as the first seconds
-    tell; raises NightjarError, before a flow run exists, for whatever can't.
+def checked_options(config: EvalConfig, options: RunOptions, session: SessionOptions) -> RunOptions:
+    """The options of a run in this process with every default decided, once its checks have passed.
+
+    Raises NightjarError, before a flow run exists, for whatever can't work as far as the first seconds tell.
     """
     command = shlex.join(["python", "-m", "flows.eval", *sys.argv[1:]])
-    placed = place(config, options, uuid.uuid4().hex).model_copy(update={"command": command})
-    _on_runner(manner.task_runner)
-    checked(config, placed, manner.overrides)
-    return placed
+    complete = with_defaults(config, options, uuid.uuid4().hex).model_copy(update={"command": command})
+    _flow_on(session.task_runner)
+    check_run(config, complete, session.overrides)
+    return complete
 
 
-def run_here(config: EvalConfig, options: RunOptions, manner: RunStyle) -> tuple[int, dict[str, Any]]:
-    """Runs an evaluation that is ``ready``: its exit code, and the document that ``--json`` prints."""
-    flow = _on_runner(manner.task_runner)
+def run_evaluation(
+    config: EvalConfig, options: RunOptions, session: SessionOptions
+) -> tuple[int, dict[str, Any]]:
+    """Runs an evaluation whose options were checked; returns exit code and document of ``--json``."""
+    flow = _flow_on(session.task_runner)
     with serving() as ui, interruptible(), open_board(ProgressBoard(sys.stderr)):
         state: State[Any] = asyncio.run(flow(config, options, return_state=True))
     evaluation = Evaluation(str(options.output))
     code = 0 if state.is_completed() else FAILED
     run_url = f"{ui}/runs/flow-run/{state.state_details.flow_run_id}"
-    document = _document(evaluation, state.message) | {"status": state.name, "flow_run_url": run_url}
-    if not manner.quiet:
-        show(evaluation, document)
+    document = _document_of(evaluation, state.message) | {"status": state.name, "flow_run_url": run_url}
+    if not session.quiet:
+        print_evaluation(evaluation, document)
     return code, document
 
 
-def _on_runner(name: str) -> Flow[..., Coroutine[Any, Any, Any]]:
-    if name == RunStyle.task_runner:
+def _flow_on(name: str) -> Flow[..., Coroutine[Any, Any, Any]]:
+    if name == SessionOptions.task_runner:
         return evaluate  # as it is: a copy works out the form of its parameters once more
     return evaluate.with_options(task_runner=task_runner_named(name))
 
 
-def checked(config: EvalConfig, options: RunOptions, overrides: tuple[str, ...]) -> Plan:
-    """The plan of a run that can work as far as the first seconds tell; raises NightjarError."""
-    _writable(Path(str(options.output)))
-    plan = make_plan(for_phase(config, options), options)
+def check_run(config: EvalConfig, options: RunOptions, overrides: tuple[str, ...]) -> Plan:
+    """Checks output folder, store, dataset, endpoints and keys of a run; raises NightjarError."""
+    _check_writable(Path(str(options.output)))
+    plan = make_plan(config_for_phase(config, options), options)
     _check_refresh(plan, options)
     workspace(options).open().check_writable()
     _check_dataset(plan, options, overrides)
     lacking = unanswered(plan, workspace(options), options.phase)
-    refuse_asking(options, lacking.models)
+    refuse_unanswered(options, lacking.models)
     checks = plan.checks(lacking.models, lacking.judges)
     with serving() if checks.need_secrets else nullcontext():
         found = check(checks)
@@ -105,13 +106,13 @@ def checked(config: EvalConfig, options: RunOptions, overrides: tuple[str, ...])
     return plan
 
 
-def plan_only(config: EvalConfig, options: RunOptions, overrides: tuple[str, ...]) -> dict[str, Any]:
+def forecast_document(config: EvalConfig, options: RunOptions, overrides: tuple[str, ...]) -> dict[str, Any]:
     """What a run would send and compute, sending nothing."""
-    placed = place(config, options, uuid.uuid4().hex)
-    plan = make_plan(for_phase(config, placed), placed)
-    workspace(placed).open().check_readable()
-    _check_dataset(plan, placed, overrides)
-    return {"benchmark": config.name} | forecast(plan, workspace(placed)).as_dict()
+    complete = with_defaults(config, options, uuid.uuid4().hex)
+    plan = make_plan(config_for_phase(config, complete), complete)
+    workspace(complete).open().check_readable()
+    _check_dataset(plan, complete, overrides)
+    return {"benchmark": config.name} | forecast(plan, workspace(complete)).as_dict()
 
 
 def _check_refresh(plan: Plan, options: RunOptions) -> None:
@@ -138,7 +139,7 @@ def _check_dataset(plan: Plan, options: RunOptions, overrides: tuple[str, ...]) 
             pass
 
 
-def show(evaluation: Evaluation, document: dict[str, Any]) -> None:
+def print_evaluation(evaluation: Evaluation, document: dict[str, Any]) -> None:
     """The table, what deserves a look, and where everything is."""
     out = console()
     if document["status"] != "Completed" and not document["results"]:
@@ -173,7 +174,7 @@ def _diagnostic(entry: dict[str, Any]) -> Diagnostic:
     return Diagnostic(**{**entry, "examples": examples})
 
 
-def show_plan(document: dict[str, Any]) -> None:
+def print_plan(document: dict[str, Any]) -> None:
     """What ``--dry-run`` found, for people."""
     out = console()
     for entry in document.get("runs", [document]):
@@ -190,20 +191,20 @@ def show_plan(document: dict[str, Any]) -> None:
             f"{requests['cached']} cached"
         )
         for judge, count in entry["judges"].items():
-            wanted = "as many as the responses call for" if count["to_send"] is None else count["to_send"]
-            out.print(f"  of them to {judge}: {wanted} to send, {count['cached']} cached")
+            to_send = "as many as the responses call for" if count["to_send"] is None else count["to_send"]
+            out.print(f"  of them to {judge}: {to_send} to send, {count['cached']} cached")
         for pair in entry["pairs"]:
             out.print(f"  {'cached ' if pair['cached'] else 'compute'}  {pair['filter']} × {pair['metric']}")
 
 
-def _document(evaluation: Evaluation, message: str | None) -> dict[str, Any]:
+def _document_of(evaluation: Evaluation, message: str | None) -> dict[str, Any]:
     try:
         return evaluation.document() | {"message": message}
     except NightjarError:
         return {"message": message, "results": [], "output": evaluation.output}
 
 
-def _writable(folder: Path) -> None:
+def _check_writable(folder: Path) -> None:
     try:
         folder.mkdir(parents=True, exist_ok=True)
         probe = folder / f".{uuid.uuid4().hex}"

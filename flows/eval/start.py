@@ -39,13 +39,13 @@ async def start_run(config: EvalConfig, options: RunOptions) -> Run:
     # A retry of the flow run keeps its id and its start, so that it publishes to the same place and asks
     # nothing twice.
     began = (context.flow_run.start_time or context.flow_run.created or datetime.now(UTC)).timestamp()
-    placed = place(config, options, str(context.flow_run.id))
-    plan = make_plan(for_phase(config, placed), placed, began)
+    complete = with_defaults(config, options, str(context.flow_run.id))
+    plan = make_plan(config_for_phase(config, complete), complete, began)
     await _tag(plan, sorted(TagsContext.get().current_tags | set(context.flow_run.tags)))
-    return Run(plan=plan, options=placed, workspace=workspace(placed), started=began)
+    return Run(plan=plan, options=complete, workspace=workspace(complete), started=began)
 
 
-def place(config: EvalConfig, options: RunOptions, unique: str) -> RunOptions:
+def with_defaults(config: EvalConfig, options: RunOptions, unique: str) -> RunOptions:
     """The options with every default decided: store, run id, output folder.
 
     The id of a flow run's retries is the same, so that they publish to the same place.
@@ -61,17 +61,17 @@ def place(config: EvalConfig, options: RunOptions, unique: str) -> RunOptions:
 
 
 def workspace(options: RunOptions) -> Workspace:
-    """Where a placed run keeps artifacts, and answers on their way there.
+    """Where a run whose options are complete keeps artifacts, and answers on their way there.
 
     Each store has journals of its own: whoever finds one that a killed run left moves its answers to the
     store, and that has to be the store where the next run looks for them.
     """
-    assert options.store is not None, "place() decides the store"
-    place = options.store if "://" in options.store else str(Path(options.store).resolve())
-    return Workspace(store=options.store, journal_dir=str(home() / "journal" / digest(place)[:16]))
+    assert options.store is not None, "with_defaults() decides the store"
+    uri = options.store if "://" in options.store else str(Path(options.store).resolve())
+    return Workspace(store=options.store, journal_dir=str(home() / "journal" / digest(uri)[:16]))
 
 
-def for_phase(config: EvalConfig, options: RunOptions) -> EvalConfig:
+def config_for_phase(config: EvalConfig, options: RunOptions) -> EvalConfig:
     """The config of the phase: scoring a folder that holds responses replays them, whatever model they came
     from.
 
@@ -87,7 +87,7 @@ def for_phase(config: EvalConfig, options: RunOptions) -> EvalConfig:
     return config.model_copy(update={"models": models})
 
 
-def refuse_asking(options: RunOptions, unanswered: list[str]) -> None:
+def refuse_unanswered(options: RunOptions, unanswered: list[str]) -> None:
     """Raises ConfigError where the scoring phase would need a model."""
     if options.phase is Phase.SCORE and unanswered:
         raise ConfigError(
@@ -97,7 +97,7 @@ def refuse_asking(options: RunOptions, unanswered: list[str]) -> None:
 
 
 @contextmanager
-def asking_stops() -> Iterator[None]:
+def asking_stops_on_termination() -> Iterator[None]:
     """A block of a flow in which no more is asked once Prefect ends the run (SIGTERM).
 
     Prefect takes that signal for itself and then waits for tasks that run: an inference may have hours to go.

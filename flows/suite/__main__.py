@@ -2,17 +2,14 @@
 
 import asyncio
 import json
-import os
-import sys
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from metrics.errors import NightjarError
+from flows.command_line import FAILED, UNDECIDED, command_line, new_app, print_json, quiet_prefect
 
-FAILED, REFUSED, UNDECIDED = 1, 2, 3
-app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
+app = new_app()
 
 
 @app.command()
@@ -49,7 +46,7 @@ def _run(suite: Path, options: Any, as_json: bool) -> int:
         "flow_run_url": f"{ui}/runs/flow-run/{state.state_details.flow_run_id}",
     }
     if as_json:
-        print(json.dumps(document, ensure_ascii=False))
+        print_json(document)
     else:
         print(document.pop("markdown", state.message))
         print(f"\nfiles:   {document.get('output')}\nPrefect: {document['flow_run_url']}")
@@ -71,14 +68,9 @@ def _document(suite: Path, options: Any, flow_run_id: str) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Runs the command; what the user can mend is one line on stderr and exit code 2, never a traceback."""
-    os.environ.setdefault("PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL", "CRITICAL")
-    os.environ.setdefault("DO_NOT_TRACK", "1")
-    try:
-        app()
-    except NightjarError as error:
-        print(f"error: {error}", file=sys.stderr)
-        raise SystemExit(REFUSED) from None
+    """Runs the command and exits."""
+    quiet_prefect()
+    command_line(app)
 
 
 if __name__ == "__main__":

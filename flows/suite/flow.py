@@ -46,20 +46,20 @@ async def run_suite(suite: str, options: SuiteOptions = DEFAULTS) -> State[Any]:
     night = plan_night(load_suite(suite), options, str(flow_run.id))
     evaluations = await evaluate_all(night)
     judged: JudgedNight = judge.submit(night, evaluations).result()
-    said = headline(judged)
-    return Completed(message=said) if judged.ok else Failed(message=said)
+    message = headline(judged)
+    return Completed(message=message) if judged.ok else Failed(message=message)
 
 
 async def evaluate_all(night: PlannedNight) -> tuple[NightEvaluation, ...]:
     """Every evaluation of the night, some at once; none of them ends another."""
     places = asyncio.Semaphore(night.suite.parallel)
 
-    async def one(planned: PlannedEvaluation) -> NightEvaluation:
+    async def in_turn(planned: PlannedEvaluation) -> NightEvaluation:
         async with places:
             # A thread and a loop of its own: an evaluation waits for its tasks, and would hold up the others.
             return await asyncio.to_thread(_evaluate, night, planned)
 
-    return tuple(await asyncio.gather(*map(one, night.evaluations)))
+    return tuple(await asyncio.gather(*map(in_turn, night.evaluations)))
 
 
 def _evaluate(night: PlannedNight, planned: PlannedEvaluation) -> NightEvaluation:
@@ -87,9 +87,9 @@ def judge(night: PlannedNight, evaluations: tuple[NightEvaluation, ...]) -> Judg
     record_night(Store(night.store), judged.night)
     _write(night, judged)
     key = night.slug.lower().replace(".", "-")
-    said = headline(judged)
+    sentence = headline(judged)
     page = summary_markdown(judged)
-    if_possible(lambda: create_markdown_artifact(page, key=f"suite-{key}", description=said))
+    if_possible(lambda: create_markdown_artifact(page, key=f"suite-{key}", description=sentence))
     if judged.night.verdict == "regression":
         emit_event(
             REGRESSION,
@@ -97,7 +97,7 @@ def judge(night: PlannedNight, evaluations: tuple[NightEvaluation, ...]) -> Judg
                 "prefect.resource.id": f"nightjar.suite.{key}",
                 "prefect.resource.name": night.suite.name,
             },
-            payload={"headline": said, "run_id": night.run_id},
+            payload={"headline": sentence, "run_id": night.run_id},
         )
     return judged
 

@@ -20,8 +20,8 @@ from tasks.comparison.presentation import (
     group_of,
     name_of,
 )
-from tasks.comparison.runs import ComparedRun, night_changes, open_night, pooled, together
-from tasks.comparison.trends import Course, courses
+from tasks.comparison.runs import ComparedRun, baseline_run, merged_run, night_changes, open_night
+from tasks.comparison.trends import PairCourse, pair_courses
 from tasks.history.record import Night, NightEvaluation, baseline_nights, past_nights
 from tasks.store.storage import Store
 
@@ -38,7 +38,7 @@ class JudgedNight:
 
     night: Night
     compared: ComparedRuns | None
-    courses: tuple[Course, ...]
+    courses: tuple[PairCourse, ...]
 
     @property
     def ok(self) -> bool:
@@ -61,7 +61,7 @@ def judge_night(planned: PlannedNight, evaluations: tuple[NightEvaluation, ...])
     verdict = compared.verdict if compared is not None else None
     night = night.model_copy(update={"baseline": tuple(entry.run_id for entry in chosen), "verdict": verdict})
     earlier = [open_night(entry, store) for entry in past[-(planned.suite.nights - 1) :]]
-    return JudgedNight(night, compared, courses([*earlier, tonight]))
+    return JudgedNight(night, compared, pair_courses([*earlier, tonight]))
 
 
 def _compared(
@@ -71,8 +71,8 @@ def _compared(
     base = [night for night in base if night]
     if not base or not tonight:
         return None
-    baseline = pooled(planned.baseline, base)
-    compared = compare_opened(baseline, together(planned.run_id, tonight), planned.suite.gate)
+    baseline = baseline_run(planned.baseline, base)
+    compared = compare_opened(baseline, merged_run(planned.run_id, tonight), planned.suite.gate)
     return replace(compared, changes=night_changes(base[-1], tonight))
 
 
@@ -80,18 +80,18 @@ def headline(judged: JudgedNight) -> str:
     """The night in one sentence."""
     entries = judged.night.evaluations
     failed = [entry.name for entry in entries if not entry.ok]
-    said = [f"{len(entries) - len(failed)} of {len(entries)} evaluations complete"]
+    sentences = [f"{len(entries) - len(failed)} of {len(entries)} evaluations complete"]
     if failed:
-        said.append(f"failed: {', '.join(failed)}")
+        sentences.append(f"failed: {', '.join(failed)}")
     if judged.compared is None:
-        said.append("nothing to compare with yet")
+        sentences.append("nothing to compare with yet")
     else:
-        said.append(f"against {', '.join(judged.night.baseline)}: {judged.night.verdict or 'no gate'}")
+        sentences.append(f"against {', '.join(judged.night.baseline)}: {judged.night.verdict or 'no gate'}")
     if judged.compared is not None and any(
         change.kind == "model identity" for change in judged.compared.changes
     ):
-        said.append("the identity of a model changed")
-    return "; ".join(said)
+        sentences.append("the identity of a model changed")
+    return "; ".join(sentences)
 
 
 def summary_markdown(judged: JudgedNight) -> str:
@@ -140,14 +140,14 @@ def _comparison(compared: ComparedRuns) -> Iterator[str]:
     )
 
 
-def _courses(courses: tuple[Course, ...]) -> Iterator[str]:
+def _courses(courses: tuple[PairCourse, ...]) -> Iterator[str]:
     moving = [course for course in courses if course.trend.p_value < NOTABLE]
     flapping = [course for course in courses if course.flapping]
     if moving:
         yield "\n## Trends\n"
     for course in moving:
-        way, name = course.trend, _course_name(course)
-        yield f"- {name}: {way.slope:+.3g} a night over {way.nights} nights (p = {way.p_value:.2g})"
+        trend, name = course.trend, _course_name(course)
+        yield f"- {name}: {trend.slope:+.3g} a night over {trend.nights} nights (p = {trend.p_value:.2g})"
     if flapping:
         yield "\n## Items that flip back and forth\n"
     for course in flapping:
@@ -156,7 +156,7 @@ def _courses(courses: tuple[Course, ...]) -> Iterator[str]:
         yield f"- {_course_name(course)}: {named}" + (f" and {rest} more" if rest > 0 else "")
 
 
-def _course_name(course: Course) -> str:
+def _course_name(course: PairCourse) -> str:
     group = " ".join(value for _, value in course.key.facets)
     return (
         f"{course.key.benchmark} {course.key.pair} ({group})"

@@ -18,6 +18,7 @@ from metrics.statistics.comparison import Comparison
 from tasks.comparison.changes import Change
 from tasks.comparison.compare import ComparedPair, ComparedRuns
 from tasks.comparison.matching import JoinedItems
+from tasks.store.files import finite
 
 STYLES = {"regression": "bold red", "inconclusive": "yellow", "pass": "green"}
 DOUBT = ("model identity", "dataset", "scoring")
@@ -37,7 +38,7 @@ class ComparisonTable:
         yield _table(
             [pair for pair in compared.pairs if pair.comparison is not None], compared.gate is not None
         )
-        yield Group(*_words(compared, self.flips))
+        yield Group(*_sentences(compared, self.flips))
         if compared.verdict is not None:
             yield Text(f"gate: {compared.verdict}", style=STYLES[compared.verdict])
 
@@ -90,7 +91,7 @@ def group_of(pair: ComparedPair) -> list[str]:
     return facets + ([pair.key.label] if pair.key.label else [])
 
 
-def _words(compared: ComparedRuns, flips: int) -> Iterator[Text]:
+def _sentences(compared: ComparedRuns, flips: int) -> Iterator[Text]:
     for pair in compared.pairs:
         if pair.comparison is None or pair.reason:
             yield Text(f"{name_of(pair)}: {pair.reason}", style="yellow")
@@ -139,11 +140,11 @@ def _row(pair: ComparedPair) -> list[Text | str]:
         key.benchmark, group, key.filter, f"{metric} {arrow}", _number(found.base), _number(found.candidate),
         _number(found.difference, "+"), f"[{_number(found.ci_low, '+')}, {_number(found.ci_high, '+')}]",
         _number(pair.p_adjusted), f"{found.wins}/{found.losses}/{found.ties}", _number(found.mde),
-        str(found.n_items), f"{joined.coverage:.1%}", _answer(pair),
+        str(found.n_items), f"{joined.coverage:.1%}", _verdict_text(pair),
     ]  # fmt: skip
 
 
-def _answer(pair: ComparedPair) -> Text:
+def _verdict_text(pair: ComparedPair) -> Text:
     if pair.verdict is not None:
         return Text(pair.verdict, style=STYLES[pair.verdict])
     return (
@@ -171,7 +172,7 @@ def _pair(pair: ComparedPair) -> dict[str, Any]:
         "higher_is_better": pair.higher_is_better,
         "verdict": pair.verdict,
         "reason": pair.reason,
-        "p_adjusted": _finite(pair.p_adjusted),
+        "p_adjusted": finite(pair.p_adjusted),
         "terms": asdict(pair.terms) if pair.terms is not None else None,
     }
     return document | _numbers(pair.comparison) | _counts(pair.joined) | {
@@ -183,7 +184,8 @@ def _numbers(comparison: Comparison | None) -> dict[str, Any]:
     names = list(Comparison.__dataclass_fields__)
     if comparison is None:
         return dict.fromkeys(names)
-    return {name: _finite(getattr(comparison, name)) for name in names}
+    values = {name: getattr(comparison, name) for name in names}
+    return {name: finite(value) if isinstance(value, float) else value for name, value in values.items()}
 
 
 def _counts(joined: JoinedItems | None) -> dict[str, Any]:
@@ -192,7 +194,7 @@ def _counts(joined: JoinedItems | None) -> dict[str, Any]:
             ("coverage", "n_base", "n_candidate", "missing", "unscored", "unscored_base", "new")
         )
     return {
-        "coverage": _finite(joined.coverage),
+        "coverage": finite(joined.coverage),
         "n_base": joined.n_base,
         "n_candidate": joined.n_candidate,
         "missing": joined.missing,
@@ -200,7 +202,3 @@ def _counts(joined: JoinedItems | None) -> dict[str, Any]:
         "unscored_base": joined.unscored_base,
         "new": joined.new,
     }
-
-
-def _finite(value: Any) -> Any:
-    return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -5,7 +5,7 @@ one gate and one correction go over all of them; several nights become each item
 """
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -76,22 +76,24 @@ def open_night(night: Night, store: Store) -> Mapping[str, ComparedRun]:
     return found
 
 
-def together(name: str, runs: Mapping[str, ComparedRun]) -> ComparedRun:
+def merged_run(name: str, runs: Mapping[str, ComparedRun]) -> ComparedRun:
     """Several evaluations as one run.
 
     A model that an evaluation does not group by becomes a facet: the same benchmark on two models stays
     apart.
     """
-    groups = {key: group for run in runs.values() for key, group in _with_model(run)}
+    groups = {key_with_model(key, run): group for run in runs.values() for key, group in run.groups.items()}
     results = tuple(row for run in runs.values() for row in run.results)
     manifests = tuple(run.manifest for run in runs.values() if run.manifest)
     return ComparedRun(name, groups, results, parts=manifests)
 
 
-def pooled(name: str, nights: Sequence[Mapping[str, ComparedRun]]) -> ComparedRun:
+def baseline_run(name: str, nights: Sequence[Mapping[str, ComparedRun]]) -> ComparedRun:
     """Several nights, oldest first, as one baseline: each item's mean."""
-    each = [together(name, night) for night in nights]
-    return replace(each[-1], groups=pool([run.groups for run in each])) if each else ComparedRun(name, {})
+    if not nights:
+        return ComparedRun(name, {})
+    runs = [merged_run(name, night) for night in nights]
+    return replace(runs[-1], groups=pooled_groups([run.groups for run in runs]))
 
 
 def night_changes(
@@ -106,7 +108,7 @@ def night_changes(
     )
 
 
-def pool(runs: Sequence[Mapping[GroupKey, ItemGroup]]) -> Mapping[GroupKey, ItemGroup]:
+def pooled_groups(runs: Sequence[Mapping[GroupKey, ItemGroup]]) -> Mapping[GroupKey, ItemGroup]:
     """The runs' groups, each item with the mean of its values and statistics over the runs that scored it.
 
     Runs come oldest first; the newest says which groups and items there are. Rows of kind "values" that are
@@ -202,17 +204,9 @@ def _same_shape(group: ItemGroup, newest: ItemGroup) -> bool:
     return bool(group.statistics.shape[1] == newest.statistics.shape[1])
 
 
-def _with_model(run: ComparedRun) -> Iterator[tuple[GroupKey, ItemGroup]]:
-    for key, group in run.groups.items():
-        yield _named(key, _only_model(run)), group
-
-
-def _only_model(run: ComparedRun) -> str | None:
+def key_with_model(key: GroupKey, run: ComparedRun) -> GroupKey:
+    """The key with the run's only model as a facet, unless it has that facet or the run several models."""
     models = list(run.manifest.get("models") or ())
-    return models[0] if len(models) == 1 else None
-
-
-def _named(key: GroupKey, model: str | None) -> GroupKey:
-    if model is None or key.facet(MODEL) is not None:
+    if len(models) != 1 or key.facet(MODEL) is not None:
         return key
-    return replace(key, facets=tuple(sorted((*key.facets, (MODEL, model)))))
+    return replace(key, facets=tuple(sorted((*key.facets, (MODEL, models[0])))))

@@ -13,7 +13,7 @@ import numpy as np
 
 from tasks.comparison.items import GroupKey, ItemGroup, result_key
 from tasks.comparison.matching import row_keys
-from tasks.comparison.runs import ComparedRun, _named, _only_model, together
+from tasks.comparison.runs import ComparedRun, key_with_model, merged_run
 
 MINIMUM_NIGHTS = 4
 """Below this no order of the nights is rare enough to call it a trend."""
@@ -46,7 +46,7 @@ class Flapping:
 
 
 @dataclass(frozen=True)
-class Course:
+class PairCourse:
     """One pair over the last nights: where its number goes, and which items flip back and forth."""
 
     key: GroupKey
@@ -54,12 +54,12 @@ class Course:
     flapping: tuple[Flapping, ...]
 
 
-def courses(nights: Sequence[Mapping[str, ComparedRun]]) -> tuple[Course, ...]:
+def pair_courses(nights: Sequence[Mapping[str, ComparedRun]]) -> tuple[PairCourse, ...]:
     """The course of every pair of the last night over all of them, oldest first."""
-    runs = [together("", night) for night in nights]
-    values = [_values(night) for night in nights]
+    runs = [merged_run("", night) for night in nights]
+    values = [_result_values(night) for night in nights]
     return tuple(
-        Course(key, trend([night.get(key, math.nan) for night in values]), _flapping(key, runs))
+        PairCourse(key, trend([night.get(key, math.nan) for night in values]), _flapping(key, runs))
         for key in (runs[-1].groups if runs else ())
     )
 
@@ -127,10 +127,10 @@ def _flapping(key: GroupKey, runs: Sequence[ComparedRun]) -> tuple[Flapping, ...
     return tuple(flapping_items(key, [run.groups for run in runs]))
 
 
-def _values(night: Mapping[str, ComparedRun]) -> dict[GroupKey, float]:
+def _result_values(night: Mapping[str, ComparedRun]) -> dict[GroupKey, float]:
     """The night's numbers, as its result rows have them."""
     return {
-        _named(result_key(row), _only_model(run)): row["value"]
+        key_with_model(result_key(row), run): row["value"]
         for run in night.values()
         for row in run.results
         if row["value"] is not None

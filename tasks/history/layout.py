@@ -77,7 +77,7 @@ def references(manifest: Mapping[str, Any]) -> Iterator[Reference]:
             yield Reference(name=ref.name, stage=stage, of=of)
 
 
-def started(manifest: Mapping[str, Any]) -> str:
+def started_at(manifest: Mapping[str, Any]) -> str:
     """When a run began, as ISO 8601 text in UTC, which sorts as time does; empty where its manifest does not
     say."""
     moment = manifest.get("started")

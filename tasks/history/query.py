@@ -25,7 +25,7 @@ from tasks.history.layout import (
     kept_runs,
     names_in,
     references,
-    started,
+    started_at,
 )
 from tasks.store.schemas import RESPONSES, STATISTICS
 from tasks.store.storage import Store
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     import duckdb
 
 
-READING = ("SELECT", "EXPLAIN")
+READ_STATEMENTS = ("SELECT", "EXPLAIN")
 RUNS: Final = pa.schema(
     [
         pa.field("run_id", pa.string(), nullable=False),
@@ -95,7 +95,7 @@ def _check_reads(connection: "duckdb.DuckDBPyConnection", sql: str) -> None:
     if len(statements) != 1:
         raise ConfigError(f"expected one SQL query, got {len(statements)}")
     kind = statements[0].type.name
-    if kind not in READING:
+    if kind not in READ_STATEMENTS:
         raise ConfigError(f"the history is read-only: expected a SELECT, got {kind}")
 
 
@@ -158,7 +158,7 @@ def _run(run_id: str, manifest: Mapping[str, Any], kept: bool) -> dict[str, Any]
     row = {name: manifest.get(name) for name in RUNS.names} | {
         name: requests.get(name) for name in ("sent", "cached", "failed")
     }
-    row |= {"run_id": run_id, "kept": kept, "started": started(manifest), "status": _status(manifest)}
+    row |= {"run_id": run_id, "kept": kept, "started": started_at(manifest), "status": _status(manifest)}
     return row | {"manifest": json.dumps(manifest, ensure_ascii=False)}
 
 

@@ -76,9 +76,12 @@ def record_run(store: Store, manifest: Mapping[str, Any], results: RowBatches, i
     """
     run_id = check_run_id(str(manifest["run_id"]))
     _write(
-        store, f"{RESULT_ROWS}/{run_id}.parquet", HISTORY_RESULTS, (_named(rows, run_id) for rows in results)
+        store,
+        f"{RESULT_ROWS}/{run_id}.parquet",
+        HISTORY_RESULTS,
+        (_with_run_id(rows, run_id) for rows in results),
     )
-    _write(store, f"{ITEMS}/{run_id}.parquet", HISTORY_ITEMS, (_named(rows, run_id) for rows in items))
+    _write(store, f"{ITEMS}/{run_id}.parquet", HISTORY_ITEMS, (_with_run_id(rows, run_id) for rows in items))
     store.put_bytes(
         f"{RUNS}/{run_id}.json", json.dumps(dict(manifest), ensure_ascii=False, indent=1).encode()
     )
@@ -121,34 +124,32 @@ def past_nights(store: Store, suite: str, before: str | None = None) -> list[Nig
     return sorted((night for night in nights if night.run_id != before), key=lambda night: night.started)
 
 
-def baseline_nights(store: Store, nights: Sequence[Night], wanted: str, count: int) -> list[Night]:
-    """The nights that ``wanted`` names among past ones, oldest first; none if there is no such night yet.
+def baseline_nights(store: Store, nights: Sequence[Night], baseline: str, count: int) -> list[Night]:
+    """The nights that ``baseline`` names among past ones, oldest first; none if there is no such night yet.
 
     ``last``; ``last-passed``; ``rolling``, the last ``count`` that passed; or the id of a suite's run, or of
     a single evaluation's. Raises ConfigError for an id that nothing in the store has.
     """
     passed = [night for night in nights if night.passed]
-    match wanted:
+    match baseline:
         case "last":
             return list(nights[-1:])
         case "last-passed":
             return passed[-1:]
         case "rolling":
             return passed[-count:]
-    if found := [night for night in nights if night.run_id == wanted]:
+    if found := [night for night in nights if night.run_id == baseline]:
         return found
     runs = known_runs(store)
-    if wanted in runs:
-        return [
-            Night(suite="", run_id=wanted, started="", evaluations=(NightEvaluation(name="", run_id=wanted),))
-        ]
+    if baseline in runs:
+        alone = (NightEvaluation(name="", run_id=baseline),)
+        return [Night(suite="", run_id=baseline, started="", evaluations=alone)]
     known = [LAST_PASSED, LAST, ROLLING, *(night.run_id for night in nights), *runs]
-    raise ConfigError(
-        f"baseline '{wanted}' is neither {LAST_PASSED}, {LAST}, {ROLLING} nor a run{nearest(wanted, known)}"
-    )
+    hint = nearest(baseline, known)
+    raise ConfigError(f"baseline '{baseline}' is neither {LAST_PASSED}, {LAST}, {ROLLING} nor a run{hint}")
 
 
-def _named(rows: pa.RecordBatch | pa.Table, run_id: str) -> pa.Table:
+def _with_run_id(rows: pa.RecordBatch | pa.Table, run_id: str) -> pa.Table:
     table = pa.Table.from_batches([rows]) if isinstance(rows, pa.RecordBatch) else rows
     ids = pa.array([run_id] * table.num_rows, pa.string())
     if "run_id" in table.schema.names:

@@ -15,7 +15,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from tasks.reduction.facets import Codes, Vocabulary, facets_text, integers, missing_facets, parse_facets
-from tasks.rows.parts import UNKNOWN, FailedPart, Origin, PairIdentity, locate, resolve
+from tasks.rows.parts import UNKNOWN, FailedPart, Origin, PairIdentity, Row, locate, resolve
 from tasks.store.keys import text_value
 from tasks.store.schemas import RESULTS
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 _KEYS = ("reduction", "label", "facets")
 COLUMNS = (*_KEYS, "item_id", "cluster", "value", "statistics", "value_json", "n_samples", "n_scored")
 """The columns of ITEM_ROWS that cells are made of."""
-_NAMED = 3
+NAMED_ITEMS = 3
 
 
 @dataclass(frozen=True)
@@ -61,7 +61,7 @@ class ResultCell:
 
 
 @dataclass
-class _Columns:
+class _BatchColumns:
     """What the batches gave, column by column."""
 
     cell: list[Codes] = field(default_factory=list)
@@ -77,22 +77,22 @@ class _Columns:
 
 def cells(item_rows: Iterable[pa.RecordBatch]) -> Iterator[ResultCell]:
     """The cells in order of appearance, from batches that hold ``COLUMNS`` of ITEM_ROWS."""
-    names, clusters, columns = Vocabulary(), Vocabulary(), _Columns()
+    names, clusters, columns = Vocabulary(), Vocabulary(), _BatchColumns()
     for batch in item_rows:
         if len(batch):
-            _take(batch, names, clusters, columns)
+            _read(batch, names, clusters, columns)
     if not columns.cell:
         return
     cell = np.concatenate(columns.cell)
     order = np.argsort(cell, kind="stable")
     bounds = np.searchsorted(cell[order], np.arange(len(names.values) + 1))
-    whole = _Joined.of(columns)
+    whole = _AllColumns.of(columns)
     for number, (reduction, label, facets) in enumerate(names.values):
         rows = order[bounds[number] : bounds[number + 1]]
         yield whole.cell((reduction, label, facets), rows, columns.unscored.get(number, []))
 
 
-def _take(batch: pa.RecordBatch, names: Vocabulary, clusters: Vocabulary, columns: _Columns) -> None:
+def _read(batch: pa.RecordBatch, names: Vocabulary, clusters: Vocabulary, columns: _BatchColumns) -> None:
     cell = _cell_codes(batch, names)
     value_null = batch.column("value").is_null().to_numpy(zero_copy_only=False)
     statistics, texts = batch.column("statistics"), batch.column("value_json")
@@ -133,15 +133,17 @@ def _name_unscored(
     batch: pa.RecordBatch, cell: Codes, valid: NDArray[np.bool_], named: dict[int, list[str]]
 ) -> None:
     lost = np.flatnonzero(~valid)
-    fresh = lost[[len(named.get(code, ())) < _NAMED for code in cell[lost].tolist()]] if len(lost) else lost
+    fresh = (
+        lost[[len(named.get(code, ())) < NAMED_ITEMS for code in cell[lost].tolist()]] if len(lost) else lost
+    )
     for row in fresh.tolist():
         names = named.setdefault(int(cell[row]), [])
-        if len(names) < _NAMED:
+        if len(names) < NAMED_ITEMS:
             names.append(batch.column("item_id")[row].as_py())
 
 
 @dataclass(frozen=True)
-class _Joined:
+class _AllColumns:
     """All batches' columns end to end; ``place`` says where a valid row's statistics or object stand."""
 
     valid: NDArray[np.bool_]
@@ -154,7 +156,7 @@ class _Joined:
     n_scored: Codes
 
     @classmethod
-    def of(cls, columns: _Columns) -> "_Joined":
+    def of(cls, columns: _BatchColumns) -> "_AllColumns":
         valid = np.concatenate(columns.valid)
         return cls(
             valid=valid,
@@ -196,9 +198,6 @@ def _own_cluster(clusters: Codes) -> Codes | None:
         return None
     top = int(clusters.max()) + 1
     return np.where(alone, top + np.arange(len(clusters)), clusters)
-
-
-Row = dict[str, Any]
 
 
 def base_row(pair: PairIdentity, reduction: str, label: str | None, facets: str) -> Row:
@@ -368,12 +367,12 @@ def rows_of_failures(
         if (text, part.label) in known:
             continue
         for reduction in pair.metric.reductions:
-            row = base_row(pair, reduction.name, part.label, text) | _NOTHING | {"error": part.error}
+            row = base_row(pair, reduction.name, part.label, text) | _NO_SAMPLES | {"error": part.error}
             rows.setdefault((reduction.name, text, part.label), row)
     return list(rows.values())
 
 
-_NOTHING = {
+_NO_SAMPLES = {
     "stderr_method": "none",
     "n_items": 0,
     "n_samples": 0,

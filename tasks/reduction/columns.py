@@ -22,7 +22,7 @@ _NUMBERS = ("doc_id", "sample_index", "label", "scored", "code")
 
 
 @dataclass(frozen=True)
-class Table:
+class SampleTable:
     """m samples: arrays (m,), statistics (m, k), JSON values of kind "values", and codes (m,) of facets.
 
     ``part`` numbers the part a sample is from, which orders the repeats of an item that come from several
@@ -43,7 +43,7 @@ class Table:
     def __len__(self) -> int:
         return len(self.doc_id)
 
-    def take(self, rows: Codes) -> "Table":
+    def take(self, rows: Codes) -> "SampleTable":
         """The samples at ``rows``, in that order, without their facets."""
         arrays = {
             entry.name: value[rows]
@@ -74,7 +74,7 @@ def read_statistics(
     layout: StatisticsLayout,
     labels: Vocabulary,
     vocabularies: Mapping[str, Vocabulary],
-) -> Table:
+) -> SampleTable:
     """The statistics of part ``number``, with the codes of the facets that are read from them."""
     located = {facet: locate(facet) for facet in layout.facets}
     own = {facet: name for facet, (source, name) in located.items() if source == "statistic"}
@@ -91,17 +91,17 @@ def read_statistics(
     return concatenate(tables) if tables else empty_table([*own, *details])
 
 
-def concatenate(tables: Sequence[Table]) -> Table:
+def concatenate(tables: Sequence[SampleTable]) -> SampleTable:
     """All samples of several tables (at least one), which carry the same facets."""
     arrays = {name: np.concatenate([getattr(table, name) for table in tables]) for name in _ARRAYS}
     facets = {facet: np.concatenate([table.facets[facet] for table in tables]) for facet in tables[0].facets}
-    return Table(**arrays, statistics=_statistics(tables), values=_values(tables), facets=facets)
+    return SampleTable(**arrays, statistics=_statistics(tables), values=_values(tables), facets=facets)
 
 
-def empty_table(facets: Sequence[str]) -> Table:
+def empty_table(facets: Sequence[str]) -> SampleTable:
     """No samples."""
     none = np.empty(0, dtype=np.int64)
-    return Table(
+    return SampleTable(
         doc_id=none,
         part=none,
         sample_index=none,
@@ -113,7 +113,7 @@ def empty_table(facets: Sequence[str]) -> Table:
     )
 
 
-def _statistics(tables: Sequence[Table]) -> NDArray[np.float64] | None:
+def _statistics(tables: Sequence[SampleTable]) -> NDArray[np.float64] | None:
     """One matrix; zeros for a table without any scored sample, which has none."""
     widths = {table.statistics.shape[1] for table in tables if table.statistics is not None}
     if not widths:
@@ -124,7 +124,7 @@ def _statistics(tables: Sequence[Table]) -> NDArray[np.float64] | None:
     )
 
 
-def _values(tables: Sequence[Table]) -> list[Any] | None:
+def _values(tables: Sequence[SampleTable]) -> list[Any] | None:
     """One list; the scores stand in for the values of a table that has none."""
     if all(table.values is None for table in tables):
         return None
@@ -136,13 +136,13 @@ def _score_columns(layout: StatisticsLayout) -> list[str]:
     return [layout.score, *extra]
 
 
-def _numbers(batch: pa.RecordBatch, number: int, layout: StatisticsLayout, labels: Vocabulary) -> Table:
+def _numbers(batch: pa.RecordBatch, number: int, layout: StatisticsLayout, labels: Vocabulary) -> SampleTable:
     score = batch.column(layout.score).cast(pa.float64()).fill_null(np.nan).to_numpy(zero_copy_only=False)
     scored = batch.column("scored").to_numpy(zero_copy_only=False)
     if layout.kind == "score":
         scored = scored & np.isfinite(score)
     values = batch.column("value_json") if layout.kind == "values" else None
-    return Table(
+    return SampleTable(
         doc_id=integers(batch, "doc_id"),
         part=np.full(len(batch), number),
         sample_index=integers(batch, "sample_index"),

@@ -15,7 +15,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from metrics.errors import NightjarError
-from tasks.reduction.columns import StatisticsLayout, Table, concatenate, empty_table, read_statistics
+from tasks.reduction.columns import SampleTable, StatisticsLayout, concatenate, empty_table, read_statistics
 from tasks.reduction.facets import Codes, FacetGroups, Vocabulary, group, integers
 from tasks.rows.parts import UNKNOWN, Part, locate, resolve, resolve_json
 from tasks.store.schemas import REQUESTS
@@ -24,7 +24,7 @@ logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
-class Items:
+class ItemTable:
     """n items in dataset order: ``doc_ids`` and facet codes (n,), a table of their other columns."""
 
     doc_ids: Codes
@@ -40,8 +40,8 @@ class Items:
 class Loaded:
     """The samples, their items, their facet groups, and the names behind the label codes."""
 
-    samples: Table
-    items: Items
+    samples: SampleTable
+    items: ItemTable
     groups: FacetGroups
     labels: list[str]
 
@@ -61,7 +61,7 @@ def load(parts: Sequence[Part], layout: StatisticsLayout) -> Loaded:
     vocabularies = {facet: Vocabulary() for facet in layout.facets}
     of_items = [facet for facet in layout.facets if locate(facet)[0] in ("request", "document")]
     carried = ["item_id", "item_digest", "cluster", *(["references_json"] if layout.references else [])]
-    items = ItemTable(of_items, vocabularies, carried)
+    items = ItemCollector(of_items, vocabularies, carried)
     tables = [empty_table([facet for facet in layout.facets if facet not in of_items])]
     for number, part in enumerate(parts):
         table = read_statistics(part, number, layout, labels, vocabularies)
@@ -82,7 +82,7 @@ def load(parts: Sequence[Part], layout: StatisticsLayout) -> Loaded:
 
 
 def read_response_facets(
-    part: Part, table: Table, layout: StatisticsLayout, vocabularies: Mapping[str, Vocabulary]
+    part: Part, table: SampleTable, layout: StatisticsLayout, vocabularies: Mapping[str, Vocabulary]
 ) -> dict[str, Codes]:
     """Codes (rows of ``table``) of the facets that are read from the part's responses."""
     located = {facet: locate(facet) for facet in layout.facets}
@@ -108,7 +108,7 @@ def read_response_facets(
 
 
 @dataclass
-class ItemTable:
+class ItemCollector:
     """Collects the items of all parts; items that several models answered are kept once.
 
     ``facets`` are the facet paths that are read from an item (its document or its own columns), ``carried``
@@ -174,14 +174,14 @@ class ItemTable:
         table = np.array(rows, dtype=np.int64).reshape(len(rows), len(paths))
         return dict(zip(paths, table.T, strict=True))
 
-    def finish(self) -> "Items":
+    def finish(self) -> "ItemTable":
         """All items collected, in the order of their position in the dataset."""
         doc_ids = np.concatenate(self._doc_ids) if self._doc_ids else self._known
         order = np.argsort(doc_ids, kind="stable")
         schema = pa.schema([REQUESTS.field(name) for name in self.carried])
         columns = pa.Table.from_batches(self._rows, schema=schema).take(pa.array(order))
         codes = {facet: np.concatenate(self._codes.get(facet, [doc_ids]))[order] for facet in self.facets}
-        return Items(doc_ids=doc_ids[order], columns=columns, codes=codes)
+        return ItemTable(doc_ids=doc_ids[order], columns=columns, codes=codes)
 
 
 def _contains(ordered: Codes, values: Codes) -> NDArray[np.bool_]:
@@ -193,7 +193,7 @@ def _contains(ordered: Codes, values: Codes) -> NDArray[np.bool_]:
 
 
 def _facets(
-    part: Part, table: Table, layout: StatisticsLayout, vocabularies: Mapping[str, Vocabulary]
+    part: Part, table: SampleTable, layout: StatisticsLayout, vocabularies: Mapping[str, Vocabulary]
 ) -> dict[str, Codes]:
     """Codes of the facets that the statistics, the part as a whole or its responses decide."""
     codes = dict(table.facets)
@@ -216,7 +216,7 @@ def _warn(columns: Mapping[str, Codes], vocabularies: Mapping[str, Vocabulary]) 
 
 
 def _spread_unlabelled(
-    samples: Table, methods: Sequence[str | None], labels: Vocabulary
+    samples: SampleTable, methods: Sequence[str | None], labels: Vocabulary
 ) -> tuple[Codes, Codes]:
     """Which samples stand under which label: rows of ``samples`` and the label code beside each.
 
@@ -257,7 +257,10 @@ def _sample_keys(doc_id: Codes, sample_index: Codes) -> Codes:
 
 
 def _aligned(
-    table: Table, keys: list[Codes], codes: Mapping[str, list[Codes]], vocabularies: Mapping[str, Vocabulary]
+    table: SampleTable,
+    keys: list[Codes],
+    codes: Mapping[str, list[Codes]],
+    vocabularies: Mapping[str, Vocabulary],
 ) -> dict[str, Codes]:
     """The responses' codes in the order of the statistics; unknown where a sample has no response."""
     wanted = _sample_keys(table.doc_id, table.sample_index)

@@ -11,7 +11,8 @@ run of a million samples is never in memory at once.
 """
 
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Literal
@@ -207,3 +208,9 @@ def facet_names(rows: Sequence[ResultRow]) -> list[str]:
 def facet_text(value: Any) -> str:
     """A facet's value as text; JSON for anything but strings."""
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+
+
+def mean_of_scored(scores: Iterable[float | None]) -> float | None:
+    """Mean of the finite scores; None where there is none."""
+    scored = [score for score in scores if score is not None and math.isfinite(score)]
+    return sum(scored) / len(scored) if scored else None

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from metrics.metric import Metric
 
 
+Row = dict[str, Any]
+"""One row of an artifact, column by column."""
 BatchSource = Callable[[Sequence[str]], Iterable[pa.RecordBatch]]
 """Given column names, streams the batches of an artifact with those columns; may be called several times."""
 

@@ -52,7 +52,9 @@ def joined_batches(
     filtered = store.batches(predictions, PREDICTION_COLUMNS)
     unfiltered = store.batches(responses, ("doc_id", "sample_index", "response"))
     for (items, samples), (_, texts) in zip(
-        joined(asked, filtered), joined(store.batches(requests, ("doc_id",)), unfiltered), strict=True
+        rows_of_requests(asked, filtered),
+        rows_of_requests(store.batches(requests, ("doc_id",)), unfiltered),
+        strict=True,
     ):
         yield ScorerInput(samples, scorer_batch(items, samples, response_texts(samples, texts)))
 
@@ -83,7 +85,7 @@ def statistics_batch(samples: pa.Table, scored: SampleScores) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays([columns[name] for name in STATISTICS.names], schema=STATISTICS)
 
 
-def joined(
+def rows_of_requests(
     requests: Iterable[pa.RecordBatch], rows: Iterable[pa.RecordBatch]
 ) -> Iterator[tuple[pa.Table, pa.Table]]:
     """Pairs each request batch with the rows of its items: both tables have a row a sample.

@@ -54,7 +54,7 @@ def _samples(folder: Path) -> Iterator[SampleView]:
             for (own_model, own_prompt, name), places in segments.items():
                 if own_model in (model, None) and own_prompt in (prompt, None):
                     filters[name or "none"].append(_lines(path, places))
-        streams = {name: _ByItem(chain.from_iterable(sources)) for name, sources in filters.items()}
+        streams = {name: _LinesByItem(chain.from_iterable(sources)) for name, sources in filters.items()}
         for item_id, rows in groupby(_lines(responses, ranges), key=lambda row: row["item_id"]):
             yield _sample(list(rows), {name: stream.take(item_id) for name, stream in streams.items()})
 
@@ -92,7 +92,7 @@ def _lines(path: Path, ranges: list[tuple[int, int]]) -> Iterator[JsonObject]:
                 yield orjson.loads(file.readline())
 
 
-class _ByItem:
+class _LinesByItem:
     """Lines in the order of the items, handed out by item; an item that a filter lacks takes nothing."""
 
     def __init__(self, lines: Iterator[JsonObject]) -> None:

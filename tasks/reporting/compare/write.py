@@ -5,7 +5,6 @@ the page, so that neither run is ever in memory.
 """
 
 import json
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,6 +20,7 @@ from tasks.reporting.report.context import flat, run_line
 from tasks.reporting.report.select import PageLimits, SampleSelection
 from tasks.reporting.report.write import replacing, write_samples
 from tasks.reporting.view import ARROWS, MEANING, RunView
+from tasks.store.files import finite
 
 SCRIPTS: Final = (
     "dom.js",
@@ -162,9 +162,9 @@ def differences(compared: Sequence[PairView]) -> list[Forest]:
 def differing_settings(base: Mapping[str, Any], candidate: Mapping[str, Any]) -> list[tuple[str, str, str]]:
     """Name, base's and candidate's value of everything that could explain a difference: config, data,
     versions."""
-    kept = ("config", "dataset_digest", "models", "versions", "seeds", "git_revision", "git")
+    explaining = ("config", "dataset_digest", "models", "versions", "seeds", "git_revision", "git")
     sides = [
-        dict(row for key in kept if manifest.get(key) is not None for row in flat(key, manifest[key]))
+        dict(row for key in explaining if manifest.get(key) is not None for row in flat(key, manifest[key]))
         for manifest in (base, candidate)
     ]
     names = dict.fromkeys([*sides[0], *sides[1]])
@@ -212,39 +212,35 @@ def _head(base: RunView, candidate: RunView, names: tuple[str, str]) -> dict[str
     }
 
 
-def _pair(found: ComparedPair, told: set[str]) -> PairView:
-    key, numbers, joined, terms = found.key, found.comparison, found.joined, found.terms
+def _pair(pair: ComparedPair, told: set[str]) -> PairView:
+    key, found, joined, terms = pair.key, pair.comparison, pair.joined, pair.terms
     group = " · ".join(
         [
             *([key.label] if key.label else []),
             *(value for name, value in key.facets if name in told and value),
         ]
     )
-    if numbers is None:
-        return PairView(key.pair, None, None, None, verdict=found.verdict, note=found.reason, group=group)
+    if found is None:
+        return PairView(key.pair, None, None, None, verdict=pair.verdict, note=pair.reason, group=group)
     return PairView(
         name=key.pair,
-        base=_finite(numbers.base),
-        candidate=_finite(numbers.candidate),
-        difference=_finite(numbers.difference),
-        ci_low=_finite(numbers.ci_low),
-        ci_high=_finite(numbers.ci_high),
-        p_value=_finite(numbers.p_value),
-        p_adjusted=_finite(found.p_adjusted),
-        wins=numbers.wins,
-        losses=numbers.losses,
-        ties=numbers.ties,
-        n_items=numbers.n_items,
+        base=finite(found.base),
+        candidate=finite(found.candidate),
+        difference=finite(found.difference),
+        ci_low=finite(found.ci_low),
+        ci_high=finite(found.ci_high),
+        p_value=finite(found.p_value),
+        p_adjusted=finite(pair.p_adjusted),
+        wins=found.wins,
+        losses=found.losses,
+        ties=found.ties,
+        n_items=found.n_items,
         missing=joined.missing + joined.unscored if joined is not None else 0,
-        mde=_finite(numbers.mde),
+        mde=finite(found.mde),
         margin=terms.margin if terms is not None else None,
-        verdict=found.verdict,
-        higher_is_better=found.higher_is_better,
-        method=numbers.test,
-        note=found.reason or numbers.warning,
+        verdict=pair.verdict,
+        higher_is_better=pair.higher_is_better,
+        method=found.test,
+        note=pair.reason or found.warning,
         group=group,
     )
-
-
-def _finite(value: float | None) -> float | None:
-    return None if value is None or not math.isfinite(value) else float(value)

@@ -4,7 +4,7 @@
 the project's own schemas: SQL, the comparison and the history read them.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,12 +14,11 @@ import pyarrow.parquet as pq
 from metrics.reductions.reduction import reduction_key
 from tasks.reduction.facets import parse_facets
 from tasks.reporting.exports.inputs import RunInfo
+from tasks.rows.parts import Row
 from tasks.store.files import finite, whole_file, write_json
 from tasks.store.keys import canonical_json
 from tasks.store.schemas import ITEM_ROWS, RESULTS, TEXT
 
-Row = Mapping[str, Any]
-Section = dict[str, Any]
 _BENCHMARK_KEYS = (
     *("dataset", "prompt_template", "prompt_templates", "messages", "target", "choices", "fewshot"),
     *("filter_list", "metric_list", "process_results", "evaluation_methods", "metrics", "facets"),
@@ -36,7 +35,7 @@ def write_results(path: Path, batches: Iterable[pa.RecordBatch], run: RunInfo) -
 
 def write_results_table(path: Path, batches: Iterable[pa.RecordBatch], run_id: str) -> int:
     """Writes all results (RESULTS, or METRIC_ROWS) under ``run_id`` and returns the number of rows."""
-    return _write(path, RESULTS, (_named(batch, run_id) for batch in batches))
+    return _write_table(path, RESULTS, (_with_run_id(batch, run_id) for batch in batches))
 
 
 def write_items_table(path: Path, batches: Iterable[pa.RecordBatch], facets: Sequence[str]) -> int:
@@ -48,10 +47,10 @@ def write_items_table(path: Path, batches: Iterable[pa.RecordBatch], facets: Seq
     """
     facets = [facet for facet in facets if facet != "label"]  # which has a column anyway
     schema = items_schema(facets)
-    return _write(path, schema, (_with_facets(batch, facets, schema) for batch in batches))
+    return _write_table(path, schema, (_with_facets(batch, facets, schema) for batch in batches))
 
 
-def results_document(batches: Iterable[pa.RecordBatch], run: RunInfo) -> Section:
+def results_document(batches: Iterable[pa.RecordBatch], run: RunInfo) -> dict[str, Any]:
     """The document: ``results`` → benchmark → ``"metric,filter"``, ``"metric_stderr,filter"``, and the rest.
 
     With several models or prompts each has a key of its own, ``name/model/prompt``; further facets add
@@ -59,9 +58,9 @@ def results_document(batches: Iterable[pa.RecordBatch], run: RunInfo) -> Section
     behind a colon: ``"pass@1:correct,none"``. A failed or unscored pair is null, and listed under ``failed``
     or ``unscored``.
     """
-    results: dict[str, Section] = {}
-    better: dict[str, Section] = {}
-    counts: dict[str, Section] = {}
+    results: dict[str, dict[str, Any]] = {}
+    better: dict[str, dict[str, Any]] = {}
+    counts: dict[str, dict[str, Any]] = {}
     lost: dict[str, dict[str, str]] = {"failed": {}, "unscored": {}}
     for row in (row for batch in batches for row in batch.to_pylist()):
         key, metric = benchmark_key(row, run), row_key(row)
@@ -112,13 +111,13 @@ def _stderr_key(metric: str) -> str:
     return f"{metric}_stderr"
 
 
-def benchmark_config(run: RunInfo) -> Section:
+def benchmark_config(run: RunInfo) -> dict[str, Any]:
     """The benchmark's part of ``configs``, under the names that the harness gives them too."""
     named = {name: run.config[name] for name in _BENCHMARK_KEYS if run.config.get(name)}
     return {"task": run.benchmark, "output_type": run.output_type, "num_fewshot": run.num_fewshot, **named}
 
 
-def run_config(run: RunInfo) -> Section:
+def run_config(run: RunInfo) -> dict[str, Any]:
     """What the harness calls ``config``: the models and how they were asked."""
     return {
         "model": ",".join(run.models),
@@ -134,14 +133,16 @@ def items_schema(facets: Sequence[str]) -> pa.Schema:
     """ITEM_ROWS with the facets' own columns; a facet called like a column of items keeps out of its way."""
     place = ITEM_ROWS.get_field_index("facets")
     own = list(ITEM_ROWS)
-    return pa.schema([*own[:place], *(pa.field(_column(facet), TEXT) for facet in facets), *own[place:]])
+    return pa.schema(
+        [*own[:place], *(pa.field(_facet_column(facet), TEXT) for facet in facets), *own[place:]]
+    )
 
 
-def _column(facet: str) -> str:
+def _facet_column(facet: str) -> str:
     return f"facet.{facet}" if facet in ITEM_ROWS.names else facet
 
 
-def _named(batch: pa.RecordBatch, run_id: str) -> pa.RecordBatch:
+def _with_run_id(batch: pa.RecordBatch, run_id: str) -> pa.RecordBatch:
     columns = {name: batch.column(name) for name in RESULTS.names}
     columns["run_id"] = pa.array([run_id] * len(batch), pa.string())
     return pa.RecordBatch.from_arrays(list(columns.values()), schema=RESULTS)
@@ -153,7 +154,7 @@ def _with_facets(batch: pa.RecordBatch, facets: Sequence[str], schema: pa.Schema
     columns = {name: batch.column(name) for name in ITEM_ROWS.names}
     for facet in facets:
         values = pa.array([_text(group.get(facet)) for group in groups], pa.string())
-        columns[_column(facet)] = values.take(encoded.indices).dictionary_encode()
+        columns[_facet_column(facet)] = values.take(encoded.indices).dictionary_encode()
     arrays = [columns[field.name].cast(field.type) for field in schema]
     return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
@@ -162,7 +163,7 @@ def _text(value: Any) -> str | None:
     return value if value is None or isinstance(value, str) else canonical_json(value).decode()
 
 
-def _write(path: Path, schema: pa.Schema, batches: Iterator[pa.RecordBatch]) -> int:
+def _write_table(path: Path, schema: pa.Schema, batches: Iterator[pa.RecordBatch]) -> int:
     rows = 0
     with (
         whole_file(path) as temporary,

@@ -13,7 +13,7 @@ from hashlib import blake2b
 from typing import Any, Final
 
 from tasks.reporting import numbers
-from tasks.reporting.view import ResponseView, SampleView, facet_text
+from tasks.reporting.view import ResponseView, SampleView, facet_text, mean_of_scored
 
 TextSpan = tuple[int, int]
 SNIPPET: Final = 110
@@ -172,7 +172,7 @@ class SampleIndex:
         for name, value in facets.items():
             self._facets.setdefault(name, _Codes()).set(row, facet_text(value))
         for pair, scores in sample.scores.items():
-            self._means[pair][row] = _mean(scores)
+            self._means[pair][row] = mean_of_scored(scores)
             self._unscored[pair][row] = sum(score is None for score in scores)
         for name, predictions in sample.filters.items():
             self._nothing[name][row] = sum(prediction is None for prediction in predictions)
@@ -183,7 +183,7 @@ class SampleIndex:
         for label in sample.labels:
             by_label[label.label].append(None if label.passed is None else float(label.passed))
         for name, passed in by_label.items():
-            self._passed[name][row] = _mean(passed)
+            self._passed[name][row] = mean_of_scored(passed)
 
     def record(self, block_sizes: Sequence[int], shortened: int) -> dict[str, Any]:
         """All columns, each with one entry a sample; where a sample has no such entry, null."""
@@ -292,11 +292,6 @@ class _Codes:
 
 def _columns(cells: Mapping[str, Mapping[int, Any]], rows: range) -> dict[str, list[Any]]:
     return {name: [column.get(row) for row in rows] for name, column in cells.items()}
-
-
-def _mean(values: Sequence[float | None]) -> float | None:
-    scored = [value for value in values if value is not None and math.isfinite(value)]
-    return sum(scored) / len(scored) if scored else None
 
 
 def _varies(scores: Sequence[float | None]) -> bool:
