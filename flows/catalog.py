@@ -135,7 +135,7 @@ def _named(kind: str, name: str, definition: NamedFunction, default: str) -> Cat
 def _filters() -> Iterator[CatalogEntry]:
     from scorers.filters import FILTERS
 
-    kept = {"all": "keeps every repeat", "first": "keeps the first repeats", "one": "one for all repeats"}
+    repeats = {"all": "keeps every repeat", "first": "keeps the first repeats", "one": "one for all repeats"}
     for name in FILTERS:
         definition = FILTERS[name]
         yield CatalogEntry(
@@ -143,7 +143,7 @@ def _filters() -> Iterator[CatalogEntry]:
             name,
             definition.summary,
             default=_arguments(definition.function),
-            applies_to=kept.get(definition.keeps or "", "keeps what the function keeps"),
+            applies_to=repeats.get(definition.keeps or "", "keeps what the function keeps"),
             source=definition.source,
         )
 
@@ -280,18 +280,18 @@ def catalog_command(
     as_json: Annotated[bool, typer.Option("--json", help="One JSON document")] = False,
 ) -> None:
     """Lists the names that a config may use."""
-    asked = kind.lower().replace("-", "_").replace(" ", "_") if kind is not None else None
-    asked = _ALIASES.get(asked or "", asked)
-    if asked is not None and asked not in LISTINGS:
-        asked = asked + "s" if asked + "s" in LISTINGS else asked
-    if asked is not None and asked not in LISTINGS:
+    listing = kind.lower().replace("-", "_").replace(" ", "_") if kind is not None else None
+    listing = _ALIASES.get(listing or "", listing)
+    if listing is not None and listing not in LISTINGS:
+        listing = listing + "s" if listing + "s" in LISTINGS else listing
+    if listing is not None and listing not in LISTINGS:
         raise ConfigError(
-            f"kind '{kind}' is not known{nearest(asked, LISTINGS)} (known: {', '.join(LISTINGS)})"
+            f"kind '{kind}' is not known{nearest(listing, LISTINGS)} (known: {', '.join(LISTINGS)})"
         )
     if as_json:
-        print_json([asdict(entry) for entry in catalog(asked)])
+        print_json([asdict(entry) for entry in catalog(listing)])
         return
-    for name in LISTINGS if asked is None else [asked]:
+    for name in LISTINGS if listing is None else [listing]:
         _print_table(name, catalog(name))
 
 

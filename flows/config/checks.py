@@ -208,13 +208,13 @@ def scorer_problems(config: EvalConfig, resolve: Resolve) -> Iterator[Problem]:
         yield Problem(_scorer_place(config, str(error)), str(error))
         return
     for index, entry in enumerate(config.scoring().filters):
-        kept = FilterPipeline.build(entry, resolve, config.output_type).keeps(config.fewest_samples())
+        repeats = FilterPipeline.build(entry, resolve, config.output_type).keeps(config.fewest_samples())
         at: Location = (
             ("metric_list",) if entry.metric_list is None else ("filter_list", index, "metric_list")
         )
         for position, metric in enumerate(metrics[entry.name]):
             place = (*at, position) if len(metrics[entry.name]) == _listed(config, entry) else at
-            yield from _too_few(place, metric, entry, kept, config)
+            yield from _too_few(place, metric, entry, repeats, config)
 
 
 def _scorer_place(config: EvalConfig, message: str) -> Location:
@@ -229,20 +229,20 @@ def _listed(config: EvalConfig, entry: FilterConfig) -> int:
 
 
 def _too_few(
-    at: Location, metric: Metric, entry: FilterConfig, kept: int | None, config: EvalConfig
+    at: Location, metric: Metric, entry: FilterConfig, repeats: int | None, config: EvalConfig
 ) -> Iterator[Problem]:
     for reduction in metric.reductions:
-        if kept is not None and reduction.requires > kept:
+        if repeats is not None and reduction.requires > repeats:
             samples = config.fewest_samples()
             remedy = (
                 f"raise sample_params.num_samples (now {samples})"
-                if kept >= samples
-                else f"filter '{entry.name}' keeps {kept} of {samples}, so let it keep more"
+                if repeats >= samples
+                else f"filter '{entry.name}' keeps {repeats} of {samples}, so let it keep more"
             )
             yield Problem(
                 (*at, "reduction"),
                 f"{reduction.name} of '{metric.name}' needs {reduction.requires} repeats of an item, and "
-                f"{kept} {'is' if kept == 1 else 'are'} left; {remedy}",
+                f"{repeats} {'is' if repeats == 1 else 'are'} left; {remedy}",
             )
 
 

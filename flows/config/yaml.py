@@ -234,7 +234,7 @@ class _Reader:
 
 
 def origin_of(text: str) -> str:
-    """What messages call an override: its key alone, because a value may be a secret that was put in the
+    """What messages call an override: its key alone, because a value may be a key that was put in the
     wrong place.
     """
     return f"{OVERRIDE} {text.partition('=')[0].strip()}".rstrip()

@@ -240,5 +240,5 @@ def _higher_is_better(base: ComparedRun, candidate: ComparedRun, match: Match) -
     """The metric's direction, as the result rows of either run have it; up where they do not say."""
     pair = (match.key.filter, match.key.metric)
     rows = [*candidate.results, *base.results]
-    said = (row["higher_is_better"] for row in rows if (row["filter"], row["metric"]) == pair)
-    return next((bool(better) for better in said if better is not None), True)
+    directions = (row["higher_is_better"] for row in rows if (row["filter"], row["metric"]) == pair)
+    return next((bool(better) for better in directions if better is not None), True)

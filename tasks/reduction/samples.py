@@ -125,12 +125,12 @@ class ItemCollector:
 
     def add(self, part: Part, doc_ids: Codes) -> None:
         """Takes in those of ``doc_ids`` (ascending) that are not known yet, from the part's requests."""
-        wanted = doc_ids[~_contains(self._known, doc_ids)]
-        if not len(wanted):
+        missing = doc_ids[~_contains(self._known, doc_ids)]
+        if not len(missing):
             return
-        found = [self._take(batch, wanted) for batch in part.requests(self._columns())]
-        arrived = np.concatenate(found) if found else wanted[:0]
-        lost = np.setdiff1d(wanted, arrived)
+        taken = [self._collect(batch, missing) for batch in part.requests(self._columns())]
+        arrived = np.concatenate(taken) if taken else missing[:0]
+        lost = np.setdiff1d(missing, arrived)
         if len(lost):
             raise NightjarError(
                 f"{len(lost)} scored items are not among the requests of {part.origin.model_name} "
@@ -144,13 +144,13 @@ class ItemCollector:
         needed = [read.get(source, name) for source, name in map(locate, self.facets)]
         return list(dict.fromkeys(["doc_id", *self.carried, *needed]))
 
-    def _take(self, batch: pa.RecordBatch, wanted: Codes) -> Codes:
+    def _collect(self, batch: pa.RecordBatch, missing: Codes) -> Codes:
         doc_ids = integers(batch, "doc_id")
-        mask = _contains(wanted, doc_ids)
-        kept = batch if mask.all() else batch.filter(pa.array(mask))
+        mask = _contains(missing, doc_ids)
+        rows = batch if mask.all() else batch.filter(pa.array(mask))
         self._doc_ids.append(doc_ids[mask])
-        self._rows.append(kept.select(list(self.carried)))
-        for facet, codes in self._encode(kept).items():
+        self._rows.append(rows.select(list(self.carried)))
+        for facet, codes in self._encode(rows).items():
             self._codes.setdefault(facet, []).append(codes)
         return doc_ids[mask]
 
@@ -263,15 +263,15 @@ def _aligned(
     vocabularies: Mapping[str, Vocabulary],
 ) -> dict[str, Codes]:
     """The responses' codes in the order of the statistics; unknown where a sample has no response."""
-    wanted = _sample_keys(table.doc_id, table.sample_index)
-    known = np.concatenate(keys) if keys else wanted[:0]
+    keys_of_table = _sample_keys(table.doc_id, table.sample_index)
+    known = np.concatenate(keys) if keys else keys_of_table[:0]
     order = np.argsort(known, kind="stable")
-    places = np.searchsorted(known[order], wanted)
+    places = np.searchsorted(known[order], keys_of_table)
     inside = np.minimum(places, max(len(known) - 1, 0))
-    found = known[order][inside] == wanted if len(known) else np.zeros(len(wanted), dtype=bool)
+    found = known[order][inside] == keys_of_table if len(known) else np.zeros(len(keys_of_table), dtype=bool)
     aligned: dict[str, Codes] = {}
     for facet, blocks in codes.items():
-        column = np.full(len(wanted), -1, dtype=np.int64)
+        column = np.full(len(keys_of_table), -1, dtype=np.int64)
         if len(known):
             column[found] = np.concatenate(blocks)[order][inside][found]
         if not found.all():

@@ -37,14 +37,16 @@ def prediction_batches(
 ) -> Iterator[pa.RecordBatch]:
     """PREDICTIONS rows in the order of the requests; raises FilterError from a user's step."""
     for chunk in _item_chunks(requests, responses):
-        kept = [_selected(pipeline, item.responses) for item in chunk]
-        ready = [index for index, (rows, ok) in enumerate(kept) if ok]
+        selected = [_selected(pipeline, item.responses) for item in chunk]
+        ready = [index for index, (rows, ok) in enumerate(selected) if ok]
         docs = [orjson.loads(chunk[index].doc_json) for index in ready]
-        filtered = dict(zip(ready, _apply(pipeline, [kept[index][0] for index in ready], docs), strict=True))
+        filtered = dict(
+            zip(ready, _apply(pipeline, [selected[index][0] for index in ready], docs), strict=True)
+        )
         rows = [
             row
             for index, item in enumerate(chunk)
-            for row in _rows(item, kept[index][0], filtered.get(index))
+            for row in _rows(item, selected[index][0], filtered.get(index))
         ]  # fmt: skip
         yield pa.RecordBatch.from_pylist(rows, schema=PREDICTIONS)
 
@@ -53,17 +55,17 @@ def _selected(
     pipeline: FilterPipeline, responses: Sequence[Mapping[str, Any]]
 ) -> tuple[list[Mapping[str, Any]], bool]:
     """The responses that the pipeline looks at, and whether it can be given them."""
-    looked_at = list(responses)
+    inputs = list(responses)
     for step in pipeline.steps:
         # A pipeline that begins by taking the first k never sees the others, failed or not.
         if step.keeps != "first":
             break
-        looked_at = looked_at[: step.first()]
-    answered = [response for response in looked_at if response["status"] == "ok"]
-    if len(answered) == len(looked_at):
-        return looked_at, bool(looked_at)
-    each_for_itself = pipeline.keeps(len(looked_at)) == len(looked_at)
-    return looked_at, each_for_itself and bool(answered)
+        inputs = inputs[: step.first()]
+    answered = [response for response in inputs if response["status"] == "ok"]
+    if len(answered) == len(inputs):
+        return inputs, bool(inputs)
+    each_for_itself = pipeline.keeps(len(inputs)) == len(inputs)
+    return inputs, each_for_itself and bool(answered)
 
 
 def _apply(
@@ -89,11 +91,11 @@ def _filter_choices(
         for choice in range(len(item[0]["lls"]))
     ]
     filtered = pipeline.apply(choices, [doc] * len(choices))
-    repeats = min(len(kept) for kept in filtered)
+    repeats = min(len(results) for results in filtered)
     return [
         {
-            "lls": [kept[repeat][0] for kept in filtered],
-            "is_greedy": [bool(kept[repeat][1]) for kept in filtered],
+            "lls": [results[repeat][0] for results in filtered],
+            "is_greedy": [bool(results[repeat][1]) for results in filtered],
             "unconditional_lls": item[repeat]["unconditional_lls"],
             "unconditional_greedy": item[repeat]["unconditional_greedy"],
         }
@@ -102,21 +104,21 @@ def _filter_choices(
 
 
 def _rows(
-    item: ItemResponses, looked_at: Sequence[Mapping[str, Any]], filtered: Sequence[Any] | None
+    item: ItemResponses, inputs: Sequence[Mapping[str, Any]], filtered: Sequence[Any] | None
 ) -> Iterator[dict[str, Any]]:
     base = {"item_id": item.item_id, "doc_id": item.doc_id}
     if filtered is None:
-        for row in looked_at:
+        for row in inputs:
             yield base | {"sample_index": row["sample_index"], "scored": False, "is_json": False}
         return
-    answered = [row for row in looked_at if row["status"] == "ok"]
+    answered = [row for row in inputs if row["status"] == "ok"]
     # A pipeline that gives one prediction a response keeps their numbers; one that chooses numbers its own.
     own = len(filtered) == len(answered)
     for index, prediction in enumerate(filtered):
         number = answered[index]["sample_index"] if own else index
         yield base | {"sample_index": number, "scored": True} | _prediction(prediction)
     if own:
-        for row in looked_at:
+        for row in inputs:
             if row["status"] != "ok":
                 yield base | {"sample_index": row["sample_index"], "scored": False, "is_json": False}
 

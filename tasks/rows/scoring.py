@@ -48,11 +48,11 @@ def joined_batches(
 
     A request batch without a sample gives an empty batch, so that the streams of several filters keep step.
     """
-    asked = store.batches(requests, PROMPT_COLUMNS)
+    prompts = store.batches(requests, PROMPT_COLUMNS)
     filtered = store.batches(predictions, PREDICTION_COLUMNS)
     unfiltered = store.batches(responses, ("doc_id", "sample_index", "response"))
     for (items, samples), (_, texts) in zip(
-        rows_of_requests(asked, filtered),
+        rows_of_requests(prompts, filtered),
         rows_of_requests(store.batches(requests, ("doc_id",)), unfiltered),
         strict=True,
     ):
@@ -223,8 +223,8 @@ def _vectors(scored: SampleScores) -> pa.Array:
 
 def _texts(values: Any, scored: SampleScores, write: Callable[[Any], str]) -> list[str | None]:
     return [
-        write(value) if value is not None and kept else None
-        for value, kept in zip(values, scored.scored, strict=True)
+        write(value) if value is not None and present else None
+        for value, present in zip(values, scored.scored, strict=True)
     ]
 
 

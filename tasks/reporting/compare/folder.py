@@ -127,7 +127,7 @@ def _sample(rows: list[JsonObject], logged: Mapping[str, JsonObject | None]) -> 
             for name, line in lines.items()
             for metric in line["metrics"]
         },
-        choices=[_choice(asked) for asked in (line.get("arguments") or {}).values()]
+        choices=[_choice(arguments) for arguments in (line.get("arguments") or {}).values()]
         if any(likelihoods)
         else [],
         item_digest=line.get("doc_hash"),
@@ -161,5 +161,5 @@ def _predictions(filtered: list[Any]) -> list[Any]:
     return filtered[0] if len(filtered) == 1 and isinstance(filtered[0], list) else filtered
 
 
-def _choice(asked: Mapping[str, Any]) -> str:
-    return str(asked.get("arg_1", asked.get("arg_0", ""))).strip()
+def _choice(arguments: Mapping[str, Any]) -> str:
+    return str(arguments.get("arg_1", arguments.get("arg_0", ""))).strip()

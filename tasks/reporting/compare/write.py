@@ -143,8 +143,8 @@ def compared_pairs(compared: ComparedRuns) -> list[PairView]:
     """One row a compared group, named apart by whatever facets hold groups of a pair apart."""
     keys = [pair.key for pair in compared.pairs]
     names = {name for key in keys for name, _ in key.facets}
-    told = {name for name in names if len({key.facet(name) for key in keys}) > 1}
-    return [_pair(pair, told) for pair in compared.pairs]
+    facets = {name for name in names if len({key.facet(name) for key in keys}) > 1}
+    return [_pair(pair, facets) for pair in compared.pairs]
 
 
 def differences(compared: Sequence[PairView]) -> list[Forest]:
@@ -212,12 +212,12 @@ def _head(base: RunView, candidate: RunView, names: tuple[str, str]) -> dict[str
     }
 
 
-def _pair(pair: ComparedPair, told: set[str]) -> PairView:
+def _pair(pair: ComparedPair, facets: set[str]) -> PairView:
     key, found, joined, terms = pair.key, pair.comparison, pair.joined, pair.terms
     group = " · ".join(
         [
             *([key.label] if key.label else []),
-            *(value for name, value in key.facets if name in told and value),
+            *(value for name, value in key.facets if name in facets and value),
         ]
     )
     if found is None:

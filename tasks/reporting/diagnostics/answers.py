@@ -174,7 +174,7 @@ class Frequent:
         if text in self._counts or len(self._counts) < self.size:
             self._counts[text] += 1
             return
-        self._counts = Counter({kept: times - 1 for kept, times in self._counts.items() if times > 1})
+        self._counts = Counter({text: times - 1 for text, times in self._counts.items() if times > 1})
 
     def top(self) -> tuple[str, int]:
         """The most frequent text and at least how often it came; ("", 0) for an empty stream."""
@@ -187,11 +187,11 @@ class Frequent:
 
 def format_gaps(results: pa.Table, options: DiagnosticOptions) -> Iterator[Diagnostic]:
     """Exact matches that a lenient filter sees and a strict one does not: right answers in another format."""
-    alike: defaultdict[tuple[str, ...], list[tuple[float, ResultRow]]] = defaultdict(list)
+    groups: defaultdict[tuple[str, ...], list[tuple[float, ResultRow]]] = defaultdict(list)
     for row in result_rows(results):
         if row.value is not None and row.metric == "exact_match":
-            alike[row.benchmark, row.metric_key, row.group, row.label or ""].append((row.value, row))
-    for group in alike.values():
+            groups[row.benchmark, row.metric_key, row.group, row.label or ""].append((row.value, row))
+    for group in groups.values():
         low, strict = min(group, key=lambda entry: entry[0])
         high, lenient = max(group, key=lambda entry: entry[0])
         if high - low > options.format_gap and strict.n_items >= options.min_samples:

@@ -47,15 +47,15 @@ class Probe:
         """Would one of these responses be right under one of the metrics? Raises whatever the filter
         raises.
         """
-        kept = self.apply([[text] for text in texts], [{}] * len(texts))
-        predictions = [entry[0] if entry else None for entry in kept]
+        filtered = self.apply([[text] for text in texts], [{}] * len(texts))
+        predictions = [entry[0] if entry else None for entry in filtered]
         columns = [references] * len(texts)
         return any(1 in metric.evaluate(columns, predictions).score for metric in self.metrics)
 
     def outcome(self, text: str) -> Any:
         """The prediction that the filter makes of the text; None: it finds nothing."""
-        kept = self.apply([[text]], [{}])[0]
-        return kept[0] if kept else None
+        filtered = self.apply([[text]], [{}])[0]
+        return filtered[0] if filtered else None
 
 
 class EmptyReferences:
@@ -155,9 +155,9 @@ class UnreachableReferences:
                 return
 
     def _keep_example(self, name: str, sample: SampleView) -> None:
-        kept = self._samples[name]
-        if self._tested[name][sample.item_id] is not None and len(kept) < 10 * self._options.examples:
-            kept[sample.item_id] = sample
+        examples = self._samples[name]
+        if self._tested[name][sample.item_id] is not None and len(examples) < 10 * self._options.examples:
+            examples[sample.item_id] = sample
 
 
 def probes(view: RunView) -> dict[str, Probe]:

@@ -90,16 +90,16 @@ def packed_element(name: str, value: Any) -> str:
 @lru_cache(maxsize=1)
 def environment() -> Environment:
     """Templates that escape everything and refuse a variable that is not there."""
-    made = Environment(
+    templates = Environment(
         loader=FileSystemLoader(ASSETS),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    made.globals["n"] = numbers
-    made.filters["inline_json"] = lambda value: Markup(inline_json(value))
-    return made
+    templates.globals["n"] = numbers
+    templates.filters["inline_json"] = lambda value: Markup(inline_json(value))
+    return templates
 
 
 def read_asset(name: str) -> str:

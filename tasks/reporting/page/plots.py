@@ -147,11 +147,11 @@ def group_names(rows: Sequence[ResultRow]) -> dict[str, str]:
     """Facet group → its name with only what tells the groups of these rows apart; the full name if nothing
     does."""
     parts = {row.group: row.group_parts for row in rows}
-    told = {
+    distinguishing = {
         name for some in parts.values() for name in some if len({p.get(name) for p in parts.values()}) > 1
     }
     return {
-        group: " · ".join(text for name, text in some.items() if name in told)
+        group: " · ".join(text for name, text in some.items() if name in distinguishing)
         or some.get("model_name", group)
         for group, some in parts.items()
     }

@@ -236,13 +236,13 @@ def find_span(text: str, prediction: Any, pattern: Pattern | None = None) -> Tex
         span = pattern.span(text)
         if span and _bare(text[slice(*span)]) == _bare(prediction):
             return span
-    wanted = prediction.strip()
-    whole_words = rf"(?<!\w){re.escape(wanted)}(?!\w)"
+    answer = prediction.strip()
+    whole_words = rf"(?<!\w){re.escape(answer)}(?!\w)"
     places = list(re.finditer(whole_words, text))
     if places:
         return places[-1].span()
-    start = text.lower().rfind(wanted.lower())
-    return (start, start + len(wanted)) if start >= 0 and len(text.lower()) == len(text) else None
+    start = text.lower().rfind(answer.lower())
+    return (start, start + len(answer)) if start >= 0 and len(text.lower()) == len(text) else None
 
 
 def utf16(text: str, span: TextSpan) -> TextSpan:

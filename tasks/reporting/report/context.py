@@ -276,14 +276,14 @@ def _wall_fact(manifest: Mapping[str, Any]) -> Fact | None:
 
 def _optional_columns(rows: Sequence[ResultRow]) -> frozenset[str]:
     """Columns that tell rows apart; the others would say the same on every line."""
-    told: dict[str, set[Any]] = {
+    values_of: dict[str, set[Any]] = {
         "benchmark": {row.benchmark for row in rows},
         "prompt_template": {row.prompt_template for row in rows},
         "label": {row.label for row in rows},
         "n_samples": {row.n_samples - row.n_items for row in rows} | {0},
         "note": {row.error for row in rows if row.status != "failed"} | {None},
     }
-    return frozenset(name for name, values in told.items() if len(values) > 1)
+    return frozenset(name for name, values in values_of.items() if len(values) > 1)
 
 
 def _pivot_record(row: ResultRow) -> dict[str, Any]:
