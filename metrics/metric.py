@@ -104,10 +104,19 @@ class Metric:
         return self.aggregation.scores(values)
 
     def code(self) -> tuple[Callable[..., Any], ...]:
-        """The functions whose source decides the numbers: the metric's, a user's aggregation and
-        reductions."""
-        functions = [self.function, self.aggregation.function, *(r.function for r in self.reductions)]
-        return tuple(function for function in functions if function is not None)
+        """All functions whose source decides the numbers: the metric's, the reductions', the
+        aggregation's."""
+        return (*self.scoring_code(), *self.reduction_code(), *self.aggregation.code())
+
+    def scoring_code(self) -> tuple[Callable[..., Any], ...]:
+        """The functions that decide a sample's scores: the metric's, and those that make statistics of its
+        values."""
+        return _given(self.function, self.aggregation.encode, self.aggregation.read)
+
+    def reduction_code(self) -> tuple[Callable[..., Any], ...]:
+        """The functions that make one row of an item's samples."""
+        chosen = (code for one in self.reductions for code in (one.pick, one.compute, one.function))
+        return _given(*chosen, self.aggregation.merge)
 
     def signature(self) -> str:
         """Says exactly how the number was computed: name, arguments, aggregation, versions."""
@@ -177,3 +186,7 @@ class Metric:
             else np.full(len(array), math.nan)
         )
         return Scores(statistics=statistics, values=None, score=score)
+
+
+def _given(*functions: Callable[..., Any] | None) -> tuple[Callable[..., Any], ...]:
+    return tuple(function for function in functions if function is not None)

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 import orjson
 import pyarrow as pa
 
-from metrics import Metric
+from metrics.metric import Metric
 from scorers.asking import ask_again
 from scorers.base import Batch, ModelReply, Scorer, ScorerRequest
 from tasks.caching import Workspace, artifact_task

@@ -7,15 +7,18 @@ artifact is a miss and the step is computed again.
 """
 
 import inspect
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from datetime import UTC, datetime
 from functools import lru_cache, partial, wraps
 from typing import Any, ParamSpec, TypeVar
 
 import pyarrow as pa
-from prefect import Task, task
+from prefect import Task, get_run_logger, task
 from prefect.cache_policies import CacheKeyFnPolicy
 from prefect.client.schemas.objects import State, TaskRun
 from prefect.context import TaskRunContext
+from prefect.exceptions import MissingContextError
 from prefect.filesystems import WritableFileSystem
 from prefect.results import ResultRecord  # type: ignore[attr-defined]
 from prefect.tasks import exponential_backoff
@@ -23,8 +26,9 @@ from pydantic import BaseModel
 
 from metrics.errors import NightjarError
 from tasks.steps import Step, Unkeyed
-from tasks.store.fingerprint import fingerprint
-from tasks.store.keys import stage_key
+from tasks.store.fingerprint import Sources, sources_of
+from tasks.store.keys import digest
+from tasks.store.reasons import Reason, Subject, flat, keep_reason
 from tasks.store.storage import ArtifactMissing, ArtifactRef, Store
 
 P = ParamSpec("P")
@@ -38,6 +42,9 @@ class Workspace(Unkeyed):
     """URI of the artifact store."""
     journal_dir: str
     """Local folder for answers on their way to the store."""
+    benchmark: str = ""
+    """What is evaluated, and by which run: for the record of why a step was computed."""
+    run_id: str = ""
 
     def open(self) -> Store:
         """The store, one object a process so that verified artifacts are verified once."""
@@ -58,26 +65,36 @@ def cached_task(stage: str) -> Callable[[Callable[P, R]], Task[P, R]]:
     """
 
     def decorate(function: Callable[P, R]) -> Task[P, R]:
+        stage_function = inspect.unwrap(function)
+        signature = inspect.signature(stage_function)
+
+        @wraps(function)
+        def compute(*args: P.args, **kwargs: P.kwargs) -> R:
+            result = function(*args, **kwargs)
+            _say_why(stage, stage_function, signature.bind(*args, **kwargs).arguments)
+            return result
+
         return task(
             name=stage,
             task_run_name="{step.name}",
-            cache_policy=CacheKeyFnPolicy(cache_key_fn=partial(_cache_key, stage, inspect.unwrap(function))),
+            cache_policy=CacheKeyFnPolicy(cache_key_fn=partial(_cache_key, stage, stage_function)),
             persist_result=True,
             result_serializer="json",
             retries=2,
             retry_delay_seconds=exponential_backoff(backoff_factor=2),
             retry_jitter_factor=0.5,
             retry_condition_fn=is_transient,
-        )(function)
+        )(compute)
 
     return decorate
 
 
 def artifact_task(
-    stage: str, schema: pa.Schema
+    stage: str, schema: pa.Schema, read: Sequence[str] | None = None
 ) -> Callable[[Callable[P, Iterator[pa.RecordBatch]]], Task[P, ArtifactRef]]:
     """As ``cached_task``, for a function that yields the rows of one artifact: they are written as they
-    come, and the task returns the reference."""
+    come, and the task returns the reference. ``read`` names the columns that later steps look at (None:
+    all)."""
 
     def decorate(rows: Callable[P, Iterator[pa.RecordBatch]]) -> Task[P, ArtifactRef]:
         signature = inspect.signature(rows)
@@ -87,7 +104,7 @@ def artifact_task(
             bound = signature.bind(*args, **kwargs)
             store = bound.arguments["workspace"].open()
             key = artifact_key(stage, rows, bound.arguments)
-            ref: ArtifactRef = store.write(stage, key, schema, rows(*args, **kwargs))
+            ref: ArtifactRef = store.write(stage, key, schema, rows(*args, **kwargs), read)
             return ref
 
         return cached_task(stage)(write)
@@ -138,31 +155,79 @@ def _cache_key(
 def artifact_key(stage: str, function: Callable[..., Any], parameters: Mapping[str, Any]) -> str:
     """The key of a stage's artifact, from the stage's function and its arguments by name: 64 hexadecimal
     digits."""
-    values = {name: _by_digest(value) for name, value in parameters.items() if not isinstance(value, Unkeyed)}
-    return stage_key(stage, _stage_version(function), values)
+    return digest(ingredients(stage, function, parameters))
+
+
+def ingredients(
+    stage: str, function: Callable[..., Any], parameters: Mapping[str, Any]
+) -> dict[str, dict[str, Any]]:
+    """What a key is made of: the code of the stage, the identity of its step, and its inputs by content."""
+    step = parameters.get("step")
+    whole = step.whole if isinstance(step, Step) else ()
+    inputs = {
+        name: _in_key(value, name in whole)
+        for name, value in parameters.items()
+        if not isinstance(value, Unkeyed | Step)
+    }
+    return {
+        "stage": {"name": stage},
+        "code": _stage_code(function),
+        "step": step.identity if isinstance(step, Step) else {},
+        "input": inputs,
+    }
 
 
 @lru_cache(maxsize=64)
-def _stage_version(function: Callable[..., Any]) -> str:
-    return fingerprint(function)
+def _stage_code(function: Callable[..., Any]) -> Sources:
+    return sources_of(function)
 
 
-def _by_digest(value: Any) -> Any:
-    """A parameter as the key sees it: artifacts by their content, whatever they are nested in."""
+def _in_key(value: Any, whole: bool) -> Any:
+    """A parameter as the key sees it: artifacts by their content, whatever they are nested in; by all their
+    bytes where the step reads all columns."""
     if isinstance(value, ArtifactRef):
-        return {"artifact": value.digest}
-    if isinstance(value, Step):
-        return value.identity
+        return {"artifact": value.digest if whole else value.keyed}
     if isinstance(value, BaseModel):
         fields = ((name, getattr(value, name)) for name in type(value).model_fields)
-        return {name: _by_digest(entry) for name, entry in fields if not isinstance(entry, Unkeyed)}
+        return {name: _in_key(entry, whole) for name, entry in fields if not isinstance(entry, Unkeyed)}
     if isinstance(value, dict):
-        return {name: _by_digest(entry) for name, entry in value.items()}
+        return {name: _in_key(entry, whole) for name, entry in value.items()}
     if isinstance(value, (list, tuple)):
-        return [_by_digest(entry) for entry in value]
+        return [_in_key(entry, whole) for entry in value]
     if isinstance(value, Exception):
         return {"failed": str(value)}
     return value
+
+
+def _say_why(stage: str, function: Callable[..., Any], parameters: Mapping[str, Any]) -> None:
+    """Keeps why a step was computed beside its record, and tells the task run's log."""
+    step, workspace = parameters.get("step"), parameters.get("workspace")
+    if not isinstance(step, Step) or not isinstance(workspace, Workspace):
+        return
+    made_of = ingredients(stage, function, parameters)
+    inputs = {name: ref.name for name, ref in _named_references(parameters)}
+    subject = Subject(workspace.benchmark, stage, step.name, step.about)
+    reason = keep_reason(
+        workspace.open(),
+        Reason(
+            subject=subject,
+            key=digest(made_of),
+            run_id=workspace.run_id,
+            made=datetime.now(UTC).isoformat(timespec="seconds"),
+            ingredients=flat(made_of),
+            inputs=inputs,
+        ),
+    )
+    with suppress(MissingContextError):  # outside a flow run there is no log
+        get_run_logger().info("%s", reason.because)
+
+
+def _named_references(parameters: Mapping[str, Any]) -> Iterator[tuple[str, ArtifactRef]]:
+    """Every artifact among the inputs, by the parameter's name; of several by their places, too."""
+    for name, value in parameters.items():
+        found = list(references(value))
+        for place, ref in enumerate(found):
+            yield (name if len(found) == 1 else f"{name} {place + 1}"), ref
 
 
 class ArtifactRecords(WritableFileSystem):

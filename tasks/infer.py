@@ -1,5 +1,6 @@
 """Stage "infer": requests go to a model, and what comes back is kept."""
 
+import inspect
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, Literal
@@ -18,7 +19,7 @@ from tasks.models.respond import missing, respond
 from tasks.server import lease, progress_of, secret
 from tasks.steps import Accounts, Answered, Step, Unkeyed
 from tasks.store.claims import claim
-from tasks.store.schemas import RESPONSES
+from tasks.store.schemas import ANSWERS, RESPONSES
 from tasks.store.storage import ArtifactRef, Store
 
 
@@ -64,12 +65,12 @@ def infer(step: Step[InferSetup], requests: ArtifactRef, workspace: Workspace) -
     """Asks for what is not answered yet; a failed request is a row that says so and makes the result worth
     asking again."""
     setup, store = step.setup, workspace.open()
-    key = artifact_key("infer", infer.fn, {"step": step, "requests": requests})
+    key = artifact_key("infer", inspect.unwrap(infer.fn), {"step": step, "requests": requests})
     # Two workers on the same requests take turns: the second finds the answers of the first.
     with claim(store, f"infer/{key}"), progress_of(setup.model.name, step.name) as progress:
         options = setup.options(workspace, _expected(store, requests, setup))
         responded = respond(setup.model, store.batches(requests), AnswerStore(store), options, progress)
-        ref = store.write("infer", key, RESPONSES, responded.batches)
+        ref = store.write("infer", key, RESPONSES, responded.batches, ANSWERS)
     tally = responded.tally
     return Answered(
         responses=ref.model_copy(update={"retryable": tally.retryable}),

@@ -5,7 +5,7 @@ from typing import Protocol, runtime_checkable
 
 import numpy as np
 
-from metrics import Metric
+from metrics.metric import Metric
 from metrics.types import Scores
 from scorers.base import Batch, SampleScores, Scorer
 from scorers.config import ScoringConfig

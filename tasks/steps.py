@@ -33,6 +33,9 @@ class Step(BaseModel, Generic[T]):
     setup: T
     about: dict[str, str] = {}
     """Whose rows it makes, by names that people know (model_name, prompt_template): for the manifest."""
+    whole: tuple[str, ...] = ()
+    """Names of the inputs of which the step reads all columns, times and ids too: their bytes are in its
+    key."""
 
     def at(self, place: str, **about: str) -> "Step[T]":
         """The same step at one place of the grid of models, prompts and partitions, named so."""

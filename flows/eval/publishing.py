@@ -221,6 +221,7 @@ def run_manifest(run: Run, info: RunInfo, over_budget: Mapping[str, str]) -> dic
         "config_digest": digest(info.config),
         "dataset_digest": plan.load.identity["dataset"],
         "seeds": _seeds(run),
+        "task_runs": run.task_runs(),
         "artifacts": run.artifacts(),
         "store": run.options.store,
         "output": run.options.output,

@@ -16,6 +16,8 @@ from tasks.filter import FilterSetup
 from tasks.pair import PairSetup
 from tasks.reduction import FailedPart, Origin
 from tasks.steps import Answered, Step
+from tasks.store.reasons import read_reason
+from tasks.store.storage import Store
 
 Future = PrefectFuture[Any]
 
@@ -111,6 +113,12 @@ class Run:
                 found.setdefault(entry.stage, []).extend(ref.model_dump() | about for ref in refs)
         return found
 
+    def task_runs(self) -> list[dict[str, Any]]:
+        """Every task run in the order of submission: its stage and step, whose rows it makes, what became of
+        it, under which key, and why it was computed ("cached" if it was not)."""
+        store = self.workspace.open()
+        return [_described(entry, store) for entry in self.submitted]
+
     def answered(self, role: str) -> list[tuple[str, Answered, bool]]:
         """Of each inference by models in a role ("model", "judge") that gave something: the model, what was
         answered, and whether it came from the cache."""
@@ -147,6 +155,21 @@ def _pair_names(setup: Any) -> dict[str, str]:
         identity = setup.identity()
         return {"filter": identity.filter, "metric": identity.metric.name}
     return {"filter": setup.config.name} if isinstance(setup, FilterSetup) else {}
+
+
+def _described(entry: Submitted, store: Store) -> dict[str, Any]:
+    state = finished(entry.future)
+    outcome = _outcome(state)
+    refs = list(references(entry.future.result())) if state.is_completed() else []
+    key = refs[0].key if refs else None
+    why = outcome if outcome in ("cached", "skipped") else reason_of(state)
+    if outcome == "computed":
+        kept = read_reason(store, entry.stage, key) if key is not None else None
+        why = kept.because if kept is not None else "computed"
+    return {
+        "stage": entry.stage, "step": entry.step.name, **entry.step.about, "outcome": outcome, "key": key,
+        "why": why,
+    }  # fmt: skip
 
 
 def _outcome(state: State[Any]) -> str:

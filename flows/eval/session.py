@@ -194,7 +194,7 @@ def print_plan(document: dict[str, Any]) -> None:
             to_send = "as many as the responses call for" if count["to_send"] is None else count["to_send"]
             out.print(f"  of them to {judge}: {to_send} to send, {count['cached']} cached")
         for pair in entry["pairs"]:
-            out.print(f"  {'cached ' if pair['cached'] else 'compute'}  {pair['filter']} × {pair['metric']}")
+            out.print(f"  {pair['filter']} × {pair['metric']}: {pair['state']}")
 
 
 def _document_of(evaluation: Evaluation, message: str | None) -> dict[str, Any]:

@@ -42,7 +42,7 @@ async def start_run(config: EvalConfig, options: RunOptions) -> Run:
     complete = with_defaults(config, options, str(context.flow_run.id))
     plan = make_plan(config_for_phase(config, complete), complete, began)
     await _tag(plan, sorted(TagsContext.get().current_tags | set(context.flow_run.tags)))
-    return Run(plan=plan, options=complete, workspace=workspace(complete), started=began)
+    return Run(plan=plan, options=complete, workspace=workspace(complete, config.name), started=began)
 
 
 def with_defaults(config: EvalConfig, options: RunOptions, unique: str) -> RunOptions:
@@ -60,15 +60,20 @@ def with_defaults(config: EvalConfig, options: RunOptions, unique: str) -> RunOp
     )
 
 
-def workspace(options: RunOptions) -> Workspace:
-    """Where a run whose options are complete keeps artifacts, and answers on their way there.
+def workspace(options: RunOptions, benchmark: str = "") -> Workspace:
+    """Where a run of a benchmark, its options complete, keeps artifacts, and answers on their way there.
 
     Each store has journals of its own: whoever finds one that a killed run left moves its answers to the
     store, and that has to be the store where the next run looks for them.
     """
     assert options.store is not None, "with_defaults() decides the store"
     uri = options.store if "://" in options.store else str(Path(options.store).resolve())
-    return Workspace(store=options.store, journal_dir=str(home() / "journal" / digest(uri)[:16]))
+    return Workspace(
+        store=options.store,
+        journal_dir=str(home() / "journal" / digest(uri)[:16]),
+        benchmark=benchmark,
+        run_id=options.run_id or "",
+    )
 
 
 def config_for_phase(config: EvalConfig, options: RunOptions) -> EvalConfig:

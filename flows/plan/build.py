@@ -20,9 +20,10 @@ from tasks.benchmarks.records import Benchmark
 from tasks.infer import InferSetup
 from tasks.load import LoadSetup
 from tasks.models.config import ModelConfig, SampleParams
-from tasks.models.identity import model_identity
+from tasks.models.identity import answering_modules, model_identity
 from tasks.render import RenderSetup
 from tasks.steps import Step
+from tasks.store.fingerprint import sources_of
 from tasks.usercode.load import resolver
 
 
@@ -79,12 +80,21 @@ def scoring_config(config: EvalConfig) -> ScoringConfig:
 
 
 def _load(fields: BenchmarkFields, benchmark: Benchmark, limit: int | None) -> Step[LoadSetup]:
-    identity = {"dataset": benchmark.dataset_digest(), "cluster": fields.cluster, "limit": limit}
+    identity = {
+        "dataset": benchmark.dataset_digest(),
+        "cluster": fields.cluster,
+        "limit": limit,
+        "reader": {"code": sources_of(type(benchmark))},
+    }
     return Step(name=f"load {fields.name}", identity=identity, setup=LoadSetup(benchmark=fields, limit=limit))
 
 
 def _render(fields: BenchmarkFields, benchmark: Benchmark, prompt: str) -> Step[RenderSetup]:
-    identity = {"prompt": benchmark.render_digest(prompt), "name": prompt}
+    identity = {
+        **benchmark.render_identity(prompt),
+        "name": prompt,
+        "reader": {"code": sources_of(type(benchmark))},
+    }
     return Step(
         name=f"render {prompt}", identity=identity, setup=RenderSetup(benchmark=fields, prompt=prompt)
     )
@@ -98,6 +108,7 @@ def _infer(config: EvalConfig, model: ModelConfig, options: RunOptions, began: f
         "samples": sampling.num_samples,
         "seed": sampling.seed,
         "n": sampling.n,
+        "provider": {"code": sources_of(*answering_modules(model, config.output_type))},
     }
     setup = InferSetup(
         model=model,
@@ -127,6 +138,7 @@ def _asked(config: EvalConfig, entry: AskedEntry, options: RunOptions, began: fl
     step = _infer(config, model.model_copy(update={"sample_params": SampleParams()}), options, began)
     sampling = SampleParams.model_validate(single)
     identity = step.identity | {
+        "provider": {"code": sources_of(*answering_modules(model, "generate_until"))},
         "sampling": sampling.sent(),
         "samples": 1,
         "seed": sampling.seed,

@@ -13,7 +13,7 @@ import pyarrow as pa
 from prefect import Task
 
 from flows.config.schema import Phase
-from flows.plan.steps import AskedModel, Cell, PairPlan, Plan
+from flows.plan.steps import AskedModel, Cell, FilterPlan, PairPlan, Plan
 from scorers.base import ALL_FILTERS
 from tasks.ask import ask, ask_calibration, score_replies
 from tasks.benchmarks.open import open_benchmark
@@ -24,10 +24,11 @@ from tasks.load import load
 from tasks.pair import PairSetup
 from tasks.render import render
 from tasks.rows.items import item_batches, read_items, request_batches
-from tasks.score import process_results, score, score_processed
+from tasks.score import process_results, score, score_across, score_processed
 from tasks.steps import Answered, Step
 from tasks.store.storage import ArtifactRef
 
+CACHED, TO_COMPUTE = "cached", "to compute"
 AskedPartition = tuple[ArtifactRef, ArtifactRef, Answered]
 """Requests, predictions and answers at one place of the grid."""
 
@@ -151,38 +152,56 @@ class Kept:
         names = dict.fromkeys(model.infer.setup.model.name for model in self.plan.asked)
         return {name: _counted(name, dialogues) for name in names}
 
-    def holds(self, pair: PairPlan) -> bool:
-        """Whether the pair's statistics are there for every cell (of a score across filters: never said to
-        be)."""
-        return pair.source != ALL_FILTERS and all(self._holds(pair, cell) for cell in self.cells)
+    def state(self, pair: PairPlan) -> str:
+        """What a run would do about the pair's scores: "cached" for every cell, "to compute", or "depends
+        on" the step whose outcome decides it (its rows may come out as they were)."""
+        states = [self._state(pair, cell) for cell in self.cells]
+        return next((state for state in states if state != CACHED), CACHED)
 
     def _calibrates(self) -> bool:
         return any(pair.calibration is not None for pair in self.plan.pairs())
 
-    def _holds(self, pair: PairPlan, cell: Cell) -> bool:
+    def _state(self, pair: PairPlan, cell: Cell) -> str:
+        if cell not in self.answered:
+            return f"depends on {self.plan.models[cell.model].name}"
+        if pair.source == ALL_FILTERS:
+            return self._state_across(pair, cell)
         place = self._place(pair, cell)
         if place is None:
-            return False
+            return f"depends on {self._filter(pair.source).step.name}"
         if pair.asks is not None:
             asked = self._dialogue(pair, cell)
             if asked is None or not asked.over:
-                return False
+                return f"depends on what {', '.join(model.infer.name for model in self.plan.asked)} gives"
             given = asked.requests, asked.replies
-            return peek(score_replies, pair.score, *place, *given, workspace=self.workspace) is not None
-        process = next(entry.process for entry in self.plan.filters if entry.name == pair.source)
+            return _said(peek(score_replies, pair.score, *place, *given, workspace=self.workspace))
+        process = self._filter(pair.source).process
         if process is None:
-            return peek(score, pair.score, *place, workspace=self.workspace) is not None
+            return _said(peek(score, pair.score, *place, workspace=self.workspace))
         processed = peek(process_results, process, *place, workspace=self.workspace)
-        return (
-            processed is not None
-            and peek(score_processed, pair.score, *place, processed, workspace=self.workspace) is not None
-        )
+        if processed is None:
+            return f"depends on {process.name}"
+        return _said(peek(score_processed, pair.score, *place, processed, workspace=self.workspace))
+
+    def _state_across(self, pair: PairPlan, cell: Cell) -> str:
+        asked, answered = self.answered[cell]
+        predictions = {}
+        for entry in self.plan.filters:
+            if entry.name != ALL_FILTERS:
+                found = peek(filter_responses, entry.step, asked, answered, workspace=self.workspace)
+                if found is None:
+                    return f"depends on {entry.step.name}"
+                predictions[entry.name] = found
+        return _said(peek(score_across, pair.score, asked, predictions, answered, workspace=self.workspace))
+
+    def _filter(self, name: str) -> FilterPlan:
+        return next(entry for entry in self.plan.filters if entry.name == name)
 
     def _place(self, pair: PairPlan, cell: Cell) -> AskedPartition | None:
         if cell not in self.answered:
             return None
         asked, answered = self.answered[cell]
-        step = next(entry.step for entry in self.plan.filters if entry.name == pair.source)
+        step = self._filter(pair.source).step
         predicted = peek(filter_responses, step, asked, answered, workspace=self.workspace)
         return None if predicted is None else (asked, predicted, answered)
 
@@ -197,6 +216,10 @@ class Kept:
         return self._dialogues[key]
 
 
+def _said(kept: ArtifactRef | None) -> str:
+    return CACHED if kept is not None else TO_COMPUTE
+
+
 def _counted(name: str, dialogues: Iterable[Dialogue | None]) -> RequestCount:
     known = [dialogue for dialogue in dialogues if dialogue is not None]
     send = sum(dialogue.send.get(name, 0) for dialogue in known)
@@ -206,12 +229,12 @@ def _counted(name: str, dialogues: Iterable[Dialogue | None]) -> RequestCount:
 
 @dataclass(frozen=True)
 class Forecast:
-    """Requests by model and by judge; pairs by name, and whether all of them is cached."""
+    """Requests by model and by judge; pairs by name, and what a run would do about them."""
 
     items: int
     models: Mapping[str, RequestCount]
     judges: Mapping[str, RequestCount]
-    pairs: Mapping[str, bool]
+    pairs: Mapping[str, str]
 
     def as_dict(self) -> dict[str, Any]:
         """As ``--dry-run --json`` prints it; the sums are of what is known."""
@@ -225,8 +248,13 @@ class Forecast:
             "models": {name: count.as_dict() for name, count in self.models.items()},
             "judges": {name: count.as_dict() for name, count in self.judges.items()},
             "pairs": [
-                {"metric": name.rpartition(",")[0], "filter": name.rpartition(",")[2], "cached": cached}
-                for name, cached in self.pairs.items()
+                {
+                    "metric": name.rpartition(",")[0],
+                    "filter": name.rpartition(",")[2],
+                    "cached": state == CACHED,
+                    "state": state,
+                }
+                for name, state in self.pairs.items()
             ],
         }
 
@@ -245,7 +273,7 @@ def forecast(plan: Plan, workspace: Workspace) -> Forecast:
         items=count,
         models={name: RequestCount(send[name], answered[name]) for name in plan.models},
         judges=kept.judges(),
-        pairs={pair.name: kept.holds(pair) for pair in plan.pairs()},
+        pairs={pair.name: kept.state(pair) for pair in plan.pairs()},
     )
 
 

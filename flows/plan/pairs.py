@@ -1,6 +1,5 @@
 """Steps of filters, pairs, evaluation methods and their metrics: what each of them is in a cache key."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -29,8 +28,9 @@ from tasks.filter import FilterSetup
 from tasks.judge import MethodSetup, MetricSetup
 from tasks.pair import PairSetup, pending
 from tasks.reduction.verdict_metrics import build_evaluation_metric
+from tasks.rows.parts import reads_responses
 from tasks.steps import Step
-from tasks.store.fingerprint import fingerprint
+from tasks.store.fingerprint import sources_of
 from tasks.usercode.load import Resolve
 from tasks.verdicts.config import EvaluationMethodConfig, EvaluationMetricConfig
 from tasks.verdicts.methods import build_method
@@ -49,10 +49,10 @@ def filter_plan(
     pipeline = FilterPipeline.build(entry, resolve, config.output_type)
     identity = {
         "steps": [step.model_dump(mode="json") for step in entry.filter],
-        "code": fingerprint(*pipeline.code()) if pipeline.steps else None,
+        "code": sources_of(*pipeline.code()),
     }
     setup = FilterSetup(config=entry, output_type=config.output_type, base_dir=config.base_dir)
-    scored = _ScoringOf(config, scoring, scorer, entry.name, identity)
+    scored = _ScoringOf(config, scoring, scorer, entry.name)
     return FilterPlan(
         name=entry.name,
         step=Step(name=f"filter {entry.name}", identity=identity, setup=setup),
@@ -66,7 +66,7 @@ def _process(
 ) -> Step[PairSetup] | None:
     if config.process_results is None or config.scorer is not None:
         return None
-    code = fingerprint(resolve(config.process_results), ProcessResultsScorer)
+    code = sources_of(resolve(config.process_results), ProcessResultsScorer)
     setup = PairSetup(
         benchmark=config.name, scoring=scoring, filter=name, metric="", base_dir=config.base_dir
     )
@@ -86,7 +86,6 @@ class _ScoringOf:
     scoring: ScoringConfig
     scorer: Scorer
     source: str
-    filtered: Mapping[str, Any]
 
 
 def _pair(shared: _ScoringOf, metric: Metric) -> PairPlan:
@@ -101,33 +100,51 @@ def _pair(shared: _ScoringOf, metric: Metric) -> PairPlan:
     )
     identity = setup.identity()
     name = f"{identity.filter} × {identity.metric.name}"
-    computed = _metric_identity(metric)
-    scored = computed | {
-        "scorer": _scorer_identity(scoring, scorer, metric),
-        # A score over all filters depends on which there are, too.
-        "filter": dict(shared.filtered) | ({"all": True} if source == ALL_FILTERS else {}),
-    }
-    reduced = scored | {
-        "benchmark": config.name,
-        "names": [identity.filter, identity.metric.name],
-        "reductions": [reduction.name for reduction in metric.reductions],
-        "facets": list(config.facets),
-    }
-    statistics = config.statistics.model_dump(mode="json")
+    asking = _scorer_identity(scoring, scorer, metric)
+    scored = _metric_identity(metric) | {"scorer": asking, "across_filters": source == ALL_FILTERS}
+    # The rows bear these names; what was scored, and how, is in the statistics that they are made from.
+    named = {"benchmark": config.name, "names": [identity.filter, identity.metric.name]}
+    # A judge's calibration has a say in its numbers' errors, and a scorer of its own may have.
+    own = {"scorer": asking} if asking["config"] is not None else {}
+    facets = list(config.facets)
+    reduced = (
+        named
+        | own
+        | {
+            "reductions": [reduction.name for reduction in metric.reductions],
+            "aggregation": metric.aggregation.name,
+            "facets": facets,
+            "code": sources_of(*metric.reduction_code()),
+        }
+    )
+    aggregated = (
+        named
+        | own
+        | {
+            "facets": facets,
+            "statistics": config.statistics.model_dump(mode="json"),
+            "signature": metric.signature(),
+            "higher_is_better": metric.higher_is_better,
+            "code": sources_of(*metric.aggregation.code()),
+        }
+    )
     return PairPlan(
         source=source,
         identity=identity,
         score=Step(name=f"score {name}", identity=scored, setup=setup),
-        reduce=Step(name=f"reduce {name}", identity=reduced, setup=setup),
+        reduce=Step(
+            name=f"reduce {name}",
+            identity=reduced,
+            setup=setup,
+            whole=("answers",) if reads_responses(config.facets) else (),
+        ),
         aggregate=Step(
             name=f"aggregate {name}",
-            identity=reduced | {"statistics": statistics, "signature": metric.signature()},
+            identity=aggregated,
             setup=AggregateSetup(**dict(setup), statistics=config.statistics),
         ),
         asks=scorer.needs(metric),
-        calibration=calibration_step(config, scoring, scorer, scored["scorer"])
-        if metric.entry == CORRECTED
-        else None,
+        calibration=calibration_step(config, scoring, scorer, asking) if metric.entry == CORRECTED else None,
     )
 
 
@@ -136,14 +153,19 @@ def method_plan(config: EvalConfig, entry: EvaluationMethodConfig, resolve: Reso
     method = build_method(entry, resolve)
     identity = {
         "method": entry.model_dump(mode="json"),
-        "code": fingerprint(*method.code()) if method.code() else None,
+        "code": sources_of(*method.code()),
     }
     setup = MethodSetup(config=entry, base_dir=config.base_dir)
     return MethodPlan(
         entry.name,
-        Step(name=f"evaluate {entry.name}", identity=identity, setup=setup),
+        # A method is given the whole record of a response.
+        Step(name=f"evaluate {entry.name}", identity=identity, setup=setup, whole=("answered",)),
         knows_model=method.function is not None,
     )
+
+
+_OF_RESPONSES = ("statistics", "answers")
+"""Metrics over evaluation results read what methods said of whole responses."""
 
 
 def metric_plan(config: EvalConfig, entry: EvaluationMetricConfig, resolve: Resolve) -> MetricPlan:
@@ -153,7 +175,7 @@ def metric_plan(config: EvalConfig, entry: EvaluationMetricConfig, resolve: Reso
         "benchmark": config.name,
         "metric": entry.model_dump(mode="json"),
         "facets": list(metric.facets),
-        "code": fingerprint(*metric.code()) if metric.code() else None,
+        "code": sources_of(*metric.code()),
     }
     setup = MetricSetup(
         benchmark=config.name,
@@ -167,8 +189,8 @@ def metric_plan(config: EvalConfig, entry: EvaluationMetricConfig, resolve: Reso
     return MetricPlan(
         name=entry.name,
         identity=metric.identity(config.name),
-        reduce=Step(name=f"reduce {entry.name}", identity=identity, setup=setup),
-        aggregate=Step(name=f"aggregate {entry.name}", identity=statistics, setup=setup),
+        reduce=Step(name=f"reduce {entry.name}", identity=identity, setup=setup, whole=_OF_RESPONSES),
+        aggregate=Step(name=f"aggregate {entry.name}", identity=statistics, setup=setup, whole=_OF_RESPONSES),
         facets=metric.facets,
         is_users=metric.function is not None,
     )
@@ -176,13 +198,12 @@ def metric_plan(config: EvalConfig, entry: EvaluationMetricConfig, resolve: Reso
 
 def _metric_identity(metric: Metric) -> dict[str, Any]:
     """What decides a metric's numbers; its display name does not."""
-    code = metric.code()
     return {
         "metric": metric.entry or metric.name,
         "arguments": dict(metric.arguments),
         "version": metric.version,
         "aggregation": metric.aggregation.name,
-        "code": fingerprint(*code) if code else None,
+        "code": sources_of(*metric.scoring_code()),
         "libraries": {name: installed_version(name) for name in metric.libraries},
     }
 
@@ -193,7 +214,7 @@ def _scorer_identity(scoring: ScoringConfig, scorer: Scorer, metric: Metric) -> 
     chosen = scoring.scorer
     concerned = metric.entry in OWN_METRICS or isinstance(chosen, PlainScorerConfig | UserScorerConfig)
     return {
-        "code": fingerprint(*scorer.code()),
+        "code": sources_of(*scorer.code()),
         "config": chosen.model_dump(mode="json") if chosen is not None and concerned else None,
         "output_type": scoring.output_type,
     }

@@ -18,8 +18,10 @@ from tasks.rows.parts import Origin, PairIdentity
 from tasks.steps import Step
 
 MAX_PARTITIONS = 64
-PARTITION_ITEMS = 2_000
-COMFORTABLE_TASK_RUNS = 500
+UNCUT_ITEMS = 2_000
+"""Items up to which there is one partition."""
+PARTITION_ITEMS = 6_250
+"""Items of a partition beyond that, at most: 16 partitions of 100,000 items."""
 
 
 @dataclass(frozen=True)
@@ -161,16 +163,16 @@ class Plan:
         )
 
     def partitions(self, items: int) -> int:
-        """How many partitions ``items`` are cut into: one up to 2,000, then as many as the number of task
-        runs bears.
+        """How many partitions ``items`` are cut into: one up to 2,000, then as many as keep a partition in
+        memory's bounds, 64 at most.
 
-        Powers of two, so that another pair or model seldom moves the cuts that cached steps depend on.
+        A function of the number of items alone: the cuts are in the keys of cached steps, which another
+        model, pair or machine must not move. Powers of two, so that a few more items seldom do.
         """
-        wanted, count = -(-items // PARTITION_ITEMS), 1
-        per_partition = len(self.prompts) * (
-            1 + len(self.models) * (1 + len(self.filters) + len(self.pairs()))
-        )
-        while count < min(wanted, MAX_PARTITIONS) and 2 * count * per_partition <= COMFORTABLE_TASK_RUNS:
+        if items <= UNCUT_ITEMS:
+            return 1
+        count = 2
+        while count < MAX_PARTITIONS and count * PARTITION_ITEMS < items:
             count *= 2
         return count
 

@@ -56,6 +56,11 @@ class Aggregation:
     parameters: Mapping[str, Any] = field(default_factory=dict)
     function: Callable[..., Any] | None = None  # the user's own, for the fingerprint
 
+    def code(self) -> tuple[Callable[..., Any], ...]:
+        """The functions whose source decides the number of all items."""
+        functions = (self.compute, self.point, self.combine, self.tabulate, self.function)
+        return tuple(function for function in functions if function is not None)
+
     @property
     def scalar(self) -> bool:
         """One number per item is all it takes: any reduction fits."""

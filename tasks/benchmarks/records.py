@@ -60,7 +60,7 @@ class Benchmark(Protocol):
         revision)."""
         ...
 
-    def render_digest(self, prompt: str) -> str:
-        """Digest of everything besides the items that decides what ``render(prompt, …)`` yields: templates,
+    def render_identity(self, prompt: str) -> dict[str, Any]:
+        """Everything besides the items that decides what ``render(prompt, …)`` yields, by name: templates,
         few-shot examples and their file, delimiters, the code of user functions."""
         ...

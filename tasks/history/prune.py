@@ -93,7 +93,8 @@ def prune(store: Store, pruning: Pruning) -> None:
         store.fs.rm_file(store.path(f"{RUNS}/{run_id}.json"))
     for artifact in pruning.artifacts:
         # Prefect's record of the step goes first: without it the step is simply not cached.
-        record = [f"records/{_key(artifact.name).replace('/', '-')}"] if artifact.alone else []
+        name = f"records/{_key(artifact.name).replace('/', '-')}"
+        record = [name, f"{name}.why.json"] if artifact.alone else []
         for name in (*record, artifact.name):
             with suppress(FileNotFoundError):
                 store.fs.rm_file(store.path(name))

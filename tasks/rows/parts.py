@@ -125,6 +125,11 @@ def locate(path: str) -> tuple[FacetSource, str]:
     return ("response", path) if path in _RESPONSE_COLUMNS else ("metadata", path)
 
 
+def reads_responses(facets: Iterable[str]) -> bool:
+    """Whether facets are read from columns of the responses beside ANSWERS, such as times and ids."""
+    return any(locate(facet)[0] == "response" for facet in facets)
+
+
 def resolve(record: Any, path: str) -> Any:
     """The value at a dotted path; None where a step is missing. A key that holds the dots itself wins.
 

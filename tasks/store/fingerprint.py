@@ -1,74 +1,169 @@
-"""Fingerprints of code: a step is computed again when what it runs has changed, and only then.
+"""Fingerprints of code: a step is computed again when code that decides its rows has changed, and only then.
 
-A fingerprint covers the normalised source (syntax tree without comments, docstrings and positions) of a
-module and of everything it imports, statically, from the project or from the folder of the user's file.
-Installed libraries are not followed: metrics declare the versions that matter to them.
+A fingerprint names sources and their digests, so that a change can be named too. Of this project's code it
+holds whole files: the module of a class or function and all that it imports, up to *seams*. A seam is a
+module that only chooses or carries, and whose choice is named in the step's identity by the chosen class's
+own fingerprint; the closure stops there. Users' code counts function by function
+(``tasks.store.definitions``). Installed packages and the standard library count by version and are never
+followed.
 """
 
 import ast
 import atexit
+import functools
 import hashlib
 import inspect
 import json
 import os
 import sys
+import sysconfig
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache, lru_cache
+from importlib.util import find_spec
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, Final
 
+from tasks.store.definitions import reached_definitions, without_docstrings
 from tasks.store.home import PROJECT, home
+from tasks.store.keys import digest
+
+Code = Callable[..., Any] | ModuleType | str
+Sources = dict[str, str]
+"""Name of a source (a file, a definition in a user's file, an installed package) → its digest or version."""
+
+PACKAGES: Final = ("flows", "tasks", "scorers", "metrics")
+SEAMS: Final = (
+    # What was chosen behind these is in the step's identity, by its own class or function.
+    "tasks/benchmarks/open.py",
+    "tasks/models/connecting.py",
+    "tasks/models/replay.py",
+    "tasks/models/demo/",
+    "tasks/usercode/",
+    "scorers/factory.py",
+    "scorers/agreement.py",
+    "scorers/ensemble.py",
+    "scorers/judge/scorer.py",
+    "scorers/process_results.py",
+    "scorers/reward.py",
+    "scorers/user.py",
+    # How fast is asked, how artifacts are kept and how a run is watched changes no row.
+    "tasks/caching.py",
+    "tasks/models/limits.py",
+    "tasks/process.py",
+    "tasks/reporting/",
+    "tasks/server.py",
+    "tasks/store/claims.py",
+    "tasks/store/definitions.py",
+    "tasks/store/fingerprint.py",
+    "tasks/store/home.py",
+    "tasks/store/storage.py",
+)
+"""Modules (folders end in a slash) where the closure of a stage or of a chosen class stops, unless it starts
+there."""
+DIGITS: Final = 16
+"""Hexadecimal digits of a source's digest: a name for a change, not a protection against forgery."""
 
 _parsing = threading.Lock()
 _new: set[str] = set()
-PACKAGES = ("flows", "tasks", "scorers", "metrics")
+_DEFINITIONS: dict[str, Mapping[str, str]] = {}
 _OURS = tuple(f"{PROJECT / name}{os.sep}" for name in PACKAGES)
 
 
-def fingerprint(*code: Callable[..., Any] | ModuleType | str) -> str:
-    """Digest of the source behind functions, classes, modules or names of the project's own modules.
+def fingerprint(*code: Code) -> str:
+    """Digest of the sources behind functions, classes, modules or names of the project's own modules.
 
-    64 hexadecimal digits, whatever the order of the arguments. A callable without a source file (a builtin,
-    an interactive definition) counts by its qualified name.
+    64 hexadecimal digits, whatever the order of the arguments.
     """
-    parts: set[str] = set()
+    return digest(sources_of(*code))
+
+
+def sources_of(*code: Code) -> Sources:
+    """The sources behind functions, classes, modules or names of the project's own modules, sorted by name.
+
+    A ``functools.partial`` counts by its function and its arguments, a wrapped function by what it wraps. A
+    callable without a source file (a builtin, an interactive definition) counts by its qualified name.
+    """
+    found: Sources = {}
     for entry in code:
-        path = _source_path(entry)
-        if path is None:
-            parts.add(f"{getattr(entry, '__module__', '')}.{getattr(entry, '__qualname__', entry)}")
+        found.update(_sources(entry))
+    return dict(sorted(found.items()))
+
+
+def _sources(entry: Any) -> Mapping[str, str]:
+    if isinstance(entry, functools.partial):
+        keywords = {name: _argument(value) for name, value in entry.keywords.items()}
+        given = {"args": [_argument(value) for value in entry.args], "keywords": keywords}
+        name = getattr(inspect.unwrap(entry.func), "__name__", "function")
+        return {**_sources(entry.func), f"arguments of {name}": digest(given)[:DIGITS]}
+    path = _source_path(entry)
+    if path is None:
+        name = f"{getattr(entry, '__module__', '')}.{getattr(entry, '__qualname__', entry)}"
+        return {name: _python()}
+    if str(path).startswith(_OURS):
+        return {_label(file): _source(file).digest for file in closure(path)}
+    if package := _installed(path):
+        return {package: _version(package)}
+    return _of_user(entry, path)
+
+
+def _argument(value: Any) -> Any:
+    """An argument of a partial as a key sees it: a function by its sources, what JSON can't hold by its
+    text."""
+    if callable(value):
+        return dict(_sources(value))
+    try:
+        digest(value)
+    except (TypeError, ValueError):
+        return repr(value)
+    return value
+
+
+def _of_user(entry: Any, path: Path) -> Sources:
+    target = entry if isinstance(entry, ModuleType | type) or inspect.isroutine(entry) else type(entry)
+    unwrapped = inspect.unwrap(target) if callable(target) else target
+    name = None if isinstance(unwrapped, ModuleType) else unwrapped.__qualname__.partition(".")[0]
+    found: Sources = {}
+    for source, text in reached_definitions(path, name).items():
+        if text is not None:
+            found[source] = hashlib.sha256(text.encode()).hexdigest()[:DIGITS]
+        elif source.partition(".")[0] in PACKAGES:
+            ours = _find_in_project(source)
+            found |= {} if ours is None else {_label(file): _source(file).digest for file in closure(ours)}
         else:
-            parts.update(f"{_label(file)} {_source(file).digest}" for file in closure(path))
-    return hashlib.sha256("\n".join(sorted(parts)).encode()).hexdigest()
+            package = source.partition(".")[0]
+            found["python" if package in sys.stdlib_module_names else package] = _version(package)
+    return found
 
 
+@lru_cache(maxsize=256)
 def closure(path: Path) -> frozenset[Path]:
-    """The file and every file of the project, or of the file's own folder, that it imports directly or
-    indirectly."""
+    """The file of this project and every file that it imports, directly or indirectly, short of seams."""
     found: set[Path] = set()
-    waiting = [path.resolve()]
+    start = path.resolve()
+    waiting = [start]
     while waiting:
         file = waiting.pop()
-        if file not in found:
+        if file not in found and (file == start or not is_seam(file)):
             found.add(file)
             waiting.extend(_imported_files(file))
     return frozenset(found)
 
 
-def _imported_files(path: Path) -> tuple[Path, ...]:
-    if str(path).startswith(_OURS):
-        return _imported_by_ours(path)
-    return tuple(file for name in _source(path).names if (file := _find(name, path.parent)))
+def is_seam(path: Path) -> bool:
+    """Whether closures stop at a file of the project."""
+    label = _label(path)
+    return any(label == seam or (seam.endswith("/") and label.startswith(seam)) for seam in SEAMS)
 
 
 @cache
-def _imported_by_ours(path: Path) -> tuple[Path, ...]:
-    """As ``_imported_files``; our modules name each other in full."""
-    ours = (name for name in _source(path).names if name.partition(".")[0] in PACKAGES)
-    return tuple(file for name in ours if (file := _find_in_project(name)))
+def _imported_files(path: Path) -> tuple[Path, ...]:
+    """Our modules name each other in full. A package's ``__init__`` is not followed for its submodules: it
+    would tie every module to all its siblings."""
+    return tuple(file for name in _source(path).names if (file := _find_in_project(name)))
 
 
 @dataclass(frozen=True)
@@ -78,55 +173,75 @@ class _Source:
 
     digest: str
     names: tuple[str, ...]
-
-
-def _source(path: Path) -> _Source:
-    """A user's file may be edited while the process lives; what it runs of ours it has imported before."""
-    return _source_of_ours(path) if str(path).startswith(_OURS) else _source_now(path)
+    definitions: Mapping[str, str]
+    """Top-level definition → digest: names what changed inside the file."""
 
 
 @cache
-def _source_of_ours(path: Path) -> _Source:
-    return _source_now(path)
-
-
-def _source_now(path: Path) -> _Source:
-    stat = path.stat()
-    # One parse at a time: CPython's parser loses count of its recursion when threads parse side by side,
-    # and raises.
-    with _parsing:
-        return _read_source(path, stat.st_mtime_ns, stat.st_size)
-
-
-@lru_cache(maxsize=4096)
-def _read_source(path: Path, _mtime_ns: int, _size: int) -> _Source:
+def _source(path: Path) -> _Source:
+    """Of a file of ours: what it runs, a process has imported before, so it is read once."""
     text = path.read_bytes()
-    package = "/".join(path.relative_to(PROJECT).parts[:-1]) if path.is_relative_to(PROJECT) else ""
+    package = "/".join(path.relative_to(PROJECT).parts[:-1])
     known = _parsed_before()
     content = hashlib.sha256(f"{package}\0".encode() + text).hexdigest()
     if content not in known:
-        parsed = _parse(text, path)
-        known[content] = [parsed.digest, *parsed.names]
+        # One parse at a time: CPython's parser loses count of its recursion when threads parse side by
+        # side, and raises.
+        with _parsing:
+            parsed = _parse(text, path)
+        known[content] = [parsed.digest, list(parsed.names), dict(parsed.definitions)]
         _new.add(content)
-    digest, *names = known[content]
-    return _Source(digest, tuple(names))
+    found = _Source(known[content][0], tuple(known[content][1]), known[content][2])
+    _DEFINITIONS[found.digest] = found.definitions
+    return found
 
 
 def _parse(text: bytes, path: Path) -> _Source:
     try:
         tree = ast.parse(text)
     except SyntaxError:
-        return _Source(hashlib.sha256(text).hexdigest(), ())
+        return _Source(hashlib.sha256(text).hexdigest()[:DIGITS], (), {})
     names: dict[str, None] = {}
-    for node in ast.walk(tree):
+    for node in _at_run_time(tree):
         names.update(dict.fromkeys(_imported_names(node, path)))
-        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
-            node.body = _without_docstrings(node.body)
-    return _Source(hashlib.sha256(ast.dump(tree).encode()).hexdigest(), tuple(names))
+    without_docstrings(tree)
+    whole = hashlib.sha256(ast.dump(tree).encode()).hexdigest()[:DIGITS]
+    return _Source(whole, tuple(names), _definitions(tree))
+
+
+def _at_run_time(tree: ast.AST) -> Iterator[ast.AST]:
+    """Every node but those below ``if TYPE_CHECKING:``, which never run."""
+    for node in ast.iter_child_nodes(tree):
+        yield node
+        if not (isinstance(node, ast.If) and ast.unparse(node.test).endswith("TYPE_CHECKING")):
+            yield from _at_run_time(node)
+
+
+def definitions_by_digest(file_digest: str) -> Mapping[str, str] | None:
+    """The digests of the definitions in a file of ours with that digest; None for one not read in this
+    process."""
+    return _DEFINITIONS.get(file_digest)
+
+
+def _definitions(tree: ast.Module) -> dict[str, str]:
+    found: dict[str, str] = {}
+    for node in tree.body:
+        if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+            names = [node.name]
+        elif isinstance(node, ast.Assign | ast.AnnAssign):
+            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+            names = [name.id for target in targets for name in ast.walk(target) if isinstance(name, ast.Name)]
+        else:
+            names = ["a statement of the module"]
+        text = hashlib.sha256(ast.dump(node).encode()).hexdigest()
+        found |= {
+            name: hashlib.sha256(f"{found.get(name)}{text}".encode()).hexdigest()[:DIGITS] for name in names
+        }
+    return found
 
 
 @cache
-def _parsed_before() -> dict[str, list[str]]:
+def _parsed_before() -> dict[str, list[Any]]:
     """What earlier processes found in files of the same content: half a second of parsing at every start.
 
     Keyed by content, so that nothing in it can be out of date; a file that can't be read is as good as none.
@@ -151,63 +266,37 @@ def _remember() -> None:
 
 
 def _memory() -> Path:
-    # Another Python draws another tree from the same text.
-    return home() / f"sources-{sys.version_info.major}.{sys.version_info.minor}.json"
+    # Another Python draws another tree from the same text; the name changes with what is kept.
+    return home() / f"parsed-{sys.version_info.major}.{sys.version_info.minor}.json"
 
 
 def _imported_names(node: ast.AST, path: Path) -> Iterator[str]:
     if isinstance(node, ast.Import):
-        yield from (alias.name for alias in node.names)
+        yield from (alias.name for alias in node.names if alias.name.partition(".")[0] in PACKAGES)
     elif isinstance(node, ast.ImportFrom):
         base = node.module or ""
         if node.level:
-            package = path.resolve().parents[node.level - 1]
-            inside = package.relative_to(PROJECT).parts if package.is_relative_to(PROJECT) else ()
+            inside = path.resolve().parents[node.level - 1].relative_to(PROJECT).parts
             base = ".".join([*inside, base] if base else inside)
-        yield base
-        # ``from package import module`` names a module, ``from module import name`` does not: both are
-        # looked for.
-        yield from (f"{base}.{alias.name}" if base else alias.name for alias in node.names)
-
-
-def _find(name: str, folder: Path) -> Path | None:
-    """The file of a module of the project or of the user's folder; None for anything installed.
-
-    A package's ``__init__`` is not followed for its submodules: it would tie every module to all its
-    siblings.
-    """
-    if name.partition(".")[0] in PACKAGES:
-        return _find_in_project(name)
-    return _module_file(name, folder)
+        if base.partition(".")[0] in PACKAGES:
+            yield base
+            # ``from package import module`` names a module, ``from module import name`` does not: both are
+            # looked for.
+            yield from (f"{base}.{alias.name}" for alias in node.names)
 
 
 @lru_cache(maxsize=8192)
 def _find_in_project(name: str) -> Path | None:
-    return _module_file(name, PROJECT)
-
-
-def _module_file(name: str, folder: Path) -> Path | None:
-    relative = Path(*name.split(".")) if name else Path()
-    for candidate in (folder / relative.with_suffix(".py"), folder / relative / "__init__.py"):
-        if name and candidate.is_file():
+    relative = Path(*name.split("."))
+    for candidate in (PROJECT / relative.with_suffix(".py"), PROJECT / relative / "__init__.py"):
+        if candidate.is_file():
             return candidate.resolve()
     return None
 
 
-def _without_docstrings(body: list[ast.stmt]) -> list[ast.stmt]:
-    first = body[0] if body else None
-    if (
-        isinstance(first, ast.Expr)
-        and isinstance(first.value, ast.Constant)
-        and isinstance(first.value.value, str)
-    ):
-        return body[1:]
-    return body
-
-
-def _source_path(entry: Callable[..., Any] | ModuleType | str) -> Path | None:
+def _source_path(entry: Code) -> Path | None:
     if isinstance(entry, str):
-        found = _find(entry, PROJECT)
+        found = _find_in_project(entry)
         if found is None:
             raise LookupError(f"{entry} is not a module of this project")
         return found
@@ -220,6 +309,60 @@ def _source_path(entry: Callable[..., Any] | ModuleType | str) -> Path | None:
         return None
 
 
+@cache
+def _library_folders() -> tuple[tuple[str, bool], ...]:
+    """Folders of installed packages and of the standard library (True), the deeper ones first."""
+    paths = sysconfig.get_paths()
+    found = {
+        (str(Path(paths[name]).resolve()) + os.sep, name == "stdlib")
+        for name in ("purelib", "platlib", "stdlib")
+    }
+    return tuple(sorted(found, key=lambda entry: -len(entry[0])))
+
+
+def _installed(path: Path) -> str | None:
+    """The package that a file outside the project belongs to, where it was installed; "python" for the
+    standard library."""
+    for folder, standard in _library_folders():
+        if str(path).startswith(folder):
+            return "python" if standard else Path(str(path)[len(folder) :]).parts[0].removesuffix(".py")
+    return None
+
+
+@cache
+def _version(package: str) -> str:
+    """The version of an importable package; of the standard library it is Python's."""
+    if package == "python" or package in sys.stdlib_module_names:
+        return _python()
+    from importlib.metadata import PackageNotFoundError, packages_distributions, version
+
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        names = packages_distributions().get(package, [])
+    return " ".join(f"{name} {version(name)}" for name in sorted(set(names))) or _uninstalled(package)
+
+
+def _uninstalled(package: str) -> str:
+    """Digest of an importable package that no installer knows (a folder on PYTHONPATH)."""
+    try:
+        spec = find_spec(package)
+    except (ImportError, ValueError):
+        spec = None
+    if spec is None or spec.origin is None or not Path(spec.origin).is_file():
+        return "not installed"
+    origin = Path(spec.origin)
+    files = sorted(origin.parent.rglob("*.py")) if origin.name == "__init__.py" else [origin]
+    total = hashlib.sha256()
+    for file in files:
+        total.update(file.relative_to(origin.parent).as_posix().encode() + b"\0" + file.read_bytes())
+    return total.hexdigest()[:DIGITS]
+
+
+def _python() -> str:
+    return f"Python {sys.version_info.major}.{sys.version_info.minor}"
+
+
 def _label(path: Path) -> str:
-    """A name that does not depend on where the project or the user's folder lies."""
-    return path.relative_to(PROJECT).as_posix() if path.is_relative_to(PROJECT) else path.name
+    """A name that does not depend on where the project lies."""
+    return path.relative_to(PROJECT).as_posix()

@@ -2,7 +2,6 @@
 
 import hashlib
 import json
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -38,12 +37,6 @@ def file_digest(path: Path) -> str:
         while chunk := file.read(CHUNK_BYTES):
             total.update(chunk)
     return total.hexdigest()
-
-
-def stage_key(stage: str, version: str, parameters: Mapping[str, Any]) -> str:
-    """The key of a stage's artifact: the stage, its code's version, and all it is given, artifacts by their
-    digest."""
-    return digest({"stage": stage, "version": version, "parameters": parameters})
 
 
 def _plain(value: Any) -> Any:

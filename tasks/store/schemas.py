@@ -89,6 +89,12 @@ RESPONSES: Final = pa.schema(
     ]
 )
 
+ANSWERS: Final = (
+    "item_id", "doc_id", "sample_index", "response", "status", "error", "finish_reason", "lls", "is_greedy",
+    "unconditional_lls", "unconditional_greedy", "metadata_json",
+)  # fmt: skip
+"""Columns of RESPONSES that say what was answered; the others say when, by whom and at what cost."""
+
 PREDICTIONS: Final = pa.schema(
     [
         pa.field("item_id", pa.string(), nullable=False),

@@ -9,7 +9,9 @@ from pathlib import Path
 from typing import IO, Any
 
 import fsspec
+import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from fsspec.implementations.local import LocalFileSystem
 from pydantic import BaseModel, ConfigDict
@@ -31,12 +33,20 @@ class ArtifactRef(BaseModel):
     key: str
     """The cache key it was made under, 64 hexadecimal digits."""
     digest: str
-    """SHA-256 of the file, 64 hexadecimal digits."""
+    """SHA-256 of the file, 64 hexadecimal digits: what must be found there."""
+    content: str = ""
+    """Digest of the rows in the columns that the next steps read: what their keys hold. Equal answers of two
+    nights, whose times differ, have the same. Empty in references of version 0.1.0."""
     rows: int
     bytes: int
     retryable: int = 0
     """Rows worth asking again (requests that failed for now). Above zero the reference is never served from
     a cache."""
+
+    @property
+    def keyed(self) -> str:
+        """What the keys of steps that read it hold of it."""
+        return self.content or self.digest
 
     @property
     def name(self) -> str:
@@ -86,18 +96,27 @@ class Store:
         return f"{self.root}/{name}"
 
     def write(
-        self, kind: str, key: str, schema: pa.Schema, batches: Iterable[pa.RecordBatch | pa.Table]
+        self,
+        kind: str,
+        key: str,
+        schema: pa.Schema,
+        batches: Iterable[pa.RecordBatch | pa.Table],
+        read: Sequence[str] | None = None,
     ) -> ArtifactRef:
         """Writes an artifact batch by batch and returns its reference.
 
+        ``read`` names the columns that its content digest is of (None: all).
         Equal rows give equal bytes, so that a step computed again is recognised by what hangs on it. Raises
         StoreError when the store can't be written; nothing is left behind then.
         """
         temporary = self._temporary(kind)
         try:
-            rows = write_parquet(temporary, schema, batches)
+            content = ContentDigest(schema.names if read is None else read)
+            rows = write_parquet(temporary, schema, batches, content)
             size, file_hash = temporary.stat().st_size, _sha256(temporary)
-            ref = ArtifactRef(kind=kind, key=key, digest=file_hash, rows=rows, bytes=size)
+            ref = ArtifactRef(
+                kind=kind, key=key, digest=file_hash, content=content.hexdigest(), rows=rows, bytes=size
+            )
             self._publish(temporary, ref.name)
         except OSError as error:
             raise StoreError(
@@ -238,9 +257,56 @@ def _row_groups(file: pq.ParquetFile, start: int, stop: int) -> tuple[list[int],
     return wanted, first
 
 
-def write_parquet(path: Path, schema: pa.Schema, batches: Iterable[Any]) -> int:
+class ContentDigest:
+    """Digest of the values of some columns, whatever the batches they come in and however they are encoded.
+
+    Each column has a digest of its values' presence, one of their lengths where they have any, and one of
+    their bytes, so that no two different columns have the same stream.
+    """
+
+    def __init__(self, columns: Sequence[str]) -> None:
+        self._columns = tuple(columns)
+        self._streams: dict[str, Any] = {}
+
+    def add(self, table: pa.Table) -> None:
+        """Takes the next rows."""
+        for name in self._columns:
+            for chunk in table.column(name).chunks:
+                self._add(name, chunk)
+
+    def hexdigest(self) -> str:
+        """64 hexadecimal digits."""
+        total = hashlib.sha256()
+        for name in sorted(self._streams):
+            total.update(name.encode() + b"\0" + self._streams[name].digest())
+        return total.hexdigest()
+
+    def _add(self, name: str, array: pa.Array) -> None:
+        if pa.types.is_dictionary(array.type):
+            array = array.dictionary_decode()
+        self._feed(f"{name}/valid", np.asarray(array.is_valid()).astype(np.uint8))
+        present = array.drop_null()
+        if pa.types.is_list(array.type):
+            self._feed(f"{name}/lengths", pc.list_value_length(present).to_numpy(zero_copy_only=False))
+            self._add(f"{name}/item", present.flatten())
+        elif pa.types.is_string(array.type):
+            lengths = pc.binary_length(present).to_numpy(zero_copy_only=False)
+            self._feed(f"{name}/lengths", lengths)
+            if len(present):
+                offsets = np.frombuffer(present.buffers()[1], np.int32)[present.offset :]
+                self._feed(name, memoryview(present.buffers()[2])[offsets[0] : offsets[len(present)]])
+        else:
+            self._feed(name, np.ascontiguousarray(present.to_numpy(zero_copy_only=False)))
+
+    def _feed(self, stream: str, data: Any) -> None:
+        self._streams.setdefault(stream, hashlib.sha256()).update(data)
+
+
+def write_parquet(
+    path: Path, schema: pa.Schema, batches: Iterable[Any], content: ContentDigest | None = None
+) -> int:
     """Streams batches into one Parquet file (zstd, row groups of ``ROW_GROUP``) and returns the number of
-    rows.
+    rows; ``content`` sees them as they pass.
 
     Rows are regrouped, so that the bytes depend on the rows alone and not on how they were batched.
     """
@@ -251,6 +317,8 @@ def write_parquet(path: Path, schema: pa.Schema, batches: Iterable[Any]) -> int:
         for batch in batches:
             table = pa.Table.from_batches([batch]) if isinstance(batch, pa.RecordBatch) else batch
             pending.append(_conform(table, schema))
+            if content is not None:
+                content.add(pending[-1])
             waiting += table.num_rows
             rows += table.num_rows
             while waiting >= ROW_GROUP:

@@ -12,7 +12,6 @@ from tasks.benchmarks.records import Rendered
 from tasks.datasets import DatasetConfig, dataset_digest, open_dataset
 from tasks.datasets.config import DatasetError
 from tasks.datasets.item import Item
-from tasks.store.keys import digest
 
 
 class NativeBenchmark:
@@ -45,18 +44,21 @@ class NativeBenchmark:
         """Digest of everything that decides the items."""
         return dataset_digest(self._dataset(), self._fields.base_dir, self._fields.cluster)
 
-    def render_digest(self, prompt: str) -> str:
-        """Digest of templates, examples and delimiters: what decides the prompts besides the items."""
+    def render_identity(self, prompt: str) -> dict[str, Any]:
+        """Templates, examples and delimiters: what decides the prompts besides the items."""
         compiled = self._prompts[prompt]
         fields = self._fields.model_dump(
             mode="json",
-            include={"output_type", "target", "choices", "target_delimiter", "mutual_information"},
-        )
-        texts = [compiled.template.source] if compiled.template is not None else []
-        turns = [(role, template.source) for role, template in compiled.turns]
-        around = [self._fields.system_prompt, self._fields.gen_prefix]
-        examples = self._fewshot.digest() if self._fewshot is not None else None
-        return digest([fields, texts, turns, around, examples])
+            include={
+                "output_type", "target", "choices", "target_delimiter", "mutual_information", "system_prompt",
+                "gen_prefix",
+            },
+        )  # fmt: skip
+        return fields | {
+            "prompt_template": compiled.template.source if compiled.template is not None else None,
+            "messages": [[role, template.source] for role, template in compiled.turns],
+            "fewshot": self._fewshot.digest() if self._fewshot is not None else None,
+        }
 
     def _dataset(self) -> DatasetConfig:
         if self._fields.dataset is None:

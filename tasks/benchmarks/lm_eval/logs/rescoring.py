@@ -25,7 +25,9 @@ from tasks.benchmarks.records import Rendered
 from tasks.datasets.config import DatasetError
 from tasks.datasets.item import Item
 from tasks.store.files import write_lines
+from tasks.store.fingerprint import sources_of
 from tasks.store.keys import digest, file_digest
+from tasks.usercode.load import load_function
 
 # Keys of a definition that scoring again needs nothing of, and that a results file may hold as source code.
 OF_ASKING: Final = (
@@ -210,18 +212,15 @@ class LoggedBenchmark:
         """Digest of the log."""
         return digest({"samples": file_digest(self._path), "cluster": self._cluster})
 
-    def render_digest(self, prompt: str) -> str:
-        """Digest of the log and of what says which answers are right."""
-        from tasks.store.fingerprint import fingerprint
-        from tasks.usercode.load import load_function
-
-        code = [
-            fingerprint(load_function(name, self._base_dir))
-            for name in sorted(set(functions_in(self._config)))
-        ]
-        return digest(
-            {"samples": file_digest(self._path), "config": self._config, "prompt": prompt, "code": code}
-        )
+    def render_identity(self, prompt: str) -> dict[str, Any]:
+        """The log, and what says which answers are right."""
+        names = sorted(set(functions_in(self._config)))
+        return {
+            **self._config,
+            "prompt": prompt,
+            "samples": file_digest(self._path),
+            "functions": {"code": sources_of(*(load_function(name, self._base_dir) for name in names))},
+        }
 
     def _rendered(self, item: Item, row: Row, fields: Fields) -> Rendered:
         asked = requests_of(row)

@@ -11,7 +11,7 @@ from tasks.benchmarks.lm_eval.read.yaml import decoded, functions_in
 from tasks.benchmarks.lm_eval.render.rendering import Prompter
 from tasks.benchmarks.records import Rendered
 from tasks.datasets.item import Item
-from tasks.store.fingerprint import fingerprint
+from tasks.store.fingerprint import Sources, sources_of
 from tasks.store.keys import digest
 from tasks.usercode.load import load_function
 
@@ -87,24 +87,21 @@ class HarnessBenchmark:
             }
         )
 
-    def render_digest(self, prompt: str) -> str:
-        """Digest of templates, few-shot examples and their split, delimiters, seeds and user functions."""
+    def render_identity(self, prompt: str) -> dict[str, Any]:
+        """Templates, few-shot examples and their split, delimiters, seeds and user functions."""
         kept = {key: value for key, value in self._config.items() if key not in OF_SCORING}
         knobs = ("apply_chat_template", "fewshot_as_multiturn", "system_instruction", "fewshot_seed")
-        return digest(
-            {
-                "prompt": prompt,
-                "keys": kept,
-                "knobs": {key: self._harness.get(key) for key in knobs},
-                "source": self._splits.source.digest(),
-                "code": self._code(kept),
-                "unconditional": _asks_unconditional(self._config),
-            }
-        )
+        return {
+            "prompt": prompt,
+            **kept,
+            "harness": {key: self._harness.get(key) for key in knobs},
+            "source": self._splits.source.digest(),
+            "functions": {"code": self._code(kept)},
+            "unconditional": _asks_unconditional(self._config),
+        }
 
-    def _code(self, value: Any) -> list[str]:
-        names = sorted(set(functions_in(value)))
-        return [fingerprint(load_function(name, self._base_dir)) for name in names]
+    def _code(self, value: Any) -> Sources:
+        return sources_of(*(load_function(name, self._base_dir) for name in sorted(set(functions_in(value)))))
 
 
 def _asks_unconditional(config: Mapping[str, Any]) -> bool:
