@@ -1,7 +1,6 @@
-"""``python -m flows.catalog [KIND]``: every name that a config may use, and what it means."""
+"""``python -m flows.catalog [KIND]``: every name that a config may use, its meaning and its source."""
 
 import inspect
-import json
 import math
 import sys
 from collections.abc import Callable, Iterator
@@ -11,7 +10,8 @@ from typing import Annotated, Any, Final
 import typer
 from pydantic import BaseModel
 
-from metrics.errors import nearest
+from flows.command_line import command_line, new_app, print_json
+from metrics.errors import ConfigError, nearest
 from metrics.registry import AGGREGATIONS, METRICS, REDUCTIONS, MetricDefinition, NamedFunction
 
 OF_METRIC: Final = "the metric's"
@@ -135,7 +135,7 @@ def _named(kind: str, name: str, definition: NamedFunction, default: str) -> Cat
 def _filters() -> Iterator[CatalogEntry]:
     from scorers.filters import FILTERS
 
-    kept = {"all": "keeps every repeat", "first": "keeps the first repeats", "one": "one for all repeats"}
+    repeats = {"all": "keeps every repeat", "first": "keeps the first repeats", "one": "one for all repeats"}
     for name in FILTERS:
         definition = FILTERS[name]
         yield CatalogEntry(
@@ -143,7 +143,7 @@ def _filters() -> Iterator[CatalogEntry]:
             name,
             definition.summary,
             default=_arguments(definition.function),
-            applies_to=kept.get(definition.keeps or "", "keeps what the function keeps"),
+            applies_to=repeats.get(definition.keeps or "", "keeps what the function keeps"),
             source=definition.source,
         )
 
@@ -246,6 +246,7 @@ def _number(value: float) -> str:
     return f"{'-' if value < 0 else ''}∞" if math.isinf(value) else f"{value:g}"
 
 
+app = new_app()
 WIDTH: Final = 150  # columns where the output is no terminal
 _ALIASES: Final = {"model_types": "models", "model_type": "models"}
 
@@ -271,28 +272,28 @@ def _print_table(kind: str, entries: list[CatalogEntry]) -> None:
     console.print()
 
 
-def main(
+@app.command()
+def catalog_command(
     kind: Annotated[
         str | None, typer.Argument(help=f"One of {', '.join(LISTINGS)}; without it all of them")
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON document")] = False,
 ) -> None:
-    """List the names that a config may use."""
-    asked = kind.lower().replace("-", "_").replace(" ", "_") if kind is not None else None
-    asked = _ALIASES.get(asked or "", asked)
-    if asked is not None and asked not in LISTINGS:
-        asked = asked + "s" if asked + "s" in LISTINGS else asked
-    if asked is not None and asked not in LISTINGS:
-        typer.echo(
-            f"kind '{kind}' is not known{nearest(asked, LISTINGS)} (known: {', '.join(LISTINGS)})", err=True
+    """Lists the names that a config may use."""
+    listing = kind.lower().replace("-", "_").replace(" ", "_") if kind is not None else None
+    listing = _ALIASES.get(listing or "", listing)
+    if listing is not None and listing not in LISTINGS:
+        listing = listing + "s" if listing + "s" in LISTINGS else listing
+    if listing is not None and listing not in LISTINGS:
+        raise ConfigError(
+            f"kind '{kind}' is not known{nearest(listing, LISTINGS)} (known: {', '.join(LISTINGS)})"
         )
-        raise typer.Exit(2)
     if as_json:
-        typer.echo(json.dumps([asdict(entry) for entry in catalog(asked)], ensure_ascii=False, indent=2))
+        print_json([asdict(entry) for entry in catalog(listing)])
         return
-    for name in LISTINGS if asked is None else [asked]:
+    for name in LISTINGS if listing is None else [listing]:
         _print_table(name, catalog(name))
 
 
 if __name__ == "__main__":
-    typer.run(main)
+    command_line(app)

@@ -1,13 +1,13 @@
-"""All runs of a store: ``python -m flows.history "SELECT …"``, or ``--prune``."""
+"""``python -m flows.history "SELECT …"`` or ``--prune``: SQL over all runs of a store, and pruning it."""
 
-import json
+from collections.abc import Sequence
 from decimal import Decimal
 from typing import Annotated, Any
 
-import orjson
 import typer
 
-from metrics.errors import NightjarError
+from flows.command_line import command_line, new_app, print_json
+from metrics.errors import ConfigError
 from tasks.history.prune import Pruning, plan_pruning, prune
 from tasks.history.query import QueryResult, query
 from tasks.store.home import default_store
@@ -21,11 +21,11 @@ EXAMPLE = (
     "SELECT started, metric, filter, value, stderr FROM results JOIN runs USING (run_id) ORDER BY started"
 )
 
-app = typer.Typer(add_completion=False)
+app = new_app()
 
 
 @app.command(help=HELP)
-def main(
+def history_command(
     sql: Annotated[str | None, typer.Argument(metavar="SQL", help=f'For example "{EXAMPLE}"')] = None,
     store: Annotated[
         str | None, typer.Option(metavar="URI", help="The store; default: the project's own")
@@ -42,50 +42,46 @@ def main(
         bool, typer.Option("--dry-run", help="With --prune: say what would go, remove nothing")
     ] = False,
 ) -> None:
-    """Runs the command; exits with 2 for a query or arguments that can't be used."""
-    try:
-        opened = Store(store or default_store())
-        opened.check_readable()
-        if remove == (sql is not None):
-            raise NightjarError("expected either a SQL query or --prune; for example:\n  " + EXAMPLE)
-        if not remove and (keep is not None or dry_run):
-            raise NightjarError("--keep and --dry-run belong to --prune")
-        if sql is not None:
-            show_answer(query(opened, sql), as_json)
-        else:
-            pruning = plan_pruning(opened, keep)
-            if not dry_run:
-                prune(opened, pruning)
-            show_pruning(pruning, dry_run, as_json)
-    except NightjarError as error:
-        typer.echo(f"error: {error}", err=True)
-        raise typer.Exit(2) from None
+    """Answers a query or prunes; raises NightjarError for a query or arguments that can't be used."""
+    opened = Store(store or default_store())
+    opened.check_readable()
+    if remove == (sql is not None):
+        raise ConfigError("expected either a SQL query or --prune; for example:\n  " + EXAMPLE)
+    if not remove and (keep is not None or dry_run):
+        raise ConfigError("--keep and --dry-run belong to --prune")
+    if sql is not None:
+        print_rows(query(opened, sql), as_json)
+        return
+    pruning = plan_pruning(opened, keep)
+    if not dry_run:
+        prune(opened, pruning)
+    print_pruning(pruning, dry_run, as_json)
 
 
-def show_answer(answer: QueryResult, as_json: bool) -> None:
+def print_rows(found: QueryResult, as_json: bool) -> None:
     """Prints the rows: a table, or a JSON list of objects."""
     if as_json:
-        rows = [dict(zip(answer.columns, row, strict=True)) for row in answer.rows]
-        print(orjson.dumps(rows, default=_plain).decode())
+        rows = [dict(zip(found.columns, row, strict=True)) for row in found.rows]
+        print_json(rows, default=_json_value)
         return
     from rich import box
     from rich.table import Table
 
     from tasks.reporting.terminal import console
 
-    table = Table(*answer.columns, box=box.SIMPLE_HEAD)
-    for row in answer.rows:
+    table = Table(*found.columns, box=box.SIMPLE_HEAD)
+    for row in found.rows:
         table.add_row(*map(_cell, row))
     console().print(table)
-    console().print(f"{len(answer.rows)} rows")
+    console().print(f"{len(found.rows)} rows")
 
 
-def show_pruning(pruning: Pruning, dry_run: bool, as_json: bool) -> None:
+def print_pruning(pruning: Pruning, dry_run: bool, as_json: bool) -> None:
     """Says what was removed, or would be."""
     if as_json:
         removed = [{"name": artifact.name, "bytes": artifact.bytes} for artifact in pruning.artifacts]
         document = {"dry_run": dry_run, "forgotten": pruning.runs, "removed": removed, "bytes": pruning.bytes}
-        print(json.dumps(document | {"kept": pruning.kept}))
+        print_json(document | {"kept": pruning.kept})
         return
     verb = "would remove" if dry_run else "removed"
     for run_id in pruning.runs:
@@ -102,10 +98,15 @@ def _cell(value: Any) -> str:
     return f"{value:.6g}" if isinstance(value, float) else str(value)
 
 
-def _plain(value: Any) -> Any:
+def _json_value(value: Any) -> Any:
     """What JSON has no word for (orjson itself writes NaN as null and dates as ISO 8601)."""
     return float(value) if isinstance(value, Decimal) else str(value)
 
 
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Runs the command and exits."""
+    command_line(app, arguments)
+
+
 if __name__ == "__main__":
-    app()
+    main()

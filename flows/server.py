@@ -1,7 +1,7 @@
-"""The Prefect server of a local run: whatever PREFECT_API_URL names, else one of the project's own on
-loopback.
+"""Which Prefect server a local run talks to: the one PREFECT_API_URL names, else one of the project's own.
 
-The own server keeps running after the run, so that the next one starts in seconds and there is something to
+``use_server`` decides and starts it, ``serving`` is a block that talks to it. The own server listens on
+loopback and keeps running after the run, so that the next one starts in seconds and there is something to
 look at. ``python -m flows.server start|stop|status`` (``make ui``, ``make stop``) work on the same one.
 """
 
@@ -67,6 +67,23 @@ def use_server() -> str:
     return server.url
 
 
+@contextmanager
+def serving() -> Iterator[str]:
+    """A block that talks to the server of ``use_server``; gives the address of its UI.
+
+    Raises ServerError where the server that the user's settings name does not answer.
+    """
+    from prefect.settings import PREFECT_API_URL, temporary_settings
+
+    named = os.environ.get("PREFECT_API_URL") or PREFECT_API_URL.value()
+    ui = use_server()
+    api = os.environ.get("PREFECT_API_URL", f"{ui}/api")
+    with temporary_settings({PREFECT_API_URL: api}):
+        if named:
+            _check_answers(api)
+        yield ui
+
+
 def start() -> Server:
     """The project's own server, started if it is not there; one start at a time."""
     running = status()
@@ -110,6 +127,22 @@ def stop() -> bool:
         time.sleep(0.1)
     os.killpg(pid, signal.SIGKILL)
     return True
+
+
+def main() -> None:
+    """``python -m flows.server start|stop|status``."""
+    command = sys.argv[1] if len(sys.argv) == 2 else ""
+    if command == "start":
+        server = start()
+        print(f"Prefect UI at {server.url} (PREFECT_API_URL={server.api}; make stop ends it)")
+    elif command == "stop":
+        print("stopped" if stop() else "no server of this project was running")
+    elif command == "status":
+        running = status()
+        print(f"running at {running.url}" if running else "not running")
+    else:
+        print("usage: python -m flows.server start|stop|status", file=sys.stderr)
+        raise SystemExit(2)
 
 
 def _launch(folder: Path) -> Server:
@@ -200,43 +233,6 @@ def _exclusive(lock: Path) -> Iterator[None]:
         yield
 
 
-def main() -> None:
-    """``python -m flows.server start|stop|status``."""
-    command = sys.argv[1] if len(sys.argv) == 2 else ""
-    if command == "start":
-        server = start()
-        print(f"Prefect UI at {server.url} (PREFECT_API_URL={server.api}; make stop ends it)")
-    elif command == "stop":
-        print("stopped" if stop() else "no server of this project was running")
-    elif command == "status":
-        running = status()
-        print(f"running at {running.url}" if running else "not running")
-    else:
-        print("usage: python -m flows.server start|stop|status", file=sys.stderr)
-        raise SystemExit(2)
-
-
-if __name__ == "__main__":
-    main()
-
-
-@contextmanager
-def serving() -> Iterator[str]:
-    """A block that talks to the server of ``use_server``; gives the address of its UI.
-
-    Raises ServerError where the server that the user's settings name does not answer.
-    """
-    from prefect.settings import PREFECT_API_URL, temporary_settings
-
-    named = os.environ.get("PREFECT_API_URL") or PREFECT_API_URL.value()
-    ui = use_server()
-    api = os.environ.get("PREFECT_API_URL", f"{ui}/api")
-    with temporary_settings({PREFECT_API_URL: api}):
-        if named:
-            _check_answers(api)
-        yield ui
-
-
 def _check_answers(api: str) -> None:
     from prefect.client.orchestration import get_client
 
@@ -249,3 +245,7 @@ def _check_answers(api: str) -> None:
             f"no Prefect server can be used at {api} ({reason}); start it, or unset PREFECT_API_URL and the "
             "project's own is used"
         ) from error
+
+
+if __name__ == "__main__":
+    main()

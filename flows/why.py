@@ -5,7 +5,6 @@ of and how that differs from the last record of the same step. Values are shown 
 switches or short words; texts and whatever may be a secret are kept as digests and only said to have changed.
 """
 
-import sys
 from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -14,14 +13,14 @@ from typing import Annotated, Any
 import orjson
 import typer
 
-from metrics.errors import ConfigError, NightjarError, nearest
+from flows.command_line import command_line, new_app, print_json
+from metrics.errors import ConfigError, nearest
 from tasks.history.layout import FORGOTTEN, RUNS, known_runs, names_in, read_json
 from tasks.store.home import default_store
 from tasks.store.reasons import Reason, differences, read_reason, rows_that_differ
 from tasks.store.storage import Store
 
-REFUSED = 2
-app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
+app = new_app()
 
 
 @app.command()
@@ -42,9 +41,7 @@ def why_command(
     entries = chosen_steps(run, manifest, step)
     explained = [explanation(place, entry, in_full=step is not None) for entry in entries]
     if as_json:
-        sys.stdout.write(
-            orjson.dumps({"run": run, "steps": explained}, option=orjson.OPT_INDENT_2).decode() + "\n"
-        )
+        print_json({"run": run, "steps": explained})
         return
     for entry in explained:
         print(_line(entry))
@@ -102,8 +99,8 @@ def explanation(store: Store, entry: Mapping[str, Any], in_full: bool) -> dict[s
     if before is None or not in_full:
         return found | {"differences": [reason.because]}
     count = partial(rows_that_differ, store)
-    said = differences(store, before, reason, count) or [reason.because]
-    return found | {"differences": said, "compared_with": _run_of(before)}
+    sentences = differences(store, before, reason, count) or [reason.because]
+    return found | {"differences": sentences, "compared_with": _run_of(before)}
 
 
 def _run_of(reason: Reason) -> str:
@@ -117,12 +114,8 @@ def _line(entry: Mapping[str, Any]) -> str:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Runs the command; what the user can mend is one line on stderr and exit code 2, never a traceback."""
-    try:
-        app(arguments)
-    except NightjarError as error:
-        print(f"error: {error}", file=sys.stderr)
-        raise SystemExit(REFUSED) from None
+    """Runs the command and exits."""
+    command_line(app, arguments)
 
 
 if __name__ == "__main__":

@@ -16,8 +16,7 @@ from scorers.asking import ask_again
 from scorers.base import Batch, ModelReply, Scorer, ScorerRequest
 from tasks.caching import Workspace, artifact_task
 from tasks.pair import PairSetup, pending
-from tasks.rows.predictions import joined_batches
-from tasks.rows.statistics import statistics_batch
+from tasks.rows.scoring import joined_batches, statistics_batch
 from tasks.steps import Answered, Step
 from tasks.store.schemas import REQUESTS, STATISTICS
 from tasks.store.storage import ArtifactRef, Store

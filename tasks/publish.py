@@ -17,14 +17,13 @@ from tasks.caching import Workspace
 from tasks.history.record import record_run
 from tasks.judge import judged_parts
 from tasks.reduction.aggregate import aggregate_pair
-from tasks.reporting.exports.files import AnswerPart, RunInfo, SamplePart
+from tasks.reporting.artifacts import CellArtifacts, sample_views
+from tasks.reporting.exports.inputs import AnswerPart, RunInfo, SamplePart
 from tasks.reporting.exports.responses import write_evaluation_results, write_metrics, write_responses
-from tasks.reporting.exports.results import write_results
+from tasks.reporting.exports.results import write_items_table, write_results, write_results_table
 from tasks.reporting.exports.samples import write_samples
-from tasks.reporting.exports.tables import write_items_table, write_results_table
 from tasks.reporting.numbers import rounded
 from tasks.reporting.report.write import write_report
-from tasks.reporting.samples import CellArtifacts, sample_views
 from tasks.reporting.view import RunView
 from tasks.rows.parts import FailedPart, PairIdentity, Part
 from tasks.server import if_possible

@@ -9,8 +9,7 @@ from scorers.base import Batch
 from scorers.process_results import ProcessResultsScorer
 from tasks.caching import Workspace, artifact_task
 from tasks.pair import PairSetup
-from tasks.rows.predictions import ScorerInput, joined_batches
-from tasks.rows.statistics import statistics_batch
+from tasks.rows.scoring import ScorerInput, joined_batches, statistics_batch
 from tasks.steps import Answered, Step
 from tasks.store.keys import text_value, value_text
 from tasks.store.schemas import PROCESSED, STATISTICS

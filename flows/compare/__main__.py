@@ -1,27 +1,25 @@
-"""Two runs on the same items: ``python -m flows.compare BASE CANDIDATE [--gate GATE.yaml]``.
+"""``python -m flows.compare BASE CANDIDATE [--gate GATE.yaml]``: compares two runs without a Prefect server.
 
-Needs no Prefect server; the flow that does the same on a worker is ``flows.compare``.
+The exit code is the gate's verdict. The flow that does the same on a worker is ``flows.compare.compare``.
 """
 
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
-import orjson
 import typer
 
+from flows.command_line import FAILED, UNDECIDED, command_line, new_app, print_json
 from flows.compare.runs import compare_opened, load_gate, write_comparison
-from metrics.errors import ConfigError, NightjarError
+from metrics.errors import ConfigError
 from tasks.comparison.compare import ComparedRuns
-from tasks.comparison.document import comparison_document
+from tasks.comparison.presentation import comparison_document
 from tasks.comparison.runs import open_run
 from tasks.store.home import default_store
 from tasks.store.storage import Store
 
-EXIT_CODES = {None: 0, "pass": 0, "regression": 1, "inconclusive": 3}
-REFUSED = 2
-app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
+EXIT_CODES = {None: 0, "pass": 0, "regression": FAILED, "inconclusive": UNDECIDED}
+app = new_app()
 
 
 @app.command()
@@ -56,26 +54,22 @@ def compare_command(
     if output is not None:
         write_comparison(output, compared, document)
     if as_json:
-        sys.stdout.write(orjson.dumps(document, option=orjson.OPT_INDENT_2).decode() + "\n")
+        print_json(document)
     else:
         _show(compared, flips)
     raise typer.Exit(EXIT_CODES[compared.verdict])
 
 
 def _show(compared: ComparedRuns, flips: int) -> None:
-    from tasks.comparison.terminal import ComparisonTable
+    from tasks.comparison.presentation import ComparisonTable
     from tasks.reporting.terminal import console
 
     console().print(ComparisonTable(compared, flips))
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Runs the command; what the user can mend is one line on stderr and exit code 2, never a traceback."""
-    try:
-        app(arguments)
-    except NightjarError as error:
-        print(f"error: {error}", file=sys.stderr)
-        raise SystemExit(REFUSED) from None
+    """Runs the command and exits."""
+    command_line(app, arguments)
 
 
 if __name__ == "__main__":

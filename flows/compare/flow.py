@@ -11,8 +11,8 @@ from prefect.states import Completed, Failed
 from flows.compare.runs import compare_opened
 from flows.eval.start import slug
 from tasks.comparison.compare import ComparedPair, Gate
+from tasks.comparison.presentation import change_line, group_of
 from tasks.comparison.runs import open_run
-from tasks.comparison.terminal import change_line, group_of
 from tasks.reporting.numbers import rounded
 from tasks.store.home import default_store
 from tasks.store.storage import Store
@@ -27,16 +27,16 @@ def compare_run_name() -> str:
 def compare(base: str, candidate: str, gate: Gate | None = None, store: str | None = None) -> State[Any]:
     """Compares two runs of the store (or two output folders) item by item.
 
-    Ends Failed if the gate says regression; its message is the answer.
+    Ends Failed if the gate says regression; the message gives the verdict.
     """
     place = Store(store or default_store())
     compared = compare_opened(open_run(base, place), open_run(candidate, place), gate)
-    said = [f"gate: {compared.verdict}"] if compared.verdict is not None else ["no gate"]
-    said += [change_line(change) for change in compared.changes if change.kind == "model identity"]
+    sentences = [f"gate: {compared.verdict}"] if compared.verdict is not None else ["no gate"]
+    sentences += [change_line(change) for change in compared.changes if change.kind == "model identity"]
     table = [_row(pair) for pair in compared.pairs]
     key = f"compare-{slug(candidate).lower().replace('.', '-')}"
-    create_table_artifact(table=table, key=key, description="; ".join(said))
-    message = "; ".join(said)
+    message = "; ".join(sentences)
+    create_table_artifact(table=table, key=key, description=message)
     return Failed(message=message) if compared.verdict == "regression" else Completed(message=message)
 
 

@@ -1,4 +1,7 @@
-"""Runs that are open already, compared; and the files that say what came of it. Needs no Prefect."""
+"""How two open runs are compared by the config they ran with, and which files a comparison leaves.
+
+The command line, the flow and suites compare with it, so that all three say the same. Needs no Prefect.
+"""
 
 import sys
 from collections.abc import Mapping
@@ -8,11 +11,11 @@ from typing import Any
 import orjson
 from pydantic import ValidationError
 
-from flows.config.errors import checked
+from flows.config.errors import validated
 from flows.config.yaml import read_yaml
 from metrics.aggregations.aggregation import Aggregation
 from metrics.errors import ConfigError, DataError, NightjarError
-from tasks.comparison.compare import ComparedRuns, Comparing, Gate, compare_runs
+from tasks.comparison.compare import ComparedRuns, ComparisonRules, Gate, compare_runs
 from tasks.comparison.items import PairName, aggregations
 from tasks.comparison.matching import match_across, match_runs
 from tasks.comparison.runs import ComparedRun
@@ -36,12 +39,12 @@ def compare_opened(
         )
     known: dict[PairName, Aggregation] = {}
     for manifest in (*base.manifests, *candidate.manifests):
-        known |= configured(manifest)
-    comparing = Comparing(aggregations(known, [*base.results, *candidate.results]), gate=gate)
-    return compare_runs(base, candidate, matches, comparing)
+        known |= configured_aggregations(manifest)
+    rules = ComparisonRules(aggregations(known, [*base.results, *candidate.results]), gate=gate)
+    return compare_runs(base, candidate, matches, rules)
 
 
-def configured(manifest: Mapping[str, Any]) -> dict[PairName, Aggregation]:
+def configured_aggregations(manifest: Mapping[str, Any]) -> dict[PairName, Aggregation]:
     """The aggregation of each pair, built anew from the config that a run's manifest holds.
 
     Empty where it can't be: the config's own functions may have moved since. Result rows name the aggregation
@@ -114,4 +117,4 @@ def _write_page(page: Path, compared: ComparedRuns) -> None:
 def load_gate(path: Path) -> Gate:
     """Reads a gate file; raises ConfigError with file and line."""
     source = read_yaml(path)
-    return checked(Gate, source, source.data)
+    return validated(Gate, source, source.data)

@@ -1,13 +1,18 @@
-"""Names and functions that a config mentions, checked before anything starts: what a schema can't know."""
+"""What a valid config may still get wrong: names, functions and template variables that are not there.
+
+``config_problems`` needs no data and runs when a config is loaded; ``check_templates`` compares template
+variables with the items and runs when the dataset is open. Each problem has its place in the file.
+"""
 
 import inspect
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
+from pathlib import Path
 from typing import Any
 
-from flows.config.errors import Problem, refused
+from flows.config.errors import Problem, problem_of, refusal, value_at
 from flows.config.schema import EvalConfig
-from flows.config.yaml import Location
+from flows.config.yaml import OVERRIDE, Location, YamlSource, read_yaml, with_overrides
 from metrics import Metric
 from metrics.build import build_metric
 from metrics.config import MetricConfig
@@ -17,7 +22,8 @@ from scorers.factory import build_scorer
 from scorers.filters import FilterPipeline
 from scorers.metric_lists import OWN_METRICS
 from tasks.benchmarks.config import PromptTemplate, template_texts
-from tasks.datasets.items import check_source
+from tasks.datasets.item import Item
+from tasks.datasets.items import check_source, open_dataset
 from tasks.usercode.load import Resolve, resolver
 
 METHOD_KEYWORDS = ("response", "ground_truth", "inference_result")
@@ -37,16 +43,41 @@ def config_problems(config: EvalConfig) -> list[Problem]:
     return found or list(scorer_problems(config, resolve))
 
 
+def check_templates(config: EvalConfig, first_item: Item, overrides: Sequence[str] = ()) -> None:
+    """Raises ConfigError, with file and line, for template variables that no item of the dataset has.
+
+    The other items are read only if the first one lacks a name: rows may differ in their fields.
+    ``overrides`` are those that the config was loaded with, so that a template given by ``--set`` is named
+    as such.
+    """
+    if config.harness is not None or config.dataset is None:
+        return  # a harness YAML's variables are checked where it is translated
+    from tasks.benchmarks.native.templates import missing_names, scope
+
+    names = set(scope(first_item))
+    lacking = {at: missing for at, text in _texts(config) if (missing := missing_names(text, names))}
+    if lacking:
+        names.update(*(item.data for item in open_dataset(config.dataset, config.base_dir)))
+        problems = [
+            Problem(at, _message(name, names))
+            for at, missing in lacking.items()
+            for name in missing
+            if name not in names
+        ]
+        if problems:
+            raise refusal(_told_apart(written(config, overrides), config), problems)
+
+
 def _templates(config: EvalConfig, resolve: Resolve) -> Iterator[Problem]:
     if config.harness is not None:
         return
     from tasks.benchmarks.native.templates import check_syntax
 
     for location, text in template_texts(config):
-        yield from refused(location, partial(check_syntax, text))
+        yield from problem_of(location, partial(check_syntax, text))
     for index, prompt in enumerate(config.prompt_templates or ()):
         if prompt.path is not None:
-            yield from refused(
+            yield from problem_of(
                 ("prompt_templates", index, "path"), partial(_check_file, prompt, config.base_dir)
             )
 
@@ -60,7 +91,7 @@ def _check_file(prompt: PromptTemplate, base_dir: str) -> None:
 def _dataset(config: EvalConfig, resolve: Resolve) -> Iterator[Problem]:
     dataset = config.dataset
     if dataset is not None:
-        yield from refused(("dataset", "function"), partial(check_source, dataset, config.base_dir))
+        yield from problem_of(("dataset", "function"), partial(check_source, dataset, config.base_dir))
 
 
 def _functions(config: EvalConfig, resolve: Resolve) -> Iterator[Problem]:
@@ -111,7 +142,7 @@ def filter_problems(config: EvalConfig, resolve: Resolve) -> Iterator[Problem]:
         yield from found
         if not found:
             pipeline = FilterPipeline.build(entry, resolve, config.output_type)
-            yield from refused(at, partial(pipeline.keeps, config.fewest_samples()))
+            yield from problem_of(at, partial(pipeline.keeps, config.fewest_samples()))
 
 
 def _step(
@@ -119,7 +150,9 @@ def _step(
 ) -> Iterator[Problem]:
     step = entry.filter[index]
     alone = entry.model_copy(update={"filter": (step,)})
-    for problem in refused((*at, index), partial(FilterPipeline.build, alone, resolve, config.output_type)):
+    for problem in problem_of(
+        (*at, index), partial(FilterPipeline.build, alone, resolve, config.output_type)
+    ):
         yield _pointed(problem, step.kwargs, "function")
 
 
@@ -130,7 +163,7 @@ def metric_problems(config: EvalConfig, resolve: Resolve) -> Iterator[Problem]:
     for location, metric in _metric_entries(config):
         if config.scorer is not None and metric.metric in OWN_METRICS:
             continue  # listed to give the scorer's own number an alias or a reduction
-        for problem in refused(location, partial(build_metric, metric, resolve, config.output_type)):
+        for problem in problem_of(location, partial(build_metric, metric, resolve, config.output_type)):
             yield _pointed(problem, metric.kwargs, "metric")
 
 
@@ -175,13 +208,13 @@ def scorer_problems(config: EvalConfig, resolve: Resolve) -> Iterator[Problem]:
         yield Problem(_scorer_place(config, str(error)), str(error))
         return
     for index, entry in enumerate(config.scoring().filters):
-        kept = FilterPipeline.build(entry, resolve, config.output_type).keeps(config.fewest_samples())
+        repeats = FilterPipeline.build(entry, resolve, config.output_type).keeps(config.fewest_samples())
         at: Location = (
             ("metric_list",) if entry.metric_list is None else ("filter_list", index, "metric_list")
         )
         for position, metric in enumerate(metrics[entry.name]):
             place = (*at, position) if len(metrics[entry.name]) == _listed(config, entry) else at
-            yield from _too_few(place, metric, entry, kept, config)
+            yield from _too_few(place, metric, entry, repeats, config)
 
 
 def _scorer_place(config: EvalConfig, message: str) -> Location:
@@ -196,20 +229,20 @@ def _listed(config: EvalConfig, entry: FilterConfig) -> int:
 
 
 def _too_few(
-    at: Location, metric: Metric, entry: FilterConfig, kept: int | None, config: EvalConfig
+    at: Location, metric: Metric, entry: FilterConfig, repeats: int | None, config: EvalConfig
 ) -> Iterator[Problem]:
     for reduction in metric.reductions:
-        if kept is not None and reduction.requires > kept:
+        if repeats is not None and reduction.requires > repeats:
             samples = config.fewest_samples()
             remedy = (
                 f"raise sample_params.num_samples (now {samples})"
-                if kept >= samples
-                else f"filter '{entry.name}' keeps {kept} of {samples}, so let it keep more"
+                if repeats >= samples
+                else f"filter '{entry.name}' keeps {repeats} of {samples}, so let it keep more"
             )
             yield Problem(
                 (*at, "reduction"),
                 f"{reduction.name} of '{metric.name}' needs {reduction.requires} repeats of an item, and "
-                f"{kept} {'is' if kept == 1 else 'are'} left; {remedy}",
+                f"{repeats} {'is' if repeats == 1 else 'are'} left; {remedy}",
             )
 
 
@@ -224,3 +257,41 @@ def _pointed(problem: Problem, arguments: Iterable[str], default: str) -> Proble
     kind = problem.message.partition(" ")[0]
     key = quoted[0][1] if quoted else kind if kind in ("aggregation", "reduction") else default
     return problem._replace(location=(*problem.location, key))
+
+
+def written(config: EvalConfig, overrides: Sequence[str] = ()) -> YamlSource:
+    """The file that a config was read from, to name lines of it; one without lines if it is no longer
+    there.
+    """
+    folder = Path(config.base_dir)
+    if config.config_file is not None:
+        try:
+            return with_overrides(read_yaml(folder / config.config_file), overrides, folder)
+        except NightjarError:
+            pass  # moved or edited since: the message then names the key alone
+    return YamlSource(config.config_file or f"config '{config.name}'", {})
+
+
+def _told_apart(source: YamlSource, config: EvalConfig) -> YamlSource:
+    """The source with templates that are not those of the file said to come from ``--set``."""
+    changed = {
+        at: f"{OVERRIDE} {'.'.join(map(str, at))}"
+        for at, text in template_texts(config)
+        if at in source.origins and value_at(source.data, at) != text
+    }
+    return YamlSource(source.name, source.data, {**source.origins, **changed})
+
+
+def _texts(config: EvalConfig) -> Iterator[tuple[Location, str]]:
+    from tasks.benchmarks.native.templates import template_source
+
+    yield from template_texts(config)
+    for index, prompt in enumerate(config.prompt_templates or ()):
+        if prompt.path is not None:
+            yield ("prompt_templates", index, "path"), template_source(prompt, config.base_dir)
+
+
+def _message(name: str, names: Iterable[str]) -> str:
+    return (
+        f"template variable '{name}' is in no item{nearest(name, names)} (known: {', '.join(sorted(names))})"
+    )

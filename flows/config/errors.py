@@ -1,5 +1,7 @@
-"""What pydantic refuses, as sentences that name the file, the line, what was expected and the nearest known
-name.
+"""How a refusal is worded: the file, the line, what was expected, what came, and the nearest known name.
+
+``validated`` turns pydantic's errors into such sentences for configs, gates and suites; ``refusal`` does it
+for problems that other checks find.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -40,12 +42,32 @@ class Problem(NamedTuple):
     message: str
 
 
+Checked = TypeVar("Checked", bound=BaseModel)
+
+
+def validated(model: type[Checked], source: YamlSource, data: dict[str, Any]) -> Checked:
+    """``data`` of the file ``source`` as the model; raises ConfigError naming file and line of what it
+    refuses."""
+    try:
+        return model.model_validate(data)
+    except ValidationError as error:
+        raise refusal(source, schema_problems(error, model, data)) from error
+
+
 def refusal(source: YamlSource, problems: Iterable[Problem]) -> ConfigError:
     """The error for a config's problems, one line each: "gsm8k.yaml:12: models.0.type: …"."""
-    return ConfigError("\n".join(sentence(source, problem) for problem in dict.fromkeys(problems)))
+    return ConfigError("\n".join(located_message(source, problem) for problem in dict.fromkeys(problems)))
 
 
-def sentence(source: YamlSource, problem: Problem) -> str:
+def problem_of(location: Location, check: Callable[[], object]) -> Iterator[Problem]:
+    """The problem that ``check`` raises as a NightjarError, if it does."""
+    try:
+        check()
+    except NightjarError as error:
+        yield Problem(location, str(error))
+
+
+def located_message(source: YamlSource, problem: Problem) -> str:
     """A problem with its place before it."""
     name = ".".join(map(str, problem.location))
     origin = source.where(problem.location)
@@ -63,11 +85,13 @@ def schema_problems(error: ValidationError, model: type[BaseModel], data: Any) -
     return [
         Problem(location, _message(location, entries, model, data))
         for location, entries in found.items()
-        if not _said_elsewhere(location, entries, found)
+        if not _follows_from_another(location, entries, found)
     ]
 
 
-def _said_elsewhere(location: Location, entries: list[Mapping[str, Any]], found: Iterable[Location]) -> bool:
+def _follows_from_another(
+    location: Location, entries: list[Mapping[str, Any]], found: Iterable[Location]
+) -> bool:
     """Whether the problem only follows from another one.
 
     Where the type of a model is unknown, nothing can be said about the keys that belong to a type; where an
@@ -113,7 +137,7 @@ def _step(value: Any, part: str | int) -> Any:
 def _message(location: Location, entries: list[Mapping[str, Any]], model: type[BaseModel], data: Any) -> str:
     kinds = {entry["type"] for entry in entries}
     if "extra_forbidden" in kinds:
-        known = keys(fitting(models_at(model, location[:-1]), value_at(data, location[:-1])))
+        known = known_keys(meant_models(models_at(model, location[:-1]), value_at(data, location[:-1])))
         key = str(location[-1])
         return f"'{key}' is not a key here{nearest(key, known)} (known: {', '.join(known)})"
     if kinds == {"missing"}:
@@ -130,9 +154,8 @@ def _message(location: Location, entries: list[Mapping[str, Any]], model: type[B
     value = value_at(data, location)
     expected = " or ".join(dict.fromkeys(_expectation(entry) for entry in entries))
     literals = [name for entry in entries if entry["type"] == "literal_error" for name in _literals(entry)]
-    return (
-        f"expected {expected}, got {shown(value)}{nearest(value, literals) if isinstance(value, str) else ''}"
-    )
+    hint = nearest(value, literals) if isinstance(value, str) else ""
+    return f"expected {expected}, got {quoted(value)}{hint}"
 
 
 def value_at(data: Any, location: Location) -> Any:
@@ -157,7 +180,7 @@ def _literals(entry: Mapping[str, Any]) -> list[str]:
     return [part.strip("'") for part in entry["ctx"]["expected"].replace(" or ", ", ").split(", ")]
 
 
-def shown(value: Any) -> str:
+def quoted(value: Any) -> str:
     """A value as a message repeats it, cut where it is long."""
     if value is None:
         return "null"
@@ -179,20 +202,12 @@ def _purpose(model: type[BaseModel], location: Location) -> str:
     return ""
 
 
-def refused(location: Location, check: Callable[[], object]) -> Iterator[Problem]:
-    """The problem that ``check`` raises as a NightjarError, if it does."""
-    try:
-        check()
-    except NightjarError as error:
-        yield Problem(location, str(error))
-
-
-def keys(models: Iterable[type[BaseModel]]) -> list[str]:
+def known_keys(models: Iterable[type[BaseModel]]) -> list[str]:
     """The keys that any of the models has, in the order of their fields."""
     return list(dict.fromkeys(name for owner in models for name in owner.model_fields))
 
 
-def fitting(models: list[type[BaseModel]], written: Any) -> list[type[BaseModel]]:
+def meant_models(models: list[type[BaseModel]], written: Any) -> list[type[BaseModel]]:
     """Of alternatives those that know the most of the keys that were written: the ones that were meant.
 
     Where a ``type`` was written, those of another type are out.
@@ -246,15 +261,3 @@ def _options(annotation: Any) -> Iterator[Any]:
             yield from _options(option)
     else:
         yield annotation
-
-
-Checked = TypeVar("Checked", bound=BaseModel)
-
-
-def checked(model: type[Checked], source: YamlSource, data: dict[str, Any]) -> Checked:
-    """``data`` of the file ``source`` as the model; raises ConfigError naming file and line of what it
-    refuses."""
-    try:
-        return model.model_validate(data)
-    except ValidationError as error:
-        raise refusal(source, schema_problems(error, model, data)) from error

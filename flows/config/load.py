@@ -1,11 +1,14 @@
-"""From a YAML file and ``--set`` overrides to a config that holds together, or an error that names file and
-line.
+"""How a file, a benchmark's name or a sample log becomes a config that holds together, or a refusal.
+
+A native file is read as it is; a lm-evaluation-harness file is recognised by its keys and translated, and a
+native config may lie over it. ``load_config`` serves programs, ``load_configs`` suites, ``choose_configs``
+and ``validation_document`` the command line. Raises ConfigError with file and line for all that is wrong.
 """
 
 import re
 from collections.abc import Mapping, Sequence
 from copy import deepcopy
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -15,7 +18,7 @@ from flows.config.errors import Problem, refusal, schema_problems
 from flows.config.schema import EvalConfig
 from flows.config.yaml import Location, YamlSource, origin_of, parse_override, put, read_yaml, with_overrides
 from metrics.errors import ConfigError, NightjarError
-from tasks.store.home import PROJECT
+from tasks.store.home import PROJECT, home
 
 if TYPE_CHECKING:
     from tasks.benchmarks.lm_eval import Definition, SelectedBenchmarks
@@ -25,10 +28,37 @@ if TYPE_CHECKING:
 
 DEFAULT_CONFIG: Final = PROJECT / "deployments" / "benchmarks" / "demo" / "gsm8k.yaml"
 """What runs without a config: the embedded benchmark on the embedded server."""
-
 NO_MODELS: Final = (
     "'models' is missing: which models to evaluate, as in models: [{name: qwen, config: {base_url: …}}]"
 )
+_HARNESS_KEY = re.compile(
+    r"""^["']?(?:task|task_list|group|include|dataset_path|doc_to_text)["']?\s*:""", re.MULTILINE
+)
+
+
+@dataclass(frozen=True)
+class CommandInputs:
+    """What a command line names."""
+
+    configs: tuple[Path, ...] = ()
+    overrides: tuple[str, ...] = ()
+    tasks: str | None = None
+    include_path: tuple[Path, ...] = ()
+    from_samples: Path | None = None
+
+    @property
+    def names(self) -> list[str]:
+        """The benchmarks of ``--tasks``, patterns among them."""
+        return [name.strip() for name in (self.tasks or "").split(",") if name.strip()]
+
+
+@dataclass(frozen=True)
+class ChosenConfigs:
+    """The evaluations to run, and the groups that lm-evaluation-harness scores some of them in."""
+
+    configs: tuple[EvalConfig, ...]
+    groups: Mapping[str, "Group"] = field(default_factory=dict)
+    warnings: tuple[str, ...] = ()
 
 
 def load_config(
@@ -67,6 +97,75 @@ def load_configs(
     return (_evaluation(source, file, strict),)
 
 
+def choose_configs(inputs: CommandInputs) -> ChosenConfigs:
+    """The evaluations, user code imported and everything checked; raises NightjarError."""
+    if inputs.from_samples is not None:
+        return ChosenConfigs(_rescored(inputs.from_samples, inputs.include_path))
+    if inputs.tasks is not None:
+        return _chosen_by_name(inputs, inputs.names, strict=True)
+    if not inputs.configs:
+        return ChosenConfigs((load_config(None, inputs.overrides),))
+    configs = tuple(config for path in inputs.configs for config in load_configs(path, inputs.overrides))
+    return ChosenConfigs(
+        configs, {name: group for path in inputs.configs for name, group in groups_in(path).items()}
+    )
+
+
+def validation_document(inputs: CommandInputs) -> tuple[dict[str, Any], int]:
+    """Resolves and validates without opening a dataset or importing user code: a document, and the exit code.
+
+    Every config has an entry of its own: one that is refused leaves the others their answer.
+    """
+    if inputs.tasks is None:
+        entries = validate_configs(inputs.configs or (DEFAULT_CONFIG,), inputs.overrides)
+    else:
+        entries = [entry for name in inputs.names for entry in _validation_of(inputs, name)]
+    refused = any(entry["status"] == "refused" for entry in entries)
+    return {"configs": entries}, 2 if refused else 0
+
+
+def _validation_of(inputs: CommandInputs, name: str) -> list[dict[str, Any]]:
+    try:
+        configs = _chosen_by_name(inputs, [name], strict=False).configs
+    except NightjarError as error:
+        return [{"path": name, "status": "refused", "reason": str(error)}]
+    return [{"path": config.name, "status": "ok", "reason": None} for config in configs]
+
+
+def _chosen_by_name(inputs: CommandInputs, names: Sequence[str], strict: bool) -> ChosenConfigs:
+    if inputs.configs:
+        raise ConfigError("--tasks and CONFIG name benchmarks both; give one of them (models go into --set)")
+    if not inputs.include_path:
+        raise ConfigError(
+            "--tasks needs --include-path DIR: the folder with the YAML files of the benchmarks"
+        )
+    configs, selection = load_selected(names, inputs.include_path, inputs.overrides, strict=strict)
+    return ChosenConfigs(configs, selection.groups, tuple(selection.warnings))
+
+
+def _rescored(folder: Path, include_path: Sequence[Path]) -> tuple[EvalConfig, ...]:
+    """Evaluations of the harness's own sample logs: its answers are replayed, no model is asked."""
+    from tasks.benchmarks.lm_eval import known_definitions, rescored
+
+    logs = rescored(folder, home() / "rescored", known_definitions(folder, include_path))
+    if not logs:
+        raise ConfigError(f"--from-samples {folder}: no samples_*.jsonl of lm-evaluation-harness below it")
+    return tuple(EvalConfig.model_validate(config) for config in logs)
+
+
+def load_selected(
+    names: Sequence[str], folders: Sequence[Path], overrides: Sequence[str] = (), *, strict: bool = True
+) -> tuple[tuple[EvalConfig, ...], "SelectedBenchmarks"]:
+    """The evaluations of ``--tasks`` in the folders of ``--include-path``, and the groups they are scored
+    in.
+    """
+    from tasks.benchmarks.lm_eval import select
+
+    selection = select(names, folders)
+    sources = translated(selection, overrides, Path.cwd())
+    return tuple(_evaluation(source, None, strict) for source in sources), selection
+
+
 def validate_configs(paths: Sequence[str | Path], overrides: Sequence[str] = ()) -> list[dict[str, Any]]:
     """Whether each file resolves and validates: ``{"path", "status": "ok" | "refused", "reason"}``, in order.
 
@@ -83,19 +182,6 @@ def validate_configs(paths: Sequence[str | Path], overrides: Sequence[str] = ())
         except NightjarError as error:
             entries.append({"path": str(path), "status": "refused", "reason": str(error)})
     return entries
-
-
-def load_selected(
-    names: Sequence[str], folders: Sequence[Path], overrides: Sequence[str] = (), *, strict: bool = True
-) -> tuple[tuple[EvalConfig, ...], "SelectedBenchmarks"]:
-    """The evaluations of ``--tasks`` in the folders of ``--include-path``, and the groups they are scored
-    in.
-    """
-    from tasks.benchmarks.lm_eval import select
-
-    selection = select(names, folders)
-    sources = translated(selection, overrides, Path.cwd())
-    return tuple(_evaluation(source, None, strict) for source in sources), selection
 
 
 def _evaluation(source: YamlSource, file: Path | None, strict: bool) -> EvalConfig:
@@ -121,11 +207,6 @@ def _validated(source: YamlSource, file: Path | None) -> EvalConfig:
         return EvalConfig.model_validate({**defaults, **given})
     except ValidationError as error:
         raise refusal(source, schema_problems(error, EvalConfig, given)) from error
-
-
-_HARNESS_KEY = re.compile(
-    r"""^["']?(?:task|task_list|group|include|dataset_path|doc_to_text)["']?\s*:""", re.MULTILINE
-)
 
 
 def is_harness_file(path: Path) -> bool:
@@ -196,17 +277,17 @@ def with_harness(source: YamlSource, base_dir: Path) -> tuple[YamlSource, ...]:
     where = f"{source.where(('benchmark',))}: benchmark"
     if not isinstance(settings, Mapping) or not isinstance(settings.get("lm_eval"), str):
         raise ConfigError(f"{where}: expected a mapping such as {{lm_eval: gsm8k}}, got {settings!r}")
-    selection = _selected(settings, base_dir, where)
+    selection = _benchmarks_named(settings, base_dir, where)
     changed = [
         (f"{where}.{key}", (key,), value)
         for key, value in settings.items()
         if key not in ("lm_eval", "include_path")
     ]
     sources = [_translated(definition, changed) for definition in selection.benchmarks.values()]
-    return tuple(YamlSource(source.name, _laid_over(inner.data, own), source.origins) for inner in sources)
+    return tuple(YamlSource(source.name, _over(inner.data, own), source.origins) for inner in sources)
 
 
-def _selected(settings: Mapping[str, Any], base_dir: Path, where: str) -> "SelectedBenchmarks":
+def _benchmarks_named(settings: Mapping[str, Any], base_dir: Path, where: str) -> "SelectedBenchmarks":
     from tasks.benchmarks.lm_eval import DefinitionIndex, select, select_file
 
     name = settings["lm_eval"]
@@ -247,7 +328,7 @@ def _translated(definition: "Definition", changes: Sequence[tuple[str, Location,
     return YamlSource(definition.path.name, {**native, "base_dir": str(definition.path.parent.resolve())})
 
 
-def _laid_over(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
+def _over(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
     """``above`` wins key by key; sampling parameters win one by one, so that stop sequences stay."""
     merged = {**below, **above}
     sampling = (below.get("sample_params"), above.get("sample_params"))

@@ -1,7 +1,8 @@
-"""The config of an evaluation: one flat set of keys, composed of what each layer says about its own.
+"""Which keys an evaluation's config has, and which options one run of it.
 
-It is what a YAML file holds (``flows.config``), what the flow takes as its parameter, and what the Prefect
-UI shows as a form; so it survives a round trip through JSON, ``base_dir`` included.
+``EvalConfig`` is one flat set of keys, composed of what each layer says about its own. It is what a YAML file
+holds, what the flow takes as its parameter, and what the Prefect UI shows as a form; so it survives a round
+trip through JSON, ``base_dir`` included. ``RunOptions`` holds what is not part of what is evaluated.
 """
 
 from collections.abc import Sequence
@@ -18,6 +19,7 @@ from tasks.models.config import ErrorBudget, ModelConfig, Price, RunLimits, Samp
 from tasks.verdicts.config import EvaluationMethodConfig, EvaluationMetricConfig, lacking_samples
 
 MUTUAL_INFORMATION_METRICS: Final = frozenset({"acc_mutual_info"})
+CACHED_STAGES = ("load", "render", "infer", "filter", "process", "ask", "score", "reduce", "aggregate")
 
 
 def _one_or_many(value: Any) -> Any:
@@ -180,9 +182,6 @@ class Phase(StrEnum):
     ALL = "all"
     INFER = "infer"
     SCORE = "score"
-
-
-CACHED_STAGES = ("load", "render", "infer", "filter", "process", "ask", "score", "reduce", "aggregate")
 
 
 class RunOptions(BaseModel):

@@ -1,4 +1,8 @@
-"""A YAML file as values, and where each of them stands: what makes an error name file and line."""
+"""Where each value of a config comes from: a line of its YAML file, or the ``--set`` that put it there.
+
+``read_yaml`` reads a file, ``with_overrides`` puts ``KEY=VALUE`` texts into it; both remember origins, by
+which messages name file and line.
+"""
 
 import importlib.util
 import math
@@ -18,13 +22,21 @@ try:
 except ImportError:  # PyYAML without libyaml reads the same, more slowly
     from yaml import SafeLoader as _Loader  # type: ignore[assignment]
 
-Location = tuple[str | int, ...]
 
+Location = tuple[str | int, ...]
 FUNCTION_TAG = "!function"
 OVERRIDE = "--set"
 _TAG = "tag:yaml.org,2002:"
 _AS_TEXT = frozenset({_TAG + "timestamp"})  # a config is JSON, which has no dates
 _SCALARS = frozenset(_TAG + name for name in ("null", "bool", "int", "float", "str"))
+_PART = re.compile(r'"([^"]*)"|([^."]+)')
+_NAMED_BY_TEXT: Final = {
+    "models": "name",
+    "metric_list": "metric",
+    "dataset": "path",
+    "evaluation_methods": "name",
+}
+"""Keys whose entries may be a text alone, and the key that the text stands for."""
 
 
 @dataclass(frozen=True)
@@ -89,6 +101,25 @@ def read_value(text: str, name: str, base_dir: Path) -> tuple[Any, dict[Location
         raise ConfigError(f"{name}: not valid YAML: {error}") from error
     finally:
         loader.dispose()
+
+
+def with_overrides(source: YamlSource, overrides: Sequence[str], base_dir: Path) -> YamlSource:
+    """The source with each ``KEY=VALUE`` put into it, in order; raises ConfigError naming the ``--set`` at
+    fault.
+
+    Parts of a key are joined by dots; a number is an index of a list (the index after the last one adds an
+    entry), and a part with dots in it is quoted: ``prices."gpt-4.1".prompt=2``.
+    """
+    data = deepcopy(source.data)
+    origins = dict(source.origins)
+    for text in overrides:
+        location, value = parse_override(text, base_dir)
+        origin = origin_of(text)
+        location = put(data, location, value, origin)
+        origins = {place: found for place, found in origins.items() if place[: len(location)] != location}
+        for end in range(1, len(location) + 1):
+            origins.setdefault(location[:end], origin)
+    return YamlSource(source.name, data, origins)
 
 
 def function_reference(text: str, base_dir: Path) -> str:
@@ -202,37 +233,8 @@ class _Reader:
         return self._name if self._name.startswith(OVERRIDE) else f"{self._name}:{node.start_mark.line + 1}"
 
 
-_PART = re.compile(r'"([^"]*)"|([^."]+)')
-_NAMED_BY_TEXT: Final = {
-    "models": "name",
-    "metric_list": "metric",
-    "dataset": "path",
-    "evaluation_methods": "name",
-}
-"""Keys whose entries may be a text alone, and the key that the text stands for."""
-
-
-def with_overrides(source: YamlSource, overrides: Sequence[str], base_dir: Path) -> YamlSource:
-    """The source with each ``KEY=VALUE`` put into it, in order; raises ConfigError naming the ``--set`` at
-    fault.
-
-    Parts of a key are joined by dots; a number is an index of a list (the index after the last one adds an
-    entry), and a part with dots in it is quoted: ``prices."gpt-4.1".prompt=2``.
-    """
-    data = deepcopy(source.data)
-    origins = dict(source.origins)
-    for text in overrides:
-        location, value = parse_override(text, base_dir)
-        origin = origin_of(text)
-        location = put(data, location, value, origin)
-        origins = {place: found for place, found in origins.items() if place[: len(location)] != location}
-        for end in range(1, len(location) + 1):
-            origins.setdefault(location[:end], origin)
-    return YamlSource(source.name, data, origins)
-
-
 def origin_of(text: str) -> str:
-    """What messages call an override: its key alone, because a value may be a secret that was put in the
+    """What messages call an override: its key alone, because a value may be a key that was put in the
     wrong place.
     """
     return f"{OVERRIDE} {text.partition('=')[0].strip()}".rstrip()

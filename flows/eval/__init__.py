@@ -5,22 +5,21 @@ published. The public names are loaded when first used, because Prefect reads it
 and the command line has to make them first.
 """
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from flows import lazy_names
 
 if TYPE_CHECKING:
     from flows.eval.flow import evaluate
     from flows.eval.result import Evaluation
 
-_HOMES = {
-    "Evaluation": "flows.eval.result",
-    "evaluate": "flows.eval.flow",
-}
 
 __all__ = ["Evaluation", "evaluate"]
 
-
-def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
-        raise AttributeError(f"module 'flows.eval' has no attribute {name!r}")
-    return getattr(import_module(_HOMES[name]), name)
+__getattr__ = lazy_names(
+    __name__,
+    {
+        "Evaluation": "flows.eval.result",
+        "evaluate": "flows.eval.flow",
+    },
+)

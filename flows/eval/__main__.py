@@ -1,31 +1,32 @@
-"""The command line of ``python -m flows.eval``: reads configs, refuses what can't work, runs the flow,
-shows the table."""
+"""What ``python -m flows.eval`` takes, in which order it runs evaluations, and how it ends.
+
+It imports Prefect only after the settings are made. Benchmarks of lm-evaluation-harness also get the
+harness's own result files, groups included.
+"""
 
 import gc
-import os
 import sys
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import orjson
 import typer
 
+from flows.command_line import command_line, new_app, print_json, quiet_prefect
 from flows.config.schema import Phase, RunOptions
-from metrics.errors import ConfigError, NightjarError
+from metrics.errors import ConfigError
 from tasks.process import collect_rarely
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from flows.config.choose import ChosenConfigs
+    from flows.config.load import ChosenConfigs
     from flows.config.schema import EvalConfig
-    from flows.eval.session import RunStyle
+    from flows.eval.session import SessionOptions
 
 
-REFUSED = 2
-app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
+app = new_app()
 
 
 @app.command()
@@ -57,51 +58,51 @@ def evaluate_command(
     from_samples: Annotated[Path | None, typer.Option(help="sample logs of lm-evaluation-harness")] = None,
 ) -> None:
     """Evaluates language models on benchmarks, and keeps every step so that nothing is computed twice."""
-    from flows.config import choose as selection
+    from flows.config.load import CommandInputs, choose_configs, validation_document
 
     options = RunOptions(
         limit=limit, output=str(output) if output else None, store=store, run_name=run_name,
         refresh=tuple(refresh or ()), phase=phase,
     )  # fmt: skip
-    wanted = selection.CommandInputs(
+    inputs = CommandInputs(
         tuple(configs or ()), tuple(overrides or ()), tasks, tuple(include_path or ()), from_samples
     )
     if dry_run and no_data:
-        document, code = selection.validate(wanted)
-        _show(document, as_json)
+        document, code = validation_document(inputs)
+        _print(document, as_json)
         raise typer.Exit(code)
-    chosen = selection.select(wanted)
+    chosen = choose_configs(inputs)
     for warning in chosen.warnings:
         print(f"warning: {warning}", file=sys.stderr)
     if dry_run:
-        from flows.eval.session import plan_only
+        from flows.eval.session import forecast_document
 
-        plans = [plan_only(config, options, wanted.overrides) for config in chosen.configs]
-        _show(_one_or_many(plans), as_json)
+        plans = [forecast_document(config, options, inputs.overrides) for config in chosen.configs]
+        _print(_one_or_many(plans), as_json)
         return
-    from flows.eval.session import RunStyle
+    from flows.eval.session import SessionOptions
 
-    raise typer.Exit(_run(chosen, options, RunStyle(task_runner, as_json, wanted.overrides)))
+    raise typer.Exit(_run_all(chosen, options, SessionOptions(task_runner, as_json, inputs.overrides)))
 
 
-def _run(chosen: "ChosenConfigs", options: RunOptions, manner: "RunStyle") -> int:
+def _run_all(chosen: "ChosenConfigs", options: RunOptions, session: "SessionOptions") -> int:
     """Runs one evaluation after the other; the exit code is the worst of them."""
-    from flows.eval.session import ready, run_here
+    from flows.eval.session import checked_options, run_evaluation
 
     # What is imported stays, so Python need not look through it for garbage: at the end alone that would be a
     # tenth of a short run.
     gc.freeze()
     # All of them before the first: an evaluation of hours should not end in the refusal of the next.
-    placed = [ready(config, own, manner) for config, own in _own_folders(chosen, options)]
+    checked = [checked_options(config, own, session) for config, own in _own_folders(chosen, options)]
     documents, codes = [], []
-    for config, own in zip(chosen.configs, placed, strict=True):
-        code, document = run_here(config, own, manner)
+    for config, own in zip(chosen.configs, checked, strict=True):
+        code, document = run_evaluation(config, own, session)
         documents.append(document)
         codes.append(code)
     written = write_harness_files(chosen, documents, options.output)
-    if manner.quiet:
-        _show(_one_or_many(documents), as_json=True)
-    for path in written if not manner.quiet else ():
+    if session.quiet:
+        _print(_one_or_many(documents), as_json=True)
+    for path in written if not session.quiet else ():
         print(f"lm-evaluation-harness: {path}")
     return max(codes)
 
@@ -125,34 +126,29 @@ def _one_or_many(documents: list[dict[str, Any]]) -> dict[str, Any]:
     return documents[0] if len(documents) == 1 else {"runs": documents}
 
 
-def _show(document: dict[str, Any], as_json: bool) -> None:
+def _print(document: dict[str, Any], as_json: bool) -> None:
     if as_json:
-        sys.stdout.write(orjson.dumps(document, option=orjson.OPT_INDENT_2).decode() + "\n")
+        print_json(document)
         return
-    from flows.eval.session import show_plan
+    from flows.eval.session import print_plan
 
-    show_plan(document)
+    print_plan(document)
 
 
 def main() -> None:
-    """Runs the command; what the user can mend is one line on stderr and exit code 2, never a traceback."""
-    # The run's page has the log; the terminal has progress, the table and the reasons.
-    os.environ.setdefault("PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL", "CRITICAL")
-    os.environ.setdefault("DO_NOT_TRACK", "1")
+    """Runs the command and exits."""
+    quiet_prefect()
     collect_rarely()
-    try:
-        app()
-    except NightjarError as error:
-        print(f"error: {error}", file=sys.stderr)
-        raise SystemExit(REFUSED) from None
+    command_line(app)
 
 
 def write_harness_files(
     chosen: "ChosenConfigs", documents: Sequence[Mapping[str, Any]], output: str | None
 ) -> list[Path]:
-    """Writes them for the evaluations that were published, below ``output`` or else the last run's folder.
+    """Writes the harness's own files for the evaluations that were published; returns the results files.
 
-    Groups are aggregated over the benchmarks of this command. Returns the results files.
+    They lie below ``output``, else in the last run's folder. Groups are aggregated over the benchmarks of
+    this command.
     """
     pairs = [
         (config, document)

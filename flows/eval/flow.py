@@ -1,4 +1,4 @@
-"""The evaluation as a Prefect flow, and ``python -m flows.eval``.
+"""The evaluation as a Prefect flow.
 
 ::
 
@@ -24,13 +24,13 @@ from flows.eval.stages import (
     GridResponses,
     ScoreInputs,
     aggregate_all,
+    aggregate_verdicts_all,
     ask_all,
-    count_all,
     filter_all,
     judge_all,
     score_all,
 )
-from flows.eval.start import asking_stops, flow_run_name, refuse_asking, start_run
+from flows.eval.start import asking_stops_on_termination, flow_run_name, refuse_unanswered, start_run
 from flows.plan.forecast import unanswered
 from tasks.history.record import active_run
 from tasks.infer import infer
@@ -50,42 +50,40 @@ async def evaluate(config: EvalConfig, options: RunOptions = DEFAULT_OPTIONS) ->
     run = await start_run(config, options)
     # One client for all tasks, as in a sync flow: in an async one each task run would make its own, and read
     # the certificate authorities for it, which takes longer than all else that Prefect does for a task.
-    active = active_run(run.workspace.open(), str(run.options.run_id))
-    with SyncClientContext.get_or_create(), active, asking_stops():
-        outcome = _evaluated(run)
+    client = SyncClientContext.get_or_create()
+    mark = active_run(run.workspace.open(), str(run.options.run_id))
+    with client, mark, asking_stops_on_termination():
+        outcome = _run_stages(run)
     if not outcome.ok:
         return Failed(message=outcome.summary)
     return Completed(message=outcome.summary, data=Evaluation(str(run.options.output)))
 
 
-def _evaluated(run: Run) -> RunOutcome:
-    """The steps of the run, in the order of the picture above."""
-    options = run.options
-    lacking = unanswered(run.plan, run.workspace, options.phase)
-    refuse_asking(options, lacking.models)
+def _run_stages(run: Run) -> RunOutcome:
+    """The stages of the run, in the order of the picture above."""
+    plan, phase = run.plan, run.options.phase
+    lacking = unanswered(plan, run.workspace, phase)
+    refuse_unanswered(run.options, lacking.models)
     run.check(preflight, lacking.models, lacking.judges)
 
-    items = run.submit(load, run.plan.load)
-    cells = run.plan.cells(items.result().rows)
+    items = run.submit(load, plan.load)
+    cells = plan.cells(items.result().rows)
     requests = {
-        cell.place: run.submit(
-            render, run.plan.prompts[cell.prompt].at(cell.part), items, cell.start, cell.stop
-        )
-        for cell in run.plan.once_a_prompt(cells)
+        cell.place: run.submit(render, plan.prompts[cell.prompt].at(cell.part), items, cell.start, cell.stop)
+        for cell in plan.once_a_prompt(cells)
     }
-    answers = {
-        cell: run.submit(
-            infer, run.plan.models[cell.model].at(cell.suffix, **cell.about), requests[cell.place]
-        )
+    responses = {
+        cell: run.submit(infer, plan.models[cell.model].at(cell.suffix, **cell.about), requests[cell.place])
         for cell in cells
     }
-    made = TaskRuns(GridResponses(cells, requests, answers))
-    if options.phase is not Phase.INFER:
-        made.predictions = filter_all(run, made.responses)
-        asked = ask_all(run, made.responses, made.predictions)
-        made.statistics = score_all(run, ScoreInputs(made.responses, made.predictions, asked))
-        made.verdicts = judge_all(run, made.responses)
-        made.numbers = aggregate_all(run, made.responses, made.statistics)
-        made.counted = count_all(run, made.responses, made.verdicts)
+    grid = GridResponses(cells, requests, responses)
+    task_runs = TaskRuns(grid)
+    if phase is not Phase.INFER:
+        task_runs.predictions = filter_all(run, grid)
+        exchanges = ask_all(run, grid, task_runs.predictions)
+        task_runs.statistics = score_all(run, ScoreInputs(grid, task_runs.predictions, exchanges))
+        task_runs.verdicts = judge_all(run, grid)
+        task_runs.numbers = aggregate_all(run, grid, task_runs.statistics)
+        task_runs.verdict_numbers = aggregate_verdicts_all(run, grid, task_runs.verdicts)
 
-    return publish_run(run, made)
+    return publish_run(run, task_runs)

@@ -1,4 +1,8 @@
-"""The end of a run: what it made is gathered, published, and summed up in a sentence."""
+"""What is published when a run ends: the manifest, whatever worked, and why the rest did not.
+
+``publish_run`` gathers the task runs, hands them to the stage publish and sums the run up in a sentence; it
+decides whether the run counts as complete.
+"""
 
 import platform
 import shlex
@@ -12,7 +16,7 @@ from prefect.runtime import flow_run
 
 from flows.config.schema import Phase
 from flows.eval.run import Future, Run, finished
-from flows.eval.stages import GridResponses, JudgedBy, PairResults, PairStatistics
+from flows.eval.stages import GridResponses, MethodVerdicts, PairResults, PairStatistics
 from flows.eval.start import git_revision
 from flows.plan.steps import Cell
 from metrics.metric import installed_version
@@ -21,12 +25,14 @@ from tasks.models.config import ErrorBudget
 from tasks.models.identity import model_identity
 from tasks.models.options import RequestTally
 from tasks.publish import LostPair, Publication, Published, publish
-from tasks.reporting.exports.files import RunInfo
-from tasks.reporting.samples import CellArtifacts
+from tasks.reporting.artifacts import CellArtifacts
+from tasks.reporting.exports.inputs import RunInfo
 from tasks.steps import Accounts, Step
 from tasks.store.home import PROJECT
 from tasks.store.keys import digest
 from tasks.store.storage import ArtifactRef
+
+LIBRARIES = ("prefect", "numpy", "pyarrow", "openai", "aiohttp", "sacrebleu", "rouge-score")
 
 
 @dataclass(frozen=True)
@@ -41,30 +47,30 @@ class RunOutcome:
 class TaskRuns:
     """All task runs of a run, by what they make, as far as it got."""
 
-    responses: GridResponses
+    grid: GridResponses
     predictions: Mapping[tuple[Cell, str], Future] = field(default_factory=dict)
     statistics: Sequence[PairStatistics] = ()
-    verdicts: Sequence[JudgedBy] = ()
+    verdicts: Sequence[MethodVerdicts] = ()
     numbers: Mapping[str, PairResults] = field(default_factory=dict)
-    counted: Mapping[str, PairResults] = field(default_factory=dict)
+    verdict_numbers: Mapping[str, PairResults] = field(default_factory=dict)
 
 
-def publish_run(run: Run, made: TaskRuns) -> RunOutcome:
+def publish_run(run: Run, task_runs: TaskRuns) -> RunOutcome:
     """Publishes whatever worked, and says what did not."""
     over_budget = _over_budget(run)
-    info = run_info(run, made.responses)
-    every = [*made.numbers.values(), *made.counted.values()]
+    info = run_info(run, task_runs.grid)
+    every = [*task_runs.numbers.values(), *task_runs.verdict_numbers.values()]
     publication = Publication(
         run=info,
-        manifest=manifest_of(run, info, over_budget),
+        manifest=run_manifest(run, info, over_budget),
         output=str(run.options.output),
         facets=run.plan.facets(),
         methods=run.plan.config.evaluation_methods,
-        cells=tuple(_artifacts(run, made)),
-        results=_results_of(entry.results for entry in made.numbers.values()),
-        counted=_results_of(entry.results for entry in made.counted.values()),
+        cells=tuple(_artifacts(run, task_runs)),
+        results=_results_of(entry.results for entry in task_runs.numbers.values()),
+        counted=_results_of(entry.results for entry in task_runs.verdict_numbers.values()),
         items=_results_of(entry.items for entry in every if entry.items is not None),
-        lost=(*_lost_pairs(run, made), *_lost_metrics(run, made)),
+        lost=(*_lost_pairs(run, task_runs), *_lost_metrics(run, task_runs)),
     )
     published: Published = publish.submit(publication, workspace=run.workspace).result()
     return _outcome(run, published, over_budget)
@@ -74,10 +80,10 @@ def _results_of(futures: Iterable[Future]) -> tuple[ArtifactRef, ...]:
     return tuple(future.result() for future in futures if finished(future).is_completed())
 
 
-def _lost_pairs(run: Run, made: TaskRuns) -> Iterator[LostPair]:
+def _lost_pairs(run: Run, task_runs: TaskRuns) -> Iterator[LostPair]:
     """Pairs without numbers, and why: the step that failed, in words."""
-    for entry in made.statistics:
-        numbers = made.numbers.get(entry.pair.name)
+    for entry in task_runs.statistics:
+        numbers = task_runs.numbers.get(entry.pair.name)
         if numbers is not None and finished(numbers.results).is_completed():
             continue
         cells = list(entry.statistics)
@@ -86,36 +92,37 @@ def _lost_pairs(run: Run, made: TaskRuns) -> Iterator[LostPair]:
         yield LostPair(entry.pair.identity, failed, run.plan.config.facets)
 
 
-def _lost_metrics(run: Run, made: TaskRuns) -> Iterator[LostPair]:
+def _lost_metrics(run: Run, task_runs: TaskRuns) -> Iterator[LostPair]:
     """Metrics over evaluation results without numbers, and why."""
-    cells = list(made.responses.cells)
-    verdicts = [future for entry in made.verdicts for future in entry.verdicts.values()]
-    for metric in run.plan.metrics if made.verdicts else ():
-        numbers = made.counted.get(metric.name)
+    cells = list(task_runs.grid.cells)
+    verdicts = [future for entry in task_runs.verdicts for future in entry.verdicts.values()]
+    for metric in run.plan.metrics if task_runs.verdicts else ():
+        numbers = task_runs.verdict_numbers.get(metric.name)
         if numbers is not None and finished(numbers.results).is_completed():
             continue
-        places = (
-            cells if numbers is not None else [cell for entry in made.verdicts for cell in entry.verdicts]
-        )
-        broken = [numbers.results] * len(cells) if numbers is not None else verdicts
-        yield LostPair(metric.identity, tuple(run.failed_parts(places, broken)), metric.facets)
+        if numbers is not None:
+            failed = run.failed_parts(cells, [numbers.results] * len(cells))
+        else:
+            judged = [cell for entry in task_runs.verdicts for cell in entry.verdicts]
+            failed = run.failed_parts(judged, verdicts)
+        yield LostPair(metric.identity, tuple(failed), metric.facets)
 
 
-def _artifacts(run: Run, made: TaskRuns) -> Iterator[CellArtifacts]:
+def _artifacts(run: Run, task_runs: TaskRuns) -> Iterator[CellArtifacts]:
     """What there is at each cell that was answered."""
-    for cell in made.responses.cells:
-        asked, answered = made.responses.at(cell)
-        if not finished(answered).is_completed():
+    for cell in task_runs.grid.cells:
+        requests, responses = task_runs.grid.at(cell)
+        if not finished(responses).is_completed():
             continue
         yield CellArtifacts(
             origin=run.origin(cell),
-            requests=asked.result(),
-            responses=answered.result().responses,
+            requests=requests.result(),
+            responses=responses.result().responses,
             predictions=_present(
-                {name: future for (at, name), future in made.predictions.items() if at == cell}
+                {name: future for (at, name), future in task_runs.predictions.items() if at == cell}
             ),
-            statistics=_present({entry.pair.name: entry.statistics[cell] for entry in made.statistics}),
-            verdicts=_present({entry.method.name: entry.verdicts[cell] for entry in made.verdicts}),
+            statistics=_present({entry.pair.name: entry.statistics[cell] for entry in task_runs.statistics}),
+            verdicts=_present({entry.method.name: entry.verdicts[cell] for entry in task_runs.verdicts}),
         )
 
 
@@ -145,24 +152,23 @@ def _outcome(run: Run, published: Published, over_budget: Mapping[str, str]) -> 
     rows = published.results.select(["metric", "filter", "status", "error"]).to_pylist()
     failed = {f"{row['metric']},{row['filter']}": row["error"] for row in rows if row["status"] == "failed"}
     if run.options.phase is Phase.INFER:
-        said = [f"responses of {', '.join(run.plan.models)}"]
+        sentences = [f"responses of {', '.join(run.plan.models)}"]
     else:
         pairs = len(run.plan.pairs()) + len(run.plan.metrics)
-        said = [f"{pairs - len(failed)} of {pairs} pairs computed"]
-    said += [f"failed: {name} ({reason})" for name, reason in failed.items()]
-    said += [f"{model}: {reason}" for model, reason in over_budget.items()]
+        sentences = [f"{pairs - len(failed)} of {pairs} pairs computed"]
+    sentences += [f"failed: {name} ({reason})" for name, reason in failed.items()]
+    sentences += [f"{model}: {reason}" for model, reason in over_budget.items()]
     if failed or over_budget:
-        said.append(f"run it again, or retry this run, to compute only what is missing; {published.report}")
-    return RunOutcome(ok=not failed and not over_budget, summary="; ".join(said))
+        sentences.append(
+            f"run it again, or retry this run, to compute only what is missing; {published.report}"
+        )
+    return RunOutcome(ok=not failed and not over_budget, summary="; ".join(sentences))
 
 
-LIBRARIES = ("prefect", "numpy", "pyarrow", "openai", "aiohttp", "sacrebleu", "rouge-score")
-
-
-def run_info(run: Run, responses: GridResponses) -> RunInfo:
+def run_info(run: Run, grid: GridResponses) -> RunInfo:
     """What the exports say about the run."""
     config, plan = run.plan.config, run.plan
-    items = max((cell.stop for cell in responses.cells), default=0)
+    items = max((cell.stop for cell in grid.cells), default=0)
     return RunInfo(
         run_id=str(run.options.run_id),
         benchmark=config.name,
@@ -179,7 +185,7 @@ def run_info(run: Run, responses: GridResponses) -> RunInfo:
     )
 
 
-def manifest_of(run: Run, info: RunInfo, over_budget: Mapping[str, str]) -> dict[str, Any]:
+def run_manifest(run: Run, info: RunInfo, over_budget: Mapping[str, str]) -> dict[str, Any]:
     """The manifest as a JSON object. No key is in it: a config holds only the names of keys."""
     plan, config = run.plan, run.plan.config
     inference, judging = _inference(run, "model"), _inference(run, "judge")

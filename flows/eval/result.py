@@ -1,4 +1,4 @@
-"""What a finished evaluation has to show, for programs and notebooks."""
+"""What a finished evaluation is to programs and notebooks: its folder, read when it is asked for."""
 
 import json
 from dataclasses import dataclass

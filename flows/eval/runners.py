@@ -1,4 +1,9 @@
-"""Where the flow's tasks run: threads of its process, processes, or a Dask cluster."""
+"""Where the flow's tasks run: threads of its process, processes, or a Dask cluster.
+
+The thread runner's futures know their state by themselves. Prefect's ask the server for the state of a future
+that has not ended, once for every pair of tasks that hang together: a call that costs milliseconds, and the
+whole run when the server is away just then.
+"""
 
 from collections.abc import Iterable
 from typing import Any, TypeVar

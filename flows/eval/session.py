@@ -1,7 +1,13 @@
-"""One evaluation run from the command line: checks first, then the flow, then the table."""
+"""How a command line runs one evaluation in its own process: checked, run against a server, stopped, shown.
+
+Everything that can be refused is refused before a flow run exists. Ctrl-C ends the process at once, because
+what was answered is kept as it comes.
+"""
 
 import asyncio
+import os
 import shlex
+import signal
 import sys
 import uuid
 from collections.abc import Coroutine
@@ -9,17 +15,21 @@ from contextlib import nullcontext
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 from prefect import Flow
 from prefect.client.schemas.objects import State
+from prefect.context import FlowRunContext
+from prefect.settings import PREFECT_API_URL
 
+from flows.command_line import FAILED, INTERRUPTED
+from flows.config.checks import check_templates
 from flows.config.schema import CACHED_STAGES, EvalConfig, RunOptions
-from flows.config.templates import check_templates
 from flows.eval.flow import evaluate
 from flows.eval.result import Evaluation
 from flows.eval.runners import task_runner_named
-from flows.eval.start import for_phase, interruptible, place, refuse_asking, workspace
+from flows.eval.start import config_for_phase, refuse_unanswered, with_defaults, workspace
 from flows.plan.build import make_plan
 from flows.plan.forecast import forecast, unanswered
 from flows.plan.steps import Plan
@@ -28,17 +38,16 @@ from metrics.errors import ConfigError, NightjarError, nearest
 from tasks.benchmarks.open import open_benchmark
 from tasks.caching import peek
 from tasks.load import load
+from tasks.models.work import interrupted
 from tasks.preflight import check
-from tasks.reporting.diagnostics import Diagnostic, Example
+from tasks.reporting.diagnostics.findings import Diagnostic, Example
 from tasks.reporting.progress import ProgressBoard, open_board
 from tasks.reporting.terminal import console, diagnostics_text, results_table
 
-FAILED = 1
-
 
 @dataclass(frozen=True)
-class RunStyle:
-    """How a command line wants its runs: where tasks run, whether only a document is printed, and the
+class SessionOptions:
+    """How a command line runs evaluations: where tasks run, whether it prints a JSON document only, and the
     overrides that the config was read with."""
 
     task_runner: str = "threads"
@@ -46,46 +55,49 @@ class RunStyle:
     overrides: tuple[str, ...] = ()
 
 
-def ready(config: EvalConfig, options: RunOptions, manner: RunStyle) -> RunOptions:
-    """The options of a run in this process, everything decided, once it can work as far as the first seconds
-    tell; raises NightjarError, before a flow run exists, for whatever can't.
+def checked_options(config: EvalConfig, options: RunOptions, session: SessionOptions) -> RunOptions:
+    """The options of a run in this process with every default decided, once its checks have passed.
+
+    Raises NightjarError, before a flow run exists, for whatever can't work as far as the first seconds tell.
     """
     command = shlex.join(["python", "-m", "flows.eval", *sys.argv[1:]])
-    placed = place(config, options, uuid.uuid4().hex).model_copy(update={"command": command})
-    _on_runner(manner.task_runner)
-    checked(config, placed, manner.overrides)
-    return placed
+    complete = with_defaults(config, options, uuid.uuid4().hex).model_copy(update={"command": command})
+    _flow_on(session.task_runner)
+    check_run(config, complete, session.overrides)
+    return complete
 
 
-def run_here(config: EvalConfig, options: RunOptions, manner: RunStyle) -> tuple[int, dict[str, Any]]:
-    """Runs an evaluation that is ``ready``: its exit code, and the document that ``--json`` prints."""
-    flow = _on_runner(manner.task_runner)
+def run_evaluation(
+    config: EvalConfig, options: RunOptions, session: SessionOptions
+) -> tuple[int, dict[str, Any]]:
+    """Runs an evaluation whose options were checked; returns exit code and document of ``--json``."""
+    flow = _flow_on(session.task_runner)
     with serving() as ui, interruptible(), open_board(ProgressBoard(sys.stderr)):
         state: State[Any] = asyncio.run(flow(config, options, return_state=True))
     evaluation = Evaluation(str(options.output))
     code = 0 if state.is_completed() else FAILED
     run_url = f"{ui}/runs/flow-run/{state.state_details.flow_run_id}"
-    document = _document(evaluation, state.message) | {"status": state.name, "flow_run_url": run_url}
-    if not manner.quiet:
-        show(evaluation, document)
+    document = _document_of(evaluation, state.message) | {"status": state.name, "flow_run_url": run_url}
+    if not session.quiet:
+        print_evaluation(evaluation, document)
     return code, document
 
 
-def _on_runner(name: str) -> Flow[..., Coroutine[Any, Any, Any]]:
-    if name == RunStyle.task_runner:
+def _flow_on(name: str) -> Flow[..., Coroutine[Any, Any, Any]]:
+    if name == SessionOptions.task_runner:
         return evaluate  # as it is: a copy works out the form of its parameters once more
     return evaluate.with_options(task_runner=task_runner_named(name))
 
 
-def checked(config: EvalConfig, options: RunOptions, overrides: tuple[str, ...]) -> Plan:
-    """The plan of a run that can work as far as the first seconds tell; raises NightjarError."""
-    _writable(Path(str(options.output)))
-    plan = make_plan(for_phase(config, options), options)
+def check_run(config: EvalConfig, options: RunOptions, overrides: tuple[str, ...]) -> Plan:
+    """Checks output folder, store, dataset, endpoints and keys of a run; raises NightjarError."""
+    _check_writable(Path(str(options.output)))
+    plan = make_plan(config_for_phase(config, options), options)
     _check_refresh(plan, options)
     workspace(options).open().check_writable()
     _check_dataset(plan, options, overrides)
     lacking = unanswered(plan, workspace(options), options.phase)
-    refuse_asking(options, lacking.models)
+    refuse_unanswered(options, lacking.models)
     checks = plan.checks(lacking.models, lacking.judges)
     with serving() if checks.need_secrets else nullcontext():
         found = check(checks)
@@ -94,13 +106,13 @@ def checked(config: EvalConfig, options: RunOptions, overrides: tuple[str, ...])
     return plan
 
 
-def plan_only(config: EvalConfig, options: RunOptions, overrides: tuple[str, ...]) -> dict[str, Any]:
+def forecast_document(config: EvalConfig, options: RunOptions, overrides: tuple[str, ...]) -> dict[str, Any]:
     """What a run would send and compute, sending nothing."""
-    placed = place(config, options, uuid.uuid4().hex)
-    plan = make_plan(for_phase(config, placed), placed)
-    workspace(placed).open().check_readable()
-    _check_dataset(plan, placed, overrides)
-    return {"benchmark": config.name} | forecast(plan, workspace(placed)).as_dict()
+    complete = with_defaults(config, options, uuid.uuid4().hex)
+    plan = make_plan(config_for_phase(config, complete), complete)
+    workspace(complete).open().check_readable()
+    _check_dataset(plan, complete, overrides)
+    return {"benchmark": config.name} | forecast(plan, workspace(complete)).as_dict()
 
 
 def _check_refresh(plan: Plan, options: RunOptions) -> None:
@@ -127,7 +139,7 @@ def _check_dataset(plan: Plan, options: RunOptions, overrides: tuple[str, ...]) 
             pass
 
 
-def show(evaluation: Evaluation, document: dict[str, Any]) -> None:
+def print_evaluation(evaluation: Evaluation, document: dict[str, Any]) -> None:
     """The table, what deserves a look, and where everything is."""
     out = console()
     if document["status"] != "Completed" and not document["results"]:
@@ -162,7 +174,7 @@ def _diagnostic(entry: dict[str, Any]) -> Diagnostic:
     return Diagnostic(**{**entry, "examples": examples})
 
 
-def show_plan(document: dict[str, Any]) -> None:
+def print_plan(document: dict[str, Any]) -> None:
     """What ``--dry-run`` found, for people."""
     out = console()
     for entry in document.get("runs", [document]):
@@ -179,20 +191,20 @@ def show_plan(document: dict[str, Any]) -> None:
             f"{requests['cached']} cached"
         )
         for judge, count in entry["judges"].items():
-            wanted = "as many as the responses call for" if count["to_send"] is None else count["to_send"]
-            out.print(f"  of them to {judge}: {wanted} to send, {count['cached']} cached")
+            to_send = "as many as the responses call for" if count["to_send"] is None else count["to_send"]
+            out.print(f"  of them to {judge}: {to_send} to send, {count['cached']} cached")
         for pair in entry["pairs"]:
             out.print(f"  {pair['filter']} × {pair['metric']}: {pair['state']}")
 
 
-def _document(evaluation: Evaluation, message: str | None) -> dict[str, Any]:
+def _document_of(evaluation: Evaluation, message: str | None) -> dict[str, Any]:
     try:
         return evaluation.document() | {"message": message}
     except NightjarError:
         return {"message": message, "results": [], "output": evaluation.output}
 
 
-def _writable(folder: Path) -> None:
+def _check_writable(folder: Path) -> None:
     try:
         folder.mkdir(parents=True, exist_ok=True)
         probe = folder / f".{uuid.uuid4().hex}"
@@ -202,3 +214,43 @@ def _writable(folder: Path) -> None:
         raise ConfigError(
             f"--output {folder}: can't be written: {error.strerror or error}; choose another folder"
         ) from error
+
+
+class interruptible:  # noqa: N801 - reads as a verb where it is used
+    """Ctrl-C ends the process at once: every finished response has been kept before it counted as done."""
+
+    def __enter__(self) -> None:
+        self._before = {
+            number: signal.signal(number, self._stop) for number in (signal.SIGINT, signal.SIGTERM)
+        }
+
+    def __exit__(self, *_: object) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+
+    def _stop(self, number: int, _frame: FrameType | None) -> None:
+        signal.signal(number, signal.SIG_IGN)
+        interrupted.set()  # what is in flight is dropped, what is answered is flushed
+        print(
+            "\ninterrupted: finished responses are kept; the same command goes on from them", file=sys.stderr
+        )
+        _cancel_flow_run()
+        sys.stderr.flush()
+        # Threads may be in the middle of requests: nothing that still has to be written is in memory only.
+        os._exit(INTERRUPTED)
+
+
+def _cancel_flow_run() -> None:
+    """Says so on the run's page, if the server answers in time."""
+    import httpx
+
+    context = FlowRunContext.get()
+    if context is None or context.flow_run is None:
+        return
+    state = {"state": {"type": "CANCELLED", "name": "Cancelled", "message": "interrupted"}, "force": True}
+    try:
+        httpx.post(
+            f"{PREFECT_API_URL.value()}/flow_runs/{context.flow_run.id}/set_state", json=state, timeout=2
+        )
+    except httpx.HTTPError:
+        return

@@ -1,5 +1,9 @@
-"""The mapped part of the flow: every (filter, metric) pair is scored, reduced and aggregated by tasks of
-its own."""
+"""Which task runs an evaluation submits, and what each of them waits for.
+
+The flow calls one function for each stage, in this order: ``filter_all``, ``ask_all``, ``score_all``,
+``judge_all``, ``aggregate_all``, ``aggregate_verdicts_all``. What failed in one cell of the grid takes
+nothing else with it: later stages go on with the cells that worked.
+"""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -23,20 +27,20 @@ from tasks.steps import Step
 
 @dataclass(frozen=True)
 class GridResponses:
-    """What was asked and what came back, place by place."""
+    """The task runs that made requests (by prompt and partition) and responses, for each cell of the grid."""
 
     cells: Sequence[Cell]
     requests: Mapping[tuple[str, int], Future]
-    answers: Mapping[Cell, Future]
+    responses: Mapping[Cell, Future]
 
     def at(self, cell: Cell) -> tuple[Future, Future]:
-        """The requests and the answers of a cell."""
-        return self.requests[cell.place], self.answers[cell]
+        """The requests and the responses of a cell."""
+        return self.requests[cell.place], self.responses[cell]
 
 
 @dataclass
 class ScorerExchange:
-    """What the models of one set of requests were asked, attempt by attempt, and what they replied.
+    """The requests of a scorer to its models, attempt by attempt, and the replies.
 
     ``task`` makes the requests that ``score`` waits for, from ``inputs``.
     """
@@ -56,10 +60,13 @@ class ScorerExchange:
 
 @dataclass(frozen=True)
 class ScorerExchanges:
-    """All that was asked: by cell, filter and name of the set of requests, which metrics that need the same
-    share; and how judges graded the answers of their calibration, if they had to."""
+    """All exchanges of a run.
 
-    sets: Mapping[tuple[Cell, str, str], ScorerExchange]
+    ``by_requests`` is keyed by cell, filter and the name of a set of requests: metrics that need the same
+    requests share them. ``calibration`` holds the judged answers of a calibration, if a judge had to.
+    """
+
+    by_requests: Mapping[tuple[Cell, str, str], ScorerExchange]
     calibration: Future | None
 
     def calibration_of(self, pair: PairPlan) -> Future | None:
@@ -67,96 +74,18 @@ class ScorerExchanges:
         return self.calibration if pair.calibration is not None else None
 
 
-def ask_all(
-    run: Run, responses: GridResponses, predictions: Mapping[tuple[Cell, str], Future]
-) -> ScorerExchanges:
-    """Asks what is not answered; what the run before could not read is asked once more."""
-    sets: dict[tuple[Cell, str, str], ScorerExchange] = {}
-    for pair in run.plan.pairs():
-        for cell in responses.cells if pair.asks is not None else ():
-            key = (cell, pair.source, str(pair.asks))
-            if key not in sets:
-                asked, answered = responses.at(cell)
-                inputs = asked, predictions[cell, pair.source], answered
-                sets[key] = ScorerExchange(pair, ask, pair.score, f" for {pair.source}{cell.suffix}", inputs)
-    calibration = _calibration(run.plan.pairs())
-    everything = [*sets.values(), *([calibration] if calibration is not None else [])]
-    for entry in everything:
-        _send(run, entry, _ask(run, entry, 0), 0)
-    _ask_again(run, everything)
-    _prepare(run, everything)
-    return ScorerExchanges(sets, _judged(run, calibration) if calibration is not None else None)
+@dataclass(frozen=True)
+class ScoreInputs:
+    """All that scores are computed from."""
 
+    grid: GridResponses
+    predictions: Mapping[tuple[Cell, str], Future]
+    exchanges: ScorerExchanges
 
-def _calibration(pairs: Iterable[PairPlan]) -> ScorerExchange | None:
-    """A judge's calibration is the same for all filters, and so is asked about once."""
-    for pair in pairs:
-        if pair.calibration is not None:
-            return ScorerExchange(pair, ask_calibration, pair.calibration, " for the calibration")
-    return None
-
-
-def _judged(run: Run, entry: ScorerExchange) -> Future:
-    return run.submit(score_calibration, entry.score, entry.requests, entry.replies, pair=entry.pair)
-
-
-def _ask(run: Run, entry: ScorerExchange, attempt: int) -> list[Future]:
-    """Makes the requests of one attempt, to each model what is still to be asked of it."""
-    return [
-        run.submit(
-            entry.task,
-            model.ask(entry.score, entry.purpose_of(attempt), attempt),
-            *entry.inputs,
-            list(entry.requests),
-            list(entry.replies),
-            pair=entry.pair,
-        )
-        for model in run.plan.asked
-    ]
-
-
-def _send(run: Run, entry: ScorerExchange, wanted: Sequence[Future], attempt: int) -> None:
-    """Sends the requests of one attempt."""
-    purpose = entry.purpose_of(attempt)
-    entry.replies += [
-        run.submit(infer, model.infer.at(purpose), future)
-        for model, future in zip(run.plan.asked, wanted, strict=True)
-    ]
-    entry.requests += wanted
-
-
-def _ask_again(run: Run, entries: Sequence[ScorerExchange]) -> None:
-    """Further attempts, as long as the one before is from an earlier run and left something unreadable.
-
-    An attempt with nothing to ask leaves no trace: the scores rest on the same replies as before.
-    """
-    attempt, models = 0, len(run.plan.asked)
-    while entries := [entry for entry in entries if _from_before(entry.replies[-models:])]:
-        attempt += 1
-        wanted = [_ask(run, entry, attempt) for entry in entries]
-        open_ones = [(entry, asked) for entry, asked in zip(entries, wanted, strict=True) if _some(asked)]
-        for entry, asked in open_ones:
-            _send(run, entry, asked, attempt)
-        entries = [entry for entry, _ in open_ones]
-
-
-def _prepare(run: Run, entries: Sequence[ScorerExchange]) -> None:
-    """Makes the requests that the next run will send, so that it finds all steps cached where there are
-    none."""
-    models = len(run.plan.asked)
-    for entry in entries:
-        if not _from_before(entry.replies[-models:]):
-            _ask(run, entry, len(entry.replies) // models)
-
-
-def _from_before(replies: Sequence[Future]) -> bool:
-    return all(finished(replied).name == "Cached" for replied in replies)
-
-
-def _some(wanted: Sequence[Future]) -> bool:
-    """Whether there is anything to ask; requests that could not be made count, so that what waits for them
-    fails with their reason."""
-    return any(not finished(future).is_completed() or future.result().rows for future in wanted)
+    def at(self, cell: Cell, filter_name: str) -> tuple[Future, Future, Future]:
+        """Requests, predictions and responses of a cell."""
+        requests, responses = self.grid.at(cell)
+        return requests, self.predictions[cell, filter_name], responses
 
 
 @dataclass(frozen=True)
@@ -169,6 +98,14 @@ class PairStatistics:
 
 
 @dataclass(frozen=True)
+class MethodVerdicts:
+    """A method's verdicts, cell by cell."""
+
+    method: MethodPlan
+    verdicts: Mapping[Cell, Future]
+
+
+@dataclass(frozen=True)
 class PairResults:
     """A pair's item rows (None: it has none) and results."""
 
@@ -176,48 +113,171 @@ class PairResults:
     results: Future
 
 
-def filter_all(run: Run, responses: GridResponses) -> dict[tuple[Cell, str], Future]:
+def filter_all(run: Run, grid: GridResponses) -> dict[tuple[Cell, str], Future]:
     """Predictions of every filter at every cell."""
     return {
         (cell, entry.name): run.submit(
-            filter_responses, entry.step.at(cell.suffix, **cell.about), *responses.at(cell)
+            filter_responses, entry.step.at(cell.suffix, **cell.about), *grid.at(cell)
         )
-        for cell in responses.cells
+        for cell in grid.cells
         for entry in run.plan.filters
         if entry.name != ALL_FILTERS
     }
 
 
-@dataclass(frozen=True)
-class ScoreInputs:
-    """All that scores are computed from."""
+def ask_all(run: Run, grid: GridResponses, predictions: Mapping[tuple[Cell, str], Future]) -> ScorerExchanges:
+    """Sends what scorers ask models and is not answered yet; what an earlier run could not read is sent once
+    more."""
+    by_requests: dict[tuple[Cell, str, str], ScorerExchange] = {}
+    for pair in run.plan.pairs():
+        for cell in grid.cells if pair.asks is not None else ():
+            key = (cell, pair.source, str(pair.asks))
+            if key not in by_requests:
+                requests, responses = grid.at(cell)
+                inputs = requests, predictions[cell, pair.source], responses
+                purpose = f" for {pair.source}{cell.suffix}"
+                by_requests[key] = ScorerExchange(pair, ask, pair.score, purpose, inputs)
+    calibration = _calibration(run.plan.pairs())
+    exchanges = [*by_requests.values(), *([calibration] if calibration is not None else [])]
+    for exchange in exchanges:
+        _send(run, exchange, _make_requests(run, exchange, 0), 0)
+    _ask_again(run, exchanges)
+    _prepare_next_attempt(run, exchanges)
+    judged = _judge_calibration(run, calibration) if calibration is not None else None
+    return ScorerExchanges(by_requests, judged)
 
-    responses: GridResponses
-    predictions: Mapping[tuple[Cell, str], Future]
-    asked: ScorerExchanges
 
-    def inputs(self, cell: Cell, filter_name: str) -> tuple[Future, Future, Future]:
-        """Requests, predictions and answers of a cell."""
-        asked, answered = self.responses.at(cell)
-        return asked, self.predictions[cell, filter_name], answered
+def _calibration(pairs: Iterable[PairPlan]) -> ScorerExchange | None:
+    """A judge's calibration is the same for all filters, and so is asked about once."""
+    for pair in pairs:
+        if pair.calibration is not None:
+            return ScorerExchange(pair, ask_calibration, pair.calibration, " for the calibration")
+    return None
 
 
-def score_all(run: Run, scoring: ScoreInputs) -> list[PairStatistics]:
+def _judge_calibration(run: Run, exchange: ScorerExchange) -> Future:
+    return run.submit(
+        score_calibration, exchange.score, exchange.requests, exchange.replies, pair=exchange.pair
+    )
+
+
+def _make_requests(run: Run, exchange: ScorerExchange, attempt: int) -> list[Future]:
+    """The requests of one attempt: for each model those that it still has to reply to."""
+    return [
+        run.submit(
+            exchange.task,
+            model.ask(exchange.score, exchange.purpose_of(attempt), attempt),
+            *exchange.inputs,
+            list(exchange.requests),
+            list(exchange.replies),
+            pair=exchange.pair,
+        )
+        for model in run.plan.asked
+    ]
+
+
+def _send(run: Run, exchange: ScorerExchange, requests: Sequence[Future], attempt: int) -> None:
+    """Sends the requests of one attempt."""
+    purpose = exchange.purpose_of(attempt)
+    exchange.replies += [
+        run.submit(infer, model.infer.at(purpose), future)
+        for model, future in zip(run.plan.asked, requests, strict=True)
+    ]
+    exchange.requests += requests
+
+
+def _ask_again(run: Run, exchanges: Sequence[ScorerExchange]) -> None:
+    """Further attempts, as long as the one before is from an earlier run and left something unreadable.
+
+    An attempt with nothing to ask leaves no trace: the scores rest on the same replies as before.
+    """
+    attempt, models = 0, len(run.plan.asked)
+    while exchanges := [entry for entry in exchanges if _all_cached(entry.replies[-models:])]:
+        attempt += 1
+        requests = [_make_requests(run, exchange, attempt) for exchange in exchanges]
+        unanswered = [
+            (exchange, futures)
+            for exchange, futures in zip(exchanges, requests, strict=True)
+            if _asks_anything(futures)
+        ]
+        for exchange, futures in unanswered:
+            _send(run, exchange, futures, attempt)
+        exchanges = [exchange for exchange, _ in unanswered]
+
+
+def _prepare_next_attempt(run: Run, exchanges: Sequence[ScorerExchange]) -> None:
+    """Makes the requests that the next run will send, so that it finds all steps cached where there are
+    none."""
+    models = len(run.plan.asked)
+    for exchange in exchanges:
+        if not _all_cached(exchange.replies[-models:]):
+            _make_requests(run, exchange, len(exchange.replies) // models)
+
+
+def _all_cached(replies: Sequence[Future]) -> bool:
+    return all(finished(reply).name == "Cached" for reply in replies)
+
+
+def _asks_anything(requests: Sequence[Future]) -> bool:
+    """Whether there is anything to ask; requests that could not be made count, so that what waits for them
+    fails with their reason."""
+    return any(not finished(future).is_completed() or future.result().rows for future in requests)
+
+
+def score_all(run: Run, inputs: ScoreInputs) -> list[PairStatistics]:
     """Statistics of every pair at every cell."""
     scored = []
     for entry in run.plan.filters:
-        processed = _processed(run, entry, scoring)
+        processed = _process(run, entry, inputs)
         for pair in entry.pairs:
-            statistics = {
-                cell: _score(run, pair, cell, scoring, processed) for cell in scoring.responses.cells
-            }
-            scored.append(PairStatistics(pair, statistics, scoring.asked.calibration_of(pair)))
+            statistics = {cell: _score(run, pair, cell, inputs, processed) for cell in inputs.grid.cells}
+            scored.append(PairStatistics(pair, statistics, inputs.exchanges.calibration_of(pair)))
     return scored
 
 
-def aggregate_all(
-    run: Run, responses: GridResponses, scored: Sequence[PairStatistics]
-) -> dict[str, PairResults]:
+def _process(run: Run, entry: FilterPlan, inputs: ScoreInputs) -> dict[Cell, Future]:
+    """What ``process_results`` makes of a filter's predictions, for all its pairs at once."""
+    step = entry.process
+    if step is None or not entry.pairs:
+        return {}
+    return {
+        cell: run.submit(process_results, step.at(cell.suffix, **cell.about), *inputs.at(cell, entry.name))
+        for cell in inputs.grid.cells
+    }
+
+
+def _score(
+    run: Run, pair: PairPlan, cell: Cell, inputs: ScoreInputs, processed: Mapping[Cell, Future]
+) -> Future:
+    step = pair.score.at(cell.suffix, **cell.about)
+    if pair.source == ALL_FILTERS:
+        requests, responses = inputs.grid.at(cell)
+        of_filters = {name: future for (at, name), future in inputs.predictions.items() if at == cell}
+        return run.submit(score_across, step, requests, of_filters, responses, pair=pair)
+    sources = inputs.at(cell, pair.source)
+    if cell in processed:
+        return run.submit(score_processed, step, *sources, processed[cell], pair=pair)
+    if pair.asks is not None:
+        exchange = inputs.exchanges.by_requests[cell, pair.source, pair.asks]
+        return run.submit(score_replies, step, *sources, exchange.requests, exchange.replies, pair=pair)
+    return run.submit(score, step, *sources, pair=pair)
+
+
+def judge_all(run: Run, grid: GridResponses) -> list[MethodVerdicts]:
+    """Verdicts of every evaluation method at every cell."""
+    judged = []
+    for method in run.plan.methods:
+        verdicts = {
+            cell: run.submit(
+                judge_responses, method.of(run.origin(cell)).at(cell.suffix, **cell.about), *grid.at(cell)
+            )
+            for cell in grid.cells
+        }
+        judged.append(MethodVerdicts(method, verdicts))
+    return judged
+
+
+def aggregate_all(run: Run, grid: GridResponses, scored: Sequence[PairStatistics]) -> dict[str, PairResults]:
     """Item rows and numbers of every pair that has statistics anywhere.
 
     A pair whose score failed for one model goes on with the others: the numbers of what is lost are named
@@ -226,16 +286,16 @@ def aggregate_all(
     numbers = {}
     for entry in scored:
         cells, futures = list(entry.statistics), list(entry.statistics.values())
-        worked = [cell for cell, done in zip(cells, completed(futures), strict=True) if done]
-        if not worked:
+        succeeded = [cell for cell, done in zip(cells, completed(futures), strict=True) if done]
+        if not succeeded:
             continue
         items = run.submit(
             reduce,
             entry.pair.reduce,
-            [run.origin(cell) for cell in worked],
-            [entry.statistics[cell] for cell in worked],
-            [responses.requests[cell.place] for cell in worked],
-            [responses.answers[cell] for cell in worked],
+            [run.origin(cell) for cell in succeeded],
+            [entry.statistics[cell] for cell in succeeded],
+            [grid.requests[cell.place] for cell in succeeded],
+            [grid.responses[cell] for cell in succeeded],
             entry.calibration,
             pair=entry.pair,
         )
@@ -247,68 +307,16 @@ def aggregate_all(
     return numbers
 
 
-def _processed(run: Run, entry: FilterPlan, scoring: ScoreInputs) -> dict[Cell, Future]:
-    """What ``process_results`` makes of a filter's predictions, for all its pairs at once."""
-    step = entry.process
-    if step is None or not entry.pairs:
-        return {}
-    return {
-        cell: run.submit(
-            process_results, step.at(cell.suffix, **cell.about), *scoring.inputs(cell, entry.name)
-        )
-        for cell in scoring.responses.cells
-    }
-
-
-def _score(
-    run: Run, pair: PairPlan, cell: Cell, scoring: ScoreInputs, processed: Mapping[Cell, Future]
-) -> Future:
-    step = pair.score.at(cell.suffix, **cell.about)
-    if pair.source == ALL_FILTERS:
-        asked, answered = scoring.responses.at(cell)
-        everything = {name: future for (at, name), future in scoring.predictions.items() if at == cell}
-        return run.submit(score_across, step, asked, everything, answered, pair=pair)
-    inputs = scoring.inputs(cell, pair.source)
-    if cell in processed:
-        return run.submit(score_processed, step, *inputs, processed[cell], pair=pair)
-    if pair.asks is not None:
-        replies = scoring.asked.sets[cell, pair.source, pair.asks]
-        return run.submit(score_replies, step, *inputs, replies.requests, replies.replies, pair=pair)
-    return run.submit(score, step, *inputs, pair=pair)
-
-
-@dataclass(frozen=True)
-class JudgedBy:
-    """A method's verdicts, cell by cell."""
-
-    method: MethodPlan
-    verdicts: Mapping[Cell, Future]
-
-
-def judge_all(run: Run, responses: GridResponses) -> list[JudgedBy]:
-    """Verdicts of every evaluation method at every cell."""
-    judged = []
-    for method in run.plan.methods:
-        verdicts = {
-            cell: run.submit(
-                judge_responses,
-                method.of(run.origin(cell)).at(cell.suffix, **cell.about),
-                *responses.at(cell),
-            )
-            for cell in responses.cells
-        }
-        judged.append(JudgedBy(method, verdicts))
-    return judged
-
-
-def count_all(run: Run, responses: GridResponses, judged: Sequence[JudgedBy]) -> dict[str, PairResults]:
+def aggregate_verdicts_all(
+    run: Run, grid: GridResponses, judged: Sequence[MethodVerdicts]
+) -> dict[str, PairResults]:
     """Item rows and results of every metric over the verdicts of all methods."""
-    places = [
+    verdicts = [
         (entry.method.name, cell, future) for entry in judged for cell, future in entry.verdicts.items()
     ]
-    done = completed([future for *_, future in places])
-    worked = [place for place, there in zip(places, done, strict=True) if there]
-    broken = [place for place, there in zip(places, done, strict=True) if not there]
+    done = completed([future for *_, future in verdicts])
+    succeeded = [entry for entry, ok in zip(verdicts, done, strict=True) if ok]
+    broken = [entry for entry, ok in zip(verdicts, done, strict=True) if not ok]
     # A built-in method has one label, its name: what it lost is lost for that label alone.
     labels = {entry.method.name: None if entry.method.knows_model else entry.method.name for entry in judged}
     failed = [
@@ -316,19 +324,21 @@ def count_all(run: Run, responses: GridResponses, judged: Sequence[JudgedBy]) ->
         for name, cell, future in broken
         for part in run.failed_parts([cell], [future])
     ]
-    if not worked:
+    if not succeeded:
         return {}
     inputs = (
-        [(name, run.origin(cell)) for name, cell, _ in worked],
-        [future for *_, future in worked],
-        [responses.requests[cell.place] for _, cell, _ in worked],
-        [responses.answers[cell] for _, cell, _ in worked],
+        [(name, run.origin(cell)) for name, cell, _ in succeeded],
+        [future for *_, future in succeeded],
+        [grid.requests[cell.place] for _, cell, _ in succeeded],
+        [grid.responses[cell] for _, cell, _ in succeeded],
     )
-    return {entry.name: _count(run, entry, inputs, failed) for entry in run.plan.metrics}
+    return {metric.name: _aggregate_verdicts(run, metric, inputs, failed) for metric in run.plan.metrics}
 
 
-def _count(run: Run, entry: MetricPlan, inputs: tuple[object, ...], failed: Sequence[object]) -> PairResults:
-    if entry.is_users:
-        return PairResults(None, run.submit(call_user_metric, entry.aggregate, *inputs, failed))
-    items = run.submit(reduce_verdicts, entry.reduce, *inputs)
-    return PairResults(items, run.submit(aggregate_verdicts, entry.aggregate, items, failed))
+def _aggregate_verdicts(
+    run: Run, metric: MetricPlan, inputs: tuple[object, ...], failed: Sequence[object]
+) -> PairResults:
+    if metric.is_users:
+        return PairResults(None, run.submit(call_user_metric, metric.aggregate, *inputs, failed))
+    items = run.submit(reduce_verdicts, metric.reduce, *inputs)
+    return PairResults(items, run.submit(aggregate_verdicts, metric.aggregate, items, failed))

@@ -1,22 +1,20 @@
-"""The beginning of a run: where it keeps things, what it is called, what it is tagged with."""
+"""How a run begins: with every default decided, a plan, a name and tags, and what its phase allows.
 
-import os
+The flow and the command line decide by the same functions, so that both find the same run.
+"""
+
 import re
-import signal
 import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from functools import lru_cache
 from pathlib import Path
-from types import FrameType
 
 from prefect import get_client
 from prefect.context import FlowRunContext, TagsContext
 from prefect.exceptions import TerminationSignal
 from prefect.runtime import flow_run
-from prefect.settings import PREFECT_API_URL
 
 from flows.config.schema import EvalConfig, Phase, RunOptions
 from flows.eval.run import Run
@@ -30,6 +28,7 @@ from tasks.store.home import default_store, home
 from tasks.store.keys import digest
 
 RESULTS = Path("results")
+RESPONSES = "responses.jsonl"
 
 
 async def start_run(config: EvalConfig, options: RunOptions) -> Run:
@@ -40,13 +39,13 @@ async def start_run(config: EvalConfig, options: RunOptions) -> Run:
     # A retry of the flow run keeps its id and its start, so that it publishes to the same place and asks
     # nothing twice.
     began = (context.flow_run.start_time or context.flow_run.created or datetime.now(UTC)).timestamp()
-    placed = place(config, options, str(context.flow_run.id))
-    plan = make_plan(for_phase(config, placed), placed, began)
+    complete = with_defaults(config, options, str(context.flow_run.id))
+    plan = make_plan(config_for_phase(config, complete), complete, began)
     await _tag(plan, sorted(TagsContext.get().current_tags | set(context.flow_run.tags)))
-    return Run(plan=plan, options=placed, workspace=workspace(placed, config.name), started=began)
+    return Run(plan=plan, options=complete, workspace=workspace(complete, config.name), started=began)
 
 
-def place(config: EvalConfig, options: RunOptions, unique: str) -> RunOptions:
+def with_defaults(config: EvalConfig, options: RunOptions, unique: str) -> RunOptions:
     """The options with every default decided: store, run id, output folder.
 
     The id of a flow run's retries is the same, so that they publish to the same place.
@@ -62,19 +61,57 @@ def place(config: EvalConfig, options: RunOptions, unique: str) -> RunOptions:
 
 
 def workspace(options: RunOptions, benchmark: str = "") -> Workspace:
-    """Where a placed run of a benchmark keeps artifacts, and answers on their way there.
+    """Where a run of a benchmark, its options complete, keeps artifacts, and answers on their way there.
 
     Each store has journals of its own: whoever finds one that a killed run left moves its answers to the
     store, and that has to be the store where the next run looks for them.
     """
-    assert options.store is not None, "place() decides the store"
-    place = options.store if "://" in options.store else str(Path(options.store).resolve())
+    assert options.store is not None, "with_defaults() decides the store"
+    uri = options.store if "://" in options.store else str(Path(options.store).resolve())
     return Workspace(
         store=options.store,
-        journal_dir=str(home() / "journal" / digest(place)[:16]),
+        journal_dir=str(home() / "journal" / digest(uri)[:16]),
         benchmark=benchmark,
         run_id=options.run_id or "",
     )
+
+
+def config_for_phase(config: EvalConfig, options: RunOptions) -> EvalConfig:
+    """The config of the phase: scoring a folder that holds responses replays them, whatever model they came
+    from.
+
+    The recorded responses keep the names of their models, so that results and caches are the same as if
+    they were asked for now.
+    """
+    if options.phase is not Phase.SCORE or options.output is None:
+        return config
+    recorded = Path(options.output) / RESPONSES
+    if not recorded.is_file():
+        return config
+    models = tuple(_replayed(model, recorded.resolve()) for model in config.models)
+    return config.model_copy(update={"models": models})
+
+
+def refuse_unanswered(options: RunOptions, unanswered: list[str]) -> None:
+    """Raises ConfigError where the scoring phase would need a model."""
+    if options.phase is Phase.SCORE and unanswered:
+        raise ConfigError(
+            f"--phase score asks no model, and {', '.join(unanswered)} has requests without an answer: run "
+            f"--phase infer first, name a folder with {RESPONSES} by --output, or give the model type replay"
+        )
+
+
+@contextmanager
+def asking_stops_on_termination() -> Iterator[None]:
+    """A block of a flow in which no more is asked once Prefect ends the run (SIGTERM).
+
+    Prefect takes that signal for itself and then waits for tasks that run: an inference may have hours to go.
+    """
+    try:
+        yield
+    except TerminationSignal:
+        interrupted.set()
+        raise
 
 
 def flow_run_name() -> str:
@@ -126,92 +163,7 @@ async def _tag(plan: Plan, present: list[str]) -> None:
         await client.update_flow_run(flow_run.id, tags=sorted({*present, *tags}))
 
 
-RESPONSES = "responses.jsonl"
-
-
-def for_phase(config: EvalConfig, options: RunOptions) -> EvalConfig:
-    """The config of the phase: scoring a folder that holds responses replays them, whatever model they came
-    from.
-
-    The recorded responses keep the names of their models, so that results and caches are the same as if
-    they were asked for now.
-    """
-    if options.phase is not Phase.SCORE or options.output is None:
-        return config
-    recorded = Path(options.output) / RESPONSES
-    if not recorded.is_file():
-        return config
-    models = tuple(_replayed(model, recorded.resolve()) for model in config.models)
-    return config.model_copy(update={"models": models})
-
-
-def refuse_asking(options: RunOptions, unanswered: list[str]) -> None:
-    """Raises ConfigError where the scoring phase would need a model."""
-    if options.phase is Phase.SCORE and unanswered:
-        raise ConfigError(
-            f"--phase score asks no model, and {', '.join(unanswered)} has requests without an answer: run "
-            f"--phase infer first, name a folder with {RESPONSES} by --output, or give the model type replay"
-        )
-
-
 def _replayed(model: ModelConfig, recorded: Path) -> ModelConfig:
     if model.type == "replay":
         return model
     return model.model_copy(update={"type": "replay", "config": ReplayConfig(path=str(recorded))})
-
-
-INTERRUPTED = 130
-
-
-@contextmanager
-def asking_stops() -> Iterator[None]:
-    """A block of a flow in which no more is asked once Prefect ends the run (SIGTERM).
-
-    Prefect takes that signal for itself and then waits for tasks that run: an inference may have hours to go.
-    """
-    try:
-        yield
-    except TerminationSignal:
-        interrupted.set()
-        raise
-
-
-class interruptible:  # noqa: N801 - reads as a verb where it is used
-    """Ctrl-C ends the process at once: every finished response has been kept before it counted as done."""
-
-    def __enter__(self) -> None:
-        self._before = {
-            number: signal.signal(number, self._stop) for number in (signal.SIGINT, signal.SIGTERM)
-        }
-
-    def __exit__(self, *_: object) -> None:
-        for number, handler in self._before.items():
-            signal.signal(number, handler)
-
-    def _stop(self, number: int, _frame: FrameType | None) -> None:
-        signal.signal(number, signal.SIG_IGN)
-        interrupted.set()  # what is in flight is dropped, what is answered is flushed
-        print(
-            "\ninterrupted: finished responses are kept; the same command goes on from them", file=sys.stderr
-        )
-        _cancel_flow_run()
-        sys.stderr.flush()
-        # Threads may be in the middle of requests: nothing that still has to be written is in memory only.
-        os._exit(INTERRUPTED)
-
-
-def _cancel_flow_run() -> None:
-    """Says so on the run's page, if the server answers in time."""
-    import httpx
-    from prefect.context import FlowRunContext
-
-    context = FlowRunContext.get()
-    if context is None or context.flow_run is None:
-        return
-    state = {"state": {"type": "CANCELLED", "name": "Cancelled", "message": "interrupted"}, "force": True}
-    try:
-        httpx.post(
-            f"{PREFECT_API_URL.value()}/flow_runs/{context.flow_run.id}/set_state", json=state, timeout=2
-        )
-    except httpx.HTTPError:
-        return

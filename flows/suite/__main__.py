@@ -1,18 +1,15 @@
-"""``python -m flows.suite SUITE.yaml``: refuses what can't work, runs the night, shows what came of it."""
+"""``python -m flows.suite SUITE.yaml``: refuses what can't work, runs the night, shows how it ended."""
 
 import asyncio
 import json
-import os
-import sys
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from metrics.errors import NightjarError
+from flows.command_line import FAILED, UNDECIDED, command_line, new_app, print_json, quiet_prefect
 
-FAILED, REFUSED, UNDECIDED = 1, 2, 3
-app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
+app = new_app()
 
 
 @app.command()
@@ -25,9 +22,8 @@ def suite_command(
     as_json: Annotated[bool, typer.Option("--json", help="one JSON document on stdout")] = False,
 ) -> None:
     """Evaluates many benchmarks on many models, and compares the night with its baseline."""
-    from flows.suite.check import check_suite
     from flows.suite.config import load_suite
-    from flows.suite.night import SuiteOptions
+    from flows.suite.plan import SuiteOptions, check_suite
 
     options = SuiteOptions(
         limit=limit, output=str(output) if output else None, store=store, baseline=baseline
@@ -50,7 +46,7 @@ def _run(suite: Path, options: Any, as_json: bool) -> int:
         "flow_run_url": f"{ui}/runs/flow-run/{state.state_details.flow_run_id}",
     }
     if as_json:
-        print(json.dumps(document, ensure_ascii=False))
+        print_json(document)
     else:
         print(document.pop("markdown", state.message))
         print(f"\nfiles:   {document.get('output')}\nPrefect: {document['flow_run_url']}")
@@ -62,7 +58,7 @@ def _run(suite: Path, options: Any, as_json: bool) -> int:
 def _document(suite: Path, options: Any, flow_run_id: str) -> dict[str, Any]:
     """What the night left in its folder; empty where it did not get that far."""
     from flows.suite.config import load_suite
-    from flows.suite.night import plan_night
+    from flows.suite.plan import plan_night
 
     folder = Path(plan_night(load_suite(suite), options, flow_run_id).output)
     if not (folder / "suite.json").is_file():
@@ -72,14 +68,9 @@ def _document(suite: Path, options: Any, flow_run_id: str) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Runs the command; what the user can mend is one line on stderr and exit code 2, never a traceback."""
-    os.environ.setdefault("PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL", "CRITICAL")
-    os.environ.setdefault("DO_NOT_TRACK", "1")
-    try:
-        app()
-    except NightjarError as error:
-        print(f"error: {error}", file=sys.stderr)
-        raise SystemExit(REFUSED) from None
+    """Runs the command and exits."""
+    quiet_prefect()
+    command_line(app)
 
 
 if __name__ == "__main__":

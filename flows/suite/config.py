@@ -17,13 +17,12 @@ from typing import Annotated, Any
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_validator
 
 from flows.compare.runs import load_gate
-from flows.config.errors import checked
+from flows.config.errors import validated
 from flows.config.yaml import read_yaml
 from metrics.errors import ConfigError
 from tasks.comparison.compare import Gate
+from tasks.history.record import LAST_PASSED
 from tasks.models.config import ModelConfig
-
-LAST, LAST_PASSED, ROLLING = "last", "last-passed", "rolling"
 
 
 def _path_alone(value: Any) -> Any:
@@ -80,7 +79,7 @@ def load_suite(path: str | Path) -> SuiteConfig:
     data = {"base_dir": str(file.resolve().parent)} | source.data
     if isinstance(data.get("gate"), str):
         data["gate"] = load_gate(Path(data["base_dir"]) / data["gate"])
-    suite = checked(SuiteConfig, source, data)
+    suite = validated(SuiteConfig, source, data)
     for benchmark, there in zip(suite.benchmarks, suite.files(), strict=True):
         if not there.is_file():
             raise ConfigError(

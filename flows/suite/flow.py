@@ -1,8 +1,7 @@
-"""The night: many benchmarks on many models, then the comparison with the baseline.
+"""The night as a flow: every evaluation as a subflow, then one task that compares and records.
 
-``python -m flows.suite SUITE.yaml`` runs it here; the deployment ``nightly`` on a schedule. Each evaluation
-is a subflow of its own, so that one that fails leaves the others running, and a retry computes only what is
-missing.
+``python -m flows.suite SUITE.yaml`` runs it here; the deployment ``nightly`` on a schedule. An evaluation
+that fails leaves the others running, and a retry computes only what is missing.
 """
 
 import asyncio
@@ -19,17 +18,8 @@ from prefect.states import Completed, Failed
 
 from flows.eval.flow import evaluate
 from flows.suite.config import load_suite
-from flows.suite.night import (
-    JudgedNight,
-    PlannedEvaluation,
-    PlannedNight,
-    SuiteOptions,
-    headline,
-    judge_night,
-    night_document,
-    plan_night,
-    summary_markdown,
-)
+from flows.suite.night import JudgedNight, headline, judge_night, night_document, summary_markdown
+from flows.suite.plan import PlannedEvaluation, PlannedNight, SuiteOptions, plan_night
 from metrics.errors import NightjarError
 from tasks.history.record import NightEvaluation, record_night
 from tasks.server import if_possible, patiently
@@ -56,20 +46,20 @@ async def run_suite(suite: str, options: SuiteOptions = DEFAULTS) -> State[Any]:
     night = plan_night(load_suite(suite), options, str(flow_run.id))
     evaluations = await evaluate_all(night)
     judged: JudgedNight = judge.submit(night, evaluations).result()
-    said = headline(judged)
-    return Completed(message=said) if judged.ok else Failed(message=said)
+    message = headline(judged)
+    return Completed(message=message) if judged.ok else Failed(message=message)
 
 
 async def evaluate_all(night: PlannedNight) -> tuple[NightEvaluation, ...]:
     """Every evaluation of the night, some at once; none of them ends another."""
     places = asyncio.Semaphore(night.suite.parallel)
 
-    async def one(planned: PlannedEvaluation) -> NightEvaluation:
+    async def in_turn(planned: PlannedEvaluation) -> NightEvaluation:
         async with places:
             # A thread and a loop of its own: an evaluation waits for its tasks, and would hold up the others.
             return await asyncio.to_thread(_evaluate, night, planned)
 
-    return tuple(await asyncio.gather(*map(one, night.evaluations)))
+    return tuple(await asyncio.gather(*map(in_turn, night.evaluations)))
 
 
 def _evaluate(night: PlannedNight, planned: PlannedEvaluation) -> NightEvaluation:
@@ -97,9 +87,9 @@ def judge(night: PlannedNight, evaluations: tuple[NightEvaluation, ...]) -> Judg
     record_night(Store(night.store), judged.night)
     _write(night, judged)
     key = night.slug.lower().replace(".", "-")
-    said = headline(judged)
+    sentence = headline(judged)
     page = summary_markdown(judged)
-    if_possible(lambda: create_markdown_artifact(page, key=f"suite-{key}", description=said))
+    if_possible(lambda: create_markdown_artifact(page, key=f"suite-{key}", description=sentence))
     if judged.night.verdict == "regression":
         emit_event(
             REGRESSION,
@@ -107,7 +97,7 @@ def judge(night: PlannedNight, evaluations: tuple[NightEvaluation, ...]) -> Judg
                 "prefect.resource.id": f"nightjar.suite.{key}",
                 "prefect.resource.name": night.suite.name,
             },
-            payload={"headline": said, "run_id": night.run_id},
+            payload={"headline": sentence, "run_id": night.run_id},
         )
     return judged
 

@@ -1,122 +1,35 @@
-"""One night of a suite: what is evaluated under which ids, and what came of it."""
+"""How a night is judged and told: against its baseline, with the nights before, in words and as JSON.
 
-import json
+``judge_night`` compares; ``headline``, ``summary_markdown`` and ``night_document`` say it to the Prefect UI,
+the terminal and programs.
+"""
+
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict, Field
-
 from flows.compare.runs import compare_opened
-from flows.config.load import load_configs
-from flows.config.schema import EvalConfig, RunOptions
-from flows.eval.start import RESULTS, slug
-from flows.suite.config import SuiteBenchmark, SuiteConfig
-from metrics.errors import ConfigError, NightjarError
+from flows.suite.plan import PlannedNight
 from tasks.comparison.compare import ComparedRuns
-from tasks.comparison.document import comparison_document
-from tasks.comparison.runs import ComparedRun, Course, courses, night_changes, open_night, pooled, together
-from tasks.comparison.terminal import DOUBT, change_line, flipped_line, group_of, name_of
+from tasks.comparison.presentation import (
+    DOUBT,
+    change_line,
+    comparison_document,
+    flipped_line,
+    group_of,
+    name_of,
+)
+from tasks.comparison.runs import ComparedRun, baseline_run, merged_run, night_changes, open_night
+from tasks.comparison.trends import PairCourse, pair_courses
 from tasks.history.record import Night, NightEvaluation, baseline_nights, past_nights
-from tasks.store.home import default_store
 from tasks.store.storage import Store
 
-
-class SuiteOptions(BaseModel):
-    """How one run of a suite goes about it."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    limit: int | None = Field(None, ge=1, description="Only the first items of every benchmark")
-    output: str | None = Field(None, description="Folder of the night's files; default: results/<id>")
-    store: str | None = Field(None, description="URI of the artifact store")
-    baseline: str | None = Field(None, description="Instead of the suite's own")
-
-
-@dataclass(frozen=True)
-class PlannedEvaluation:
-    """One benchmark on one model. ``refusal`` says why it can't be run; it then has no config."""
-
-    name: str
-    options: RunOptions
-    config: EvalConfig | None = None
-    refusal: str | None = None
-
-
-@dataclass(frozen=True)
-class PlannedNight:
-    """A suite's evaluations with everything decided: ids, folders, store."""
-
-    suite: SuiteConfig
-    run_id: str
-    store: str
-    output: str
-    baseline: str
-    evaluations: tuple[PlannedEvaluation, ...]
-
-    @property
-    def slug(self) -> str:
-        """The suite's name as part of file names and artifact keys."""
-        return slug(self.suite.name)
-
-
-def plan_night(suite: SuiteConfig, options: SuiteOptions, unique: str) -> PlannedNight:
-    """The night's evaluations, benchmarks × models; ``unique`` is the same for a flow run and its retries.
-
-    A benchmark whose config is refused becomes an evaluation that fails: the others are not its hostages.
-    """
-    run_id = f"{slug(suite.name)}-{unique[:8]}"
-    night = PlannedNight(
-        suite=suite,
-        run_id=run_id,
-        store=options.store or default_store(),
-        output=str(Path(options.output or RESULTS / run_id).resolve()),
-        baseline=options.baseline or suite.baseline,
-        evaluations=(),
-    )
-    planned = tuple(
-        evaluation
-        for benchmark, file in zip(suite.benchmarks, suite.files(), strict=True)
-        for evaluation in _planned(night, benchmark, file, options)
-    )
-    names = [evaluation.name for evaluation in planned]
-    if twice := {name for name in names if names.count(name) > 1}:
-        raise ConfigError(
-            f"suite '{suite.name}': '{min(twice)}' is there twice; give the benchmarks names of their own"
-        )
-    return replace(night, evaluations=planned)
-
-
-def _planned(
-    night: PlannedNight, benchmark: SuiteBenchmark, file: Path, options: SuiteOptions
-) -> Iterator[PlannedEvaluation]:
-    overrides = [f"{key}={json.dumps(value)}" for key, value in benchmark.set.items()]
-    if night.suite.models:
-        models = [model.model_dump(mode="json", exclude_unset=True) for model in night.suite.models]
-        overrides.append(f"models={json.dumps(models)}")
-    limit = options.limit or benchmark.limit
-    try:
-        configs = load_configs(file, overrides)
-    except NightjarError as error:
-        yield PlannedEvaluation(file.stem, _options(night, file.stem, limit), refusal=str(error))
-        return
-    for config in configs:
-        for model in config.models:
-            name = f"{config.name} × {model.name}"
-            single = config.model_copy(update={"models": (model,)})
-            yield PlannedEvaluation(name, _options(night, name, limit), single)
-
-
-def _options(night: PlannedNight, name: str, limit: int | None) -> RunOptions:
-    return RunOptions(
-        limit=limit,
-        output=str(Path(night.output) / slug(name)),
-        store=night.store,
-        run_name=f"{night.suite.name}: {name}",
-        run_id=f"{night.run_id}-{slug(name)}",
-    )
+ROWS = 100
+"""Rows of a table in the UI, at most: the whole is in suite.json."""
+FLIPS = 10
+NOTABLE = 0.05
+"""Level below which a trend is worth a line."""
 
 
 @dataclass(frozen=True)
@@ -125,7 +38,7 @@ class JudgedNight:
 
     night: Night
     compared: ComparedRuns | None
-    courses: tuple[Course, ...]
+    courses: tuple[PairCourse, ...]
 
     @property
     def ok(self) -> bool:
@@ -148,7 +61,7 @@ def judge_night(planned: PlannedNight, evaluations: tuple[NightEvaluation, ...])
     verdict = compared.verdict if compared is not None else None
     night = night.model_copy(update={"baseline": tuple(entry.run_id for entry in chosen), "verdict": verdict})
     earlier = [open_night(entry, store) for entry in past[-(planned.suite.nights - 1) :]]
-    return JudgedNight(night, compared, courses([*earlier, tonight]))
+    return JudgedNight(night, compared, pair_courses([*earlier, tonight]))
 
 
 def _compared(
@@ -158,34 +71,27 @@ def _compared(
     base = [night for night in base if night]
     if not base or not tonight:
         return None
-    baseline = pooled(planned.baseline, base)
-    compared = compare_opened(baseline, together(planned.run_id, tonight), planned.suite.gate)
+    baseline = baseline_run(planned.baseline, base)
+    compared = compare_opened(baseline, merged_run(planned.run_id, tonight), planned.suite.gate)
     return replace(compared, changes=night_changes(base[-1], tonight))
-
-
-ROWS = 100
-"""Rows of a table in the UI, at most: the whole is in suite.json."""
-FLIPS = 10
-NOTABLE = 0.05
-"""Level below which a trend is worth a line."""
 
 
 def headline(judged: JudgedNight) -> str:
     """The night in one sentence."""
     entries = judged.night.evaluations
     failed = [entry.name for entry in entries if not entry.ok]
-    said = [f"{len(entries) - len(failed)} of {len(entries)} evaluations complete"]
+    sentences = [f"{len(entries) - len(failed)} of {len(entries)} evaluations complete"]
     if failed:
-        said.append(f"failed: {', '.join(failed)}")
+        sentences.append(f"failed: {', '.join(failed)}")
     if judged.compared is None:
-        said.append("nothing to compare with yet")
+        sentences.append("nothing to compare with yet")
     else:
-        said.append(f"against {', '.join(judged.night.baseline)}: {judged.night.verdict or 'no gate'}")
+        sentences.append(f"against {', '.join(judged.night.baseline)}: {judged.night.verdict or 'no gate'}")
     if judged.compared is not None and any(
         change.kind == "model identity" for change in judged.compared.changes
     ):
-        said.append("the identity of a model changed")
-    return "; ".join(said)
+        sentences.append("the identity of a model changed")
+    return "; ".join(sentences)
 
 
 def summary_markdown(judged: JudgedNight) -> str:
@@ -234,14 +140,14 @@ def _comparison(compared: ComparedRuns) -> Iterator[str]:
     )
 
 
-def _courses(courses: tuple[Course, ...]) -> Iterator[str]:
+def _courses(courses: tuple[PairCourse, ...]) -> Iterator[str]:
     moving = [course for course in courses if course.trend.p_value < NOTABLE]
     flapping = [course for course in courses if course.flapping]
     if moving:
         yield "\n## Trends\n"
     for course in moving:
-        way, name = course.trend, _course_name(course)
-        yield f"- {name}: {way.slope:+.3g} a night over {way.nights} nights (p = {way.p_value:.2g})"
+        trend, name = course.trend, _course_name(course)
+        yield f"- {name}: {trend.slope:+.3g} a night over {trend.nights} nights (p = {trend.p_value:.2g})"
     if flapping:
         yield "\n## Items that flip back and forth\n"
     for course in flapping:
@@ -250,7 +156,7 @@ def _courses(courses: tuple[Course, ...]) -> Iterator[str]:
         yield f"- {_course_name(course)}: {named}" + (f" and {rest} more" if rest > 0 else "")
 
 
-def _course_name(course: Course) -> str:
+def _course_name(course: PairCourse) -> str:
     group = " ".join(value for _, value in course.key.facets)
     return (
         f"{course.key.benchmark} {course.key.pair} ({group})"

@@ -1,10 +1,14 @@
-"""What else differs between two runs than their numbers: above all, which model really answered."""
+"""What besides chance may explain a difference of two runs: above all, that another model answered.
 
+``changes`` lists them for the comparison, those that cast doubt on it first.
+"""
+
+import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
-Kind = Literal["model identity", "dataset", "scoring", "setting", "version"]
+ChangeKind = Literal["model identity", "dataset", "scoring", "setting", "version"]
 
 NOT_SETTINGS: Final = frozenset({"base_dir", "config_file", "models", "limits", "prices", "errors"})
 """Parts of a config that can't move a score, and models, which are told apart by what they serve."""
@@ -19,7 +23,7 @@ SHOWN: Final = 120
 class Change:
     """One thing that is not the same in both runs; None: that run does not say."""
 
-    kind: Kind
+    kind: ChangeKind
     what: str
     base: str | None
     candidate: str | None
@@ -32,13 +36,13 @@ def changes(base: Mapping[str, Any], candidate: Mapping[str, Any]) -> list[Chang
         return []
     return [
         *_identities(base.get("models") or {}, candidate.get("models") or {}),
-        *_of(
+        *_differences(
             "dataset", {"dataset": base.get("dataset_digest")}, {"dataset": candidate.get("dataset_digest")}
         ),
         *_settings(base.get("config") or {}, candidate.get("config") or {}),
-        *_of("setting", {"limit": base.get("limit")}, {"limit": candidate.get("limit")}),
-        *_of("version", base.get("versions") or {}, candidate.get("versions") or {}),
-        *_of(
+        *_differences("setting", {"limit": base.get("limit")}, {"limit": candidate.get("limit")}),
+        *_differences("version", base.get("versions") or {}, candidate.get("versions") or {}),
+        *_differences(
             "version",
             {"git revision": base.get("git_revision")},
             {"git revision": candidate.get("git_revision")},
@@ -55,13 +59,13 @@ def _identities(base: Mapping[str, Any], candidate: Mapping[str, Any]) -> Iterat
     for name, first, second in pairs:
         own = first.get("identity") or {}, second.get("identity") or {}
         for part in sorted({*own[0], *own[1]}):
-            yield from _one("model identity", f"{name}: {part}", own[0].get(part), own[1].get(part))
-        said = _served(first), _served(second)
-        if all(said):  # a run that took everything from the cache has asked nobody
-            yield from _one("model identity", f"{name}: as served", said[0], said[1])
+            yield from _difference("model identity", f"{name}: {part}", own[0].get(part), own[1].get(part))
+        served = _served(first), _served(second)
+        if all(served):  # a run that took everything from the cache has asked nobody
+            yield from _difference("model identity", f"{name}: as served", *served)
         prints = sorted(first.get("fingerprints") or ()), sorted(second.get("fingerprints") or ())
         if all(prints):
-            yield from _one("model identity", f"{name}: system_fingerprint", *prints)
+            yield from _difference("model identity", f"{name}: system_fingerprint", *prints)
 
 
 def _served(model: Mapping[str, Any]) -> list[str]:
@@ -77,16 +81,16 @@ def _served(model: Mapping[str, Any]) -> list[str]:
 
 def _settings(base: Mapping[str, Any], candidate: Mapping[str, Any]) -> Iterator[Change]:
     for name in sorted({*base, *candidate} - NOT_SETTINGS):
-        kind: Kind = "scoring" if name in SCORING else "setting"
-        yield from _one(kind, name, base.get(name), candidate.get(name))
+        kind: ChangeKind = "scoring" if name in SCORING else "setting"
+        yield from _difference(kind, name, base.get(name), candidate.get(name))
 
 
-def _of(kind: Kind, base: Mapping[str, Any], candidate: Mapping[str, Any]) -> Iterator[Change]:
+def _differences(kind: ChangeKind, base: Mapping[str, Any], candidate: Mapping[str, Any]) -> Iterator[Change]:
     for name in sorted({*base, *candidate}):
-        yield from _one(kind, name, base.get(name), candidate.get(name))
+        yield from _difference(kind, name, base.get(name), candidate.get(name))
 
 
-def _one(kind: Kind, what: str, base: Any, candidate: Any) -> Iterator[Change]:
+def _difference(kind: ChangeKind, what: str, base: Any, candidate: Any) -> Iterator[Change]:
     if base != candidate and not (base in (None, [], {}) and candidate in (None, [], {})):
         yield Change(kind, what, _shown(base), _shown(candidate))
 
@@ -94,11 +98,5 @@ def _one(kind: Kind, what: str, base: Any, candidate: Any) -> Iterator[Change]:
 def _shown(value: Any) -> str | None:
     if value is None:
         return None
-    text = value if isinstance(value, str) else _json(value)
+    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, sort_keys=True)
     return text if len(text) <= SHOWN else text[: SHOWN - 1] + "…"
-
-
-def _json(value: Any) -> str:
-    import json
-
-    return json.dumps(value, ensure_ascii=False, sort_keys=True)

@@ -1,4 +1,8 @@
-"""Every pair of two runs on the items they share, and what a gate says to it."""
+"""How a pair of two runs is compared on the items they share, and by what terms a gate judges it.
+
+``compare_runs`` gives the whole comparison: numbers, corrected p-values, verdicts and flipped items. ``Gate``
+is the schema of gate files.
+"""
 
 import math
 from collections.abc import Sequence
@@ -9,14 +13,13 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from metrics.config import StatisticsConfig
 from metrics.errors import ConfigError, NightjarError, nearest
-from metrics.statistics.comparison import Comparison, compare_items
+from metrics.statistics.comparison import Comparison, Method, compare_items
 from metrics.statistics.gate import Verdict, adjust, verdict, worst_of
 from tasks.comparison.changes import Change, changes
 from tasks.comparison.items import AggregationOf, GroupKey
 from tasks.comparison.matching import Flipped, JoinedItems, Match, clusters_of, column_of, flipped_items, join
 from tasks.comparison.runs import ComparedRun
 
-Method = Literal["auto", "mcnemar", "permutation", "bootstrap"]
 Correction = Literal["holm", "bh", "none"]
 Level = Annotated[float, Field(gt=0, lt=1)]
 Share = Annotated[float, Field(ge=0, le=1)]
@@ -24,7 +27,7 @@ Margin = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
 
 class PairGate(BaseModel):
-    """What one pair is asked for; a key that is not given is the gate's own."""
+    """A gate's settings for one pair; a key that is not given is the gate's own."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -41,8 +44,8 @@ class PairGate(BaseModel):
 
 
 @dataclass(frozen=True)
-class Terms:
-    """What one pair is held against; the fields are those of a gate."""
+class GateTerms:
+    """The terms that one pair has to meet; the fields are those of a gate."""
 
     margin: float
     alpha: float
@@ -67,10 +70,10 @@ class Gate(BaseModel):
         description='"metric,filter" or "reduction(metric),filter"; without any, all pairs',
     )
 
-    def for_pair(self, name: str) -> "Terms":
-        """What the pair is held against: its own settings, completed with the gate's."""
+    def for_pair(self, name: str) -> "GateTerms":
+        """The pair's terms: its own settings, completed with the gate's."""
         own = self.pairs.get(name, PairGate())
-        return Terms(
+        return GateTerms(
             margin=self.margin if own.margin is None else own.margin,
             alpha=self.alpha if own.alpha is None else own.alpha,
             method=self.method if own.method is None else own.method,
@@ -105,7 +108,7 @@ class ComparedPair:
     comparison: Comparison | None = None
     higher_is_better: bool = True
     p_adjusted: float | None = None
-    terms: Terms | None = None
+    terms: GateTerms | None = None
     verdict: Verdict | None = None
     reason: str | None = None
     flipped: tuple[Flipped, ...] = ()
@@ -129,8 +132,8 @@ class ComparedRuns:
 
 
 @dataclass(frozen=True)
-class Comparing:
-    """What a comparison goes by, beside the two runs."""
+class ComparisonRules:
+    """By what two runs are compared: aggregations, error bars, gate."""
 
     aggregation: AggregationOf
     statistics: StatisticsConfig = field(default_factory=StatisticsConfig)
@@ -138,17 +141,17 @@ class Comparing:
 
 
 def compare_runs(
-    base: ComparedRun, candidate: ComparedRun, matches: Sequence[Match], comparing: Comparing
+    base: ComparedRun, candidate: ComparedRun, matches: Sequence[Match], rules: ComparisonRules
 ) -> ComparedRuns:
     """Compares every matched group; p-values are corrected over the pairs that decide, without a gate over
     all.
 
     Raises ConfigError for a gate that names a pair neither run has.
     """
-    gate = comparing.gate
+    gate = rules.gate
     if gate is not None:
         gate.check_pairs([match.key for match in matches])
-    pairs = [_compare(base, candidate, match, comparing) for match in matches]
+    pairs = [_compare(base, candidate, match, rules) for match in matches]
     deciding = [
         pair for pair in pairs if pair.comparison is not None and (gate is None or pair.terms is not None)
     ]
@@ -168,8 +171,8 @@ def compare_runs(
     )
 
 
-def _compare(base: ComparedRun, candidate: ComparedRun, match: Match, comparing: Comparing) -> ComparedPair:
-    gate = comparing.gate
+def _compare(base: ComparedRun, candidate: ComparedRun, match: Match, rules: ComparisonRules) -> ComparedPair:
+    gate = rules.gate
     # What the baseline does not know has nothing to fall behind: what is new decides nothing.
     gated = gate is not None and match.base is not None and gate.covers(match.key.pair)
     terms = gate.for_pair(match.key.pair) if gate is not None and gated else None
@@ -182,13 +185,13 @@ def _compare(base: ComparedRun, candidate: ComparedRun, match: Match, comparing:
     if not len(joined):
         return replace(pair, reason="the runs have no scored item in common")
     try:
-        aggregation = comparing.aggregation(match.base, before)
+        aggregation = rules.aggregation(match.base, before)
         comparison = compare_items(
             aggregation,
             column_of(before, joined.base, aggregation),
             column_of(after, joined.candidate, aggregation),
             clusters_of(before, joined),
-            _options(comparing.statistics, terms),
+            _options(rules.statistics, terms),
             method=terms.method if terms is not None else "auto",
             higher_is_better=pair.higher_is_better,
         )
@@ -197,7 +200,7 @@ def _compare(base: ComparedRun, candidate: ComparedRun, match: Match, comparing:
     return replace(pair, comparison=comparison)
 
 
-def _options(statistics: StatisticsConfig, terms: Terms | None) -> StatisticsConfig:
+def _options(statistics: StatisticsConfig, terms: GateTerms | None) -> StatisticsConfig:
     """A pair that decides has the interval that its level asks for."""
     return statistics if terms is None else statistics.model_copy(update={"ci_level": 1 - terms.alpha})
 
@@ -237,5 +240,5 @@ def _higher_is_better(base: ComparedRun, candidate: ComparedRun, match: Match) -
     """The metric's direction, as the result rows of either run have it; up where they do not say."""
     pair = (match.key.filter, match.key.metric)
     rows = [*candidate.results, *base.results]
-    said = (row["higher_is_better"] for row in rows if (row["filter"], row["metric"]) == pair)
-    return next((bool(better) for better in said if better is not None), True)
+    directions = (row["higher_is_better"] for row in rows if (row["filter"], row["metric"]) == pair)
+    return next((bool(better) for better in directions if better is not None), True)

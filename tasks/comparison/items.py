@@ -1,7 +1,7 @@
-"""Item rows of a run, grouped: one group for each pair × reduction × label × facet values.
+"""How a run's item rows are grouped: by pair, reduction, label and facet values.
 
 Reads ``items.parquet`` as exports write it (one column a facet) and the history's copies of it (a ``facets``
-column of JSON objects) alike.
+column of JSON objects) alike, and finds the aggregation that makes one number of a group.
 """
 
 import json
@@ -32,6 +32,7 @@ ROW_COLUMNS = (
 NO_FACETS = ("run_id", "label", "facets")
 DEFAULT_REDUCTION = "mean"
 BATCH = 65_536
+PREFIX = "agg:"
 
 
 class ComparisonError(NightjarError):
@@ -86,6 +87,12 @@ class ItemGroup:
         return len(self.item_ids)
 
 
+AggregationOf = Callable[[GroupKey, ItemGroup], Aggregation]
+"""The aggregation of a group; raises NightjarError where it can't be had."""
+PairName = tuple[str, str, str]
+"""Benchmark, filter, metric."""
+
+
 def read_groups(source: Path | IO[bytes], name: str) -> Mapping[GroupKey, ItemGroup]:
     """All groups of an items file, in the file's order; raises ComparisonError, with ``name``, for another
     file."""
@@ -99,6 +106,36 @@ def read_groups(source: Path | IO[bytes], name: str) -> Mapping[GroupKey, ItemGr
     except (pa.ArrowInvalid, OSError) as error:
         raise ComparisonError(f"{name}: not a readable Parquet file of item rows: {error}") from error
     return {key: _group(pa.Table.from_batches(batches)) for key, batches in parts.items()}
+
+
+def result_key(row: Mapping[str, Any]) -> GroupKey:
+    """The group that a row of results belongs to."""
+    return _key({name: row[name] for name in (*KEY_COLUMNS, "label", "facets")})
+
+
+def aggregations(
+    known: Mapping[PairName, Aggregation], results: Iterable[Mapping[str, Any]]
+) -> AggregationOf:
+    """Looks an aggregation up in ``known``, which comes from the run's config; else by the name in the
+    signatures of its result rows; a run that has neither is taken to average its items."""
+    named = {
+        (row["benchmark"], row["filter"], row["metric"]): _named(row["signature"])
+        for row in results
+        if row["signature"]
+    }
+
+    def of(key: GroupKey, group: ItemGroup) -> Aggregation:
+        place = (key.benchmark, key.filter, key.metric)
+        found = known.get(place) or _registered(named.get(place) or "mean", key)
+        width = None if group.statistics is None else group.statistics.shape[1]
+        if found.kind == "sums" and width is not None and width != found.k:
+            raise ComparisonError(
+                f"{key.pair}: '{found.name}' adds up {found.k} numbers an item, the rows have {width};"
+                " the run's manifest.json, with its config, has to lie beside them"
+            )
+        return found
+
+    return of
 
 
 def _check_columns(names: list[str], source: str) -> None:
@@ -146,11 +183,6 @@ def _key(row: Mapping[str, Any]) -> GroupKey:
         label=row.get("label"),
         facets=tuple(sorted((name, _text(value)) for name, value in facets.items() if value is not None)),
     )
-
-
-def result_key(row: Mapping[str, Any]) -> GroupKey:
-    """The group that a row of results belongs to."""
-    return _key({name: row[name] for name in (*KEY_COLUMNS, "label", "facets")})
 
 
 def _text(value: Any) -> str:
@@ -204,38 +236,6 @@ def _objects(table: pa.Table) -> list[Any] | None:
     if all(text is None for text in texts):
         return None
     return [None if text is None else json.loads(text) for text in texts]
-
-
-AggregationOf = Callable[[GroupKey, ItemGroup], Aggregation]
-"""The aggregation of a group; raises NightjarError where it can't be had."""
-PairName = tuple[str, str, str]
-"""Benchmark, filter, metric."""
-PREFIX = "agg:"
-
-
-def aggregations(
-    known: Mapping[PairName, Aggregation], results: Iterable[Mapping[str, Any]]
-) -> AggregationOf:
-    """Looks an aggregation up in ``known``, which comes from the run's config; else by the name in the
-    signatures of its result rows; a run that has neither is taken to average its items."""
-    named = {
-        (row["benchmark"], row["filter"], row["metric"]): _named(row["signature"])
-        for row in results
-        if row["signature"]
-    }
-
-    def of(key: GroupKey, group: ItemGroup) -> Aggregation:
-        place = (key.benchmark, key.filter, key.metric)
-        found = known.get(place) or _registered(named.get(place) or "mean", key)
-        width = None if group.statistics is None else group.statistics.shape[1]
-        if found.kind == "sums" and width is not None and width != found.k:
-            raise ComparisonError(
-                f"{key.pair}: '{found.name}' adds up {found.k} numbers an item, the rows have {width};"
-                " the run's manifest.json, with its config, has to lie beside them"
-            )
-        return found
-
-    return of
 
 
 def _named(signature: str) -> str | None:

@@ -1,4 +1,8 @@
-"""Which group of one run is compared with which group of another."""
+"""What is compared with what: groups of two runs, and within a group the rows of the same item.
+
+Groups match by their keys, apart from facets that the two runs are about; rows match by the digest of the
+item's content, never by position or id.
+"""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
@@ -28,6 +32,43 @@ class Match:
         key = self.base or self.candidate
         assert key is not None
         return key
+
+
+@dataclass(frozen=True)
+class JoinedItems:
+    """Which rows of two groups belong to the same item and are scored in both, in the baseline's order.
+
+    ``base`` and ``candidate`` are row numbers of equal length. The counts say what became of the rest:
+    ``missing`` items of the baseline are not in the candidate, ``unscored`` ones are but have no score there,
+    ``unscored_base`` have none in the baseline, ``new`` ones the baseline does not know.
+    """
+
+    base: NDArray[np.intp]
+    candidate: NDArray[np.intp]
+    n_base: int
+    n_candidate: int
+    missing: int
+    unscored: int
+    unscored_base: int
+    new: int
+
+    @property
+    def coverage(self) -> float:
+        """Share of the baseline's items that are in the candidate and scored there; NaN without items."""
+        return (self.n_base - self.missing - self.unscored) / self.n_base if self.n_base else float("nan")
+
+    def __len__(self) -> int:
+        return len(self.base)
+
+
+@dataclass(frozen=True)
+class Flipped:
+    """An item whose value changed between 0 and 1."""
+
+    item_id: str
+    item_digest: str
+    base: float
+    candidate: float
 
 
 def match_runs(base: Iterable[GroupKey], candidate: Iterable[GroupKey]) -> list[Match]:
@@ -72,37 +113,6 @@ def match_across(groups: Iterable[GroupKey], facet: str) -> list[Match]:
     ]
 
 
-def _is_constant(keys: list[GroupKey], facet: str) -> bool:
-    return len({key.facet(facet) for key in keys}) <= 1
-
-
-@dataclass(frozen=True)
-class JoinedItems:
-    """Which rows of two groups belong to the same item and are scored in both, in the baseline's order.
-
-    ``base`` and ``candidate`` are row numbers of equal length. The counts say what became of the rest:
-    ``missing`` items of the baseline are not in the candidate, ``unscored`` ones are but have no score there,
-    ``unscored_base`` have none in the baseline, ``new`` ones the baseline does not know.
-    """
-
-    base: NDArray[np.intp]
-    candidate: NDArray[np.intp]
-    n_base: int
-    n_candidate: int
-    missing: int
-    unscored: int
-    unscored_base: int
-    new: int
-
-    @property
-    def coverage(self) -> float:
-        """Share of the baseline's items that are in the candidate and scored there; NaN without items."""
-        return (self.n_base - self.missing - self.unscored) / self.n_base if self.n_base else float("nan")
-
-    def __len__(self) -> int:
-        return len(self.base)
-
-
 def join(base: ItemGroup, candidate: ItemGroup) -> JoinedItems:
     """Joins on the content digest, never on position or id.
 
@@ -125,6 +135,22 @@ def join(base: ItemGroup, candidate: ItemGroup) -> JoinedItems:
         unscored_base=int((scored & ~base.scored).sum()),
         new=len(candidate) - int(present.sum()),
     )
+
+
+def flipped_items(base: ItemGroup, candidate: ItemGroup, joined: JoinedItems) -> tuple[Flipped, ...]:
+    """The items that changed between right and wrong; none for a metric with other values than 0 and 1."""
+    before, after = base.value[joined.base], candidate.value[joined.candidate]
+    if not (np.isin(before, (0.0, 1.0)).all() and np.isin(after, (0.0, 1.0)).all()):
+        return ()
+    return tuple(
+        Flipped(str(base.item_ids[row]), str(base.digests[row]), float(first), float(second))
+        for row, first, second in zip(joined.base, before, after, strict=True)
+        if first != second
+    )
+
+
+def _is_constant(keys: list[GroupKey], facet: str) -> bool:
+    return len({key.facet(facet) for key in keys}) <= 1
 
 
 def row_keys(group: ItemGroup) -> list[tuple[str, int]]:
@@ -161,25 +187,3 @@ def clusters_of(base: ItemGroup, joined: JoinedItems) -> NDArray[np.int64] | Non
         (cluster,) if cluster is not None else row for row, cluster in enumerate(base.clusters[joined.base])
     ]
     return np.array([numbers.setdefault(cluster, len(numbers)) for cluster in own], dtype=np.int64)
-
-
-@dataclass(frozen=True)
-class Flipped:
-    """An item whose value changed between 0 and 1."""
-
-    item_id: str
-    item_digest: str
-    base: float
-    candidate: float
-
-
-def flipped_items(base: ItemGroup, candidate: ItemGroup, joined: JoinedItems) -> tuple[Flipped, ...]:
-    """The items that changed between right and wrong; none for a metric with other values than 0 and 1."""
-    before, after = base.value[joined.base], candidate.value[joined.candidate]
-    if not (np.isin(before, (0.0, 1.0)).all() and np.isin(after, (0.0, 1.0)).all()):
-        return ()
-    return tuple(
-        Flipped(str(base.item_ids[row]), str(base.digests[row]), float(first), float(second))
-        for row, first, second in zip(joined.base, before, after, strict=True)
-        if first != second
-    )

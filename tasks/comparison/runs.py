@@ -1,10 +1,12 @@
-"""A run to compare: its output folder, or what the store's history kept of it."""
+"""What may stand on a side of a comparison: a run, a night, or several nights as one baseline.
+
+A run comes from its output folder or from the store's history. A night's evaluations become one run, so that
+one gate and one correction go over all of them; several nights become each item's mean.
+"""
 
 import json
-import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import combinations, pairwise
 from pathlib import Path
 from typing import Any
 
@@ -15,11 +17,13 @@ from numpy.typing import NDArray
 
 from metrics.errors import NightjarError, nearest
 from tasks.comparison.changes import Change, changes
-from tasks.comparison.items import ComparisonError, GroupKey, ItemGroup, read_groups, result_key
+from tasks.comparison.items import ComparisonError, GroupKey, ItemGroup, read_groups
 from tasks.comparison.matching import row_keys
 from tasks.history.layout import ITEMS, RESULT_ROWS, find_manifest, known_runs
 from tasks.history.record import Night
 from tasks.store.storage import Store
+
+MODEL = "model_name"
 
 
 @dataclass(frozen=True)
@@ -61,6 +65,62 @@ def open_run(name: str, store: Store) -> ComparedRun:
     raise ComparisonError(f"'{name}' is neither an output folder nor a run in the store {store.uri}{hint}")
 
 
+def open_night(night: Night, store: Store) -> Mapping[str, ComparedRun]:
+    """The night's evaluations by name, as far as they came to results."""
+    found = {}
+    for evaluation in night.evaluations:
+        try:
+            found[evaluation.name] = open_run(evaluation.run_id, store)
+        except NightjarError:
+            continue  # it failed before it had any: the night's record says why
+    return found
+
+
+def merged_run(name: str, runs: Mapping[str, ComparedRun]) -> ComparedRun:
+    """Several evaluations as one run.
+
+    A model that an evaluation does not group by becomes a facet: the same benchmark on two models stays
+    apart.
+    """
+    groups = {key_with_model(key, run): group for run in runs.values() for key, group in run.groups.items()}
+    results = tuple(row for run in runs.values() for row in run.results)
+    manifests = tuple(run.manifest for run in runs.values() if run.manifest)
+    return ComparedRun(name, groups, results, parts=manifests)
+
+
+def baseline_run(name: str, nights: Sequence[Mapping[str, ComparedRun]]) -> ComparedRun:
+    """Several nights, oldest first, as one baseline: each item's mean."""
+    if not nights:
+        return ComparedRun(name, {})
+    runs = [merged_run(name, night) for night in nights]
+    return replace(runs[-1], groups=pooled_groups([run.groups for run in runs]))
+
+
+def night_changes(
+    base: Mapping[str, ComparedRun], candidate: Mapping[str, ComparedRun]
+) -> tuple[Change, ...]:
+    """What else changed in each evaluation since the baseline."""
+    return tuple(
+        replace(change, what=f"{name}, {change.what}")
+        for name in candidate
+        if name in base
+        for change in changes(base[name].manifest, candidate[name].manifest)
+    )
+
+
+def pooled_groups(runs: Sequence[Mapping[GroupKey, ItemGroup]]) -> Mapping[GroupKey, ItemGroup]:
+    """The runs' groups, each item with the mean of its values and statistics over the runs that scored it.
+
+    Runs come oldest first; the newest says which groups and items there are. Rows of kind "values" that are
+    not one number can't be averaged and stay those of the newest run.
+    """
+    if len(runs) < 2:
+        return runs[-1] if runs else {}
+    return {
+        key: _pooled(group, [run[key] for run in runs[:-1] if key in run]) for key, group in runs[-1].items()
+    }
+
+
 def _from_folder(name: str, folder: Path) -> ComparedRun:
     items, results, manifest = (
         folder / file for file in ("items.parquet", "results.parquet", "manifest.json")
@@ -95,19 +155,6 @@ def _from_history(run_id: str, store: Store) -> ComparedRun:
         raise ComparisonError(
             f"run '{run_id}': its rows are gone from the store {store.uri}: {error}"
         ) from error
-
-
-def pool(runs: Sequence[Mapping[GroupKey, ItemGroup]]) -> Mapping[GroupKey, ItemGroup]:
-    """The runs' groups, each item with the mean of its values and statistics over the runs that scored it.
-
-    Runs come oldest first; the newest says which groups and items there are. Rows of kind "values" that are
-    not one number can't be averaged and stay those of the newest run.
-    """
-    if len(runs) < 2:
-        return runs[-1] if runs else {}
-    return {
-        key: _pooled(group, [run[key] for run in runs[:-1] if key in run]) for key, group in runs[-1].items()
-    }
 
 
 def _pooled(newest: ItemGroup, earlier: Sequence[ItemGroup]) -> ItemGroup:
@@ -157,183 +204,9 @@ def _same_shape(group: ItemGroup, newest: ItemGroup) -> bool:
     return bool(group.statistics.shape[1] == newest.statistics.shape[1])
 
 
-MINIMUM_NIGHTS = 4
-"""Below this no order of the nights is rare enough to call it a trend."""
-
-
-@dataclass(frozen=True)
-class Trend:
-    """The course of one number over consecutive nights.
-
-    ``slope`` is the change from night to night (Theil–Sen: the median over all pairs of nights, so that one
-    odd night does not make a trend), in the number's own units; ``p_value`` is that of the Mann–Kendall test,
-    two-sided. Both are NaN where there are too few nights.
-    """
-
-    nights: int
-    first: float
-    last: float
-    slope: float
-    p_value: float
-
-
-def trend(values: Sequence[float]) -> Trend:
-    """The trend of a number, oldest night first; nights without the number (NaN) are left out but keep their
-    place.
-
-    Source: Sen 1968; Mann 1945; Kendall 1975 (variance with ties, continuity correction).
-
-    >>> trend([0.70, 0.71, 0.72, 0.73, 0.74, 0.75]).slope
-    0.01
-    """
-    nights = [(night, value) for night, value in enumerate(values) if math.isfinite(value)]
-    if not nights:
-        return Trend(0, math.nan, math.nan, math.nan, math.nan)
-    first, last = nights[0][1], nights[-1][1]
-    if len(nights) < MINIMUM_NIGHTS:
-        return Trend(len(nights), first, last, math.nan, math.nan)
-    slopes = [(b - a) / (j - i) for (i, a), (j, b) in combinations(nights, 2)]
-    slope = round(float(np.median(slopes)), 15)
-    return Trend(len(nights), first, last, slope, _mann_kendall([value for _, value in nights]))
-
-
-def _mann_kendall(values: Sequence[float]) -> float:
-    """Two-sided p-value of "no order", by the normal approximation."""
-    n = len(values)
-    score = sum(int(np.sign(b - a)) for a, b in combinations(values, 2))
-    ties = np.unique(values, return_counts=True)[1]
-    variance = (n * (n - 1) * (2 * n + 5) - int(np.sum(ties * (ties - 1) * (2 * ties + 5)))) / 18
-    if score == 0 or variance == 0:
-        return 1.0
-    return math.erfc((abs(score) - 1) / math.sqrt(2 * variance))
-
-
-@dataclass(frozen=True)
-class Flapping:
-    """An item whose answer changed between right and wrong more than once; ``course`` is oldest night first,
-    as in "1101", "-" for a night that did not score it."""
-
-    item_id: str
-    course: str
-    flips: int
-
-
-def flapping_items(key: GroupKey, runs: Sequence[Mapping[GroupKey, ItemGroup]]) -> list[Flapping]:
-    """Items of one group that flip back and forth over the runs (oldest first), most flips first.
-
-    Only for metrics whose values are 0 and 1: of others every item moves every night.
-    """
-    courses: dict[tuple[str, int], list[str]] = {}
-    names: dict[tuple[str, int], str] = {}
-    for night, run in enumerate(runs):
-        group = run.get(key)
-        if group is None:
-            continue
-        if not np.isin(group.value[group.scored], (0.0, 1.0)).all():
-            return []
-        for place, item_id, value, scored in zip(
-            row_keys(group), group.item_ids, group.value, group.scored, strict=True
-        ):
-            course = courses.setdefault(place, ["-"] * len(runs))
-            course[night] = str(int(value)) if scored else "-"
-            names[place] = item_id
-    found = [Flapping(names[place], "".join(course), _flips(course)) for place, course in courses.items()]
-    return sorted((item for item in found if item.flips > 1), key=lambda item: (-item.flips, item.item_id))
-
-
-def _flips(course: Sequence[str]) -> int:
-    seen = [value for value in course if value != "-"]
-    return sum(a != b for a, b in pairwise(seen))
-
-
-MODEL = "model_name"
-
-
-@dataclass(frozen=True)
-class Course:
-    """One pair over the last nights: where its number goes, and which items flip back and forth."""
-
-    key: GroupKey
-    trend: Trend
-    flapping: tuple[Flapping, ...]
-
-
-def open_night(night: Night, store: Store) -> Mapping[str, ComparedRun]:
-    """The night's evaluations by name, as far as they came to results."""
-    found = {}
-    for evaluation in night.evaluations:
-        try:
-            found[evaluation.name] = open_run(evaluation.run_id, store)
-        except NightjarError:
-            continue  # it failed before it had any: the night's record says why
-    return found
-
-
-def together(name: str, runs: Mapping[str, ComparedRun]) -> ComparedRun:
-    """Several evaluations as one run.
-
-    A model that an evaluation does not group by becomes a facet: the same benchmark on two models stays
-    apart.
-    """
-    groups = {key: group for run in runs.values() for key, group in _with_model(run)}
-    results = tuple(row for run in runs.values() for row in run.results)
-    manifests = tuple(run.manifest for run in runs.values() if run.manifest)
-    return ComparedRun(name, groups, results, parts=manifests)
-
-
-def pooled(name: str, nights: Sequence[Mapping[str, ComparedRun]]) -> ComparedRun:
-    """Several nights, oldest first, as one baseline: each item's mean."""
-    each = [together(name, night) for night in nights]
-    return replace(each[-1], groups=pool([run.groups for run in each])) if each else ComparedRun(name, {})
-
-
-def night_changes(
-    base: Mapping[str, ComparedRun], candidate: Mapping[str, ComparedRun]
-) -> tuple[Change, ...]:
-    """What else changed in each evaluation since the baseline."""
-    return tuple(
-        replace(change, what=f"{name}, {change.what}")
-        for name in candidate
-        if name in base
-        for change in changes(base[name].manifest, candidate[name].manifest)
-    )
-
-
-def courses(nights: Sequence[Mapping[str, ComparedRun]]) -> tuple[Course, ...]:
-    """The course of every pair of the last night over all of them, oldest first."""
-    runs = [together("", night) for night in nights]
-    values = [_values(night) for night in nights]
-    return tuple(
-        Course(key, trend([night.get(key, math.nan) for night in values]), _flapping(key, runs))
-        for key in (runs[-1].groups if runs else ())
-    )
-
-
-def _flapping(key: GroupKey, runs: Sequence[ComparedRun]) -> tuple[Flapping, ...]:
-    return tuple(flapping_items(key, [run.groups for run in runs]))
-
-
-def _values(night: Mapping[str, ComparedRun]) -> dict[GroupKey, float]:
-    """The night's numbers, as its result rows have them."""
-    return {
-        _named(result_key(row), _only_model(run)): row["value"]
-        for run in night.values()
-        for row in run.results
-        if row["value"] is not None
-    }
-
-
-def _with_model(run: ComparedRun) -> Iterator[tuple[GroupKey, ItemGroup]]:
-    for key, group in run.groups.items():
-        yield _named(key, _only_model(run)), group
-
-
-def _only_model(run: ComparedRun) -> str | None:
+def key_with_model(key: GroupKey, run: ComparedRun) -> GroupKey:
+    """The key with the run's only model as a facet, unless it has that facet or the run several models."""
     models = list(run.manifest.get("models") or ())
-    return models[0] if len(models) == 1 else None
-
-
-def _named(key: GroupKey, model: str | None) -> GroupKey:
-    if model is None or key.facet(MODEL) is not None:
+    if len(models) != 1 or key.facet(MODEL) is not None:
         return key
-    return replace(key, facets=tuple(sorted((*key.facets, (MODEL, model)))))
+    return replace(key, facets=tuple(sorted((*key.facets, (MODEL, models[0])))))

@@ -1,4 +1,7 @@
-"""Removing artifacts that no kept run refers to."""
+"""Which artifacts no kept run refers to, and in which order they go, so that no kept run ever lacks one.
+
+``plan_pruning`` decides and changes nothing; ``prune`` does what the plan says.
+"""
 
 import json
 import os
@@ -16,11 +19,11 @@ from tasks.history.layout import (
     names_in,
     read_json,
     references,
-    started,
+    started_at,
 )
 from tasks.store.storage import Store
 
-FORGOTTEN_AFTER = timedelta(days=7)
+MARK_EXPIRES_AFTER = timedelta(days=7)
 """A mark of a run on another machine counts for this long: a machine that died never takes its mark away."""
 
 
@@ -61,7 +64,7 @@ def plan_pruning(store: Store, keep: int | None = None) -> Pruning:
             f" (or remove {store.path(ACTIVE)} if its machine is gone)"
         )
     manifests = kept_runs(store)
-    forgotten = _beyond(manifests, keep) if keep is not None else []
+    forgotten = _older(manifests, keep) if keep is not None else []
     referred = {
         reference.name
         for run_id, manifest in manifests.items()
@@ -97,9 +100,9 @@ def prune(store: Store, pruning: Pruning) -> None:
                 store.fs.rm_file(store.path(name))
 
 
-def _beyond(manifests: dict[str, dict[str, object]], keep: int) -> list[str]:
+def _older(manifests: dict[str, dict[str, object]], keep: int) -> list[str]:
     """All runs but the ``keep`` newest of each benchmark."""
-    newest_first = sorted(manifests, key=lambda run_id: started(manifests[run_id]), reverse=True)
+    newest_first = sorted(manifests, key=lambda run_id: started_at(manifests[run_id]), reverse=True)
     seen: dict[str, int] = {}
     forgotten = []
     for run_id in newest_first:
@@ -141,11 +144,11 @@ def _is_active(store: Store, run_id: str) -> bool:
     except (HistoryError, KeyError, ValueError):
         return False
     if mark.get("host") == socket.gethostname():
-        return _lives(int(mark.get("pid", 0)))
-    return datetime.now(UTC) - since < FORGOTTEN_AFTER
+        return _process_lives(int(mark.get("pid", 0)))
+    return datetime.now(UTC) - since < MARK_EXPIRES_AFTER
 
 
-def _lives(pid: int) -> bool:
+def _process_lives(pid: int) -> bool:
     try:
         os.kill(pid, 0)
     except ProcessLookupError:

@@ -1,4 +1,11 @@
-"""SQL over all runs of a store, read-only."""
+"""Which tables a history query sees, and how SQL is kept from doing more than read them.
+
+runs     one row a run: when, what, at what cost, and its whole manifest as JSON
+results  one row a metric × filter × reduction × facet group of each run (the columns of results.parquet)
+items    one row a pair × reduction × item × facet group of each run (the columns of items.parquet)
+scores   one row a sample and pair: the statistics artifacts that the kept runs refer to
+samples  one row a sample: the responses that the kept runs refer to
+"""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -18,7 +25,7 @@ from tasks.history.layout import (
     kept_runs,
     names_in,
     references,
-    started,
+    started_at,
 )
 from tasks.store.schemas import RESPONSES, STATISTICS
 from tasks.store.storage import Store
@@ -27,7 +34,29 @@ if TYPE_CHECKING:
     import duckdb
 
 
-READING = ("SELECT", "EXPLAIN")
+READ_STATEMENTS = ("SELECT", "EXPLAIN")
+RUNS: Final = pa.schema(
+    [
+        pa.field("run_id", pa.string(), nullable=False),
+        pa.field("run_name", pa.string()),
+        pa.field("benchmark", pa.string()),
+        pa.field("status", pa.string()),  # ok | failed
+        pa.field("kept", pa.bool_(), nullable=False),  # false: its rows are here, its artifacts need not be
+        pa.field("started", pa.string()),  # ISO 8601, UTC: sorts as time does
+        pa.field("wall_seconds", pa.float64()),
+        pa.field("sent", pa.int64()),
+        pa.field("cached", pa.int64()),
+        pa.field("failed", pa.int64()),
+        pa.field("cost", pa.float64()),
+        pa.field("config_digest", pa.string()),
+        pa.field("dataset_digest", pa.string()),
+        pa.field("git_revision", pa.string()),
+        pa.field("manifest", pa.string()),  # all of it: SELECT manifest->>'$.versions.prefect' …
+    ]
+)
+OF_SAMPLES: Final = ("model_name", "prompt_template", "step")
+OF: Final = (*OF_SAMPLES, "filter", "metric")
+FILES: Final = pa.schema([pa.field(name, pa.string()) for name in ("file", "run_id", *OF)])
 
 
 @dataclass(frozen=True)
@@ -66,32 +95,8 @@ def _check_reads(connection: "duckdb.DuckDBPyConnection", sql: str) -> None:
     if len(statements) != 1:
         raise ConfigError(f"expected one SQL query, got {len(statements)}")
     kind = statements[0].type.name
-    if kind not in READING:
+    if kind not in READ_STATEMENTS:
         raise ConfigError(f"the history is read-only: expected a SELECT, got {kind}")
-
-
-RUNS: Final = pa.schema(
-    [
-        pa.field("run_id", pa.string(), nullable=False),
-        pa.field("run_name", pa.string()),
-        pa.field("benchmark", pa.string()),
-        pa.field("status", pa.string()),  # ok | failed
-        pa.field("kept", pa.bool_(), nullable=False),  # false: its rows are here, its artifacts need not be
-        pa.field("started", pa.string()),  # ISO 8601, UTC: sorts as time does
-        pa.field("wall_seconds", pa.float64()),
-        pa.field("sent", pa.int64()),
-        pa.field("cached", pa.int64()),
-        pa.field("failed", pa.int64()),
-        pa.field("cost", pa.float64()),
-        pa.field("config_digest", pa.string()),
-        pa.field("dataset_digest", pa.string()),
-        pa.field("git_revision", pa.string()),
-        pa.field("manifest", pa.string()),  # all of it: SELECT manifest->>'$.versions.prefect' …
-    ]
-)
-OF_SAMPLES: Final = ("model_name", "prompt_template", "step")
-OF: Final = (*OF_SAMPLES, "filter", "metric")
-FILES: Final = pa.schema([pa.field(name, pa.string()) for name in ("file", "run_id", *OF)])
 
 
 def create_views(connection: "duckdb.DuckDBPyConnection", store: Store) -> None:
@@ -153,7 +158,7 @@ def _run(run_id: str, manifest: Mapping[str, Any], kept: bool) -> dict[str, Any]
     row = {name: manifest.get(name) for name in RUNS.names} | {
         name: requests.get(name) for name in ("sent", "cached", "failed")
     }
-    row |= {"run_id": run_id, "kept": kept, "started": started(manifest), "status": _status(manifest)}
+    row |= {"run_id": run_id, "kept": kept, "started": started_at(manifest), "status": _status(manifest)}
     return row | {"manifest": json.dumps(manifest, ensure_ascii=False)}
 
 

@@ -1,6 +1,6 @@
-"""From statistics of samples to rows of items to numbers: the engine behind the stages reduce and aggregate.
+"""Samples become item rows, and item rows become numbers with their uncertainty.
 
-``reduce`` groups samples by item, facets and label and reduces repeats; ``aggregate`` makes numbers with
-error bars of the item rows. The stages enter, each by its own module: what one runs is not in the key of the
-other.
+``reduce`` does the first, ``aggregate`` the second, for pairs and for metrics over evaluation results. The
+stages enter, each by its own module: what one runs is not in the key of the other. Everything reads columns
+as arrays: a million samples take the memory of their numbers.
 """

@@ -1,4 +1,9 @@
-"""Item rows to results: one number with its uncertainty a reduction × label × facet group."""
+"""How item rows become RESULTS: one number with its uncertainty for each reduction × label × facet group.
+
+Item rows are cut into cells, a cell is estimated, and a group that a failed step took items from is failed
+rather than a number over the rest. ``aggregate_pair`` serves the stage aggregate; metrics over evaluation
+results reuse the rows and the rules of failure.
+"""
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -10,7 +15,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from tasks.reduction.facets import Codes, Vocabulary, facets_text, integers, missing_facets, parse_facets
-from tasks.rows.parts import UNKNOWN, FailedPart, Origin, PairIdentity, locate, resolve
+from tasks.rows.parts import UNKNOWN, FailedPart, Origin, PairIdentity, Row, locate, resolve
 from tasks.store.keys import text_value
 from tasks.store.schemas import RESULTS
 
@@ -22,7 +27,18 @@ if TYPE_CHECKING:
 _KEYS = ("reduction", "label", "facets")
 COLUMNS = (*_KEYS, "item_id", "cluster", "value", "statistics", "value_json", "n_samples", "n_scored")
 """The columns of ITEM_ROWS that cells are made of."""
-_NAMED = 3
+NAMED_ITEMS = 3
+_NO_SAMPLES = {
+    "stderr_method": "none",
+    "n_items": 0,
+    "n_samples": 0,
+    "n_scored": 0,
+    "n_unscored": 0,
+    "status": "failed",
+}
+Estimator: TypeAlias = "Callable[[Floats | None, Ints | None, StatisticsConfig], Estimate | None]"
+"""From the items' statistics (n, k) and clusters (n,) to a number with its uncertainty; None: it knows no
+more of it than the metric's aggregation does."""
 
 
 @dataclass(frozen=True)
@@ -55,8 +71,192 @@ class ResultCell:
         return self.n_items - self.n_valid
 
 
+def aggregate_pair(
+    pair: PairIdentity,
+    item_rows: Iterable[pa.RecordBatch],
+    options: "StatisticsConfig",
+    failed: Sequence[FailedPart] = (),
+    facets: Sequence[str] = (),
+    *,
+    estimator: "Estimator | None" = None,
+) -> Iterator[pa.RecordBatch]:
+    """The pair's results (RESULTS), in the order of the item rows.
+
+    A group that a failed part belongs to is ``failed`` with that part's error, whatever its other partitions
+    gave: a number from some of its items would not say so. A group without a single scored item is
+    ``unscored``. ``facets`` are those of the item rows, needed for groups of which nothing was left.
+    ``estimator`` comes before the estimate of the metric's aggregation. Raises what a user's aggregation
+    raises.
+    """
+    rows = [
+        failed_row(pair, cell, error) if error else result_row(pair, cell, options, estimator)
+        for cell in cells(item_rows)
+        for error in [failure_of(parse_facets(cell.facets), cell.label, failed)]
+    ]
+    rows += rows_of_failures(pair, failed, facets, rows)
+    if rows:
+        yield pa.RecordBatch.from_pylist(rows, schema=RESULTS)
+
+
+def result_row(
+    pair: PairIdentity, cell: ResultCell, options: "StatisticsConfig", estimator: "Estimator | None" = None
+) -> Row:
+    """One row of RESULTS: the estimate, the counts and every doubt there is about them."""
+    from metrics.statistics.estimate import estimate
+
+    if not cell.n_valid:
+        return _without_value(pair, cell, "unscored", "; ".join(cell_doubts(cell)))
+    estimated = estimator(cell.statistics, cell.clusters, options) if estimator is not None else None
+    if estimated is None:
+        estimated = estimate(pair.metric.aggregation, cell.statistics, cell.values, cell.clusters, options)
+    doubts = [estimated.warning, *cell_doubts(cell)]
+    return base_row(pair, cell.reduction, cell.label, cell.facets) | {
+        "value": _number(estimated.value),
+        "stderr": _number(estimated.stderr),
+        "stderr_method": estimated.stderr_method,
+        "ci_low": _number(estimated.ci_low),
+        "ci_high": _number(estimated.ci_high),
+        **_counts(cell),
+        "status": "ok",
+        "error": "; ".join(doubt for doubt in doubts if doubt) or None,
+        "signature": signature(pair, cell.reduction, estimated, options),
+    }
+
+
+def failed_row(pair: PairIdentity, cell: ResultCell, error: str) -> Row:
+    """One row of RESULTS for a group whose numbers would rest on a part of its items."""
+    return _without_value(pair, cell, "failed", error)
+
+
+def base_row(pair: PairIdentity, reduction: str, label: str | None, facets: str) -> Row:
+    """What a row of RESULTS says about where it belongs."""
+    values: Mapping[str, Any] = parse_facets(facets)
+    return {
+        "run_id": None,
+        "benchmark": pair.benchmark,
+        "model_name": _text(values.get("model_name")),
+        "prompt_template": _text(values.get("prompt_template")),
+        "filter": pair.filter,
+        "metric": pair.metric.name,
+        "reduction": reduction,
+        "label": label,
+        "facets": facets,
+        "higher_is_better": pair.metric.higher_is_better,
+    }
+
+
+def cell_doubts(cell: ResultCell) -> list[str]:
+    """Sentences about items without an outcome and about facets that the group's rows lack."""
+    doubts = []
+    if cell.n_lost:
+        more = ", …" if cell.n_lost > len(cell.unscored) else ""
+        doubts.append(f"{cell.n_lost} of {cell.n_items} items are unscored: {', '.join(cell.unscored)}{more}")
+    lacking = missing_facets(parse_facets(cell.facets))
+    if lacking:
+        doubts.append(f"no value for {', '.join(lacking)} in these responses")
+    return doubts
+
+
+def signature(pair: PairIdentity, reduction: str, estimated: "Estimate", options: "StatisticsConfig") -> str:
+    """Says how the number was computed: metric, arguments, filter, reduction, error bar."""
+    parts = [pair.metric.signature(), f"filter:{pair.filter}", f"red:{reduction}"]
+    if estimated.stderr_method != "none":
+        parts.append(f"se:{estimated.stderr_method}|ci:{options.ci_level:g}")
+    if "bootstrap" in estimated.stderr_method or "bca" in estimated.stderr_method:
+        parts.append(f"iters:{options.bootstrap_iters}|seed:{options.seed}")
+    return "|".join(parts)
+
+
+def _without_value(pair: PairIdentity, cell: ResultCell, status: str, error: str) -> Row:
+    return base_row(pair, cell.reduction, cell.label, cell.facets) | {
+        "value": None,
+        "stderr": None,
+        "stderr_method": "none",
+        **_counts(cell),
+        "status": status,
+        "error": error,
+    }
+
+
+def _counts(cell: ResultCell) -> Row:
+    return {
+        "n_items": cell.n_items,
+        "n_samples": cell.n_samples,
+        "n_scored": cell.n_scored,
+        "n_unscored": cell.n_samples - cell.n_scored,
+    }
+
+
+def _number(value: float) -> float | None:
+    return None if math.isnan(value) else float(value)
+
+
+def _text(value: Any) -> str | None:
+    return None if value is None else str(value)
+
+
+def failure_of(values: Mapping[str, Any], label: str | None, failed: Sequence[FailedPart]) -> str | None:
+    """The error of the first failed part whose samples could have stood in the group of these values."""
+    for part in failed:
+        shared = origin_facets(part.origin, list(values))
+        its_label = part.label is None or part.label == label
+        if its_label and all(values[facet] == value for facet, value in shared.items()):
+            return part.error
+    return None
+
+
+def rows_of_failures(
+    pair: PairIdentity, failed: Sequence[FailedPart], facets: Sequence[str], present: Sequence[Row]
+) -> list[Row]:
+    """Rows of RESULTS for failed parts of whose groups nothing is left: one a reduction × group × label.
+
+    ``present`` are the rows of the groups of which something is left.
+    """
+    grouped = [facet for facet in facets if facet != "label"]
+    known = {(row["facets"], label) for row in present for label in (row["label"], None)}
+    rows: dict[tuple[str, str, str | None], Row] = {}
+    for part in failed:
+        values = dict.fromkeys(grouped, UNKNOWN) | origin_facets(part.origin, grouped)
+        text = facets_text(values)
+        if (text, part.label) in known:
+            continue
+        for reduction in pair.metric.reductions:
+            row = base_row(pair, reduction.name, part.label, text) | _NO_SAMPLES | {"error": part.error}
+            rows.setdefault((reduction.name, text, part.label), row)
+    return list(rows.values())
+
+
+def origin_facets(origin: Origin, facets: Sequence[str]) -> dict[str, Any]:
+    """The values of those facets that all samples of the origin share; the others are left out."""
+    values: dict[str, Any] = {}
+    for facet in facets:
+        source, path = locate(facet)
+        if source == "origin":
+            values[facet] = getattr(origin, path)
+        elif source == "metadata" and (value := resolve(origin.shared_metadata, path)) is not None:
+            values[facet] = value
+    return values
+
+
+def cells(item_rows: Iterable[pa.RecordBatch]) -> Iterator[ResultCell]:
+    """The cells in order of appearance, from batches that hold ``COLUMNS`` of ITEM_ROWS."""
+    names, clusters, columns = Vocabulary(), Vocabulary(), _BatchColumns()
+    for batch in item_rows:
+        if len(batch):
+            _read(batch, names, clusters, columns)
+    if not columns.cell:
+        return
+    cell = np.concatenate(columns.cell)
+    order = np.argsort(cell, kind="stable")
+    bounds = np.searchsorted(cell[order], np.arange(len(names.values) + 1))
+    whole = _AllColumns.of(columns)
+    for number, (reduction, label, facets) in enumerate(names.values):
+        rows = order[bounds[number] : bounds[number + 1]]
+        yield whole.cell((reduction, label, facets), rows, columns.unscored.get(number, []))
+
+
 @dataclass
-class _Columns:
+class _BatchColumns:
     """What the batches gave, column by column."""
 
     cell: list[Codes] = field(default_factory=list)
@@ -70,24 +270,7 @@ class _Columns:
     unscored: dict[int, list[str]] = field(default_factory=dict)
 
 
-def cells(item_rows: Iterable[pa.RecordBatch]) -> Iterator[ResultCell]:
-    """The cells in order of appearance, from batches that hold ``COLUMNS`` of ITEM_ROWS."""
-    names, clusters, columns = Vocabulary(), Vocabulary(), _Columns()
-    for batch in item_rows:
-        if len(batch):
-            _take(batch, names, clusters, columns)
-    if not columns.cell:
-        return
-    cell = np.concatenate(columns.cell)
-    order = np.argsort(cell, kind="stable")
-    bounds = np.searchsorted(cell[order], np.arange(len(names.values) + 1))
-    whole = _Joined.of(columns)
-    for number, (reduction, label, facets) in enumerate(names.values):
-        rows = order[bounds[number] : bounds[number + 1]]
-        yield whole.cell((reduction, label, facets), rows, columns.unscored.get(number, []))
-
-
-def _take(batch: pa.RecordBatch, names: Vocabulary, clusters: Vocabulary, columns: _Columns) -> None:
+def _read(batch: pa.RecordBatch, names: Vocabulary, clusters: Vocabulary, columns: _BatchColumns) -> None:
     cell = _cell_codes(batch, names)
     value_null = batch.column("value").is_null().to_numpy(zero_copy_only=False)
     statistics, texts = batch.column("statistics"), batch.column("value_json")
@@ -128,15 +311,17 @@ def _name_unscored(
     batch: pa.RecordBatch, cell: Codes, valid: NDArray[np.bool_], named: dict[int, list[str]]
 ) -> None:
     lost = np.flatnonzero(~valid)
-    fresh = lost[[len(named.get(code, ())) < _NAMED for code in cell[lost].tolist()]] if len(lost) else lost
+    fresh = (
+        lost[[len(named.get(code, ())) < NAMED_ITEMS for code in cell[lost].tolist()]] if len(lost) else lost
+    )
     for row in fresh.tolist():
         names = named.setdefault(int(cell[row]), [])
-        if len(names) < _NAMED:
+        if len(names) < NAMED_ITEMS:
             names.append(batch.column("item_id")[row].as_py())
 
 
 @dataclass(frozen=True)
-class _Joined:
+class _AllColumns:
     """All batches' columns end to end; ``place`` says where a valid row's statistics or object stand."""
 
     valid: NDArray[np.bool_]
@@ -149,7 +334,7 @@ class _Joined:
     n_scored: Codes
 
     @classmethod
-    def of(cls, columns: _Columns) -> "_Joined":
+    def of(cls, columns: _BatchColumns) -> "_AllColumns":
         valid = np.concatenate(columns.valid)
         return cls(
             valid=valid,
@@ -191,188 +376,3 @@ def _own_cluster(clusters: Codes) -> Codes | None:
         return None
     top = int(clusters.max()) + 1
     return np.where(alone, top + np.arange(len(clusters)), clusters)
-
-
-Row = dict[str, Any]
-
-
-def base_row(pair: PairIdentity, reduction: str, label: str | None, facets: str) -> Row:
-    """What a row of RESULTS says about where it belongs."""
-    values: Mapping[str, Any] = parse_facets(facets)
-    return {
-        "run_id": None,
-        "benchmark": pair.benchmark,
-        "model_name": _text(values.get("model_name")),
-        "prompt_template": _text(values.get("prompt_template")),
-        "filter": pair.filter,
-        "metric": pair.metric.name,
-        "reduction": reduction,
-        "label": label,
-        "facets": facets,
-        "higher_is_better": pair.metric.higher_is_better,
-    }
-
-
-def _text(value: Any) -> str | None:
-    return None if value is None else str(value)
-
-
-Estimator: TypeAlias = "Callable[[Floats | None, Ints | None, StatisticsConfig], Estimate | None]"
-"""From the items' statistics (n, k) and clusters (n,) to a number with its uncertainty; None: it knows no
-more of it than the metric's aggregation does."""
-
-
-def aggregate_pair(
-    pair: PairIdentity,
-    item_rows: Iterable[pa.RecordBatch],
-    options: "StatisticsConfig",
-    failed: Sequence[FailedPart] = (),
-    facets: Sequence[str] = (),
-    *,
-    estimator: "Estimator | None" = None,
-) -> Iterator[pa.RecordBatch]:
-    """The pair's results (RESULTS), in the order of the item rows.
-
-    A group that a failed part belongs to is ``failed`` with that part's error, whatever its other partitions
-    gave: a number from some of its items would not say so. A group without a single scored item is
-    ``unscored``. ``facets`` are those of the item rows, needed for groups of which nothing was left.
-    ``estimator`` comes before the estimate of the metric's aggregation. Raises what a user's aggregation
-    raises.
-    """
-    rows = [
-        failed_row(pair, cell, error) if error else result_row(pair, cell, options, estimator)
-        for cell in cells(item_rows)
-        for error in [failure_of(parse_facets(cell.facets), cell.label, failed)]
-    ]
-    rows += rows_of_failures(pair, failed, facets, rows)
-    if rows:
-        yield pa.RecordBatch.from_pylist(rows, schema=RESULTS)
-
-
-def result_row(
-    pair: PairIdentity, cell: ResultCell, options: "StatisticsConfig", estimator: "Estimator | None" = None
-) -> Row:
-    """One row of RESULTS: the estimate, the counts and every doubt there is about them."""
-    from metrics.statistics.estimate import estimate
-
-    if not cell.n_valid:
-        return _without_value(pair, cell, "unscored", "; ".join(cell_doubts(cell)))
-    made = estimator(cell.statistics, cell.clusters, options) if estimator is not None else None
-    if made is None:
-        made = estimate(pair.metric.aggregation, cell.statistics, cell.values, cell.clusters, options)
-    doubts = [made.warning, *cell_doubts(cell)]
-    return base_row(pair, cell.reduction, cell.label, cell.facets) | {
-        "value": _number(made.value),
-        "stderr": _number(made.stderr),
-        "stderr_method": made.stderr_method,
-        "ci_low": _number(made.ci_low),
-        "ci_high": _number(made.ci_high),
-        **_counts(cell),
-        "status": "ok",
-        "error": "; ".join(doubt for doubt in doubts if doubt) or None,
-        "signature": signature(pair, cell.reduction, made, options),
-    }
-
-
-def failed_row(pair: PairIdentity, cell: ResultCell, error: str) -> Row:
-    """One row of RESULTS for a group whose numbers would rest on a part of its items."""
-    return _without_value(pair, cell, "failed", error)
-
-
-def cell_doubts(cell: ResultCell) -> list[str]:
-    """Sentences about items without an outcome and about facets that the group's rows lack."""
-    doubts = []
-    if cell.n_lost:
-        more = ", …" if cell.n_lost > len(cell.unscored) else ""
-        doubts.append(f"{cell.n_lost} of {cell.n_items} items are unscored: {', '.join(cell.unscored)}{more}")
-    lacking = missing_facets(parse_facets(cell.facets))
-    if lacking:
-        doubts.append(f"no value for {', '.join(lacking)} in these responses")
-    return doubts
-
-
-def signature(pair: PairIdentity, reduction: str, made: "Estimate", options: "StatisticsConfig") -> str:
-    """Says how the number was computed: metric, arguments, filter, reduction, error bar."""
-    parts = [pair.metric.signature(), f"filter:{pair.filter}", f"red:{reduction}"]
-    if made.stderr_method != "none":
-        parts.append(f"se:{made.stderr_method}|ci:{options.ci_level:g}")
-    if "bootstrap" in made.stderr_method or "bca" in made.stderr_method:
-        parts.append(f"iters:{options.bootstrap_iters}|seed:{options.seed}")
-    return "|".join(parts)
-
-
-def _without_value(pair: PairIdentity, cell: ResultCell, status: str, error: str) -> Row:
-    return base_row(pair, cell.reduction, cell.label, cell.facets) | {
-        "value": None,
-        "stderr": None,
-        "stderr_method": "none",
-        **_counts(cell),
-        "status": status,
-        "error": error,
-    }
-
-
-def _counts(cell: ResultCell) -> Row:
-    return {
-        "n_items": cell.n_items,
-        "n_samples": cell.n_samples,
-        "n_scored": cell.n_scored,
-        "n_unscored": cell.n_samples - cell.n_scored,
-    }
-
-
-def _number(value: float) -> float | None:
-    return None if math.isnan(value) else float(value)
-
-
-def origin_facets(origin: Origin, facets: Sequence[str]) -> dict[str, Any]:
-    """The values of those facets that all samples of the origin share; the others are left out."""
-    values: dict[str, Any] = {}
-    for facet in facets:
-        source, path = locate(facet)
-        if source == "origin":
-            values[facet] = getattr(origin, path)
-        elif source == "metadata" and (value := resolve(origin.shared_metadata, path)) is not None:
-            values[facet] = value
-    return values
-
-
-def failure_of(values: Mapping[str, Any], label: str | None, failed: Sequence[FailedPart]) -> str | None:
-    """The error of the first failed part whose samples could have stood in the group of these values."""
-    for part in failed:
-        shared = origin_facets(part.origin, list(values))
-        its_label = part.label is None or part.label == label
-        if its_label and all(values[facet] == value for facet, value in shared.items()):
-            return part.error
-    return None
-
-
-def rows_of_failures(
-    pair: PairIdentity, failed: Sequence[FailedPart], facets: Sequence[str], present: Sequence[Row]
-) -> list[Row]:
-    """Rows of RESULTS for failed parts of whose groups nothing is left: one a reduction × group × label.
-
-    ``present`` are the rows of the groups of which something is left.
-    """
-    grouped = [facet for facet in facets if facet != "label"]
-    known = {(row["facets"], label) for row in present for label in (row["label"], None)}
-    rows: dict[tuple[str, str, str | None], Row] = {}
-    for part in failed:
-        values = dict.fromkeys(grouped, UNKNOWN) | origin_facets(part.origin, grouped)
-        text = facets_text(values)
-        if (text, part.label) in known:
-            continue
-        for reduction in pair.metric.reductions:
-            row = base_row(pair, reduction.name, part.label, text) | _NOTHING | {"error": part.error}
-            rows.setdefault((reduction.name, text, part.label), row)
-    return list(rows.values())
-
-
-_NOTHING = {
-    "stderr_method": "none",
-    "n_items": 0,
-    "n_samples": 0,
-    "n_scored": 0,
-    "n_unscored": 0,
-    "status": "failed",
-}

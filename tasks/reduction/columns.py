@@ -1,4 +1,7 @@
-"""Reads the columns of one part that a reduction needs, batch by batch, and nothing else."""
+"""How samples are held in memory: as flat arrays of the columns needed, read batch by batch.
+
+``read_statistics`` gives ``samples`` one table for each part; ``concatenate`` makes one of all.
+"""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
@@ -14,9 +17,12 @@ from tasks.reduction.facets import Codes, Vocabulary, integers
 from tasks.rows.parts import Part, locate, resolve_json
 from tasks.store.keys import text_value
 
+_ARRAYS = ("doc_id", "part", "sample_index", "label", "scored", "score", "code")
+_NUMBERS = ("doc_id", "sample_index", "label", "scored", "code")
+
 
 @dataclass(frozen=True)
-class Table:
+class SampleTable:
     """m samples: arrays (m,), statistics (m, k), JSON values of kind "values", and codes (m,) of facets.
 
     ``part`` numbers the part a sample is from, which orders the repeats of an item that come from several
@@ -37,7 +43,7 @@ class Table:
     def __len__(self) -> int:
         return len(self.doc_id)
 
-    def take(self, rows: Codes) -> "Table":
+    def take(self, rows: Codes) -> "SampleTable":
         """The samples at ``rows``, in that order, without their facets."""
         arrays = {
             entry.name: value[rows]
@@ -46,52 +52,6 @@ class Table:
         }
         values = None if self.values is None else [self.values[row] for row in rows.tolist()]
         return replace(self, **arrays, values=values, facets={})
-
-
-_ARRAYS = ("doc_id", "part", "sample_index", "label", "scored", "score", "code")
-
-
-def concatenate(tables: Sequence[Table]) -> Table:
-    """All samples of several tables (at least one), which carry the same facets."""
-    arrays = {name: np.concatenate([getattr(table, name) for table in tables]) for name in _ARRAYS}
-    facets = {facet: np.concatenate([table.facets[facet] for table in tables]) for facet in tables[0].facets}
-    return Table(**arrays, statistics=_statistics(tables), values=_values(tables), facets=facets)
-
-
-def _statistics(tables: Sequence[Table]) -> NDArray[np.float64] | None:
-    """One matrix; zeros for a table without any scored sample, which has none."""
-    widths = {table.statistics.shape[1] for table in tables if table.statistics is not None}
-    if not widths:
-        return None
-    width = max(widths)
-    return np.concatenate(
-        [np.zeros((len(table), width)) if table.statistics is None else table.statistics for table in tables]
-    )
-
-
-def _values(tables: Sequence[Table]) -> list[Any] | None:
-    """One list; the scores stand in for the values of a table that has none."""
-    if all(table.values is None for table in tables):
-        return None
-    return [value for table in tables for value in (table.values or table.score.tolist())]
-
-
-def empty_table(facets: Sequence[str]) -> Table:
-    """No samples."""
-    none = np.empty(0, dtype=np.int64)
-    return Table(
-        doc_id=none,
-        part=none,
-        sample_index=none,
-        label=none,
-        scored=none.astype(bool),
-        score=none.astype(float),
-        code=none,
-        facets=dict.fromkeys(facets, none),
-    )
-
-
-_NUMBERS = ("doc_id", "sample_index", "label", "scored", "code")
 
 
 @dataclass(frozen=True)
@@ -114,7 +74,7 @@ def read_statistics(
     layout: StatisticsLayout,
     labels: Vocabulary,
     vocabularies: Mapping[str, Vocabulary],
-) -> Table:
+) -> SampleTable:
     """The statistics of part ``number``, with the codes of the facets that are read from them."""
     located = {facet: locate(facet) for facet in layout.facets}
     own = {facet: name for facet, (source, name) in located.items() if source == "statistic"}
@@ -131,18 +91,58 @@ def read_statistics(
     return concatenate(tables) if tables else empty_table([*own, *details])
 
 
+def concatenate(tables: Sequence[SampleTable]) -> SampleTable:
+    """All samples of several tables (at least one), which carry the same facets."""
+    arrays = {name: np.concatenate([getattr(table, name) for table in tables]) for name in _ARRAYS}
+    facets = {facet: np.concatenate([table.facets[facet] for table in tables]) for facet in tables[0].facets}
+    return SampleTable(**arrays, statistics=_statistics(tables), values=_values(tables), facets=facets)
+
+
+def empty_table(facets: Sequence[str]) -> SampleTable:
+    """No samples."""
+    none = np.empty(0, dtype=np.int64)
+    return SampleTable(
+        doc_id=none,
+        part=none,
+        sample_index=none,
+        label=none,
+        scored=none.astype(bool),
+        score=none.astype(float),
+        code=none,
+        facets=dict.fromkeys(facets, none),
+    )
+
+
+def _statistics(tables: Sequence[SampleTable]) -> NDArray[np.float64] | None:
+    """One matrix; zeros for a table without any scored sample, which has none."""
+    widths = {table.statistics.shape[1] for table in tables if table.statistics is not None}
+    if not widths:
+        return None
+    width = max(widths)
+    return np.concatenate(
+        [np.zeros((len(table), width)) if table.statistics is None else table.statistics for table in tables]
+    )
+
+
+def _values(tables: Sequence[SampleTable]) -> list[Any] | None:
+    """One list; the scores stand in for the values of a table that has none."""
+    if all(table.values is None for table in tables):
+        return None
+    return [value for table in tables for value in (table.values or table.score.tolist())]
+
+
 def _score_columns(layout: StatisticsLayout) -> list[str]:
     extra = {"sums": ["statistics"], "values": ["value_json"], "score": []}[layout.kind]
     return [layout.score, *extra]
 
 
-def _numbers(batch: pa.RecordBatch, number: int, layout: StatisticsLayout, labels: Vocabulary) -> Table:
+def _numbers(batch: pa.RecordBatch, number: int, layout: StatisticsLayout, labels: Vocabulary) -> SampleTable:
     score = batch.column(layout.score).cast(pa.float64()).fill_null(np.nan).to_numpy(zero_copy_only=False)
     scored = batch.column("scored").to_numpy(zero_copy_only=False)
     if layout.kind == "score":
         scored = scored & np.isfinite(score)
     values = batch.column("value_json") if layout.kind == "values" else None
-    return Table(
+    return SampleTable(
         doc_id=integers(batch, "doc_id"),
         part=np.full(len(batch), number),
         sample_index=integers(batch, "sample_index"),

@@ -1,4 +1,8 @@
-"""Facet values as integer codes, so that grouping by ten thousand values costs what grouping by two costs."""
+"""How facet values are held: as integer codes, so that grouping by ten thousand values costs what two cost.
+
+``Vocabulary`` numbers values, ``group`` numbers their combinations; ``facets_text`` and ``parse_facets`` are
+the JSON form in which ITEM_ROWS and RESULTS keep a group's values.
+"""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field

@@ -1,4 +1,8 @@
-"""Samples to item rows: an item's samples that share facet values and label are its repeats."""
+"""Which samples are repeats of one item, and how a reduction over them becomes ITEM_ROWS.
+
+An item's samples that share facet values and label are its repeats. ``reduce_pair`` serves the stage reduce;
+``reduce_samples`` serves metrics over evaluation results, whose samples are loaded in another way.
+"""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -13,7 +17,7 @@ from metrics.errors import MetricError, NightjarError
 from metrics.reductions.reduction import reduce_repeats
 from tasks.reduction.columns import StatisticsLayout
 from tasks.reduction.facets import Codes
-from tasks.reduction.samples import Items, Loaded, load
+from tasks.reduction.samples import ItemTable, Loaded, load
 from tasks.rows.parts import PairIdentity, Part
 from tasks.store.keys import value_text
 from tasks.store.schemas import FLOATS, ITEM_ROWS
@@ -105,7 +109,7 @@ def _applied(reduction: "Reduction", entries: _Entries, loaded: Loaded) -> "tupl
         raise MetricError(f"item {item.as_py()!r}: {error}", error.index) from error
 
 
-def _references(items: Items, item: Codes) -> list[list[Any]] | None:
+def _references(items: ItemTable, item: Codes) -> list[list[Any]] | None:
     if "references_json" not in items.columns.column_names:
         return None
     decoded = [orjson.loads(text) for text in items.columns.column("references_json").to_pylist()]

@@ -7,10 +7,10 @@ from typing import Any
 import pyarrow as pa
 
 from metrics.errors import MetricError
-from tasks.reduction.aggregate import Row, base_row, failure_of, rows_of_failures
+from tasks.reduction.aggregate import base_row, failure_of, rows_of_failures
 from tasks.reduction.facets import Vocabulary, facets_text
 from tasks.reduction.verdict_metrics import EvaluationMetric, metric_batches
-from tasks.rows.parts import UNKNOWN, FailedPart, resolve
+from tasks.rows.parts import UNKNOWN, FailedPart, Row, resolve
 from tasks.store.keys import canonical_json
 from tasks.verdicts.rows import JudgedPart, evaluation_rows
 

@@ -10,7 +10,6 @@ from numpy.typing import NDArray
 
 from tasks.reduction.aggregate import (
     ResultCell,
-    Row,
     cells,
     failed_row,
     failure_of,
@@ -21,7 +20,7 @@ from tasks.reduction.columns import StatisticsLayout
 from tasks.reduction.facets import parse_facets
 from tasks.reduction.reduce import reduce_samples
 from tasks.reduction.samples import Loaded, load
-from tasks.rows.parts import FailedPart, PairIdentity, Part
+from tasks.rows.parts import FailedPart, PairIdentity, Part, Row
 from tasks.store.keys import canonical_json
 from tasks.store.schemas import RESULTS
 from tasks.verdicts.config import (

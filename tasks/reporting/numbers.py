@@ -1,4 +1,4 @@
-"""Numbers as people read them: the same digits in the terminal, the report and the comparison."""
+"""How numbers are written for people: the same digits in the terminal, the report and the comparison."""
 
 import math
 from collections.abc import Mapping

@@ -1,4 +1,4 @@
-"""How far inference is: a line for each model on a terminal, a table in Markdown for the Prefect UI.
+"""How the progress of an inference is shown: a line for each model on a terminal, a table in the Prefect UI.
 
 The inference stage reports each partition apart, from several threads. A board adds a model's partitions up
 and draws them; where the output is not a terminal nothing is drawn, and reporting costs a dictionary entry.
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from rich.progress import Progress as Bars
 
 
-Report = Callable[[Progress], None]
+ProgressCallback = Callable[[Progress], None]
 
 
 def combined(parts: Iterable[Progress]) -> Progress:
@@ -79,7 +79,7 @@ class ProgressBoard:
         self._bars: Bars | None = None
         self._rows: dict[str, Any] = {}
 
-    def reporter(self, model: str, partition: object = 0) -> Report:
+    def reporter(self, model: str, partition: object = 0) -> ProgressCallback:
         """What the inference of one partition calls with its progress, from any thread."""
 
         def report(progress: Progress) -> None:
@@ -137,7 +137,7 @@ def board_is_open() -> bool:
     return bool(_boards)
 
 
-def reporter(model: str, partition: object = 0) -> Report:
+def reporter(model: str, partition: object = 0) -> ProgressCallback:
     """A report to the open board; where none is open (another process, a worker) it goes nowhere."""
     return _boards[-1].reporter(model, partition) if _boards else lambda progress: None
 

@@ -1,7 +1,7 @@
-"""The result table of a run in the terminal, and its failed pairs with the command that retries them.
+"""How a run's results look in a terminal: the table, findings, failed pairs and how to retry them.
 
-Rich leaves colours out by itself where the output is not a terminal; `console` also stops it from folding the
-table to 80 columns there, so that a log file or a pipe gets one line a number.
+Rich leaves colours out by itself where the output is not a terminal; ``console`` also stops it from folding
+the table to 80 columns there, so that a log file or a pipe gets one line a number.
 """
 
 import shlex
@@ -17,7 +17,7 @@ from rich.table import Table
 from rich.text import Text
 
 from tasks.reporting import numbers
-from tasks.reporting.diagnostics import Diagnostic
+from tasks.reporting.diagnostics.findings import Diagnostic
 from tasks.reporting.view import ResultRow, facet_names, facet_text, result_rows
 
 ASCII = str.maketrans({"↑": "^", "↓": "v", "±": "+", "–": "-", "×": "x", "∞": "inf", "…": ".", "·": "|"})

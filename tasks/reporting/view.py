@@ -1,17 +1,18 @@
-"""A run as people look at it: numbers, provenance, and samples that are read one after another.
+"""What a run consists of for those who show it: provenance, numbers, and samples read one after another.
 
-The report, the comparison of two runs and the diagnostics all read these records and nothing else, so that
-they know neither the store nor Prefect::
+The report, the comparison of two runs and the diagnostics read these records and nothing else, so that they
+know neither the store nor Prefect::
 
     RunView ─ manifest, results ─ samples() ─► SampleView ─ ResponseView   (one a repeat)
-                                                          └ LabelView      (one an evaluation method's row)
+                   └► ResultRow                           └ LabelView      (one an evaluation method's row)
 
 ``RunView.samples`` is a function and not a list: every call starts a new pass over the artifacts, so that a
 run of a million samples is never in memory at once.
 """
 
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Literal
@@ -20,6 +21,9 @@ import pyarrow as pa
 
 ResponseStatus = Literal["ok", "model_error", "infra_error"]
 Extractor = Callable[[list[list[Any]], list[Mapping[str, Any]]], list[list[Any]]]
+ARROWS = {True: "↑", False: "↓", None: ""}
+MEANING = {True: "higher is better", False: "lower is better", None: ""}
+OWN_FACETS = ("model_name", "prompt_template")
 
 
 @dataclass(frozen=True)
@@ -123,11 +127,6 @@ class RunView:
     extractors: Mapping[str, Extractor] = field(default_factory=dict)
 
 
-ARROWS = {True: "↑", False: "↓", None: ""}
-MEANING = {True: "higher is better", False: "lower is better", None: ""}
-OWN_FACETS = ("model_name", "prompt_template")
-
-
 @dataclass(frozen=True)
 class ResultRow:
     """One number of a run: a (filter, metric) pair, reduced and aggregated within one facet group.
@@ -209,3 +208,9 @@ def facet_names(rows: Sequence[ResultRow]) -> list[str]:
 def facet_text(value: Any) -> str:
     """A facet's value as text; JSON for anything but strings."""
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+
+
+def mean_of_scored(scores: Iterable[float | None]) -> float | None:
+    """Mean of the finite scores; None where there is none."""
+    scored = [score for score in scores if score is not None and math.isfinite(score)]
+    return sum(scored) / len(scored) if scored else None

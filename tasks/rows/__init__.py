@@ -1,2 +1,6 @@
-"""Rows of one artifact made from those of the ones before: plain Python between the Prefect tasks and the
-scorers."""
+"""Rows of one artifact from the rows of the artifacts before it.
+
+Each module serves one kind of stage: ``items`` load and render, ``predictions`` filter, ``scoring`` the
+stages that score, ``parts`` those that reduce and publish. Stages enter here, and the packages above; nothing
+here opens a store or asks a model.
+"""

@@ -1,4 +1,8 @@
-"""Items and what is asked about them, as rows."""
+"""How items and rendered requests become ITEMS and REQUESTS rows, and ITEMS rows become items again.
+
+The stages load and render write with it. A row holds an item's content as JSON text, its fields in the
+dataset's order, and a digest of that content, by which two runs on the same items are joined.
+"""
 
 from collections.abc import Iterable, Iterator
 from itertools import islice

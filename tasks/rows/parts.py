@@ -1,4 +1,9 @@
-"""What goes into a reduction: the parts of a pair, and where their samples come from."""
+"""How stages refer to the samples of a pair: parts, their origins, and dotted paths into their rows.
+
+``Part`` names the streams of one model × prompt template × partition, ``locate`` says which artifact holds
+the value of a facet. Reduction, evaluation methods and reporting address samples by these records and nothing
+else.
+"""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -13,6 +18,8 @@ if TYPE_CHECKING:
     from metrics.metric import Metric
 
 
+Row = dict[str, Any]
+"""One row of an artifact, column by column."""
 BatchSource = Callable[[Sequence[str]], Iterable[pa.RecordBatch]]
 """Given column names, streams the batches of an artifact with those columns; may be called several times."""
 

@@ -12,7 +12,6 @@ from types import ModuleType
 from typing import Any
 
 import pytest
-import typer
 from typer.main import get_command
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -58,11 +57,7 @@ def click_command(module: str) -> Any:
     found = importlib.import_module(module)
     if hasattr(found, "__path__"):  # a package's command line
         found = importlib.import_module(f"{module}.__main__")
-    app = getattr(found, "app", None)
-    if app is None:
-        app = typer.Typer()
-        app.command()(found.main)
-    return get_command(app)
+    return get_command(found.app)
 
 
 @pytest.mark.parametrize("name", PAGES)

@@ -77,4 +77,6 @@ def test_the_command_prints_json_and_takes_other_spellings() -> None:
 def test_an_unknown_kind_is_answered() -> None:
     done = run("metrix")
     assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr.startswith("kind 'metrix' is not known; did you mean 'metrics'? (known: metrics, ")
+    assert done.stderr.startswith(
+        "error: kind 'metrix' is not known; did you mean 'metrics'? (known: metrics, "
+    )

@@ -7,9 +7,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from flows.config.checks import check_templates
 from flows.config.load import load_config
 from flows.config.schema import EvalConfig
-from flows.config.templates import check_templates
 from scorers.base import Batch, SampleScores
 from scorers.factory import build_pipelines, build_scorer
 from scorers.process_results import ProcessResultsScorer

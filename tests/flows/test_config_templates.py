@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
+from flows.config.checks import check_templates
 from flows.config.load import load_config
-from flows.config.templates import check_templates
 from metrics.errors import ConfigError
 from tasks.benchmarks.open import open_benchmark
 

@@ -7,7 +7,7 @@ import pyarrow as pa
 import pytest
 from typer.testing import CliRunner, Result
 
-from flows.history import app
+from flows.history import app, main
 from tasks.history.record import record_run
 from tasks.store.schemas import ITEM_ROWS, RESULTS
 from tasks.store.storage import ArtifactRef, Store
@@ -76,8 +76,13 @@ def test_a_dry_pruning_names_the_same_and_removes_nothing(store: Store) -> None:
         (["SELECT nothing FROM runs"], "nothing"),
     ],
 )
-def test_bad_input_is_answered_with_exit_code_2(store: Store, arguments: list[str], message: str) -> None:
-    answer = history(store, *arguments)
-    assert answer.exit_code == 2
-    assert message in answer.stderr
-    assert "Traceback" not in answer.output
+def test_bad_input_is_answered_with_exit_code_2(
+    store: Store, arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main([*arguments, "--store", store.uri])
+    output = capsys.readouterr()
+    assert ended.value.code == 2
+    assert output.err.startswith("error: ")
+    assert message in output.err
+    assert "Traceback" not in output.out + output.err

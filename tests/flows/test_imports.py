@@ -10,7 +10,7 @@ PROJECT = Path(__file__).resolve().parents[2]
 BEFORE_PREFECT = [
     "flows.catalog",
     "flows.compare.__main__",
-    "flows.config.choose",
+    "flows.config.load",
     "flows.eval.__main__",
     "flows.history",
     "flows.server",

@@ -6,9 +6,8 @@ from typing import Any
 
 import pytest
 
-from flows.suite.check import check_suite
 from flows.suite.config import load_suite
-from flows.suite.night import SuiteOptions, plan_night
+from flows.suite.plan import SuiteOptions, check_suite, plan_night
 from metrics.errors import ConfigError
 from tasks.history.record import Night, NightEvaluation, baseline_nights, past_nights, record_night
 from tasks.store.storage import Store

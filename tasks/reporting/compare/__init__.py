@@ -1,3 +1,5 @@
-"""``comparison.html``: one self-contained page about two runs. It reads the output folders of both runs and
-joins their samples item by item. Entered by the comparison's command line and by suites.
+"""``comparison.html``: one self-contained page about two runs.
+
+``folder`` reads a run's output folder, ``join`` pairs the samples of both runs, ``write`` makes the page.
+Entered by the comparison's command line.
 """

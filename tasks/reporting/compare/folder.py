@@ -1,10 +1,9 @@
-"""A run's folder as a view, from the files that it exports: comparing needs neither the store nor the run
-itself.
+"""How a run's output folder becomes a ``RunView``: comparing needs neither the store nor the run itself.
 
-``responses.jsonl`` holds one line a sample, ``samples_<benchmark>.jsonl`` one line an item × filter, both
-in runs of lines of one model, prompt template and partition. A first pass notes where these runs begin;
-then the files are read in as many places at once as there are filters, so that one item at a time is in
-memory.
+``responses.jsonl`` holds one line a sample, ``samples_<benchmark>.jsonl`` one line an item × filter, both in
+stretches of lines of one model, prompt template and partition. A first pass notes where these stretches
+begin; then the files are read in as many places at once as there are filters, so that one item at a time is
+in memory.
 """
 
 import json
@@ -55,7 +54,7 @@ def _samples(folder: Path) -> Iterator[SampleView]:
             for (own_model, own_prompt, name), places in segments.items():
                 if own_model in (model, None) and own_prompt in (prompt, None):
                     filters[name or "none"].append(_lines(path, places))
-        streams = {name: _ByItem(chain.from_iterable(sources)) for name, sources in filters.items()}
+        streams = {name: _LinesByItem(chain.from_iterable(sources)) for name, sources in filters.items()}
         for item_id, rows in groupby(_lines(responses, ranges), key=lambda row: row["item_id"]):
             yield _sample(list(rows), {name: stream.take(item_id) for name, stream in streams.items()})
 
@@ -93,7 +92,7 @@ def _lines(path: Path, ranges: list[tuple[int, int]]) -> Iterator[JsonObject]:
                 yield orjson.loads(file.readline())
 
 
-class _ByItem:
+class _LinesByItem:
     """Lines in the order of the items, handed out by item; an item that a filter lacks takes nothing."""
 
     def __init__(self, lines: Iterator[JsonObject]) -> None:
@@ -128,7 +127,7 @@ def _sample(rows: list[JsonObject], logged: Mapping[str, JsonObject | None]) -> 
             for name, line in lines.items()
             for metric in line["metrics"]
         },
-        choices=[_choice(asked) for asked in (line.get("arguments") or {}).values()]
+        choices=[_choice(arguments) for arguments in (line.get("arguments") or {}).values()]
         if any(likelihoods)
         else [],
         item_digest=line.get("doc_hash"),
@@ -162,5 +161,5 @@ def _predictions(filtered: list[Any]) -> list[Any]:
     return filtered[0] if len(filtered) == 1 and isinstance(filtered[0], list) else filtered
 
 
-def _choice(asked: Mapping[str, Any]) -> str:
-    return str(asked.get("arg_1", asked.get("arg_0", ""))).strip()
+def _choice(arguments: Mapping[str, Any]) -> str:
+    return str(arguments.get("arg_1", arguments.get("arg_0", ""))).strip()

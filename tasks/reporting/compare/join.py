@@ -4,7 +4,6 @@ Only numbers are kept: some hundred bytes a sample and no text. A model or promp
 run is what the runs are about (two checkpoints, two prompts) and does not hold their samples apart.
 """
 
-import math
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -13,18 +12,18 @@ from itertools import chain
 
 from tasks.reporting import numbers
 from tasks.reporting.report.select import PageLimits
-from tasks.reporting.view import SampleView
+from tasks.reporting.view import SampleView, mean_of_scored
 
-Key = tuple[str, str, str]
-Means = Mapping[str, float | None]
+SampleKey = tuple[str, str, str]
+PairMeans = Mapping[str, float | None]
 
 
 @dataclass
 class ScannedRun:
     """The samples of one run as keys and mean scores, by position."""
 
-    keys: list[Key] = field(default_factory=list)
-    means: list[Means] = field(default_factory=list)
+    keys: list[SampleKey] = field(default_factory=list)
+    means: list[PairMeans] = field(default_factory=list)
     failed: list[bool] = field(default_factory=list)
     responses: list[int] = field(default_factory=list)
 
@@ -35,7 +34,7 @@ class ScannedRun:
         for sample in samples:
             item = sample.item_digest or sample.item_id
             run.keys.append((item, sample.model_name, sample.prompt_template))
-            run.means.append({pair: _mean(scores) for pair, scores in sample.scores.items()})
+            run.means.append({pair: mean_of_scored(scores) for pair, scores in sample.scores.items()})
             run.failed.append(sample.failed)
             run.responses.append(max(1, len(sample.responses)))
         return run
@@ -58,11 +57,11 @@ def pair_samples(base: ScannedRun, candidate: ScannedRun) -> list[PairedSample]:
     apart = [len({key[part] for key in run.keys}) > 1 for part in (1, 2) for run in (base, candidate)]
     by_model, by_prompt = apart[0] or apart[1], apart[2] or apart[3]
 
-    def shared(key: Key) -> Key:
+    def shared(key: SampleKey) -> SampleKey:
         return key[0], key[1] if by_model else "", key[2] if by_prompt else ""
 
     decisive = _decisive(base, candidate)
-    waiting: defaultdict[Key, list[int]] = defaultdict(list)
+    waiting: defaultdict[SampleKey, list[int]] = defaultdict(list)
     for position, key in enumerate(candidate.keys):
         waiting[shared(key)].append(position)
     paired = []
@@ -124,7 +123,7 @@ def _decisive(base: ScannedRun, candidate: ScannedRun) -> set[str]:
     return pairs - beyond or pairs
 
 
-def _flipped(before: Means, after: Means, decisive: set[str]) -> bool:
+def _flipped(before: PairMeans, after: PairMeans, decisive: set[str]) -> bool:
     return any(before[pair] != after[pair] for pair in before.keys() & after.keys() & decisive)
 
 
@@ -138,8 +137,3 @@ def _draw(seed: int, pair: PairedSample, base: ScannedRun, candidate: ScannedRun
     key = base.keys[pair.base] if pair.base is not None else candidate.keys[pair.candidate or 0]
     name = "\0".join((str(seed), *key))
     return blake2b(name.encode("utf-8", "surrogatepass"), digest_size=8).digest()
-
-
-def _mean(scores: Iterable[float | None]) -> float | None:
-    scored = [score for score in scores if score is not None and math.isfinite(score)]
-    return sum(scored) / len(scored) if scored else None

@@ -1,18 +1,17 @@
-"""The comparison of two runs as a page: differences with intervals, and both runs' samples side by side.
+"""What the comparison's page shows: differences with intervals, settings that differ, samples side by side.
 
-The numbers come ready (`ComparedPair`): how they are computed is not this module's business. Samples are
-joined in the page, so that neither run is ever in memory.
+The numbers come from ``tasks.comparison`` (``compared_pairs`` turns them into rows). Samples are joined in
+the page, so that neither run is ever in memory.
 """
 
 import json
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Any, Final
 
-from tasks.comparison.compare import ComparedPair as Found
-from tasks.comparison.compare import ComparedRuns
+from metrics.statistics.gate import Verdict
+from tasks.comparison.compare import ComparedPair, ComparedRuns
 from tasks.reporting import numbers
 from tasks.reporting.compare.join import ScannedRun, choose_pairs, pair_samples
 from tasks.reporting.page.html import packed_element, page_parts
@@ -21,8 +20,8 @@ from tasks.reporting.report.context import flat, run_line
 from tasks.reporting.report.select import PageLimits, SampleSelection
 from tasks.reporting.report.write import replacing, write_samples
 from tasks.reporting.view import ARROWS, MEANING, RunView
+from tasks.store.files import finite
 
-Verdict = Literal["pass", "regression", "inconclusive"]
 SCRIPTS: Final = (
     "dom.js",
     "unpack.js",
@@ -140,6 +139,14 @@ def write_compare_report(
     return WrittenComparison(path, len(pairs), len(shown))
 
 
+def compared_pairs(compared: ComparedRuns) -> list[PairView]:
+    """One row a compared group, named apart by whatever facets hold groups of a pair apart."""
+    keys = [pair.key for pair in compared.pairs]
+    names = {name for key in keys for name, _ in key.facets}
+    facets = {name for name in names if len({key.facet(name) for key in keys}) > 1}
+    return [_pair(pair, facets) for pair in compared.pairs]
+
+
 def differences(compared: Sequence[PairView]) -> list[Forest]:
     """Forest plots of the differences around zero: one for all scores that are shares, one for each other
     metric."""
@@ -155,9 +162,9 @@ def differences(compared: Sequence[PairView]) -> list[Forest]:
 def differing_settings(base: Mapping[str, Any], candidate: Mapping[str, Any]) -> list[tuple[str, str, str]]:
     """Name, base's and candidate's value of everything that could explain a difference: config, data,
     versions."""
-    kept = ("config", "dataset_digest", "models", "versions", "seeds", "git_revision", "git")
+    explaining = ("config", "dataset_digest", "models", "versions", "seeds", "git_revision", "git")
     sides = [
-        dict(row for key in kept if manifest.get(key) is not None for row in flat(key, manifest[key]))
+        dict(row for key in explaining if manifest.get(key) is not None for row in flat(key, manifest[key]))
         for manifest in (base, candidate)
     ]
     names = dict.fromkeys([*sides[0], *sides[1]])
@@ -205,47 +212,35 @@ def _head(base: RunView, candidate: RunView, names: tuple[str, str]) -> dict[str
     }
 
 
-def compared_pairs(compared: ComparedRuns) -> list[PairView]:
-    """One row a compared group, named apart by whatever facets hold groups of a pair apart."""
-    keys = [pair.key for pair in compared.pairs]
-    names = {name for key in keys for name, _ in key.facets}
-    told = {name for name in names if len({key.facet(name) for key in keys}) > 1}
-    return [_pair(pair, told) for pair in compared.pairs]
-
-
-def _pair(found: Found, told: set[str]) -> PairView:
-    key, numbers, joined, terms = found.key, found.comparison, found.joined, found.terms
+def _pair(pair: ComparedPair, facets: set[str]) -> PairView:
+    key, found, joined, terms = pair.key, pair.comparison, pair.joined, pair.terms
     group = " · ".join(
         [
             *([key.label] if key.label else []),
-            *(value for name, value in key.facets if name in told and value),
+            *(value for name, value in key.facets if name in facets and value),
         ]
     )
-    if numbers is None:
-        return PairView(key.pair, None, None, None, verdict=found.verdict, note=found.reason, group=group)
+    if found is None:
+        return PairView(key.pair, None, None, None, verdict=pair.verdict, note=pair.reason, group=group)
     return PairView(
         name=key.pair,
-        base=_finite(numbers.base),
-        candidate=_finite(numbers.candidate),
-        difference=_finite(numbers.difference),
-        ci_low=_finite(numbers.ci_low),
-        ci_high=_finite(numbers.ci_high),
-        p_value=_finite(numbers.p_value),
-        p_adjusted=_finite(found.p_adjusted),
-        wins=numbers.wins,
-        losses=numbers.losses,
-        ties=numbers.ties,
-        n_items=numbers.n_items,
+        base=finite(found.base),
+        candidate=finite(found.candidate),
+        difference=finite(found.difference),
+        ci_low=finite(found.ci_low),
+        ci_high=finite(found.ci_high),
+        p_value=finite(found.p_value),
+        p_adjusted=finite(pair.p_adjusted),
+        wins=found.wins,
+        losses=found.losses,
+        ties=found.ties,
+        n_items=found.n_items,
         missing=joined.missing + joined.unscored if joined is not None else 0,
-        mde=_finite(numbers.mde),
+        mde=finite(found.mde),
         margin=terms.margin if terms is not None else None,
-        verdict=found.verdict,
-        higher_is_better=found.higher_is_better,
-        method=numbers.test,
-        note=found.reason or numbers.warning,
+        verdict=pair.verdict,
+        higher_is_better=pair.higher_is_better,
+        method=found.test,
+        note=pair.reason or found.warning,
         group=group,
     )
-
-
-def _finite(value: float | None) -> float | None:
-    return None if value is None or not math.isfinite(value) else float(value)

@@ -1,14 +1,22 @@
-"""Checks on predictions and scores: filters that find nothing, answers that never vary, repeats that do."""
+"""Checks on predictions and scores: empty filters, answers that never vary, repeats that disagree."""
 
 import math
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+import pyarrow as pa
+
 from tasks.reporting import numbers
-from tasks.reporting.diagnostics import Diagnostic, DiagnosticOptions
-from tasks.reporting.diagnostics.findings import INVALID, TEXT_LENGTH, Occurrences, TallyCheck
-from tasks.reporting.view import SampleView
+from tasks.reporting.diagnostics.findings import (
+    INVALID,
+    TEXT_LENGTH,
+    Diagnostic,
+    DiagnosticOptions,
+    Occurrences,
+    TallyCheck,
+)
+from tasks.reporting.view import ResultRow, SampleView, result_rows
 
 
 class EmptyFilters(TallyCheck):
@@ -166,7 +174,7 @@ class Frequent:
         if text in self._counts or len(self._counts) < self.size:
             self._counts[text] += 1
             return
-        self._counts = Counter({kept: times - 1 for kept, times in self._counts.items() if times > 1})
+        self._counts = Counter({text: times - 1 for text, times in self._counts.items() if times > 1})
 
     def top(self) -> tuple[str, int]:
         """The most frequent text and at least how often it came; ("", 0) for an empty stream."""
@@ -175,3 +183,23 @@ class Frequent:
     def top_share(self) -> float:
         """At least what share of the stream the most frequent text makes up."""
         return self.top()[1] / self.total if self.total else 0.0
+
+
+def format_gaps(results: pa.Table, options: DiagnosticOptions) -> Iterator[Diagnostic]:
+    """Exact matches that a lenient filter sees and a strict one does not: right answers in another format."""
+    groups: defaultdict[tuple[str, ...], list[tuple[float, ResultRow]]] = defaultdict(list)
+    for row in result_rows(results):
+        if row.value is not None and row.metric == "exact_match":
+            groups[row.benchmark, row.metric_key, row.group, row.label or ""].append((row.value, row))
+    for group in groups.values():
+        low, strict = min(group, key=lambda entry: entry[0])
+        high, lenient = max(group, key=lambda entry: entry[0])
+        if high - low > options.format_gap and strict.n_items >= options.min_samples:
+            yield Diagnostic(
+                "format_gap",
+                "note",
+                f"{strict.group}: {strict.metric_key} is {numbers.number(high - low)} higher with "
+                f"{lenient.filter} than with {strict.filter}; many answers are right in another format than "
+                f"{strict.filter} asks for.",
+                round((high - low) * strict.n_items),
+            )

@@ -1,24 +1,78 @@
-"""Counting what a check looks for, with a few samples that show it."""
+"""What a finding is, from which share on something is one, and how checks count towards it.
+
+Checks build on ``Occurrences`` and ``TallyCheck``; the report, the terminal and the manifest show
+``Diagnostic``.
+"""
 
 from collections import defaultdict
-from collections.abc import Hashable
+from collections.abc import Hashable, Iterator
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, Literal, Protocol
 
 from tasks.reporting import numbers
-from tasks.reporting.diagnostics import Diagnostic, DiagnosticOptions, Example, Severity
 from tasks.reporting.view import SampleView
 
+Severity = Literal["error", "warning", "note"]
+GRAVEST_FIRST: Final = ("error", "warning", "note")
 TEXT_LENGTH: Final = 300
 INVALID: Final = "[invalid]"  # what harness filters put where they found nothing
 
 
-def example(sample: SampleView, text: Any) -> Example:
-    """The sample as an example, with the end of a long text, where answers stand."""
-    text = text if isinstance(text, str) else repr(text)
-    if len(text) > TEXT_LENGTH:
-        text = f"…{text[-TEXT_LENGTH:]}"
-    return Example(sample.item_id, sample.model_name, sample.prompt_template, text)
+@dataclass(frozen=True)
+class Example:
+    """A sample that shows the finding: which one, and the piece of text to look at."""
+
+    item_id: str
+    model_name: str
+    prompt_template: str
+    text: str
+
+
+@dataclass(frozen=True)
+class Diagnostic:
+    """One finding.
+
+    ``kind`` is a stable identifier ("filter_empty", "truncated" …), ``message`` a sentence or two: what was
+    seen, in how many of how many, and what to do. "error": the numbers can't be trusted as they are;
+    "warning": look before you quote them; "note": good to know. ``count`` says how often it was seen.
+    """
+
+    kind: str
+    severity: Severity
+    message: str
+    count: int
+    examples: tuple[Example, ...] = ()
+
+
+@dataclass(frozen=True)
+class DiagnosticOptions:
+    """From which share on something is said; shares are of samples or responses, from 0 to 1.
+
+    ``min_samples`` is how many samples a finding about sameness needs, so that a try-out of three items is
+    not told that its answers do not vary.
+    """
+
+    filter_empty: float = 0.05
+    truncated: float = 0.01
+    empty_response: float = 0.01
+    same_answer: float = 0.8
+    repeats_disagree: float = 0.2
+    format_gap: float = 0.1
+    grave: float = 0.5
+    min_samples: int = 10
+    examples: int = 5
+
+
+class Check(Protocol):
+    """Looks at samples one after another and says at the end what it found."""
+
+    def add(self, sample: SampleView) -> None:
+        """Takes one sample into account."""
+        ...
+
+    def finish(self) -> Iterator[Diagnostic]:
+        """The findings, once all samples were added."""
+        ...
 
 
 @dataclass
@@ -63,3 +117,11 @@ class TallyCheck:
     def gravity(self, tally: Occurrences) -> Severity:
         """An error once it is the rule and not the exception."""
         return "error" if tally.share > self.options.grave else "warning"
+
+
+def example(sample: SampleView, text: Any) -> Example:
+    """The sample as an example, with the end of a long text, where answers stand."""
+    text = text if isinstance(text, str) else repr(text)
+    if len(text) > TEXT_LENGTH:
+        text = f"…{text[-TEXT_LENGTH:]}"
+    return Example(sample.item_id, sample.model_name, sample.prompt_template, text)

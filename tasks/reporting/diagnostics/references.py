@@ -1,7 +1,7 @@
-"""References that no answer could meet: empty ones, and those that a filter can't produce.
+"""Checks on references that no answer could meet: empty ones, and those that a filter can't produce.
 
-The test puts the reference where a model's answer stood in its response, and filters and scores that text:
-a model that answers correctly in that very format should be right. If it is not ("1" comes out where the
+The test puts the reference where a model's answer stood in its response, and filters and scores that text: a
+model that answers correctly in that very format should be right. If it is not ("1" comes out where the
 reference is "1,319"), no model can score on that item.
 """
 
@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from metrics.build import build_metric
 from metrics.errors import NightjarError
-from tasks.reporting.diagnostics import Diagnostic, DiagnosticOptions, Severity
-from tasks.reporting.diagnostics.findings import Occurrences
+from tasks.reporting.diagnostics.findings import Diagnostic, DiagnosticOptions, Occurrences, Severity
 from tasks.reporting.page.samples import find_span, patterns
 from tasks.reporting.view import Extractor, RunView, SampleView
 
@@ -22,77 +21,6 @@ if TYPE_CHECKING:
 
 
 STRICT: Final = "exact_match"  # of the built-in metrics the one that is all or nothing
-
-
-@dataclass(frozen=True)
-class Probe:
-    """One filter, and the metrics that compare its predictions with references exactly."""
-
-    apply: Extractor
-    metrics: "Sequence[Metric]"
-
-    def accepts(self, texts: Sequence[str], references: Sequence[Any]) -> bool:
-        """Would one of these responses be right under one of the metrics? Raises whatever the filter
-        raises.
-        """
-        kept = self.apply([[text] for text in texts], [{}] * len(texts))
-        predictions = [entry[0] if entry else None for entry in kept]
-        columns = [references] * len(texts)
-        return any(1 in metric.evaluate(columns, predictions).score for metric in self.metrics)
-
-    def outcome(self, text: str) -> Any:
-        """The prediction that the filter makes of the text; None: it finds nothing."""
-        kept = self.apply([[text]], [{}])[0]
-        return kept[0] if kept else None
-
-
-def probes(view: RunView) -> dict[str, Probe]:
-    """Filter name → probe, for filters that take something from a text and are scored by exact match.
-
-    Filters of the user's own code are left out unless the view brings their ``apply``.
-    """
-    config = view.manifest.get("config")
-    if not isinstance(config, Mapping) or config.get("output_type", "generate_until") != "generate_until":
-        return {}
-    found = {}
-    for entry in config.get("filter_list") or ():
-        steps, name = entry.get("filter"), str(entry.get("name"))
-        metrics = _strict_metrics(entry.get("metric_list") or config.get("metric_list") or [STRICT])
-        apply = view.extractors.get(name) or _pipeline(entry)
-        if steps and metrics and apply is not None:
-            found[name] = Probe(apply, metrics)
-    return found
-
-
-def _pipeline(entry: Mapping[str, Any]) -> Extractor | None:
-    from scorers.filters.config import FilterConfig
-    from scorers.filters.pipeline import FilterPipeline
-
-    known = {"name": entry.get("name"), "filter": entry.get("filter")}
-    try:
-        return FilterPipeline.build(FilterConfig.model_validate(known), _unresolved).apply
-    except ValueError:  # a function of the user's own, or a step of another version
-        return None
-
-
-def _strict_metrics(entries: Sequence[Any]) -> "list[Metric]":
-    from metrics.config import MetricConfig
-
-    found = []
-    for entry in entries:
-        try:
-            config = MetricConfig.model_validate(entry)
-            if config.metric == STRICT and config.function is None:
-                found.append(build_metric(config, _unresolved))
-        except ValueError:
-            continue
-    return found
-
-
-def _unresolved(reference: str) -> Any:
-    raise NightjarError(f"{reference} is not looked up here")
-
-
 TESTS: Final = 2_000  # items tested a filter: bounds the time that a run of a million items takes
 PIECES: Final = 30  # words of a reference tried one by one
 
@@ -106,6 +34,28 @@ class _Frame:
 
     def around(self, reference: str) -> str:
         return f"{self.before}{reference}{self.after}"
+
+
+@dataclass(frozen=True)
+class Probe:
+    """One filter, and the metrics that compare its predictions with references exactly."""
+
+    apply: Extractor
+    metrics: "Sequence[Metric]"
+
+    def accepts(self, texts: Sequence[str], references: Sequence[Any]) -> bool:
+        """Would one of these responses be right under one of the metrics? Raises whatever the filter
+        raises.
+        """
+        filtered = self.apply([[text] for text in texts], [{}] * len(texts))
+        predictions = [entry[0] if entry else None for entry in filtered]
+        columns = [references] * len(texts)
+        return any(1 in metric.evaluate(columns, predictions).score for metric in self.metrics)
+
+    def outcome(self, text: str) -> Any:
+        """The prediction that the filter makes of the text; None: it finds nothing."""
+        filtered = self.apply([[text]], [{}])[0]
+        return filtered[0] if filtered else None
 
 
 class EmptyReferences:
@@ -205,9 +155,56 @@ class UnreachableReferences:
                 return
 
     def _keep_example(self, name: str, sample: SampleView) -> None:
-        kept = self._samples[name]
-        if self._tested[name][sample.item_id] is not None and len(kept) < 10 * self._options.examples:
-            kept[sample.item_id] = sample
+        examples = self._samples[name]
+        if self._tested[name][sample.item_id] is not None and len(examples) < 10 * self._options.examples:
+            examples[sample.item_id] = sample
+
+
+def probes(view: RunView) -> dict[str, Probe]:
+    """Filter name → probe, for filters that take something from a text and are scored by exact match.
+
+    Filters of the user's own code are left out unless the view brings their ``apply``.
+    """
+    config = view.manifest.get("config")
+    if not isinstance(config, Mapping) or config.get("output_type", "generate_until") != "generate_until":
+        return {}
+    found = {}
+    for entry in config.get("filter_list") or ():
+        steps, name = entry.get("filter"), str(entry.get("name"))
+        metrics = _strict_metrics(entry.get("metric_list") or config.get("metric_list") or [STRICT])
+        apply = view.extractors.get(name) or _pipeline(entry)
+        if steps and metrics and apply is not None:
+            found[name] = Probe(apply, metrics)
+    return found
+
+
+def _pipeline(entry: Mapping[str, Any]) -> Extractor | None:
+    from scorers.filters.config import FilterConfig
+    from scorers.filters.pipeline import FilterPipeline
+
+    known = {"name": entry.get("name"), "filter": entry.get("filter")}
+    try:
+        return FilterPipeline.build(FilterConfig.model_validate(known), _unresolved).apply
+    except ValueError:  # a function of the user's own, or a step of another version
+        return None
+
+
+def _strict_metrics(entries: Sequence[Any]) -> "list[Metric]":
+    from metrics.config import MetricConfig
+
+    found = []
+    for entry in entries:
+        try:
+            config = MetricConfig.model_validate(entry)
+            if config.metric == STRICT and config.function is None:
+                found.append(build_metric(config, _unresolved))
+        except ValueError:
+            continue
+    return found
+
+
+def _unresolved(reference: str) -> Any:
+    raise NightjarError(f"{reference} is not looked up here")
 
 
 def _pieces(reference: str) -> list[str]:

@@ -5,8 +5,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from tasks.reporting import numbers
-from tasks.reporting.diagnostics import Diagnostic, DiagnosticOptions
-from tasks.reporting.diagnostics.findings import TEXT_LENGTH, TallyCheck
+from tasks.reporting.diagnostics.findings import TEXT_LENGTH, Diagnostic, DiagnosticOptions, TallyCheck
 from tasks.reporting.view import ResponseView, SampleView
 
 REASONS: Final = 100  # distinct reasons kept a model: messages may hold ids, and then every one is distinct

@@ -9,11 +9,15 @@
 ``items.parquet``              ``write_items_table``         what the numbers rest on: one row an item
 """
 
-from tasks.reporting.exports.files import AnswerPart, RunInfo, SamplePart
+from tasks.reporting.exports.inputs import AnswerPart, RunInfo, SamplePart
 from tasks.reporting.exports.responses import write_evaluation_results, write_metrics, write_responses
-from tasks.reporting.exports.results import results_document, write_results
+from tasks.reporting.exports.results import (
+    results_document,
+    write_items_table,
+    write_results,
+    write_results_table,
+)
 from tasks.reporting.exports.samples import write_samples
-from tasks.reporting.exports.tables import write_items_table, write_results_table
 from tasks.store.files import write_lines
 from tasks.verdicts.rows import JudgedPart, method_labels
 

@@ -1,4 +1,4 @@
-"""responses.jsonl: what every model answered, one line a sample."""
+"""The records of ``responses.jsonl``, ``evaluation_results.jsonl`` and ``metrics.jsonl``."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import groupby
@@ -11,12 +11,11 @@ import pyarrow as pa
 
 from metrics.reductions.reduction import reduction_key
 from tasks.reduction.facets import parse_facets
-from tasks.reporting.exports.files import AnswerPart
+from tasks.reporting.exports.inputs import AnswerPart
+from tasks.rows.parts import Row
 from tasks.store.files import finite, write_lines
 from tasks.verdicts.methods import RESPONSE_COLUMNS, response_rows
 from tasks.verdicts.rows import JudgedPart, evaluation_rows
-
-Row = dict[str, Any]
 
 
 def write_responses(path: Path, parts: Iterable[AnswerPart]) -> int:
@@ -28,11 +27,11 @@ def write_responses(path: Path, parts: Iterable[AnswerPart]) -> int:
 
 
 def exported_responses(part: AnswerPart) -> Iterator[Row]:
-    """The lines of one part; an item's samples follow each other, so only one item's are held at a time."""
+    """The lines of one part; an item's samples follow each other, so only one item's are in memory."""
     for _, samples in groupby(_rows(part), key=itemgetter("item_id")):
-        held = list(samples)
-        for row in held:
-            yield _with_total(row, len(held))
+        responses = list(samples)
+        for row in responses:
+            yield _with_total(row, len(responses))
 
 
 def _rows(part: AnswerPart) -> Iterator[Row]:

@@ -1,18 +1,23 @@
-"""results.json: a run's numbers in the shape that lm-evaluation-harness writes and its readers know."""
+"""A run's numbers as files: ``results.json``, ``results.parquet`` and ``items.parquet``.
 
-from collections.abc import Iterable, Mapping
+``results.json`` has the shape that lm-evaluation-harness writes and its readers know. The Parquet files have
+the project's own schemas: SQL, the comparison and the history read them.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 
 from metrics.reductions.reduction import reduction_key
 from tasks.reduction.facets import parse_facets
-from tasks.reporting.exports.files import RunInfo
-from tasks.store.files import finite, write_json
-
-Row = Mapping[str, Any]
-Section = dict[str, Any]
+from tasks.reporting.exports.inputs import RunInfo
+from tasks.rows.parts import Row
+from tasks.store.files import finite, whole_file, write_json
+from tasks.store.keys import canonical_json
+from tasks.store.schemas import ITEM_ROWS, RESULTS, TEXT
 
 _BENCHMARK_KEYS = (
     *("dataset", "prompt_template", "prompt_templates", "messages", "target", "choices", "fewshot"),
@@ -20,6 +25,7 @@ _BENCHMARK_KEYS = (
 )
 NO_STDERR = "N/A"
 """What the harness writes where a number has no standard error."""
+ROW_GROUP = 20_000
 
 
 def write_results(path: Path, batches: Iterable[pa.RecordBatch], run: RunInfo) -> None:
@@ -27,7 +33,24 @@ def write_results(path: Path, batches: Iterable[pa.RecordBatch], run: RunInfo) -
     write_json(path, results_document(batches, run))
 
 
-def results_document(batches: Iterable[pa.RecordBatch], run: RunInfo) -> Section:
+def write_results_table(path: Path, batches: Iterable[pa.RecordBatch], run_id: str) -> int:
+    """Writes all results (RESULTS, or METRIC_ROWS) under ``run_id`` and returns the number of rows."""
+    return _write_table(path, RESULTS, (_with_run_id(batch, run_id) for batch in batches))
+
+
+def write_items_table(path: Path, batches: Iterable[pa.RecordBatch], facets: Sequence[str]) -> int:
+    """Writes all item rows (ITEM_ROWS) with one text column a facet; returns their number.
+
+    ``facets`` are those of all pairs together; a row is null in those its own pair does not have. A value
+    that is no text is written as JSON. The JSON object of all facets stays beside them, for pairs with facets
+    of their own.
+    """
+    facets = [facet for facet in facets if facet != "label"]  # which has a column anyway
+    schema = items_schema(facets)
+    return _write_table(path, schema, (_with_facets(batch, facets, schema) for batch in batches))
+
+
+def results_document(batches: Iterable[pa.RecordBatch], run: RunInfo) -> dict[str, Any]:
     """The document: ``results`` → benchmark → ``"metric,filter"``, ``"metric_stderr,filter"``, and the rest.
 
     With several models or prompts each has a key of its own, ``name/model/prompt``; further facets add
@@ -35,9 +58,9 @@ def results_document(batches: Iterable[pa.RecordBatch], run: RunInfo) -> Section
     behind a colon: ``"pass@1:correct,none"``. A failed or unscored pair is null, and listed under ``failed``
     or ``unscored``.
     """
-    results: dict[str, Section] = {}
-    better: dict[str, Section] = {}
-    counts: dict[str, Section] = {}
+    results: dict[str, dict[str, Any]] = {}
+    better: dict[str, dict[str, Any]] = {}
+    counts: dict[str, dict[str, Any]] = {}
     lost: dict[str, dict[str, str]] = {"failed": {}, "unscored": {}}
     for row in (row for batch in batches for row in batch.to_pylist()):
         key, metric = benchmark_key(row, run), row_key(row)
@@ -88,13 +111,13 @@ def _stderr_key(metric: str) -> str:
     return f"{metric}_stderr"
 
 
-def benchmark_config(run: RunInfo) -> Section:
+def benchmark_config(run: RunInfo) -> dict[str, Any]:
     """The benchmark's part of ``configs``, under the names that the harness gives them too."""
     named = {name: run.config[name] for name in _BENCHMARK_KEYS if run.config.get(name)}
     return {"task": run.benchmark, "output_type": run.output_type, "num_fewshot": run.num_fewshot, **named}
 
 
-def run_config(run: RunInfo) -> Section:
+def run_config(run: RunInfo) -> dict[str, Any]:
     """What the harness calls ``config``: the models and how they were asked."""
     return {
         "model": ",".join(run.models),
@@ -104,3 +127,49 @@ def run_config(run: RunInfo) -> Section:
         "bootstrap_iters": dict(run.config.get("statistics") or {}).get("bootstrap_iters"),
         "gen_kwargs": run.config.get("sample_params"),
     }
+
+
+def items_schema(facets: Sequence[str]) -> pa.Schema:
+    """ITEM_ROWS with the facets' own columns; a facet called like a column of items keeps out of its way."""
+    place = ITEM_ROWS.get_field_index("facets")
+    own = list(ITEM_ROWS)
+    return pa.schema(
+        [*own[:place], *(pa.field(_facet_column(facet), TEXT) for facet in facets), *own[place:]]
+    )
+
+
+def _facet_column(facet: str) -> str:
+    return f"facet.{facet}" if facet in ITEM_ROWS.names else facet
+
+
+def _with_run_id(batch: pa.RecordBatch, run_id: str) -> pa.RecordBatch:
+    columns = {name: batch.column(name) for name in RESULTS.names}
+    columns["run_id"] = pa.array([run_id] * len(batch), pa.string())
+    return pa.RecordBatch.from_arrays(list(columns.values()), schema=RESULTS)
+
+
+def _with_facets(batch: pa.RecordBatch, facets: Sequence[str], schema: pa.Schema) -> pa.RecordBatch:
+    encoded = batch.column("facets").dictionary_encode()
+    groups = [parse_facets(text) for text in encoded.dictionary.to_pylist()]
+    columns = {name: batch.column(name) for name in ITEM_ROWS.names}
+    for facet in facets:
+        values = pa.array([_text(group.get(facet)) for group in groups], pa.string())
+        columns[_facet_column(facet)] = values.take(encoded.indices).dictionary_encode()
+    arrays = [columns[field.name].cast(field.type) for field in schema]
+    return pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+
+def _text(value: Any) -> str | None:
+    return value if value is None or isinstance(value, str) else canonical_json(value).decode()
+
+
+def _write_table(path: Path, schema: pa.Schema, batches: Iterator[pa.RecordBatch]) -> int:
+    rows = 0
+    with (
+        whole_file(path) as temporary,
+        pq.ParquetWriter(temporary, schema, compression="zstd", compression_level=3) as writer,
+    ):
+        for batch in batches:
+            writer.write_batch(batch, row_group_size=ROW_GROUP)
+            rows += len(batch)
+    return rows

@@ -1,22 +1,18 @@
-"""samples_<benchmark>.jsonl: one line an item × filter, shaped like lm-evaluation-harness's sample logs."""
+"""``samples_<benchmark>.jsonl``: one record an item × filter, shaped like lm-evaluation-harness's logs."""
 
 import hashlib
 import json
 from collections.abc import Iterable, Iterator, Mapping
-from itertools import groupby
-from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import orjson
 
-from metrics.errors import NightjarError
-from tasks.reporting.exports.files import RunInfo, SamplePart
-from tasks.rows.parts import BatchSource
+from tasks.reporting.artifacts import RowsByItem
+from tasks.reporting.exports.inputs import RunInfo, SamplePart
+from tasks.rows.parts import Row
 from tasks.store.files import write_lines
-
-Row = dict[str, Any]
 
 _REQUESTS = (
     *("doc_id", "item_id", "kind", "chat", "prompts", "continuations", "unconditional"),
@@ -44,12 +40,13 @@ def sample_lines(part: SamplePart, named: bool) -> Iterator[Row]:
     none, and ``<metric>_repeats`` the samples' own values where there are several. Log-likelihoods are texts,
     as in the harness.
     """
-    responses = _Stepper(part.answers.responses, _RESPONSES)
-    predictions = _Stepper(part.predictions, _PREDICTIONS)
-    statistics = {name: _Stepper(source, _STATISTICS) for name, source in part.statistics.items()}
-    for request in _rows(part.answers.requests, _REQUESTS):
+    responses = RowsByItem(part.answers.responses(_RESPONSES))
+    predictions = RowsByItem(part.predictions(_PREDICTIONS))
+    statistics = {name: RowsByItem(source(_STATISTICS)) for name, source in part.statistics.items()}
+    requests = part.answers.requests(_REQUESTS)
+    for request in (row for batch in requests for row in batch.to_pylist()):
         doc_id = request["doc_id"]
-        line = _asked(part, request, named)
+        line = _request_fields(part, request, named)
         line |= {
             "resps": _transposed([_answer(row, request) for row in responses.of(doc_id)], request),
             "filtered_resps": _filtered([_prediction(row, request) for row in predictions.of(doc_id)]),
@@ -57,40 +54,12 @@ def sample_lines(part: SamplePart, named: bool) -> Iterator[Row]:
             "metrics": list(statistics),
             **_hashes(line),
         }
-        for name, stepper in statistics.items():
-            line |= _scores(name, stepper.of(doc_id))
+        for name, rows in statistics.items():
+            line |= _scores(name, rows.of(doc_id))
         yield line
 
 
-def _rows(source: BatchSource, columns: tuple[str, ...]) -> Iterator[Row]:
-    for batch in source(columns):
-        yield from batch.to_pylist()
-
-
-class _Stepper:
-    """Gives the rows of one item after the other from a stream in dataset order."""
-
-    def __init__(self, source: BatchSource, columns: tuple[str, ...]):
-        self._groups = groupby(_rows(source, columns), key=itemgetter("doc_id"))
-        self._waiting: tuple[int, list[Row]] | None = None
-
-    def of(self, doc_id: int) -> list[Row]:
-        """The rows of ``doc_id``, maybe none; raises NightjarError for rows of an item passed over."""
-        if self._waiting is None:
-            found = next(self._groups, None)
-            self._waiting = None if found is None else (found[0], list(found[1]))
-        if self._waiting is None or self._waiting[0] > doc_id:
-            return []
-        if self._waiting[0] < doc_id:
-            raise NightjarError(
-                f"rows of item number {self._waiting[0]} come after those of item number {doc_id}; "
-                "the artifacts do not belong together, run again with --refresh infer"
-            )
-        rows, self._waiting = self._waiting[1], None
-        return rows
-
-
-def _asked(part: SamplePart, request: Row, named: bool) -> Row:
+def _request_fields(part: SamplePart, request: Row, named: bool) -> Row:
     origin = part.answers.origin
     names = {"model_name": origin.model_name, "prompt_template": origin.prompt_template}
     references = orjson.loads(request["references_json"])

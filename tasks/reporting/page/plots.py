@@ -1,4 +1,7 @@
-"""Forest plots as positions; the templates only draw them."""
+"""Where the marks of a plot stand: forest plots of scores, and curves of a reduction over its k.
+
+Everything is a position on an axis; the templates only draw.
+"""
 
 import math
 import re
@@ -8,6 +11,10 @@ from dataclasses import dataclass
 
 from tasks.reporting import numbers
 from tasks.reporting.view import MEANING, ResultRow
+
+LEFT, RIGHT, TOP, BOTTOM = 44.0, 348.0, 12.0, 184.0
+REDUCTION_OF_K = re.compile(r"(?P<name>.+?)@(?P<k>\d+)$")
+Family = tuple[str, str, str]  # title, filter, label
 
 
 @dataclass(frozen=True)
@@ -74,18 +81,25 @@ class Forest:
     zero: float | None = None
 
 
-def group_names(rows: Sequence[ResultRow]) -> dict[str, str]:
-    """Facet group → its name with only what tells the groups of these rows apart; the full name if nothing
-    does."""
-    parts = {row.group: row.group_parts for row in rows}
-    told = {
-        name for some in parts.values() for name in some if len({p.get(name) for p in parts.values()}) > 1
-    }
-    return {
-        group: " · ".join(text for name, text in some.items() if name in told)
-        or some.get("model_name", group)
-        for group, some in parts.items()
-    }
+@dataclass(frozen=True)
+class Curve:
+    """One group's curve: SVG points of the line and of its band, and the marks with what they say."""
+
+    name: str
+    points: str
+    band: str
+    marks: tuple[tuple[float, float, str], ...]
+
+
+@dataclass(frozen=True)
+class Curves:
+    """A reduction over its k ("pass@1, pass@4, pass@8"), one line a group, in a box of 360 × 220."""
+
+    title: str
+    filter: str
+    x_ticks: tuple[Tick, ...]
+    y_ticks: tuple[Tick, ...]
+    lines: tuple[Curve, ...]
 
 
 def forests(rows: Sequence[ResultRow]) -> list[Forest]:
@@ -114,6 +128,33 @@ def forest_row(
         else (None, None)
     )
     return ForestRow(name, text, spoken, axis.at(value), *ends)
+
+
+def curves(rows: Sequence[ResultRow]) -> list[Curves]:
+    """A picture for each reduction that was asked for with several k."""
+    return [
+        _curves(f"{label}: {title}" if label else title, filter_name, groups)
+        for (title, filter_name, label), groups in _families(rows).items()
+    ]
+
+
+def curve_rows(rows: Sequence[ResultRow]) -> list[ResultRow]:
+    """The rows that are a point of such a picture."""
+    return [row for groups in _families(rows).values() for by_k in groups.values() for row in by_k.values()]
+
+
+def group_names(rows: Sequence[ResultRow]) -> dict[str, str]:
+    """Facet group → its name with only what tells the groups of these rows apart; the full name if nothing
+    does."""
+    parts = {row.group: row.group_parts for row in rows}
+    distinguishing = {
+        name for some in parts.values() for name in some if len({p.get(name) for p in parts.values()}) > 1
+    }
+    return {
+        group: " · ".join(text for name, text in some.items() if name in distinguishing)
+        or some.get("model_name", group)
+        for group, some in parts.items()
+    }
 
 
 def _forest(group: Sequence[ResultRow], names: Mapping[str, str], name_benchmark: bool) -> Forest:
@@ -146,47 +187,6 @@ def _round_step(least: float) -> float:
     """The smallest of 1, 2, 5 × 10^n that is at least ``least``."""
     power = 10.0 ** math.floor(math.log10(least))
     return next(power * digit for digit in (1, 2, 5, 10) if power * digit >= least * (1 - 1e-9))
-
-
-@dataclass(frozen=True)
-class Curve:
-    """One group's curve: SVG points of the line and of its band, and the marks with what they say."""
-
-    name: str
-    points: str
-    band: str
-    marks: tuple[tuple[float, float, str], ...]
-
-
-@dataclass(frozen=True)
-class Curves:
-    """A reduction over its k ("pass@1, pass@4, pass@8"), one line a group, in a box of 360 × 220."""
-
-    title: str
-    filter: str
-    x_ticks: tuple[Tick, ...]
-    y_ticks: tuple[Tick, ...]
-    lines: tuple[Curve, ...]
-
-
-LEFT, RIGHT, TOP, BOTTOM = 44.0, 348.0, 12.0, 184.0
-REDUCTION_OF_K = re.compile(r"(?P<name>.+?)@(?P<k>\d+)$")
-
-
-Family = tuple[str, str, str]  # title, filter, label
-
-
-def curves(rows: Sequence[ResultRow]) -> list[Curves]:
-    """A picture for each reduction that was asked for with several k."""
-    return [
-        _curves(f"{label}: {title}" if label else title, filter_name, groups)
-        for (title, filter_name, label), groups in _families(rows).items()
-    ]
-
-
-def curve_rows(rows: Sequence[ResultRow]) -> list[ResultRow]:
-    """The rows that are a point of such a picture."""
-    return [row for groups in _families(rows).values() for by_k in groups.values() for row in by_k.values()]
 
 
 def _families(rows: Sequence[ResultRow]) -> dict[Family, dict[str, dict[int, ResultRow]]]:

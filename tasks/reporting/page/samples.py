@@ -1,5 +1,8 @@
-"""Samples as the page's script reads them: one record a sample, one a question, and columns to list and
-filter by."""
+"""What a page's script knows of samples: a record each, one a question, columns to list and filter by.
+
+A record says where in a response a prediction stands (``find_span``); the diagnostics look for it in the same
+way.
+"""
 
 import math
 import re
@@ -10,9 +13,11 @@ from hashlib import blake2b
 from typing import Any, Final
 
 from tasks.reporting import numbers
-from tasks.reporting.view import ResponseView, SampleView, facet_text
+from tasks.reporting.view import ResponseView, SampleView, facet_text, mean_of_scored
 
 TextSpan = tuple[int, int]
+SNIPPET: Final = 110
+WHOLE: Final = "whole"
 
 
 @dataclass(frozen=True)
@@ -33,81 +38,6 @@ class Pattern:
             return spans[self.group_select]
         except IndexError:
             return None
-
-
-def patterns(config: Mapping[str, Any]) -> dict[str, Pattern]:
-    """Filter name → pattern, for the filters of a config (``filter_list``) whose first step is a regular
-    expression.
-
-    A pattern that does not compile is left out: where it matters, the run has said so already.
-    """
-    found = {}
-    for entry in _mappings(config.get("filter_list")):
-        steps = _mappings(entry.get("filter"))
-        if steps and steps[0].get("function") == "regex" and isinstance(steps[0].get("regex_pattern"), str):
-            try:
-                regex = re.compile(steps[0]["regex_pattern"])
-            except re.error:
-                continue
-            found[str(entry.get("name"))] = Pattern(regex, int(steps[0].get("group_select") or 0))
-    return found
-
-
-def find_span(text: str, prediction: Any, pattern: Pattern | None = None) -> TextSpan | None:
-    """Start and end of the prediction in the response, in characters; None where it does not stand there.
-
-    The pattern's own match wins if it holds the prediction. Without one it is the last place where the
-    prediction stands as words of its own, since answers come last; then the last place at all, in any case. A
-    prediction that is the whole response, or no text, has no span.
-    """
-    if not isinstance(prediction, str) or not prediction.strip() or prediction.strip() == text.strip():
-        return None
-    if pattern is not None:
-        span = pattern.span(text)
-        if span and _bare(text[slice(*span)]) == _bare(prediction):
-            return span
-    wanted = prediction.strip()
-    whole_words = rf"(?<!\w){re.escape(wanted)}(?!\w)"
-    places = list(re.finditer(whole_words, text))
-    if places:
-        return places[-1].span()
-    start = text.lower().rfind(wanted.lower())
-    return (start, start + len(wanted)) if start >= 0 and len(text.lower()) == len(text) else None
-
-
-def utf16(text: str, span: TextSpan) -> TextSpan:
-    """The span in UTF-16 units, in which JavaScript counts."""
-    start, end = span
-    if text.isascii():
-        return span
-    before = start + _astral(text[:start])
-    return before, before + (end - start) + _astral(text[start:end])
-
-
-def _captured(match: re.Match[str]) -> TextSpan:
-    for group, captured in enumerate(match.groups(), start=1):
-        if captured:
-            return match.span(group)
-    return match.span()
-
-
-def _astral(text: str) -> int:
-    return sum(ord(character) > 0xFFFF for character in text)
-
-
-def _bare(text: str) -> str:
-    return "".join(filter(str.isalnum, text)).casefold()
-
-
-def _mappings(value: Any) -> list[Mapping[str, Any]]:
-    """The mappings of a list; configs come from files, so that nothing is taken for granted."""
-    if not isinstance(value, Sequence) or isinstance(value, str):
-        return []
-    return [entry for entry in value if isinstance(entry, Mapping)]
-
-
-SNIPPET: Final = 110
-WHOLE: Final = "whole"
 
 
 class SampleRecords:
@@ -242,7 +172,7 @@ class SampleIndex:
         for name, value in facets.items():
             self._facets.setdefault(name, _Codes()).set(row, facet_text(value))
         for pair, scores in sample.scores.items():
-            self._means[pair][row] = _mean(scores)
+            self._means[pair][row] = mean_of_scored(scores)
             self._unscored[pair][row] = sum(score is None for score in scores)
         for name, predictions in sample.filters.items():
             self._nothing[name][row] = sum(prediction is None for prediction in predictions)
@@ -253,7 +183,7 @@ class SampleIndex:
         for label in sample.labels:
             by_label[label.label].append(None if label.passed is None else float(label.passed))
         for name, passed in by_label.items():
-            self._passed[name][row] = _mean(passed)
+            self._passed[name][row] = mean_of_scored(passed)
 
     def record(self, block_sizes: Sequence[int], shortened: int) -> dict[str, Any]:
         """All columns, each with one entry a sample; where a sample has no such entry, null."""
@@ -275,6 +205,77 @@ class SampleIndex:
         }
 
 
+def patterns(config: Mapping[str, Any]) -> dict[str, Pattern]:
+    """Filter name → pattern, for the filters of a config (``filter_list``) whose first step is a regular
+    expression.
+
+    A pattern that does not compile is left out: where it matters, the run has said so already.
+    """
+    found = {}
+    for entry in _mappings(config.get("filter_list")):
+        steps = _mappings(entry.get("filter"))
+        if steps and steps[0].get("function") == "regex" and isinstance(steps[0].get("regex_pattern"), str):
+            try:
+                regex = re.compile(steps[0]["regex_pattern"])
+            except re.error:
+                continue
+            found[str(entry.get("name"))] = Pattern(regex, int(steps[0].get("group_select") or 0))
+    return found
+
+
+def find_span(text: str, prediction: Any, pattern: Pattern | None = None) -> TextSpan | None:
+    """Start and end of the prediction in the response, in characters; None where it does not stand there.
+
+    The pattern's own match wins if it holds the prediction. Without one it is the last place where the
+    prediction stands as words of its own, since answers come last; then the last place at all, in any case. A
+    prediction that is the whole response, or no text, has no span.
+    """
+    if not isinstance(prediction, str) or not prediction.strip() or prediction.strip() == text.strip():
+        return None
+    if pattern is not None:
+        span = pattern.span(text)
+        if span and _bare(text[slice(*span)]) == _bare(prediction):
+            return span
+    answer = prediction.strip()
+    whole_words = rf"(?<!\w){re.escape(answer)}(?!\w)"
+    places = list(re.finditer(whole_words, text))
+    if places:
+        return places[-1].span()
+    start = text.lower().rfind(answer.lower())
+    return (start, start + len(answer)) if start >= 0 and len(text.lower()) == len(text) else None
+
+
+def utf16(text: str, span: TextSpan) -> TextSpan:
+    """The span in UTF-16 units, in which JavaScript counts."""
+    start, end = span
+    if text.isascii():
+        return span
+    before = start + _astral(text[:start])
+    return before, before + (end - start) + _astral(text[start:end])
+
+
+def _captured(match: re.Match[str]) -> TextSpan:
+    for group, captured in enumerate(match.groups(), start=1):
+        if captured:
+            return match.span(group)
+    return match.span()
+
+
+def _astral(text: str) -> int:
+    return sum(ord(character) > 0xFFFF for character in text)
+
+
+def _bare(text: str) -> str:
+    return "".join(filter(str.isalnum, text)).casefold()
+
+
+def _mappings(value: Any) -> list[Mapping[str, Any]]:
+    """The mappings of a list; configs come from files, so that nothing is taken for granted."""
+    if not isinstance(value, Sequence) or isinstance(value, str):
+        return []
+    return [entry for entry in value if isinstance(entry, Mapping)]
+
+
 class _Codes:
     """A column of few distinct texts."""
 
@@ -291,11 +292,6 @@ class _Codes:
 
 def _columns(cells: Mapping[str, Mapping[int, Any]], rows: range) -> dict[str, list[Any]]:
     return {name: [column.get(row) for row in rows] for name, column in cells.items()}
-
-
-def _mean(values: Sequence[float | None]) -> float | None:
-    scored = [value for value in values if value is not None and math.isfinite(value)]
-    return sum(scored) / len(scored) if scored else None
 
 
 def _varies(scores: Sequence[float | None]) -> bool:

@@ -1,3 +1,5 @@
-"""``report.html``: one self-contained page about one run. ``write_report`` is the door; the rest chooses the
-samples that are shown and makes what the template needs. Entered by the publish stage.
+"""``report.html``: one self-contained page about one run.
+
+``write.write_report`` is the entry; ``select`` chooses the samples that are shown, ``context`` makes what the
+template needs. Entered by publish; the comparison's page reuses the writer and the limits.
 """

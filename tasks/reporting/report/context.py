@@ -1,4 +1,7 @@
-"""What the report's template shows: headline facts, plots, tables and provenance as plain records."""
+"""What the report's template shows: headline facts, plots, tables, usage and provenance as plain records.
+
+``page_context`` makes all of it from the manifest, the result rows and the counts of a pass over the samples.
+"""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -8,10 +11,147 @@ from typing import Any, Final
 from urllib.parse import urlencode
 
 from tasks.reporting import numbers
-from tasks.reporting.diagnostics import Diagnostic, Example
+from tasks.reporting.diagnostics.findings import Diagnostic, Example
 from tasks.reporting.page.plots import curve_rows, curves, forests
 from tasks.reporting.terminal import retry_command
 from tasks.reporting.view import ResultRow, SampleView, facet_names, facet_text
+
+PANELS_OPEN: Final = 8  # further plots are folded away
+
+
+@dataclass(frozen=True)
+class Fact:
+    """A number at the head of the page; ``link`` leads to the samples it counts."""
+
+    name: str
+    value: str
+    note: str = ""
+    link: str | None = None
+    alarming: bool = False
+
+
+@dataclass
+class ModelUsage:
+    """Samples of one model: how many, how many without an answer, tokens, and seconds an answer took."""
+
+    samples: int = 0
+    failed: int = 0
+    cut: int = 0
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+    timed: int = 0
+    seconds: float = 0.0
+
+    @property
+    def seconds_each(self) -> float | None:
+        """Mean time of an answer; None if no endpoint reported any."""
+        return self.seconds / self.timed if self.timed else None
+
+
+@dataclass
+class Usage:
+    """Counts by model, and the number of distinct samples, in the order in which models appear."""
+
+    models: dict[str, ModelUsage] = field(default_factory=dict)
+
+    def add(self, sample: SampleView) -> None:
+        """Takes one sample into account."""
+        usage = self.models.setdefault(sample.model_name, ModelUsage())
+        for response in sample.responses:
+            usage.samples += 1
+            usage.failed += not response.ok
+            usage.cut += response.finish_reason == "length"
+            usage.prompt_tokens += response.prompt_tokens or 0
+            usage.completion_tokens += response.completion_tokens or 0
+            if response.seconds is not None:
+                usage.timed += 1
+                usage.seconds += response.seconds
+
+    @property
+    def samples(self) -> int:
+        """Samples of all models."""
+        return sum(usage.samples for usage in self.models.values())
+
+    @property
+    def failed(self) -> int:
+        """Samples without an answer, of all models."""
+        return sum(usage.failed for usage in self.models.values())
+
+
+def page_context(
+    manifest: Mapping[str, Any],
+    rows: Sequence[ResultRow],
+    diagnostics: Sequence[Diagnostic],
+    usage: Usage,
+    statement: str | None,
+) -> dict[str, Any]:
+    """The template's variables."""
+    computed = [row for row in rows if row.status != "failed"]
+    failed = {row.pair: row for row in rows if row.status == "failed"}
+    on_curves = curve_rows(computed)
+    plots = forests([row for row in computed if row not in on_curves])
+    folded = plots[PANELS_OPEN:] + forests(on_curves)
+    return {
+        "title": benchmark_name(manifest, rows),
+        "run": run_line(manifest),
+        "facts": facts(manifest, rows, usage),
+        "rows": rows,
+        "failed": list(failed.values()),
+        "command": _command(manifest),
+        "facet_names": facet_names(rows),
+        "facet_text": facet_text,
+        "show": _optional_columns(rows),
+        "plots": plots[:PANELS_OPEN],
+        "more_plots": folded,
+        "curves": curves(computed),
+        "diagnostics": diagnostics,
+        "usage": usage,
+        "costs": costs(manifest),
+        "accounts": accounts(manifest),
+        "steps": steps(manifest),
+        "provenance": provenance(manifest),
+        "manifest_text": json.dumps(manifest, indent=2, ensure_ascii=False, default=str),
+        "statement": statement,
+        "unscored_link": unscored_link,
+        "example_link": example_link,
+        "retry": retry_command,
+        "results_json": {
+            "rows": [_pivot_record(row) for row in computed],
+            "lower_is_better": sorted({row.pair for row in rows if row.higher_is_better is False}),
+        },
+    }
+
+
+def facts(manifest: Mapping[str, Any], rows: Sequence[ResultRow], usage: Usage) -> list[Fact]:
+    """The numbers at the head of the page."""
+    models = len(usage.models)
+    items = max((row.n_items for row in rows), default=0)
+    failed_pairs = len({row.pair for row in rows if row.status == "failed"})
+    unscored = sum(row.n_unscored for row in rows if row.status != "failed")
+    found = [
+        Fact("items", numbers.count(items), f"asked of {numbers.plural(models, 'model')}"),
+        Fact("samples", numbers.count(usage.samples), link="#samples"),
+        Fact(
+            "without an answer",
+            numbers.count(usage.failed),
+            "failed requests" if usage.failed else "every request succeeded",
+            _samples_link(outcome="failed") if usage.failed else None,
+            usage.failed > 0,
+        ),
+        Fact(
+            "unscored",
+            numbers.count(unscored),
+            "over all pairs",
+            _samples_link(outcome="unscored") if unscored else None,
+            unscored > 0,
+        ),
+        Fact("failed pairs", numbers.count(failed_pairs), link="#failed", alarming=True)
+        if failed_pairs
+        else None,
+        _requests_fact(manifest.get("requests")),
+        _wall_fact(manifest),
+    ]
+    return [fact for fact in found if fact]
 
 
 def run_line(manifest: Mapping[str, Any]) -> str:
@@ -95,148 +235,10 @@ def _moment(when: Any) -> str | None:
     return f"{str(when).replace('T', ' ')[:16]} UTC"
 
 
-@dataclass
-class ModelUsage:
-    """Samples of one model: how many, how many without an answer, tokens, and seconds an answer took."""
-
-    samples: int = 0
-    failed: int = 0
-    cut: int = 0
-    prompt_tokens: int = 0
-    completion_tokens: int = 0
-    timed: int = 0
-    seconds: float = 0.0
-
-    @property
-    def seconds_each(self) -> float | None:
-        """Mean time of an answer; None if no endpoint reported any."""
-        return self.seconds / self.timed if self.timed else None
-
-
-@dataclass
-class Usage:
-    """Counts by model, and the number of distinct samples, in the order in which models appear."""
-
-    models: dict[str, ModelUsage] = field(default_factory=dict)
-
-    def add(self, sample: SampleView) -> None:
-        """Takes one sample into account."""
-        usage = self.models.setdefault(sample.model_name, ModelUsage())
-        for response in sample.responses:
-            usage.samples += 1
-            usage.failed += not response.ok
-            usage.cut += response.finish_reason == "length"
-            usage.prompt_tokens += response.prompt_tokens or 0
-            usage.completion_tokens += response.completion_tokens or 0
-            if response.seconds is not None:
-                usage.timed += 1
-                usage.seconds += response.seconds
-
-    @property
-    def samples(self) -> int:
-        """Samples of all models."""
-        return sum(usage.samples for usage in self.models.values())
-
-    @property
-    def failed(self) -> int:
-        """Samples without an answer, of all models."""
-        return sum(usage.failed for usage in self.models.values())
-
-
-PANELS_OPEN: Final = 8  # further plots are folded away
-
-
-@dataclass(frozen=True)
-class Fact:
-    """A number at the head of the page; ``link`` leads to the samples it counts."""
-
-    name: str
-    value: str
-    note: str = ""
-    link: str | None = None
-    alarming: bool = False
-
-
-def page_context(
-    manifest: Mapping[str, Any],
-    rows: Sequence[ResultRow],
-    diagnostics: Sequence[Diagnostic],
-    usage: Usage,
-    statement: str | None,
-) -> dict[str, Any]:
-    """The template's variables."""
-    computed = [row for row in rows if row.status != "failed"]
-    failed = {row.pair: row for row in rows if row.status == "failed"}
-    on_curves = curve_rows(computed)
-    plots = forests([row for row in computed if row not in on_curves])
-    folded = plots[PANELS_OPEN:] + forests(on_curves)
-    return {
-        "title": benchmark_name(manifest, rows),
-        "run": run_line(manifest),
-        "facts": facts(manifest, rows, usage),
-        "rows": rows,
-        "failed": list(failed.values()),
-        "command": _command(manifest),
-        "facet_names": facet_names(rows),
-        "facet_text": facet_text,
-        "show": _optional_columns(rows),
-        "plots": plots[:PANELS_OPEN],
-        "more_plots": folded,
-        "curves": curves(computed),
-        "diagnostics": diagnostics,
-        "usage": usage,
-        "costs": costs(manifest),
-        "accounts": accounts(manifest),
-        "steps": steps(manifest),
-        "provenance": provenance(manifest),
-        "manifest_text": json.dumps(manifest, indent=2, ensure_ascii=False, default=str),
-        "statement": statement,
-        "unscored_link": unscored_link,
-        "example_link": example_link,
-        "retry": retry_command,
-        "results_json": {
-            "rows": [_pivot_record(row) for row in computed],
-            "lower_is_better": sorted({row.pair for row in rows if row.higher_is_better is False}),
-        },
-    }
-
-
 def benchmark_name(manifest: Mapping[str, Any], rows: Sequence[ResultRow]) -> str:
     """The benchmark's name, or the names of several."""
     names = dict.fromkeys(row.benchmark for row in rows)
     return ", ".join(names) or str(manifest.get("benchmark") or "Evaluation")
-
-
-def facts(manifest: Mapping[str, Any], rows: Sequence[ResultRow], usage: Usage) -> list[Fact]:
-    """The numbers at the head of the page."""
-    models = len(usage.models)
-    items = max((row.n_items for row in rows), default=0)
-    failed_pairs = len({row.pair for row in rows if row.status == "failed"})
-    unscored = sum(row.n_unscored for row in rows if row.status != "failed")
-    found = [
-        Fact("items", numbers.count(items), f"asked of {numbers.plural(models, 'model')}"),
-        Fact("samples", numbers.count(usage.samples), link="#samples"),
-        Fact(
-            "without an answer",
-            numbers.count(usage.failed),
-            "failed requests" if usage.failed else "every request succeeded",
-            _samples_link(outcome="failed") if usage.failed else None,
-            usage.failed > 0,
-        ),
-        Fact(
-            "unscored",
-            numbers.count(unscored),
-            "over all pairs",
-            _samples_link(outcome="unscored") if unscored else None,
-            unscored > 0,
-        ),
-        Fact("failed pairs", numbers.count(failed_pairs), link="#failed", alarming=True)
-        if failed_pairs
-        else None,
-        _requests_fact(manifest.get("requests")),
-        _wall_fact(manifest),
-    ]
-    return [fact for fact in found if fact]
 
 
 def unscored_link(row: ResultRow) -> str:
@@ -274,14 +276,14 @@ def _wall_fact(manifest: Mapping[str, Any]) -> Fact | None:
 
 def _optional_columns(rows: Sequence[ResultRow]) -> frozenset[str]:
     """Columns that tell rows apart; the others would say the same on every line."""
-    told: dict[str, set[Any]] = {
+    values_of: dict[str, set[Any]] = {
         "benchmark": {row.benchmark for row in rows},
         "prompt_template": {row.prompt_template for row in rows},
         "label": {row.label for row in rows},
         "n_samples": {row.n_samples - row.n_items for row in rows} | {0},
         "note": {row.error for row in rows if row.status != "failed"} | {None},
     }
-    return frozenset(name for name, values in told.items() if len(values) > 1)
+    return frozenset(name for name, values in values_of.items() if len(values) > 1)
 
 
 def _pivot_record(row: ResultRow) -> dict[str, Any]:

@@ -1,5 +1,4 @@
-"""Which samples a report shows, and how much of their texts: what a browser can bear, with everything that
-failed.
+"""Which samples a report shows, and how much of their texts: what a browser can bear, all failures among it.
 
 The first pass over a run keeps some twenty bytes a sample and no text. From them follows a choice that
 depends on the seed and on nothing else, not on the order of the samples.

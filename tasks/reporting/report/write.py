@@ -1,8 +1,7 @@
-"""``report.html``: one page that opens from disk and lets people look through a run.
+"""How a page of any number of samples is written in bounded memory: in two passes.
 
-Two passes over the samples. The first counts, diagnoses and decides what is shown; the second writes blocks
-of samples into the page as they come. Nothing but counters, the list's columns and one block is in memory,
-whatever the size of the run::
+The first pass counts, diagnoses and decides what is shown; the second writes blocks of samples into the page
+as they come. Nothing but counters, the list's columns and one block is in memory::
 
     samples ─► Scan, Diagnosis, Usage ─► head of the page
     samples ─► chosen ones ─► blocks ─► index, script
@@ -16,7 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, TextIO
 
-from tasks.reporting.diagnostics import Diagnosis, Diagnostic
+from tasks.reporting.diagnostics import Diagnosis
+from tasks.reporting.diagnostics.findings import Diagnostic
 from tasks.reporting.page.html import BlockWriter, packed_element, page_parts
 from tasks.reporting.page.samples import SampleIndex, SampleRecords, patterns
 from tasks.reporting.report.context import Usage, page_context

@@ -11,10 +11,11 @@ import pytest
 
 from metrics.errors import ConfigError
 from tasks.comparison.changes import changes
-from tasks.comparison.compare import ComparedPair, ComparedRuns, Comparing, Gate, compare_runs
+from tasks.comparison.compare import ComparedPair, ComparedRuns, ComparisonRules, Gate, compare_runs
 from tasks.comparison.items import ComparisonError, GroupKey, aggregations, read_groups
 from tasks.comparison.matching import Match, join, match_across, match_runs
-from tasks.comparison.runs import ComparedRun, flapping_items, pool, trend
+from tasks.comparison.runs import ComparedRun, pooled_groups
+from tasks.comparison.trends import flapping_items, trend
 
 KEY = GroupKey("sums", "strict", "exact_match", "mean", None, (("model_name", "demo"),))
 
@@ -47,7 +48,7 @@ def run(groups: dict[GroupKey, Any], **fields: Any) -> ComparedRun:
 
 def compared(base: ComparedRun, candidate: ComparedRun, gate: Gate | None = None) -> ComparedRuns:
     matches = match_runs(base.groups, candidate.groups)
-    return compare_runs(base, candidate, matches, Comparing(aggregations({}, ()), gate=gate))
+    return compare_runs(base, candidate, matches, ComparisonRules(aggregations({}, ()), gate=gate))
 
 
 def only(result: ComparedRuns) -> ComparedPair:
@@ -268,7 +269,7 @@ def test_a_rolling_baseline_is_each_items_mean_over_the_nights_that_scored_it(tm
         groups(tmp_path, {"b": 1.0, "a": None}),
         groups(tmp_path, {"a": 0.0, "b": 1.0, "c": None}),
     ]
-    pooled = pool(nights)[KEY]
+    pooled = pooled_groups(nights)[KEY]
     assert dict(zip(pooled.item_ids, pooled.value, strict=True)) == pytest.approx(
         {"a": 0.5, "b": 2 / 3, "c": math.nan}, nan_ok=True
     )

@@ -5,8 +5,9 @@ from typing import Any
 
 import pytest
 
-from tasks.reporting.diagnostics import Diagnostic, DiagnosticOptions, diagnose
+from tasks.reporting.diagnostics import diagnose
 from tasks.reporting.diagnostics.answers import Frequent
+from tasks.reporting.diagnostics.findings import Diagnostic, DiagnosticOptions
 from tasks.reporting.view import LabelView, ResponseView, SampleView
 from tests.tasks.reporting.report_recordings import CONFIG, gsm8k, run_of
 

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 
 from tasks.models.options import Progress
-from tasks.reporting.diagnostics import Diagnostic, Example
+from tasks.reporting.diagnostics.findings import Diagnostic, Example
 from tasks.reporting.progress import ProgressBoard, combined, open_board, percent, progress_markdown, reporter
 from tasks.reporting.terminal import console, diagnostics_text, results_table
 from tasks.store.schemas import RESULTS

@@ -1,18 +1,24 @@
-"""The samples of a run as people look at them, read from the artifacts one item at a time."""
+"""How a run's artifacts become the samples that people look at, one item in memory at a time.
+
+``sample_views`` serves the report that publish writes; ``compare.folder`` gives the same records from
+exported files.
+"""
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import groupby
+from operator import itemgetter
 from typing import Any
 
 import orjson
 import pyarrow as pa
 
+from metrics.errors import NightjarError
 from tasks.reporting.view import LabelView, ResponseView, SampleView
-from tasks.rows.parts import Origin, locate, resolve
+from tasks.rows.parts import Origin, Row, locate, resolve
 from tasks.store.storage import ArtifactRef, Store
 
-Row = dict[str, Any]
 BATCH = 256
 """Rows read at once: whole prompts and responses are in them."""
 
@@ -37,58 +43,64 @@ def sample_views(store: Store, cells: Sequence[CellArtifacts], facets: Sequence[
 
 
 def _cell_views(store: Store, cell: CellArtifacts, facets: Sequence[str]) -> Iterator[SampleView]:
-    responses = _ByItem(store.batches(cell.responses, size=BATCH))
-    predictions = {name: _ByItem(store.batches(ref, size=BATCH)) for name, ref in cell.predictions.items()}
-    statistics = {name: _ByItem(store.batches(ref, size=BATCH)) for name, ref in cell.statistics.items()}
-    verdicts = [_ByItem(store.batches(ref, size=BATCH)) for ref in cell.verdicts.values()]
+    responses = RowsByItem(store.batches(cell.responses, size=BATCH))
+    predictions = {name: RowsByItem(store.batches(ref, size=BATCH)) for name, ref in cell.predictions.items()}
+    statistics = {name: RowsByItem(store.batches(ref, size=BATCH)) for name, ref in cell.statistics.items()}
+    verdicts = [RowsByItem(store.batches(ref, size=BATCH)) for ref in cell.verdicts.values()]
     for batch in store.batches(cell.requests, size=BATCH):
-        for asked in batch.to_pylist():
-            doc_id = asked["doc_id"]
-            scored = {name: rows.take(doc_id) for name, rows in statistics.items()}
+        for request in batch.to_pylist():
+            doc_id = request["doc_id"]
+            scored = {name: rows.of(doc_id) for name, rows in statistics.items()}
             yield SampleView(
-                item_id=asked["item_id"],
+                item_id=request["item_id"],
                 model_name=cell.origin.model_name,
                 prompt_template=cell.origin.prompt_template,
-                prompt=_prompt(asked),
-                references=orjson.loads(asked["references_json"]),
-                responses=[_response(row) for row in responses.take(doc_id)],
+                prompt=_prompt(request),
+                references=orjson.loads(request["references_json"]),
+                responses=[_response(row) for row in responses.of(doc_id)],
                 filters={
-                    name: [_prediction(row) for row in rows.take(doc_id)]
-                    for name, rows in predictions.items()
+                    name: [_prediction(row) for row in rows.of(doc_id)] for name, rows in predictions.items()
                 },
                 scores={name: [_score(row) for row in rows] for name, rows in scored.items()},
                 details={name: [_json(row["details_json"]) for row in rows] for name, rows in scored.items()},
                 reasons={name: [row["error"] for row in rows] for name, rows in scored.items()},
-                facets=_facets(asked, cell.origin, facets),
-                labels=[_label(row) for rows in verdicts for row in rows.take(doc_id)],
-                chat=asked["chat"],
-                choices=asked["choices"],
-                gold=asked["gold"],
-                item_digest=asked["item_digest"],
+                facets=_facets(request, cell.origin, facets),
+                labels=[_label(row) for rows in verdicts for row in rows.of(doc_id)],
+                chat=request["chat"],
+                choices=request["choices"],
+                gold=request["gold"],
+                item_digest=request["item_digest"],
             )
 
 
-class _ByItem:
-    """Rows in the order of the items, handed out item by item."""
+class RowsByItem:
+    """Rows of an artifact in the order of its items, given out item by item."""
 
     def __init__(self, batches: Iterable[pa.RecordBatch]) -> None:
-        self._rows = (row for batch in batches for row in batch.to_pylist())
-        self._next: Row | None = next(self._rows, None)
+        rows = (row for batch in batches for row in batch.to_pylist())
+        self._items = groupby(rows, key=itemgetter("doc_id"))
+        self._waiting: tuple[int, list[Row]] | None = None
 
-    def take(self, doc_id: int) -> list[Row]:
-        """The item's rows; those of items before it that nobody asked for are passed over."""
-        taken = []
-        while self._next is not None and self._next["doc_id"] <= doc_id:
-            if self._next["doc_id"] == doc_id:
-                taken.append(self._next)
-            self._next = next(self._rows, None)
-        return taken
+    def of(self, doc_id: int) -> list[Row]:
+        """The rows of ``doc_id``, maybe none; raises NightjarError for rows of an item passed over."""
+        if self._waiting is None:
+            following = next(self._items, None)
+            self._waiting = None if following is None else (following[0], list(following[1]))
+        if self._waiting is None or self._waiting[0] > doc_id:
+            return []
+        if self._waiting[0] < doc_id:
+            raise NightjarError(
+                f"rows of item number {self._waiting[0]} come after those of item number {doc_id}; "
+                "the artifacts do not belong together, run again with --refresh infer"
+            )
+        rows, self._waiting = self._waiting[1], None
+        return rows
 
 
-def _prompt(asked: Row) -> str:
-    if asked["kind"] == "rolling":
-        return "".join(asked["continuations"])
-    return str(asked["prompts"][0]) if asked["prompts"] else ""
+def _prompt(request: Row) -> str:
+    if request["kind"] == "rolling":
+        return "".join(request["continuations"])
+    return str(request["prompts"][0]) if request["prompts"] else ""
 
 
 def _response(row: Row) -> ResponseView:
@@ -134,14 +146,14 @@ def _json(text: str | None) -> Any:
     return None if text is None else orjson.loads(text)
 
 
-def _facets(asked: Row, origin: Origin, facets: Sequence[str]) -> dict[str, Any]:
+def _facets(request: Row, origin: Origin, facets: Sequence[str]) -> dict[str, Any]:
     """Facet values that all samples of the item share, beside model and prompt."""
     values: dict[str, Any] = {}
     document: Any = None
     for facet in facets:
         source, path = locate(facet)
         if source == "document":
-            document = document if document is not None else orjson.loads(asked["doc_json"])
+            document = document if document is not None else orjson.loads(request["doc_json"])
             values[facet] = resolve(document, path)
         elif source == "metadata":
             values[facet] = resolve(origin.metadata, path)

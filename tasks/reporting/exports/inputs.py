@@ -1,4 +1,7 @@
-"""What the exports are given: the answers and scores of a run, part by part."""
+"""What the exports are made of: the run, and the streams of each model × prompt template × partition.
+
+Publish makes these records from its artifacts; every export takes them and knows no store.
+"""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field

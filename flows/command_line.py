@@ -1,0 +1,56 @@
+"""How every command line of the project ends: with its exit code, and one line that says what to mend.
+
+Each command defines a typer application with ``new_app`` and runs it with ``command_line``. Imports nothing
+of Prefect, whose settings a command line has to make first (``quiet_prefect``).
+"""
+
+import os
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+import orjson
+import typer
+
+from metrics.errors import NightjarError
+
+FAILED: Final = 1
+"""A pair failed, the error budget was exceeded, or a gate said regression."""
+REFUSED: Final = 2
+"""Refused before anything started."""
+UNDECIDED: Final = 3
+"""A gate could not decide."""
+INTERRUPTED: Final = 130
+"""Ended by Ctrl-C; finished responses are kept."""
+
+
+def new_app() -> typer.Typer:
+    """An application without completion, markup in its help and tracebacks of typer's own."""
+    return typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
+
+
+def command_line(app: typer.Typer, arguments: Sequence[str] | None = None) -> None:
+    """Runs the application on ``arguments`` (default: the process's own) and exits.
+
+    What the user can mend, a NightjarError, is one line on stderr and exit code 2, never a traceback.
+    """
+    try:
+        app(arguments)
+    except NightjarError as error:
+        print(f"error: {error}", file=sys.stderr)
+        raise SystemExit(REFUSED) from None
+
+
+def quiet_prefect() -> None:
+    """Keeps Prefect's log off the terminal, unless the user's environment says otherwise.
+
+    The run's page has the log; the terminal has progress, the table and the reasons.
+    """
+    os.environ.setdefault("PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL", "CRITICAL")
+    os.environ.setdefault("DO_NOT_TRACK", "1")
+
+
+def print_json(document: Any, default: Callable[[Any], Any] | None = None) -> None:
+    """Prints one JSON document on stdout; NaN becomes null, ``default`` writes what JSON has no word for."""
+    text = orjson.dumps(document, default=default, option=orjson.OPT_INDENT_2).decode()
+    sys.stdout.write(text + "\n")

@@ -1,0 +1,154 @@
+"""What a night evaluates, under which ids and folders, and what of a suite is refused before it begins.
+
+``plan_night`` decides it for the flow and its retries alike; ``check_suite`` serves the command line, which
+wants to know at once what the flow would let fail alone.
+"""
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from flows.config.load import load_configs
+from flows.config.schema import EvalConfig, RunOptions
+from flows.eval.start import RESULTS, slug
+from flows.suite.config import SuiteBenchmark, SuiteConfig
+from metrics.errors import ConfigError, NightjarError, nearest
+from scorers.factory import build_scorer
+from tasks.history.record import baseline_nights, past_nights
+from tasks.store.home import default_store
+from tasks.store.storage import Store
+from tasks.usercode.load import resolver
+
+
+class SuiteOptions(BaseModel):
+    """How one run of a suite goes about it."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    limit: int | None = Field(None, ge=1, description="Only the first items of every benchmark")
+    output: str | None = Field(None, description="Folder of the night's files; default: results/<id>")
+    store: str | None = Field(None, description="URI of the artifact store")
+    baseline: str | None = Field(None, description="Instead of the suite's own")
+
+
+@dataclass(frozen=True)
+class PlannedEvaluation:
+    """One benchmark on one model. ``refusal`` says why it can't be run; it then has no config."""
+
+    name: str
+    options: RunOptions
+    config: EvalConfig | None = None
+    refusal: str | None = None
+
+
+@dataclass(frozen=True)
+class PlannedNight:
+    """A suite's evaluations with everything decided: ids, folders, store."""
+
+    suite: SuiteConfig
+    run_id: str
+    store: str
+    output: str
+    baseline: str
+    evaluations: tuple[PlannedEvaluation, ...]
+
+    @property
+    def slug(self) -> str:
+        """The suite's name as part of file names and artifact keys."""
+        return slug(self.suite.name)
+
+
+def plan_night(suite: SuiteConfig, options: SuiteOptions, unique: str) -> PlannedNight:
+    """The night's evaluations, benchmarks × models; ``unique`` is the same for a flow run and its retries.
+
+    A benchmark whose config is refused becomes an evaluation that fails: the others are not its hostages.
+    """
+    run_id = f"{slug(suite.name)}-{unique[:8]}"
+    night = PlannedNight(
+        suite=suite,
+        run_id=run_id,
+        store=options.store or default_store(),
+        output=str(Path(options.output or RESULTS / run_id).resolve()),
+        baseline=options.baseline or suite.baseline,
+        evaluations=(),
+    )
+    planned = tuple(
+        evaluation
+        for benchmark, file in zip(suite.benchmarks, suite.files(), strict=True)
+        for evaluation in _planned(night, benchmark, file, options)
+    )
+    names = [evaluation.name for evaluation in planned]
+    if twice := {name for name in names if names.count(name) > 1}:
+        raise ConfigError(
+            f"suite '{suite.name}': '{min(twice)}' is there twice; give the benchmarks names of their own"
+        )
+    return replace(night, evaluations=planned)
+
+
+def check_suite(suite: SuiteConfig, options: SuiteOptions) -> None:
+    """Raises ConfigError for configs that are refused, a gate on pairs that no benchmark has, an unknown
+    baseline.
+
+    The flow itself lets a refused benchmark fail alone; who types the command wants to know at once.
+    """
+    night = plan_night(suite, options, "check")
+    if refusals := [entry.refusal for entry in night.evaluations if entry.refusal is not None]:
+        raise ConfigError("\n".join(dict.fromkeys(refusals)))
+    if suite.gate is not None and suite.gate.pairs:
+        pairs = {
+            name for entry in night.evaluations if entry.config is not None for name in _pairs(entry.config)
+        }
+        for name in suite.gate.pairs:
+            if _without_reduction(name) not in pairs:
+                raise ConfigError(
+                    f"gate: no benchmark of the suite has a pair '{name}'{nearest(name, sorted(pairs))}"
+                )
+    store = Store(night.store)
+    store.check_readable()
+    baseline_nights(store, past_nights(store, night.slug), night.baseline, suite.nights)
+
+
+def _planned(
+    night: PlannedNight, benchmark: SuiteBenchmark, file: Path, options: SuiteOptions
+) -> Iterator[PlannedEvaluation]:
+    overrides = [f"{key}={json.dumps(value)}" for key, value in benchmark.set.items()]
+    if night.suite.models:
+        models = [model.model_dump(mode="json", exclude_unset=True) for model in night.suite.models]
+        overrides.append(f"models={json.dumps(models)}")
+    limit = options.limit or benchmark.limit
+    try:
+        configs = load_configs(file, overrides)
+    except NightjarError as error:
+        yield PlannedEvaluation(file.stem, _options(night, file.stem, limit), refusal=str(error))
+        return
+    for config in configs:
+        for model in config.models:
+            name = f"{config.name} × {model.name}"
+            single = config.model_copy(update={"models": (model,)})
+            yield PlannedEvaluation(name, _options(night, name, limit), single)
+
+
+def _options(night: PlannedNight, name: str, limit: int | None) -> RunOptions:
+    return RunOptions(
+        limit=limit,
+        output=str(Path(night.output) / slug(name)),
+        store=night.store,
+        run_name=f"{night.suite.name}: {name}",
+        run_id=f"{night.run_id}-{slug(name)}",
+    )
+
+
+def _pairs(config: EvalConfig) -> list[str]:
+    """The pairs of a benchmark as "metric,filter"."""
+    scorer = build_scorer(config.scoring(), resolver(config.base_dir))
+    names = [entry.name for entry in config.filters()]
+    return [f"{metric.name},{name}" for name in names for metric in scorer.get_metrics(name)]
+
+
+def _without_reduction(name: str) -> str:
+    """``metric,filter`` of ``reduction(metric),filter``."""
+    metric, _, filter_name = name.rpartition(",")
+    return f"{metric.partition('(')[2].removesuffix(')') or metric},{filter_name}" if "(" in metric else name

@@ -1,0 +1,204 @@
+"""How a comparison is shown: as a table with sentences for people, and as one JSON document for programs.
+
+The command line prints either, suites put the sentences into their summary, and ``comparison.json`` holds the
+document.
+"""
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict
+from typing import Any
+
+from rich import box
+from rich.console import Console, ConsoleOptions, Group, RenderResult
+from rich.table import Table
+from rich.text import Text
+
+from metrics.statistics.comparison import Comparison
+from tasks.comparison.changes import Change
+from tasks.comparison.compare import ComparedPair, ComparedRuns
+from tasks.comparison.matching import JoinedItems
+from tasks.store.files import finite
+
+STYLES = {"regression": "bold red", "inconclusive": "yellow", "pass": "green"}
+DOUBT = ("model identity", "dataset", "scoring")
+"""Changes that a difference may come from instead of the model."""
+
+
+class ComparisonTable:
+    """A rich renderable; ``flips`` is how many flipped items are named for each pair."""
+
+    def __init__(self, compared: ComparedRuns, flips: int = 5) -> None:
+        self.compared = compared
+        self.flips = flips
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        """The table first, then words."""
+        compared = self.compared
+        yield _table(
+            [pair for pair in compared.pairs if pair.comparison is not None], compared.gate is not None
+        )
+        yield Group(*_sentences(compared, self.flips))
+        if compared.verdict is not None:
+            yield Text(f"gate: {compared.verdict}", style=STYLES[compared.verdict])
+
+
+def comparison_document(compared: ComparedRuns) -> dict[str, Any]:
+    """Everything that a comparison found, JSON-able; NaN becomes null."""
+    return {
+        "base": compared.base,
+        "candidate": compared.candidate,
+        "verdict": compared.verdict,
+        "gate": compared.gate.model_dump(mode="json") if compared.gate is not None else None,
+        "pairs": [_pair(pair) for pair in compared.pairs],
+        "changes": [asdict(change) for change in compared.changes],
+    }
+
+
+def change_line(change: Change) -> str:
+    """A change in words."""
+    before, after = (value if value is not None else "not said" for value in (change.base, change.candidate))
+    return f"{change.kind} changed: {change.what}: {before} → {after}"
+
+
+def flipped_line(pair: ComparedPair, shown: int) -> str:
+    """Which items flipped, losses first: ``-id`` was right and is wrong now, ``+id`` the other way round."""
+    lost = [
+        f"-{item.item_id}" for item in pair.flipped if (item.candidate < item.base) == pair.higher_is_better
+    ]
+    won = [
+        f"+{item.item_id}" for item in pair.flipped if (item.candidate < item.base) != pair.higher_is_better
+    ]
+    named = [*lost, *won]
+    rest = f" and {len(named) - shown} more" if len(named) > shown else ""
+    return f"flipped, {name_of(pair)}: {' '.join(named[:shown])}{rest}"
+
+
+def name_of(pair: ComparedPair) -> str:
+    """The pair with what tells it from others of its name."""
+    key = pair.key
+    own = group_of(pair)
+    return f"{key.pair} ({', '.join(own)})" if own else key.pair
+
+
+def group_of(pair: ComparedPair) -> list[str]:
+    """The values of the facets and the label; where the runs differ in one, both of its values."""
+    after = dict(pair.match.candidate.facets) if pair.match.candidate is not None else {}
+    facets = [
+        value if after.get(name, value) == value else f"{value} → {after[name]}"
+        for name, value in pair.key.facets
+    ]
+    return facets + ([pair.key.label] if pair.key.label else [])
+
+
+def _sentences(compared: ComparedRuns, flips: int) -> Iterator[Text]:
+    for pair in compared.pairs:
+        if pair.comparison is None or pair.reason:
+            yield Text(f"{name_of(pair)}: {pair.reason}", style="yellow")
+    for pair in compared.pairs:
+        if pair.flipped and flips:
+            yield Text(flipped_line(pair, flips))
+    for change in compared.changes:
+        if change.kind in DOUBT:
+            yield Text(
+                change_line(change), style="bold yellow" if change.kind == "model identity" else "yellow"
+            )
+    if minor := [change.what for change in compared.changes if change.kind not in DOUBT]:
+        yield Text(f"also different: {', '.join(minor)}")
+
+
+def _table(pairs: Sequence[ComparedPair], gated: bool) -> Table:
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    for name in ("Benchmark", "Group", "Filter", "Metric"):
+        table.add_column(name)
+    for name in (
+        "Base",
+        "Candidate",
+        "Difference",
+        "Interval",
+        "p adj.",
+        "W/L/T",
+        "MDE",
+        "Items",
+        "Coverage",
+    ):
+        table.add_column(name, justify="right")
+    table.add_column("Gate" if gated else "")
+    for pair in pairs:
+        table.add_row(*_row(pair))
+    return table
+
+
+def _row(pair: ComparedPair) -> list[Text | str]:
+    key, found, joined = pair.key, pair.comparison, pair.joined
+    assert found is not None
+    assert joined is not None
+    arrow = "↑" if pair.higher_is_better else "↓"
+    metric = key.pair.removesuffix(f",{key.filter}")
+    group = " ".join(group_of(pair))
+    return [
+        key.benchmark, group, key.filter, f"{metric} {arrow}", _number(found.base), _number(found.candidate),
+        _number(found.difference, "+"), f"[{_number(found.ci_low, '+')}, {_number(found.ci_high, '+')}]",
+        _number(pair.p_adjusted), f"{found.wins}/{found.losses}/{found.ties}", _number(found.mde),
+        str(found.n_items), f"{joined.coverage:.1%}", _verdict_text(pair),
+    ]  # fmt: skip
+
+
+def _verdict_text(pair: ComparedPair) -> Text:
+    if pair.verdict is not None:
+        return Text(pair.verdict, style=STYLES[pair.verdict])
+    return (
+        Text("")
+        if pair.terms is not None or pair.p_adjusted is None or pair.p_adjusted >= 0.05
+        else Text("*")
+    )
+
+
+def _number(value: float | None, sign: str = "") -> str:
+    return "–" if value is None or math.isnan(value) else f"{value:{sign}.4g}"
+
+
+def _pair(pair: ComparedPair) -> dict[str, Any]:
+    key = pair.key
+    document = {
+        "pair": key.pair,
+        "benchmark": key.benchmark,
+        "filter": key.filter,
+        "metric": key.metric,
+        "reduction": key.reduction,
+        "label": key.label,
+        "facets": dict(key.facets),
+        "candidate_facets": dict(pair.match.candidate.facets) if pair.match.candidate is not None else None,
+        "higher_is_better": pair.higher_is_better,
+        "verdict": pair.verdict,
+        "reason": pair.reason,
+        "p_adjusted": finite(pair.p_adjusted),
+        "terms": asdict(pair.terms) if pair.terms is not None else None,
+    }
+    return document | _numbers(pair.comparison) | _counts(pair.joined) | {
+        "flipped": [asdict(item) for item in pair.flipped]
+    }  # fmt: skip
+
+
+def _numbers(comparison: Comparison | None) -> dict[str, Any]:
+    names = list(Comparison.__dataclass_fields__)
+    if comparison is None:
+        return dict.fromkeys(names)
+    values = {name: getattr(comparison, name) for name in names}
+    return {name: finite(value) if isinstance(value, float) else value for name, value in values.items()}
+
+
+def _counts(joined: JoinedItems | None) -> dict[str, Any]:
+    if joined is None:
+        return dict.fromkeys(
+            ("coverage", "n_base", "n_candidate", "missing", "unscored", "unscored_base", "new")
+        )
+    return {
+        "coverage": finite(joined.coverage),
+        "n_base": joined.n_base,
+        "n_candidate": joined.n_candidate,
+        "missing": joined.missing,
+        "unscored": joined.unscored,
+        "unscored_base": joined.unscored_base,
+        "new": joined.new,
+    }

@@ -1,0 +1,234 @@
+"""What a scorer is given, and what its scores are stored as.
+
+``joined_batches`` puts the requests, predictions and responses of the same items side by side, one batch in
+memory at a time; ``statistics_batch`` turns the scores of such a batch into STATISTICS rows. Every stage that
+scores uses both.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, overload
+
+import numpy as np
+import orjson
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from metrics.types import ChoiceBatch
+from scorers.base import Batch, SampleScores
+from scorers.choices import ChoiceColumns, choice_batch
+from tasks.store.keys import value_text
+from tasks.store.schemas import STATISTICS, TEXT
+from tasks.store.storage import ArtifactRef, Store
+
+PROMPT_COLUMNS = (
+    *("item_id", "doc_id", "kind", "references_json", "doc_json"),
+    *("gold", "choices", "continuations", "unconditional"),
+)
+PREDICTION_COLUMNS = (
+    *("item_id", "doc_id", "sample_index", "scored", "prediction", "is_json"),
+    *("lls", "is_greedy", "unconditional_lls"),
+)
+
+
+@dataclass(frozen=True)
+class ScorerInput:
+    """Some items' samples: the predictions' own columns, and the batch that a scorer looks at, row for
+    row."""
+
+    samples: pa.Table
+    batch: Batch
+
+
+def joined_batches(
+    store: Store, requests: ArtifactRef, predictions: ArtifactRef, responses: ArtifactRef
+) -> Iterator[ScorerInput]:
+    """What scorers look at, for one model, prompt and partition, in the order of the items.
+
+    A request batch without a sample gives an empty batch, so that the streams of several filters keep step.
+    """
+    prompts = store.batches(requests, PROMPT_COLUMNS)
+    filtered = store.batches(predictions, PREDICTION_COLUMNS)
+    unfiltered = store.batches(responses, ("doc_id", "sample_index", "response"))
+    for (items, samples), (_, texts) in zip(
+        rows_of_requests(prompts, filtered),
+        rows_of_requests(store.batches(requests, ("doc_id",)), unfiltered),
+        strict=True,
+    ):
+        yield ScorerInput(samples, scorer_batch(items, samples, response_texts(samples, texts)))
+
+
+def statistics_batch(samples: pa.Table, scored: SampleScores) -> pa.RecordBatch:
+    """STATISTICS rows of a batch; ``samples`` has its item_id, doc_id and sample_index, row for row."""
+    scores, n = scored.scores, len(scored)
+    absent = pa.nulls(n, pa.string())
+    columns = {
+        "item_id": samples.column("item_id").combine_chunks(),
+        "doc_id": samples.column("doc_id").combine_chunks(),
+        "sample_index": samples.column("sample_index").combine_chunks(),
+        "label": pa.nulls(n, pa.string()).dictionary_encode().cast(TEXT),
+        "scored": pa.array(scored.scored),
+        "score": pa.array(scores.score, mask=~scored.scored | np.isnan(scores.score)),
+        "statistics": _vectors(scored),
+        "value_json": absent
+        if scores.values is None
+        else pa.array(_texts(scores.values, scored, value_text), pa.string()),
+        "code": pa.array(scored.codes, pa.int64()),
+        "passed": pa.nulls(n, pa.bool_()),
+        "details_json": absent
+        if scores.details is None
+        else pa.array(_texts(scores.details, scored, _detail_text), pa.string()),
+        "error": pa.array(list(scored.errors), pa.string()),
+        "evaluation_time": pa.nulls(n, pa.float64()),
+    }
+    return pa.RecordBatch.from_arrays([columns[name] for name in STATISTICS.names], schema=STATISTICS)
+
+
+def rows_of_requests(
+    requests: Iterable[pa.RecordBatch], rows: Iterable[pa.RecordBatch]
+) -> Iterator[tuple[pa.Table, pa.Table]]:
+    """Pairs each request batch with the rows of its items: both tables have a row a sample.
+
+    Both come in the order of the items (``doc_id`` rises), so that one batch of each is in memory.
+    """
+    waiting = iter(rows)
+    held: list[pa.RecordBatch] = []
+    for batch in requests:
+        doc_ids = _integers(batch.column("doc_id"))
+        while len(doc_ids) and (not held or _last(held[-1]) <= doc_ids[-1]):
+            following = next(waiting, None)
+            if following is None:
+                break
+            if following.num_rows:
+                held.append(following)
+        if not held or not len(doc_ids):
+            continue
+        table = pa.Table.from_batches(held)
+        here = int(np.searchsorted(_integers(table.column("doc_id")), doc_ids[-1], side="right"))
+        part, rest = table.slice(0, here), table.slice(here)
+        held = rest.to_batches() if rest.num_rows else []
+        positions = np.searchsorted(doc_ids, _integers(part.column("doc_id")))
+        yield pa.Table.from_batches([batch]).take(pa.array(positions)), part
+    if held:
+        raise ValueError("predictions of items that are not among the requests")
+
+
+def scorer_batch(
+    requests: pa.Table, predictions: pa.Table, responses: Sequence[str | None] | None = None
+) -> Batch:
+    """One batch for a scorer, from tables that stand beside each other."""
+    kind = requests.column("kind")[0].as_py() if requests.num_rows else "generate"
+    with_choices = kind != "generate"
+    return Batch(
+        item_ids=requests.column("item_id").to_pylist(),
+        sample_index=predictions.column("sample_index").to_numpy(),
+        scored=predictions.column("scored").to_numpy(),
+        predictions=[None] * predictions.num_rows if with_choices else _predictions(predictions),
+        references=JsonColumn(_one_array(requests.column("references_json"))),
+        docs=JsonColumn(_one_array(requests.column("doc_json"))),
+        responses=responses if responses is not None else [None] * predictions.num_rows,
+        choices=_choices(requests, predictions, kind) if with_choices else None,
+    )
+
+
+def response_texts(predictions: pa.Table, responses: pa.Table) -> list[str | None]:
+    """The unfiltered response beside each prediction, of the same sample where there is one."""
+    found = dict(
+        zip(
+            zip(
+                responses.column("doc_id").to_pylist(),
+                responses.column("sample_index").to_pylist(),
+                strict=True,
+            ),
+            responses.column("response").to_pylist(),
+            strict=True,
+        )
+    )
+    keys = zip(
+        predictions.column("doc_id").to_pylist(), predictions.column("sample_index").to_pylist(), strict=True
+    )
+    return [found.get(key) for key in keys]
+
+
+class JsonColumn(Sequence[Any]):
+    """A column of JSON texts, each read when it is looked at."""
+
+    def __init__(self, texts: pa.Array) -> None:
+        self._texts = texts
+
+    def __len__(self) -> int:
+        return len(self._texts)
+
+    @overload
+    def __getitem__(self, index: int) -> Any: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[Any]: ...
+    def __getitem__(self, index: int | slice) -> Any:
+        if isinstance(index, slice):
+            return [self[row] for row in range(*index.indices(len(self)))]
+        return orjson.loads(self._texts[index].as_py())
+
+    def __iter__(self) -> Iterator[Any]:
+        return (orjson.loads(text) for text in self._texts.to_pylist())
+
+
+def _choices(requests: pa.Table, predictions: pa.Table, kind: str) -> ChoiceBatch:
+    columns = ChoiceColumns(
+        item_ids=requests.column("item_id").to_pylist(),
+        scored=predictions.column("scored").to_numpy(),
+        lls=predictions.column("lls"),
+        is_greedy=predictions.column("is_greedy"),
+        gold=requests.column("gold"),
+        continuations=requests.column("continuations"),
+        choices=requests.column("choices"),
+        unconditional=requests.column("unconditional"),
+        unconditional_lls=predictions.column("unconditional_lls"),
+    )
+    return choice_batch(columns, rolling=kind == "rolling")
+
+
+def _predictions(table: pa.Table) -> list[Any]:
+    values: list[Any] = table.column("prediction").to_pylist()
+    for row in np.flatnonzero(table.column("is_json").to_numpy()):
+        values[row] = orjson.loads(values[row])
+    return values
+
+
+def _integers(column: pa.Array | pa.ChunkedArray) -> NDArray[np.int64]:
+    return np.asarray(column.to_numpy(), dtype=np.int64)
+
+
+def _last(batch: pa.RecordBatch) -> int:
+    return int(batch.column("doc_id")[-1].as_py())
+
+
+def _one_array(column: pa.ChunkedArray) -> pa.Array:
+    combined = column.combine_chunks()
+    return pc.cast(combined, pa.string())
+
+
+def _vectors(scored: SampleScores) -> pa.Array:
+    """The statistics as lists; null where a sample is unscored or the metric keeps values."""
+    statistics, n = scored.scores.statistics, len(scored)
+    if statistics is None:
+        return pa.nulls(n, pa.list_(pa.float64()))
+    width = statistics.shape[1]
+    present = np.asarray(scored.scored, dtype=bool)
+    offsets = np.concatenate([[0], np.cumsum(present * width)]).astype(np.int32)
+    flat = pa.array(np.ascontiguousarray(statistics[present]).ravel(), pa.float64())
+    mask = None if present.all() else pa.array(~present)
+    return pa.ListArray.from_arrays(pa.array(offsets), flat, mask=mask)
+
+
+def _texts(values: Any, scored: SampleScores, write: Callable[[Any], str]) -> list[str | None]:
+    return [
+        write(value) if value is not None and present else None
+        for value, present in zip(values, scored.scored, strict=True)
+    ]
+
+
+def _detail_text(value: Any) -> str:
+    """Details are for people and for other programs: JSON as everyone reads it."""
+    options = orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_NON_STR_KEYS
+    return orjson.dumps(value, option=options, default=str).decode()
