@@ -7,10 +7,25 @@ from typing import Any
 import orjson
 
 from tasks.models.config import DemoConfig, EndpointConfig, SampleParams
-from tasks.models.errors import ContentFiltered, EmptyAnswer, MalformedBody, PermanentError, Refused
-from tasks.models.http import joined, shortened
+from tasks.models.errors import (
+    ContentFiltered,
+    EmptyAnswer,
+    MalformedBody,
+    PermanentError,
+    Refused,
+    shortened,
+)
 from tasks.models.likelihood.tokenizers import Tokenizer
-from tasks.models.records import Call, KeptAnswer, Reply, Request, _text_or_none, provenance, usage_of
+from tasks.models.records import (
+    Call,
+    KeptAnswer,
+    Reply,
+    Request,
+    content_text,
+    provenance,
+    text_or_none,
+    usage_of,
+)
 
 LONGEST_CHARACTER = 4
 """Tokens that one character makes at most: a byte of its UTF-8 each."""
@@ -101,7 +116,7 @@ class Generation:
         return made
 
     def _answer(self, request: Request, choice: Mapping[str, Any], facts: dict[str, Any]) -> KeptAnswer:
-        facts["finish_reason"] = finish = _text_or_none(choice.get("finish_reason"))
+        facts["finish_reason"] = finish = text_or_none(choice.get("finish_reason"))
         facts["logprobs"] = choice.get("logprobs")
         try:
             text, facts["reasoning"] = self._text(choice)
@@ -131,7 +146,7 @@ class Generation:
             raise MalformedBody("a choice of the answer has no message")
         text = message.get("content")
         if isinstance(text, list):
-            text = joined(text)
+            text = content_text(text)
         reasoning = message.get("reasoning_content") or message.get("reasoning")
         if not isinstance(text, str | None):
             raise MalformedBody("a message's content is neither text nor null")

@@ -51,14 +51,14 @@ def model_identity(model: ModelConfig, base_dir: Path = Path()) -> dict[str, Any
 
 
 @dataclass(frozen=True)
-class Expansion:
+class RequestExpansion:
     """How rows of the REQUESTS schema become requests: one for each sample, or for each continuation."""
 
     identity: str
     params: SampleParams
 
     @classmethod
-    def of(cls, model: ModelConfig, params: SampleParams, base_dir: Path = Path()) -> "Expansion":
+    def of(cls, model: ModelConfig, params: SampleParams, base_dir: Path = Path()) -> "RequestExpansion":
         """The expansion for a model and its merged sampling parameters."""
         return cls(digest(model_identity(model, base_dir)), params)
 

@@ -47,7 +47,7 @@ class ConcurrencyLimiter:
         self._slowed = False
         self._clean_rounds = 0
         self._closed_until = 0.0
-        self._window = Window()
+        self._window = Round()
         self.in_flight = 0
         self.failures = 0  # since the last success
         self.last_success = time.monotonic()
@@ -143,7 +143,7 @@ class ConcurrencyLimiter:
             self._adjust(window)
             self._window = window.following()
 
-    def _adjust(self, window: "Window") -> None:
+    def _adjust(self, window: "Round") -> None:
         share = window.congested / window.count
         limit = min(self._limit, self._ceiling)
         if share > 0:
@@ -162,7 +162,7 @@ class ConcurrencyLimiter:
         self._limit = max(1.0, min(limit, self._ceiling))
 
 
-class Window:
+class Round:
     """The answers of one round, and what latency and throughput were before."""
 
     def __init__(self, usual: float | None = None, rate: float = 0.0) -> None:
@@ -196,13 +196,13 @@ class Window:
     def _throughput(self) -> float:
         return self._ok / max(1e-6, time.monotonic() - self._start)
 
-    def following(self) -> "Window":
+    def following(self) -> "Round":
         """The next round; what is usual drifts slowly, so that a lasting change is accepted."""
         if not self._ok:
-            return Window(self._usual, self._rate)
+            return Round(self._usual, self._rate)
         latency = self._seconds / self._ok
         usual = latency if self._usual is None else min(latency, self._usual + 0.1 * (latency - self._usual))
-        return Window(usual, self._throughput)
+        return Round(usual, self._throughput)
 
 
 def _running_loop() -> asyncio.AbstractEventLoop | None:
@@ -217,17 +217,17 @@ def _admitted(place: "asyncio.Future[None]") -> None:
         place.set_result(None)
 
 
-_gates: dict[str, ConcurrencyLimiter] = {}
-_gates_lock = threading.Lock()
+_concurrency_limiters: dict[str, ConcurrencyLimiter] = {}
+_concurrency_limiters_lock = threading.Lock()
 
 
-def gate_of(endpoint: str) -> ConcurrencyLimiter:
+def concurrency_limiter_of(endpoint: str) -> ConcurrencyLimiter:
     """The process's one gate for an endpoint's address."""
-    with _gates_lock:
-        return _gates.setdefault(endpoint, ConcurrencyLimiter())
+    with _concurrency_limiters_lock:
+        return _concurrency_limiters.setdefault(endpoint, ConcurrencyLimiter())
 
 
-class Pace:
+class RateLimiter:
     """``per_minute`` units a minute, one after the other: no burst, so no minute ever holds more."""
 
     def __init__(self, per_minute: float) -> None:
@@ -243,21 +243,14 @@ class Pace:
             self._next = start + units * self._seconds_a_unit
             return start - now
 
-    def correct(self, units: float) -> None:
-        """Moves what follows by ``units`` that a request turned out to use beyond its reservation (or
-        less).
-        """
-        with self._lock:
-            self._next += units * self._seconds_a_unit
+
+_rate_limiters: dict[tuple[str, str, float], RateLimiter] = {}
+_rate_limiters_lock = threading.Lock()
 
 
-_paces: dict[tuple[str, str, float], Pace] = {}
-_paces_lock = threading.Lock()
-
-
-def pace_of(endpoint: str, unit: str, per_minute: float | None) -> Pace | None:
+def rate_limiter_of(endpoint: str, unit: str, per_minute: float | None) -> RateLimiter | None:
     """The process's one pace for an endpoint, a unit and a rate; None where there is no rate."""
     if per_minute is None:
         return None
-    with _paces_lock:
-        return _paces.setdefault((endpoint, unit, per_minute), Pace(per_minute))
+    with _rate_limiters_lock:
+        return _rate_limiters.setdefault((endpoint, unit, per_minute), RateLimiter(per_minute))

@@ -206,7 +206,7 @@ class Progress:
 
 
 @dataclass(frozen=True)
-class Responded:
+class PartitionResponses:
     """A partition's responses: RESPONSES batches in request order, to be read once, and what they came to."""
 
     batches: Iterator[pa.RecordBatch]

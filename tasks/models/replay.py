@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from metrics.errors import DataError
 from tasks.datasets.config import field_at
 from tasks.models.config import ModelConfig, ReplayConfig
-from tasks.models.options import InferenceOptions, RequestTally, Responded
+from tasks.models.options import InferenceOptions, PartitionResponses, RequestTally
 from tasks.store.schemas import RESPONSES
 
 ROWS_AT_ONCE = 1_024
@@ -41,7 +41,9 @@ Recorded = Mapping[str, Any] | None
 Lookup = Callable[[Mapping[str, Any], int], Recorded]
 
 
-def replayed(model: ModelConfig, requests: Iterable[pa.RecordBatch], options: InferenceOptions) -> Responded:
+def replayed(
+    model: ModelConfig, requests: Iterable[pa.RecordBatch], options: InferenceOptions
+) -> PartitionResponses:
     """Rows for the requests from what was recorded; the tally counts while they are read.
 
     A response that is not there is a row without one, never an empty text. Raises DataError for a file that
@@ -53,7 +55,9 @@ def replayed(model: ModelConfig, requests: Iterable[pa.RecordBatch], options: In
     else:
         source, find = f"field {model.config.field}", _field_lookup(str(model.config.field))
     tally = RequestTally()
-    return Responded(_batches(requests, find, _Context(source, options.sampling.num_samples, tally)), tally)
+    return PartitionResponses(
+        _batches(requests, find, _Context(source, options.sampling.num_samples, tally)), tally
+    )
 
 
 class _Context:

@@ -17,7 +17,7 @@ from tasks.models.errors import (
     ServerFault,
     TransientError,
 )
-from tasks.models.likelihood.asking import EchoMode, Likelihood
+from tasks.models.likelihood.echo import EchoMode, Likelihood
 from tasks.models.likelihood.tokenizers import Tokenizer
 from tasks.models.likelihood.tokens import scored
 from tasks.models.records import Call, Provider, Reply, Request

@@ -9,6 +9,7 @@ from typing import Any, Final
 import numpy as np
 
 from metrics.errors import ConfigError
+from tasks.benchmarks.lm_eval.data.items import plain_row
 from tasks.benchmarks.lm_eval.data.local import (
     dataset_of,
     folder_at,
@@ -17,7 +18,6 @@ from tasks.benchmarks.lm_eval.data.local import (
     paths_of,
     split_files,
 )
-from tasks.benchmarks.lm_eval.data.plain import plain_row
 from tasks.benchmarks.lm_eval.read.yaml import FunctionName
 from tasks.datasets.config import DatasetError
 from tasks.store.keys import digest, file_digest
@@ -262,6 +262,6 @@ def _rows_digest(rows: Any) -> str:
     )  # of the library: a hash of the files and what was done to them
     if isinstance(fingerprint, str):
         return fingerprint
-    from tasks.benchmarks.lm_eval.data.plain import plain
+    from tasks.benchmarks.lm_eval.data.items import plain
 
     return digest([plain(row) for row in rows])

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from metrics.errors import ConfigError
-from tasks.benchmarks.lm_eval.data.plain import numbered_items, plain_row
+from tasks.benchmarks.lm_eval.data.items import numbered_items, plain_row
 from tasks.benchmarks.lm_eval.logs.samples import (
     RESULTS,
     Row,

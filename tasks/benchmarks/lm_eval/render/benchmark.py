@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from metrics.errors import ConfigError
-from tasks.benchmarks.lm_eval.data.plain import numbered_items
+from tasks.benchmarks.lm_eval.data.items import numbered_items
 from tasks.benchmarks.lm_eval.data.splits import Splits
 from tasks.benchmarks.lm_eval.read.yaml import decoded, functions_in
 from tasks.benchmarks.lm_eval.render.rendering import Prompter

@@ -106,7 +106,7 @@ class Fields:
 
     def _value(self, doc: Doc, source: Any, key: str) -> Any:
         if isinstance(source, FunctionName):
-            from tasks.benchmarks.lm_eval.data.plain import plain
+            from tasks.benchmarks.lm_eval.data.items import plain
 
             return plain(self.call(source, dict(doc)))
         if isinstance(source, str):

@@ -12,8 +12,8 @@ import pytest
 
 from metrics.errors import ConfigError
 from tasks.benchmarks.lm_eval.data.csv import read_csv
+from tasks.benchmarks.lm_eval.data.items import plain
 from tasks.benchmarks.lm_eval.data.local import load_local
-from tasks.benchmarks.lm_eval.data.plain import plain
 from tasks.datasets.config import DatasetError
 
 
