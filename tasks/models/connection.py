@@ -183,9 +183,9 @@ def _secret_key(name: str, block: str, place: str, secret: Callable[[str], str] 
 def open_provider(served: ServedModel, connections: int) -> Provider:
     """The provider that the config names, on the running loop."""
     if served.config.client == "openai":
-        from tasks.models.openai import OfficialProvider
+        from tasks.models.openai import OpenAIProvider
 
-        return OfficialProvider(served.base_url, served.key)
+        return OpenAIProvider(served.base_url, served.key)
     from tasks.models.http import HttpProvider
 
     return HttpProvider(served.base_url, served.key, connections + SPARE_CONNECTIONS)

@@ -1,4 +1,8 @@
-"""Calls made of requests to generate, and answers read from their replies."""
+"""The codec of generations: makes calls to chat and completions of requests, and answers of their replies.
+
+It says when a reply is an answer, an error of the model or worth another attempt. The connection chooses it,
+the engine uses it.
+"""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -108,12 +112,14 @@ class Generation:
                 f"the answer has {got} choices where {len(requests)} were asked for{_complaint(reply.body)}"
             )
         shares = usage_of(reply.body, len(requests))
-        made = []
+        answers = []
         for request, choice, usage in zip(requests, choices, shares, strict=False):
             if not isinstance(choice, Mapping):
                 raise MalformedBody("a choice of the answer is not a JSON object")
-            made.append(self._answer(request, choice, {**usage, **provenance(reply), "attempts": attempts}))
-        return made
+            answers.append(
+                self._answer(request, choice, {**usage, **provenance(reply), "attempts": attempts})
+            )
+        return answers
 
     def _answer(self, request: Request, choice: Mapping[str, Any], facts: dict[str, Any]) -> KeptAnswer:
         facts["finish_reason"] = finish = text_or_none(choice.get("finish_reason"))

@@ -1,7 +1,8 @@
-"""The thin path: one aiohttp pool, keep-alive, bytes in and bytes out.
+"""The provider over plain HTTP: one aiohttp pool with keep-alive, bytes in and bytes out.
 
-The official client costs about four times the CPU of a request here; it is in ``official.py`` for endpoints
-that need it.
+It posts a call's body, puts a stream of events together into the body that the same call gives without
+streaming, and makes one error of the tree in ``errors.py`` of every status and fault. The official client, in
+``openai.py`` for endpoints that need it, costs about four times the CPU of a request here.
 """
 
 import asyncio
@@ -51,7 +52,7 @@ class HttpProvider:
             self._headers["Authorization"] = f"Bearer {key}"
         self._session = aiohttp.ClientSession(
             # The concurrency limiter decides how many are in flight; the pool only must never be smaller.
-            connector=PacedConnector(connections),
+            connector=StaggeredConnector(connections),
             headers=self._headers,
             trust_env=urlsplit(base_url).hostname
             not in LOOPBACK,  # a proxy never stands before this machine itself
@@ -140,8 +141,13 @@ RAMP_SECONDS = 0.5
 """A pool is never longer than this in opening all its connections."""
 
 
-class PacedConnector(aiohttp.TCPConnector):
-    """At most ``connections`` at a time, opened ``GAP_SECONDS`` apart; a large pool's closer together."""
+class StaggeredConnector(aiohttp.TCPConnector):
+    """A pool of at most ``connections``, opened ``GAP_SECONDS`` apart; a large pool's closer together.
+
+    Python's own ``http.server`` keeps five connections waiting and drops what comes beyond them; who is
+    dropped is not told and waits for minutes. It does not accept dozens at once, but accepts the same dozens
+    a few milliseconds apart.
+    """
 
     def __init__(self, connections: int) -> None:
         super().__init__(limit=connections, keepalive_timeout=60, ttl_dns_cache=300)

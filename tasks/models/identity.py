@@ -1,4 +1,8 @@
-"""What makes two models the same to a cache, and the key under which an answer is kept."""
+"""The identity of a model, and the keys under which answers are kept.
+
+``model_identity`` holds what of a model can change its answers, ``RequestExpansion`` makes requests with keys
+of REQUESTS rows. Plans, ``respond`` and the forecast use them; what stands here decides what is asked again.
+"""
 
 import hashlib
 from collections.abc import Iterator

@@ -1,12 +1,15 @@
-"""How many requests an endpoint gets at once: shared by every model, thread and flow of the process that
-uses it.
+"""The limiters of an endpoint, shared by every model, thread and flow of the process that asks it.
 
-The limit starts small and triples each round (slow start) until the endpoint objects, then grows by one a
-round, by more after several rounds without objection. A round is as many answers as the limit allows in
-flight. Objections (429, 503, time-outs, lost connections) cut it by half of their share of the round, as
-DCTCP does with marked packets (Alizadeh et al., 2010): one stray 429 costs little, a round of nothing else
-halves it. Two rounds of tripled latency and fewer answers a second cut it too, down to a quarter of the
-ceiling. When most of what comes back is 429, the whole gate waits for as long as ``Retry-After`` says.
+``ConcurrencyLimiter`` decides how many requests are in flight, ``RateLimiter`` how many requests or tokens go
+out a minute, in evenly spaced slots. The engine waits at both before each attempt.
+
+The limit of requests in flight starts small and triples each round (slow start) until the endpoint objects,
+then grows by one a round, by more after several rounds without objection. A round is as many answers as the
+limit allows in flight. Objections (429, 503, time-outs, lost connections) cut it by half of their share of
+the round, as DCTCP does with marked packets (Alizadeh et al., 2010): one stray 429 costs little, a round of
+nothing else halves it. Two rounds of tripled latency and fewer answers a second cut it too, down to a quarter
+of the ceiling. When most of what comes back is 429, the whole endpoint is left alone for as long as
+``Retry-After`` says.
 """
 
 import asyncio
@@ -24,7 +27,7 @@ SLOWER = 3.0
 
 @dataclass(frozen=True, slots=True)
 class AttemptOutcome:
-    """How an attempt ended, in the gate's eyes; ``seconds`` is what it took."""
+    """How an attempt ended, as far as the limiter learns from it; ``seconds`` is what it took."""
 
     seconds: float
     ok: bool = True
@@ -118,10 +121,10 @@ class ConcurrencyLimiter:
             loop, place = self._waiting.popleft()
             self.in_flight += 1
             if loop is _running_loop():
-                _admitted(place)
+                _let_in(place)
                 continue
             try:
-                loop.call_soon_threadsafe(_admitted, place)
+                loop.call_soon_threadsafe(_let_in, place)
             except RuntimeError:  # that loop is closed
                 self.in_flight -= 1
 
@@ -212,7 +215,7 @@ def _running_loop() -> asyncio.AbstractEventLoop | None:
         return None
 
 
-def _admitted(place: "asyncio.Future[None]") -> None:
+def _let_in(place: "asyncio.Future[None]") -> None:
     if not place.done():
         place.set_result(None)
 
@@ -222,7 +225,7 @@ _concurrency_limiters_lock = threading.Lock()
 
 
 def concurrency_limiter_of(endpoint: str) -> ConcurrencyLimiter:
-    """The process's one gate for an endpoint's address."""
+    """The process's one limiter for an endpoint's address."""
     with _concurrency_limiters_lock:
         return _concurrency_limiters.setdefault(endpoint, ConcurrencyLimiter())
 
@@ -249,7 +252,7 @@ _rate_limiters_lock = threading.Lock()
 
 
 def rate_limiter_of(endpoint: str, unit: str, per_minute: float | None) -> RateLimiter | None:
-    """The process's one pace for an endpoint, a unit and a rate; None where there is no rate."""
+    """The process's one limiter for an endpoint, a unit and a rate; None where there is no rate."""
     if per_minute is None:
         return None
     with _rate_limiters_lock:

@@ -1,4 +1,4 @@
-"""The official client behind the provider seam, for endpoints that need what it does.
+"""The provider over the official ``openai`` client, for endpoints that need what it does.
 
 Its own retries are off, because the engine counts attempts; its aiohttp transport and raw responses keep it
 as fast as it gets.
@@ -15,7 +15,7 @@ NO_KEY = "none"
 """The client refuses to start without a key; endpoints without one ignore it."""
 
 
-class OfficialProvider:
+class OpenAIProvider:
     """An OpenAI-compatible endpoint through ``openai.AsyncOpenAI``."""
 
     def __init__(self, base_url: str, key: str | None) -> None:

@@ -1,4 +1,8 @@
-"""How a stage of inference runs, and what it reports back."""
+"""The options of an inference and what it reports: progress, responses, and a tally of requests and cost.
+
+The infer stage fills the options; the engine counts in ``RequestTally`` and holds ``Spending``, one account
+for a whole run, against the run's limits.
+"""
 
 import threading
 import time

@@ -1,4 +1,7 @@
-"""OpenAI's wire format: request bodies read, answer bodies made."""
+"""OpenAI's wire format, on the server's side: reads request bodies and makes answer bodies.
+
+``DemoModel`` completes chats and texts as the options say; the server hands it every body.
+"""
 
 import itertools
 import time
@@ -131,7 +134,7 @@ def _token_text(token: int) -> str:
     return chr(token) if token < 0x80 else f"bytes:\\x{token:02x}"
 
 
-class Completing:
+class DemoModel:
     """Completes chats and texts as the options say."""
 
     def __init__(self, options: DemoOptions) -> None:

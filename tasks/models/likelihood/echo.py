@@ -1,8 +1,7 @@
-"""Log-likelihoods from the completions API: a prompt is said back (``echo``) with the log-probabilities of
-its tokens.
+"""The codec of log-likelihoods: the completions API echoes a prompt with the log-probabilities of its tokens.
 
-Servers differ in what they take and give; ``echo.py`` finds out with one known prompt, ``logprobs.py`` reads
-what comes, ``windows.py`` says which tokens count.
+Servers differ in what they take and give. ``probe.py`` finds a server's ``EchoMode`` with one known prompt,
+``tokens.py`` reads what comes, ``windows.py`` says which tokens count.
 """
 
 import time
@@ -53,7 +52,7 @@ class EchoMode:
 
 @dataclass(frozen=True)
 class Likelihood:
-    """Log-likelihoods of continuations and documents. ``max_length`` is in tokens."""
+    """The codec for continuations and documents. ``max_length`` is in tokens."""
 
     model: str
     mode: EchoMode

@@ -1,4 +1,9 @@
-"""A prompt's tokens with their log-probabilities, read from the two forms in which servers give them."""
+"""A prompt's tokens with their log-probabilities, and the sum over those of a continuation.
+
+``scored`` reads the two forms in which servers give the tokens. ``span_likelihood`` finds where a
+continuation begins and ends among them: prompts that went as token ids are counted; texts are laid along the
+tokens' own texts, and where these do not tell, the server's text offsets do.
+"""
 
 import re
 from bisect import bisect_left
@@ -198,8 +203,11 @@ Places = frozenset[int]
 
 @dataclass(frozen=True)
 class Alignment:
-    """Where each token may begin, in bytes of the text: ``begins[i]`` for token i, and the text's length for
-    ``end``, the first token behind the text.
+    """Tokens laid along the text that they came from, by what a server says their texts are.
+
+    ``begins[i]`` holds where token i may begin, in bytes of the text; ``begins[end]`` is the text's length. A
+    token's text alone often does not show its bytes: of a character that is spread over several tokens each
+    shows a replacement character, which may stand for one byte or three. The tokens around it decide.
     """
 
     text: str
