@@ -1,4 +1,8 @@
-"""From rows to items: the identity, the data and the right answer of each."""
+"""Makes items of a dataset's rows: the identity, the data and the right answer of each.
+
+Rows come from files, from functions of the user's or from a model hub. ``open_dataset`` gives the items,
+``dataset_digest`` what decides them.
+"""
 
 import base64
 import datetime
@@ -13,7 +17,7 @@ from typing import Any
 
 from metrics.errors import ConfigError
 from tasks.datasets.config import DatasetConfig, DatasetError, field_at
-from tasks.datasets.files import Row, read_rows, type_name
+from tasks.datasets.files import SourceRow, read_rows, type_name
 from tasks.datasets.item import Item
 from tasks.store.keys import digest, file_digest
 from tasks.usercode.load import load_function
@@ -66,7 +70,7 @@ def content_digest(item: Item) -> str:
     return digest({"data": item.data, "ground_truth": item.ground_truth})
 
 
-def _item(row: Row, doc_id: int, config: DatasetConfig, where: str) -> Item:
+def _item(row: SourceRow, doc_id: int, config: DatasetConfig, where: str) -> Item:
     if not isinstance(row.value, Mapping):
         raise DatasetError(f"{where}: an item is a mapping of fields, got {type_name(row.value)}")
     fields = {str(key): _plain(value, f"{where}: field '{key}'") for key, value in row.value.items()}
@@ -122,7 +126,7 @@ def _clustered(item: Item, cluster: str, where: str) -> Item:
     return Item(item.item_id, item.doc_id, item.data, item.ground_truth, text)
 
 
-def _duplicate(item: Item, row: Row, where: str, first: str) -> str:
+def _duplicate(item: Item, row: SourceRow, where: str, first: str) -> str:
     named = isinstance(row.value, Mapping) and row.value.get("id") not in (None, "")
     if (
         named
@@ -166,7 +170,7 @@ def _scalar(value: Any, where: str) -> Any:
     raise DatasetError(f"{where} is {type_name(value)}, which JSON can't hold")
 
 
-def source_rows(config: DatasetConfig, base_dir: str | Path) -> Iterator[Row]:
+def source_rows(config: DatasetConfig, base_dir: str | Path) -> Iterator[SourceRow]:
     """The rows of the configured source, in order; raises DataError or ConfigError naming the source."""
     if config.path is not None:
         return read_rows(Path(base_dir) / Path(config.path).expanduser())
@@ -204,7 +208,7 @@ def _check_keywords(config: DatasetConfig, function: Callable[..., Any]) -> None
         raise ConfigError(f"dataset {config.function} can't be called with {given}: {error}") from error
 
 
-def _numbered(rows: Iterable[Any], source: str) -> Iterator[Row]:
+def _numbered(rows: Iterable[Any], source: str) -> Iterator[SourceRow]:
     iterator = iter(rows)
     number = 0
     while True:
@@ -217,7 +221,7 @@ def _numbered(rows: Iterable[Any], source: str) -> Iterator[Row]:
             raise DatasetError(
                 f"dataset {source} failed at item {number}: {type(error).__name__}: {error}"
             ) from error
-        yield Row(f", item {number}", value)
+        yield SourceRow(f", item {number}", value)
 
 
 def _from_hub(config: DatasetConfig) -> Iterable[Any]:

@@ -48,7 +48,7 @@ def asking(mode: EchoMode) -> Likelihood:
 
 @pytest.fixture(autouse=True)
 def forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(echo, "_found", {})
+    monkeypatch.setattr(echo, "_modes", {})
     monkeypatch.setattr(echo, "_takes_ids", {})
     monkeypatch.setattr(echo, "PAUSE", 0.0)
 

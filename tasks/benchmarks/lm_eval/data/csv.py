@@ -1,4 +1,4 @@
-"""CSV as Arrow tables with the types that pandas infers, which is what ``datasets`` reads CSV with."""
+"""Reads CSV as Arrow tables, with the types that pandas infers, which ``datasets`` relies on."""
 
 import csv
 import io

@@ -1,4 +1,4 @@
-"""JSON and JSON Lines as Arrow tables: types inferred by Arrow, as ``datasets`` has them inferred."""
+"""Reads JSON and JSON Lines as Arrow tables, with the types that Arrow infers, which ``datasets`` relies on."""
 
 import json
 from collections.abc import Iterator
@@ -10,7 +10,7 @@ import pyarrow.json as paj
 from tasks.datasets.config import DatasetError
 
 BOM = b"\xef\xbb\xbf"
-Path = tuple[str | None, ...]
+ValuePath = tuple[str | None, ...]
 """Where a value stands in a row: field names, None for "in every entry of the list"."""
 
 
@@ -26,7 +26,7 @@ class JsonReader:
     def __init__(self, field: str | None = None, encoding: str = "utf-8") -> None:
         self._field = field
         self._encoding = encoding
-        self.free: list[Path] = []
+        self.free: list[ValuePath] = []
 
     def table(self, data: bytes) -> pa.Table:
         """The table of a file with one object a line, a list of objects, or an object that holds them under a
@@ -70,10 +70,10 @@ class JsonReader:
             return _objects([_parsed(text)])
 
 
-def mixed_places(rows: list[Any]) -> Iterator[Path]:
+def mixed_places(rows: list[Any]) -> Iterator[ValuePath]:
     """Places whose values are mappings with different keys (or none), or of which only some are mappings or
     lists."""
-    waiting: list[tuple[Path, list[Any]]] = [((), rows)]
+    waiting: list[tuple[ValuePath, list[Any]]] = [((), rows)]
     while waiting:
         path, found = waiting.pop(0)
         values = [value for value in found if value is not None]
@@ -113,7 +113,7 @@ def _parsed(text: bytes) -> Any:
         ) from error
 
 
-def _changing_place(error: pa.ArrowInvalid, rows: list[dict[str, Any]]) -> Path:
+def _changing_place(error: pa.ArrowInvalid, rows: list[dict[str, Any]]) -> ValuePath:
     """The place that Arrow's message is about: "Column(/a/[]/b) changed from string to number"."""
     message = str(error)
     if "Column(" not in message or ") changed from" not in message:
@@ -122,14 +122,14 @@ def _changing_place(error: pa.ArrowInvalid, rows: list[dict[str, Any]]) -> Path:
     return tuple(None if step == "[]" and steps[0] != "[]" else step for step in steps)
 
 
-def _held(row: dict[str, Any], free: list[Path]) -> dict[str, Any]:
+def _held(row: dict[str, Any], free: list[ValuePath]) -> dict[str, Any]:
     held: dict[str, Any] = row
     for path in free:
         held = _at(held, path, _as_json)
     return held
 
 
-def _at(value: Any, path: Path, change: Any) -> Any:
+def _at(value: Any, path: ValuePath, change: Any) -> Any:
     """``value`` with ``change`` applied at a place; what is not there stays away."""
     if value is None:
         return None

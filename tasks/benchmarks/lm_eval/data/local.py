@@ -1,5 +1,8 @@
-"""Splits from local JSON, CSV, Parquet and text files, row for row what ``datasets.load_dataset`` makes of
-them."""
+"""Reads splits from local JSON, CSV, Parquet and text files, row for row as ``datasets.load_dataset`` does.
+
+Of a folder of data files the format and the splits are told from the files' names, as ``datasets`` tells
+them.
+"""
 
 import glob
 import gzip

@@ -1,4 +1,8 @@
-"""``--from-samples``: sample logs of the harness as configs whose model is what the log recorded."""
+"""``--from-samples``: scores sample logs of the harness again, without their dataset and model.
+
+``rescoring_configs`` makes a config of each log, its model a replay of the logged responses;
+``LoggedBenchmark`` is the benchmark whose documents and requests are the log's.
+"""
 
 import hashlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -6,10 +10,11 @@ from pathlib import Path
 from typing import Any, Final
 
 from metrics.errors import ConfigError
-from tasks.benchmarks.lm_eval.data.items import numbered_items, plain_row
+from tasks.benchmarks.config import DEFAULT_PROMPT
+from tasks.benchmarks.lm_eval.data.items import document_items, json_document
 from tasks.benchmarks.lm_eval.logs.samples import (
     RESULTS,
-    Row,
+    LogRow,
     SampleLog,
     find_logs,
     likelihoods_of,
@@ -18,8 +23,7 @@ from tasks.benchmarks.lm_eval.logs.samples import (
 )
 from tasks.benchmarks.lm_eval.read.index import Definition, build_index
 from tasks.benchmarks.lm_eval.read.yaml import decoded, encoded, functions_in
-from tasks.benchmarks.lm_eval.render.fields import Fields
-from tasks.benchmarks.lm_eval.render.rendering import gold_indices, references_of
+from tasks.benchmarks.lm_eval.render.fields import Fields, asks_unconditional, gold_indices, references_of
 from tasks.benchmarks.lm_eval.translate.config import translate_definition
 from tasks.benchmarks.records import Rendered
 from tasks.datasets.config import DatasetError
@@ -45,7 +49,7 @@ UNASKED: Final = {
 }
 
 
-def rescored(
+def rescoring_configs(
     folder: Path, workspace: Path, definitions: Mapping[str, Definition] | None = None
 ) -> list[dict[str, Any]]:
     """One native config a log in ``folder``, its model a replay of responses that are written below
@@ -90,7 +94,7 @@ def _config(log: SampleLog, workspace: Path, definition: Definition | None) -> d
 def write_responses(log: SampleLog, path: Path, config: Mapping[str, Any]) -> int:
     """The log's responses as rows that the model type ``replay`` reads; returns how many an item has."""
     rows = list(log.first_filter())
-    items = numbered_items((plain_row(row["doc"], log.path.name) for row in rows), None, log.task)
+    items = document_items((json_document(row["doc"], log.path.name) for row in rows), None, log.task)
     generated = config.get("output_type", "generate_until") == "generate_until"
     lines: list[dict[str, Any]] = []
     repeats = set()
@@ -107,12 +111,12 @@ def write_responses(log: SampleLog, path: Path, config: Mapping[str, Any]) -> in
     return repeats.pop()
 
 
-def _generated(row: Row) -> Iterator[dict[str, Any]]:
+def _generated(row: LogRow) -> Iterator[dict[str, Any]]:
     for response in row["resps"][0]:
         yield {"response": "" if response is None else str(response), "status": "ok"}
 
 
-def _measured(row: Row, config: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+def _measured(row: LogRow, config: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
     lls, greedy = likelihoods_of(row)
     first = len(lls) - unconditional_count(config, len(lls))
     answer = {"lls": lls[:first], "is_greedy": greedy[:first], "status": "ok"}
@@ -158,9 +162,6 @@ def _is_source(value: Any) -> bool:
     )
 
 
-PROMPT = "default"
-
-
 class LoggedBenchmark:
     """Items and requests of one sample log; ``harness["samples"]`` is its path.
 
@@ -181,12 +182,12 @@ class LoggedBenchmark:
 
     def items(self) -> Iterator[Item]:
         """The log's documents in its order, under the same ids as the benchmark's own items."""
-        rows = (plain_row(row["doc"], self._path.name) for row in self._log.first_filter())
-        return numbered_items(rows, self._cluster, f"benchmark {self.name}")
+        rows = (json_document(row["doc"], self._path.name) for row in self._log.first_filter())
+        return document_items(rows, self._cluster, f"benchmark {self.name}")
 
     def prompt_names(self) -> tuple[str, ...]:
         """One, as in the harness."""
-        return (PROMPT,)
+        return (DEFAULT_PROMPT,)
 
     def render(self, prompt: str, items: Iterable[Item]) -> Iterator[Rendered]:
         """The requests as they were logged."""
@@ -223,7 +224,7 @@ class LoggedBenchmark:
             {"samples": file_digest(self._path), "config": self._config, "prompt": prompt, "code": code}
         )
 
-    def _rendered(self, item: Item, row: Row, fields: Fields) -> Rendered:
+    def _rendered(self, item: Item, row: LogRow, fields: Fields) -> Rendered:
         asked = requests_of(row)
         doc = item.data
         if self._output_type == "loglikelihood_rolling":
@@ -250,7 +251,7 @@ class LoggedBenchmark:
         references = references_of(target, choices, isinstance(target, list), processed)
         return Rendered(item, "generate", [prompt], [""], references=references, doc=doc)
 
-    def _multiple_choice(self, item: Item, row: Row, fields: Fields, target: Any) -> Rendered:
+    def _multiple_choice(self, item: Item, row: LogRow, fields: Fields, target: Any) -> Rendered:
         asked = [(str(context), str(continuation)) for context, continuation, *_ in requests_of(row)]
         conditional, alone = _split_unconditional(asked, len(likelihoods_of(row)[0]), self._config)
         delimiter = self._config.get("target_delimiter", " ")
@@ -274,8 +275,7 @@ def _text(prompt: Any) -> str:
 
 def unconditional_count(config: Mapping[str, Any], requests: int) -> int:
     """How many of a row's requests were asked without context: the second half, for mutual information."""
-    asks = any(entry.get("metric") == "acc_mutual_info" for entry in config.get("metric_list") or ())
-    return requests // 2 if asks else 0
+    return requests // 2 if asks_unconditional(config) else 0
 
 
 def _split_unconditional(

@@ -1,5 +1,8 @@
-"""From a definition of the harness to the keys of a native config, with everything checked that needs no
-data."""
+"""Translates a definition into the keys of a native config, and checks everything that needs no data.
+
+Filters and sampling parameters are translated here, metrics in ``metrics.py``. ``resolve_many`` validates
+many files in one process, for ``--dry-run --no-data --json``.
+"""
 
 import logging
 from collections.abc import Iterable, Mapping, Sequence
