@@ -155,21 +155,23 @@ def api_key(name: str, config: EndpointConfig, secret: Callable[[str], str] | No
     Raises ModelError naming the variable or block, never the key.
     """
     if config.api_key_env is not None:
-        place = f"the environment variable {config.api_key_env} (api_key_env)"
+        origin = f"the environment variable {config.api_key_env} (api_key_env)"
         key = os.environ.get(config.api_key_env, "").strip()
         if not key:
-            raise ModelError(f"model {name!r}: {place} is not set")
+            raise ModelError(f"model {name!r}: {origin} is not set")
     elif config.api_key_secret is not None:
-        place = f"the Secret block {config.api_key_secret!r} (api_key_secret)"
-        key = _secret_key(name, config.api_key_secret, place, secret).strip()
+        origin = f"the Secret block {config.api_key_secret!r} (api_key_secret)"
+        key = _secret_key(name, config.api_key_secret, origin, secret).strip()
     else:
         return None
     if not (key.isascii() and key.isprintable()):
-        raise ModelError(f"model {name!r}: {place} holds characters that no key has; set it to the key alone")
+        raise ModelError(
+            f"model {name!r}: {origin} holds characters that no key has; set it to the key alone"
+        )
     return key
 
 
-def _secret_key(name: str, block: str, place: str, secret: Callable[[str], str] | None) -> str:
+def _secret_key(name: str, block: str, origin: str, secret: Callable[[str], str] | None) -> str:
     if secret is None:
         raise ModelError(f"model {name!r}: api_key_secret needs a Prefect server; use api_key_env here")
     try:
@@ -177,7 +179,7 @@ def _secret_key(name: str, block: str, place: str, secret: Callable[[str], str] 
     except NightjarError as error:
         raise ModelError(f"model {name!r}: {error}") from error
     except Exception as error:
-        raise ModelError(f"model {name!r}: {place} can't be loaded: {type(error).__name__}") from error
+        raise ModelError(f"model {name!r}: {origin} can't be loaded: {type(error).__name__}") from error
 
 
 def open_provider(served: ServedModel, connections: int) -> Provider:

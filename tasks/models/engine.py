@@ -38,7 +38,7 @@ DEAD_FAILURES = 8
 DEAD_SECONDS = 30.0
 """How long an endpoint found dead is believed dead: one failure is enough then."""
 SETTLE_SECONDS = 0.05
-"""A place is kept this long after an attempt was abandoned, so that the server has seen that it was."""
+"""A slot is kept this long after an attempt was abandoned, so that the server has seen that it was."""
 TICK_SECONDS = 0.1
 FIRST_WAIT = 0.25
 LONGEST_WAIT = 30.0
@@ -329,7 +329,7 @@ class Throttle:
         await until(self._stopping, seconds)
 
     async def enter(self, start: float, attempts: Attempts) -> None:
-        """Takes a place at the endpoint for a request that was begun at ``start``.
+        """Takes a slot at the endpoint for a request that was begun at ``start``.
 
         Raises Stopped, and RateLimited when the endpoint wants no requests until after this one's deadline.
         """
@@ -365,14 +365,14 @@ async def until(event: asyncio.Event, seconds: float) -> None:
 
 
 class WorkerPool:
-    """Workers on one loop: as many as there are places, and another for each that waits for its next attempt
+    """Workers on one loop: as many as there are slots, and another for each that waits for its next attempt
     and so holds none. Each works until there is nothing left.
     """
 
-    def __init__(self, worker: Callable[[], Coroutine[Any, Any, None]], places: int) -> None:
+    def __init__(self, worker: Callable[[], Coroutine[Any, Any, None]], slots: int) -> None:
         self._worker = worker
-        self._spares = max(8, places // 2)  # workers that may still be added
-        self._tasks = {asyncio.ensure_future(worker()) for _ in range(places)}
+        self._spares = max(8, slots // 2)  # workers that may still be added
+        self._tasks = {asyncio.ensure_future(worker()) for _ in range(slots)}
 
     def add_spare(self) -> None:
         """One more worker, unless there are many already."""

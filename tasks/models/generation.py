@@ -48,15 +48,15 @@ class TokenPrompts:
     room: int | None = None
     ids: bool = True
 
-    def sent(self, prompt: str) -> str | list[list[int]]:
+    def encode(self, prompt: str) -> str | list[list[int]]:
         """The prompt as it goes into the body."""
         if not self.ids and (self.room is None or len(prompt) <= self.room // LONGEST_CHARACTER):
             return prompt
         tokens = self.tokenizer.encode(prompt)
-        kept = tokens if self.room is None else tokens[-self.room :]
-        if self.ids and kept:
-            return [kept]
-        return prompt if len(kept) == len(tokens) else self.tokenizer.decode(kept)
+        cut = tokens if self.room is None else tokens[-self.room :]
+        if self.ids and cut:
+            return [cut]
+        return prompt if len(cut) == len(tokens) else self.tokenizer.decode(cut)
 
 
 class Generation:
@@ -97,7 +97,7 @@ class Generation:
             return [Call("chat/completions", {**body, "messages": messages})]
         prompt = _as_text(first)
         return [
-            Call("completions", {**body, "prompt": self._prompts.sent(prompt) if self._prompts else prompt})
+            Call("completions", {**body, "prompt": self._prompts.encode(prompt) if self._prompts else prompt})
         ]
 
     def answers(

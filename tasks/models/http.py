@@ -156,10 +156,10 @@ class StaggeredConnector(aiohttp.TCPConnector):
 
     async def _create_connection(self, *arguments: Any, **options: Any) -> Any:
         now = asyncio.get_running_loop().time()
-        turn = max(now, self._free_at)
-        self._free_at = turn + self._gap
-        if turn > now:
-            await asyncio.sleep(turn - now)
+        opens_at = max(now, self._free_at)
+        self._free_at = opens_at + self._gap
+        if opens_at > now:
+            await asyncio.sleep(opens_at - now)
         return await super()._create_connection(*arguments, **options)
 
 

@@ -35,9 +35,11 @@ def model_identity(model: ModelConfig, base_dir: Path = Path()) -> dict[str, Any
         identity["max_length"] = model.max_length
     match model.config:
         case EndpointConfig() as config:
-            place = {"base_url": config.base_url} if model.identity is None else {"identity": model.identity}
+            address = (
+                {"base_url": config.base_url} if model.identity is None else {"identity": model.identity}
+            )
             extra = {"extra_body": config.extra_body} if config.extra_body else {}
-            return {**identity, "model": model.served_name, "api": config.api, **place, **extra}
+            return {**identity, "model": model.served_name, "api": config.api, **address, **extra}
         case DemoConfig() as config:
             return {**identity, "version": VERSION, "error_rate": config.error_rate, "api": config.api}
         case ReplayConfig(path=None) as config:
@@ -82,14 +84,14 @@ class RequestExpansion:
         named = "first_sample" in batch.schema.names
         firsts = batch.column("first_sample").to_pylist() if named else [0] * batch.num_rows
         sampling = self._sampling()
-        for kind, chat, asked, following, alone, first in zip(
+        for kind, chat, texts, following, alone, first in zip(
             kinds, chats, prompts, continuations, unconditional, firsts, strict=True
         ):
             if kind == "generate":
                 numbers = range(first or 0, (first or 0) + self.params.num_samples)
-                yield [self._sample(sampling, asked[0], chat, index) for index in numbers]
+                yield [self._sample(sampling, texts[0], chat, index) for index in numbers]
             else:
-                pairs = [*zip(asked, following, strict=True), *(("", text) for text in alone)]
+                pairs = [*zip(texts, following, strict=True), *(("", text) for text in alone)]
                 yield [self._pair(kind, chat, *pair) for pair in pairs]
 
     def _sampling(self) -> dict[str, Any]:

@@ -77,8 +77,8 @@ class ConcurrencyLimiter:
             self._admit()
 
     async def enter(self) -> float:
-        """Waits for a place and returns 0; ``leave`` must follow. While the endpoint wants no requests it
-        returns the seconds until it does, and no place is taken.
+        """Waits for a slot and returns 0; ``leave`` must follow. While the endpoint wants no requests it
+        returns the seconds until it does, and no slot is taken.
         """
         if (wait := self._closed_until - time.monotonic()) > 0:
             return wait
@@ -87,12 +87,12 @@ class ConcurrencyLimiter:
                 self.in_flight += 1
                 return 0.0
             loop = asyncio.get_running_loop()
-            place: asyncio.Future[None] = loop.create_future()
-            self._waiting.append((loop, place))
+            slot: asyncio.Future[None] = loop.create_future()
+            self._waiting.append((loop, slot))
         try:
-            await place
+            await slot
         except asyncio.CancelledError:
-            self._give_back(place)
+            self._give_back(slot)
             raise
         if (wait := self._closed_until - time.monotonic()) > 0:
             self.leave(None)
@@ -100,17 +100,17 @@ class ConcurrencyLimiter:
         return 0.0
 
     def leave(self, outcome: AttemptOutcome | None) -> None:
-        """Frees a place; None: nothing was sent."""
+        """Frees a slot; None: nothing was sent."""
         with self._lock:
             self.in_flight -= 1
             if outcome is not None:
                 self._learn(outcome)
             self._admit()
 
-    def _give_back(self, place: "asyncio.Future[None]") -> None:
+    def _give_back(self, slot: "asyncio.Future[None]") -> None:
         with self._lock:
             for entry in self._waiting:
-                if entry[1] is place:
+                if entry[1] is slot:
                     self._waiting.remove(entry)
                     return
             self.in_flight -= 1  # admitted in the very moment of the cancellation
@@ -118,13 +118,13 @@ class ConcurrencyLimiter:
 
     def _admit(self) -> None:
         while self._waiting and self.in_flight < self.limit:
-            loop, place = self._waiting.popleft()
+            loop, slot = self._waiting.popleft()
             self.in_flight += 1
             if loop is _running_loop():
-                _let_in(place)
+                _let_in(slot)
                 continue
             try:
-                loop.call_soon_threadsafe(_let_in, place)
+                loop.call_soon_threadsafe(_let_in, slot)
             except RuntimeError:  # that loop is closed
                 self.in_flight -= 1
 
@@ -215,9 +215,9 @@ def _running_loop() -> asyncio.AbstractEventLoop | None:
         return None
 
 
-def _let_in(place: "asyncio.Future[None]") -> None:
-    if not place.done():
-        place.set_result(None)
+def _let_in(slot: "asyncio.Future[None]") -> None:
+    if not slot.done():
+        slot.set_result(None)
 
 
 _concurrency_limiters: dict[str, ConcurrencyLimiter] = {}

@@ -162,7 +162,7 @@ def spending_of(run_id: str | None, limits: RunLimits) -> Spending:
 
 Lease = AbstractContextManager[int]
 """A share of a limit that several processes hold together, such as a Prefect global concurrency limit:
-entering takes a block of places, waiting until there is one, and gives its size.
+entering takes a block of slots, waiting until there is one, and gives its size.
 """
 
 
@@ -175,7 +175,7 @@ class InferenceOptions:
     what it has asked since. ``run_id`` names the account that limits are held against, shared by all
     partitions of the process; None: this call's own. ``expected`` is the number of requests, for the time
     left. ``secret`` reads a Secret block by name, ``lease`` takes the model's share of a concurrency limit
-    between processes by the limit's name and the number of places wanted.
+    between processes by the limit's name and the number of slots wanted.
     """
 
     sampling: SampleParams

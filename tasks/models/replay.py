@@ -1,7 +1,7 @@
 """The model type ``replay``: responses that were recorded before, from a file or from a field of the item.
 
 A JSONL or Parquet file is read once to index it, 16 bytes a row, and then row by row as asked for; it may be
-larger than memory. ``respond`` enters by ``replayed``, in place of the engine.
+larger than memory. ``respond`` enters by ``replayed``, in version of the engine.
 """
 
 import hashlib
@@ -333,13 +333,13 @@ def recording_file(path: Path) -> RecordingFile:
         status = os.stat(path)
     except OSError as error:
         raise DataError(f"can't read recorded responses {path}: {error.strerror or error}") from error
-    place = (str(path.resolve()), status.st_mtime_ns, status.st_size)
+    version = (str(path.resolve()), status.st_mtime_ns, status.st_size)
     with _open_lock:
-        if place not in _open:
-            _open[place] = RecordingFile(path)
+        if version not in _open:
+            _open[version] = RecordingFile(path)
             while len(_open) > OPEN_GROUPS:
                 _open.popitem(last=False)
-        return _open[place]
+        return _open[version]
 
 
 def samples(value: Any) -> Iterable[Any]:

@@ -190,8 +190,8 @@ def _as_type(array: pa.Array, kind: pa.DataType) -> pa.Array:
     if array.type == kind:
         return array
     if pa.types.is_dictionary(kind):
-        plain = array.cast(kind.value_type)
-        return plain.dictionary_encode().cast(kind)
+        values = array.cast(kind.value_type)
+        return values.dictionary_encode().cast(kind)
     return array.cast(kind)
 
 

@@ -158,10 +158,10 @@ class ModelAnswers:
 
     def keys(self, name: str) -> "SegmentKeys | None":
         """A segment's keys, from memory if they were read before; None when it is damaged or gone."""
-        place = (self.path(name), self._store.uri)
+        cache_key = (self.path(name), self._store.uri)
         with _key_cache_lock:
-            if (known := _key_cache.get(place)) is not None:
-                _key_cache.move_to_end(place)
+            if (known := _key_cache.get(cache_key)) is not None:
+                _key_cache.move_to_end(cache_key)
                 return known
         try:
             keys = SegmentKeys.of(self.read(name, ["key", "arrived"]))
@@ -171,7 +171,7 @@ class ModelAnswers:
             _log.warning("answers in %s can't be read and are asked for again: %s", self.path(name), error)
             return None
         with _key_cache_lock:
-            _key_cache[place] = keys
+            _key_cache[cache_key] = keys
             while len(_key_cache) > 1 and sum(len(part.high) for part in _key_cache.values()) > CACHED_KEYS:
                 _key_cache.popitem(last=False)
         return keys
@@ -231,9 +231,9 @@ class AnswerSnapshot:
         parts: list[pa.Table] = []
         placed = 0
         for segment in np.unique(segments[segments >= 0]):
-            places = np.flatnonzero(segments == segment)
-            for taken, table in self._rows_by_group(self._names[segment], rows[places]):
-                position[places[taken]] = placed + np.arange(len(taken))
+            at = np.flatnonzero(segments == segment)
+            for taken, table in self._rows_by_group(self._names[segment], rows[at]):
+                position[at[taken]] = placed + np.arange(len(taken))
                 parts.append(table)
                 placed += len(taken)
         return pa.concat_tables(parts) if parts else ANSWERS.empty_table(), position
@@ -259,14 +259,14 @@ class AnswerSnapshot:
         return known
 
     def _group(self, name: str, group: int) -> pa.Table:
-        place = (name, group)
-        if (table := self._groups.get(place)) is None:
+        cache_key = (name, group)
+        if (table := self._groups.get(cache_key)) is None:
             with self._damaged_set_aside(name):
                 table = self._answers.group(name, group)
-            self._groups[place] = table
+            self._groups[cache_key] = table
             while len(self._groups) > OPEN_GROUPS:
                 self._groups.popitem(last=False)
-        self._groups.move_to_end(place)
+        self._groups.move_to_end(cache_key)
         return table
 
     @contextmanager
@@ -319,8 +319,8 @@ class KeyIndex:
         row = np.concatenate(
             [np.empty(0, np.int32), *(np.arange(len(part.high), dtype=np.int32) for part in segments)]
         )
-        kept = np.flatnonzero(arrived >= not_before)
-        order = kept[np.lexsort((arrived[kept], low[kept], high[kept]))]
+        recent = np.flatnonzero(arrived >= not_before)
+        order = recent[np.lexsort((arrived[recent], low[recent], high[recent]))]
         high, low = high[order], low[order]
         last = np.ones(len(order), bool)
         last[:-1] = (high[1:] != high[:-1]) | (low[1:] != low[:-1])
@@ -337,7 +337,7 @@ class KeyIndex:
         at = np.searchsorted(self._high, high)
         segment, row = np.full(len(keys), -1, np.int32), np.full(len(keys), -1, np.int32)
         pending = np.arange(len(keys))
-        while len(pending):  # a second turn only where first halves are equal and second ones are not
+        while len(pending):  # a second round only where first halves are equal and second ones are not
             pending = pending[at[pending] < len(self._high)]
             pending = pending[self._high[at[pending]] == high[pending]]
             hit = self._low[at[pending]] == low[pending]

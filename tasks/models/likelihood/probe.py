@@ -47,9 +47,9 @@ async def find_mode(
     tokenizer than the model's), and what the provider raises when the endpoint can't be reached.
     """
     sample = likelihood(MODES[0])
-    place = (endpoint, sample.model, sample.tokenizer is not None)
+    cache_key = (endpoint, sample.model, sample.tokenizer is not None)
     with _lock:
-        known = _modes.get(place)
+        known = _modes.get(cache_key)
     if known is not None:
         return known
     reasons = []
@@ -61,7 +61,7 @@ async def find_mode(
             reasons.append(f"{candidate.source} with max_tokens {candidate.max_tokens}: {error}")
             continue
         with _lock:
-            _modes[place] = mode
+            _modes[cache_key] = mode
         return mode
     raise ModelError(
         f"model {sample.model!r} at {endpoint} gives no log-probabilities of prompts, as needed here: "
@@ -96,9 +96,9 @@ async def takes_ids(provider: Provider, endpoint: str, model: str, tokenizer: To
     """Whether the server completes a prompt of token ids; asked once a process. One that can't be asked just
     now is taken to.
     """
-    place = (endpoint, model)
+    cache_key = (endpoint, model)
     with _lock:
-        known = _takes_ids.get(place)
+        known = _takes_ids.get(cache_key)
     if known is not None:
         return known
     body = {"model": model, "prompt": [tokenizer.encode(KNOWN)], "max_tokens": 1, "temperature": 0}
@@ -111,7 +111,7 @@ async def takes_ids(provider: Provider, endpoint: str, model: str, tokenizer: To
     except RequestError:
         return True
     with _lock:
-        _takes_ids[place] = taken
+        _takes_ids[cache_key] = taken
     return taken
 
 

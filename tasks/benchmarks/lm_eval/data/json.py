@@ -1,4 +1,4 @@
-"""Reads JSON and JSON Lines as Arrow tables, with the types that Arrow infers, which ``datasets`` relies on."""
+"""Reads JSON and JSON Lines as Arrow tables with the types that Arrow infers, as ``datasets`` does."""
 
 import json
 from collections.abc import Iterator
@@ -36,22 +36,24 @@ class JsonReader:
         )
         if not rows:
             return pa.table({})
-        self._free(path for path in mixed_places(rows))
+        self._set_free(path for path in mixed_places(rows))
         while True:
-            lines = "\n".join(json.dumps(_held(row, self.free), ensure_ascii=False) for row in rows).encode()
+            lines = "\n".join(
+                json.dumps(_as_texts(row, self.free), ensure_ascii=False) for row in rows
+            ).encode()
             options = paj.ReadOptions(use_threads=False, block_size=max(len(lines) + 1, 1 << 16))
             try:
                 return paj.read_json(pa.BufferReader(lines), read_options=options)
             except pa.ArrowInvalid as error:
-                self._free([_changing_place(error, rows)])
+                self._set_free([_changing_place(error, rows)])
 
     def release(self, rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
         """Rows of the table with the values at free places as they were written."""
         for path in self.free:
-            rows = [_at(row, path, _released) for row in rows]
+            rows = [_changed_at(row, path, _as_value) for row in rows]
         return rows
 
-    def _free(self, paths: Any) -> None:
+    def _set_free(self, paths: Any) -> None:
         for path in paths:
             if not any(path[: len(known)] == known for known in self.free):
                 self.free = [known for known in self.free if known[: len(path)] != path] + [path]
@@ -122,14 +124,14 @@ def _changing_place(error: pa.ArrowInvalid, rows: list[dict[str, Any]]) -> Value
     return tuple(None if step == "[]" and steps[0] != "[]" else step for step in steps)
 
 
-def _held(row: dict[str, Any], free: list[ValuePath]) -> dict[str, Any]:
-    held: dict[str, Any] = row
+def _as_texts(row: dict[str, Any], free: list[ValuePath]) -> dict[str, Any]:
+    changed: dict[str, Any] = row
     for path in free:
-        held = _at(held, path, _as_json)
-    return held
+        changed = _changed_at(changed, path, _as_json)
+    return changed
 
 
-def _at(value: Any, path: ValuePath, change: Any) -> Any:
+def _changed_at(value: Any, path: ValuePath, change: Any) -> Any:
     """``value`` with ``change`` applied at a place; what is not there stays away."""
     if value is None:
         return None
@@ -137,13 +139,13 @@ def _at(value: Any, path: ValuePath, change: Any) -> Any:
         return change(value)
     step, rest = path[0], path[1:]
     if step is None:
-        return [_at(entry, rest, change) for entry in value]
-    return {**value, step: _at(value[step], rest, change)} if step in value else value
+        return [_changed_at(entry, rest, change) for entry in value]
+    return {**value, step: _changed_at(value[step], rest, change)} if step in value else value
 
 
 def _as_json(value: Any) -> str:
     return json.dumps(value, ensure_ascii=False)
 
 
-def _released(value: str) -> Any:
+def _as_value(value: str) -> Any:
     return json.loads(value)

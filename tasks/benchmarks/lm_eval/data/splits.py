@@ -84,14 +84,14 @@ class Splits:
         split = self._config.get("test_split") or self._config["validation_split"]
         with seeded():
             drawn = self._config.get("num_fewshot") or self._config.get("process_docs") is not None
-            self._fewshot = [json_document(row, self._where) for row in self._examples()] if drawn else []
+            self._fewshot = [json_document(row, self._where) for row in self._fewshot_rows()] if drawn else []
             docs = self._processed(split, self._config.get("process_docs"))
             rows = [json_document(row, self._where) for row in docs]
         if not rows:
             raise DatasetError(f"{self._where}: split '{split}' holds no documents to evaluate")
         self._evaluated, self._columns = rows, _columns(docs, rows)
 
-    def _examples(self) -> Any:
+    def _fewshot_rows(self) -> Any:
         settings = fewshot_settings(self._config)
         if settings["split"] is not None:
             return self._processed(settings["split"], settings["process_docs"])
@@ -107,7 +107,7 @@ class Splits:
         if function is None:
             return rows
         if (split, function) not in self._processing:
-            self._processing[split, function] = self._call(function, _dataset(rows))
+            self._processing[split, function] = self._call(function, _library_dataset(rows))
         return self._processing[split, function]
 
     def _call(self, name: FunctionName, *arguments: Any) -> Any:
@@ -136,7 +136,7 @@ def seeded() -> Iterator[None]:
         np.random.set_state(numpy)
 
 
-def _dataset(rows: Any) -> Any:
+def _library_dataset(rows: Any) -> Any:
     """The library's own dataset where it is installed: functions may rely on any of its methods."""
     if isinstance(rows, Documents) and library_installed():
         import datasets

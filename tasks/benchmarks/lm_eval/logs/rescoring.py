@@ -99,7 +99,7 @@ def write_responses(log: SampleLog, path: Path, config: Mapping[str, Any]) -> in
     lines: list[dict[str, Any]] = []
     repeats = set()
     for row, item in zip(rows, items, strict=True):
-        own = list(_generated(row) if generated else _measured(row, config))
+        own = list(_generation_rows(row) if generated else _likelihood_rows(row, config))
         repeats.add(len(own))
         lines += [{"item_id": item.item_id, "sample_index": index, **one} for index, one in enumerate(own)]
     if len(repeats) != 1:
@@ -111,12 +111,12 @@ def write_responses(log: SampleLog, path: Path, config: Mapping[str, Any]) -> in
     return repeats.pop()
 
 
-def _generated(row: LogRow) -> Iterator[dict[str, Any]]:
+def _generation_rows(row: LogRow) -> Iterator[dict[str, Any]]:
     for response in row["resps"][0]:
         yield {"response": "" if response is None else str(response), "status": "ok"}
 
 
-def _measured(row: LogRow, config: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+def _likelihood_rows(row: LogRow, config: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
     lls, greedy = likelihoods_of(row)
     first = len(lls) - unconditional_count(config, len(lls))
     answer = {"lls": lls[:first], "is_greedy": greedy[:first], "status": "ok"}
@@ -225,17 +225,17 @@ class LoggedBenchmark:
         )
 
     def _rendered(self, item: Item, row: LogRow, fields: Fields) -> Rendered:
-        asked = requests_of(row)
+        logged = requests_of(row)
         doc = item.data
         if self._output_type == "loglikelihood_rolling":
-            text = str(asked[0][0])
+            text = str(logged[0][0])
             return Rendered(item, "rolling", [""], [text], references=[text], doc=doc, choices=(text,))
         target = fields.target(doc) if self._config.get("doc_to_target") is not None else target_of(row)
         if self._output_type == "multiple_choice":
             return self._multiple_choice(item, row, fields, target)
-        prompt = _text(asked[0][0])
+        prompt = _text(logged[0][0])
         if self._output_type == "loglikelihood":
-            text = str(asked[0][1])
+            text = str(logged[0][1])
             return Rendered(
                 item,
                 "loglikelihood",
@@ -252,8 +252,8 @@ class LoggedBenchmark:
         return Rendered(item, "generate", [prompt], [""], references=references, doc=doc)
 
     def _multiple_choice(self, item: Item, row: LogRow, fields: Fields, target: Any) -> Rendered:
-        asked = [(str(context), str(continuation)) for context, continuation, *_ in requests_of(row)]
-        conditional, alone = _split_unconditional(asked, len(likelihoods_of(row)[0]), self._config)
+        logged = [(str(context), str(continuation)) for context, continuation, *_ in requests_of(row)]
+        conditional, alone = _split_unconditional(logged, len(likelihoods_of(row)[0]), self._config)
         delimiter = self._config.get("target_delimiter", " ")
         if self._config.get("doc_to_choice") is not None:
             choices = [str(choice) for choice in fields.choices(item.data)]
@@ -279,7 +279,7 @@ def unconditional_count(config: Mapping[str, Any], requests: int) -> int:
 
 
 def _split_unconditional(
-    asked: list[tuple[str, str]], requests: int, config: Mapping[str, Any]
+    logged: list[tuple[str, str]], requests: int, config: Mapping[str, Any]
 ) -> tuple[list[tuple[str, str]], list[tuple[str, str]]]:
-    first = len(asked) - unconditional_count(config, requests)
-    return asked[:first], asked[first:]
+    first = len(logged) - unconditional_count(config, requests)
+    return logged[:first], logged[first:]
