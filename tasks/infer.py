@@ -11,11 +11,11 @@ from prefect import task
 
 from metrics.errors import NightjarError
 from tasks.caching import Workspace, artifact_key, cached_task
-from tasks.models.answers.shelf import AnswerStore
+from tasks.models.answers.segments import AnswerStore
 from tasks.models.config import ErrorBudget, ModelConfig, Price, RunLimits, SampleParams
-from tasks.models.connecting import probe
+from tasks.models.connection import probe
 from tasks.models.options import InferenceOptions, RequestTally
-from tasks.models.respond import missing, respond
+from tasks.models.respond import count_missing, respond
 from tasks.server import lease, progress_of, secret
 from tasks.steps import Accounts, Answered, Step, Unkeyed
 from tasks.store.claims import claim
@@ -120,7 +120,7 @@ def missing_requests(
             total += _requests_in(batch, setup.sampling.num_samples)
             yield batch
 
-    lacking = missing(setup.model, counted(), AnswerStore(workspace.open()), setup.options(workspace))
+    lacking = count_missing(setup.model, counted(), AnswerStore(workspace.open()), setup.options(workspace))
     return lacking, total
 
 

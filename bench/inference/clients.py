@@ -81,7 +81,7 @@ async def workers(ask: Callable[[int], Awaitable[None]], count: int, concurrency
 
 def nightjar(base_url: str, count: int, concurrency: int, folder: Path) -> None:
     """This project's inference stage: retries, journal, store and rows included."""
-    from tasks.models.answers.shelf import AnswerStore
+    from tasks.models.answers.segments import AnswerStore
     from tasks.models.config import ModelConfig, SampleParams
     from tasks.models.options import InferenceOptions
     from tasks.models.respond import respond

@@ -35,7 +35,7 @@ class Requests:
 
 def run(base_url: str, count: int, folder: Path) -> None:
     """Asks everything and writes the artifact; prints what it took as a JSON object."""
-    from tasks.models.answers.shelf import AnswerStore
+    from tasks.models.answers.segments import AnswerStore
     from tasks.models.config import ModelConfig, SampleParams
     from tasks.models.options import InferenceOptions
     from tasks.models.respond import respond

@@ -45,11 +45,11 @@ def run_peer(python: str, folder: Path, output: Path, names: list[str]) -> dict[
 
 
 def run_ours(folder: Path, logs: Path, workspace: Path, names: list[str]) -> dict[str, Any]:
-    from tasks.benchmarks.lm_eval import rescored, select
+    from tasks.benchmarks.lm_eval import rescoring_configs, select
 
     definitions = select(names, [folder]).benchmarks
     paths = []
-    for config in rescored(logs, workspace, definitions):
+    for config in rescoring_configs(logs, workspace, definitions):
         path = workspace / f"{config['name']}.yaml"
         path.write_text(yaml.safe_dump({**config, "statistics": {"bootstrap_iters": 1000}}, sort_keys=False))
         paths.append(str(path))

@@ -145,9 +145,9 @@ def _chosen_by_name(inputs: CommandInputs, names: Sequence[str], strict: bool) -
 
 def _rescored(folder: Path, include_path: Sequence[Path]) -> tuple[EvalConfig, ...]:
     """Evaluations of the harness's own sample logs: its answers are replayed, no model is asked."""
-    from tasks.benchmarks.lm_eval import known_definitions, rescored
+    from tasks.benchmarks.lm_eval import known_definitions, rescoring_configs
 
-    logs = rescored(folder, home() / "rescored", known_definitions(folder, include_path))
+    logs = rescoring_configs(folder, home() / "rescored", known_definitions(folder, include_path))
     if not logs:
         raise ConfigError(f"--from-samples {folder}: no samples_*.jsonl of lm-evaluation-harness below it")
     return tuple(EvalConfig.model_validate(config) for config in logs)

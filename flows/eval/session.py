@@ -38,7 +38,7 @@ from metrics.errors import ConfigError, NightjarError, nearest
 from tasks.benchmarks.open import open_benchmark
 from tasks.caching import peek
 from tasks.load import load
-from tasks.models.work import interrupted
+from tasks.models.engine import interrupted
 from tasks.preflight import check
 from tasks.reporting.diagnostics.findings import Diagnostic, Example
 from tasks.reporting.progress import ProgressBoard, open_board

@@ -23,7 +23,7 @@ from flows.plan.steps import Plan
 from metrics.errors import ConfigError
 from tasks.caching import Workspace
 from tasks.models.config import ModelConfig, ReplayConfig
-from tasks.models.work import interrupted
+from tasks.models.engine import interrupted
 from tasks.store.home import default_store, home
 from tasks.store.keys import digest
 

@@ -1,19 +1,23 @@
-"""What a config says about the benchmark itself: items, prompts, and what is right."""
+"""The benchmark's part of a config: items, prompts, and what is right, with the rules that its keys keep.
+
+``BenchmarkFields`` is the schema; the rules say which keys need and which exclude each other. A
+``PlacedError`` names the key that it is about, so that the config's reader can name its line.
+"""
 
 from collections.abc import Iterator
 from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, JsonValue, model_validator
 
+from metrics.types import OutputType
 from tasks.datasets.config import DatasetConfig
 
-OutputType = Literal["generate_until", "multiple_choice", "loglikelihood", "loglikelihood_rolling"]
 DEFAULT_PROMPT = "default"
 
 Location = tuple[str | int, ...]
 
 
-class Message(BaseModel):
+class MessageTemplate(BaseModel):
     """One turn of a chat prompt; the content is a template."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -30,7 +34,7 @@ class PromptTemplate(BaseModel):
     name: str = Field(min_length=1, description="Name of the prompt in results and facets")
     template: str | None = Field(default=None, description="Jinja2 template of the prompt")
     path: str | None = Field(default=None, description="File with the template, relative to the config")
-    messages: tuple[Message, ...] | None = Field(default=None, description="Chat turns")
+    messages: tuple[MessageTemplate, ...] | None = Field(default=None, description="Chat turns")
 
     @model_validator(mode="after")
     def _is_one_thing(self) -> "PromptTemplate":
@@ -97,7 +101,7 @@ class BenchmarkFields(BaseModel):
     prompt_templates: tuple[PromptTemplate, ...] | None = Field(
         default=None, description="Several named prompts"
     )
-    messages: tuple[Message, ...] | None = Field(
+    messages: tuple[MessageTemplate, ...] | None = Field(
         default=None, description="Chat turns, each content a template"
     )
     system_prompt: str | None = Field(default=None, description="Template of the system message")
@@ -163,7 +167,9 @@ def template_texts(fields: BenchmarkFields) -> Iterator[tuple[Location, str]]:
         yield from _message_texts(("prompt_templates", index, "messages"), prompt.messages)
 
 
-def _message_texts(at: Location, messages: tuple[Message, ...] | None) -> Iterator[tuple[Location, str]]:
+def _message_texts(
+    at: Location, messages: tuple[MessageTemplate, ...] | None
+) -> Iterator[tuple[Location, str]]:
     for index, message in enumerate(messages or ()):
         yield (*at, index, "content"), message.content
 
@@ -244,7 +250,7 @@ def _check_names(prompts: "tuple[PromptTemplate, ...]") -> None:
 
 
 def _check_chat(fields: "BenchmarkFields") -> None:
-    chats: dict[Location, tuple[Message, ...]] = {}
+    chats: dict[Location, tuple[MessageTemplate, ...]] = {}
     if fields.messages is not None:
         chats["messages",] = fields.messages
     for index, prompt in enumerate(fields.prompt_templates or ()):

@@ -1,15 +1,25 @@
-"""The one door to benchmarks: which reader a config asks for."""
+"""Opens the benchmark that a config describes: the one place that chooses the class that reads it.
+
+Each class is imported when it is chosen, so that a native benchmark loads nothing of lm-evaluation-harness.
+"""
 
 from tasks.benchmarks.config import BenchmarkFields
 from tasks.benchmarks.records import Benchmark
 
 
 def open_benchmark(fields: BenchmarkFields) -> Benchmark:
-    """The benchmark that the config describes; raises NightjarError where a file it names can't be read."""
-    if fields.harness is not None:
-        from tasks.benchmarks.lm_eval import open_harness_benchmark
+    """The benchmark that the config describes: native, a definition of the harness, or a sample log of it.
 
-        return open_harness_benchmark(fields)
-    from tasks.benchmarks.native.benchmark import NativeBenchmark
+    Raises NightjarError where a file that it names can't be read, and ConfigError for what may not run.
+    """
+    if fields.harness is None:
+        from tasks.benchmarks.native.benchmark import NativeBenchmark
 
-    return NativeBenchmark(fields)
+        return NativeBenchmark(fields)
+    if "samples" in fields.harness:
+        from tasks.benchmarks.lm_eval.logs.rescoring import LoggedBenchmark
+
+        return LoggedBenchmark(fields.harness, fields.base_dir, fields.name, fields.cluster)
+    from tasks.benchmarks.lm_eval.render.benchmark import HarnessBenchmark
+
+    return HarnessBenchmark(fields.harness, fields.base_dir, fields.name, fields.cluster)

@@ -1,16 +1,14 @@
-"""What a benchmark is to the pipeline: rows of a dataset, and what is asked about each.
+"""The protocol of a benchmark: the items of a dataset, and the requests about each.
 
-Two benchmarks exist, the native one (``native.py``) and lm-evaluation-harness's (``lm_eval``); the pipeline
-knows only this protocol.
+Three classes hold to it: the native benchmark, a definition of lm-evaluation-harness, and a sample log of the
+harness. The load and render stages know only this protocol; ``open.py`` chooses the class.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol
+from typing import Any, Protocol
 
-from tasks.datasets.item import Item
-
-RequestKind = Literal["generate", "loglikelihood", "rolling"]
+from tasks.datasets.item import Item, RequestKind
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""What a config may say under ``dataset:``."""
+"""The dataset's part of a config, the error of datasets, and dotted paths by which configs name fields."""
 
 from collections.abc import Mapping
 from typing import Any

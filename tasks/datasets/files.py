@@ -1,4 +1,4 @@
-"""Rows of JSONL, JSON, CSV and Parquet files, one at a time, each with the place it came from."""
+"""Reads rows of JSONL, JSON, CSV and Parquet files one at a time, each with the place that it came from."""
 
 import csv
 import json
@@ -13,14 +13,14 @@ PARQUET_ROWS: Final = 1024
 BYTE_ORDER_MARK: Final = b"\xef\xbb\xbf"
 
 
-class Row(NamedTuple):
+class SourceRow(NamedTuple):
     """A row as it was read. ``place`` continues the source's name in a message: ":12" or ", row 3"."""
 
     place: str
     value: Any
 
 
-def read_rows(path: Path) -> Iterator[Row]:
+def read_rows(path: Path) -> Iterator[SourceRow]:
     """The rows of a file by its suffix, in order; only JSON is read as a whole.
 
     Raises DataError naming the file, and the line where one is at fault.
@@ -39,22 +39,22 @@ def read_rows(path: Path) -> Iterator[Row]:
         raise DatasetError(f"{path.name} can't be read: {error.strerror or error}") from error
 
 
-def _jsonl(path: Path) -> Iterator[Row]:
+def _jsonl(path: Path) -> Iterator[SourceRow]:
     with path.open("rb") as file:
         for number, line in enumerate(file, 1):
             if number == 1:
                 line = line.removeprefix(BYTE_ORDER_MARK)
             if line.strip():
                 place = f":{number}"
-                yield Row(place, parse_json(line.strip(), f"{path.name}{place}"))
+                yield SourceRow(place, parse_json(line.strip(), f"{path.name}{place}"))
 
 
-def _json(path: Path) -> Iterator[Row]:
+def _json(path: Path) -> Iterator[SourceRow]:
     rows = parse_json(path.read_bytes().removeprefix(BYTE_ORDER_MARK), path.name)
     if not isinstance(rows, list):
         raise DatasetError(f"{path.name}: expected a JSON list of items, got {type_name(rows)}")
     for number, row in enumerate(rows, 1):
-        yield Row(f", item {number}", row)
+        yield SourceRow(f", item {number}", row)
 
 
 def parse_json(text: bytes, where: str) -> Any:
@@ -78,7 +78,7 @@ def _refuse_constant(text: str) -> Any:
     raise ValueError(f"{text} is not a JSON value; write null")
 
 
-def _csv(path: Path) -> Iterator[Row]:
+def _csv(path: Path) -> Iterator[SourceRow]:
     csv.field_size_limit(sys.maxsize)  # the module's default refuses documents beyond 128 KB
     with path.open(encoding="utf-8-sig", newline="") as file:
         reader = csv.reader(file, strict=True)
@@ -90,7 +90,7 @@ def _csv(path: Path) -> Iterator[Row]:
             start = reader.line_num + 1
             for values in reader:
                 if values:
-                    yield Row(f":{start}", _csv_row(header, values, f"{path.name}:{start}"))
+                    yield SourceRow(f":{start}", _csv_row(header, values, f"{path.name}:{start}"))
                 start = reader.line_num + 1
         except csv.Error as error:
             raise DatasetError(f"{path.name}:{reader.line_num}: malformed CSV: {error}") from error
@@ -106,7 +106,7 @@ def _csv_row(header: list[str], values: list[str], where: str) -> dict[str, str]
     return dict(zip(header, values, strict=True))
 
 
-def _parquet(path: Path) -> Iterator[Row]:
+def _parquet(path: Path) -> Iterator[SourceRow]:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -116,12 +116,12 @@ def _parquet(path: Path) -> Iterator[Row]:
             for batch in file.iter_batches(batch_size=PARQUET_ROWS):
                 for row in batch.to_pylist():
                     number += 1
-                    yield Row(f", row {number}", row)
+                    yield SourceRow(f", row {number}", row)
     except pa.ArrowInvalid as error:
         raise DatasetError(f"{path.name} is not a Parquet file that can be read: {error}") from error
 
 
-READERS: Final[dict[str, Callable[[Path], Iterator[Row]]]] = {
+READERS: Final[dict[str, Callable[[Path], Iterator[SourceRow]]]] = {
     ".jsonl": _jsonl,
     ".json": _json,
     ".csv": _csv,

@@ -1,8 +1,11 @@
-"""An item: one row of a dataset, as every stage knows it."""
+"""The item: one row of a dataset, as every stage knows it, and the kinds of request made about it."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
+
+RequestKind = Literal["generate", "loglikelihood", "rolling"]
+"""What is asked of a model about an item: a text, a continuation's log-likelihood, or a document's."""
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,8 @@
-"""From rows to items: the identity, the data and the right answer of each."""
+"""Makes items of a dataset's rows: the identity, the data and the right answer of each.
+
+Rows come from files, from functions of the user's or from a model hub. ``open_dataset`` gives the items,
+``dataset_digest`` what decides them.
+"""
 
 import base64
 import datetime
@@ -13,7 +17,7 @@ from typing import Any
 
 from metrics.errors import ConfigError
 from tasks.datasets.config import DatasetConfig, DatasetError, field_at
-from tasks.datasets.files import Row, read_rows, type_name
+from tasks.datasets.files import SourceRow, read_rows, type_name
 from tasks.datasets.item import Item
 from tasks.store.keys import digest, file_digest
 from tasks.usercode.load import load_function
@@ -38,7 +42,7 @@ def open_dataset(config: DatasetConfig, base_dir: str | Path, cluster: str | Non
             item = _clustered(item, cluster, where)
         first = places.setdefault(item.item_id, row.place)
         if first is not row.place:
-            raise DatasetError(_duplicate(item, row, where, source + first))
+            raise DatasetError(_duplicate_message(item, row, where, source + first))
         yield item
     if doc_id < 0:
         raise DatasetError(f"{source} holds no items; a dataset needs at least one")
@@ -66,24 +70,24 @@ def content_digest(item: Item) -> str:
     return digest({"data": item.data, "ground_truth": item.ground_truth})
 
 
-def _item(row: Row, doc_id: int, config: DatasetConfig, where: str) -> Item:
+def _item(row: SourceRow, doc_id: int, config: DatasetConfig, where: str) -> Item:
     if not isinstance(row.value, Mapping):
         raise DatasetError(f"{where}: an item is a mapping of fields, got {type_name(row.value)}")
-    fields = {str(key): _plain(value, f"{where}: field '{key}'") for key, value in row.value.items()}
+    fields = {str(key): _json_value(value, f"{where}: field '{key}'") for key, value in row.value.items()}
     data = fields
     if isinstance(fields.get("data"), dict):
         beside = {key: value for key, value in fields.items() if key not in ("id", "data", "ground_truth")}
         data = {**beside, **fields["data"]}
-    ground_truth = _named(config.ground_truth, "ground_truth", fields, data, where)
-    identity = _named(config.id, "id", fields, data, where)
+    ground_truth = _field(config.ground_truth, "ground_truth", fields, data, where)
+    given_id = _field(config.id, "id", fields, data, where)
     item = Item(item_id="", doc_id=doc_id, data=data, ground_truth=ground_truth)
     item_id = (
-        _identity(identity, where, required=config.id is not None) or content_digest(item)[:DERIVED_ID_DIGITS]
+        _item_id(given_id, where, required=config.id is not None) or content_digest(item)[:DERIVED_ID_DIGITS]
     )
     return Item(item_id=item_id, doc_id=doc_id, data=data, ground_truth=ground_truth)
 
 
-def _named(field: str | None, default: str, fields: dict[str, Any], data: dict[str, Any], where: str) -> Any:
+def _field(field: str | None, default: str, fields: dict[str, Any], data: dict[str, Any], where: str) -> Any:
     """The value of a field that the config names (it has to be there), else of the default one (it may be
     absent).
     """
@@ -99,7 +103,7 @@ def _named(field: str | None, default: str, fields: dict[str, Any], data: dict[s
     )
 
 
-def _identity(value: Any, where: str, required: bool) -> str:
+def _item_id(value: Any, where: str, required: bool) -> str:
     if isinstance(value, str | int) and not isinstance(value, bool) and str(value).strip():
         return str(value)
     if value is None or value == "":
@@ -122,7 +126,7 @@ def _clustered(item: Item, cluster: str, where: str) -> Item:
     return Item(item.item_id, item.doc_id, item.data, item.ground_truth, text)
 
 
-def _duplicate(item: Item, row: Row, where: str, first: str) -> str:
+def _duplicate_message(item: Item, row: SourceRow, where: str, first: str) -> str:
     named = isinstance(row.value, Mapping) and row.value.get("id") not in (None, "")
     if (
         named
@@ -133,7 +137,7 @@ def _duplicate(item: Item, row: Row, where: str, first: str) -> str:
     return f"{where}: the same item stands at {first}, and neither has an id; remove one or give both an id"
 
 
-def _plain(value: Any, where: str) -> Any:
+def _json_value(value: Any, where: str) -> Any:
     """``value`` as JSON holds it; what JSON lacks becomes the text a prompt would show.
 
     NaN, the usual mark of a missing number in a table, becomes null. Integers beyond 64 bits and decimals
@@ -148,9 +152,9 @@ def _plain(value: Any, where: str) -> Any:
             raise DatasetError(f"{where} is infinite, which JSON can't hold")
         return None if math.isnan(value) else value
     if isinstance(value, Mapping):
-        return {str(key): _plain(entry, where) for key, entry in value.items()}
+        return {str(key): _json_value(entry, where) for key, entry in value.items()}
     if isinstance(value, list | tuple):
-        return [_plain(entry, where) for entry in value]
+        return [_json_value(entry, where) for entry in value]
     return _scalar(value, where)
 
 
@@ -162,17 +166,17 @@ def _scalar(value: Any, where: str) -> Any:
     if isinstance(value, bytes):
         return base64.b64encode(value).decode("ascii")
     if hasattr(value, "tolist"):  # numpy scalars and arrays, from loader functions
-        return _plain(value.tolist(), where)
+        return _json_value(value.tolist(), where)
     raise DatasetError(f"{where} is {type_name(value)}, which JSON can't hold")
 
 
-def source_rows(config: DatasetConfig, base_dir: str | Path) -> Iterator[Row]:
+def source_rows(config: DatasetConfig, base_dir: str | Path) -> Iterator[SourceRow]:
     """The rows of the configured source, in order; raises DataError or ConfigError naming the source."""
     if config.path is not None:
         return read_rows(Path(base_dir) / Path(config.path).expanduser())
     if config.function is not None:
-        return _numbered(_loaded(config, load_function(config.function, base_dir)), config.describe())
-    return _numbered(_from_hub(config), config.describe())
+        return _numbered(_function_rows(config, load_function(config.function, base_dir)), config.describe())
+    return _numbered(_hub_rows(config), config.describe())
 
 
 def check_source(config: DatasetConfig, base_dir: str | Path) -> None:
@@ -183,7 +187,7 @@ def check_source(config: DatasetConfig, base_dir: str | Path) -> None:
         _check_keywords(config, load_function(config.function, base_dir))
 
 
-def _loaded(config: DatasetConfig, function: Callable[..., Any]) -> Iterable[Any]:
+def _function_rows(config: DatasetConfig, function: Callable[..., Any]) -> Iterable[Any]:
     _check_keywords(config, function)
     try:
         rows = function(**config.params)
@@ -204,7 +208,7 @@ def _check_keywords(config: DatasetConfig, function: Callable[..., Any]) -> None
         raise ConfigError(f"dataset {config.function} can't be called with {given}: {error}") from error
 
 
-def _numbered(rows: Iterable[Any], source: str) -> Iterator[Row]:
+def _numbered(rows: Iterable[Any], source: str) -> Iterator[SourceRow]:
     iterator = iter(rows)
     number = 0
     while True:
@@ -217,10 +221,10 @@ def _numbered(rows: Iterable[Any], source: str) -> Iterator[Row]:
             raise DatasetError(
                 f"dataset {source} failed at item {number}: {type(error).__name__}: {error}"
             ) from error
-        yield Row(f", item {number}", value)
+        yield SourceRow(f", item {number}", value)
 
 
-def _from_hub(config: DatasetConfig) -> Iterable[Any]:
+def _hub_rows(config: DatasetConfig) -> Iterable[Any]:
     try:
         import datasets
     except ImportError as error:

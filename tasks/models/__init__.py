@@ -1,1 +1,4 @@
-"""How a response is obtained: endpoints, recorded responses, the embedded server."""
+"""Obtains responses to requests: from endpoints, from recorded responses, from the embedded server. Answers
+are kept under their request keys, so that nothing is asked twice. The stages enter by ``respond``,
+``connection.probe`` and ``config``.
+"""

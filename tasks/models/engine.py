@@ -1,15 +1,23 @@
-"""Asks an endpoint for everything that is missing: as many requests in flight as it bears, each until it is
-answered or hopeless.
+"""The engine: asks an endpoint for every answer that is missing.
+
+It keeps as many requests in flight as the endpoint bears, and tries each until it is answered, has failed
+for good or has used up its retry budget. Answers go to the writer, failures and counts into the state.
+``respond`` runs one engine for each partition.
 """
 
 import asyncio
 import contextlib
 import random
+import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Coroutine, Iterator, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
-from tasks.models.answers.journal import FLUSH_SECONDS
+from metrics.errors import NightjarError
+from tasks.models.answers.journal import FLUSH_SECONDS, AnswerWriter
+from tasks.models.config import Price
 from tasks.models.errors import (
     ConnectionFault,
     EndpointDead,
@@ -21,55 +29,136 @@ from tasks.models.errors import (
     RequestTimeout,
     TransientError,
 )
-from tasks.models.limits import AttemptOutcome
-from tasks.models.records import Call, Failure, KeptAnswer, Reply, Request
-from tasks.models.work import Asking, Attempts, Endpoint, Interrupted, Stopped, Work, interrupted
+from tasks.models.limits import AttemptOutcome, ConcurrencyLimiter, RateLimiter
+from tasks.models.options import RequestTally, Spending
+from tasks.models.records import Call, KeptAnswer, Provider, Reply, Request, RequestCodec, RequestFailure
 
 DEAD_FAILURES = 8
 """An endpoint is dead when so many attempts in a row failed and one request's retries are used up."""
 DEAD_SECONDS = 30.0
 """How long an endpoint found dead is believed dead: one failure is enough then."""
 SETTLE_SECONDS = 0.05
-"""A place is kept this long after an attempt was abandoned, so that the server has seen that it was."""
+"""A slot is kept this long after an attempt was abandoned, so that the server has seen that it was."""
 TICK_SECONDS = 0.1
+FIRST_WAIT = 0.25
+LONGEST_WAIT = 30.0
+CHARACTERS_A_TOKEN = 4
+
+interrupted = threading.Event()
+"""Set to stop all inference of the process: what is answered is kept, what is in flight is dropped."""
+
+RequestGroup = tuple[RequestCodec, Sequence[Request]]
+"""Requests that go together, and the codec that makes calls of them."""
+
+
+class Interrupted(NightjarError):
+    """Inference was stopped from outside; finished responses are kept."""
+
+
+class RunStopping(Exception):
+    """The run is stopping: this request is not asked any further."""
+
+
+@dataclass(frozen=True)
+class RetryPolicy:
+    """A request's retry budget: at most ``max_retries`` further attempts, all within ``deadline`` seconds."""
+
+    max_retries: int
+    deadline: float
+
+    def wait(self, attempts: int, spent: float, error: TransientError, draw: random.Random) -> float | None:
+        """Seconds until the next attempt after ``attempts`` of them; None: there is none.
+
+        ``Retry-After`` is waited for in full and never shortened; without it the wait doubles from attempt to
+        attempt, between a half and the whole of it drawn at random.
+        """
+        if attempts > self.max_retries:
+            return None
+        if error.retry_after is not None:
+            seconds = error.retry_after
+        else:
+            seconds = min(LONGEST_WAIT, FIRST_WAIT * 2.0 ** min(attempts, 16)) * draw.uniform(0.5, 1.0)
+        return seconds if spent + seconds < self.deadline else None
+
+
+@dataclass(frozen=True)
+class Endpoint:
+    """Where requests go, and how hard it may be driven.
+
+    ``concurrency`` and the two rate limiters are shared by all of the process that asks this endpoint.
+    ``ceiling`` is the most requests that this run has in flight, ``timeout`` the seconds of one attempt,
+    ``completion_estimate`` the tokens that an answer is expected to have.
+    """
+
+    provider: Provider
+    concurrency: ConcurrencyLimiter
+    ceiling: int
+    timeout: float
+    retry: RetryPolicy
+    request_rate: RateLimiter | None = None
+    token_rate: RateLimiter | None = None
+    completion_estimate: int = 0
+
+
+@dataclass
+class InferenceState:
+    """What an engine's run has come to: answers are with the writer, failures and counts are here.
+
+    ``stopped`` says why the run asks no more, as the error of a request that was not asked; None: it goes on.
+    """
+
+    writer: AnswerWriter
+    tally: RequestTally
+    spending: Spending
+    price: Price | None = None
+    failures: dict[bytes, RequestFailure] = field(default_factory=dict)
+    stopped: str | None = None
+
+
+@dataclass
+class Attempts:
+    """Attempts at a group of requests: how many there were, how often each of its calls has failed, and the
+    seconds that the group waited for the rate limiters.
+    """
+
+    count: int = 0
+    rate_limited: float = 0.0
+    failed: Counter[int] = field(default_factory=Counter)
 
 
 class Engine:
     """One run over one endpoint, on one event loop."""
 
-    def __init__(self, endpoint: Endpoint, work: Work) -> None:
+    def __init__(self, endpoint: Endpoint, state: InferenceState) -> None:
         self._endpoint = endpoint
-        self._work = work
+        self._state = state
         self._draw = random.Random()
-        self._crew: Crew
-        self._believed_dead = time.monotonic() < endpoint.gate.dead_until
-        self._turns = Turns(endpoint, work)
+        self._workers: WorkerPool
+        self._believed_dead = time.monotonic() < endpoint.concurrency.dead_until
+        self._throttle = Throttle(endpoint, state)
 
-    async def run(
-        self, units: Iterator[tuple[Asking, Sequence[Request]]], report: Callable[[], None]
-    ) -> None:
-        """Asks every unit, a request or several that go together; returns when all are answered, failed, or
-        the run stopped.
+    async def run(self, groups: Iterator[RequestGroup], report: Callable[[], None]) -> None:
+        """Asks every group of requests; returns when all are answered or failed, or when the run has stopped.
 
         Raises StoreError when answers can't be kept, and Interrupted.
         """
-        gate, ceiling = self._endpoint.gate, self._endpoint.ceiling
-        gate.register(ceiling)
-        self._crew = Crew(lambda: self._worker(units), ceiling)
+        limiter, ceiling = self._endpoint.concurrency, self._endpoint.ceiling
+        limiter.register(ceiling)
+        self._workers = WorkerPool(lambda: self._worker(groups), ceiling)
         over = asyncio.Event()
-        keeper = asyncio.ensure_future(self._keep(over, report))
-        everyone = asyncio.ensure_future(self._crew.finish())
+        supervisor = asyncio.ensure_future(self._supervise(over, report))
+        workers = asyncio.ensure_future(self._workers.finish())
         try:
-            await _either(everyone, keeper)
-            await everyone
+            await _until_first(workers, supervisor)
+            await workers
         finally:
             over.set()
-            everyone.cancel()
-            # The keeper is never cancelled: it may be in the middle of moving answers to the store.
-            await asyncio.gather(everyone, keeper, return_exceptions=True)
-            gate.unregister(ceiling)
+            workers.cancel()
+            # The supervisor is never cancelled: it may be in the middle of moving answers to the store.
+            await asyncio.gather(workers, supervisor, return_exceptions=True)
+            limiter.unregister(ceiling)
 
-    async def _keep(self, over: asyncio.Event, report: Callable[[], None]) -> None:
+    async def _supervise(self, over: asyncio.Event, report: Callable[[], None]) -> None:
         """Moves answers to the store in time, reports, and looks whether the run is to stop."""
         flushed = time.monotonic()
         while not over.is_set():
@@ -78,69 +167,69 @@ class Engine:
                 raise Interrupted(
                     "inference was interrupted; finished responses are kept, run again to go on"
                 )
-            if self._work.stopped is None:
-                self._work.stopped = self._work.spending.exceeded()
-            if self._work.stopped is not None:
-                self._turns.stop()
-            if self._work.writer.full or time.monotonic() - flushed >= FLUSH_SECONDS:
-                await self._work.writer.flush()
+            if self._state.stopped is None:
+                self._state.stopped = self._state.spending.exceeded()
+            if self._state.stopped is not None:
+                self._throttle.stop()
+            if self._state.writer.full or time.monotonic() - flushed >= FLUSH_SECONDS:
+                await self._state.writer.flush()
                 flushed = time.monotonic()
             report()
 
-    async def _worker(self, units: Iterator[tuple[Asking, Sequence[Request]]]) -> None:
-        for asking, requests in units:
-            if self._work.stopped is not None:
+    async def _worker(self, groups: Iterator[RequestGroup]) -> None:
+        for codec, requests in groups:
+            if self._state.stopped is not None:
                 return
-            for answer in await self._asked(asking, requests):
-                self._settle(answer)
-            self._work.stopped = self._work.stopped or self._work.spending.exceeded()
+            for answer in await self._ask(codec, requests):
+                self._record(answer)
+            self._state.stopped = self._state.stopped or self._state.spending.exceeded()
 
-    def _settle(self, answer: KeptAnswer) -> None:
-        work = self._work
-        work.writer.append(answer)
-        before = work.tally.cost
-        work.tally.add(answer, work.price)
-        work.spending.add(
-            (answer.prompt_tokens or 0) + (answer.completion_tokens or 0), work.tally.cost - before
+    def _record(self, answer: KeptAnswer) -> None:
+        state = self._state
+        state.writer.append(answer)
+        before = state.tally.cost
+        state.tally.add(answer, state.price)
+        state.spending.add(
+            (answer.prompt_tokens or 0) + (answer.completion_tokens or 0), state.tally.cost - before
         )
 
-    async def _asked(self, asking: Asking, requests: Sequence[Request]) -> list[KeptAnswer]:
+    async def _ask(self, codec: RequestCodec, requests: Sequence[Request]) -> list[KeptAnswer]:
         """The requests' answers; none when they failed, which is then on record."""
         attempts = Attempts()
-        work = self._work
+        state = self._state
         try:
-            calls = asking.calls(requests)
-            answers = await self._until_answered(asking, requests, calls, attempts)
+            calls = codec.calls(requests)
+            answers = await self._until_answered(codec, requests, calls, attempts)
         except PermanentError as error:
             if len({(request.prompt, request.continuation) for request in requests}) > 1:
                 # One of them spoils the batch: each is asked alone.
-                return [answer for request in requests for answer in await self._asked(asking, [request])]
+                return [answer for request in requests for answer in await self._ask(codec, [request])]
             answers = [
                 KeptAnswer(
                     r.key,
                     "model_error",
                     error=str(error),
-                    attempts=max(1, attempts.made),
+                    attempts=max(1, attempts.count),
                     arrived=time.time(),
                 )
                 for r in requests
             ]
-        except Stopped:
+        except RunStopping:
             answers = []
         except RequestError as error:
             if isinstance(error, EndpointError):
-                work.stopped = work.stopped or f"not asked: {error}"
-            failure = Failure(str(error), attempts.made)
-            work.failures.update((request.key, failure) for request in requests)
-            work.tally.errors[_kind(error)] = work.tally.errors.get(_kind(error), 0) + len(requests)
+                state.stopped = state.stopped or f"not asked: {error}"
+            failure = RequestFailure(str(error), attempts.count)
+            state.failures.update((request.key, failure) for request in requests)
+            state.tally.errors[_kind(error)] = state.tally.errors.get(_kind(error), 0) + len(requests)
             answers = []
-        if attempts.made:
-            work.tally.sent += len(requests)
-            work.tally.attempts += attempts.made
+        if attempts.count:
+            state.tally.sent += len(requests)
+            state.tally.attempts += attempts.count
         return answers
 
     async def _until_answered(
-        self, asking: Asking, requests: Sequence[Request], calls: Sequence[Call], attempts: Attempts
+        self, codec: RequestCodec, requests: Sequence[Request], calls: Sequence[Call], attempts: Attempts
     ) -> list[KeptAnswer]:
         start = time.monotonic()
         replies: list[Reply] = []
@@ -148,32 +237,32 @@ class Engine:
             try:
                 while len(replies) < len(calls):
                     replies.append(await self._attempt(calls[len(replies)], start, attempts))
-                return asking.answers(requests, replies, attempts.made)
+                return codec.answers(requests, replies, attempts.count)
             except TransientError as error:
                 # What is wrong inside a reply is seen only when it is read: then the last call is made again.
                 del replies[len(calls) - 1 :]
                 attempts.failed[len(replies)] += 1
-                spent = time.monotonic() - start - attempts.paced
+                spent = time.monotonic() - start - attempts.rate_limited
                 wait = self._endpoint.retry.wait(attempts.failed[len(replies)], spent, error, self._draw)
-                self._judge(error, start, attempts, hopeless=wait is None)
+                self._check_alive(error, start, attempts, hopeless=wait is None)
                 if wait is None:
                     raise
-                self._work.tally.retries += 1
-                self._crew.stand_in()
-                await self._turns.rest(wait)
-                if self._work.stopped is not None:
-                    raise Stopped from error
+                self._state.tally.retries += 1
+                self._workers.add_spare()
+                await self._throttle.sleep(wait)
+                if self._state.stopped is not None:
+                    raise RunStopping from error
 
     async def _attempt(self, call: Call, start: float, attempts: Attempts) -> Reply:
-        """One attempt at one call, in its turn."""
-        endpoint, gate = self._endpoint, self._endpoint.gate
-        await self._turns.enter(start, attempts)
+        """One attempt at one call, once the limiters let it through."""
+        endpoint = self._endpoint
+        await self._throttle.enter(start, attempts)
         outcome: AttemptOutcome | None = None
         try:
-            await self._turns.pace(call, attempts)
-            attempts.made += 1
+            await self._throttle.await_rate(call, attempts)
+            attempts.count += 1
             began = time.monotonic()
-            left = endpoint.retry.deadline - (began - start - attempts.paced)
+            left = endpoint.retry.deadline - (began - start - attempts.rate_limited)
             try:
                 reply = await endpoint.provider.send(call, min(endpoint.timeout, max(1.0, left)))
             except TransientError as error:
@@ -187,21 +276,22 @@ class Engine:
             outcome = AttemptOutcome(reply.seconds)
             return reply
         finally:
-            gate.leave(outcome)
+            endpoint.concurrency.leave(outcome)
 
-    def _judge(self, error: TransientError, start: float, attempts: Attempts, hopeless: bool) -> None:
+    def _check_alive(self, error: TransientError, start: float, attempts: Attempts, hopeless: bool) -> None:
         """Raises EndpointDead when nothing at all was answered since this request was first sent, and it is
         given up.
         """
-        gate = self._endpoint.gate
-        if gate.last_success >= start:
+        limiter = self._endpoint.concurrency
+        if limiter.last_success >= start:
             self._believed_dead = False
             return
-        if (hopeless and gate.failures >= DEAD_FAILURES) or self._believed_dead:
-            gate.dead_until = time.monotonic() + DEAD_SECONDS
+        if (hopeless and limiter.failures >= DEAD_FAILURES) or self._believed_dead:
+            limiter.dead_until = time.monotonic() + DEAD_SECONDS
             seconds = time.monotonic() - start
             raise EndpointDead(
-                f"the endpoint answers nothing: {error} (after {attempts.made} attempts over {seconds:.0f} s)"
+                f"the endpoint answers nothing: {error} "
+                f"(after {attempts.count} attempts over {seconds:.0f} s)"
             ) from error
 
 
@@ -211,64 +301,61 @@ def _outcome(error: TransientError, seconds: float) -> AttemptOutcome:
     return AttemptOutcome(seconds, ok=False, congested=congested, retry_after=error.retry_after)
 
 
-async def _either(everyone: "asyncio.Future[Any]", keeper: "asyncio.Future[None]") -> None:
-    """Waits for the workers; raises what the keeper raises when that is sooner."""
-    await asyncio.wait({everyone, keeper}, return_when=asyncio.FIRST_COMPLETED)
-    if not everyone.done():
-        keeper.result()
+async def _until_first(workers: "asyncio.Future[Any]", supervisor: "asyncio.Future[None]") -> None:
+    """Waits for the workers; raises what the supervisor raises when that is sooner."""
+    await asyncio.wait({workers, supervisor}, return_when=asyncio.FIRST_COMPLETED)
+    if not workers.done():
+        supervisor.result()
 
 
 def _kind(error: RequestError) -> str:
     return type(error).__name__
 
 
-CHARACTERS_A_TOKEN = 4
+class Throttle:
+    """Makes the requests of a run wait for the endpoint's limiters, and no longer than the run goes on."""
 
-
-class Turns:
-    """Where the requests of one run over one endpoint wait, on one event loop."""
-
-    def __init__(self, endpoint: Endpoint, work: Work) -> None:
+    def __init__(self, endpoint: Endpoint, state: InferenceState) -> None:
         self._endpoint = endpoint
-        self._work = work
+        self._state = state
         self._stopping = asyncio.Event()
 
     def stop(self) -> None:
         """Wakes all who wait: the run is stopping."""
         self._stopping.set()
 
-    async def rest(self, seconds: float) -> None:
-        """Waits that long, or until the run is stopping."""
+    async def sleep(self, seconds: float) -> None:
+        """Sleeps that long, or until the run is stopping."""
         await until(self._stopping, seconds)
 
     async def enter(self, start: float, attempts: Attempts) -> None:
-        """Takes a place at the endpoint for a request that was begun at ``start``.
+        """Takes a slot at the endpoint for a request that was begun at ``start``.
 
         Raises Stopped, and RateLimited when the endpoint wants no requests until after this one's deadline.
         """
         deadline = self._endpoint.retry.deadline
-        while (wait := await self._endpoint.gate.enter()) > 0:
-            if time.monotonic() - start - attempts.paced + wait >= deadline:
+        while (wait := await self._endpoint.concurrency.enter()) > 0:
+            if time.monotonic() - start - attempts.rate_limited + wait >= deadline:
                 said = f"the endpoint asks for a pause of {wait:.0f} s, longer than a request may take"
                 raise RateLimited(f"{said} (deadline: {deadline:g} s)", retry_after=wait)
-            await self.rest(wait)
-            if self._work.stopped is not None:
-                raise Stopped
+            await self.sleep(wait)
+            if self._state.stopped is not None:
+                raise RunStopping
 
-    async def pace(self, call: Call, attempts: Attempts) -> None:
+    async def await_rate(self, call: Call, attempts: Attempts) -> None:
         """Waits for the slots of requests and tokens a minute; prompt tokens are estimated from the
         characters. Raises Stopped.
         """
         endpoint = self._endpoint
-        wait = endpoint.requests_pace.reserve(1) if endpoint.requests_pace else 0.0
-        if endpoint.tokens_pace is not None:
+        wait = endpoint.request_rate.reserve(1) if endpoint.request_rate else 0.0
+        if endpoint.token_rate is not None:
             estimate = len(call.content) // CHARACTERS_A_TOKEN + endpoint.completion_estimate
-            wait = max(wait, endpoint.tokens_pace.reserve(estimate))
+            wait = max(wait, endpoint.token_rate.reserve(estimate))
         if wait > 0:
-            await self.rest(wait)
-            attempts.paced += wait
-        if self._work.stopped is not None:
-            raise Stopped
+            await self.sleep(wait)
+            attempts.rate_limited += wait
+        if self._state.stopped is not None:
+            raise RunStopping
 
 
 async def until(event: asyncio.Event, seconds: float) -> None:
@@ -277,21 +364,21 @@ async def until(event: asyncio.Event, seconds: float) -> None:
         await asyncio.wait_for(event.wait(), seconds)
 
 
-class Crew:
-    """Workers on one loop: as many as there are places, and another for each that waits for its next attempt
+class WorkerPool:
+    """Workers on one loop: as many as there are slots, and another for each that waits for its next attempt
     and so holds none. Each works until there is nothing left.
     """
 
-    def __init__(self, work: Callable[[], Coroutine[Any, Any, None]], places: int) -> None:
-        self._work = work
-        self._left = max(8, places // 2)  # who may still join
-        self._tasks = {asyncio.ensure_future(work()) for _ in range(places)}
+    def __init__(self, worker: Callable[[], Coroutine[Any, Any, None]], slots: int) -> None:
+        self._worker = worker
+        self._spares = max(8, slots // 2)  # workers that may still be added
+        self._tasks = {asyncio.ensure_future(worker()) for _ in range(slots)}
 
-    def stand_in(self) -> None:
+    def add_spare(self) -> None:
         """One more worker, unless there are many already."""
-        if self._left:
-            self._left -= 1
-            self._tasks.add(asyncio.ensure_future(self._work()))
+        if self._spares:
+            self._spares -= 1
+            self._tasks.add(asyncio.ensure_future(self._worker()))
 
     async def finish(self) -> None:
         """Returns when nothing is left to do; raises what a worker raises, and then ends the others."""

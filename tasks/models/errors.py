@@ -22,6 +22,8 @@ RequestError                      a request did not give an answer
 
 from metrics.errors import NightjarError
 
+LONGEST_MESSAGE = 500
+
 
 class ModelError(NightjarError):
     """A model that can't be asked: not there, no access, a key that is missing. Raised before any work."""
@@ -101,3 +103,9 @@ class NotServed(EndpointError):
 
 class EndpointDead(EndpointError):
     """The endpoint answered nothing over a whole schedule of retries."""
+
+
+def shortened(text: str) -> str:
+    """A server's words on one line, of a length that an error has room for."""
+    text = " ".join(text.split())
+    return text if len(text) <= LONGEST_MESSAGE else text[: LONGEST_MESSAGE - 1] + "…"

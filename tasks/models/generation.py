@@ -1,4 +1,8 @@
-"""Calls made of requests to generate, and answers read from their replies."""
+"""The codec of generations: makes calls to chat and completions of requests, and answers of their replies.
+
+It says when a reply is an answer, an error of the model or worth another attempt. The connection chooses it,
+the engine uses it.
+"""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -7,10 +11,25 @@ from typing import Any
 import orjson
 
 from tasks.models.config import DemoConfig, EndpointConfig, SampleParams
-from tasks.models.errors import ContentFiltered, EmptyAnswer, MalformedBody, PermanentError, Refused
-from tasks.models.http import joined, shortened
+from tasks.models.errors import (
+    ContentFiltered,
+    EmptyAnswer,
+    MalformedBody,
+    PermanentError,
+    Refused,
+    shortened,
+)
 from tasks.models.likelihood.tokenizers import Tokenizer
-from tasks.models.records import Call, KeptAnswer, Reply, Request, _text_or_none, provenance, usage_of
+from tasks.models.records import (
+    Call,
+    KeptAnswer,
+    Reply,
+    Request,
+    content_text,
+    provenance,
+    text_or_none,
+    usage_of,
+)
 
 LONGEST_CHARACTER = 4
 """Tokens that one character makes at most: a byte of its UTF-8 each."""
@@ -29,15 +48,15 @@ class TokenPrompts:
     room: int | None = None
     ids: bool = True
 
-    def sent(self, prompt: str) -> str | list[list[int]]:
+    def encode(self, prompt: str) -> str | list[list[int]]:
         """The prompt as it goes into the body."""
         if not self.ids and (self.room is None or len(prompt) <= self.room // LONGEST_CHARACTER):
             return prompt
         tokens = self.tokenizer.encode(prompt)
-        kept = tokens if self.room is None else tokens[-self.room :]
-        if self.ids and kept:
-            return [kept]
-        return prompt if len(kept) == len(tokens) else self.tokenizer.decode(kept)
+        cut = tokens if self.room is None else tokens[-self.room :]
+        if self.ids and cut:
+            return [cut]
+        return prompt if len(cut) == len(tokens) else self.tokenizer.decode(cut)
 
 
 class Generation:
@@ -78,7 +97,7 @@ class Generation:
             return [Call("chat/completions", {**body, "messages": messages})]
         prompt = _as_text(first)
         return [
-            Call("completions", {**body, "prompt": self._prompts.sent(prompt) if self._prompts else prompt})
+            Call("completions", {**body, "prompt": self._prompts.encode(prompt) if self._prompts else prompt})
         ]
 
     def answers(
@@ -93,15 +112,17 @@ class Generation:
                 f"the answer has {got} choices where {len(requests)} were asked for{_complaint(reply.body)}"
             )
         shares = usage_of(reply.body, len(requests))
-        made = []
+        answers = []
         for request, choice, usage in zip(requests, choices, shares, strict=False):
             if not isinstance(choice, Mapping):
                 raise MalformedBody("a choice of the answer is not a JSON object")
-            made.append(self._answer(request, choice, {**usage, **provenance(reply), "attempts": attempts}))
-        return made
+            answers.append(
+                self._answer(request, choice, {**usage, **provenance(reply), "attempts": attempts})
+            )
+        return answers
 
     def _answer(self, request: Request, choice: Mapping[str, Any], facts: dict[str, Any]) -> KeptAnswer:
-        facts["finish_reason"] = finish = _text_or_none(choice.get("finish_reason"))
+        facts["finish_reason"] = finish = text_or_none(choice.get("finish_reason"))
         facts["logprobs"] = choice.get("logprobs")
         try:
             text, facts["reasoning"] = self._text(choice)
@@ -131,7 +152,7 @@ class Generation:
             raise MalformedBody("a choice of the answer has no message")
         text = message.get("content")
         if isinstance(text, list):
-            text = joined(text)
+            text = content_text(text)
         reasoning = message.get("reasoning_content") or message.get("reasoning")
         if not isinstance(text, str | None):
             raise MalformedBody("a message's content is neither text nor null")

@@ -1,14 +1,17 @@
-"""The thin path: one aiohttp pool, keep-alive, bytes in and bytes out.
+"""The provider over plain HTTP: one aiohttp pool with keep-alive, bytes in and bytes out.
 
-The official client costs about four times the CPU of a request here; it is in ``official.py`` for endpoints
-that need it.
+It posts a call's body, puts a stream of events together into the body that the same call gives without
+streaming, and makes one error of the tree in ``errors.py`` of every status and fault. The official client, in
+``openai.py`` for endpoints that need it, costs about four times the CPU of a request here.
 """
 
 import asyncio
+import email.utils
 import json
+import math
 import re
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any
 from urllib.parse import urlsplit
@@ -29,9 +32,9 @@ from tasks.models.errors import (
     RequestError,
     RequestTimeout,
     ServerFault,
+    shortened,
 )
-from tasks.models.records import Call, Reply
-from tasks.models.work import retry_after
+from tasks.models.records import Call, Reply, content_text
 
 CONNECT_TIMEOUT = 15.0
 LARGEST_LINE = 1 << 24
@@ -48,8 +51,8 @@ class HttpProvider:
         if key:
             self._headers["Authorization"] = f"Bearer {key}"
         self._session = aiohttp.ClientSession(
-            # The gate decides how many are in flight; the pool only must never be smaller.
-            connector=PacedConnector(connections),
+            # The concurrency limiter decides how many are in flight; the pool only must never be smaller.
+            connector=StaggeredConnector(connections),
             headers=self._headers,
             trust_env=urlsplit(base_url).hostname
             not in LOOPBACK,  # a proxy never stands before this machine itself
@@ -64,29 +67,29 @@ class HttpProvider:
             async with self._session.post(
                 f"{self._base_url}/{call.path}",
                 data=call.content,
-                timeout=_limits(timeout),
+                timeout=_timeouts(timeout),
                 allow_redirects=False,
             ) as response:
                 if response.content_type == "text/event-stream" and response.status == 200:
-                    body = await self._assembled(response)
+                    body = await self._streamed_body(response)
                 else:
-                    body = await self._whole(response)
+                    body = await self._json_body(response)
         except (aiohttp.ClientError, OSError) as error:
-            raise _fault(error, timeout) from error
+            raise _connection_error(error, timeout) from error
         return Reply(body, time.perf_counter() - start)
 
-    async def served(self, timeout: float) -> tuple[str, ...]:
+    async def list_models(self, timeout: float) -> tuple[str, ...]:
         """The names of the models that the endpoint lists; empty where it has no such list.
 
         Raises AccessDenied for a wrong key and TransientError where nothing usable answers.
         """
         try:
-            async with self._session.get(f"{self._base_url}/models", timeout=_limits(timeout)) as response:
+            async with self._session.get(f"{self._base_url}/models", timeout=_timeouts(timeout)) as response:
                 if response.status in (404, 405, 501):
                     return ()
-                body = await self._whole(response)
+                body = await self._json_body(response)
         except (aiohttp.ClientError, OSError) as error:
-            raise _fault(error, timeout) from error
+            raise _connection_error(error, timeout) from error
         listed = body.get("data")
         entries = listed if isinstance(listed, list) else []
         return tuple(str(entry["id"]) for entry in entries if isinstance(entry, dict) and "id" in entry)
@@ -95,25 +98,25 @@ class HttpProvider:
         """Closes the pool."""
         await self._session.close()
 
-    async def _whole(self, response: aiohttp.ClientResponse) -> Mapping[str, Any]:
-        content = self._hidden(await response.read())
+    async def _json_body(self, response: aiohttp.ClientResponse) -> Mapping[str, Any]:
+        content = self._redacted(await response.read())
         if response.status != 200:
-            raise fault_of(response.status, content, response.headers)
+            raise status_error(response.status, content, response.headers)
         return json_object(content)
 
-    def _hidden(self, content: bytes) -> bytes:
+    def _redacted(self, content: bytes) -> bytes:
         """The body without the key, which some servers repeat in their errors."""
         return content.replace(self._secret, b"***") if self._secret and self._secret in content else content
 
-    async def _assembled(self, response: aiohttp.ClientResponse) -> Mapping[str, Any]:
-        assembly = Assembly()
+    async def _streamed_body(self, response: aiohttp.ClientResponse) -> Mapping[str, Any]:
+        answer = StreamedAnswer()
         async for line in response.content:
             if line.startswith(b"data:"):
-                assembly.add(self._hidden(line[5:].strip()))
-        return assembly.body()
+                answer.add(self._redacted(line[5:].strip()))
+        return answer.body()
 
 
-def _fault(error: aiohttp.ClientError | OSError, timeout: float) -> RequestError:
+def _connection_error(error: aiohttp.ClientError | OSError, timeout: float) -> RequestError:
     """aiohttp's error as one of the tree's."""
     if isinstance(error, TimeoutError):
         return RequestTimeout(f"no answer within {timeout:g} s")
@@ -123,7 +126,7 @@ def _fault(error: aiohttp.ClientError | OSError, timeout: float) -> RequestError
 
 
 @lru_cache(maxsize=64)
-def _limits(timeout: float) -> aiohttp.ClientTimeout:
+def _timeouts(timeout: float) -> aiohttp.ClientTimeout:
     return aiohttp.ClientTimeout(total=timeout, connect=min(timeout, CONNECT_TIMEOUT))
 
 
@@ -138,8 +141,13 @@ RAMP_SECONDS = 0.5
 """A pool is never longer than this in opening all its connections."""
 
 
-class PacedConnector(aiohttp.TCPConnector):
-    """At most ``connections`` at a time, opened ``GAP_SECONDS`` apart; a large pool's closer together."""
+class StaggeredConnector(aiohttp.TCPConnector):
+    """A pool of at most ``connections``, opened ``GAP_SECONDS`` apart; a large pool's closer together.
+
+    Python's own ``http.server`` keeps five connections waiting and drops what comes beyond them; who is
+    dropped is not told and waits for minutes. It does not accept dozens at once, but accepts the same dozens
+    a few milliseconds apart.
+    """
 
     def __init__(self, connections: int) -> None:
         super().__init__(limit=connections, keepalive_timeout=60, ttl_dns_cache=300)
@@ -148,17 +156,17 @@ class PacedConnector(aiohttp.TCPConnector):
 
     async def _create_connection(self, *arguments: Any, **options: Any) -> Any:
         now = asyncio.get_running_loop().time()
-        turn = max(now, self._free_at)
-        self._free_at = turn + self._gap
-        if turn > now:
-            await asyncio.sleep(turn - now)
+        opens_at = max(now, self._free_at)
+        self._free_at = opens_at + self._gap
+        if opens_at > now:
+            await asyncio.sleep(opens_at - now)
         return await super()._create_connection(*arguments, **options)
 
 
 TEXTS = ("content", "reasoning_content", "reasoning", "refusal")
 
 
-class Assembly:
+class StreamedAnswer:
     """Collects the events of one streamed answer."""
 
     def __init__(self) -> None:
@@ -209,16 +217,16 @@ class Assembly:
             for name in TEXTS:
                 text = delta.get(name)
                 if isinstance(text, str | list):
-                    _append(message, name, text if isinstance(text, str) else joined(text))
+                    _append(message, name, text if isinstance(text, str) else content_text(text))
             if isinstance(delta.get("tool_calls"), list):
                 message.setdefault("tool_calls", []).extend(delta["tool_calls"])
         elif isinstance(piece.get("text"), str):
             _append(choice, "text", piece["text"])
         if isinstance(logprobs := piece.get("logprobs"), dict):
-            kept = choice.setdefault("logprobs", {})
+            lists = choice.setdefault("logprobs", {})
             for name, values in logprobs.items():
                 if isinstance(values, list):
-                    kept.setdefault(name, []).extend(values)
+                    lists.setdefault(name, []).extend(values)
 
 
 class _Text(list[str]):
@@ -243,7 +251,7 @@ def json_object(content: bytes, what: str = "the answer's body") -> dict[str, An
     try:
         value = orjson.loads(content)
     except orjson.JSONDecodeError as error:
-        value = _as_python_writes(content)
+        value = _lenient_json(content)
         if value is None:
             raise MalformedBody(f"{what} is not JSON ({error})") from error
     if not isinstance(value, dict):
@@ -251,21 +259,13 @@ def json_object(content: bytes, what: str = "the answer's body") -> dict[str, An
     return value
 
 
-def _as_python_writes(content: bytes) -> Any:
+def _lenient_json(content: bytes) -> Any:
     try:
         text = json.dumps(json.loads(content), ensure_ascii=False)
         return json.loads(text.encode("utf-8", "replace"))
     except (ValueError, RecursionError):
         return None
 
-
-def joined(parts: Sequence[Any]) -> str:
-    """The text of a message whose content is a list of parts; those that hold no text are left out."""
-    texts = (part.get("text") if isinstance(part, Mapping) else part for part in parts)
-    return "".join(text for text in texts if isinstance(text, str))
-
-
-LONGEST_MESSAGE = 500
 
 _too_long = re.compile(
     r"context.{0,20}(?:length|window)|too (?:long|many tokens)|maximum.{0,20}tokens|max_model_len",
@@ -275,9 +275,9 @@ _filtered = re.compile(r"content.{0,12}(?:filter|policy|management)|safety|moder
 _no_quota = re.compile(r"insufficient_quota|billing|exceeded your current quota", re.IGNORECASE)
 
 
-def fault_of(status: int, content: bytes, headers: Mapping[str, str]) -> RequestError:
-    """The error that an answer with this status is."""
-    message, code = _said(content)
+def status_error(status: int, content: bytes, headers: Mapping[str, str]) -> RequestError:
+    """The error of the tree that a reply with this HTTP status stands for."""
+    message, code = _error_message(content)
     text = f"HTTP {status}: {message}"
     told = f"{code} {message}"
     if status == 429:
@@ -300,7 +300,7 @@ def fault_of(status: int, content: bytes, headers: Mapping[str, str]) -> Request
     return ContentFiltered(text) if _filtered.search(told) else BadRequest(text)
 
 
-def _said(content: bytes) -> tuple[str, str]:
+def _error_message(content: bytes) -> tuple[str, str]:
     """The message and the code in an error body; the body's own text where it is not of OpenAI's form."""
     try:
         body: Any = orjson.loads(content)
@@ -315,7 +315,24 @@ def _said(content: bytes) -> tuple[str, str]:
     return shortened(content.decode("utf-8", "replace")) or "no message", ""
 
 
-def shortened(text: str) -> str:
-    """A server's words on one line, of a length that an error has room for."""
-    text = " ".join(text.split())
-    return text if len(text) <= LONGEST_MESSAGE else text[: LONGEST_MESSAGE - 1] + "…"
+def retry_after(headers: Mapping[str, str], now: float | None = None) -> float | None:
+    """Seconds that ``Retry-After`` (seconds or an HTTP date) or ``retry-after-ms`` asks for; None: nothing
+    readable.
+
+    >>> retry_after({"Retry-After": "1.5"})
+    1.5
+    """
+    milliseconds = headers.get("retry-after-ms")
+    text = headers.get("Retry-After") or headers.get("retry-after")
+    try:
+        seconds = float(milliseconds) / 1000 if milliseconds is not None else float(text or "")
+        return max(0.0, seconds) if math.isfinite(seconds) else None
+    except ValueError:
+        pass
+    if text is None:
+        return None
+    try:
+        when = email.utils.parsedate_to_datetime(text).timestamp()
+    except ValueError:
+        return None
+    return max(0.0, when - (time.time() if now is None else now))

@@ -1,4 +1,8 @@
-"""What makes two models the same to a cache, and the key under which an answer is kept."""
+"""The identity of a model, and the keys under which answers are kept.
+
+``model_identity`` holds what of a model can change its answers, ``RequestExpansion`` makes requests with keys
+of REQUESTS rows. Plans, ``respond`` and the forecast use them; what stands here decides what is asked again.
+"""
 
 import hashlib
 from collections.abc import Iterator
@@ -31,9 +35,11 @@ def model_identity(model: ModelConfig, base_dir: Path = Path()) -> dict[str, Any
         identity["max_length"] = model.max_length
     match model.config:
         case EndpointConfig() as config:
-            place = {"base_url": config.base_url} if model.identity is None else {"identity": model.identity}
+            address = (
+                {"base_url": config.base_url} if model.identity is None else {"identity": model.identity}
+            )
             extra = {"extra_body": config.extra_body} if config.extra_body else {}
-            return {**identity, "model": model.served_name, "api": config.api, **place, **extra}
+            return {**identity, "model": model.served_name, "api": config.api, **address, **extra}
         case DemoConfig() as config:
             return {**identity, "version": VERSION, "error_rate": config.error_rate, "api": config.api}
         case ReplayConfig(path=None) as config:
@@ -51,14 +57,14 @@ def model_identity(model: ModelConfig, base_dir: Path = Path()) -> dict[str, Any
 
 
 @dataclass(frozen=True)
-class Expansion:
+class RequestExpansion:
     """How rows of the REQUESTS schema become requests: one for each sample, or for each continuation."""
 
     identity: str
     params: SampleParams
 
     @classmethod
-    def of(cls, model: ModelConfig, params: SampleParams, base_dir: Path = Path()) -> "Expansion":
+    def of(cls, model: ModelConfig, params: SampleParams, base_dir: Path = Path()) -> "RequestExpansion":
         """The expansion for a model and its merged sampling parameters."""
         return cls(digest(model_identity(model, base_dir)), params)
 
@@ -78,14 +84,14 @@ class Expansion:
         named = "first_sample" in batch.schema.names
         firsts = batch.column("first_sample").to_pylist() if named else [0] * batch.num_rows
         sampling = self._sampling()
-        for kind, chat, asked, following, alone, first in zip(
+        for kind, chat, texts, following, alone, first in zip(
             kinds, chats, prompts, continuations, unconditional, firsts, strict=True
         ):
             if kind == "generate":
                 numbers = range(first or 0, (first or 0) + self.params.num_samples)
-                yield [self._sample(sampling, asked[0], chat, index) for index in numbers]
+                yield [self._sample(sampling, texts[0], chat, index) for index in numbers]
             else:
-                pairs = [*zip(asked, following, strict=True), *(("", text) for text in alone)]
+                pairs = [*zip(texts, following, strict=True), *(("", text) for text in alone)]
                 yield [self._pair(kind, chat, *pair) for pair in pairs]
 
     def _sampling(self) -> dict[str, Any]:
@@ -123,5 +129,5 @@ def answering_modules(model: ModelConfig, output_type: str) -> tuple[str, ...]:
     if model.type == "replay":
         return ("tasks.models.replay",)
     client = "openai" if getattr(model.config, "client", None) == "openai" else "http"
-    how = "generation" if output_type == "generate_until" else "likelihood.asking"
+    how = "generation" if output_type == "generate_until" else "likelihood.echo"
     return (f"tasks.models.{client}", f"tasks.models.{how}")

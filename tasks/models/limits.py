@@ -1,12 +1,15 @@
-"""How many requests an endpoint gets at once: shared by every model, thread and flow of the process that
-uses it.
+"""The limiters of an endpoint, shared by every model, thread and flow of the process that asks it.
 
-The limit starts small and triples each round (slow start) until the endpoint objects, then grows by one a
-round, by more after several rounds without objection. A round is as many answers as the limit allows in
-flight. Objections (429, 503, time-outs, lost connections) cut it by half of their share of the round, as
-DCTCP does with marked packets (Alizadeh et al., 2010): one stray 429 costs little, a round of nothing else
-halves it. Two rounds of tripled latency and fewer answers a second cut it too, down to a quarter of the
-ceiling. When most of what comes back is 429, the whole gate waits for as long as ``Retry-After`` says.
+``ConcurrencyLimiter`` decides how many requests are in flight, ``RateLimiter`` how many requests or tokens go
+out a minute, in evenly spaced slots. The engine waits at both before each attempt.
+
+The limit of requests in flight starts small and triples each round (slow start) until the endpoint objects,
+then grows by one a round, by more after several rounds without objection. A round is as many answers as the
+limit allows in flight. Objections (429, 503, time-outs, lost connections) cut it by half of their share of
+the round, as DCTCP does with marked packets (Alizadeh et al., 2010): one stray 429 costs little, a round of
+nothing else halves it. Two rounds of tripled latency and fewer answers a second cut it too, down to a quarter
+of the ceiling. When most of what comes back is 429, the whole endpoint is left alone for as long as
+``Retry-After`` says.
 """
 
 import asyncio
@@ -24,7 +27,7 @@ SLOWER = 3.0
 
 @dataclass(frozen=True, slots=True)
 class AttemptOutcome:
-    """How an attempt ended, in the gate's eyes; ``seconds`` is what it took."""
+    """How an attempt ended, as far as the limiter learns from it; ``seconds`` is what it took."""
 
     seconds: float
     ok: bool = True
@@ -47,7 +50,7 @@ class ConcurrencyLimiter:
         self._slowed = False
         self._clean_rounds = 0
         self._closed_until = 0.0
-        self._window = Window()
+        self._window = Round()
         self.in_flight = 0
         self.failures = 0  # since the last success
         self.last_success = time.monotonic()
@@ -74,8 +77,8 @@ class ConcurrencyLimiter:
             self._admit()
 
     async def enter(self) -> float:
-        """Waits for a place and returns 0; ``leave`` must follow. While the endpoint wants no requests it
-        returns the seconds until it does, and no place is taken.
+        """Waits for a slot and returns 0; ``leave`` must follow. While the endpoint wants no requests it
+        returns the seconds until it does, and no slot is taken.
         """
         if (wait := self._closed_until - time.monotonic()) > 0:
             return wait
@@ -84,12 +87,12 @@ class ConcurrencyLimiter:
                 self.in_flight += 1
                 return 0.0
             loop = asyncio.get_running_loop()
-            place: asyncio.Future[None] = loop.create_future()
-            self._waiting.append((loop, place))
+            slot: asyncio.Future[None] = loop.create_future()
+            self._waiting.append((loop, slot))
         try:
-            await place
+            await slot
         except asyncio.CancelledError:
-            self._give_back(place)
+            self._give_back(slot)
             raise
         if (wait := self._closed_until - time.monotonic()) > 0:
             self.leave(None)
@@ -97,17 +100,17 @@ class ConcurrencyLimiter:
         return 0.0
 
     def leave(self, outcome: AttemptOutcome | None) -> None:
-        """Frees a place; None: nothing was sent."""
+        """Frees a slot; None: nothing was sent."""
         with self._lock:
             self.in_flight -= 1
             if outcome is not None:
                 self._learn(outcome)
             self._admit()
 
-    def _give_back(self, place: "asyncio.Future[None]") -> None:
+    def _give_back(self, slot: "asyncio.Future[None]") -> None:
         with self._lock:
             for entry in self._waiting:
-                if entry[1] is place:
+                if entry[1] is slot:
                     self._waiting.remove(entry)
                     return
             self.in_flight -= 1  # admitted in the very moment of the cancellation
@@ -115,13 +118,13 @@ class ConcurrencyLimiter:
 
     def _admit(self) -> None:
         while self._waiting and self.in_flight < self.limit:
-            loop, place = self._waiting.popleft()
+            loop, slot = self._waiting.popleft()
             self.in_flight += 1
             if loop is _running_loop():
-                _admitted(place)
+                _let_in(slot)
                 continue
             try:
-                loop.call_soon_threadsafe(_admitted, place)
+                loop.call_soon_threadsafe(_let_in, slot)
             except RuntimeError:  # that loop is closed
                 self.in_flight -= 1
 
@@ -143,7 +146,7 @@ class ConcurrencyLimiter:
             self._adjust(window)
             self._window = window.following()
 
-    def _adjust(self, window: "Window") -> None:
+    def _adjust(self, window: "Round") -> None:
         share = window.congested / window.count
         limit = min(self._limit, self._ceiling)
         if share > 0:
@@ -162,7 +165,7 @@ class ConcurrencyLimiter:
         self._limit = max(1.0, min(limit, self._ceiling))
 
 
-class Window:
+class Round:
     """The answers of one round, and what latency and throughput were before."""
 
     def __init__(self, usual: float | None = None, rate: float = 0.0) -> None:
@@ -196,13 +199,13 @@ class Window:
     def _throughput(self) -> float:
         return self._ok / max(1e-6, time.monotonic() - self._start)
 
-    def following(self) -> "Window":
+    def following(self) -> "Round":
         """The next round; what is usual drifts slowly, so that a lasting change is accepted."""
         if not self._ok:
-            return Window(self._usual, self._rate)
+            return Round(self._usual, self._rate)
         latency = self._seconds / self._ok
         usual = latency if self._usual is None else min(latency, self._usual + 0.1 * (latency - self._usual))
-        return Window(usual, self._throughput)
+        return Round(usual, self._throughput)
 
 
 def _running_loop() -> asyncio.AbstractEventLoop | None:
@@ -212,22 +215,22 @@ def _running_loop() -> asyncio.AbstractEventLoop | None:
         return None
 
 
-def _admitted(place: "asyncio.Future[None]") -> None:
-    if not place.done():
-        place.set_result(None)
+def _let_in(slot: "asyncio.Future[None]") -> None:
+    if not slot.done():
+        slot.set_result(None)
 
 
-_gates: dict[str, ConcurrencyLimiter] = {}
-_gates_lock = threading.Lock()
+_concurrency_limiters: dict[str, ConcurrencyLimiter] = {}
+_concurrency_limiters_lock = threading.Lock()
 
 
-def gate_of(endpoint: str) -> ConcurrencyLimiter:
-    """The process's one gate for an endpoint's address."""
-    with _gates_lock:
-        return _gates.setdefault(endpoint, ConcurrencyLimiter())
+def concurrency_limiter_of(endpoint: str) -> ConcurrencyLimiter:
+    """The process's one limiter for an endpoint's address."""
+    with _concurrency_limiters_lock:
+        return _concurrency_limiters.setdefault(endpoint, ConcurrencyLimiter())
 
 
-class Pace:
+class RateLimiter:
     """``per_minute`` units a minute, one after the other: no burst, so no minute ever holds more."""
 
     def __init__(self, per_minute: float) -> None:
@@ -243,21 +246,14 @@ class Pace:
             self._next = start + units * self._seconds_a_unit
             return start - now
 
-    def correct(self, units: float) -> None:
-        """Moves what follows by ``units`` that a request turned out to use beyond its reservation (or
-        less).
-        """
-        with self._lock:
-            self._next += units * self._seconds_a_unit
+
+_rate_limiters: dict[tuple[str, str, float], RateLimiter] = {}
+_rate_limiters_lock = threading.Lock()
 
 
-_paces: dict[tuple[str, str, float], Pace] = {}
-_paces_lock = threading.Lock()
-
-
-def pace_of(endpoint: str, unit: str, per_minute: float | None) -> Pace | None:
-    """The process's one pace for an endpoint, a unit and a rate; None where there is no rate."""
+def rate_limiter_of(endpoint: str, unit: str, per_minute: float | None) -> RateLimiter | None:
+    """The process's one limiter for an endpoint, a unit and a rate; None where there is no rate."""
     if per_minute is None:
         return None
-    with _paces_lock:
-        return _paces.setdefault((endpoint, unit, per_minute), Pace(per_minute))
+    with _rate_limiters_lock:
+        return _rate_limiters.setdefault((endpoint, unit, per_minute), RateLimiter(per_minute))

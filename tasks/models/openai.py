@@ -1,4 +1,4 @@
-"""The official client behind the provider seam, for endpoints that need what it does.
+"""The provider over the official ``openai`` client, for endpoints that need what it does.
 
 Its own retries are off, because the engine counts attempts; its aiohttp transport and raw responses keep it
 as fast as it gets.
@@ -8,14 +8,14 @@ import time
 from typing import Any
 
 from tasks.models.errors import ConnectionFault, RequestTimeout
-from tasks.models.http import Assembly, fault_of, json_object
+from tasks.models.http import StreamedAnswer, json_object, status_error
 from tasks.models.records import Call, Reply
 
 NO_KEY = "none"
 """The client refuses to start without a key; endpoints without one ignore it."""
 
 
-class OfficialProvider:
+class OpenAIProvider:
     """An OpenAI-compatible endpoint through ``openai.AsyncOpenAI``."""
 
     def __init__(self, base_url: str, key: str | None) -> None:
@@ -31,16 +31,18 @@ class OfficialProvider:
         """Makes the call; see ``Provider.send``."""
         start = time.perf_counter()
         try:
-            content = self._hidden(await self._content(call, timeout))
+            content = self._redacted(await self._content(call, timeout))
         except self._openai.APIStatusError as error:
-            body = self._hidden(error.response.content)
-            raise fault_of(error.status_code, body, error.response.headers) from None
+            body = self._redacted(error.response.content)
+            raise status_error(error.status_code, body, error.response.headers) from None
         except self._openai.APITimeoutError as error:
             raise RequestTimeout(f"no answer within {timeout:g} s") from error
         except (self._openai.APIConnectionError, OSError) as error:
             raise ConnectionFault(f"connection failed: {error.__cause__ or error}") from error
         streamed = content.startswith(b"data:")
-        return Reply(_assembled(content) if streamed else json_object(content), time.perf_counter() - start)
+        return Reply(
+            _streamed_body(content) if streamed else json_object(content), time.perf_counter() - start
+        )
 
     async def close(self) -> None:
         """Closes the client and its pool."""
@@ -63,13 +65,13 @@ class OfficialProvider:
         content: bytes = response.http_response.content
         return content
 
-    def _hidden(self, content: bytes) -> bytes:
+    def _redacted(self, content: bytes) -> bytes:
         return content.replace(self._secret, b"***") if self._secret else content
 
 
-def _assembled(content: bytes) -> dict[str, Any]:
-    assembly = Assembly()
+def _streamed_body(content: bytes) -> dict[str, Any]:
+    answer = StreamedAnswer()
     for line in content.splitlines():
         if line.startswith(b"data:"):
-            assembly.add(line[5:].strip())
-    return assembly.body()
+            answer.add(line[5:].strip())
+    return answer.body()

@@ -1,4 +1,8 @@
-"""How a stage of inference runs, and what it reports back."""
+"""The options of an inference and what it reports: progress, responses, and a tally of requests and cost.
+
+The infer stage fills the options; the engine counts in ``RequestTally`` and holds ``Spending``, one account
+for a whole run, against the run's limits.
+"""
 
 import threading
 import time
@@ -158,7 +162,7 @@ def spending_of(run_id: str | None, limits: RunLimits) -> Spending:
 
 Lease = AbstractContextManager[int]
 """A share of a limit that several processes hold together, such as a Prefect global concurrency limit:
-entering takes a block of places, waiting until there is one, and gives its size.
+entering takes a block of slots, waiting until there is one, and gives its size.
 """
 
 
@@ -171,7 +175,7 @@ class InferenceOptions:
     what it has asked since. ``run_id`` names the account that limits are held against, shared by all
     partitions of the process; None: this call's own. ``expected`` is the number of requests, for the time
     left. ``secret`` reads a Secret block by name, ``lease`` takes the model's share of a concurrency limit
-    between processes by the limit's name and the number of places wanted.
+    between processes by the limit's name and the number of slots wanted.
     """
 
     sampling: SampleParams
@@ -206,7 +210,7 @@ class Progress:
 
 
 @dataclass(frozen=True)
-class Responded:
+class PartitionResponses:
     """A partition's responses: RESPONSES batches in request order, to be read once, and what they came to."""
 
     batches: Iterator[pa.RecordBatch]

@@ -1,14 +1,21 @@
-"""A request, its answer, and what came of both."""
+"""The records of inference: a request, the call that carries it, the reply to the call, the kept answer.
+
+Two seams stand beside them. A ``RequestCodec`` makes calls of requests and answers of replies (generation,
+log-likelihoods); a ``Provider`` sends a call and gives back the reply (plain HTTP, the official client).
+"""
 
 import time
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
+from tasks.datasets.item import RequestKind
 from tasks.store.keys import canonical_json
 
-Kind = Literal["generate", "loglikelihood", "rolling"]
-Status = Literal["ok", "model_error", "infra_error"]
+IMPLAUSIBLE_COUNT = 1 << 40
+"""No reply has so many tokens: such a count is a server's mistake, and sums of them fit no column."""
+
+AnswerStatus = Literal["ok", "model_error", "infra_error"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,7 +27,7 @@ class Request:
     """
 
     key: bytes
-    kind: Kind
+    kind: RequestKind
     prompt: str
     continuation: str = ""
     chat: bool = False
@@ -30,7 +37,7 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class KeptAnswer:
-    """What a request came to.
+    """The answer to one request, as it is kept under the request's key.
 
     ``response`` is text if ``status`` is ok and a text was asked for, ``ll`` and ``is_greedy`` the
     log-likelihood of the continuation otherwise. ``arrived`` is in seconds since 1970, ``inference_time``
@@ -38,7 +45,7 @@ class KeptAnswer:
     """
 
     key: bytes
-    status: Status
+    status: AnswerStatus
     response: str | None = None
     reasoning: str | None = None
     error: str | None = None
@@ -57,6 +64,14 @@ class KeptAnswer:
     logprobs: Any = None
     ll: float | None = None
     is_greedy: bool | None = None
+
+
+@dataclass(frozen=True)
+class RequestFailure:
+    """Why a request has no answer, and after how many attempts."""
+
+    error: str
+    attempts: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +93,6 @@ class Reply:
 
     body: Mapping[str, Any]
     seconds: float
-    headers: Mapping[str, str] = field(default_factory=dict)
 
 
 class Provider(Protocol):
@@ -93,13 +107,27 @@ class Provider(Protocol):
         ...
 
 
+class RequestCodec(Protocol):
+    """Encodes requests as calls, and decodes replies as answers."""
+
+    def calls(self, requests: Sequence[Request]) -> list[Call]:
+        """The calls for requests that belong together; raises PermanentError."""
+        ...
+
+    def answers(
+        self, requests: Sequence[Request], replies: Sequence[Reply], attempts: int
+    ) -> list[KeptAnswer]:
+        """One answer a request; raises TransientError or PermanentError."""
+        ...
+
+
 def provenance(reply: Reply) -> dict[str, Any]:
-    """What an answer keeps of where and when it came from."""
+    """The fields of an answer that say where and when it came from."""
     body = reply.body
     return {
-        "response_id": _text_or_none(body.get("id")),
-        "served_model": _text_or_none(body.get("model")),
-        "system_fingerprint": _text_or_none(body.get("system_fingerprint")),
+        "response_id": text_or_none(body.get("id")),
+        "served_model": text_or_none(body.get("model")),
+        "system_fingerprint": text_or_none(body.get("system_fingerprint")),
         "inference_time": reply.seconds,
         "arrived": time.time(),
     }
@@ -127,23 +155,18 @@ def usage_of(body: Mapping[str, Any], parts: int) -> list[dict[str, int | None]]
     ]
 
 
-@dataclass(frozen=True)
-class Failure:
-    """Why a request has no answer, and after how many attempts."""
-
-    error: str
-    attempts: int
-
-
-IMPLAUSIBLE_COUNT = 1 << 40
-"""No reply has so many tokens: such a count is a server's mistake, and sums of them fit no column."""
-
-
 def _count(usage: Any, name: str) -> int | None:
     value = usage.get(name) if isinstance(usage, dict) else None
     counts = isinstance(value, int) and not isinstance(value, bool) and 0 <= value < IMPLAUSIBLE_COUNT
     return value if counts else None
 
 
-def _text_or_none(value: Any) -> str | None:
+def text_or_none(value: Any) -> str | None:
+    """``value`` if it is text: servers put anything into a field."""
     return value if isinstance(value, str) else None
+
+
+def content_text(parts: Sequence[Any]) -> str:
+    """The text of a message whose content is a list of parts; those that hold no text are left out."""
+    texts = (part.get("text") if isinstance(part, Mapping) else part for part in parts)
+    return "".join(text for text in texts if isinstance(text, str))

@@ -1,4 +1,8 @@
-"""The model type ``replay``: responses that were recorded before, from a file or from a field of the item."""
+"""The model type ``replay``: responses that were recorded before, from a file or from a field of the item.
+
+A JSONL or Parquet file is read once to index it, 16 bytes a row, and then row by row as asked for; it may be
+larger than memory. ``respond`` enters by ``replayed``, in version of the engine.
+"""
 
 import hashlib
 import os
@@ -19,17 +23,17 @@ from numpy.typing import NDArray
 from metrics.errors import DataError
 from tasks.datasets.config import field_at
 from tasks.models.config import ModelConfig, ReplayConfig
-from tasks.models.options import InferenceOptions, RequestTally, Responded
+from tasks.models.options import InferenceOptions, PartitionResponses, RequestTally
 from tasks.store.schemas import RESPONSES
 
 ROWS_AT_ONCE = 1_024
-TAKEN = (
+RECORDED_FIELDS = (
     "reasoning", "finish_reason", "response_id", "served_model", "system_fingerprint", "inference_time",
     "timestamp", "prompt_tokens", "completion_tokens", "total_tokens", "cached_tokens", "reasoning_tokens",
     "logprobs_json", "lls", "is_greedy", "unconditional_lls", "unconditional_greedy",
 )  # fmt: skip
 """What a row takes over as it was recorded."""
-OWN = frozenset(TAKEN) | {
+KNOWN_FIELDS = frozenset(RECORDED_FIELDS) | {
     "item_id", "sample_id", "sample_index", "total_samples", "model_name", "prompt_template", "prompt",
     "response", "status", "error", "attempts", "doc_id", "request_key", "tokens_per_second",
     "metadata", "metadata_json",
@@ -41,7 +45,9 @@ Recorded = Mapping[str, Any] | None
 Lookup = Callable[[Mapping[str, Any], int], Recorded]
 
 
-def replayed(model: ModelConfig, requests: Iterable[pa.RecordBatch], options: InferenceOptions) -> Responded:
+def replayed(
+    model: ModelConfig, requests: Iterable[pa.RecordBatch], options: InferenceOptions
+) -> PartitionResponses:
     """Rows for the requests from what was recorded; the tally counts while they are read.
 
     A response that is not there is a row without one, never an empty text. Raises DataError for a file that
@@ -49,24 +55,26 @@ def replayed(model: ModelConfig, requests: Iterable[pa.RecordBatch], options: In
     """
     assert isinstance(model.config, ReplayConfig)
     if model.config.path is not None:
-        source, find = model.config.path, _file_lookup(model.name, options.base_dir / model.config.path)
+        name, find = model.config.path, _file_lookup(model.name, options.base_dir / model.config.path)
     else:
-        source, find = f"field {model.config.field}", _field_lookup(str(model.config.field))
+        name, find = f"field {model.config.field}", _field_lookup(str(model.config.field))
     tally = RequestTally()
-    return Responded(_batches(requests, find, _Context(source, options.sampling.num_samples, tally)), tally)
+    return PartitionResponses(
+        _batches(requests, find, _Source(name, options.sampling.num_samples, tally)), tally
+    )
 
 
-class _Context:
-    """Where responses come from, how many an item has, and the counts."""
+class _Source:
+    """Where responses come from, how many an item has, and the tally of what was read."""
 
-    def __init__(self, source: str, samples: int, tally: RequestTally) -> None:
-        self.source = source
+    def __init__(self, name: str, samples: int, tally: RequestTally) -> None:
+        self.name = name
         self.samples = samples
         self.tally = tally
 
 
 def _file_lookup(model_name: str, path: Path) -> Lookup:
-    recordings = recordings_at(path)
+    recordings = recording_file(path)
 
     def find(row: Mapping[str, Any], sample: int) -> Recorded:
         return recordings.find(RecordedKey(model_name, row["prompt_template"], row["item_id"], sample))
@@ -80,31 +88,28 @@ def _field_lookup(path: str) -> Lookup:
             value = field_at(orjson.loads(row["doc_json"]), path)
         except KeyError:
             return None
-        held = list(samples(value)) if value is not None else []
-        if sample >= len(held) or held[sample] is None:
+        recorded = list(samples(value)) if value is not None else []
+        if sample >= len(recorded) or recorded[sample] is None:
             return None
-        text = held[sample] if isinstance(held[sample], str) else orjson.dumps(held[sample]).decode()
-        return {"response": text}
+        return {"response": _text(recorded[sample])}
 
     return find
 
 
-def _batches(requests: Iterable[pa.RecordBatch], find: Lookup, context: _Context) -> Iterator[pa.RecordBatch]:
+def _batches(requests: Iterable[pa.RecordBatch], find: Lookup, source: _Source) -> Iterator[pa.RecordBatch]:
     for batch in requests:
         for start in range(0, batch.num_rows, ROWS_AT_ONCE):
-            made = [
-                _row(row, sample, find(row, sample), context)
+            rows = [
+                _row(row, sample, find(row, sample), source)
                 for row in batch.slice(start, ROWS_AT_ONCE).to_pylist()
-                for sample in range(context.samples if row["kind"] == "generate" else 1)
+                for sample in range(source.samples if row["kind"] == "generate" else 1)
             ]
-            yield pa.RecordBatch.from_pylist(made, schema=RESPONSES)
+            yield pa.RecordBatch.from_pylist(rows, schema=RESPONSES)
 
 
-def _row(request: Mapping[str, Any], sample: int, recorded: Recorded, context: _Context) -> dict[str, Any]:
+def _row(request: Mapping[str, Any], sample: int, recorded: Recorded, source: _Source) -> dict[str, Any]:
     prompt = request["prompts"][0] if request["prompts"] else ""
-    identity = "\0".join(
-        (context.source, request["prompt_template"], request["item_id"], str(sample), prompt)
-    )
+    identity = "\0".join((source.name, request["prompt_template"], request["item_id"], str(sample), prompt))
     row: dict[str, Any] = {
         "item_id": request["item_id"],
         "doc_id": request["doc_id"],
@@ -112,25 +117,23 @@ def _row(request: Mapping[str, Any], sample: int, recorded: Recorded, context: _
         "sample_index": sample,
         "request_key": hashlib.sha256(identity.encode("utf-8", "replace")).hexdigest(),
         "prompt": prompt,
-        **_content(request, sample, recorded, context),
+        **_content(request, sample, recorded, source),
     }
-    context.tally.requests += 1
-    context.tally.cached += row["status"] == "ok"
-    context.tally.model_errors += row["status"] == "model_error"
+    source.tally.requests += 1
+    source.tally.cached += row["status"] == "ok"
+    source.tally.model_errors += row["status"] == "model_error"
     if row["status"] == "infra_error":
-        context.tally.failed += 1
-        context.tally.errors["not recorded"] = context.tally.errors.get("not recorded", 0) + 1
+        source.tally.failed += 1
+        source.tally.errors["not recorded"] = source.tally.errors.get("not recorded", 0) + 1
     return row
 
 
-def _content(
-    request: Mapping[str, Any], sample: int, recorded: Recorded, context: _Context
-) -> dict[str, Any]:
+def _content(request: Mapping[str, Any], sample: int, recorded: Recorded, source: _Source) -> dict[str, Any]:
     if recorded is None:
-        missing = f"no recorded response to item {request['item_id']!r}, sample {sample}, in {context.source}"
+        missing = f"no recorded response to item {request['item_id']!r}, sample {sample}, in {source.name}"
         return {"status": "infra_error", "error": missing, "attempts": 0}
     flat = {**_flattened(recorded.get("metadata")), **recorded}
-    content = {name: flat[name] for name in TAKEN if flat.get(name) is not None}
+    content = {name: flat[name] for name in RECORDED_FIELDS if flat.get(name) is not None}
     likelihood = request["kind"] != "generate"
     text = recorded.get("response")
     error = recorded.get("error") or None
@@ -142,7 +145,7 @@ def _content(
         )
     if status not in STATUSES:
         status, error = "infra_error", error or f"recorded with the status {status!r}"
-    metadata = {name: value for name, value in recorded.items() if name not in OWN}
+    metadata = {name: value for name, value in recorded.items() if name not in KNOWN_FIELDS}
     return {
         **content,
         "status": status,
@@ -165,7 +168,7 @@ def _text(value: Any) -> str | None:
     return value if value is None or isinstance(value, str) else orjson.dumps(value).decode()
 
 
-JOINED = ("model_name", "prompt_template", "item_id", "sample_index")
+JOIN_FIELDS = ("model_name", "prompt_template", "item_id", "sample_index")
 OPEN_GROUPS = 4
 
 
@@ -191,7 +194,7 @@ class RecordedRows(Protocol):
         ...
 
 
-class Recordings:
+class RecordingFile:
     """An indexed file of responses."""
 
     def __init__(self, path: Path) -> None:
@@ -200,35 +203,35 @@ class Recordings:
         self.columns: frozenset[str] = frozenset()
         self._index()
 
-    def find(self, wanted: RecordedKey) -> Mapping[str, Any] | None:
+    def find(self, key: RecordedKey) -> Mapping[str, Any] | None:
         """The recorded response; None when the file has none."""
-        mark = self._mark(vars(wanted))
-        at = int(np.searchsorted(self._marks, mark))
-        if at == len(self._marks) or self._marks[at] != mark:
+        row_hash = self._hash(vars(key))
+        at = int(np.searchsorted(self._hashes, row_hash))
+        if at == len(self._hashes) or self._hashes[at] != row_hash:
             return None
         return self._source.row(int(self._positions[at]))
 
     def _index(self) -> None:
-        marks: list[int] = []
+        hashes: list[int] = []
         positions: list[int] = []
         names: list[str] = []
         unnumbered: dict[str, int] = {}
         for position, name, head in self._source.heads():
             if not positions:
-                self.columns = frozenset(column for column in JOINED if head.get(column) is not None)
+                self.columns = frozenset(column for column in JOIN_FIELDS if head.get(column) is not None)
             if head.get("item_id") is None:
                 raise DataError(f"{self.path}: {name} has no item_id; recorded responses join on it")
             head = dict(head)
             if "sample_index" not in self.columns:
-                group = str([head.get(column) for column in JOINED[:3]])
+                group = str([head.get(column) for column in JOIN_FIELDS[:3]])
                 head["sample_index"] = unnumbered[group] = unnumbered.get(group, -1) + 1
-            marks.append(self._mark(head))
+            hashes.append(self._hash(head))
             positions.append(position)
             names.append(name)
-        order = np.argsort(np.array(marks, np.uint64), kind="stable")
-        self._marks: NDArray[np.uint64] = np.array(marks, np.uint64)[order]
+        order = np.argsort(np.array(hashes, np.uint64), kind="stable")
+        self._hashes: NDArray[np.uint64] = np.array(hashes, np.uint64)[order]
         self._positions: NDArray[np.int64] = np.array(positions, np.int64)[order]
-        twice = np.flatnonzero(self._marks[1:] == self._marks[:-1])
+        twice = np.flatnonzero(self._hashes[1:] == self._hashes[:-1])
         if len(twice):
             first, second = (names[order[twice[0] + offset]] for offset in (0, 1))
             raise DataError(
@@ -236,10 +239,10 @@ class Recordings:
                 "keep one of them"
             )
 
-    def _mark(self, head: Mapping[str, Any]) -> int:
+    def _hash(self, head: Mapping[str, Any]) -> int:
         parts = [
             str(head.get(name))
-            for name in JOINED
+            for name in JOIN_FIELDS
             if name in self.columns or name in ("item_id", "sample_index")
         ]
         return int.from_bytes(
@@ -300,7 +303,7 @@ class ParquetSource:
 
     def heads(self) -> Iterator[tuple[int, str, Mapping[str, Any]]]:
         """See ``RecordedRows``."""
-        columns = [name for name in JOINED if name in self._file.schema_arrow.names]
+        columns = [name for name in JOIN_FIELDS if name in self._file.schema_arrow.names]
         position = 0
         for batch in self._file.iter_batches(columns=columns):
             for row in batch.to_pylist():
@@ -320,23 +323,23 @@ class ParquetSource:
         return rows[0]
 
 
-_open: "OrderedDict[tuple[str, int, int], Recordings]" = OrderedDict()
+_open: "OrderedDict[tuple[str, int, int], RecordingFile]" = OrderedDict()
 _open_lock = threading.Lock()
 
 
-def recordings_at(path: Path) -> Recordings:
+def recording_file(path: Path) -> RecordingFile:
     """The file's index, made once a process as long as the file does not change. Raises DataError."""
     try:
         status = os.stat(path)
     except OSError as error:
         raise DataError(f"can't read recorded responses {path}: {error.strerror or error}") from error
-    place = (str(path.resolve()), status.st_mtime_ns, status.st_size)
+    version = (str(path.resolve()), status.st_mtime_ns, status.st_size)
     with _open_lock:
-        if place not in _open:
-            _open[place] = Recordings(path)
+        if version not in _open:
+            _open[version] = RecordingFile(path)
             while len(_open) > OPEN_GROUPS:
                 _open.popitem(last=False)
-        return _open[place]
+        return _open[version]
 
 
 def samples(value: Any) -> Iterable[Any]:

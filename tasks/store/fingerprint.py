@@ -39,7 +39,7 @@ PACKAGES: Final = ("flows", "tasks", "scorers", "metrics")
 SEAMS: Final = (
     # What was chosen behind these is in the step's identity, by its own class or function.
     "tasks/benchmarks/open.py",
-    "tasks/models/connecting.py",
+    "tasks/models/connection.py",
     "tasks/models/replay.py",
     "tasks/models/demo/",
     "tasks/usercode/",

@@ -1,7 +1,7 @@
-"""Rows that quack like ``datasets.Dataset``: what ``process_docs`` functions are written for.
+"""A table of documents with the methods of ``datasets.Dataset`` that ``process_docs`` functions use.
 
-Where ``datasets`` is installed the functions get the real thing; here are the methods that definitions use,
-with the same rows as outcome.
+Where ``datasets`` is installed the functions get the real thing; ``Documents`` gives the same rows without
+it. ``map`` and ``filter`` take the options of ``datasets``.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -10,10 +10,10 @@ from typing import Any, overload
 import numpy as np
 import pyarrow as pa
 
-Row = dict[str, Any]
+TableRow = dict[str, Any]
 
 
-class Documents(Sequence[Row]):
+class Documents(Sequence[TableRow]):
     """An immutable table: rows by position, columns by name.
 
     ``docs[3]`` is a row, ``docs["question"]`` a column, ``docs[2:5]`` and ``docs[[1, 4]]`` columns of those
@@ -43,11 +43,11 @@ class Documents(Sequence[Row]):
     def __len__(self) -> int:
         return len(self._rows)
 
-    def __iter__(self) -> Iterator[Row]:
+    def __iter__(self) -> Iterator[TableRow]:
         return (dict(row) for row in self._rows)
 
     @overload
-    def __getitem__(self, key: int) -> Row: ...
+    def __getitem__(self, key: int) -> TableRow: ...
     @overload
     def __getitem__(self, key: Any) -> Any: ...
     def __getitem__(self, key: Any) -> Any:
@@ -78,13 +78,13 @@ class Documents(Sequence[Row]):
     def map(self, function: Callable[..., Any] | None = None, **options: Any) -> "Documents":
         """Each row (or batch of columns) updated by what ``function`` returns; None leaves it as it is."""
 
-        return mapped(self, function, options)
+        return map_rows(self, function, options)
 
     def filter(self, function: Callable[..., Any], **options: Any) -> "Documents":
         """The rows for which ``function`` returns something true."""
 
         return self._of(
-            row for row, keep in zip(self._rows, kept(self, function, options), strict=True) if keep
+            row for row, keep in zip(self._rows, filter_mask(self, function, options), strict=True) if keep
         )
 
     def select(self, indices: Iterable[int], **_: Any) -> "Documents":
@@ -150,7 +150,7 @@ class Documents(Sequence[Row]):
             names,
         )
 
-    def to_list(self) -> list[Row]:
+    def to_list(self) -> list[TableRow]:
         """All rows."""
         return list(self)
 
@@ -164,11 +164,11 @@ class Documents(Sequence[Row]):
 
         return pd.DataFrame(self._rows, columns=list(self.features))
 
-    def _of(self, rows: Iterable[Row]) -> "Documents":
+    def _of(self, rows: Iterable[TableRow]) -> "Documents":
         return Documents(rows, list(self.features))
 
 
-def regular_rows(rows: Sequence[Mapping[str, Any]]) -> list[Row]:
+def regular_rows(rows: Sequence[Mapping[str, Any]]) -> list[TableRow]:
     """The rows as an Arrow table gives them back.
 
     Missing fields become None, tuples lists, integers floats where the column has floats, and mappings of a
@@ -196,7 +196,7 @@ WITHOUT_EFFECT = frozenset(
         "on_mixed_types", "with_rank", "cache_file_names",
     }
 )  # fmt: skip
-KNOWN = frozenset(
+WITH_EFFECT = frozenset(
     {
         "with_indices",
         "batched",
@@ -209,7 +209,9 @@ KNOWN = frozenset(
 )
 
 
-def mapped(docs: "Documents", function: Callable[..., Any] | None, options: Mapping[str, Any]) -> "Documents":
+def map_rows(
+    docs: "Documents", function: Callable[..., Any] | None, options: Mapping[str, Any]
+) -> "Documents":
     """``docs`` with every row, or batch of columns, updated by the function's mapping."""
 
     _check(options)
@@ -227,8 +229,10 @@ def mapped(docs: "Documents", function: Callable[..., Any] | None, options: Mapp
     return Documents(regular_rows(rows)) if rows else docs.remove_columns(sorted(gone & set(docs.features)))
 
 
-def kept(docs: "Documents", function: Callable[..., Any], options: Mapping[str, Any]) -> Iterator[bool]:
-    """Whether each row is kept."""
+def filter_mask(
+    docs: "Documents", function: Callable[..., Any], options: Mapping[str, Any]
+) -> Iterator[bool]:
+    """For each row whether the function selects it."""
     _check(options)
     for _, result in _calls(docs, function, options):
         yield from map(bool, result) if options.get("batched") else (bool(result),)
@@ -267,6 +271,6 @@ def _batch_rows(
 
 
 def _check(options: Mapping[str, Any]) -> None:
-    unknown = sorted(set(options) - KNOWN - WITHOUT_EFFECT)
+    unknown = sorted(set(options) - WITH_EFFECT - WITHOUT_EFFECT)
     if unknown:
         raise TypeError(f"option '{unknown[0]}' needs the library itself: pip install datasets")

@@ -1,4 +1,4 @@
-"""User code by name: ``file.py:function`` beside the config, or ``package.module:function``."""
+"""Loads user code by name: ``file.py:function`` beside the config, or ``package.module:function``."""
 
 import hashlib
 import importlib

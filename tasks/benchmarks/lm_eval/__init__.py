@@ -1,8 +1,9 @@
-"""Benchmarks of lm-evaluation-harness: its YAML read, translated and rendered."""
+"""Benchmarks of lm-evaluation-harness. ``read`` makes definitions of its YAML, ``translate`` makes native
+configs of them, ``data`` reads the documents and ``render`` makes requests of them; ``logs`` reads and
+writes the harness's own logs. The config's reader enters here; stages enter by ``benchmarks.open``.
+"""
 
-from typing import TYPE_CHECKING, Any
-
-from tasks.benchmarks.lm_eval.logs.rescoring import known_definitions, rescored
+from tasks.benchmarks.lm_eval.logs.rescoring import known_definitions, rescoring_configs
 from tasks.benchmarks.lm_eval.read.index import Definition, DefinitionIndex, build_index
 from tasks.benchmarks.lm_eval.read.select import SelectedBenchmarks, select, select_file
 from tasks.benchmarks.lm_eval.translate.config import (
@@ -13,11 +14,6 @@ from tasks.benchmarks.lm_eval.translate.config import (
     translate_definition,
 )
 
-if TYPE_CHECKING:
-    from tasks.benchmarks.config import BenchmarkFields
-    from tasks.benchmarks.records import Benchmark
-
-
 __all__ = [
     "Definition",
     "DefinitionIndex",
@@ -26,23 +22,10 @@ __all__ = [
     "build_index",
     "is_harness",
     "known_definitions",
-    "open_harness_benchmark",
-    "rescored",
+    "rescoring_configs",
     "resolve_many",
     "select",
     "select_file",
     "translate",
     "translate_definition",
 ]
-
-
-def open_harness_benchmark(fields: "BenchmarkFields") -> "Benchmark":
-    """The benchmark behind a translated config, opened lazily; raises ConfigError for what may not run."""
-    harness: dict[str, Any] = fields.harness or {}
-    if "samples" in harness:
-        from tasks.benchmarks.lm_eval.logs.rescoring import LoggedBenchmark
-
-        return LoggedBenchmark(harness, fields.base_dir, fields.name, fields.cluster)
-    from tasks.benchmarks.lm_eval.render.benchmark import HarnessBenchmark
-
-    return HarnessBenchmark(harness, fields.base_dir, fields.name, fields.cluster)

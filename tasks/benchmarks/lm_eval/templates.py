@@ -1,4 +1,6 @@
-"""The harness's Jinja2: strict about undefined names, trailing newlines kept, one filter more."""
+"""The harness's Jinja2: strict about undefined names, trailing newlines kept, and the filter
+``regex_replace``.
+"""
 
 import re
 from collections.abc import Mapping

@@ -1,12 +1,17 @@
-"""The native benchmark: items of a dataset, asked with Jinja2 templates."""
+"""The native benchmark: items of a dataset, asked with Jinja2 templates.
+
+``NativeBenchmark`` holds to the protocol of ``benchmarks.records``; ``Targets`` finds an item's references,
+its choices and which of them are right. ``benchmarks.open`` makes it of a config.
+"""
 
 import string
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from metrics.errors import ConfigError
+from metrics.types import IGNORED_TARGET
 from tasks.benchmarks.config import BenchmarkFields, PromptTemplate
-from tasks.benchmarks.native.prompts import CompiledPrompt, Fewshot, PromptLayout, after, render_prompt
+from tasks.benchmarks.native.prompts import CompiledPrompt, Fewshot, PromptLayout, delimited, render_prompt
 from tasks.benchmarks.native.templates import Template, row, template_source
 from tasks.benchmarks.records import Rendered
 from tasks.datasets.config import DatasetConfig, DatasetError
@@ -24,7 +29,7 @@ class NativeBenchmark:
         self.name = fields.name
         self._fields = fields
         self._prompts = {prompt.name: _compiled(prompt, fields) for prompt in fields.prompts()}
-        self._answers = Answers(fields)
+        self._targets = Targets(fields)
         self._fewshot = Fewshot(fields, fields.fewshot) if fields.fewshot is not None else None
         self._layouts = {name: self._layout(prompt) for name, prompt in self._prompts.items()}
 
@@ -83,10 +88,10 @@ class NativeBenchmark:
     def _answer(self, item: Item) -> str:
         """The answer of a few-shot example: its first reference, or the text of its first right choice."""
         if self._fields.output_type == "multiple_choice":
-            choices = self._answers.choices(item)
-            right = [choices[index] for index in self._answers.gold(item, choices) if index >= 0]
+            choices = self._targets.choices(item)
+            right = [choices[index] for index in self._targets.gold(item, choices) if index >= 0]
         else:
-            right = [str(reference) for reference in self._answers.references(item)]
+            right = [str(reference) for reference in self._targets.references(item)]
         if not right:
             raise DatasetError(f"few-shot example '{item.item_id}' has no answer; set target or ground_truth")
         return right[0]
@@ -101,7 +106,7 @@ class NativeBenchmark:
         text = render_prompt(prompt, layout, item, examples)
         if self._fields.output_type == "multiple_choice":
             return self._choice(text, item, doc)
-        references = self._answers.references(item)
+        references = self._targets.references(item)
         if self._fields.output_type == "generate_until":
             return Rendered(
                 item, "generate", (text,), ("",), references=references, doc=doc, chat=layout.chat
@@ -111,13 +116,13 @@ class NativeBenchmark:
                 f"item '{item.item_id}' has {len(references)} targets; loglikelihood scores exactly one "
                 "continuation"
             )
-        continuation = after(text, str(references[0]), self._fields.target_delimiter)
+        continuation = delimited(text, str(references[0]), self._fields.target_delimiter)
         return Rendered(item, "loglikelihood", (text,), (continuation,), references=references, doc=doc)
 
     def _choice(self, text: str, item: Item, doc: dict[str, object]) -> Rendered:
-        choices = self._answers.choices(item)
-        gold = self._answers.gold(item, choices)
-        continuations = tuple(after(text, choice, self._fields.target_delimiter) for choice in choices)
+        choices = self._targets.choices(item)
+        gold = self._targets.gold(item, choices)
+        continuations = tuple(delimited(text, choice, self._fields.target_delimiter) for choice in choices)
         return Rendered(
             item,
             "loglikelihood",
@@ -133,7 +138,7 @@ class NativeBenchmark:
     def _document(self, prompt: CompiledPrompt, item: Item) -> str:
         if self._fields.target is None and prompt.template is not None:
             return prompt.template.text(item)
-        references = self._answers.references(item)
+        references = self._targets.references(item)
         if len(references) != 1 or not isinstance(references[0], str):
             raise DatasetError(
                 f"item '{item.item_id}': a rolling log-likelihood needs one text as its document"
@@ -155,10 +160,7 @@ def _compiled(prompt: PromptTemplate, fields: BenchmarkFields) -> CompiledPrompt
     return CompiledPrompt(prompt.name, Template(template_source(prompt, fields.base_dir), label))
 
 
-IGNORED = -100  # an index that stands for "no choice", as label columns have it
-
-
-class Answers:
+class Targets:
     """The target and choices of a benchmark, compiled."""
 
     def __init__(self, fields: BenchmarkFields) -> None:
@@ -236,7 +238,7 @@ def _index(value: Any, choices: Sequence[str], item: Item) -> int:
     if (
         isinstance(value, int)
         and not isinstance(value, bool)
-        and (0 <= value < len(choices) or value == IGNORED)
+        and (0 <= value < len(choices) or value == IGNORED_TARGET)
     ):
         return value
     if isinstance(value, str):

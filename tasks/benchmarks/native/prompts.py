@@ -1,4 +1,8 @@
-"""Prompts: a template, examples and system text put together as one text or as chat messages."""
+"""Native prompts: a template, solved examples and system text as one text or as chat messages.
+
+``Fewshot`` draws the examples of an item, by a draw that no limit, shard or order of the dataset can change;
+``render_prompt`` puts the parts together as the layout says.
+"""
 
 import hashlib
 import heapq
@@ -111,7 +115,8 @@ class Fewshot:
         return digest({"data": data, "ground_truth": item.ground_truth})
 
 
-Turn = tuple[str, str]  # role, content
+ChatTurn = tuple[str, str]  # role, content
+SYSTEM_ROLES = ("system", "developer")
 
 
 @dataclass(frozen=True)
@@ -155,10 +160,10 @@ def render_prompt(
     text = _with_examples(prompt, layout, item, examples)
     if layout.system is not None:
         text = layout.system.text(item) + layout.example_delimiter + text
-    return _joined(text, _prefix(layout, item), layout.target_delimiter)
+    return _join(text, _prefix(layout, item), layout.target_delimiter)
 
 
-def after(text: str, answer: str, delimiter: str) -> str:
+def delimited(text: str, answer: str, delimiter: str) -> str:
     """``answer`` with the delimiter before it that it needs behind ``text``: none where there is white
     space already.
     """
@@ -167,8 +172,8 @@ def after(text: str, answer: str, delimiter: str) -> str:
     )
 
 
-def _joined(text: str, answer: str, delimiter: str) -> str:
-    return text + after(text, answer, delimiter)
+def _join(text: str, answer: str, delimiter: str) -> str:
+    return text + delimited(text, answer, delimiter)
 
 
 def _prefix(layout: PromptLayout, item: Item) -> str:
@@ -185,38 +190,32 @@ def _with_examples(
 def _question(prompt: CompiledPrompt, item: Item) -> str:
     if prompt.template is not None:
         return prompt.template.text(item)
-    return "\n".join(
-        template.text(item) for role, template in prompt.turns if role not in ("system", "developer")
-    )
+    return "\n".join(template.text(item) for role, template in prompt.turns if role not in SYSTEM_ROLES)
 
 
 def _solved(prompt: CompiledPrompt, layout: PromptLayout, example: FewshotCandidate) -> str:
     key = (prompt.name, example.digest)
     if key not in layout.solved:
         question = _question(prompt, example.item)
-        layout.solved[key] = _joined(question, _answer(layout, example.item), layout.target_delimiter)
+        layout.solved[key] = _join(question, _answer(layout, example.item), layout.target_delimiter)
     return layout.solved[key]
 
 
 def _answer(layout: PromptLayout, item: Item) -> str:
-    return _joined(_prefix(layout, item), layout.answer(item), layout.target_delimiter)
+    return _join(_prefix(layout, item), layout.answer(item), layout.target_delimiter)
 
 
 def _turns(
     prompt: CompiledPrompt, layout: PromptLayout, item: Item, examples: Sequence[FewshotCandidate]
-) -> Iterator[Turn]:
+) -> Iterator[ChatTurn]:
     if layout.system is not None:
         yield "system", layout.system.text(item)
-    own = list(_own_turns(prompt, item))
-    first_user = next(
-        (index for index, (role, _) in enumerate(own) if role not in ("system", "developer")), len(own)
-    )
+    own = list(_template_turns(prompt, item))
+    first_user = next((index for index, (role, _) in enumerate(own) if role not in SYSTEM_ROLES), len(own))
     yield from own[:first_user]
     if layout.as_turns:
         for example in examples:
-            yield from (
-                turn for turn in _own_turns(prompt, example.item) if turn[0] not in ("system", "developer")
-            )
+            yield from (turn for turn in _template_turns(prompt, example.item) if turn[0] not in SYSTEM_ROLES)
             yield "assistant", _answer(layout, example.item)
     elif examples and own[first_user:]:
         role, content = own[first_user]
@@ -227,7 +226,7 @@ def _turns(
         yield "assistant", prefix
 
 
-def _own_turns(prompt: CompiledPrompt, item: Item) -> Iterator[Turn]:
+def _template_turns(prompt: CompiledPrompt, item: Item) -> Iterator[ChatTurn]:
     if prompt.template is not None:
         yield "user", prompt.template.text(item)
     for role, template in prompt.turns:

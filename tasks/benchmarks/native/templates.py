@@ -1,4 +1,7 @@
-"""Templates: Jinja2 over an item's fields, where a name that the item has not is an error."""
+"""Native templates: Jinja2 over an item's fields, where a name that the item has not is an error.
+
+``Template`` renders; the config's checks ask which names a template needs before anything starts.
+"""
 
 import re
 from collections.abc import Collection

@@ -1,4 +1,4 @@
-"""Answers, kept one by one. A request's answer goes to a journal on local disk the moment it arrives, and to
-a segment of the store when its partition is done; the next run finds both under the request's key.
-``respond`` and the forecast enter; nobody else reads segments.
+"""Answers, kept one by one under their request keys. An answer goes to a journal on local disk the moment it
+arrives, and from there to a segment of the store; the next run finds both. ``respond`` enters; nobody else
+reads segments.
 """

@@ -1,6 +1,7 @@
-"""The local log of answers: one append each before an answer counts as done, so that a killed process loses
-none.
+"""The journal of answers on local disk: an append for each before it counts as done, so that a killed process
+loses none.
 
+``AnswerWriter`` takes the engine's answers: the journal gets them at once, the store every two seconds.
 A journal belongs to the process that holds a lock on it; the kernel frees the lock when the process dies,
 and the next one reads what it left. A torn last line, all that a kill can leave behind, is passed over and
 that request is asked again.
@@ -18,20 +19,111 @@ from typing import Any
 
 import orjson
 
-from tasks.models.answers.shelf import Segment, Shelf
+from tasks.models.answers.segments import ModelAnswers, Segment
 from tasks.models.records import KeptAnswer
 from tasks.store.storage import StoreError
 
+FLUSH_SECONDS = 2.0
+FLUSH_BYTES = 8 << 20
 FIELDS = tuple(field.name for field in fields(KeptAnswer) if field.name != "key")
 
 
-class Journal:
+class AnswerWriter:
+    """Takes the answers of one run of the engine. Not thread-safe: one loop uses it."""
+
+    def __init__(self, kept: ModelAnswers, journal_dir: Path) -> None:
+        self._kept = kept
+        self._folder = journal_dir / kept.identity[:32]
+        self._journal: Journal | None = None
+        self._pending: list[KeptAnswer] = []
+        self._bytes = 0
+        self._segments: list[Segment] = []
+        self._busy = asyncio.Lock()
+
+    def append(self, answer: KeptAnswer) -> None:
+        """Logs an answer; from here on no crash of the process loses it. Raises StoreError."""
+        if self._journal is None:
+            self._journal = Journal(self._folder)
+        self._bytes += self._journal.append(answer)
+        self._pending.append(answer)
+
+    @property
+    def full(self) -> bool:
+        """Whether the answers not yet in the store should go there now."""
+        return self._bytes >= FLUSH_BYTES
+
+    async def flush(self) -> None:
+        """Moves the answers logged so far to the store, off the loop; raises StoreError, and then the log
+        stays.
+        """
+        async with self._busy:
+            journal, answers = self._journal, self._pending
+            if journal is None:
+                return
+            self._journal, self._pending, self._bytes = None, [], 0
+            try:
+                segment = await asyncio.to_thread(self._kept.write, answers)
+            except BaseException:
+                journal.release()
+                raise
+            self._segments.append(segment)
+            journal.remove()
+
+    async def close(self) -> None:
+        """Stores what is left and merges this run's segments."""
+        await self.flush()
+        if len(self._segments) > 1:
+            await asyncio.to_thread(self._kept.merge, self._segments)
+            self._segments = []
+
+    def abandon(self) -> None:
+        """Leaves the log to the next run, when the store can't be written."""
+        if self._journal is not None:
+            self._journal.release()
+            self._journal = None
+
+
+def restore(kept: ModelAnswers, journal_dir: Path) -> int:
+    """Moves what killed runs left in their journals to the store; returns the number of answers. Raises
+    StoreError.
+    """
+    restored = 0
+    for answers, orphan in recover(journal_dir / kept.identity[:32]):
+        try:
+            if answers:
+                kept.write(answers)
+        except BaseException:
+            orphan.release()
+            raise
+        orphan.remove()
+        restored += len(answers)
+    return restored
+
+
+class _LockedFile:
+    """A journal's file under this process's lock."""
+
+    def __init__(self, path: Path, file: int) -> None:
+        self.path = path
+        self._file = file
+
+    def remove(self) -> None:
+        """Deletes the file: all it holds is in the store."""
+        self.path.unlink(missing_ok=True)
+        os.close(self._file)
+
+    def release(self) -> None:
+        """Leaves the file for the next run to read."""
+        os.close(self._file)
+
+
+class Journal(_LockedFile):
     """An append-only file in ``folder``, held by this process until it is removed."""
 
     def __init__(self, folder: Path) -> None:
         try:
             folder.mkdir(parents=True, exist_ok=True)
-            self.path, self._file = _created(folder)
+            super().__init__(*_created(folder))
         except OSError as error:
             raise StoreError(f"can't write answers to {folder}: {error.strerror or error}") from error
 
@@ -47,15 +139,6 @@ class Journal:
         if written != len(line):
             raise self._unwritable("the disk is full")
         return written
-
-    def remove(self) -> None:
-        """Deletes the file: all it holds is in the store."""
-        self.path.unlink(missing_ok=True)
-        os.close(self._file)
-
-    def release(self) -> None:
-        """Leaves the file for the next run to read."""
-        os.close(self._file)
 
     def _unwritable(self, reason: str) -> StoreError:
         return StoreError(
@@ -76,12 +159,8 @@ def recover(folder: Path) -> Iterator[tuple[list[KeptAnswer], "Orphan"]]:
             yield list(orphan.answers()), orphan
 
 
-class Orphan:
+class Orphan(_LockedFile):
     """A journal that a dead process left, now held by this one."""
-
-    def __init__(self, path: Path, file: int) -> None:
-        self.path = path
-        self._file = file
 
     @classmethod
     def adopt(cls, path: Path) -> "Orphan | None":
@@ -107,15 +186,6 @@ class Orphan:
                 answer = decode(line)
                 if answer is not None:
                     yield answer
-
-    def remove(self) -> None:
-        """Deletes the journal."""
-        self.path.unlink(missing_ok=True)
-        os.close(self._file)
-
-    def release(self) -> None:
-        """Leaves the journal where it is."""
-        os.close(self._file)
 
 
 def encode(answer: KeptAnswer) -> bytes:
@@ -151,79 +221,3 @@ def _created(folder: Path) -> tuple[Path, int]:
         if os.fstat(file).st_nlink:  # nobody took it for an orphan between the two calls
             return path, file
         os.close(file)
-
-
-FLUSH_SECONDS = 2.0
-FLUSH_BYTES = 8 << 20
-
-
-class AnswerWriter:
-    """Takes the answers of one run of the engine. Not thread-safe: one loop uses it."""
-
-    def __init__(self, shelf: Shelf, journal_dir: Path) -> None:
-        self._shelf = shelf
-        self._folder = journal_dir / shelf.identity[:32]
-        self._journal: Journal | None = None
-        self._pending: list[KeptAnswer] = []
-        self._bytes = 0
-        self._segments: list[Segment] = []
-        self._busy = asyncio.Lock()
-
-    def append(self, answer: KeptAnswer) -> None:
-        """Logs an answer; from here on no crash of the process loses it. Raises StoreError."""
-        if self._journal is None:
-            self._journal = Journal(self._folder)
-        self._bytes += self._journal.append(answer)
-        self._pending.append(answer)
-
-    @property
-    def full(self) -> bool:
-        """Whether the answers not yet in the store should go there now."""
-        return self._bytes >= FLUSH_BYTES
-
-    async def flush(self) -> None:
-        """Moves the answers logged so far to the store, off the loop; raises StoreError, and then the log
-        stays.
-        """
-        async with self._busy:
-            journal, answers = self._journal, self._pending
-            if journal is None:
-                return
-            self._journal, self._pending, self._bytes = None, [], 0
-            try:
-                segment = await asyncio.to_thread(self._shelf.write, answers)
-            except BaseException:
-                journal.release()
-                raise
-            self._segments.append(segment)
-            journal.remove()
-
-    async def close(self) -> None:
-        """Stores what is left and merges this run's segments."""
-        await self.flush()
-        if len(self._segments) > 1:
-            await asyncio.to_thread(self._shelf.merge, self._segments)
-            self._segments = []
-
-    def abandon(self) -> None:
-        """Leaves the log to the next run, when the store can't be written."""
-        if self._journal is not None:
-            self._journal.release()
-            self._journal = None
-
-
-def restore(shelf: Shelf, journal_dir: Path) -> int:
-    """Moves what killed runs left in their journals to the store; returns the number of answers. Raises
-    StoreError.
-    """
-    restored = 0
-    for answers, orphan in recover(journal_dir / shelf.identity[:32]):
-        try:
-            if answers:
-                shelf.write(answers)
-        except BaseException:
-            orphan.release()
-            raise
-        orphan.remove()
-        restored += len(answers)
-    return restored

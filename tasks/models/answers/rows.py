@@ -1,4 +1,8 @@
-"""Kept answers put into rows of the RESPONSES schema, in request order."""
+"""The rows of a partition: its answers in request order, in the RESPONSES schema.
+
+A generation is a row for each sample, log-likelihoods are a row for each item. A request without an answer
+is a row that says why: never a missing row, never an empty text. ``respond`` reads its result here.
+"""
 
 import hashlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -9,9 +13,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tasks.models.answers.shelf import ShelfView
-from tasks.models.identity import Expansion
-from tasks.models.records import Failure, Request
+from tasks.models.answers.segments import AnswerSnapshot
+from tasks.models.identity import RequestExpansion
+from tasks.models.records import Request, RequestFailure
 from tasks.store.schemas import RESPONSES
 
 REQUESTS_AT_ONCE = 4_096
@@ -32,20 +36,24 @@ SUMMED = (
 
 @dataclass(frozen=True)
 class ResponseRows:
-    """Makes rows of answers; what has none takes its failure, or ``otherwise`` where it was never asked."""
+    """Makes rows of kept answers.
 
-    expansion: Expansion
-    answers: ShelfView
-    failures: Mapping[bytes, Failure]
-    otherwise: Failure
-    seen: Callable[[Sequence[bytes], pa.Table, np.ndarray], None]
+    A request without an answer takes its failure, or ``otherwise`` where it was never asked. ``on_read`` is
+    told of each portion: its keys, the table of answers, and each key's row there.
+    """
+
+    expansion: RequestExpansion
+    answers: AnswerSnapshot
+    failures: Mapping[bytes, RequestFailure]
+    otherwise: RequestFailure
+    on_read: Callable[[Sequence[bytes], pa.Table, np.ndarray], None]
 
     def batches(self, requests: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Rows for REQUESTS batches."""
         for batch in requests:
-            for start, rows in _portions(self.expansion.rows(batch)):
+            for start, rows in _in_portions(self.expansion.rows(batch)):
                 part = batch.slice(start, len(rows))
-                for run_start, run_end, generation in _runs(part):
+                for run_start, run_end, generation in _stretches(part):
                     make = self._generations if generation else self._likelihoods
                     yield make(part.slice(run_start, run_end - run_start), rows[run_start:run_end])
 
@@ -53,7 +61,7 @@ class ResponseRows:
         """One row of answer a request, with the failure in place of what is missing."""
         keys = [request.key for request in requests]
         table, position = self.answers.rows(keys)
-        self.seen(keys, table, position)
+        self.on_read(keys, table, position)
         missing = np.flatnonzero(position < 0)
         table = table.take(pa.array(position, mask=position < 0))
         failures = {int(at): self.failures.get(keys[at], self.otherwise) for at in missing}
@@ -99,14 +107,14 @@ class ResponseRows:
         """
         found = self._found([request for row in rows for request in row]).to_pydict()
         conditional = pc.list_value_length(batch.column("prompts")).to_pylist()
-        made: list[dict[str, Any]] = []
+        items: list[dict[str, Any]] = []
         start = 0
         for row, count in zip(rows, conditional, strict=True):
             span = slice(start, start + len(row))
-            made.append(_item({name: values[span] for name, values in found.items()}, row, count))
+            items.append(_item({name: values[span] for name, values in found.items()}, row, count))
             start += len(row)
         columns: dict[str, Any] = {
-            name: pa.array([item.get(name) for item in made], _plain(name)) for name in made[0]
+            name: pa.array([item.get(name) for item in items], _column_type(name)) for name in items[0]
         }
         columns["timestamp"] = _timestamps(columns.pop("arrived"))
         return _batch({**columns, "item_id": batch.column("item_id"), "doc_id": batch.column("doc_id")})
@@ -141,7 +149,7 @@ def _item(
     }
 
 
-def _portions(rows: Iterator[list[Request]]) -> Iterator[tuple[int, list[list[Request]]]]:
+def _in_portions(rows: Iterator[list[Request]]) -> Iterator[tuple[int, list[list[Request]]]]:
     """Rows in portions of some thousand requests: where each starts, and its rows."""
     portion: list[list[Request]] = []
     start = held = 0
@@ -155,7 +163,7 @@ def _portions(rows: Iterator[list[Request]]) -> Iterator[tuple[int, list[list[Re
         yield start, portion
 
 
-def _runs(batch: pa.RecordBatch) -> Iterator[tuple[int, int, bool]]:
+def _stretches(batch: pa.RecordBatch) -> Iterator[tuple[int, int, bool]]:
     """Stretches of rows that are all generations, or all log-likelihoods."""
     flags = [kind == "generate" for kind in batch.column("kind").to_pylist()]
     start = 0
@@ -182,8 +190,8 @@ def _as_type(array: pa.Array, kind: pa.DataType) -> pa.Array:
     if array.type == kind:
         return array
     if pa.types.is_dictionary(kind):
-        plain = array.cast(kind.value_type)
-        return plain.dictionary_encode().cast(kind)
+        values = array.cast(kind.value_type)
+        return values.dictionary_encode().cast(kind)
     return array.cast(kind)
 
 
@@ -197,7 +205,7 @@ def _timestamps(seconds: Any) -> pa.Array:
     return pc.strftime(micros.cast(pa.timestamp("us", tz="UTC")), format="%Y-%m-%dT%H:%M:%SZ")
 
 
-def _plain(name: str) -> pa.DataType:
+def _column_type(name: str) -> pa.DataType:
     if name == "arrived":
         return pa.float64()
     kind = RESPONSES.field(name).type

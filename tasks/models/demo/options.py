@@ -1,4 +1,8 @@
-"""What the embedded server is told to be."""
+"""The embedded server's options: its model's version, how it behaves, and the faults it is told to show.
+
+The version stands apart from the server, so that a model's identity is read without loading it. Faults are
+drawn from one seeded generator.
+"""
 
 import random
 from dataclasses import dataclass, field, fields
@@ -7,7 +11,7 @@ VERSION = 1
 """Enters cache keys: raise it when the model would answer anything differently."""
 
 
-KINDS = ("error_500", "error_429", "malformed", "empty", "cut", "stall")
+DRAWN_FAULTS = ("error_500", "error_429", "malformed", "empty", "cut", "stall")
 
 
 @dataclass(frozen=True)
@@ -68,7 +72,7 @@ class FaultDraw:
 
     def __init__(self, faults: Faults) -> None:
         self._random = random.Random(faults.seed)
-        self._shares = [(kind, getattr(faults, kind)) for kind in KINDS]
+        self._shares = [(kind, getattr(faults, kind)) for kind in DRAWN_FAULTS]
         self._any = any(share for _, share in self._shares)
 
     def next(self) -> str | None:

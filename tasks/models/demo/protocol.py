@@ -1,4 +1,7 @@
-"""OpenAI's wire format: request bodies read, answer bodies made."""
+"""OpenAI's wire format, on the server's side: reads request bodies and makes answer bodies.
+
+``DemoModel`` completes chats and texts as the options say; the server hands it every body.
+"""
 
 import itertools
 import time
@@ -131,7 +134,7 @@ def _token_text(token: int) -> str:
     return chr(token) if token < 0x80 else f"bytes:\\x{token:02x}"
 
 
-class Completing:
+class DemoModel:
     """Completes chats and texts as the options say."""
 
     def __init__(self, options: DemoOptions) -> None:
@@ -146,15 +149,15 @@ class Completing:
         null = self.options.faults.null_prompts
         choices, tokens = [], 0
         for index in range(body.get("n") or 1):
-            made = generate(prompt, body, index, self.options.error_rate)
-            tokens += made.tokens
+            answer = generate(prompt, body, index, self.options.error_rate)
+            tokens += answer.tokens
             message = {
                 "role": "assistant",
-                "content": None if null is not None and null in prompt else made.text,
+                "content": None if null is not None and null in prompt else answer.text,
             }
-            choice = {"index": index, "message": message, "finish_reason": made.finish_reason}
+            choice = {"index": index, "message": message, "finish_reason": answer.finish_reason}
             if body.get("logprobs"):
-                choice["logprobs"] = chat_logprobs(made.text)
+                choice["logprobs"] = chat_logprobs(answer.text)
             choices.append(choice)
         return self._envelope("chat.completion", choices, usage(size, tokens))
 
@@ -166,8 +169,8 @@ class Completing:
             self._fits(len(tokens))
             prompt_tokens += len(tokens)
             if body.get("echo") and not self.options.faults.ignore_echo:
-                made, count = self._echoed(tokens, body)
-                choices.append({"index": len(choices), **made})
+                answer, count = self._echoed(tokens, body)
+                choices.append({"index": len(choices), **answer})
                 completion_tokens += count
                 continue
             for index in range(body.get("n") or 1):
@@ -184,15 +187,15 @@ class Completing:
         limit = body.get("max_tokens", 16)
         count = min(1, 16 if limit is None else limit)
         said = list(tokens) + ([greedy_token(tokens)[0]] if count else [])
-        made: dict[str, Any] = {"text": text_of(said), "finish_reason": "length"}
+        answer: dict[str, Any] = {"text": text_of(said), "finish_reason": "length"}
         if body.get("logprobs") is not None:
             lists = prompt_logprobs(said)
             if self.options.faults.drop_bos and said[:1] == [BOS]:
                 lists = {name: values[1:] for name, values in lists.items()}
             if self.options.faults.no_text_offset:
                 del lists["text_offset"]
-            made["logprobs"] = lists
-        return made, count
+            answer["logprobs"] = lists
+        return answer, count
 
     def _fits(self, size: int) -> None:
         if size > self.options.context:

@@ -1,4 +1,7 @@
-"""The embedded server: ``/v1/models``, ``/v1/chat/completions``, ``/v1/completions`` and ``/stats``."""
+"""The handlers of the embedded server, for models, chats, completions and ``/stats``.
+
+They answer by the model of ``protocol.py``, show the faults that are drawn, and count what comes in.
+"""
 
 import asyncio
 import hashlib
@@ -11,7 +14,7 @@ import orjson
 from aiohttp import web
 
 from tasks.models.demo.options import DemoOptions, FaultDraw
-from tasks.models.demo.protocol import Completing, Unacceptable
+from tasks.models.demo.protocol import DemoModel, Unacceptable
 
 
 class DemoServer:
@@ -21,7 +24,7 @@ class DemoServer:
         self.options = options
         self.stats = Stats()
         self._draw = FaultDraw(options.faults)
-        self._model = Completing(options)
+        self._model = DemoModel(options)
 
     def app(self) -> web.Application:
         """The aiohttp application."""

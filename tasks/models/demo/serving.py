@@ -1,4 +1,8 @@
-"""Runs the embedded server in a thread of this process, on a free loopback port."""
+"""Runs the embedded server in a thread of this process, on a free loopback port.
+
+``serve`` starts a server of its own, ``shared_server`` the process's one server for equal options, however
+many partitions use it at once.
+"""
 
 import asyncio
 import threading
@@ -35,8 +39,8 @@ def serve(options: DemoOptions | None = None, port: int = 0) -> Iterator[Serving
     thread = threading.Thread(target=loop.run_forever, name="nightjar-demo", daemon=True)
     thread.start()
 
-    def on_loop(work: Coroutine[Any, Any, Any]) -> Any:
-        return asyncio.run_coroutine_threadsafe(work, loop).result()
+    def on_loop(coroutine: Coroutine[Any, Any, Any]) -> Any:
+        return asyncio.run_coroutine_threadsafe(coroutine, loop).result()
 
     runner: web.AppRunner | None = None
     try:

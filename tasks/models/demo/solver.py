@@ -3,7 +3,7 @@
 The reader keeps one quantity for each thing compared and lets every clause change it: *buys 3 bags of 5*
 adds a product, *gives half of them away* takes a share, *has 4 more than Ann* starts a new quantity,
 *shares them equally among 6* divides. It knows some sixty verbs and no problem by heart; a text it can't
-read gives None.
+read gives None. Numbers are read as English writes them: spelled out, in dozens, as fractions or percentages.
 """
 
 import re

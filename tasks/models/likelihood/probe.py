@@ -1,4 +1,7 @@
-"""Finds out how a server gives the log-probabilities of a prompt, with one known prompt."""
+"""Probes a server with one known prompt: how it gives log-probabilities, and whether it takes token ids.
+
+The connection asks before the first log-likelihood of a process; the answers hold for the process.
+"""
 
 import asyncio
 import threading
@@ -17,7 +20,7 @@ from tasks.models.errors import (
     ServerFault,
     TransientError,
 )
-from tasks.models.likelihood.asking import EchoMode, Likelihood
+from tasks.models.likelihood.echo import EchoMode, Likelihood
 from tasks.models.likelihood.tokenizers import Tokenizer
 from tasks.models.likelihood.tokens import scored
 from tasks.models.records import Call, Provider, Reply, Request
@@ -26,10 +29,10 @@ PROBE_SECONDS = 60.0
 TRIES, PAUSE = 3, 0.2
 """How often a server that fails is asked the same, and seconds between; then it is what it can't answer."""
 KNOWN, LAST = "The nightjar sleeps by day and flies by", " night"
-ASKED: tuple[EchoMode, ...] = (EchoMode(1, "echo"), EchoMode(0, "echo"), EchoMode(1, "prompt_logprobs"))
+MODES: tuple[EchoMode, ...] = (EchoMode(1, "echo"), EchoMode(0, "echo"), EchoMode(1, "prompt_logprobs"))
 """Ways of asking, the commonest first."""
 
-_found: dict[tuple[str, str, bool], EchoMode] = {}
+_modes: dict[tuple[str, str, bool], EchoMode] = {}
 _takes_ids: dict[tuple[str, str], bool] = {}
 _lock = threading.Lock()
 
@@ -43,22 +46,22 @@ async def find_mode(
     Raises ModelError where none does (chat-only endpoints, echo refused or silently ignored, another
     tokenizer than the model's), and what the provider raises when the endpoint can't be reached.
     """
-    sample = likelihood(ASKED[0])
-    place = (endpoint, sample.model, sample.tokenizer is not None)
+    sample = likelihood(MODES[0])
+    cache_key = (endpoint, sample.model, sample.tokenizer is not None)
     with _lock:
-        known = _found.get(place)
+        known = _modes.get(cache_key)
     if known is not None:
         return known
     reasons = []
-    with_ids = tuple(replace(mode, ids=True) for mode in ASKED) if sample.tokenizer is not None else ()
-    for asked in (*with_ids, *ASKED):
+    with_ids = tuple(replace(mode, ids=True) for mode in MODES) if sample.tokenizer is not None else ()
+    for candidate in (*with_ids, *MODES):
         try:
-            mode = await _tried(provider, likelihood(asked))
+            mode = await _tried(provider, likelihood(candidate))
         except (PermanentError, MalformedBody, NotServed, ServerFault) as error:
-            reasons.append(f"{asked.source} with max_tokens {asked.max_tokens}: {error}")
+            reasons.append(f"{candidate.source} with max_tokens {candidate.max_tokens}: {error}")
             continue
         with _lock:
-            _found[place] = mode
+            _modes[cache_key] = mode
         return mode
     raise ModelError(
         f"model {sample.model!r} at {endpoint} gives no log-probabilities of prompts, as needed here: "
@@ -93,9 +96,9 @@ async def takes_ids(provider: Provider, endpoint: str, model: str, tokenizer: To
     """Whether the server completes a prompt of token ids; asked once a process. One that can't be asked just
     now is taken to.
     """
-    place = (endpoint, model)
+    cache_key = (endpoint, model)
     with _lock:
-        known = _takes_ids.get(place)
+        known = _takes_ids.get(cache_key)
     if known is not None:
         return known
     body = {"model": model, "prompt": [tokenizer.encode(KNOWN)], "max_tokens": 1, "temperature": 0}
@@ -108,7 +111,7 @@ async def takes_ids(provider: Provider, endpoint: str, model: str, tokenizer: To
     except RequestError:
         return True
     with _lock:
-        _takes_ids[place] = taken
+        _takes_ids[cache_key] = taken
     return taken
 
 

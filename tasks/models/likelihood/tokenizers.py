@@ -1,4 +1,8 @@
-"""Tokenizers: needed only where a server reports no text offsets, or a text has to be cut into windows."""
+"""Tokenizers, and the BOS and EOS of a tokenizer's folder as transformers finds them.
+
+They are needed only where a server reports no text offsets or a text has to be cut into windows. The
+libraries are imported when a tokenizer is loaded.
+"""
 
 import threading
 from collections.abc import Mapping, Sequence

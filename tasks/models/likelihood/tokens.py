@@ -1,4 +1,9 @@
-"""A prompt's tokens with their log-probabilities, read from the two forms in which servers give them."""
+"""A prompt's tokens with their log-probabilities, and the sum over those of a continuation.
+
+``scored`` reads the two forms in which servers give the tokens. ``span_likelihood`` finds where a
+continuation begins and ends among them: prompts that went as token ids are counted; texts are laid along the
+tokens' own texts, and where these do not tell, the server's text offsets do.
+"""
 
 import re
 from bisect import bisect_left
@@ -49,7 +54,7 @@ def _scored(choice: Mapping[str, Any], source: LogprobSource) -> ScoredTokens:
         values,
         _greedy(values, _of_kind(lists.get("top_logprobs"), len(values), Mapping)),
         _of_kind(lists.get("tokens"), len(values), str) or (),
-        _whole(_of_kind(lists.get("text_offset"), len(values), int)),
+        _complete(_of_kind(lists.get("text_offset"), len(values), int)),
     )
 
 
@@ -69,7 +74,7 @@ def _of_kind(entries: Any, length: int, kind: type[Any]) -> Sequence[Any] | None
     return entries if fits and all(entry is None or isinstance(entry, kind) for entry in entries) else None
 
 
-def _whole(offsets: Sequence[int | None] | None) -> Sequence[int] | None:
+def _complete(offsets: Sequence[int | None] | None) -> Sequence[int] | None:
     return (
         None if offsets is None or None in offsets else [offset for offset in offsets if offset is not None]
     )
@@ -93,7 +98,7 @@ class GeneratedTokens(NamedTuple):
     does not say).
     """
 
-    asked: int
+    requested: int
     counted: int | None = None
 
 
@@ -134,11 +139,11 @@ def _ends_of_ids(tokens: ScoredTokens, generated: GeneratedTokens, span: Span) -
     and list it. In any other a BOS was added or dropped, or the generated token is not listed.
     """
     listed, size = len(tokens.logprobs), len(span.prompt)
-    if listed == size + generated.asked:
+    if listed == size + generated.requested:
         return span.start, size
     if listed == size and (generated.counted == 0 or tokens.logprobs[:1] == [None]):
         return span.start, size
-    following = generated.asked if generated.counted is None else generated.counted
+    following = generated.requested if generated.counted is None else generated.counted
     count = listed - following
     shift = count - size
     if shift not in (-1, 0, 1) or span.start + shift < 0:
@@ -152,7 +157,7 @@ def _ends_of_ids(tokens: ScoredTokens, generated: GeneratedTokens, span: Span) -
 def _ends_of_text(
     tokens: ScoredTokens, generated: GeneratedTokens, prompt: str, start: int
 ) -> tuple[int, int]:
-    laid = Alignment.of(tokens.texts, prompt, generated.asked) if tokens.texts else None
+    laid = Alignment.of(tokens.texts, prompt, generated.requested) if tokens.texts else None
     candidates = laid.tokens_at(start) if laid is not None else []
     if laid is not None and len(candidates) == 1:
         return candidates[0], laid.end
@@ -179,8 +184,8 @@ def _ends_of_offsets(
     special = len(tokens.texts) > 1 and not prompt.startswith(first)
     base = len(first) if special and tokens.offsets[1] == len(first) else 0
     offsets = [offset - base for offset in tokens.offsets]
-    end = len(offsets) - generated.asked
-    if offsets[end:] != [len(prompt)] * generated.asked:
+    end = len(offsets) - generated.requested
+    if offsets[end:] != [len(prompt)] * generated.requested:
         if offsets[-1] >= len(prompt) or generated.counted != 0:
             return None
         end = len(offsets)  # the generated token is not listed
@@ -198,8 +203,11 @@ Places = frozenset[int]
 
 @dataclass(frozen=True)
 class Alignment:
-    """Where each token may begin, in bytes of the text: ``begins[i]`` for token i, and the text's length for
-    ``end``, the first token behind the text.
+    """Tokens laid along the text that they came from, by what a server says their texts are.
+
+    ``begins[i]`` holds where token i may begin, in bytes of the text; ``begins[end]`` is the text's length. A
+    token's text alone often does not show its bytes: of a character that is spread over several tokens each
+    shows a replacement character, which may stand for one byte or three. The tokens around it decide.
     """
 
     text: str

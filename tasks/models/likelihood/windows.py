@@ -34,8 +34,8 @@ def split_pair(context: str, continuation: str) -> tuple[str, str]:
     >>> split_pair("The sky is ", "blue")
     ('The sky is', ' blue')
     """
-    kept = context.rstrip()
-    return kept, context[len(kept) :] + continuation
+    stripped = context.rstrip()
+    return stripped, context[len(stripped) :] + continuation
 
 
 def text_span(context: str, continuation: str) -> Span:

@@ -9,7 +9,7 @@ import orjson
 import pyarrow as pa
 import pytest
 
-from tasks.models.answers.shelf import AnswerStore
+from tasks.models.answers.segments import AnswerStore
 from tasks.models.config import ModelConfig, SampleParams
 from tasks.models.demo.options import DemoOptions, Faults
 from tasks.models.demo.serving import Serving, serve

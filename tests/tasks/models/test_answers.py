@@ -6,7 +6,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from tasks.models.answers.shelf import AnswerStore, KeyIndex, SegmentKeys, Shelf, halves
+from tasks.models.answers.segments import AnswerStore, KeyIndex, ModelAnswers, SegmentKeys, halves
 from tasks.models.records import KeptAnswer
 from tasks.store.storage import Store, StoreError
 
@@ -20,85 +20,85 @@ def answers(numbers, text="text", arrived=1.0) -> list[KeptAnswer]:
 
 
 @pytest.fixture(params=["folder", "memory"])
-def shelf(request, tmp_path) -> Shelf:
+def kept(request, tmp_path) -> ModelAnswers:
     uri = str(tmp_path / "store") if request.param == "folder" else f"memory://{tmp_path.name}"
-    return AnswerStore(Store(uri)).shelf("identity")
+    return AnswerStore(Store(uri)).of_model("identity")
 
 
-def texts(shelf: Shelf, numbers, **view) -> list[str | None]:
-    table, position = shelf.view(**view).rows([key(n) for n in numbers])
+def texts(kept: ModelAnswers, numbers, **view) -> list[str | None]:
+    table, position = kept.snapshot(**view).rows([key(n) for n in numbers])
     found = table.column("response").to_pylist()
     return [None if at < 0 else found[at] for at in position]
 
 
-def test_an_empty_shelf_holds_nothing(shelf):
-    assert shelf.view().holds([key(1)]) == [False]
-    assert shelf.view().holds([]) == []
-    assert texts(shelf, [1, 2]) == [None, None]
+def test_an_empty_shelf_holds_nothing(kept):
+    assert kept.snapshot().holds([key(1)]) == [False]
+    assert kept.snapshot().holds([]) == []
+    assert texts(kept, [1, 2]) == [None, None]
 
 
-def test_answers_are_found_in_any_order_over_many_segments(shelf):
+def test_answers_are_found_in_any_order_over_many_segments(kept):
     for start in range(0, 100, 10):
-        shelf.write(answers(range(start, start + 10)))
+        kept.write(answers(range(start, start + 10)))
     numbers = [99, 0, 55, 200, 12, 13]
-    assert texts(shelf, numbers) == ["text 99", "text 0", "text 55", None, "text 12", "text 13"]
+    assert texts(kept, numbers) == ["text 99", "text 0", "text 55", None, "text 12", "text 13"]
 
 
-def test_of_two_answers_the_later_counts_whichever_was_written_last(shelf):
-    shelf.write(answers([1], "new", arrived=2.0))
-    shelf.write(answers([1, 2], "old", arrived=1.0))
-    assert texts(shelf, [1, 2]) == ["new 1", "old 2"]
-    assert texts(shelf, [1, 2], not_before=1.5) == ["new 1", None]
+def test_of_two_answers_the_later_counts_whichever_was_written_last(kept):
+    kept.write(answers([1], "new", arrived=2.0))
+    kept.write(answers([1, 2], "old", arrived=1.0))
+    assert texts(kept, [1, 2]) == ["new 1", "old 2"]
+    assert texts(kept, [1, 2], not_before=1.5) == ["new 1", None]
 
 
-def test_merging_keeps_every_answer_in_fewer_files(shelf):
-    segments = [shelf.write(answers(range(start, start + 10))) for start in range(0, 100, 10)]
-    shelf.merge(segments)
-    assert len(shelf.names()) == 1
-    assert texts(shelf, range(100)) == [f"text {n}" for n in range(100)]
+def test_merging_keeps_every_answer_in_fewer_files(kept):
+    segments = [kept.write(answers(range(start, start + 10))) for start in range(0, 100, 10)]
+    kept.merge(segments)
+    assert len(kept.names()) == 1
+    assert texts(kept, range(100)) == [f"text {n}" for n in range(100)]
 
 
-def test_a_reader_survives_a_merge_by_another_worker(shelf):
-    segments = [shelf.write(answers(range(start, start + 10))) for start in range(0, 50, 10)]
-    view = shelf.view()
-    shelf.merge(segments)
+def test_a_reader_survives_a_merge_by_another_worker(kept):
+    segments = [kept.write(answers(range(start, start + 10))) for start in range(0, 50, 10)]
+    view = kept.snapshot()
+    kept.merge(segments)
     table, position = view.rows([key(7), key(43)])
     assert [table.column("response")[int(at)].as_py() for at in position] == ["text 7", "text 43"]
 
 
-def test_two_workers_never_write_the_same_file(shelf):
-    segments = [shelf.write(answers([n])) for n in range(20)]
+def test_two_workers_never_write_the_same_file(kept):
+    segments = [kept.write(answers([n])) for n in range(20)]
     assert len({segment.name for segment in segments}) == 20
 
 
 def test_a_damaged_segment_is_a_miss_and_not_a_crash(tmp_path, caplog):
-    shelf = AnswerStore(Store(str(tmp_path))).shelf("identity")
-    shelf.write(answers([1]))
-    segment = shelf.write(answers([2]))
+    kept = AnswerStore(Store(str(tmp_path))).of_model("identity")
+    kept.write(answers([1]))
+    segment = kept.write(answers([2]))
     file = tmp_path / "answers" / "identity" / segment.name
     file.write_bytes(file.read_bytes()[:40])
-    assert texts(shelf, [1, 2]) == ["text 1", None]
+    assert texts(kept, [1, 2]) == ["text 1", None]
     assert "can't be read and are asked for again" in caplog.text
 
 
 def test_altered_bytes_are_noticed_and_set_aside(tmp_path):
-    shelf = AnswerStore(Store(str(tmp_path))).shelf("identity")
-    segment = shelf.write([KeptAnswer(key(n), "ok", response=f"{n}" * 300, arrived=1.0) for n in range(200)])
+    kept = AnswerStore(Store(str(tmp_path))).of_model("identity")
+    segment = kept.write([KeptAnswer(key(n), "ok", response=f"{n}" * 300, arrived=1.0) for n in range(200)])
     file = tmp_path / "answers" / "identity" / segment.name
-    shelf.view()  # the keys are in memory now, and the rows are not
+    kept.snapshot()  # the keys are in memory now, and the rows are not
     content = bytearray(file.read_bytes())
     place = len(content) // 2
     content[place : place + 64] = bytes(64)
     file.write_bytes(content)
     with pytest.raises(StoreError, match="was damaged"):
-        texts(shelf, range(200))
-    assert texts(shelf, [3]) == [None]  # the next run asks again
+        texts(kept, range(200))
+    assert texts(kept, [3]) == [None]  # the next run asks again
 
 
 def test_identities_keep_their_answers_apart(tmp_path):
     store = AnswerStore(Store(str(tmp_path)))
-    store.shelf("a").write(answers([1]))
-    assert store.shelf("b").view().holds([key(1)]) == [False]
+    store.of_model("a").write(answers([1]))
+    assert store.of_model("b").snapshot().holds([key(1)]) == [False]
 
 
 def random_keys(count: int, seed: int) -> pa.Array:

@@ -4,9 +4,9 @@ import pytest
 from pydantic import ValidationError
 
 from tasks.models.config import LOCAL_URL, ModelConfig, Price, SampleParams
+from tasks.models.connection import probe
 from tasks.models.errors import ModelError
 from tasks.models.options import RequestTally, cost_of
-from tasks.models.respond import probe
 
 
 def test_a_name_alone_is_a_local_endpoint():

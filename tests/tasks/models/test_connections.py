@@ -5,7 +5,7 @@ import asyncio
 import aiohttp
 import pytest
 
-from tasks.models.http import GAP_SECONDS, RAMP_SECONDS, PacedConnector
+from tasks.models.http import GAP_SECONDS, RAMP_SECONDS, StaggeredConnector
 
 
 @pytest.mark.parametrize("connections", [8, 1_000])
@@ -22,7 +22,7 @@ async def test_each_new_connection_waits_for_its_turn(monkeypatch, connections):
     monkeypatch.setattr(loop, "time", lambda: 100.0)
     monkeypatch.setattr("tasks.models.http.asyncio.sleep", sleep)
     monkeypatch.setattr(aiohttp.TCPConnector, "_create_connection", create)
-    connector = PacedConnector(connections)
+    connector = StaggeredConnector(connections)
     for number in range(connections):
         await connector._create_connection(number)
     assert opened == [(number,) for number in range(connections)]

@@ -7,7 +7,7 @@ import pytest
 
 from tasks.models.errors import BadRequest, ConnectionFault, ModelError, ServerFault
 from tasks.models.likelihood import probe as echo
-from tasks.models.likelihood.asking import EchoMode, Likelihood
+from tasks.models.likelihood.echo import EchoMode, Likelihood
 from tasks.models.likelihood.probe import KNOWN, LAST, find_mode, takes_ids
 from tasks.models.likelihood.tokenizers import ByteTokenizer
 from tasks.models.records import Call, Reply, Request
@@ -48,7 +48,7 @@ def asking(mode: EchoMode) -> Likelihood:
 
 @pytest.fixture(autouse=True)
 def forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(echo, "_found", {})
+    monkeypatch.setattr(echo, "_modes", {})
     monkeypatch.setattr(echo, "_takes_ids", {})
     monkeypatch.setattr(echo, "PAUSE", 0.0)
 

@@ -4,12 +4,12 @@ import orjson
 import pytest
 
 from tasks.models.answers.journal import decode, encode
-from tasks.models.answers.shelf import table_of
+from tasks.models.answers.segments import table_of
 from tasks.models.config import EndpointConfig, ModelConfig, SampleParams
-from tasks.models.connecting import _room
+from tasks.models.connection import _room
 from tasks.models.errors import MalformedBody, ModelError
 from tasks.models.generation import Generation, TokenPrompts
-from tasks.models.http import Assembly, json_object
+from tasks.models.http import StreamedAnswer, json_object
 from tasks.models.likelihood.tokenizers import ByteTokenizer
 from tasks.models.records import Reply, Request
 
@@ -175,14 +175,14 @@ def test_lone_surrogates_in_an_answer_do_not_stop_a_run():
 
 
 def test_a_stream_that_ends_early_is_malformed():
-    assembly = Assembly()
+    assembly = StreamedAnswer()
     assembly.add(b'{"choices":[{"index":0,"delta":{"content":"half"}}]}')
     with pytest.raises(MalformedBody):
         assembly.body()
 
 
 def test_a_stream_is_put_together():
-    assembly = Assembly()
+    assembly = StreamedAnswer()
     for event in (
         b'{"id":"x","choices":[{"index":0,"delta":{"role":"assistant","content":""}}]}',
         b'{"choices":[{"index":0,"delta":{"reasoning_content":"hm"}}]}',
@@ -277,7 +277,7 @@ def test_ids_of_a_known_tokenizer_reach_the_server(bench, served, endpoint, prob
 )
 def test_parts_of_a_content_that_hold_no_text_are_left_out(content, text):
     assert answered(body({"content": content})).response == text
-    assembly = Assembly()
+    assembly = StreamedAnswer()
     delta = {"choices": [{"index": 0, "delta": {"content": content}, "finish_reason": "stop"}]}
     assembly.add(orjson.dumps(delta))
     assert answered(assembly.body()).response == text
@@ -316,4 +316,4 @@ def test_a_body_nested_too_deeply_is_malformed():
 )
 def test_an_event_of_another_shape_is_malformed(choices):
     with pytest.raises(MalformedBody):
-        Assembly().add(orjson.dumps({"choices": choices}))
+        StreamedAnswer().add(orjson.dumps({"choices": choices}))

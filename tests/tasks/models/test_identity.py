@@ -7,7 +7,7 @@ import pytest
 
 from metrics.errors import ConfigError
 from tasks.models.config import ModelConfig, SampleParams
-from tasks.models.identity import Expansion, model_identity
+from tasks.models.identity import RequestExpansion, model_identity
 from tasks.store.schemas import REQUESTS
 
 BASE: dict[str, Any] = {"name": "a", "config": {"model": "m", "base_url": "http://localhost:1/v1"}}
@@ -25,7 +25,7 @@ def keys(model: ModelConfig, params: SampleParams, **row: Any) -> list[bytes]:
         "references_json": "[]", "gold": [], "choices": [], "doc_json": "{}", "first_sample": 0, **row,
     }  # fmt: skip
     batch = pa.RecordBatch.from_pylist([fields], schema=REQUESTS)
-    return [request.key for request in next(Expansion.of(model, params).rows(batch))]
+    return [request.key for request in next(RequestExpansion.of(model, params).rows(batch))]
 
 
 MATTERS = [

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tasks.models.answers.journal import Journal, decode, encode, recover, restore
-from tasks.models.answers.shelf import AnswerStore, Shelf
+from tasks.models.answers.segments import AnswerStore, ModelAnswers
 from tasks.models.records import KeptAnswer
 from tasks.store.storage import Store, StoreError
 
@@ -24,7 +24,7 @@ from pathlib import Path
 import pyarrow as pa
 sys.path.insert(0, {tests!r})
 from conftest import request_row
-from tasks.models.answers.shelf import AnswerStore
+from tasks.models.answers.segments import AnswerStore
 from tasks.models.config import ModelConfig, SampleParams
 from tasks.models.options import InferenceOptions
 from tasks.models.respond import respond
@@ -178,10 +178,10 @@ def test_a_living_process_keeps_its_journal(tmp_path):
 
 
 def test_restoring_twice_stores_once(tmp_path):
-    shelf: Shelf = AnswerStore(Store(str(tmp_path / "store"))).shelf("a" * 64)
+    kept: ModelAnswers = AnswerStore(Store(str(tmp_path / "store"))).of_model("a" * 64)
     journal = Journal(tmp_path / "journal" / ("a" * 32))
     journal.append(answer(1))
     journal.release()
-    assert restore(shelf, tmp_path / "journal") == 1
-    assert restore(shelf, tmp_path / "journal") == 0
-    assert shelf.view().holds([answer(1).key, answer(2).key]) == [True, False]
+    assert restore(kept, tmp_path / "journal") == 1
+    assert restore(kept, tmp_path / "journal") == 0
+    assert kept.snapshot().holds([answer(1).key, answer(2).key]) == [True, False]

@@ -8,16 +8,16 @@ import pytest
 
 from tasks.models.answers.journal import decode, encode
 from tasks.models.config import ModelConfig
+from tasks.models.connection import probe
 from tasks.models.demo.ngram import BOS, log_distribution, score
 from tasks.models.demo.options import Faults
 from tasks.models.errors import BadRequest, MalformedBody, ModelError
 from tasks.models.http import json_object
-from tasks.models.likelihood.asking import EchoMode, Likelihood
+from tasks.models.likelihood.echo import EchoMode, Likelihood
 from tasks.models.likelihood.tokenizers import ByteTokenizer
 from tasks.models.likelihood.tokens import GeneratedTokens, scored, span_likelihood
 from tasks.models.likelihood.windows import Span
 from tasks.models.records import Reply, Request
-from tasks.models.respond import probe
 
 CONTEXTS = ["The capital of France is", "The opposite of hot is ", "Bees make"]
 CONTINUATIONS = [" Paris", " cold", " honey äöü"]

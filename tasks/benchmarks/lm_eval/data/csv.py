@@ -1,4 +1,4 @@
-"""CSV as Arrow tables with the types that pandas infers, which is what ``datasets`` reads CSV with."""
+"""Reads CSV as Arrow tables with the types that pandas infers, as ``datasets`` does."""
 
 import csv
 import io
@@ -40,14 +40,14 @@ def read_csv(data: bytes, options: Mapping[str, Any]) -> pa.Table:
         raise ConfigError(
             f"dataset_kwargs.{unknown[0]} of dataset_path csv is not supported; {', '.join(OPTIONS)} are"
         )
-    rows = _records(data.decode(options.get("encoding") or "utf-8-sig"), options)
+    rows = _rows(data.decode(options.get("encoding") or "utf-8-sig"), options)
     names, body = _header(rows, options)
     missing = _missing(options)
     columns = [[row[index] if index < len(row) else None for row in body] for index in range(len(names))]
-    return pa.Table.from_arrays([_typed(values, missing) for values in columns], names=names)
+    return pa.Table.from_arrays([_typed_column(values, missing) for values in columns], names=names)
 
 
-def _records(text: str, options: Mapping[str, Any]) -> list[list[str]]:
+def _rows(text: str, options: Mapping[str, Any]) -> list[list[str]]:
     csv.field_size_limit(sys.maxsize)
     reader = csv.reader(
         io.StringIO(text, newline=""),
@@ -107,7 +107,7 @@ def _missing(options: Mapping[str, Any]) -> frozenset[str]:
     return listed if options.get("keep_default_na") is False else MISSING | listed
 
 
-def _typed(values: list[str | None], missing: frozenset[str]) -> pa.Array:
+def _typed_column(values: list[str | None], missing: frozenset[str]) -> pa.Array:
     """The column as integers, floats, booleans or texts: the first of them that every value is."""
     cells = [None if value is None or value in missing else value for value in values]
     present = [value for value in cells if value is not None]

@@ -1,4 +1,4 @@
-"""JSON and JSON Lines as Arrow tables: types inferred by Arrow, as ``datasets`` has them inferred."""
+"""Reads JSON and JSON Lines as Arrow tables with the types that Arrow infers, as ``datasets`` does."""
 
 import json
 from collections.abc import Iterator
@@ -10,7 +10,7 @@ import pyarrow.json as paj
 from tasks.datasets.config import DatasetError
 
 BOM = b"\xef\xbb\xbf"
-Path = tuple[str | None, ...]
+ValuePath = tuple[str | None, ...]
 """Where a value stands in a row: field names, None for "in every entry of the list"."""
 
 
@@ -26,7 +26,7 @@ class JsonReader:
     def __init__(self, field: str | None = None, encoding: str = "utf-8") -> None:
         self._field = field
         self._encoding = encoding
-        self.free: list[Path] = []
+        self.free: list[ValuePath] = []
 
     def table(self, data: bytes) -> pa.Table:
         """The table of a file with one object a line, a list of objects, or an object that holds them under a
@@ -36,22 +36,24 @@ class JsonReader:
         )
         if not rows:
             return pa.table({})
-        self._free(path for path in mixed_places(rows))
+        self._set_free(path for path in mixed_places(rows))
         while True:
-            lines = "\n".join(json.dumps(_held(row, self.free), ensure_ascii=False) for row in rows).encode()
+            lines = "\n".join(
+                json.dumps(_as_texts(row, self.free), ensure_ascii=False) for row in rows
+            ).encode()
             options = paj.ReadOptions(use_threads=False, block_size=max(len(lines) + 1, 1 << 16))
             try:
                 return paj.read_json(pa.BufferReader(lines), read_options=options)
             except pa.ArrowInvalid as error:
-                self._free([_changing_place(error, rows)])
+                self._set_free([_changing_place(error, rows)])
 
     def release(self, rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
         """Rows of the table with the values at free places as they were written."""
         for path in self.free:
-            rows = [_at(row, path, _released) for row in rows]
+            rows = [_changed_at(row, path, _as_value) for row in rows]
         return rows
 
-    def _free(self, paths: Any) -> None:
+    def _set_free(self, paths: Any) -> None:
         for path in paths:
             if not any(path[: len(known)] == known for known in self.free):
                 self.free = [known for known in self.free if known[: len(path)] != path] + [path]
@@ -70,10 +72,10 @@ class JsonReader:
             return _objects([_parsed(text)])
 
 
-def mixed_places(rows: list[Any]) -> Iterator[Path]:
+def mixed_places(rows: list[Any]) -> Iterator[ValuePath]:
     """Places whose values are mappings with different keys (or none), or of which only some are mappings or
     lists."""
-    waiting: list[tuple[Path, list[Any]]] = [((), rows)]
+    waiting: list[tuple[ValuePath, list[Any]]] = [((), rows)]
     while waiting:
         path, found = waiting.pop(0)
         values = [value for value in found if value is not None]
@@ -113,7 +115,7 @@ def _parsed(text: bytes) -> Any:
         ) from error
 
 
-def _changing_place(error: pa.ArrowInvalid, rows: list[dict[str, Any]]) -> Path:
+def _changing_place(error: pa.ArrowInvalid, rows: list[dict[str, Any]]) -> ValuePath:
     """The place that Arrow's message is about: "Column(/a/[]/b) changed from string to number"."""
     message = str(error)
     if "Column(" not in message or ") changed from" not in message:
@@ -122,14 +124,14 @@ def _changing_place(error: pa.ArrowInvalid, rows: list[dict[str, Any]]) -> Path:
     return tuple(None if step == "[]" and steps[0] != "[]" else step for step in steps)
 
 
-def _held(row: dict[str, Any], free: list[Path]) -> dict[str, Any]:
-    held: dict[str, Any] = row
+def _as_texts(row: dict[str, Any], free: list[ValuePath]) -> dict[str, Any]:
+    changed: dict[str, Any] = row
     for path in free:
-        held = _at(held, path, _as_json)
-    return held
+        changed = _changed_at(changed, path, _as_json)
+    return changed
 
 
-def _at(value: Any, path: Path, change: Any) -> Any:
+def _changed_at(value: Any, path: ValuePath, change: Any) -> Any:
     """``value`` with ``change`` applied at a place; what is not there stays away."""
     if value is None:
         return None
@@ -137,13 +139,13 @@ def _at(value: Any, path: Path, change: Any) -> Any:
         return change(value)
     step, rest = path[0], path[1:]
     if step is None:
-        return [_at(entry, rest, change) for entry in value]
-    return {**value, step: _at(value[step], rest, change)} if step in value else value
+        return [_changed_at(entry, rest, change) for entry in value]
+    return {**value, step: _changed_at(value[step], rest, change)} if step in value else value
 
 
 def _as_json(value: Any) -> str:
     return json.dumps(value, ensure_ascii=False)
 
 
-def _released(value: str) -> Any:
+def _as_value(value: str) -> Any:
     return json.loads(value)

@@ -1,5 +1,8 @@
-"""Splits from local JSON, CSV, Parquet and text files, row for row what ``datasets.load_dataset`` makes of
-them."""
+"""Reads splits from local JSON, CSV, Parquet and text files, row for row as ``datasets.load_dataset`` does.
+
+Of a folder of data files the format and the splits are told from the files' names, as ``datasets`` tells
+them.
+"""
 
 import glob
 import gzip
@@ -91,7 +94,7 @@ def load_local(builder: str, options: Mapping[str, Any], base_dir: Path) -> dict
         split: [_read(read, builder, path) for path in paths_of(files, base_dir, options)]
         for split, files in splits.items()
     }
-    return _of_one_schema(tables, objects.release)
+    return _with_one_schema(tables, objects.release)
 
 
 def _read(read: Callable[[bytes], pa.Table], builder: str, path: Path) -> pa.Table:
@@ -138,7 +141,7 @@ READERS: Final[Mapping[str, Callable[[bytes, Mapping[str, Any]], pa.Table]]] = {
 }
 
 
-def _of_one_schema(
+def _with_one_schema(
     tables: Mapping[str, Sequence[pa.Table]], finish: Callable[[list[dict[str, Any]]], list[dict[str, Any]]]
 ) -> dict[str, Documents]:
     """All files with the columns of the first one, as ``datasets`` casts them; columns they lack are None."""

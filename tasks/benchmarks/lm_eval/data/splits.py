@@ -1,4 +1,8 @@
-"""The documents of a definition: evaluated ones and few-shot ones, after ``process_docs``."""
+"""The documents of a definition: those to evaluate and those that examples are drawn from.
+
+``Splits`` reads both after ``process_docs``; ``DefinitionDataset`` gets the splits from local files, a
+function of the definition's own, or a hub. ``HarnessBenchmark`` enters by ``Splits``.
+"""
 
 import random
 from collections.abc import Callable, Iterator, Mapping
@@ -9,6 +13,7 @@ from typing import Any, Final
 import numpy as np
 
 from metrics.errors import ConfigError
+from tasks.benchmarks.lm_eval.data.items import Document, json_document, json_value
 from tasks.benchmarks.lm_eval.data.local import (
     dataset_of,
     folder_at,
@@ -17,7 +22,6 @@ from tasks.benchmarks.lm_eval.data.local import (
     paths_of,
     split_files,
 )
-from tasks.benchmarks.lm_eval.data.plain import plain_row
 from tasks.benchmarks.lm_eval.read.yaml import FunctionName
 from tasks.datasets.config import DatasetError
 from tasks.store.keys import digest, file_digest
@@ -33,8 +37,6 @@ INHERITED: Final = (
     "doc_to_target",
 )  # fmt: skip
 DEFAULTS: Final = {"fewshot_delimiter": "\n\n", "target_delimiter": " "}
-
-Doc = Mapping[str, Any]
 
 
 def fewshot_settings(config: Mapping[str, Any]) -> dict[str, Any]:
@@ -53,7 +55,7 @@ class Splits:
         self.source = DefinitionDataset(config, base_dir, where)
         self._processing: dict[tuple[str, FunctionName], Any] = {}
         self._evaluated: list[dict[str, Any]] | None = None
-        self._fewshot: list[Doc] | None = None
+        self._fewshot: list[Document] | None = None
         self._columns: tuple[str, ...] = ()
 
     def evaluated(self) -> list[dict[str, Any]]:
@@ -68,7 +70,7 @@ class Splits:
         self.evaluated()
         return self._columns
 
-    def fewshot(self) -> list[Doc]:
+    def fewshot(self) -> list[Document]:
         """The documents that examples are drawn from: the few-shot split, listed samples, else training or
         validation."""
         if self._fewshot is None:
@@ -82,14 +84,14 @@ class Splits:
         split = self._config.get("test_split") or self._config["validation_split"]
         with seeded():
             drawn = self._config.get("num_fewshot") or self._config.get("process_docs") is not None
-            self._fewshot = [plain_row(row, self._where) for row in self._examples()] if drawn else []
+            self._fewshot = [json_document(row, self._where) for row in self._fewshot_rows()] if drawn else []
             docs = self._processed(split, self._config.get("process_docs"))
-            rows = [plain_row(row, self._where) for row in docs]
+            rows = [json_document(row, self._where) for row in docs]
         if not rows:
             raise DatasetError(f"{self._where}: split '{split}' holds no documents to evaluate")
         self._evaluated, self._columns = rows, _columns(docs, rows)
 
-    def _examples(self) -> Any:
+    def _fewshot_rows(self) -> Any:
         settings = fewshot_settings(self._config)
         if settings["split"] is not None:
             return self._processed(settings["split"], settings["process_docs"])
@@ -105,7 +107,7 @@ class Splits:
         if function is None:
             return rows
         if (split, function) not in self._processing:
-            self._processing[split, function] = self._call(function, _dataset(rows))
+            self._processing[split, function] = self._call(function, _library_dataset(rows))
         return self._processing[split, function]
 
     def _call(self, name: FunctionName, *arguments: Any) -> Any:
@@ -134,7 +136,7 @@ def seeded() -> Iterator[None]:
         np.random.set_state(numpy)
 
 
-def _dataset(rows: Any) -> Any:
+def _library_dataset(rows: Any) -> Any:
     """The library's own dataset where it is installed: functions may rely on any of its methods."""
     if isinstance(rows, Documents) and library_installed():
         import datasets
@@ -262,6 +264,4 @@ def _rows_digest(rows: Any) -> str:
     )  # of the library: a hash of the files and what was done to them
     if isinstance(fingerprint, str):
         return fingerprint
-    from tasks.benchmarks.lm_eval.data.plain import plain
-
-    return digest([plain(row) for row in rows])
+    return digest([json_value(row) for row in rows])

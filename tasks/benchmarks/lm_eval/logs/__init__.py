@@ -1,3 +1,4 @@
-"""lm-evaluation-harness's own logs: sample logs and results, read to be scored again and written beside our
-files. Entered by the publish stage's exports and by ``--from-samples``.
+"""The logs of lm-evaluation-harness: sample logs that are scored again (``rescoring``, for
+``--from-samples``), and result files written as the harness writes them (``results``, for the command
+line).
 """

@@ -1,4 +1,8 @@
-"""``--from-samples``: sample logs of the harness as configs whose model is what the log recorded."""
+"""``--from-samples``: scores sample logs of the harness again, without their dataset and model.
+
+``rescoring_configs`` makes a config of each log, its model a replay of the logged responses;
+``LoggedBenchmark`` is the benchmark whose documents and requests are the log's.
+"""
 
 import hashlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -6,10 +10,11 @@ from pathlib import Path
 from typing import Any, Final
 
 from metrics.errors import ConfigError
-from tasks.benchmarks.lm_eval.data.plain import numbered_items, plain_row
+from tasks.benchmarks.config import DEFAULT_PROMPT
+from tasks.benchmarks.lm_eval.data.items import document_items, json_document
 from tasks.benchmarks.lm_eval.logs.samples import (
     RESULTS,
-    Row,
+    LogRow,
     SampleLog,
     find_logs,
     likelihoods_of,
@@ -18,8 +23,7 @@ from tasks.benchmarks.lm_eval.logs.samples import (
 )
 from tasks.benchmarks.lm_eval.read.index import Definition, build_index
 from tasks.benchmarks.lm_eval.read.yaml import decoded, encoded, functions_in
-from tasks.benchmarks.lm_eval.render.fields import Fields
-from tasks.benchmarks.lm_eval.render.rendering import gold_indices, references_of
+from tasks.benchmarks.lm_eval.render.fields import Fields, asks_unconditional, gold_indices, references_of
 from tasks.benchmarks.lm_eval.translate.config import translate_definition
 from tasks.benchmarks.records import Rendered
 from tasks.datasets.config import DatasetError
@@ -47,7 +51,7 @@ UNASKED: Final = {
 }
 
 
-def rescored(
+def rescoring_configs(
     folder: Path, workspace: Path, definitions: Mapping[str, Definition] | None = None
 ) -> list[dict[str, Any]]:
     """One native config a log in ``folder``, its model a replay of responses that are written below
@@ -92,12 +96,12 @@ def _config(log: SampleLog, workspace: Path, definition: Definition | None) -> d
 def write_responses(log: SampleLog, path: Path, config: Mapping[str, Any]) -> int:
     """The log's responses as rows that the model type ``replay`` reads; returns how many an item has."""
     rows = list(log.first_filter())
-    items = numbered_items((plain_row(row["doc"], log.path.name) for row in rows), None, log.task)
+    items = document_items((json_document(row["doc"], log.path.name) for row in rows), None, log.task)
     generated = config.get("output_type", "generate_until") == "generate_until"
     lines: list[dict[str, Any]] = []
     repeats = set()
     for row, item in zip(rows, items, strict=True):
-        own = list(_generated(row) if generated else _measured(row, config))
+        own = list(_generation_rows(row) if generated else _likelihood_rows(row, config))
         repeats.add(len(own))
         lines += [{"item_id": item.item_id, "sample_index": index, **one} for index, one in enumerate(own)]
     if len(repeats) != 1:
@@ -109,12 +113,12 @@ def write_responses(log: SampleLog, path: Path, config: Mapping[str, Any]) -> in
     return repeats.pop()
 
 
-def _generated(row: Row) -> Iterator[dict[str, Any]]:
+def _generation_rows(row: LogRow) -> Iterator[dict[str, Any]]:
     for response in row["resps"][0]:
         yield {"response": "" if response is None else str(response), "status": "ok"}
 
 
-def _measured(row: Row, config: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+def _likelihood_rows(row: LogRow, config: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
     lls, greedy = likelihoods_of(row)
     first = len(lls) - unconditional_count(config, len(lls))
     answer = {"lls": lls[:first], "is_greedy": greedy[:first], "status": "ok"}
@@ -160,9 +164,6 @@ def _is_source(value: Any) -> bool:
     )
 
 
-PROMPT = "default"
-
-
 class LoggedBenchmark:
     """Items and requests of one sample log; ``harness["samples"]`` is its path.
 
@@ -183,12 +184,12 @@ class LoggedBenchmark:
 
     def items(self) -> Iterator[Item]:
         """The log's documents in its order, under the same ids as the benchmark's own items."""
-        rows = (plain_row(row["doc"], self._path.name) for row in self._log.first_filter())
-        return numbered_items(rows, self._cluster, f"benchmark {self.name}")
+        rows = (json_document(row["doc"], self._path.name) for row in self._log.first_filter())
+        return document_items(rows, self._cluster, f"benchmark {self.name}")
 
     def prompt_names(self) -> tuple[str, ...]:
         """One, as in the harness."""
-        return (PROMPT,)
+        return (DEFAULT_PROMPT,)
 
     def render(self, prompt: str, items: Iterable[Item]) -> Iterator[Rendered]:
         """The requests as they were logged."""
@@ -222,18 +223,18 @@ class LoggedBenchmark:
             "functions": {"code": sources_of(*(load_function(name, self._base_dir) for name in names))},
         }
 
-    def _rendered(self, item: Item, row: Row, fields: Fields) -> Rendered:
-        asked = requests_of(row)
+    def _rendered(self, item: Item, row: LogRow, fields: Fields) -> Rendered:
+        logged = requests_of(row)
         doc = item.data
         if self._output_type == "loglikelihood_rolling":
-            text = str(asked[0][0])
+            text = str(logged[0][0])
             return Rendered(item, "rolling", [""], [text], references=[text], doc=doc, choices=(text,))
         target = fields.target(doc) if self._config.get("doc_to_target") is not None else target_of(row)
         if self._output_type == "multiple_choice":
             return self._multiple_choice(item, row, fields, target)
-        prompt = _text(asked[0][0])
+        prompt = _text(logged[0][0])
         if self._output_type == "loglikelihood":
-            text = str(asked[0][1])
+            text = str(logged[0][1])
             return Rendered(
                 item,
                 "loglikelihood",
@@ -249,9 +250,9 @@ class LoggedBenchmark:
         references = references_of(target, choices, isinstance(target, list), processed)
         return Rendered(item, "generate", [prompt], [""], references=references, doc=doc)
 
-    def _multiple_choice(self, item: Item, row: Row, fields: Fields, target: Any) -> Rendered:
-        asked = [(str(context), str(continuation)) for context, continuation, *_ in requests_of(row)]
-        conditional, alone = _split_unconditional(asked, len(likelihoods_of(row)[0]), self._config)
+    def _multiple_choice(self, item: Item, row: LogRow, fields: Fields, target: Any) -> Rendered:
+        logged = [(str(context), str(continuation)) for context, continuation, *_ in requests_of(row)]
+        conditional, alone = _split_unconditional(logged, len(likelihoods_of(row)[0]), self._config)
         delimiter = self._config.get("target_delimiter", " ")
         if self._config.get("doc_to_choice") is not None:
             choices = [str(choice) for choice in fields.choices(item.data)]
@@ -273,12 +274,11 @@ def _text(prompt: Any) -> str:
 
 def unconditional_count(config: Mapping[str, Any], requests: int) -> int:
     """How many of a row's requests were asked without context: the second half, for mutual information."""
-    asks = any(entry.get("metric") == "acc_mutual_info" for entry in config.get("metric_list") or ())
-    return requests // 2 if asks else 0
+    return requests // 2 if asks_unconditional(config) else 0
 
 
 def _split_unconditional(
-    asked: list[tuple[str, str]], requests: int, config: Mapping[str, Any]
+    logged: list[tuple[str, str]], requests: int, config: Mapping[str, Any]
 ) -> tuple[list[tuple[str, str]], list[tuple[str, str]]]:
-    first = len(asked) - unconditional_count(config, requests)
-    return asked[:first], asked[first:]
+    first = len(logged) - unconditional_count(config, requests)
+    return logged[:first], logged[first:]

@@ -1,5 +1,8 @@
-"""``results_<time>.json`` and the sample logs of several benchmarks, as the harness writes them: groups
-included."""
+"""Writes what the harness writes: ``results_<time>.json``, groups included, and
+``samples_<task>_<time>.jsonl``.
+
+The sample logs are made from a run's own sample file. The command line writes them for runs by ``--tasks``.
+"""
 
 import hashlib
 import json
@@ -190,7 +193,7 @@ def _better_of_groups(groups: Mapping[str, Group], better: Mapping[str, Section]
     return found
 
 
-Row = dict[str, Any]
+SampleRow = dict[str, Any]
 OURS: Final = ("item_id", "model_name", "prompt_template")
 
 
@@ -205,7 +208,7 @@ def write_samples(
     """
     total = hashlib.sha256()
 
-    def lines() -> Iterator[Row]:
+    def lines() -> Iterator[SampleRow]:
         for row in _rows(source, model):
             line = _line(row, harness, base_dir)
             total.update((line["doc_hash"] + line["prompt_hash"] + line["target_hash"]).encode())
@@ -215,15 +218,15 @@ def write_samples(
     return total.hexdigest()
 
 
-def _rows(source: Path, model: str | None) -> Iterator[Row]:
+def _rows(source: Path, model: str | None) -> Iterator[SampleRow]:
     with source.open("rb") as file:
         for line in file:
-            row: Row = orjson.loads(line)
+            row: SampleRow = orjson.loads(line)
             if model is None or row.get("model_name", model) == model:
                 yield row
 
 
-def _line(row: Row, harness: Mapping[str, Any], base_dir: str) -> Row:
+def _line(row: SampleRow, harness: Mapping[str, Any], base_dir: str) -> SampleRow:
     config = decoded(harness["config"])
     target = row["target"]
     if "samples" not in harness and config.get("doc_to_target") is not None:

@@ -1,5 +1,6 @@
-"""The harness's own sample logs, ``samples_<task>_<time>.jsonl``, and the ``results_<time>.json`` beside
-them."""
+"""Reads the harness's sample logs, ``samples_<task>_<time>.jsonl``, and the ``results_<time>.json`` beside
+them.
+"""
 
 import ast
 import json
@@ -16,7 +17,7 @@ from tasks.datasets.config import DatasetError
 
 NAME: Final = re.compile(r"samples_(?P<task>.+)_(?P<time>\d{4}-\d{2}-\d{2}T[\d.\-]+)\.jsonl")
 RESULTS: Final = "results_{time}.json"
-Row = dict[str, Any]
+LogRow = dict[str, Any]
 
 
 @dataclass(frozen=True)
@@ -30,7 +31,7 @@ class SampleLog:
     config: Mapping[str, Any]
     higher_is_better: Mapping[str, bool]
 
-    def first_filter(self) -> Iterator[Row]:
+    def first_filter(self) -> Iterator[LogRow]:
         """The rows of the log's first filter in its order, one a document: what other filters made of it is
         in theirs."""
         name: Any = None
@@ -39,7 +40,7 @@ class SampleLog:
             if row.get("filter") == name:
                 yield row
 
-    def rows(self) -> Iterator[Row]:
+    def rows(self) -> Iterator[LogRow]:
         """All rows; raises DataError naming file and line for one that is not the harness's."""
         with self.path.open("rb") as file:
             for number, line in enumerate(file, 1):
@@ -72,7 +73,7 @@ def find_logs(folder: Path) -> list[SampleLog]:
     return [_log(task, time, path) for (_, task), (time, path) in sorted(latest.items())]
 
 
-def requests_of(row: Row) -> list[list[Any]]:
+def requests_of(row: LogRow) -> list[list[Any]]:
     """The arguments of a row's requests, in their order."""
     arguments = row["arguments"]
     if isinstance(arguments, Mapping):
@@ -84,7 +85,7 @@ def requests_of(row: Row) -> list[list[Any]]:
     return [list(group) if isinstance(group, list) else [group] for group in arguments]
 
 
-def likelihoods_of(row: Row) -> tuple[list[float], list[bool]]:
+def likelihoods_of(row: LogRow) -> tuple[list[float], list[bool]]:
     """Log-likelihoods and greediness of a row's requests, from the first repeat; logs hold both as text."""
     lls, greedy = [], []
     for answers in row["resps"]:
@@ -95,7 +96,7 @@ def likelihoods_of(row: Row) -> tuple[list[float], list[bool]]:
     return lls, greedy
 
 
-def target_of(row: Row) -> Any:
+def target_of(row: LogRow) -> Any:
     """The target as the benchmark gave it: logs hold its text, from which indices and lists can be told."""
     target = row.get("target")
     if isinstance(target, str) and re.fullmatch(r"-?\d+|\[.*\]", target, re.DOTALL):
@@ -120,7 +121,7 @@ def _log(task: str, time: str, path: Path) -> SampleLog:
     return SampleLog(name, time, path, str(model), configs.get(name) or {}, better)
 
 
-def _document(path: Path) -> Row:
+def _document(path: Path) -> LogRow:
     document = _parsed(path.read_bytes(), path.name)
     return document if isinstance(document, dict) else {}
 

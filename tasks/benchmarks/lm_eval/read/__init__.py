@@ -1,3 +1,3 @@
-"""From YAML files of lm-evaluation-harness to definitions: includes, groups, tags, ``!function``. Reads and
-validates, and neither opens data nor renders. Entered by the translation and by ``--tasks``.
+"""Reads YAML files of lm-evaluation-harness as definitions: includes, groups, tags, ``!function``. It neither
+opens data nor renders. The translation and ``--tasks`` enter by ``select``.
 """

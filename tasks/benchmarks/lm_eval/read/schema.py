@@ -1,5 +1,6 @@
-"""Every key of a lm-evaluation-harness definition: what it may hold, and which ones can't be honoured
-here."""
+"""The schema of a definition of lm-evaluation-harness: every key, what it may hold, and which keys are
+refused because they can't be honoured here.
+"""
 
 from collections.abc import Iterator, Mapping
 from typing import Any, Final

@@ -1,5 +1,8 @@
-"""From the names a person asked for to definitions and groups: tags spread out, overrides merged, members
-resolved."""
+"""Selects definitions and groups by the names that a person asks for.
+
+Tags are spread out, overrides merged, members of groups resolved. A ``Group`` is several benchmarks and the
+one number over them. The translation takes the definitions, the results files the groups.
+"""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field

@@ -1,6 +1,9 @@
-"""lm-evaluation-harness YAML as plain mappings: ``include`` merged, ``!function`` kept as a name.
+"""Reads lm-evaluation-harness YAML as mappings: ``include`` merged, ``!function`` kept as a name that
+travels.
 
-Nothing is imported and nothing interpreted here, so that a checkout of 13,000 files is read in seconds.
+Nothing is imported and nothing interpreted, so that a checkout of 13,000 files is read in seconds, and files
+are validated where what they import is not installed: what a function takes is read from its source. In JSON
+a function's name is kept apart from texts (``encoded``, ``decoded``).
 """
 
 import ast

@@ -1,3 +1,3 @@
-"""From lm-evaluation-harness's documents to requests: templates, few-shot examples, chat turns and targets as
-the harness makes them. ``LmEvalBenchmark`` is the door, opened by ``tasks.benchmarks``.
+"""Renders documents of lm-evaluation-harness as requests: templates, few-shot examples, chat turns and
+targets as the harness makes them. ``benchmark.HarnessBenchmark`` is the entrance, for ``benchmarks.open``.
 """

@@ -6,45 +6,45 @@ replays the draws of all documents before it. ``per_item`` draws from a generato
 instead.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from random import Random
-from typing import Any, Literal
+from typing import Literal
 
+from tasks.benchmarks.lm_eval.data.items import Document
 from tasks.datasets.config import DatasetError
 from tasks.store.keys import digest
 
-Doc = Mapping[str, Any]
 Sampler = Literal["default", "first_n", "per_item"]
 
 
 @dataclass(frozen=True)
-class Pool:
+class FewshotPool:
     """What examples are drawn from, and how.
 
     ``excludes``: examples equal to the document at hand are left out, because both come from the same split.
     """
 
-    docs: Sequence[Doc]
+    docs: Sequence[Document]
     number: int
     sampler: Sampler = "default"
     excludes: bool = False
     seed: int = 1234
 
-    def draws(self) -> "Draws":
+    def draws(self) -> "FewshotDraws":
         """A sequence of draws from the beginning."""
-        return Draws(self)
+        return FewshotDraws(self)
 
 
-class Draws:
+class FewshotDraws:
     """The examples of one document after the other; ``skip`` draws for documents whose prompt is not asked
     for."""
 
-    def __init__(self, pool: Pool) -> None:
+    def __init__(self, pool: FewshotPool) -> None:
         self._pool = pool
         self._random = Random(pool.seed)
 
-    def examples(self, doc: Doc) -> list[Doc]:
+    def examples(self, doc: Document) -> list[Document]:
         """The next document's examples; raises DataError where there are fewer than asked for."""
         pool = self._pool
         if pool.number <= 0:
@@ -63,14 +63,14 @@ class Draws:
         # The document stands in the pool several times, and more than one copy was drawn.
         return _sample(self._random, [example for example in pool.docs if example != doc], pool.number)
 
-    def skip(self, doc: Doc) -> None:
+    def skip(self, doc: Document) -> None:
         """Leaves the generator as drawing this document's examples would."""
         if self._pool.sampler == "default":
             self.examples(doc)
 
-    def _first(self, doc: Doc) -> list[Doc]:
+    def _first(self, doc: Document) -> list[Document]:
         pool = self._pool
-        examples: list[Doc] = []
+        examples: list[Document] = []
         for example in pool.docs:
             if len(examples) == pool.number:
                 break
@@ -83,7 +83,7 @@ class Draws:
         return examples
 
 
-def _sample(random: Random, docs: Sequence[Doc], number: int) -> list[Doc]:
+def _sample(random: Random, docs: Sequence[Document], number: int) -> list[Document]:
     if number > len(docs):
         raise DatasetError(
             f"num_fewshot needs {number} different examples to draw, and there are {len(docs)}"

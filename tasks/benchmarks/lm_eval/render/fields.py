@@ -1,18 +1,22 @@
-"""``doc_to_text``, ``doc_to_target``, ``doc_to_choice``: a column, a template, a function or the value
-itself."""
+"""The fields of a definition that say what is asked about a document, and what is right.
+
+``doc_to_text``, ``doc_to_target``, ``doc_to_choice`` and the like: each is a column, a template, a function
+or the value itself; ``Fields`` reads them for one document. ``references_of`` and ``gold_indices`` make
+acceptable answers and right choices of a target.
+"""
 
 import ast
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from metrics.errors import ConfigError
+from metrics.types import IGNORED_TARGET
+from tasks.benchmarks.lm_eval.data.items import Document, json_value
 from tasks.benchmarks.lm_eval.read.yaml import FunctionName
 from tasks.benchmarks.lm_eval.templates import render_template
 from tasks.datasets.config import DatasetError
 from tasks.usercode.load import load_function
-
-Doc = Mapping[str, Any]
 
 
 class Fields:
@@ -31,7 +35,7 @@ class Fields:
         self._base_dir = base_dir
         self._functions: dict[str, Callable[..., Any]] = {}
 
-    def text(self, doc: Doc, source: Any = None) -> str | int:
+    def text(self, doc: Document, source: Any = None) -> str | int:
         """The question; an integer is the index of the right choice where the choices are the questions."""
         value = self._value(doc, self.config.get("doc_to_text") if source is None else source, "doc_to_text")
         if isinstance(value, _Rendered) and value.isdigit() and self.config.get("doc_to_choice") is not None:
@@ -42,7 +46,7 @@ class Fields:
             f"{self.where}: doc_to_text gave {type(value).__name__} {value!r:.80}; a prompt is text"
         )
 
-    def target(self, doc: Doc, source: Any = None) -> Any:
+    def target(self, doc: Document, source: Any = None) -> Any:
         """The right answer: text, the index of a choice, or a list of either."""
         source = self.config.get("doc_to_target") if source is None else source
         if isinstance(source, int | float | list):
@@ -60,7 +64,7 @@ class Fields:
                 return text
         return text
 
-    def choices(self, doc: Doc, source: Any = None) -> list[Any]:
+    def choices(self, doc: Document, source: Any = None) -> list[Any]:
         """The choices, a list of texts; raises DataError where a template does not give one."""
         source = self.config.get("doc_to_choice") if source is None else source
         if isinstance(source, Mapping):
@@ -81,14 +85,14 @@ class Fields:
             )
         return list(value)
 
-    def named(self, doc: Doc, source: str | None) -> str | None:
+    def named(self, doc: Document, source: str | None) -> str | None:
         """A description or few-shot prefix: a field of the document or a template; None and "" stay as they
         are."""
         if not source:
             return source
         return str(doc[source]) if source in doc else render_template(source, doc)
 
-    def prefix(self, doc: Doc) -> str | None:
+    def prefix(self, doc: Document) -> str | None:
         """``gen_prefix`` of the document to evaluate."""
         source = self.config.get("gen_prefix")
         if source is None:
@@ -104,11 +108,9 @@ class Fields:
         except Exception as error:
             raise DatasetError(f"{self.where}: {name} failed: {type(error).__name__}: {error}") from error
 
-    def _value(self, doc: Doc, source: Any, key: str) -> Any:
+    def _value(self, doc: Document, source: Any, key: str) -> Any:
         if isinstance(source, FunctionName):
-            from tasks.benchmarks.lm_eval.data.plain import plain
-
-            return plain(self.call(source, dict(doc)))
+            return json_value(self.call(source, dict(doc)))
         if isinstance(source, str):
             if source in self.columns:
                 if source not in doc:
@@ -129,3 +131,45 @@ class _Rendered(str):
     """A template's text, which may stand for an index or a list; a column's text never does."""
 
     __slots__ = ()
+
+
+def references_of(target: Any, choices: Sequence[Any] | None, many: bool, processed: bool) -> list[Any]:
+    """Acceptable answers as texts. With choices the target is an index; ``processed`` ones stay what they
+    are.
+
+    >>> references_of(1, ["yes", "no"], many=False, processed=False)
+    ['no']
+    """
+    if processed:
+        return list(target) if isinstance(target, list) else [target]
+    if choices is not None:
+        try:
+            return [str(choices[target])]
+        except (TypeError, IndexError) as error:
+            raise DatasetError(
+                f"the target {target!r:.80} is no index of the {len(choices)} choices"
+            ) from error
+    if many:
+        return [str(answer) for answer in target] if isinstance(target, list) else [str(target)]
+    return [str(target)]
+
+
+def gold_indices(gold: Any, choices: Sequence[str]) -> list[int]:
+    """Right choices: an index, a choice's text, or a list of indices. -100 for one that is not there, as in
+    the harness."""
+    if isinstance(gold, list):
+        return [_index(entry, choices) for entry in gold]
+    return [_index(gold, choices)]
+
+
+def _index(gold: Any, choices: Sequence[str]) -> int:
+    if isinstance(gold, str):
+        return choices.index(gold) if gold in choices else IGNORED_TARGET
+    if isinstance(gold, int | float) and gold == int(gold):
+        return int(gold) if gold < len(choices) else IGNORED_TARGET
+    return IGNORED_TARGET
+
+
+def asks_unconditional(config: Mapping[str, Any]) -> bool:
+    """Whether the choices are also asked without context, which mutual information needs."""
+    return any(entry.get("metric") == "acc_mutual_info" for entry in config.get("metric_list") or ())

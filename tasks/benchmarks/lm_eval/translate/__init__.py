@@ -1,4 +1,3 @@
-"""From lm-evaluation-harness's definitions to native config keys. A definition's keys become those of
-``EvalConfig``; what has no counterpart is refused by name. Entered by ``tasks.benchmarks.lm_eval`` and the
-config reader.
+"""Translates definitions of lm-evaluation-harness into native config keys, those of ``EvalConfig``; what has
+no counterpart is refused by name. ``config`` is the entrance, for the config's reader.
 """

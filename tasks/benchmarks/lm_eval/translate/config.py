@@ -1,5 +1,8 @@
-"""From a definition of the harness to the keys of a native config, with everything checked that needs no
-data."""
+"""Translates a definition into the keys of a native config, and checks everything that needs no data.
+
+Filters and sampling parameters are translated here, metrics in ``metrics.py``. ``resolve_many`` validates
+many files in one process, for ``--dry-run --no-data --json``.
+"""
 
 import logging
 from collections.abc import Iterable, Mapping, Sequence
@@ -79,9 +82,9 @@ def translate_definition(definition: Definition) -> Translation:
         "name": definition.name.replace("/", "_").replace("\\", "_"),
         "output_type": config.get("output_type", "generate_until"),
         "base_dir": str(base_dir),
-        "filter_list": [_whole(pipeline, config, metrics) for pipeline in filters],
+        "filter_list": [_collecting(pipeline, config, metrics) for pipeline in filters],
         "metric_list": metrics,
-        "harness": _resolved(definition),
+        "harness": _harness_keys(definition),
     }
     if native["output_type"] == "generate_until":
         native["sample_params"], found = translate_sampling(config, where)
@@ -98,7 +101,7 @@ def translate_definition(definition: Definition) -> Translation:
     return Translation(native, tuple(dict.fromkeys(warnings)))
 
 
-def _resolved(definition: Definition) -> dict[str, Any]:
+def _harness_keys(definition: Definition) -> dict[str, Any]:
     """What rendering needs, under ``harness``: the definition's keys, functions as names, and the knobs of a
     run."""
     config = dict(definition.config)
@@ -116,7 +119,7 @@ def _resolved(definition: Definition) -> dict[str, Any]:
     }
 
 
-def _whole(
+def _collecting(
     pipeline: Mapping[str, Any], config: Mapping[str, Any], metrics: list[dict[str, Any]]
 ) -> dict[str, Any]:
     """A pipeline that leaves several predictions gives a user's function all of them at once, as the harness
@@ -177,7 +180,7 @@ def translate_filters(config: Mapping[str, Any], base_dir: Path, where: str) -> 
             raise ConfigError(f"{where}: filter '{name}' {problem}")
         if name in pipelines:
             raise ConfigError(f"{where}: two filters are named '{name}'; every name is there once")
-        chain = [_step(step, config, base_dir, f"{where}: filter '{name}'") for step in steps]
+        chain = [_filter_step(step, config, base_dir, f"{where}: filter '{name}'") for step in steps]
         pipelines[name] = {"name": name, "filter": chain}
     return list(pipelines.values())
 
@@ -187,7 +190,7 @@ def takes_one(pipeline: Mapping[str, Any]) -> bool:
     return any(step["function"] in ONE_PREDICTION for step in pipeline["filter"])
 
 
-def _step(step: Any, config: Mapping[str, Any], base_dir: Path, where: str) -> dict[str, Any]:
+def _filter_step(step: Any, config: Mapping[str, Any], base_dir: Path, where: str) -> dict[str, Any]:
     if not isinstance(step, Mapping) or not isinstance(step.get("function"), str):
         raise ConfigError(f"{where}: a step is a mapping with 'function', got {step!r:.80}")
     function: str | None = step["function"]
@@ -197,13 +200,13 @@ def _step(step: Any, config: Mapping[str, Any], base_dir: Path, where: str) -> d
         if not isinstance(function, FunctionName) or arguments:
             raise ConfigError(f"{where}: step custom takes 'filter_fn: !function module.name' alone")
     assert function is not None
-    found = function if isinstance(function, FunctionName) else _registered(function, config, where)
+    found = function if isinstance(function, FunctionName) else _registered_filter(function, config, where)
     if isinstance(found, FunctionName):
         return {"function": reference(found, base_dir), **encoded(arguments, base_dir)}
     return {"function": found, **DEFAULTS.get(found, {}), **arguments}
 
 
-def _registered(name: str, config: Mapping[str, Any], where: str) -> str:
+def _registered_filter(name: str, config: Mapping[str, Any], where: str) -> str:
     """A filter of this program, else one that the definition's own files register under the name."""
     from scorers.filters.registry import FILTERS
 
@@ -260,7 +263,7 @@ def translate_sampling(config: Mapping[str, Any], where: str) -> tuple[dict[str,
             f"{MAX_TOKENS} tokens are asked for; use max_gen_toks"
         )
     parameters: dict[str, Any] = {
-        "max_tokens": _count(length, where),
+        "max_tokens": _token_count(length, where),
         "seed": arguments.pop("seed", SEED),
         "num_samples": config.get("repeats", 1),
     }
@@ -284,7 +287,7 @@ def translate_sampling(config: Mapping[str, Any], where: str) -> tuple[dict[str,
     return parameters, warnings
 
 
-def _count(value: Any, where: str) -> int:
+def _token_count(value: Any, where: str) -> int:
     try:
         count = int(value)
     except (TypeError, ValueError):
@@ -305,10 +308,10 @@ def resolve_many(paths: Sequence[str | Path], folders: Iterable[Path] = ()) -> d
     for path in paths:
         if Path(path).is_file():
             index.add_file(Path(path).resolve())
-    return {"configs": [_resolved_functions(Path(path), index) for path in paths]}
+    return {"configs": [_resolution(Path(path), index) for path in paths]}
 
 
-def _resolved_functions(path: Path, index: DefinitionIndex) -> dict[str, Any]:
+def _resolution(path: Path, index: DefinitionIndex) -> dict[str, Any]:
     try:
         selection = select_file(path, index)
         translations = [translate_definition(definition) for definition in selection.benchmarks.values()]

@@ -1,4 +1,7 @@
-"""``metric_list`` of the harness as native metric configs."""
+"""Translates a definition's ``metric_list`` into native metric configs.
+
+``pair`` is the metric of definitions whose work is all in an aggregation over (reference, prediction) pairs.
+"""
 
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path

@@ -4,20 +4,20 @@ from random import Random
 
 import pytest
 
-from tasks.benchmarks.lm_eval.render.fewshot import Pool
+from tasks.benchmarks.lm_eval.render.fewshot import FewshotPool
 from tasks.datasets.config import DatasetError
 
 DOCS = [{"n": number} for number in range(8)]
 
 
 def test_draws_follow_one_another_from_one_generator():
-    draws, random = Pool(DOCS, 3, seed=7).draws(), Random(7)
+    draws, random = FewshotPool(DOCS, 3, seed=7).draws(), Random(7)
     for doc in DOCS:
         assert draws.examples(doc) == random.sample(DOCS, 3)
 
 
 def test_the_document_itself_is_left_out_of_one_more_draw():
-    draws, random = Pool(DOCS, 3, excludes=True, seed=7).draws(), Random(7)
+    draws, random = FewshotPool(DOCS, 3, excludes=True, seed=7).draws(), Random(7)
     for doc in DOCS:
         expected = [example for example in random.sample(DOCS, 4) if example != doc][:3]
         assert draws.examples(doc) == expected
@@ -25,7 +25,7 @@ def test_the_document_itself_is_left_out_of_one_more_draw():
 
 def test_copies_of_the_document_cause_a_second_draw_without_them():
     docs = [{"n": 1}] * 6 + [{"n": 2}, {"n": 3}, {"n": 4}]
-    draws = Pool(docs, 3, excludes=True, seed=7).draws()
+    draws = FewshotPool(docs, 3, excludes=True, seed=7).draws()
     for _ in range(5):
         assert sorted(example["n"] for example in draws.examples({"n": 1})) == [2, 3, 4]
 
@@ -33,7 +33,7 @@ def test_copies_of_the_document_cause_a_second_draw_without_them():
 @pytest.mark.parametrize("excludes", [False, True])
 def test_skipped_documents_leave_the_generator_where_drawing_would(excludes):
     docs = [{"n": number // 2} for number in range(10)]
-    drawn, skipped = (Pool(docs, 2, excludes=excludes, seed=3).draws() for _ in range(2))
+    drawn, skipped = (FewshotPool(docs, 2, excludes=excludes, seed=3).draws() for _ in range(2))
     for doc in docs[:6]:
         drawn.examples(doc)
         skipped.skip(doc)
@@ -41,13 +41,13 @@ def test_skipped_documents_leave_the_generator_where_drawing_would(excludes):
 
 
 def test_first_n_takes_the_first_others():
-    assert Pool(DOCS, 2, "first_n", excludes=True).draws().examples({"n": 0}) == [{"n": 1}, {"n": 2}]
-    assert Pool(DOCS, 2, "first_n").draws().examples({"n": 0}) == [{"n": 0}, {"n": 1}]
+    assert FewshotPool(DOCS, 2, "first_n", excludes=True).draws().examples({"n": 0}) == [{"n": 1}, {"n": 2}]
+    assert FewshotPool(DOCS, 2, "first_n").draws().examples({"n": 0}) == [{"n": 0}, {"n": 1}]
 
 
 def test_per_item_depends_on_document_and_seed_alone():
-    first = Pool(DOCS, 3, "per_item", excludes=True, seed=1)
-    again, other = first.draws(), Pool(DOCS, 3, "per_item", excludes=True, seed=2)
+    first = FewshotPool(DOCS, 3, "per_item", excludes=True, seed=1)
+    again, other = first.draws(), FewshotPool(DOCS, 3, "per_item", excludes=True, seed=2)
     again.examples({"n": 5})
     assert again.examples({"n": 2}) == first.draws().examples({"n": 2})
     assert [other.draws().examples(doc) for doc in DOCS] != [first.draws().examples(doc) for doc in DOCS]
@@ -55,10 +55,10 @@ def test_per_item_depends_on_document_and_seed_alone():
 
 
 def test_no_examples_need_no_pool():
-    assert Pool([], 0).draws().examples({"n": 1}) == []
+    assert FewshotPool([], 0).draws().examples({"n": 1}) == []
 
 
 @pytest.mark.parametrize("sampler", ["default", "first_n", "per_item"])
 def test_more_examples_than_there_are_is_an_error(sampler):
     with pytest.raises(DatasetError, match="num_fewshot"):
-        Pool(DOCS, 9, sampler).draws().examples({"n": 1})
+        FewshotPool(DOCS, 9, sampler).draws().examples({"n": 1})

@@ -12,8 +12,8 @@ import pytest
 
 from metrics.errors import ConfigError
 from tasks.benchmarks.lm_eval.data.csv import read_csv
+from tasks.benchmarks.lm_eval.data.items import json_value
 from tasks.benchmarks.lm_eval.data.local import load_local
-from tasks.benchmarks.lm_eval.data.plain import plain
 from tasks.datasets.config import DatasetError
 
 
@@ -56,7 +56,7 @@ def test_mixed_values_inside_lists_stay_as_they_were(tmp_path):
 
 def test_dates_are_shown_as_a_template_shows_them(tmp_path):
     lines(tmp_path / "a.jsonl", {"d": "2020-01-02"}, {"d": "2021-03-04T05:06:07"})
-    values = [plain(row)["d"] for row in rows("json", tmp_path, "a.jsonl")["train"]]
+    values = [json_value(row)["d"] for row in rows("json", tmp_path, "a.jsonl")["train"]]
     assert values == ["2020-01-02 00:00:00", "2021-03-04 05:06:07"]
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from flows.config.schema import EvalConfig
 from metrics.errors import ConfigError
-from tasks.benchmarks.lm_eval import Definition, known_definitions, rescored
+from tasks.benchmarks.lm_eval import Definition, known_definitions, rescoring_configs
 from tasks.benchmarks.lm_eval.logs.samples import find_logs, likelihoods_of, requests_of, target_of
 from tasks.benchmarks.open import open_benchmark
 from tasks.datasets.config import DatasetError
@@ -93,7 +93,7 @@ def test_a_folder_without_logs_is_refused(tmp_path):
 
 def test_generations_come_back_with_every_repeat_under_the_configs_filters(logs, tmp_path):
     rows = [generated(number, name, "4", "5") for name in ("one", "all") for number in range(3)]
-    (config,) = rescored(logs("sums", rows, GENERATION), tmp_path / "work")
+    (config,) = rescoring_configs(logs("sums", rows, GENERATION), tmp_path / "work")
     native, rendered = opened(config)
     assert [entry.name for entry in native.filter_list] == ["one", "all"]
     assert native.sample_params.num_samples == 2
@@ -105,7 +105,7 @@ def test_generations_come_back_with_every_repeat_under_the_configs_filters(logs,
 
 
 def test_choices_lengths_and_right_answers_come_from_the_document(logs, tmp_path):
-    (config,) = rescored(logs("pick", [measured(0, -2.5, -1.25)], CHOICES), tmp_path / "work")
+    (config,) = rescoring_configs(logs("pick", [measured(0, -2.5, -1.25)], CHOICES), tmp_path / "work")
     _, (rendered,) = opened(config)
     assert (rendered.choices, rendered.gold) == (["x", "yy"], [1])
     assert rendered.continuations == [" x", " yy"]
@@ -115,7 +115,9 @@ def test_choices_lengths_and_right_answers_come_from_the_document(logs, tmp_path
 
 def test_log_likelihoods_without_context_are_the_second_half(logs, tmp_path):
     config = {**CHOICES, "metric_list": [{"metric": "acc_mutual_info"}]}
-    (native,) = rescored(logs("pick", [measured(0, -1.0, -2.0, -3.0, -4.0)], config), tmp_path / "work")
+    (native,) = rescoring_configs(
+        logs("pick", [measured(0, -1.0, -2.0, -3.0, -4.0)], config), tmp_path / "work"
+    )
     _, (rendered,) = opened(native)
     assert rendered.unconditional == [" x", " yy"]
     line = json.loads(Path(native["models"][0]["config"]["path"]).read_text())
@@ -129,7 +131,7 @@ def test_functions_of_which_the_log_has_the_source_need_the_definition(logs, tmp
     with pytest.raises(
         ConfigError, match=r"'process_results' is a function.*--tasks sums --include-path DIR"
     ):
-        rescored(folder, tmp_path / "work")
+        rescoring_configs(folder, tmp_path / "work")
     (tmp_path / "utils.py").write_text(source)
     from tasks.benchmarks.lm_eval.read.yaml import FunctionName
 
@@ -143,13 +145,13 @@ def test_functions_of_which_the_log_has_the_source_need_the_definition(logs, tmp
             "test_split": "test",
         },
     )
-    (native,) = rescored(folder, tmp_path / "work", {"sums": definition})
+    (native,) = rescoring_configs(folder, tmp_path / "work", {"sums": definition})
     assert native["process_results"] == "utils.py:process_results"
 
 
 def test_without_results_file_the_definition_is_asked_for(logs, tmp_path):
     with pytest.raises(ConfigError, match=rf"no results_{TIME}\.json beside it"):
-        rescored(logs("sums", [generated(0, "one", "4")], None), tmp_path / "work")
+        rescoring_configs(logs("sums", [generated(0, "one", "4")], None), tmp_path / "work")
 
 
 @pytest.mark.parametrize(
@@ -160,13 +162,13 @@ def test_a_line_that_is_no_sample_is_named(logs, tmp_path, line, message):
     folder = logs("sums", [], GENERATION)
     next(folder.rglob("samples_*")).write_text(line + "\n")
     with pytest.raises(DatasetError, match=message):
-        rescored(folder, tmp_path / "work")
+        rescoring_configs(folder, tmp_path / "work")
 
 
 def test_documents_with_different_numbers_of_responses_are_refused(logs, tmp_path):
     rows = [generated(0, "one", "4"), generated(1, "one", "4", "5")]
     with pytest.raises(DatasetError, match=r"different numbers of responses: \[1, 2\]"):
-        rescored(logs("sums", rows, GENERATION), tmp_path / "work")
+        rescoring_configs(logs("sums", rows, GENERATION), tmp_path / "work")
 
 
 def test_numbers_that_json_lacks_are_read(logs):
@@ -197,13 +199,13 @@ def test_definitions_of_logged_benchmarks_are_looked_up_in_the_folders(logs, tmp
         (tmp_path / "lib" / f"{name}.yaml").write_text(f"task: {name}\n{body}")
     found = known_definitions(folder, [tmp_path / "lib"])
     assert {name: one.path.name for name, one in found.items()} == {"sums": "sums.yaml"}
-    (config,) = rescored(folder, tmp_path / "work", found)
+    (config,) = rescoring_configs(folder, tmp_path / "work", found)
     assert config["filter_list"] == [{"name": "none", "filter": [{"function": "take_first"}]}]
 
 
 def test_chat_prompts_are_logged_in_a_list(logs, tmp_path):
     row = generated(0, "one", "4", "5")
     row["arguments"]["gen_args_0"]["arg_0"] = ['[{"role": "user", "content": "hi"}]']
-    (config,) = rescored(logs("sums", [row], GENERATION), tmp_path / "work")
+    (config,) = rescoring_configs(logs("sums", [row], GENERATION), tmp_path / "work")
     _, (rendered,) = opened(config)
     assert rendered.prompts == ['[{"role": "user", "content": "hi"}]']

@@ -1,4 +1,8 @@
-"""Documents as JSON holds them: what is stored, hashed, and shown to filters and ``process_results``."""
+"""Documents as items: values as JSON holds them, and ids that hold whatever the order and the source.
+
+What is stored, hashed, and shown to filters and ``process_results`` is what ``json_document`` gives. An id is
+derived from a document's content.
+"""
 
 import math
 from collections import Counter
@@ -11,8 +15,13 @@ from tasks.datasets.config import DatasetError, field_at
 from tasks.datasets.item import Item
 from tasks.datasets.items import content_digest
 
+ID_DIGITS: Final = 16
 
-def plain(value: Any) -> Any:
+Document = Mapping[str, Any]
+"""A row of a split after ``process_docs``: its fields by name."""
+
+
+def json_value(value: Any) -> Any:
     """``value`` with tuples as lists, numpy values as Python's, and what JSON lacks as the text a template
     would show."""
     if value is None or isinstance(value, str | bool):
@@ -22,25 +31,22 @@ def plain(value: Any) -> Any:
     if isinstance(value, float):
         return float(value) if math.isfinite(value) else str(value)
     if isinstance(value, Mapping):
-        return {str(key): plain(entry) for key, entry in value.items()}
+        return {str(key): json_value(entry) for key, entry in value.items()}
     if isinstance(value, list | tuple):
-        return [plain(entry) for entry in value]
+        return [json_value(entry) for entry in value]
     if hasattr(value, "tolist"):
-        return plain(value.tolist())
+        return json_value(value.tolist())
     return str(value)
 
 
-def plain_row(row: Any, where: str) -> dict[str, Any]:
+def json_document(row: Any, where: str) -> dict[str, Any]:
     """A document; raises ConfigError where ``process_docs`` gave something else than a mapping."""
     if not isinstance(row, Mapping):
         raise ConfigError(f"{where}: a document is a mapping of fields, got {type(row).__name__} {row!r:.80}")
-    return {str(key): plain(value) for key, value in row.items()}
+    return {str(key): json_value(value) for key, value in row.items()}
 
 
-ID_DIGITS: Final = 16
-
-
-def numbered_items(rows: Iterable[Mapping[str, Any]], cluster: str | None, where: str) -> Iterator[Item]:
+def document_items(rows: Iterable[Mapping[str, Any]], cluster: str | None, where: str) -> Iterator[Item]:
     """Documents as items in order; equal documents are told apart by a number. Raises DataError without
     ``cluster``."""
     seen: Counter[str] = Counter()

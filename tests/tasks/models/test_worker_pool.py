@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from tasks.models.engine import Crew
+from tasks.models.engine import WorkerPool
 
 
 async def test_a_stand_in_works_while_another_waits():
@@ -13,13 +13,13 @@ async def test_a_stand_in_works_while_another_waits():
     async def work():
         for number in todo:
             if number == 0:
-                crew.stand_in()
+                workers.add_spare()
                 await may_go_on.wait()
             done.append(number)
         may_go_on.set()
 
-    crew = Crew(work, 1)
-    await asyncio.wait_for(crew.finish(), 5)
+    workers = WorkerPool(work, 1)
+    await asyncio.wait_for(workers.finish(), 5)
     assert done == [*range(1, 10), 0]
 
 
@@ -33,11 +33,11 @@ async def test_stand_ins_are_limited():
         peak = max(peak, working)
         await release.wait()
 
-    crew = Crew(work, 4)
+    workers = WorkerPool(work, 4)
     for _ in range(100):
-        crew.stand_in()
+        workers.add_spare()
     asyncio.get_running_loop().call_later(0.05, release.set)
-    await crew.finish()
+    await workers.finish()
     assert peak == 4 + 8
 
 
@@ -53,8 +53,8 @@ async def test_what_one_raises_ends_all_and_is_raised():
             ended.append(True)
             raise
 
-    crew = Crew(work, 3)
-    next(iter(crew._tasks)).set_name("bad")
+    workers = WorkerPool(work, 3)
+    next(iter(workers._tasks)).set_name("bad")
     with pytest.raises(ValueError, match="no"):
-        await asyncio.wait_for(crew.finish(), 5)
+        await asyncio.wait_for(workers.finish(), 5)
     assert ended == [True, True]

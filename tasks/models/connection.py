@@ -1,4 +1,9 @@
-"""From a model's config to something the engine can drive: address, key, provider, gate."""
+"""Connects to a model: from its config to an endpoint that the engine can drive, and to the codec of its API.
+
+It finds the address (the embedded server is started where it is the model) and the key, and gives the
+provider and the limiters that the process shares. ``probe`` asks an endpoint what it serves before a run
+starts, so that a wrong address or key costs seconds and not hours.
+"""
 
 import asyncio
 import itertools
@@ -10,22 +15,19 @@ from dataclasses import dataclass, field
 from metrics.errors import NightjarError
 from tasks.models.config import DemoConfig, EndpointConfig, ModelConfig, SampleParams
 from tasks.models.demo.options import DemoOptions
-from tasks.models.demo.serving import shared_server
-from tasks.models.errors import ModelError
+from tasks.models.engine import Endpoint, RequestGroup, RetryPolicy
+from tasks.models.errors import AccessDenied, ModelError, RequestError
 from tasks.models.generation import Generation, TokenPrompts
-from tasks.models.http import HttpProvider
-from tasks.models.likelihood.asking import EchoMode, Likelihood
+from tasks.models.likelihood.echo import EchoMode, Likelihood
 from tasks.models.likelihood.probe import find_mode, takes_ids
 from tasks.models.likelihood.tokenizers import BYTES, load_tokenizer
-from tasks.models.limits import gate_of, pace_of
+from tasks.models.limits import concurrency_limiter_of, rate_limiter_of
 from tasks.models.options import InferenceOptions
 from tasks.models.records import Provider, Request
-from tasks.models.work import Asking, Endpoint, RetryPolicy
 
 SPARE_CONNECTIONS = 8
 UNKNOWN_COMPLETION = 256
 """Completion tokens reserved a request where max_tokens doesn't say."""
-RequestGroup = tuple[Asking, Sequence[Request]]
 
 
 @dataclass(frozen=True)
@@ -43,42 +45,42 @@ class Connection:
     """A model that is ready to be asked."""
 
     model: ModelConfig
-    place: ServedModel
+    served: ServedModel
     endpoint: Endpoint
     sampling: SampleParams
 
-    async def prepared(self, units: Iterator[Sequence[Request]]) -> Iterator[RequestGroup]:
-        """Says of each unit how it is asked; what the server can do is found out first. Raises ModelError."""
-        first = next(units)
-        units = itertools.chain([first], units)
+    async def prepare(self, groups: Iterator[Sequence[Request]]) -> Iterator[RequestGroup]:
+        """Gives each group its codec; what the server can do is found out first. Raises ModelError."""
+        first = next(groups)
+        groups = itertools.chain([first], groups)
         if first[0].kind == "generate":
             generation = await self._generation()
-            return ((generation, unit) for unit in units)
-        asking = await likelihood_at(self.endpoint.provider, self.place, self.model)
-        return ((asking, unit) for unit in _batched(units, self.place.config.batch_size))
+            return ((generation, group) for group in groups)
+        likelihood = await likelihood_at(self.endpoint.provider, self.served, self.model)
+        return ((likelihood, group) for group in _batched(groups, self.served.config.batch_size))
 
     async def _generation(self) -> Generation:
-        place, sampling = self.place, self.sampling
-        if self.model.tokenizer is None or place.config.api == "chat":
-            return Generation(place.model, place.config, sampling)
+        served, sampling = self.served, self.sampling
+        if self.model.tokenizer is None or served.config.api == "chat":
+            return Generation(served.model, served.config, sampling)
         tokenizer = load_tokenizer(self.model.tokenizer)
         room = _room(self.model, sampling)
-        ids = await takes_ids(self.endpoint.provider, place.base_url, place.model, tokenizer)
-        return Generation(place.model, place.config, sampling, TokenPrompts(tokenizer, room, ids))
+        ids = await takes_ids(self.endpoint.provider, served.base_url, served.model, tokenizer)
+        return Generation(served.model, served.config, sampling, TokenPrompts(tokenizer, room, ids))
 
 
-async def likelihood_at(provider: Provider, place: ServedModel, model: ModelConfig) -> Likelihood:
-    """How log-likelihoods are asked for at this place; raises ModelError where they can't be had."""
+async def likelihood_at(provider: Provider, served: ServedModel, model: ModelConfig) -> Likelihood:
+    """The codec of log-likelihoods at this endpoint; raises ModelError where they can't be had."""
     name = BYTES if model.type == "demo" else model.tokenizer
     tokenizer = None if name is None else load_tokenizer(name)
-    config = place.config
+    config = served.config
 
-    def asking(mode: EchoMode) -> Likelihood:
+    def codec(mode: EchoMode) -> Likelihood:
         return Likelihood(
-            place.model, mode, config.extra_body, tokenizer, model.max_length, config.batch_size
+            served.model, mode, config.extra_body, tokenizer, model.max_length, config.batch_size
         )
 
-    return asking(await find_mode(provider, place.base_url, asking))
+    return codec(await find_mode(provider, served.base_url, codec))
 
 
 def _room(model: ModelConfig, params: SampleParams) -> int | None:
@@ -97,35 +99,37 @@ def _room(model: ModelConfig, params: SampleParams) -> int | None:
 
 
 @asynccontextmanager
-async def connected(model: ModelConfig, options: InferenceOptions) -> AsyncIterator[Connection]:
+async def open_connection(model: ModelConfig, options: InferenceOptions) -> AsyncIterator[Connection]:
     """Opens a model for the time of a run: takes its share of limits, starts the embedded server where it
     is the model.
 
     Raises ModelError when the key is missing.
     """
     async with AsyncExitStack() as stack:
-        place = stack.enter_context(placed(model, options.secret))
-        config = place.config
+        served = stack.enter_context(served_model(model, options.secret))
+        config = served.config
         ceiling = config.max_concurrency
         if config.concurrency_limit is not None and options.lease is not None:
             ceiling = min(ceiling, stack.enter_context(options.lease(config.concurrency_limit, ceiling)))
-        provider = open_provider(place, ceiling)
+        provider = open_provider(served, ceiling)
         stack.push_async_callback(provider.close)
         endpoint = Endpoint(
             provider=provider,
-            gate=gate_of(place.base_url),
+            concurrency=concurrency_limiter_of(served.base_url),
             ceiling=ceiling,
             timeout=config.timeout,
             retry=RetryPolicy(config.max_retries, config.seconds_per_request),
-            requests_pace=pace_of(place.base_url, f"{place.model}/requests", config.requests_per_minute),
-            tokens_pace=pace_of(place.base_url, f"{place.model}/tokens", config.tokens_per_minute),
+            request_rate=rate_limiter_of(
+                served.base_url, f"{served.model}/requests", config.requests_per_minute
+            ),
+            token_rate=rate_limiter_of(served.base_url, f"{served.model}/tokens", config.tokens_per_minute),
             completion_estimate=options.sampling.max_tokens or UNKNOWN_COMPLETION,
         )
-        yield Connection(model, place, endpoint, options.sampling)
+        yield Connection(model, served, endpoint, options.sampling)
 
 
 @contextmanager
-def placed(model: ModelConfig, secret: Callable[[str], str] | None) -> Iterator[ServedModel]:
+def served_model(model: ModelConfig, secret: Callable[[str], str] | None) -> Iterator[ServedModel]:
     """Where the model is served, for the time of the context: the embedded server runs that long. Raises
     ModelError.
     """
@@ -134,6 +138,8 @@ def placed(model: ModelConfig, secret: Callable[[str], str] | None) -> Iterator[
         case EndpointConfig() as config:
             yield ServedModel(config.base_url, name, config, api_key(model.name, config, secret))
         case DemoConfig() as config:
+            from tasks.models.demo.serving import shared_server
+
             with shared_server(
                 DemoOptions(model=name, error_rate=config.error_rate, latency=config.latency)
             ) as base_url:
@@ -149,21 +155,23 @@ def api_key(name: str, config: EndpointConfig, secret: Callable[[str], str] | No
     Raises ModelError naming the variable or block, never the key.
     """
     if config.api_key_env is not None:
-        place = f"the environment variable {config.api_key_env} (api_key_env)"
+        origin = f"the environment variable {config.api_key_env} (api_key_env)"
         key = os.environ.get(config.api_key_env, "").strip()
         if not key:
-            raise ModelError(f"model {name!r}: {place} is not set")
+            raise ModelError(f"model {name!r}: {origin} is not set")
     elif config.api_key_secret is not None:
-        place = f"the Secret block {config.api_key_secret!r} (api_key_secret)"
-        key = _from_block(name, config.api_key_secret, place, secret).strip()
+        origin = f"the Secret block {config.api_key_secret!r} (api_key_secret)"
+        key = _secret_key(name, config.api_key_secret, origin, secret).strip()
     else:
         return None
     if not (key.isascii() and key.isprintable()):
-        raise ModelError(f"model {name!r}: {place} holds characters that no key has; set it to the key alone")
+        raise ModelError(
+            f"model {name!r}: {origin} holds characters that no key has; set it to the key alone"
+        )
     return key
 
 
-def _from_block(name: str, block: str, place: str, secret: Callable[[str], str] | None) -> str:
+def _secret_key(name: str, block: str, origin: str, secret: Callable[[str], str] | None) -> str:
     if secret is None:
         raise ModelError(f"model {name!r}: api_key_secret needs a Prefect server; use api_key_env here")
     try:
@@ -171,31 +179,33 @@ def _from_block(name: str, block: str, place: str, secret: Callable[[str], str] 
     except NightjarError as error:
         raise ModelError(f"model {name!r}: {error}") from error
     except Exception as error:
-        raise ModelError(f"model {name!r}: {place} can't be loaded: {type(error).__name__}") from error
+        raise ModelError(f"model {name!r}: {origin} can't be loaded: {type(error).__name__}") from error
 
 
-def open_provider(place: ServedModel, connections: int) -> Provider:
+def open_provider(served: ServedModel, connections: int) -> Provider:
     """The provider that the config names, on the running loop."""
-    if place.config.client == "openai":
-        from tasks.models.openai import OfficialProvider
+    if served.config.client == "openai":
+        from tasks.models.openai import OpenAIProvider
 
-        return OfficialProvider(place.base_url, place.key)
-    return HttpProvider(place.base_url, place.key, connections + SPARE_CONNECTIONS)
+        return OpenAIProvider(served.base_url, served.key)
+    from tasks.models.http import HttpProvider
+
+    return HttpProvider(served.base_url, served.key, connections + SPARE_CONNECTIONS)
 
 
-def _batched(units: Iterator[Sequence[Request]], size: int) -> Iterator[Sequence[Request]]:
+def _batched(groups: Iterator[Sequence[Request]], size: int) -> Iterator[Sequence[Request]]:
     """Log-likelihood requests, ``size`` of them together; documents stay alone."""
-    group: list[Request] = []
-    for unit in units:
-        if unit[0].kind == "rolling":
-            yield unit
-            continue
-        group.extend(unit)
-        if len(group) >= size:
+    batch: list[Request] = []
+    for group in groups:
+        if group[0].kind == "rolling":
             yield group
-            group = []
-    if group:
-        yield group
+            continue
+        batch.extend(group)
+        if len(batch) >= size:
+            yield batch
+            batch = []
+    if batch:
+        yield batch
 
 
 PROBE_SECONDS = 15.0
@@ -229,29 +239,28 @@ def probe(
 
 
 async def _probe(model: ModelConfig, kind: str, secret: Callable[[str], str] | None) -> ServedIdentity:
-    from tasks.models.errors import AccessDenied, RequestError
     from tasks.models.http import HttpProvider
 
-    place: ServedModel
-    with placed(model, secret) as place:
-        provider = HttpProvider(place.base_url, place.key, 4)
+    served: ServedModel
+    with served_model(model, secret) as served:
+        provider = HttpProvider(served.base_url, served.key, 4)
         try:
-            served = await provider.served(PROBE_SECONDS)
+            names = await provider.list_models(PROBE_SECONDS)
             if kind != "generate":
-                await likelihood_at(provider, place, model)
+                await likelihood_at(provider, served, model)
         except AccessDenied as error:
             raise ModelError(
-                f"model {model.name!r}: {place.base_url} refused access ({error}); {_key_remedy(model)}"
+                f"model {model.name!r}: {served.base_url} refused access ({error}); {_key_remedy(model)}"
             ) from error
         except RequestError as error:
             raise ModelError(
-                f"model {model.name!r}: nothing usable answers at {place.base_url} ({error}); start the "
+                f"model {model.name!r}: nothing usable answers at {served.base_url} ({error}); start the "
                 "server or set config.base_url to where it is"
             ) from error
         finally:
             await provider.close()
     return ServedIdentity(
-        place.base_url, place.model, served, _warning(model, place.model, place.base_url, served)
+        served.base_url, served.model, names, _warning(model, served.model, served.base_url, names)
     )
 
 
@@ -264,8 +273,8 @@ def _key_remedy(model: ModelConfig) -> str:
     return "name the environment variable that holds the key in config.api_key_env"
 
 
-def _warning(model: ModelConfig, name: str, base_url: str, served: tuple[str, ...]) -> str | None:
-    if not served or name in served:
+def _warning(model: ModelConfig, name: str, base_url: str, names: tuple[str, ...]) -> str | None:
+    if not names or name in names:
         return None
-    shown = ", ".join(served[:NAMES_SHOWN]) + (" …" if len(served) > NAMES_SHOWN else "")
+    shown = ", ".join(names[:NAMES_SHOWN]) + (" …" if len(names) > NAMES_SHOWN else "")
     return f"model {model.name!r}: {base_url} does not list {name!r}; it serves {shown}"

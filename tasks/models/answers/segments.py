@@ -1,7 +1,8 @@
-"""Answers kept per request in the store: append-only Parquet segments, one folder a model identity.
+"""The store of kept answers: append-only Parquet segments, one folder for each model identity.
 
 Workers never share a file: every segment has a name of its own, so two of them writing at once do no harm,
-and one that finishes merges only its own small segments. Of two answers under one key the later counts.
+and one that finishes merges only its own small segments. A key is found by an index in memory, 24 bytes a
+key; of two answers under one key the later counts.
 """
 
 import io
@@ -24,6 +25,262 @@ from numpy.typing import NDArray
 from tasks.models.records import KeptAnswer
 from tasks.store.schemas import TEXT
 from tasks.store.storage import Store, StoreError
+
+CACHED_KEYS = 2_000_000
+"""Keys of segments held in memory by the process: some 50 MB."""
+OPEN_GROUPS = 8
+MERGED_BYTES = 32 << 20
+"""Segments are merged up to this size."""
+
+ROW_GROUP = 4_096
+
+ANSWERS: Final = pa.schema(
+    [
+        pa.field("key", pa.binary(32), nullable=False),  # the request key
+        pa.field(
+            "arrived", pa.float64(), nullable=False
+        ),  # seconds since 1970; of two answers the later counts
+        pa.field("status", TEXT, nullable=False),  # ok | model_error; other failures are not kept
+        pa.field("response", pa.string()),
+        pa.field("reasoning", pa.string()),
+        pa.field("error", pa.string()),
+        pa.field("attempts", pa.int32(), nullable=False),
+        pa.field("finish_reason", TEXT),
+        pa.field("response_id", pa.string()),
+        pa.field("served_model", TEXT),
+        pa.field("system_fingerprint", TEXT),
+        pa.field("inference_time", pa.float64()),
+        pa.field("prompt_tokens", pa.int64()),
+        pa.field("completion_tokens", pa.int64()),
+        pa.field("total_tokens", pa.int64()),
+        pa.field("cached_tokens", pa.int64()),
+        pa.field("reasoning_tokens", pa.int64()),
+        pa.field("logprobs_json", pa.string()),  # as the server gave them
+        pa.field("ll", pa.float64()),
+        pa.field("is_greedy", pa.bool_()),
+    ]
+)
+PLAIN_COLUMNS: Final = tuple(field.name for field in fields(KeptAnswer) if field.name != "logprobs")
+
+_log = logging.getLogger(__name__)
+_key_cache: "OrderedDict[tuple[str, str], SegmentKeys]" = OrderedDict()
+_key_cache_lock = threading.Lock()
+
+
+@dataclass(frozen=True)
+class Segment:
+    """A file of answers and its size."""
+
+    name: str
+    bytes: int
+
+
+class AnswerStore:
+    """The answers that a store keeps, model by model."""
+
+    def __init__(self, store: Store) -> None:
+        self.store = store
+
+    def of_model(self, identity: str) -> "ModelAnswers":
+        """The answers of one model; ``identity`` is the digest of its identity."""
+        return ModelAnswers(self.store, identity)
+
+
+class ModelAnswers:
+    """The segments with one model's answers."""
+
+    def __init__(self, store: Store, identity: str) -> None:
+        self._store = store
+        self.identity = identity
+        self.folder = f"answers/{identity}"
+
+    def snapshot(self, not_before: float = 0.0) -> "AnswerSnapshot":
+        """The answers that are there now and arrived at ``not_before`` (seconds since 1970) or later."""
+        return AnswerSnapshot(self, not_before)
+
+    def names(self) -> list[str]:
+        """The segments there are, oldest first."""
+        path = self._store.path(self.folder)
+        try:
+            self._store.fs.invalidate_cache(path)
+            found = self._store.fs.ls(path, detail=False)
+        except FileNotFoundError:
+            return []
+        except OSError as error:
+            raise StoreError(
+                f"store {self._store.uri}: can't list {self.folder}: {error.strerror or error}"
+            ) from error
+        names = (str(entry).rsplit("/", 1)[-1] for entry in found)
+        return sorted(name for name in names if name.endswith(".parquet") and not name.startswith("."))
+
+    def write(self, answers: Sequence[KeptAnswer]) -> Segment:
+        """Writes answers as a segment of their own; raises StoreError."""
+        return self._write([table_of(answers)])
+
+    def merge(self, segments: Sequence[Segment]) -> None:
+        """Replaces small segments by larger ones, at most ``MERGED_BYTES`` in memory at a time."""
+        group: list[Segment] = []
+        for segment in [*segments, None]:
+            full = segment is None or sum(part.bytes for part in group) + segment.bytes > MERGED_BYTES
+            if full and len(group) > 1:
+                self._write([self.read(part.name) for part in group])
+                self._store.fs.rm([self.path(part.name) for part in group])
+            if full:
+                group = []
+            if segment is not None:
+                group.append(segment)
+
+    def path(self, name: str) -> str:
+        """Where a segment lies."""
+        return self._store.path(f"{self.folder}/{name}")
+
+    def read(self, name: str, columns: list[str] | None = None) -> pa.Table:
+        """A segment's rows; raises FileNotFoundError, pa.ArrowInvalid or OSError."""
+        with self._store.fs.open(self.path(name), "rb") as source, pq.ParquetFile(source) as file:
+            return file.read(columns=columns)
+
+    def set_aside(self, name: str) -> None:
+        """Renames a damaged segment, so that its answers count as missing from now on."""
+        self._store.fs.mv(self.path(name), f"{self.path(name)}.damaged")
+
+    def group_sizes(self, name: str) -> list[int]:
+        """Rows in each row group of a segment."""
+        with self._store.fs.open(self.path(name), "rb") as source, pq.ParquetFile(source) as file:
+            return [file.metadata.row_group(group).num_rows for group in range(file.num_row_groups)]
+
+    def group(self, name: str, row_group: int) -> pa.Table:
+        """One row group of a segment."""
+        with (
+            self._store.fs.open(self.path(name), "rb") as source,
+            pq.ParquetFile(source, page_checksum_verification=True) as file,
+        ):
+            return file.read_row_group(row_group)
+
+    def keys(self, name: str) -> "SegmentKeys | None":
+        """A segment's keys, from memory if they were read before; None when it is damaged or gone."""
+        cache_key = (self.path(name), self._store.uri)
+        with _key_cache_lock:
+            if (known := _key_cache.get(cache_key)) is not None:
+                _key_cache.move_to_end(cache_key)
+                return known
+        try:
+            keys = SegmentKeys.of(self.read(name, ["key", "arrived"]))
+        except FileNotFoundError:
+            return None
+        except (OSError, pa.ArrowException) as error:
+            _log.warning("answers in %s can't be read and are asked for again: %s", self.path(name), error)
+            return None
+        with _key_cache_lock:
+            _key_cache[cache_key] = keys
+            while len(_key_cache) > 1 and sum(len(part.high) for part in _key_cache.values()) > CACHED_KEYS:
+                _key_cache.popitem(last=False)
+        return keys
+
+    def _write(self, tables: Sequence[pa.Table]) -> Segment:
+        # Names sort by time and never meet: two workers may write in the same millisecond.
+        name = f"{time.time_ns() // 1_000_000:013d}-{uuid.uuid4().hex[:12]}.parquet"
+        content = parquet_bytes(tables)
+        self._store.put_bytes(f"{self.folder}/{name}", content)
+        return Segment(name, len(content))
+
+
+class AnswerSnapshot:
+    """A model's answers at one moment: an index in memory, the rows on disk."""
+
+    def __init__(self, answers: ModelAnswers, not_before: float) -> None:
+        self._answers = answers
+        self._not_before = not_before
+        self._groups: OrderedDict[tuple[str, int], pa.Table] = OrderedDict()
+        self._load()
+
+    def _load(self) -> None:
+        self._row_groups: dict[str, np.ndarray] = {}
+        named = [(name, self._answers.keys(name)) for name in self._answers.names()]
+        present = [(name, keys) for name, keys in named if keys is not None]
+        self._names = [name for name, _ in present]
+        self._index = KeyIndex([keys for _, keys in present], self._not_before)
+
+    def __len__(self) -> int:
+        return len(self._index)
+
+    def holds(self, keys: Sequence[bytes]) -> list[bool]:
+        """For each key whether its answer is there."""
+        if not keys:
+            return []
+        found: list[bool] = (self._index.find(keys)[0] >= 0).tolist()
+        return found
+
+    def rows(self, keys: Sequence[bytes]) -> tuple[pa.Table, np.ndarray]:
+        """The answers to some keys: a table of the ANSWERS schema, and for each key its row there, −1 where
+        there is none.
+        """
+        for attempt in range(4):
+            try:
+                return self._rows(keys)
+            except FileNotFoundError:
+                if attempt == 3:
+                    raise
+                self._load()  # another worker merged its segments
+        raise AssertionError
+
+    def _rows(self, keys: Sequence[bytes]) -> tuple[pa.Table, np.ndarray]:
+        position = np.full(len(keys), -1, np.int64)
+        if not keys:
+            return ANSWERS.empty_table(), position
+        segments, rows = self._index.find(keys)
+        parts: list[pa.Table] = []
+        placed = 0
+        for segment in np.unique(segments[segments >= 0]):
+            at = np.flatnonzero(segments == segment)
+            for taken, table in self._rows_by_group(self._names[segment], rows[at]):
+                position[at[taken]] = placed + np.arange(len(taken))
+                parts.append(table)
+                placed += len(taken)
+        return pa.concat_tables(parts) if parts else ANSWERS.empty_table(), position
+
+    def _rows_by_group(self, name: str, rows: np.ndarray) -> list[tuple[np.ndarray, pa.Table]]:
+        """Rows of a segment, row group by row group: positions in ``rows``, and the rows."""
+        bounds = self._group_starts(name)
+        group_of = np.searchsorted(bounds, rows, side="right") - 1
+        taken = []
+        for group in np.unique(group_of):
+            where = np.flatnonzero(group_of == group)
+            table = self._group(name, int(group))
+            taken.append((where, table.take(pa.array(rows[where] - bounds[group]))))
+        return taken
+
+    def _group_starts(self, name: str) -> np.ndarray:
+        """The first row of each row group."""
+        known = self._row_groups.get(name)
+        if known is None:
+            with self._damaged_set_aside(name):
+                sizes = self._answers.group_sizes(name)
+            known = self._row_groups[name] = np.concatenate([[0], np.cumsum(sizes)[:-1]])
+        return known
+
+    def _group(self, name: str, group: int) -> pa.Table:
+        cache_key = (name, group)
+        if (table := self._groups.get(cache_key)) is None:
+            with self._damaged_set_aside(name):
+                table = self._answers.group(name, group)
+            self._groups[cache_key] = table
+            while len(self._groups) > OPEN_GROUPS:
+                self._groups.popitem(last=False)
+        self._groups.move_to_end(cache_key)
+        return table
+
+    @contextmanager
+    def _damaged_set_aside(self, name: str) -> Iterator[None]:
+        try:
+            yield
+        except FileNotFoundError:
+            raise
+        except (OSError, pa.ArrowException) as error:
+            self._answers.set_aside(name)
+            raise StoreError(
+                f"{self._answers.path(name)} was damaged ({error}) and is set aside; "
+                "run again to ask for its answers anew"
+            ) from error
 
 
 @dataclass(frozen=True)
@@ -62,8 +319,8 @@ class KeyIndex:
         row = np.concatenate(
             [np.empty(0, np.int32), *(np.arange(len(part.high), dtype=np.int32) for part in segments)]
         )
-        kept = np.flatnonzero(arrived >= not_before)
-        order = kept[np.lexsort((arrived[kept], low[kept], high[kept]))]
+        recent = np.flatnonzero(arrived >= not_before)
+        order = recent[np.lexsort((arrived[recent], low[recent], high[recent]))]
         high, low = high[order], low[order]
         last = np.ones(len(order), bool)
         last[:-1] = (high[1:] != high[:-1]) | (low[1:] != low[:-1])
@@ -80,7 +337,7 @@ class KeyIndex:
         at = np.searchsorted(self._high, high)
         segment, row = np.full(len(keys), -1, np.int32), np.full(len(keys), -1, np.int32)
         pending = np.arange(len(keys))
-        while len(pending):  # a second turn only where first halves are equal and second ones are not
+        while len(pending):  # a second round only where first halves are equal and second ones are not
             pending = pending[at[pending] < len(self._high)]
             pending = pending[self._high[at[pending]] == high[pending]]
             hit = self._low[at[pending]] == low[pending]
@@ -91,267 +348,11 @@ class KeyIndex:
         return segment, row
 
 
-KEPT_KEYS = 2_000_000
-"""Keys of segments held in memory by the process: some 50 MB."""
-OPEN_GROUPS = 8
-MERGED_BYTES = 32 << 20
-"""Segments are merged up to this size."""
-
-_log = logging.getLogger(__name__)
-_keys: "OrderedDict[tuple[str, str], SegmentKeys]" = OrderedDict()
-_keys_lock = threading.Lock()
-
-
-@dataclass(frozen=True)
-class Segment:
-    """A file of answers and its size."""
-
-    name: str
-    bytes: int
-
-
-class AnswerStore:
-    """The answers kept in a store."""
-
-    def __init__(self, store: Store) -> None:
-        self.store = store
-
-    def shelf(self, identity: str) -> "Shelf":
-        """The answers of one model; ``identity`` is the digest of its identity."""
-        return Shelf(self.store, identity)
-
-
-class Shelf:
-    """One model's answers."""
-
-    def __init__(self, store: Store, identity: str) -> None:
-        self._store = store
-        self.identity = identity
-        self.folder = f"answers/{identity}"
-
-    def view(self, not_before: float = 0.0) -> "ShelfView":
-        """What is there now, answers that arrived before ``not_before`` (seconds since 1970) left out."""
-        return ShelfView(self, not_before)
-
-    def names(self) -> list[str]:
-        """The segments there are, oldest first."""
-        path = self._store.path(self.folder)
-        try:
-            self._store.fs.invalidate_cache(path)
-            found = self._store.fs.ls(path, detail=False)
-        except FileNotFoundError:
-            return []
-        except OSError as error:
-            raise StoreError(
-                f"store {self._store.uri}: can't list {self.folder}: {error.strerror or error}"
-            ) from error
-        names = (str(entry).rsplit("/", 1)[-1] for entry in found)
-        return sorted(name for name in names if name.endswith(".parquet") and not name.startswith("."))
-
-    def write(self, answers: Sequence[KeptAnswer]) -> Segment:
-        """Writes answers as a segment of their own; raises StoreError."""
-        return self._put([table_of(answers)])
-
-    def merge(self, segments: Sequence[Segment]) -> None:
-        """Replaces small segments by larger ones, at most ``MERGED_BYTES`` in memory at a time."""
-        group: list[Segment] = []
-        for segment in [*segments, None]:
-            full = segment is None or sum(part.bytes for part in group) + segment.bytes > MERGED_BYTES
-            if full and len(group) > 1:
-                self._put([self.read(part.name) for part in group])
-                self._store.fs.rm([self.path(part.name) for part in group])
-            if full:
-                group = []
-            if segment is not None:
-                group.append(segment)
-
-    def path(self, name: str) -> str:
-        """Where a segment lies."""
-        return self._store.path(f"{self.folder}/{name}")
-
-    def read(self, name: str, columns: list[str] | None = None) -> pa.Table:
-        """A segment's rows; raises FileNotFoundError, pa.ArrowInvalid or OSError."""
-        with self._store.fs.open(self.path(name), "rb") as source, pq.ParquetFile(source) as file:
-            return file.read(columns=columns)
-
-    def set_aside(self, name: str) -> None:
-        """Renames a damaged segment, so that its answers count as missing from now on."""
-        self._store.fs.mv(self.path(name), f"{self.path(name)}.damaged")
-
-    def group_sizes(self, name: str) -> list[int]:
-        """Rows in each row group of a segment."""
-        with self._store.fs.open(self.path(name), "rb") as source, pq.ParquetFile(source) as file:
-            return [file.metadata.row_group(group).num_rows for group in range(file.num_row_groups)]
-
-    def group(self, name: str, row_group: int) -> pa.Table:
-        """One row group of a segment."""
-        with (
-            self._store.fs.open(self.path(name), "rb") as source,
-            pq.ParquetFile(source, page_checksum_verification=True) as file,
-        ):
-            return file.read_row_group(row_group)
-
-    def keys(self, name: str) -> SegmentKeys | None:
-        """A segment's keys, from memory if they were read before; None when it is damaged or gone."""
-        place = (self.path(name), self._store.uri)
-        with _keys_lock:
-            if (known := _keys.get(place)) is not None:
-                _keys.move_to_end(place)
-                return known
-        try:
-            keys = SegmentKeys.of(self.read(name, ["key", "arrived"]))
-        except FileNotFoundError:
-            return None
-        except (OSError, pa.ArrowException) as error:
-            _log.warning("answers in %s can't be read and are asked for again: %s", self.path(name), error)
-            return None
-        with _keys_lock:
-            _keys[place] = keys
-            while len(_keys) > 1 and sum(len(part.high) for part in _keys.values()) > KEPT_KEYS:
-                _keys.popitem(last=False)
-        return keys
-
-    def _put(self, tables: Sequence[pa.Table]) -> Segment:
-        # Names sort by time and never meet: two workers may write in the same millisecond.
-        name = f"{time.time_ns() // 1_000_000:013d}-{uuid.uuid4().hex[:12]}.parquet"
-        content = packed(tables)
-        self._store.put_bytes(f"{self.folder}/{name}", content)
-        return Segment(name, len(content))
-
-
-class ShelfView:
-    """A shelf's answers at one moment: an index in memory, the rows on disk."""
-
-    def __init__(self, shelf: Shelf, not_before: float) -> None:
-        self._shelf = shelf
-        self._not_before = not_before
-        self._groups: OrderedDict[tuple[str, int], pa.Table] = OrderedDict()
-        self._load()
-
-    def _load(self) -> None:
-        self._row_groups: dict[str, np.ndarray] = {}
-        named = [(name, self._shelf.keys(name)) for name in self._shelf.names()]
-        present = [(name, keys) for name, keys in named if keys is not None]
-        self._names = [name for name, _ in present]
-        self._index = KeyIndex([keys for _, keys in present], self._not_before)
-
-    def __len__(self) -> int:
-        return len(self._index)
-
-    def holds(self, keys: Sequence[bytes]) -> list[bool]:
-        """For each key whether its answer is there."""
-        if not keys:
-            return []
-        found: list[bool] = (self._index.find(keys)[0] >= 0).tolist()
-        return found
-
-    def rows(self, keys: Sequence[bytes]) -> tuple[pa.Table, np.ndarray]:
-        """The answers to some keys: a table of the ANSWERS schema, and for each key its row there, −1 where
-        there is none.
-        """
-        for attempt in range(4):
-            try:
-                return self._rows(keys)
-            except FileNotFoundError:
-                if attempt == 3:
-                    raise
-                self._load()  # another worker merged its segments
-        raise AssertionError
-
-    def _rows(self, keys: Sequence[bytes]) -> tuple[pa.Table, np.ndarray]:
-        position = np.full(len(keys), -1, np.int64)
-        if not keys:
-            return ANSWERS.empty_table(), position
-        segments, rows = self._index.find(keys)
-        parts: list[pa.Table] = []
-        placed = 0
-        for segment in np.unique(segments[segments >= 0]):
-            wanted = np.flatnonzero(segments == segment)
-            for taken, table in self._taken(self._names[segment], rows[wanted]):
-                position[wanted[taken]] = placed + np.arange(len(taken))
-                parts.append(table)
-                placed += len(taken)
-        return pa.concat_tables(parts) if parts else ANSWERS.empty_table(), position
-
-    def _taken(self, name: str, rows: np.ndarray) -> list[tuple[np.ndarray, pa.Table]]:
-        """The wanted rows of a segment, row group by row group: positions in ``rows``, and the rows."""
-        bounds = self._bounds(name)
-        group_of = np.searchsorted(bounds, rows, side="right") - 1
-        taken = []
-        for group in np.unique(group_of):
-            where = np.flatnonzero(group_of == group)
-            table = self._group(name, int(group))
-            taken.append((where, table.take(pa.array(rows[where] - bounds[group]))))
-        return taken
-
-    def _bounds(self, name: str) -> np.ndarray:
-        """The first row of each row group."""
-        known = self._row_groups.get(name)
-        if known is None:
-            with self._damage_set_aside(name):
-                sizes = self._shelf.group_sizes(name)
-            known = self._row_groups[name] = np.concatenate([[0], np.cumsum(sizes)[:-1]])
-        return known
-
-    def _group(self, name: str, group: int) -> pa.Table:
-        place = (name, group)
-        if (table := self._groups.get(place)) is None:
-            with self._damage_set_aside(name):
-                table = self._shelf.group(name, group)
-            self._groups[place] = table
-            while len(self._groups) > OPEN_GROUPS:
-                self._groups.popitem(last=False)
-        self._groups.move_to_end(place)
-        return table
-
-    @contextmanager
-    def _damage_set_aside(self, name: str) -> Iterator[None]:
-        try:
-            yield
-        except FileNotFoundError:
-            raise
-        except (OSError, pa.ArrowException) as error:
-            self._shelf.set_aside(name)
-            raise StoreError(
-                f"{self._shelf.path(name)} was damaged ({error}) and is set aside; "
-                "run again to ask for its answers anew"
-            ) from error
-
-
-ROW_GROUP = 4_096
-
-ANSWERS: Final = pa.schema(
-    [
-        pa.field("key", pa.binary(32), nullable=False),  # the request key
-        pa.field(
-            "arrived", pa.float64(), nullable=False
-        ),  # seconds since 1970; of two answers the later counts
-        pa.field("status", TEXT, nullable=False),  # ok | model_error; other failures are not kept
-        pa.field("response", pa.string()),
-        pa.field("reasoning", pa.string()),
-        pa.field("error", pa.string()),
-        pa.field("attempts", pa.int32(), nullable=False),
-        pa.field("finish_reason", TEXT),
-        pa.field("response_id", pa.string()),
-        pa.field("served_model", TEXT),
-        pa.field("system_fingerprint", TEXT),
-        pa.field("inference_time", pa.float64()),
-        pa.field("prompt_tokens", pa.int64()),
-        pa.field("completion_tokens", pa.int64()),
-        pa.field("total_tokens", pa.int64()),
-        pa.field("cached_tokens", pa.int64()),
-        pa.field("reasoning_tokens", pa.int64()),
-        pa.field("logprobs_json", pa.string()),  # as the server gave them
-        pa.field("ll", pa.float64()),
-        pa.field("is_greedy", pa.bool_()),
-    ]
-)
-PLAIN: Final = tuple(field.name for field in fields(KeptAnswer) if field.name != "logprobs")
-
-
 def table_of(answers: Sequence[KeptAnswer]) -> pa.Table:
     """Answers as a table of the ANSWERS schema."""
-    columns: dict[str, list[Any]] = {name: [getattr(answer, name) for answer in answers] for name in PLAIN}
+    columns: dict[str, list[Any]] = {
+        name: [getattr(answer, name) for answer in answers] for name in PLAIN_COLUMNS
+    }
     columns["logprobs_json"] = [
         None if answer.logprobs is None else orjson.dumps(answer.logprobs).decode() for answer in answers
     ]
@@ -361,15 +362,15 @@ def table_of(answers: Sequence[KeptAnswer]) -> pa.Table:
     )
 
 
-def packed(tables: Sequence[pa.Table]) -> bytes:
+def parquet_bytes(tables: Sequence[pa.Table]) -> bytes:
     """One Parquet file of the tables' rows, with checksums on its pages."""
     sink = io.BytesIO()
     with pq.ParquetWriter(
-        sink, ANSWERS, compression="zstd", write_page_checksum=True, use_dictionary=_REPEATED
+        sink, ANSWERS, compression="zstd", write_page_checksum=True, use_dictionary=_DICTIONARY_COLUMNS
     ) as writer:
         for table in tables:
             writer.write_table(table, row_group_size=ROW_GROUP)
     return sink.getvalue()
 
 
-_REPEATED = ["status", "finish_reason", "served_model", "system_fingerprint", "attempts"]
+_DICTIONARY_COLUMNS = ["status", "finish_reason", "served_model", "system_fingerprint", "attempts"]

@@ -1,8 +1,7 @@
-"""Log-likelihoods from the completions API: a prompt is said back (``echo``) with the log-probabilities of
-its tokens.
+"""The codec of log-likelihoods: the completions API echoes a prompt with the log-probabilities of its tokens.
 
-Servers differ in what they take and give; ``echo.py`` finds out with one known prompt, ``logprobs.py`` reads
-what comes, ``windows.py`` says which tokens count.
+Servers differ in what they take and give. ``probe.py`` finds a server's ``EchoMode`` with one known prompt,
+``tokens.py`` reads what comes, ``windows.py`` says which tokens count.
 """
 
 import time
@@ -53,7 +52,7 @@ class EchoMode:
 
 @dataclass(frozen=True)
 class Likelihood:
-    """Log-likelihoods of continuations and documents. ``max_length`` is in tokens."""
+    """The codec for continuations and documents. ``max_length`` is in tokens."""
 
     model: str
     mode: EchoMode
@@ -130,15 +129,15 @@ class Likelihood:
         return prompts[0] if len(prompts) == 1 and isinstance(prompts[0], str) else prompts
 
     def _choices(
-        self, asked: int, replies: Sequence[Reply]
+        self, remaining: int, replies: Sequence[Reply]
     ) -> Iterator[tuple[ScoredTokens, GeneratedTokens]]:
         """For each span, in order, what the server gave for it and how many tokens it generated after it."""
         for reply in replies:
             choices = reply.body.get("choices")
-            expected = min(asked, self.batch)
+            expected = min(remaining, self.batch)
             if not isinstance(choices, list) or len(choices) != expected:
                 raise MalformedBody(f"the answer does not have the {expected} choices that were asked for")
-            asked -= expected
+            remaining -= expected
             counts = expected == 1 and self.mode.listed == self.mode.max_tokens
             counted = usage_of(reply.body, 1)[0]["completion_tokens"] if counts else None
             for choice in sorted(choices, key=_index):
@@ -169,7 +168,7 @@ class Likelihood:
         # Ids that went as text, of which the server may have made others: counted as lm-evaluation-harness
         # counts, from where the context would end.
         listed, size = len(tokens.logprobs), len(span.prompt) + begun
-        end = size if listed == size and generated.counted == 0 else listed - generated.asked
+        end = size if listed == size and generated.counted == 0 else listed - generated.requested
         return sum_of(tokens, span.start + begun, end)
 
 
