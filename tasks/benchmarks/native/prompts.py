@@ -69,11 +69,11 @@ class Fewshot:
     def _sample(self, pool: Sequence[FewshotCandidate], item_id: str, own: str) -> list[FewshotCandidate]:
         """Draws without replacement by hashing a counter: the same on every Python version and machine."""
         found: dict[int, FewshotCandidate] = {}
-        wanted = min(
+        number = min(
             self._config.count(), sum(example.digest != own for example in pool[: self._config.count() + 1])
         )
         counter = 0
-        while len(found) < wanted:
+        while len(found) < number:
             text = f"{self._config.seed}\0{item_id}\0{counter}".encode()
             index = int.from_bytes(hashlib.sha256(text).digest()[:8]) % len(pool)
             counter += 1

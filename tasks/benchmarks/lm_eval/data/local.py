@@ -211,7 +211,7 @@ def dataset_of(folder: Path, options: Mapping[str, Any]) -> tuple[str, dict[str,
     Raises DataError for a folder without data files.
     """
     folder = folder / str(options.get("data_dir") or "")
-    kept = {key: value for key, value in options.items() if key not in ("data_dir", "data_files")}
+    remaining = {key: value for key, value in options.items() if key not in ("data_dir", "data_files")}
     given = options.get("data_files")
     files = _splits(folder, _data_files(folder)) if given is None else _named(folder, given)
     suffixes = Counter(Path(name).suffix for names in files.values() for name in names)
@@ -223,7 +223,7 @@ def dataset_of(folder: Path, options: Mapping[str, Any]) -> tuple[str, dict[str,
         split: [name for name in names if FORMATS.get(Path(name).suffix) == builder]
         for split, names in files.items()
     }
-    return builder, {**kept, "data_files": {split: names for split, names in readable.items() if names}}
+    return builder, {**remaining, "data_files": {split: names for split, names in readable.items() if names}}
 
 
 def _named(folder: Path, given: Any) -> dict[str, list[str]]:

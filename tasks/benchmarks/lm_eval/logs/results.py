@@ -240,9 +240,9 @@ def _line(row: SampleRow, harness: Mapping[str, Any], base_dir: str) -> SampleRo
         # A log-likelihood is asked once, however often it is to be repeated: it is what it is.
         resps = [answers * (config.get("repeats") or 1) for answers in resps]
     first = arguments.get("gen_args_0", {}).get("arg_0", "")
-    kept = {key: value for key, value in row.items() if key not in OURS}
+    shown = {key: value for key, value in row.items() if key not in OURS}
     return {
-        **kept,
+        **shown,
         "resps": resps,
         "target": str(target),
         "arguments": arguments,
