@@ -1,4 +1,6 @@
-"""From what a config says to the metric record, refusing what does not fit."""
+"""From a config's entry to a ``Metric``: its function, arguments, aggregation and reductions, each
+refused here where it does not fit. The scorers' factory builds every metric with it.
+"""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence

@@ -1,7 +1,8 @@
 """F1 and Matthews correlation over predicted labels, equal to scikit-learn's.
 
 For the two labels 0 and 1 a sample's statistics are its one-hot cell of the confusion matrix. Labels that are
-not known beforehand are kept as pairs and become one-hot rows over the pairs that occur, once all are there.
+not known beforehand stay pairs (gold, predicted) and become one-hot rows over the pairs that occur, once all
+are there. Labels lead in the arrays of counts, so that 100,000 resamples are a few sums of long rows.
 """
 
 import math

@@ -1,4 +1,8 @@
-"""The metric record: a function, its arguments, and how samples become items and items one number."""
+"""The metric record: a function with its arguments, the aggregation and the reductions that follow it.
+
+It calls the function in the function's own style, checks what comes back and gives ``Scores``. Scorers hold
+such records; ``metrics.build`` makes them.
+"""
 
 import math
 from collections.abc import Callable, Mapping, Sequence

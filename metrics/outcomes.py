@@ -1,4 +1,4 @@
-"""What a user's metric may return for one item (a number, or a dictionary), read into scores."""
+"""What a user's metric may return for one item, a number or a dictionary, and how it becomes ``Scores``."""
 
 import warnings
 from collections.abc import Mapping, Sequence

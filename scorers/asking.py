@@ -1,4 +1,6 @@
-"""Prompts of models that score: Jinja2 templates over the sample."""
+"""What a model that grades is asked: Jinja2 prompts over the sample, and the next attempt where a reply could
+not be read. Judges and reward models render their requests with it; the ask stage repeats them.
+"""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace

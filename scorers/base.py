@@ -1,4 +1,12 @@
-"""What every scorer is to the pipeline."""
+"""The interface between scorers and the pipeline: the protocol, the records that scorers take and give, and
+their errors.
+
+::
+
+    NightjarError (ValueError)
+    ├── FilterError      a filter could not work on a response, or gave back another shape than it may
+    └── ScorerError      a scorer could not score an item: the message names it
+"""
 
 import json
 from collections.abc import Callable, Mapping, Sequence

@@ -1,5 +1,8 @@
-"""From a benchmark's config to its scorer: ``scorer:`` if given, else ``process_results``, else by output
-type."""
+"""From a benchmark's config to its scorer and its filter pipelines.
+
+The scorer is the one that ``scorer:`` names, else ``process_results``, else the output type's default. Every
+function, class and prompt of the config is checked here, before a response exists.
+"""
 
 import inspect
 from collections.abc import Sequence

@@ -1,4 +1,6 @@
-"""Whether a user's function can be called as it is going to be, before anything runs."""
+"""A user's functions at the scorers' boundary: whether a call will fit is checked before anything runs, and
+what comes back is turned into JSON values.
+"""
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence

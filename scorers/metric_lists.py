@@ -1,4 +1,8 @@
-"""Which metrics each filter of a benchmark has."""
+"""Which metrics each filter of a benchmark has, under which names.
+
+A filter's own list counts before the benchmark's and the default. Entries that share a name are told apart by
+their arguments; two results under one name are refused. The factory builds every scorer's metrics with it.
+"""
 
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace

@@ -1,4 +1,7 @@
-"""Scores of generated text: predictions × references through the pair's metric."""
+"""The default scorers: generated text and log-likelihoods through the pair's metric.
+
+``evaluate_rows`` and ``score_values`` lay scores of some rows out over the batch; all scorers use them.
+"""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass

@@ -1,8 +1,9 @@
-"""Repeats of one item → one row: the record, and how a name such as ``pass@8`` becomes one.
+"""From the repeats of an item to one row: the reduction record, its lookup by name (``pass@8``), and its
+use on all items at once.
 
-A reduction either *picks* one of an item's repeats (take_first, max, maj@k …), or *computes* a number from
-their scores (pass@k, median …), or averages (mean). Picking and averaging work for every metric; computing
-needs an aggregation that takes one number a sample.
+A reduction *picks* one of an item's repeats (take_first, max, maj@k …), *computes* a number from their scores
+(pass@k, median …), or averages (mean). Picking and averaging work for every metric; computing needs an
+aggregation that takes one number a sample.
 """
 
 import re

@@ -1,4 +1,8 @@
-"""Corpus BLEU and sentence BLEU, equal to sacrebleu's."""
+"""Corpus BLEU and sentence BLEU, equal to sacrebleu's.
+
+The n-grams of many documents are counted at once where the tokeniser is 13a; sacrebleu's own extraction
+counts them for its other tokenisers.
+"""
 
 import math
 import re

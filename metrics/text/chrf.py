@@ -1,4 +1,10 @@
-"""Corpus chrF and chrF++, equal to sacrebleu's."""
+"""Corpus chrF and chrF++, equal to sacrebleu's; the n-grams of many documents are counted at once.
+
+Over a small alphabet one sort counts them: every place of the texts becomes one integer of its document, the
+next ``order`` tokens (0 past the text's end) and its side (0 the reference, 1 the hypothesis). Sorted, equal
+n-grams of all orders lie side by side, and the highest bit in which neighbours differ says at which orders a
+new run starts. ``metrics.text.ngrams`` counts what does not fit into such an integer.
+"""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass

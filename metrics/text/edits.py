@@ -1,4 +1,7 @@
-"""Word error rate of a corpus."""
+"""Metrics of the edit distance: word error rate of a corpus, and similarity of two texts by characters.
+
+Both count insertions, deletions and substitutions by ``levenshtein``, over any two sequences.
+"""
 
 from collections.abc import Hashable, Sequence
 from typing import Any

@@ -1,4 +1,9 @@
-"""Exact match after optional normalisation, as ``evaluate`` and lm-evaluation-harness define it."""
+"""Exact match after optional normalisation, as ``evaluate`` and lm-evaluation-harness define it.
+
+A batch's texts are normalised as one long text, joined by a separator that no match may cross. For that each
+pattern is rewritten piece by piece: no piece consumes the separator, and ``^``, ``$``, ``\\A`` and ``\\Z``
+become looks at it. Texts whose patterns have a piece that is not listed here are normalised one by one.
+"""
 
 import re
 import string

@@ -1,4 +1,6 @@
-"""Does the answer contain, match, equal as a number, or hold the same JSON as a reference; how long is it."""
+"""Checks of one answer against its references: it contains one, matches a pattern, equals a number, holds the
+same JSON. ``length`` measures the answer alone.
+"""
 
 import json
 import math

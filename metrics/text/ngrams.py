@@ -1,10 +1,13 @@
-"""Matching n-grams of many documents at once, exactly, and without sorting them.
+"""Matching n-grams of many documents at once, exactly and without sorting, and the words of many texts as
+numbers. BLEU, chrF and ROUGE count with it.
 
 Two n-grams are alike if their first n - 1 tokens are and their last ones. So every place of the texts gets,
 order by order, the number of the n-gram that begins there, made of the number of the one a token shorter and
 of the last token's. A number is a place at which the same n-gram stands: all places are written into a table,
 each where its n-gram belongs, and which of them stayed is read back. The matches of an n-gram are the smaller
 of the hypothesis's count and the largest count of a reference; what has none is not followed to longer ones.
+
+Words get their numbers from the bytes of all texts at once; only distinct words are looked at one by one.
 """
 
 from collections.abc import Callable, Hashable, Iterator, Sequence

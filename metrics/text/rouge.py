@@ -1,4 +1,8 @@
-"""ROUGE-1, -2, -L and -Lsum, equal to rouge-score's."""
+"""ROUGE-1, -2, -L and -Lsum, equal to rouge-score's.
+
+The tokens of many pairs of texts are made at once and cached, since the four metrics are asked for one after
+the other over the same texts. rouge-score itself scores summaries of several lines.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

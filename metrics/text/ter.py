@@ -1,4 +1,7 @@
-"""Translation edit rate, equal to sacrebleu's."""
+"""Translation edit rate, equal to sacrebleu's.
+
+``metrics.text._ter_numba`` counts the edits where numba is installed, sacrebleu where it is not.
+"""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass

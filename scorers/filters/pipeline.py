@@ -1,4 +1,8 @@
-"""A named chain of filter steps: responses of an item in, predictions out."""
+"""A named chain of filter steps: the responses of an item in, its predictions out.
+
+A step is a registered function, a user's function, or a filter class in lm-evaluation-harness's form. Names,
+arguments and types are checked when the chain is built.
+"""
 
 import inspect
 from collections.abc import Callable, Iterator, Mapping

@@ -1,8 +1,8 @@
-"""What a judge's errors do to a rate, and how to take them out again (Lee et al. 2025).
+"""How far a judge can be trusted: the rate behind its verdicts, and the agreement of several judges.
 
 A judge that calls q1 of the right answers right (sensitivity) and q0 of the wrong ones wrong (specificity)
 reports p = θ·q1 + (1 - θ)(1 - q0) for a true rate θ. Human verdicts on some answers estimate q0 and q1, hence
-θ.
+θ (Lee et al. 2025). Krippendorff's alpha says how far raters agree beyond chance. Both are aggregations.
 """
 
 from collections import Counter

@@ -1,4 +1,8 @@
-"""A model grades the responses: what it is asked, and what its replies are worth."""
+"""A model grades the responses: the requests to each judge, and the score that their replies make.
+
+Places that were swapped are swapped back, then a judge's repeats are combined, then the judges. A sample of
+which too few judges can be read stays unscored.
+"""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
