@@ -18,6 +18,30 @@ if TYPE_CHECKING:
     from metrics.config import MetricConfig
 
 
+class CorpusMetric(ABC):
+    """A metric that needs all items at once.
+
+    ``metric(references, predictions)`` is called for each sample with lists, and may return anything that
+    JSON can hold; ``metric.aggregation(items)`` makes one number of what was returned for all items. Keywords
+    of the config go to the constructor. Given several repeats of an item, their results are averaged where
+    they are numbers or equally long lists of numbers (else the first counts), and a warning says so once.
+
+    >>> class Longest(CorpusMetric):
+    ...     def __call__(self, references, predictions):
+    ...         return len(predictions[0])
+    ...     def aggregation(self, items):
+    ...         return max(items)
+    """
+
+    @abstractmethod
+    def __call__(self, references: Sequence[Any], predictions: Sequence[Any]) -> Any:
+        """What one sample contributes."""
+
+    @abstractmethod
+    def aggregation(self, items: Sequence[Any]) -> float:
+        """The number that all items' contributions make."""
+
+
 def build_metric(config: "MetricConfig", resolve: Resolve, output_type: OutputType | None = None) -> Metric:
     """The metric that ``config`` describes; ``resolve`` turns ``file.py:fn`` into the function.
 
@@ -73,6 +97,11 @@ def named_apart(metrics: Sequence[Metric]) -> tuple[Metric, ...]:
             raise ConfigError(f"metric {metric.name!r} is listed twice; give one of them an alias")
         seen.add(metric.name)
     return tuple(named)
+
+
+def corpus_aggregation(instance: Any, name: str) -> Aggregation:
+    """The aggregation of a corpus metric: its own method, over whatever it returned for each sample."""
+    return replace(from_function(instance.aggregation, {}, name), name=name)
 
 
 def _with_difference(metric: Metric, same_name: Sequence[Metric]) -> Metric:
@@ -204,32 +233,3 @@ def _refuse_leftovers(
 
 def _nothing() -> None:
     """Stands where a metric's values come from elsewhere."""
-
-
-class CorpusMetric(ABC):
-    """A metric that needs all items at once.
-
-    ``metric(references, predictions)`` is called for each sample with lists, and may return anything that
-    JSON can hold; ``metric.aggregation(items)`` makes one number of what was returned for all items. Keywords
-    of the config go to the constructor. Given several repeats of an item, their results are averaged where
-    they are numbers or equally long lists of numbers (else the first counts), and a warning says so once.
-
-    >>> class Longest(CorpusMetric):
-    ...     def __call__(self, references, predictions):
-    ...         return len(predictions[0])
-    ...     def aggregation(self, items):
-    ...         return max(items)
-    """
-
-    @abstractmethod
-    def __call__(self, references: Sequence[Any], predictions: Sequence[Any]) -> Any:
-        """What one sample contributes."""
-
-    @abstractmethod
-    def aggregation(self, items: Sequence[Any]) -> float:
-        """The number that all items' contributions make."""
-
-
-def corpus_aggregation(instance: Any, name: str) -> Aggregation:
-    """The aggregation of a corpus metric: its own method, over whatever it returned for each sample."""
-    return replace(from_function(instance.aggregation, {}, name), name=name)
