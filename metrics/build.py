@@ -7,12 +7,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from metrics.aggregations.aggregation import Aggregation, build_aggregation, from_function
+from metrics.aggregations.aggregation import Aggregation, build_aggregation, user_aggregation
 from metrics.errors import ConfigError, nearest
-from metrics.metric import Metric, Resolve
+from metrics.metric import Metric
 from metrics.reductions.reduction import Reduction, build_reduction
 from metrics.registry import AGGREGATIONS, METRICS, MetricDefinition, parameters
-from metrics.types import OUTPUT_TYPES, OutputType
+from metrics.types import OUTPUT_TYPES, OutputType, Resolve
 
 if TYPE_CHECKING:
     from metrics.config import MetricConfig
@@ -101,7 +101,7 @@ def named_apart(metrics: Sequence[Metric]) -> tuple[Metric, ...]:
 
 def corpus_aggregation(instance: Any, name: str) -> Aggregation:
     """The aggregation of a corpus metric: its own method, over whatever it returned for each sample."""
-    return replace(from_function(instance.aggregation, {}, name), name=name)
+    return replace(user_aggregation(instance.aggregation, {}, name), name=name)
 
 
 def _with_difference(metric: Metric, same_name: Sequence[Metric]) -> Metric:

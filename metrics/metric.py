@@ -8,22 +8,16 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import numpy as np
 
 from metrics.aggregations.aggregation import Aggregation
 from metrics.errors import ConfigError, MetricError, described
-from metrics.outcomes import read_outcomes
 from metrics.reductions.reduction import Reduction
-from metrics.registry import Style
+from metrics.registry import CallStyle
 from metrics.types import OUTPUT_TYPES, ChoiceBatch, Floats, Kind, OutputType, Scores
-
-if TYPE_CHECKING:
-    pass
-
-
-Resolve = Callable[[str], Callable[..., Any]]
+from metrics.user_results import read_user_results
 
 
 @cache
@@ -54,7 +48,7 @@ class Metric:
     kwargs: Mapping[str, Any] = field(default_factory=dict)
     higher_is_better: bool = True
     output_types: tuple[OutputType, ...] = OUTPUT_TYPES
-    style: Style = "item"
+    style: CallStyle = "item"
     version: int = 1
     libraries: tuple[str, ...] = ()
     entry: str = ""
@@ -95,7 +89,7 @@ class Metric:
         if self.style == "batched":
             return self._checked(self.function(references, predictions, **self.kwargs), len(predictions))
         outcomes = [self._one(i, references[i], predictions[i]) for i in range(len(predictions))]
-        return read_outcomes(outcomes, self.name, self.entry, self.aggregation)
+        return read_user_results(outcomes, self.name, self.entry, self.aggregation)
 
     def evaluate_choices(self, batch: ChoiceBatch) -> Scores:
         """Scores of the n items of a batch of log-likelihoods."""

@@ -17,7 +17,7 @@ from metrics.types import OUTPUT_TYPES, OutputType
 T = TypeVar("T")
 F = TypeVar("F", bound=Callable[..., Any])
 
-Style = Literal["item", "batched", "choices", "corpus"]
+CallStyle = Literal["item", "batched", "choices", "corpus"]
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,7 @@ class MetricDefinition:
     aggregation: str = "mean"
     higher_is_better: bool = True
     output_types: tuple[OutputType, ...] = ("generate_until",)
-    style: Style = "item"
+    style: CallStyle = "item"
     version: int = 1
     libraries: tuple[str, ...] = ()
     bounds: tuple[float, float] = (0.0, 1.0)
@@ -203,7 +203,7 @@ def parameters(function: Callable[..., Any]) -> frozenset[str] | None:
     }
 
 
-def _style(function: Callable[..., Any], batched: bool) -> Style:
+def _style(function: Callable[..., Any], batched: bool) -> CallStyle:
     if inspect.isclass(function):
         return "corpus"
     return "batched" if batched else "item"

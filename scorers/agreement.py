@@ -20,7 +20,7 @@ from scorers.base import (
     ScorerRequest,
     prediction_codes,
 )
-from scorers.plain import score_values
+from scorers.generation import score_values
 
 if TYPE_CHECKING:
     from metrics.config import StatisticsConfig

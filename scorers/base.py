@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from metrics.errors import NightjarError
 from metrics.metric import Metric
-from metrics.types import ChoiceBatch, Estimate, Floats, Ints, Scores
+from metrics.types import NO_PREDICTION, ChoiceBatch, Estimate, Floats, Ints, Scores
 
 if TYPE_CHECKING:
     from metrics.config import StatisticsConfig
@@ -167,7 +167,6 @@ class ScorerError(NightjarError):
     """A scorer, or the user's function inside it, failed on an item that the message names."""
 
 
-NO_PREDICTION = -1
 _POSITIVE = (1 << 63) - 1
 
 

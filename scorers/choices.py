@@ -22,7 +22,7 @@ _WHITE_SPACE = (
 
 
 @dataclass(frozen=True)
-class Lists:
+class ListColumn:
     """A list column in two flat parts: item i owns ``values[offsets[i]:offsets[i + 1]]``; a null list is
     empty."""
 
@@ -30,7 +30,7 @@ class Lists:
     offsets: Ints
 
     @classmethod
-    def of(cls, column: "pa.Array | pa.ChunkedArray") -> "Lists":
+    def of(cls, column: "pa.Array | pa.ChunkedArray") -> "ListColumn":
         """The parts of an Arrow list column, whatever its slicing, chunks and nulls."""
         import pyarrow as pa
         import pyarrow.compute as pc
@@ -81,9 +81,9 @@ def choice_batch(columns: ChoiceColumns, *, rolling: bool = False) -> ChoiceBatc
     naming the item whose log-likelihoods, choices or unconditional log-likelihoods do not match each other.
     """
     scored = columns.scored
-    lls, greedy = _only(Lists.of(columns.lls), scored), _only(Lists.of(columns.is_greedy), scored)
-    asked = _only(Lists.of(columns.continuations), scored)
-    texts = asked if rolling else _only(Lists.of(columns.choices), scored)
+    lls, greedy = _only(ListColumn.of(columns.lls), scored), _only(ListColumn.of(columns.is_greedy), scored)
+    asked = _only(ListColumn.of(columns.continuations), scored)
+    texts = asked if rolling else _only(ListColumn.of(columns.choices), scored)
     _match(columns, lls, asked, "log-likelihoods", "requests")
     if not rolling:  # greediness says nothing about a document
         _match(columns, greedy, lls, "greedy flags", "log-likelihoods")
@@ -93,7 +93,7 @@ def choice_batch(columns: ChoiceColumns, *, rolling: bool = False) -> ChoiceBatc
     chars, byte_counts, words = (
         _lengths(texts.values) if len(texts.values) else (_ones(m), _ones(m), _ones(m))
     )
-    gold = Lists.of(columns.gold)
+    gold = ListColumn.of(columns.gold)
     return ChoiceBatch(
         lls=lls.numbers(np.float64),
         is_greedy=greedy.numbers(np.bool_) if len(greedy.values) == m else np.zeros(m, dtype=np.bool_),
@@ -124,7 +124,7 @@ def take_items(batch: ChoiceBatch, rows: NDArray[np.intp]) -> ChoiceBatch:
     )
 
 
-def _only(lists: Lists, scored: NDArray[np.bool_]) -> Lists:
+def _only(lists: ListColumn, scored: NDArray[np.bool_]) -> ListColumn:
     """The lists with those of unscored items emptied."""
     if scored.all() or not lists.lengths[~scored].any():
         return lists
@@ -133,10 +133,10 @@ def _only(lists: Lists, scored: NDArray[np.bool_]) -> Lists:
     keep = np.repeat(scored, lists.lengths)
     offsets = np.zeros_like(lists.offsets)
     np.cumsum(np.where(scored, lists.lengths, 0), out=offsets[1:])
-    return Lists(lists.values.filter(pa.array(keep)), offsets)
+    return ListColumn(lists.values.filter(pa.array(keep)), offsets)
 
 
-def _match(columns: ChoiceColumns, one: Lists, other: Lists, what: str, than: str) -> None:
+def _match(columns: ChoiceColumns, one: ListColumn, other: ListColumn, what: str, than: str) -> None:
     wrong = np.flatnonzero(one.lengths != other.lengths)
     if len(wrong):
         row = int(wrong[0])
@@ -146,30 +146,30 @@ def _match(columns: ChoiceColumns, one: Lists, other: Lists, what: str, than: st
         )
 
 
-def _unconditional(columns: ChoiceColumns, lls: Lists) -> NDArray[np.float64] | None:
+def _unconditional(columns: ChoiceColumns, lls: ListColumn) -> NDArray[np.float64] | None:
     """Mutual information subtracts choice by choice: as many, the same, in the same order."""
     if columns.unconditional_lls is None:
         return None
-    answers = _only(Lists.of(columns.unconditional_lls), columns.scored)
+    answers = _only(ListColumn.of(columns.unconditional_lls), columns.scored)
     if not len(answers.values):
         return None
     _match(columns, answers, lls, "unconditional log-likelihoods", "conditional ones")
     if columns.unconditional is not None:
-        asked = _only(Lists.of(columns.continuations), columns.scored)
-        without_context = _only(Lists.of(columns.unconditional), columns.scored)
+        asked = _only(ListColumn.of(columns.continuations), columns.scored)
+        without_context = _only(ListColumn.of(columns.unconditional), columns.scored)
         _match(columns, without_context, asked, "unconditional requests", "conditional ones")
         _same_texts(columns, without_context, asked)
     return answers.numbers(np.float64)
 
 
-def _same_texts(columns: ChoiceColumns, without_context: Lists, asked: Lists) -> None:
+def _same_texts(columns: ChoiceColumns, without_context: ListColumn, asked: ListColumn) -> None:
     """Raises for an unconditional request about something else than its choice. Where the choices are
     contexts, all conditional requests are about one and the same text, and the choice itself is asked alone.
     """
     import pyarrow.compute as pc
 
     equal = pc.equal(without_context.values, asked.values).to_numpy(zero_copy_only=False)
-    choices = _only(Lists.of(columns.choices), columns.scored).values
+    choices = _only(ListColumn.of(columns.choices), columns.scored).values
     wrong = [
         place
         for place in np.flatnonzero(~equal.astype(np.bool_)).tolist()
@@ -186,7 +186,7 @@ def _same_texts(columns: ChoiceColumns, without_context: Lists, asked: Lists) ->
         )
 
 
-def _within(gold: Lists, lls: Lists) -> NDArray[np.int32]:
+def _within(gold: ListColumn, lls: ListColumn) -> NDArray[np.int32]:
     indices = gold.numbers(np.int32)
     counts = np.repeat(lls.lengths, gold.lengths)
     # Where there are no choices to count (failed items) the index stays: nobody looks at it.

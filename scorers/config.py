@@ -22,12 +22,12 @@ from scorers.judge.config import JudgeConfig
 
 __all__ = [
     "AgreementConfig",
+    "DefaultScorerConfig",
     "EnsembleConfig",
     "EnsembleMember",
     "FilterConfig",
     "FilterStepConfig",
     "JudgeConfig",
-    "PlainScorerConfig",
     "RewardModelConfig",
     "ScorerConfig",
     "ScoringConfig",
@@ -39,7 +39,7 @@ class _Frozen(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
-class PlainScorerConfig(_Frozen):
+class DefaultScorerConfig(_Frozen):
     """A scorer without knobs: what the factory takes by itself when the config names none."""
 
     type: Literal["generation", "loglikelihood", "process_results"]
@@ -137,7 +137,7 @@ SCORER_TYPES = (
 def _tag(value: Any) -> str:
     name = value.get("type") if isinstance(value, Mapping) else getattr(value, "type", None)
     if name in ("generation", "loglikelihood", "process_results"):
-        return "plain"
+        return "default"
     return name if isinstance(name, str) and name in SCORER_TYPES else "user"
 
 
@@ -146,7 +146,7 @@ def _bare_name(value: Any) -> Any:
 
 
 ScorerConfig = Annotated[
-    Annotated[PlainScorerConfig, Tag("plain")]
+    Annotated[DefaultScorerConfig, Tag("default")]
     | Annotated[RewardModelConfig, Tag("reward_model")]
     | Annotated[JudgeConfig, Tag("llm_judge")]
     | Annotated[EnsembleConfig, Tag("ensemble")]

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from metrics.metric import Metric
 from metrics.types import Estimate, Floats, Ints
 from scorers.base import Batch, ModelReply, SampleScores, Scorer, ScorerError, ScorerRequest
-from scorers.plain import score_values
+from scorers.generation import score_values
 
 if TYPE_CHECKING:
     from metrics.config import StatisticsConfig
@@ -21,7 +21,7 @@ ENSEMBLE = "ensemble"
 
 
 @dataclass(frozen=True)
-class Member:
+class WeightedScorer:
     """One part of an ensemble: a scorer, the metric it gives for a sample, and its weight."""
 
     scorer: Scorer
@@ -39,7 +39,7 @@ class EnsembleScorer:
     """
 
     base: Scorer
-    members: tuple[Member, ...]
+    members: tuple[WeightedScorer, ...]
     normalize: bool = True
 
     def get_metrics(self, filter_name: str) -> tuple[Metric, ...]:

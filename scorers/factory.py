@@ -11,40 +11,41 @@ from dataclasses import replace
 from metrics.build import build_column
 from metrics.config import MetricConfig
 from metrics.errors import ConfigError, nearest
+from metrics.types import Resolve
 from scorers.agreement import FILTER_AGREEMENT, AgreementScorer
-from scorers.asking import GradingPrompt, compiled
 from scorers.base import ALL_FILTERS, Scorer
 from scorers.config import (
     AgreementConfig,
+    DefaultScorerConfig,
     EnsembleConfig,
     EnsembleMember,
     FilterConfig,
     JudgeConfig,
-    PlainScorerConfig,
     RewardModelConfig,
     ScoringConfig,
     UserScorerConfig,
 )
-from scorers.ensemble import ENSEMBLE, EnsembleScorer, Member
-from scorers.filters.pipeline import FilterPipeline, Resolve
-from scorers.functions import check_call
+from scorers.ensemble import ENSEMBLE, EnsembleScorer, WeightedScorer
+from scorers.filters.pipeline import FilterPipeline
+from scorers.generation import GenerationScorer, LoglikelihoodScorer
+from scorers.grading import GradingPrompt, compiled
 from scorers.judge.calibration import Calibration
 from scorers.judge.scorer import LLMJudgeScorer, judge_metric, judge_metrics
 from scorers.metric_lists import (
     DEFAULT_METRICS,
     MetricsByFilter,
-    listed_column,
-    listed_for,
-    listed_metric,
+    build_listed_column,
+    build_listed_metric,
+    metric_entry,
+    metric_list_of,
     metrics_by_filter,
-    named_or_plain,
-    split_name,
+    split_result_name,
     unique_metrics,
-    with_own_metrics,
+    with_scorer_metrics,
 )
-from scorers.plain import GenerationScorer, LoglikelihoodScorer
 from scorers.reward import REWARD, RewardModelScorer
 from scorers.user import UserScorer
+from scorers.user_functions import check_call
 
 
 def build_scorer(config: ScoringConfig, resolve: Resolve) -> Scorer:
@@ -55,7 +56,7 @@ def build_scorer(config: ScoringConfig, resolve: Resolve) -> Scorer:
     """
     _refuse_names(config.filters)
     chosen = config.scorer
-    if chosen is None or isinstance(chosen, PlainScorerConfig):
+    if chosen is None or isinstance(chosen, DefaultScorerConfig):
         return _plain(config, resolve, None if chosen is None else chosen.type)
     # Imported when needed: judges bring templates, and most benchmarks have none.
     if isinstance(chosen, RewardModelConfig | JudgeConfig):
@@ -87,12 +88,12 @@ def _plain(config: ScoringConfig, resolve: Resolve, kind: str | None) -> Scorer:
         raise ConfigError(f"scorer {kind!r} is not made for output_type {config.output_type}")
     metrics = metrics_by_filter(
         config,
-        lambda one: listed_metric(config, one, resolve),
+        lambda one: build_listed_metric(config, one, resolve),
         DEFAULT_METRICS[config.output_type],
     )
     if generates:
         return GenerationScorer(metrics)
-    from scorers.plain import LoglikelihoodScorer
+    from scorers.generation import LoglikelihoodScorer
 
     return LoglikelihoodScorer(metrics)
 
@@ -104,7 +105,7 @@ def _process_results(config: ScoringConfig, resolve: Resolve) -> Scorer:
         raise ConfigError("scorer 'process_results' needs process_results: file.py:fn")
     function = resolve(config.process_results)
     check_call(config.process_results, function, ("doc", "results"))
-    metrics = metrics_by_filter(config, lambda one: listed_column(one, resolve))
+    metrics = metrics_by_filter(config, lambda one: build_listed_column(one, resolve))
     if not any(metrics.values()):
         raise ConfigError("process_results needs a metric_list that names the metrics it returns")
     _refuse_shared_results(metrics)
@@ -128,7 +129,7 @@ def _refuse_shared_results(metrics: MetricsByFilter) -> None:
     seen: dict[tuple[str, str], str] = {}
     for filter_name, own in metrics.items():
         for metric in own:
-            key = split_name(metric.name, filter_name)
+            key = split_result_name(metric.name, filter_name)
             if key[1] != filter_name and key[1] in metrics:
                 continue
             if key in seen:
@@ -153,7 +154,7 @@ def ensemble_scorer(config: ScoringConfig, chosen: EnsembleConfig, resolve: Reso
         else member
         for place, (name, member) in enumerate(zip(names, members, strict=True))
     )
-    metrics = with_own_metrics(config, resolve, (MetricConfig(metric=ENSEMBLE),))
+    metrics = with_scorer_metrics(config, resolve, (MetricConfig(metric=ENSEMBLE),))
     generates = config.output_type == "generate_until"
     base = GenerationScorer(metrics) if generates else LoglikelihoodScorer(metrics)
     return EnsembleScorer(base, apart, chosen.normalize)
@@ -176,7 +177,7 @@ def agreement_scorer(config: ScoringConfig, chosen: AgreementConfig, resolve: Re
         ),
     }
     base = build_scorer(config.model_copy(update=rest), resolve)
-    metric = build_column(named_or_plain(listed, FILTER_AGREEMENT), resolve)
+    metric = build_column(metric_entry(listed, FILTER_AGREEMENT), resolve)
     return AgreementScorer(base, chosen.filters or names, metric)
 
 
@@ -198,19 +199,19 @@ def user_scorer(config: ScoringConfig, chosen: UserScorerConfig, resolve: Resolv
     own = getattr(instance, "get_metrics", None)
 
     def named(one: FilterConfig) -> Sequence[MetricConfig]:
-        listed = own(one.name) if callable(own) else (listed_for(config, one) or ("score",))
+        listed = own(one.name) if callable(own) else (metric_list_of(config, one) or ("score",))
         return [
             item if isinstance(item, MetricConfig) else MetricConfig.model_validate(item) for item in listed
         ]
 
     metrics = {
-        one.name: unique_metrics(named(one), lambda item: listed_column(item, resolve), one.name)
+        one.name: unique_metrics(named(one), lambda item: build_listed_column(item, resolve), one.name)
         for one in config.filters
     }
     return UserScorer(chosen.type, instance, metrics)
 
 
-def _member(config: ScoringConfig, member: EnsembleMember, place: int, resolve: Resolve) -> Member:
+def _member(config: ScoringConfig, member: EnsembleMember, place: int, resolve: Resolve) -> WeightedScorer:
     """A member sees the benchmark's output type and its own metric, under a filter of its own."""
     listed = () if member.metric is None else (member.metric,)
     own_metric_only = member.metric is None and member.scorer is not None
@@ -228,7 +229,7 @@ def _member(config: ScoringConfig, member: EnsembleMember, place: int, resolve: 
     offered = scorer.get_metrics(ANY_FILTER)
     if not offered:
         raise ConfigError(f"ensemble member {place}: its scorer has no metric; name one")
-    return Member(scorer, offered[0], member.weight)
+    return WeightedScorer(scorer, offered[0], member.weight)
 
 
 def reward_scorer(config: ScoringConfig, chosen: RewardModelConfig, resolve: Resolve) -> Scorer:
@@ -238,7 +239,7 @@ def reward_scorer(config: ScoringConfig, chosen: RewardModelConfig, resolve: Res
     if function is not None and chosen.function is not None:
         check_call(chosen.function, function, ("responses", "docs"), tuple(chosen.params))
     model = chosen.model if isinstance(chosen.model, str) else str((chosen.model or {}).get("name", REWARD))
-    metrics = with_own_metrics(config, resolve, (MetricConfig(metric=REWARD),))
+    metrics = with_scorer_metrics(config, resolve, (MetricConfig(metric=REWARD),))
     return RewardModelScorer(
         metrics, function, chosen.params, model, GradingPrompt(chosen.prompt), chosen.sample_params
     )
@@ -255,7 +256,7 @@ def judge_scorer(config: ScoringConfig, chosen: JudgeConfig, resolve: Resolve) -
     calibration = _calibration(chosen)
     metrics = {
         name: tuple(judge_metric(metric, calibration) for metric in own)
-        for name, own in with_own_metrics(config, resolve, judge_metrics(chosen)).items()
+        for name, own in with_scorer_metrics(config, resolve, judge_metrics(chosen)).items()
     }
     return LLMJudgeScorer(metrics, chosen, prompt, calibration)
 

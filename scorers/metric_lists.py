@@ -13,8 +13,8 @@ from metrics.errors import ConfigError, nearest
 from metrics.metric import Metric
 from metrics.reductions.reduction import reduction_key
 from metrics.registry import AGGREGATIONS, METRICS, parameters
+from metrics.types import Resolve
 from scorers.config import FilterConfig, ScoringConfig
-from scorers.filters.pipeline import Resolve
 
 DEFAULT_METRICS = {
     "generate_until": ("exact_match",),
@@ -27,7 +27,7 @@ DEFAULT_METRICS = {
 MetricsByFilter = dict[str, tuple[Metric, ...]]
 
 
-def listed_for(config: ScoringConfig, one: FilterConfig) -> tuple[MetricConfig, ...] | None:
+def metric_list_of(config: ScoringConfig, one: FilterConfig) -> tuple[MetricConfig, ...] | None:
     """The filter's own metric list, else the benchmark's; None if neither says anything."""
     return one.metric_list if one.metric_list is not None else config.metric_list
 
@@ -38,14 +38,14 @@ def metrics_by_filter(
     """Each filter's metrics: its own list, else the benchmark's, else the default."""
     found: MetricsByFilter = {}
     for one in config.filters:
-        listed = listed_for(config, one)
+        listed = metric_list_of(config, one)
         if listed is None:
             listed = tuple(MetricConfig(metric=name) for name in default)
         found[one.name] = unique_metrics(listed, build, one.name)
     return found
 
 
-def listed_metric(config: ScoringConfig, one: MetricConfig, resolve: Resolve) -> Metric:
+def build_listed_metric(config: ScoringConfig, one: MetricConfig, resolve: Resolve) -> Metric:
     """A metric of references and predictions, or of log-likelihoods; ConfigError for one that a scorer
     brings."""
     if ":" not in one.metric and one.function is None and one.metric not in METRICS:
@@ -56,7 +56,7 @@ def listed_metric(config: ScoringConfig, one: MetricConfig, resolve: Resolve) ->
     return metric
 
 
-def listed_column(one: MetricConfig, resolve: Resolve) -> Metric:
+def build_listed_column(one: MetricConfig, resolve: Resolve) -> Metric:
     """A metric whose values the user's code computes; ConfigError for an argument, since nothing takes it."""
     metric = build_column(one, resolve)
     listed = METRICS.get(one.metric)
@@ -69,7 +69,9 @@ def listed_column(one: MetricConfig, resolve: Resolve) -> Metric:
     return metric
 
 
-def with_own_metrics(config: ScoringConfig, resolve: Resolve, own: Sequence[MetricConfig]) -> MetricsByFilter:
+def with_scorer_metrics(
+    config: ScoringConfig, resolve: Resolve, own: Sequence[MetricConfig]
+) -> MetricsByFilter:
     """The filters' metrics and a scorer's own, which a metric list may name to give them an alias or a
     reduction."""
     by_name = {one.metric: one for one in own}
@@ -77,20 +79,20 @@ def with_own_metrics(config: ScoringConfig, resolve: Resolve, own: Sequence[Metr
     def build(one: MetricConfig) -> Metric:
         default = by_name.get(one.metric)
         if default is None:
-            return listed_metric(config, one, resolve)
+            return build_listed_metric(config, one, resolve)
         refuse_arguments(one, default.kwargs)
         return build_column(one.model_copy(update={"kwargs": {**default.kwargs, **one.kwargs}}), resolve)
 
     found: MetricsByFilter = {}
     for one in config.filters:
-        listed = listed_for(config, one) or ()
+        listed = metric_list_of(config, one) or ()
         named = {item.metric for item in listed}
         complete = (*listed, *(extra for extra in own if extra.metric not in named))
         found[one.name] = unique_metrics(complete, build, one.name)
     return found
 
 
-def named_or_plain(listed: Sequence[MetricConfig], name: str) -> MetricConfig:
+def metric_entry(listed: Sequence[MetricConfig], name: str) -> MetricConfig:
     """The entry of a metric list that gives a scorer's own metric an alias or a reduction, or a plain one."""
     found = next((one for one in listed if one.metric == name), MetricConfig(metric=name))
     refuse_arguments(found, ())
@@ -157,7 +159,7 @@ def _without_comma(metric: Metric, given: str) -> Metric:
     return replace(metric, name=given + added.replace(",", ";")) if "," in added else metric
 
 
-def split_name(name: str, filter_name: str) -> tuple[str, str]:
+def split_result_name(name: str, filter_name: str) -> tuple[str, str]:
     """Metric and filter of a result name that may hold both, as ``process_results`` gives them.
 
     >>> split_name("exact_match,strict-match", "none"), split_name("bleu", "none")
@@ -167,7 +169,7 @@ def split_name(name: str, filter_name: str) -> tuple[str, str]:
     return (metric.strip(), own_filter.strip()) if comma else (name, filter_name)
 
 
-OWN_METRICS = {
+SCORER_METRICS = {
     "reward": "reward_model",
     "llm_judge": "llm_judge",
     "llm_judge_agreement": "llm_judge",
@@ -180,7 +182,7 @@ OWN_METRICS = {
 
 def refuse_without_scorer(metric: str) -> None:
     """Raises ConfigError where a metric list asks for a number that only another scorer has."""
-    kind = OWN_METRICS.get(metric)
+    kind = SCORER_METRICS.get(metric)
     if kind is not None:
         raise ConfigError(
             f"metric {metric!r} comes from a scorer; add scorer: {{type: {kind}, …}} to the benchmark"

@@ -9,9 +9,8 @@ import numpy as np
 
 from metrics.errors import MetricError, described, nearest
 from metrics.metric import Metric
-from metrics.types import Estimate, Floats, Ints, Scores
+from metrics.types import NO_PREDICTION, Estimate, Floats, Ints, Scores
 from scorers.base import (
-    NO_PREDICTION,
     Batch,
     ModelReply,
     SampleScores,
@@ -19,15 +18,15 @@ from scorers.base import (
     ScorerRequest,
     prediction_codes,
 )
-from scorers.functions import as_plain
-from scorers.metric_lists import split_name
-from scorers.plain import scatter
+from scorers.generation import scatter
+from scorers.metric_lists import split_result_name
+from scorers.user_functions import as_json
 
 if TYPE_CHECKING:
     from metrics.config import StatisticsConfig
 
 
-Processed = dict[str, Any]
+ResultValues = dict[str, Any]
 """What ``process_results`` returned for one sample: metric → value."""
 
 
@@ -54,7 +53,8 @@ class ProcessResultsScorer:
         return tuple(
             metric
             for metric in self.metrics.get(filter_name, ())
-            if (own := split_name(metric.name, filter_name)[1]) == filter_name or own not in self.metrics
+            if (own := split_result_name(metric.name, filter_name)[1]) == filter_name
+            or own not in self.metrics
         )
 
     def needs(self, metric: Metric) -> str | None:
@@ -81,7 +81,7 @@ class ProcessResultsScorer:
         """The scorer's class and the user's function."""
         return (type(self), self.function)
 
-    def process(self, batch: Batch) -> list[Processed | None]:
+    def process(self, batch: Batch) -> list[ResultValues | None]:
         """The function's result for every scored row, as JSON-able values; None for the others.
 
         Raises ScorerError naming the item where the function raised or returned something that is not a
@@ -99,7 +99,7 @@ class ProcessResultsScorer:
             )
         return processed
 
-    def column(self, processed: Sequence[Processed | None], metric: Metric, batch: Batch) -> SampleScores:
+    def column(self, processed: Sequence[ResultValues | None], metric: Metric, batch: Batch) -> SampleScores:
         """One metric's column of what ``process`` returned for ``batch``.
 
         A value of None leaves its sample unscored. Raises ScorerError naming the item whose result lacks the
@@ -131,7 +131,7 @@ class ProcessResultsScorer:
         """``process`` and ``column`` in one, for a single metric."""
         return self.column(self.process(batch), metric, batch)
 
-    def undeclared(self, processed: Sequence[Processed | None]) -> tuple[str, ...]:
+    def undeclared(self, processed: Sequence[ResultValues | None]) -> tuple[str, ...]:
         """Names in the results that no metric list has, sorted."""
         known = self._declared()
         return tuple(sorted({name for entry in processed if entry for name in entry if name not in known}))
@@ -140,7 +140,7 @@ class ProcessResultsScorer:
         names = {metric.name for metrics in self.metrics.values() for metric in metrics}
         return names | {metric.entry for metrics in self.metrics.values() for metric in metrics}
 
-    def _process_row(self, batch: Batch, row: int) -> Processed:
+    def _process_row(self, batch: Batch, row: int) -> ResultValues:
         try:
             result = self.function(dict(batch.docs[row]), self._results(batch, row))
         except Exception as error:
@@ -154,7 +154,7 @@ class ProcessResultsScorer:
                 )
             result = {names[0]: result}
         try:
-            return {str(name): as_plain(value) for name, value in result.items()}
+            return {str(name): as_json(value) for name, value in result.items()}
         except TypeError as error:
             raise ScorerError(f"{batch.name(row)}: process_results returned {error}") from error
 
@@ -172,7 +172,7 @@ class ProcessResultsScorer:
         return results
 
     def _value(
-        self, entry: Processed, metric: Metric, batch: Batch, row: int
+        self, entry: ResultValues, metric: Metric, batch: Batch, row: int
     ) -> tuple[Any, dict[str, Any] | None]:
         """The metric's value; of a dictionary the entry named like the metric, else the first, the rest as
         details."""

@@ -8,10 +8,10 @@ import numpy as np
 
 from metrics.errors import described
 from metrics.metric import Metric
-from scorers.asking import GradingPrompt, scope
 from scorers.base import Batch, ModelReply, SampleScores, ScorerError, ScorerRequest
+from scorers.generation import GenerationScorer, score_values
+from scorers.grading import GradingPrompt, prompt_variables
 from scorers.judge.reading import read_number
-from scorers.plain import GenerationScorer, score_values
 
 REWARD = "reward"
 """The metric that a reward model adds."""
@@ -41,7 +41,11 @@ class RewardModelScorer(GenerationScorer):
             return ()
         return [
             ScorerRequest(
-                row, self.model, 0, self.prompt.render(scope(batch, row), batch.name(row)), self.sampling
+                row,
+                self.model,
+                0,
+                self.prompt.render(prompt_variables(batch, row), batch.name(row)),
+                self.sampling,
             )
             for row in np.flatnonzero(batch.scored).tolist()
         ]

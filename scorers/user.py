@@ -9,8 +9,8 @@ from metrics.errors import ConfigError, described, nearest
 from metrics.metric import Metric
 from metrics.types import Estimate, Floats, Ints
 from scorers.base import Batch, ModelReply, SampleScores, ScorerError, ScorerRequest
-from scorers.functions import as_plain
-from scorers.plain import score_values
+from scorers.generation import score_values
+from scorers.user_functions import as_json
 
 if TYPE_CHECKING:
     from metrics.config import StatisticsConfig
@@ -94,7 +94,7 @@ class UserScorer:
                 )
             result = result[metric.name]
         try:
-            values = as_plain(list(result))
+            values = as_json(list(result))
         except TypeError as error:
             raise ScorerError(f"scorer {self.name!r} returned {error}; a number per sample is due") from error
         if len(values) != len(batch):

@@ -10,7 +10,7 @@ from metrics.types import Scores
 from scorers.base import Batch, SampleScores, Scorer
 from scorers.config import ScoringConfig
 from scorers.factory import build_scorer
-from scorers.metric_lists import split_name
+from scorers.metric_lists import split_result_name
 from tasks.rows.parts import PairIdentity
 from tasks.steps import Unkeyed
 from tasks.store.storage import ArtifactRef, Store
@@ -40,7 +40,7 @@ class PairSetup(Unkeyed):
     def identity(self, scorer: Scorer | None = None) -> PairIdentity:
         """The pair under the names that results bear: ``process_results`` may name a filter in its metric's
         name."""
-        metric, filter_name = split_name(self.metric, self.filter)
+        metric, filter_name = split_result_name(self.metric, self.filter)
         record = replace(self.metric_record(scorer), name=metric)
         return PairIdentity(benchmark=self.benchmark, filter=filter_name, metric=record)
 

@@ -10,7 +10,7 @@ from flows.config.schema import EvalConfig, RunOptions
 from flows.plan.pairs import filter_plan, filters_of, method_plan, metric_plan, read_calibrations
 from flows.plan.steps import AskedModel, Plan
 from metrics.errors import ConfigError, nearest
-from scorers.asked_models import AskedEntry, asked_models
+from scorers.asked_models import GradingModel, grading_models
 from scorers.config import ScoringConfig
 from scorers.factory import build_scorer
 from tasks.ask import sampling_text
@@ -46,7 +46,7 @@ def make_plan(config: EvalConfig, options: RunOptions, began: float = 0.0) -> Pl
         ),
         methods=tuple(method_plan(config, entry, resolve) for entry in config.evaluation_methods),
         metrics=tuple(metric_plan(config, entry, resolve) for entry in config.metrics),
-        asked=tuple(_asked(config, entry, options, began) for entry in asked_models(config.scorer)),
+        asked=tuple(_asked(config, entry, options, began) for entry in grading_models(config.scorer)),
     )
 
 
@@ -112,7 +112,7 @@ def _infer(config: EvalConfig, model: ModelConfig, options: RunOptions, began: f
     return Step(name=f"infer {model.name}", identity=identity, setup=setup)
 
 
-def _asked(config: EvalConfig, entry: AskedEntry, options: RunOptions, began: float) -> AskedModel:
+def _asked(config: EvalConfig, entry: GradingModel, options: RunOptions, began: float) -> AskedModel:
     """A judge or reward model: one of ``models:`` by name, or an entry of its own."""
     known = {model.name: model for model in config.models}
     if not entry.model and entry.name not in known:

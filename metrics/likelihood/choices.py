@@ -1,7 +1,7 @@
 """Accuracies of multiple choice: the choice of largest weight, and whether it is right.
 
-The weight is the log-likelihood, alone or per character, per byte, or without context. ``metrics.labels`` and
-``perplexity`` beside it take the chosen and the right choices from here.
+The weight is the log-likelihood, alone or per character, per byte, or without context.
+``metrics.classification`` and ``perplexity`` beside it take the chosen and the right choices from here.
 """
 
 import numpy as np

@@ -5,13 +5,11 @@ from collections.abc import Callable
 
 import numpy as np
 
-from metrics.likelihood.choices import log_softmax, of_gold, per_length
+from metrics.likelihood.choices import CHOICE_TYPES, HARNESS, log_softmax, of_gold, per_length
 from metrics.ragged import segment_sum
 from metrics.registry import metric
 from metrics.types import ChoiceBatch, Floats, Ints, Scores, scalar_scores
 
-HARNESS = "lm-evaluation-harness"
-CHOICE_TYPES = ("multiple_choice", "loglikelihood")
 ROLLING = ("loglikelihood_rolling",)
 ANY_LL = ("loglikelihood", "multiple_choice", "loglikelihood_rolling")
 LOGS = (-math.inf, 0.0)

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from metrics.aggregations.aggregation import Aggregation, Count, Total, factory
+from metrics.aggregations.aggregation import Aggregation, Count, Total, aggregation_factory
 from metrics.errors import ConfigError, nearest
 from metrics.ragged import offsets_of, row_of
 from metrics.registry import metric
@@ -76,7 +76,7 @@ def sentence_bleu(
     return np.array([finish(row, 1.0) for row in statistics], dtype=np.float64)
 
 
-@factory("bleu", source=PAPINENI)
+@aggregation_factory("bleu", source=PAPINENI)
 def bleu_aggregation(
     *,
     smooth_method: str = "exp",

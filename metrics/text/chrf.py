@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from metrics.aggregations.aggregation import Aggregation, Count, Total, factory
+from metrics.aggregations.aggregation import Aggregation, Count, Total, aggregation_factory
 from metrics.ragged import offsets_of, segment_argmax
 from metrics.registry import metric
 from metrics.text.inputs import batches, hypotheses, read_text_pairs, reference_lists
@@ -84,7 +84,7 @@ def chrf_plus_plus(
     )
 
 
-@factory("chrf", source=POPOVIC)
+@aggregation_factory("chrf", source=POPOVIC)
 def chrf_aggregation(
     *,
     char_order: int = 6,
@@ -119,7 +119,7 @@ def chrf_aggregation(
     )
 
 
-@factory("chrf++", source=POPOVIC)
+@aggregation_factory("chrf++", source=POPOVIC)
 def chrf_plus_plus_aggregation(
     *,
     char_order: int = 6,

@@ -17,7 +17,7 @@ from itertools import chain, pairwise
 
 import numpy as np
 
-from metrics.ragged import offsets_of, taken_rows
+from metrics.ragged import gathered_rows, offsets_of
 from metrics.types import Floats, Ints
 
 _BLOCK = 1 << 14  # tokens counted at once: what is worked out for them stays in the processor's cache
@@ -50,7 +50,7 @@ class Sequences:
         for first, last in pairwise(cuts):
             own = np.arange(owned[first], owned[last])
             own = own[np.argsort(self.sides[own], kind="stable")]
-            tokens, documents = taken_rows(self.tokens, ends, own), self.documents[own] - first
+            tokens, documents = gathered_rows(self.tokens, ends, own), self.documents[own] - first
             yield _block(tokens, self.lengths[own], documents, self.sides[own], last - first)
 
 
@@ -169,7 +169,7 @@ class Words:
         rank[distinct] = np.arange(len(distinct))
         words = rank[self.numbers]
         sums = offsets_of(np.diff(offsets)[words])
-        return taken_rows(flat, offsets, words), np.diff(sums[offsets_of(self.lengths)])
+        return gathered_rows(flat, offsets, words), np.diff(sums[offsets_of(self.lengths)])
 
 
 class _Numbers(dict[Hashable, int]):

@@ -131,7 +131,7 @@ def _token_pairs(texts: tuple[str, ...], golds: tuple[str, ...], stemming: bool)
     return Sequences(tokens, lengths, np.repeat(np.arange(n), 2), np.tile([0, 1], n), n)
 
 
-def forget() -> None:
+def clear_caches() -> None:
     """Drops what is kept, for those who measure what making it costs."""
     _token_pairs.cache_clear()
     _stem.cache_clear()

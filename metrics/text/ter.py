@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from metrics.aggregations.aggregation import Aggregation, Count, Total, factory
+from metrics.aggregations.aggregation import Aggregation, Count, Total, aggregation_factory
 from metrics.errors import MetricError
 from metrics.registry import metric
 from metrics.text.inputs import hypotheses, read_text_pairs, reference_lists
@@ -47,7 +47,7 @@ def ter(
     return Scores(statistics=statistics, values=None, score=_rate(statistics, 1.0))
 
 
-@factory("ter", source=SNOVER)
+@aggregation_factory("ter", source=SNOVER)
 def ter_aggregation(
     *,
     normalized: bool = False,

@@ -11,13 +11,10 @@ from functools import partial
 from typing import Any, get_type_hints
 
 from metrics.errors import ConfigError, described, nearest
-from metrics.types import OutputType
+from metrics.types import OutputType, Resolve
 from scorers.base import FilterError
 from scorers.filters.config import FilterConfig, FilterStepConfig
 from scorers.filters.registry import FILTERS, Docs, FilterDefinition, ItemResponses, Keeps, filter_step
-
-Resolve = Callable[[str], Callable[..., Any]]
-"""Turns ``"file.py:fn"`` into the function; raises ConfigError."""
 
 
 @dataclass(frozen=True)

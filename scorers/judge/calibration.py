@@ -18,7 +18,7 @@ from metrics.aggregations.aggregation import Aggregation, Count, Total, as_colum
 from metrics.errors import ConfigError, MetricError
 from metrics.types import Estimate, Floats, Scores
 
-METHOD = "calibration"
+CALIBRATED = "calibration"
 """``stderr_method`` of a corrected rate."""
 
 
@@ -135,7 +135,7 @@ def corrected_estimate(
     variance = p * (1 - p) / n_p + (1 - theta) ** 2 * noise0 + theta**2 * noise1
     stderr = variance**0.5 / (q0 + q1 - 1)
     low, high = (min(max(theta + shift + side * z * stderr, 0.0), 1.0) for side in (-1, 1))
-    return Estimate(float(calibration.corrected(rate)), stderr, METHOD, low, high, n)
+    return Estimate(float(calibration.corrected(rate)), stderr, CALIBRATED, low, high, n)
 
 
 def _effective_size(positives: Floats, rate: float, clusters: NDArray[np.int64] | None) -> float:

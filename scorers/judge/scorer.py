@@ -14,12 +14,12 @@ import numpy as np
 from metrics.config import MetricConfig, StatisticsConfig
 from metrics.metric import Metric
 from metrics.types import Estimate, Floats, Ints
-from scorers.asking import GradingPrompt, render, scope
 from scorers.base import Batch, ModelReply, SampleScores, ScorerError, ScorerRequest
+from scorers.generation import GenerationScorer, score_values
+from scorers.grading import GradingPrompt, prompt_variables, render
 from scorers.judge.calibration import Calibration, corrected_estimate, corrected_rate, krippendorff_alpha
 from scorers.judge.config import ChoiceReading, JudgeConfig, grade_range
 from scorers.judge.reading import Grade, read
-from scorers.plain import GenerationScorer, score_values
 
 JUDGE, AGREEMENT, CORRECTED = "llm_judge", "llm_judge_agreement", "llm_judge_corrected"
 
@@ -130,7 +130,7 @@ class LLMJudgeScorer(GenerationScorer):
         return replace(self, metrics=metrics, calibration=calibration)
 
     def _ask(self, batch: Batch, row: int) -> list[ScorerRequest]:
-        variables = scope(batch, row)
+        variables = prompt_variables(batch, row)
         orders = [variables]
         pairwise = self.config.pairwise
         if pairwise is not None:
@@ -168,7 +168,9 @@ class LLMJudgeScorer(GenerationScorer):
             by_row.setdefault(request.row, []).append(place)
         given: list[Verdicts | None] = [None] * len(batch)
         for row, places in by_row.items():
-            given[row] = verdicts(self.config, [requests[p] for p in places], [replies[p] for p in places])
+            given[row] = read_verdicts(
+                self.config, [requests[p] for p in places], [replies[p] for p in places]
+            )
         return given
 
     def _value(self, given: Verdicts | None, metric: Metric) -> tuple[Any, str | None]:
@@ -217,7 +219,7 @@ def judge_metric(metric: Metric, calibration: Calibration | None) -> Metric:
     return replace(metric, aggregation=aggregation, reductions=reductions, arguments=arguments)
 
 
-def verdicts(
+def read_verdicts(
     config: JudgeConfig, requests: Sequence[ScorerRequest], replies: Sequence[ModelReply | None]
 ) -> Verdicts:
     """The verdicts in the replies to one sample's requests.

@@ -5,9 +5,9 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, JsonValue, model_validator
 
+from metrics.types import OutputType
 from tasks.datasets.config import DatasetConfig
 
-OutputType = Literal["generate_until", "multiple_choice", "loglikelihood", "loglikelihood_rolling"]
 DEFAULT_PROMPT = "default"
 
 Location = tuple[str | int, ...]

@@ -12,9 +12,8 @@ from types import ModuleType
 from typing import Any
 
 from metrics.errors import ConfigError
+from metrics.types import Resolve
 from tasks.usercode.standin import datasets_stand_in
-
-Resolve = Callable[[str], Callable[..., Any]]
 
 _importing = threading.Lock()
 

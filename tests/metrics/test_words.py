@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from metrics.ragged import offsets_of, taken_rows
+from metrics.ragged import gathered_rows, offsets_of
 from metrics.text import subsequences
 from metrics.text.inputs import batches
 from metrics.text.ngrams import Sequences, Words, alike, matches
@@ -135,7 +135,7 @@ def test_taken_rows_are_the_rows_one_after_the_other(sizes: list[int], rows: lis
     offsets = offsets_of(np.array(sizes, dtype=np.int64))
     values = np.arange(offsets[-1])
     expected = [value for row in rows for value in values[offsets[row] : offsets[row + 1]].tolist()]
-    assert taken_rows(values, offsets, np.array(rows, dtype=np.int64)).tolist() == expected
+    assert gathered_rows(values, offsets, np.array(rows, dtype=np.int64)).tolist() == expected
 
 
 @given(st.lists(st.integers(0, 3 << 20), max_size=40))

@@ -9,9 +9,7 @@ import numpy as np
 
 from metrics.aggregations.aggregation import Aggregation
 from metrics.errors import MetricError
-from metrics.types import Scores
-
-NUMBER = (bool, int, float, np.number, np.bool_)
+from metrics.types import NUMBER_TYPES, Scores
 
 
 @cache
@@ -20,7 +18,7 @@ def warn_once(text: str) -> None:
     warnings.warn(text, UserWarning, stacklevel=3)
 
 
-def read_outcomes(outcomes: Sequence[Any], name: str, entry: str, aggregation: Aggregation) -> Scores:
+def read_user_results(outcomes: Sequence[Any], name: str, entry: str, aggregation: Aggregation) -> Scores:
     """Scores of per-item returns; of a dictionary, the entry called like the metric, else the first one.
 
     Raises ``MetricError`` with the row for an empty dictionary, and for something that is not a number where
@@ -62,7 +60,7 @@ def _from_mapping(
 
 
 def _number(value: Any, name: str, index: int) -> float:
-    if isinstance(value, NUMBER):
+    if isinstance(value, NUMBER_TYPES):
         return float(value)
     if isinstance(value, np.ndarray) and value.size == 1:
         return float(value.reshape(())[()])

@@ -51,7 +51,7 @@ class GradingPrompt:
         return [text for text in texts if text is not None]
 
 
-def scope(batch: Batch, row: int) -> dict[str, Any]:
+def prompt_variables(batch: Batch, row: int) -> dict[str, Any]:
     """What a grading prompt sees: the item's fields, and over them what is known of the sample.
 
     ``response`` is the unfiltered text, ``prediction`` what the filter left of it (empty where it found

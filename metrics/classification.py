@@ -11,13 +11,14 @@ from typing import Any
 
 import numpy as np
 
-from metrics.aggregations.aggregation import Aggregation, Count, Total, factory
+from metrics.aggregations.aggregation import Aggregation, Count, Total, aggregation_factory, require_pairs
 from metrics.errors import ConfigError, MetricError
 from metrics.likelihood.choices import blanked, chosen, first_gold, is_right
 from metrics.registry import metric
 from metrics.types import IGNORED_TARGET, Bools, ChoiceBatch, Floats, Ints, Scores, Values
 
-Finish = Callable[[Floats, Floats, Floats], Floats]  # right, gold and predicted counts (labels, ...) → (...)
+LabelStatistic = Callable[[Floats, Floats, Floats], Floats]
+"""From the counts of right, gold and predicted labels (labels, ...) to a number (...)."""
 Pair = tuple[Hashable, Hashable]
 AVERAGES = ("binary", "macro", "micro", "weighted")
 SKLEARN_F1 = "scikit-learn f1_score; lm-evaluation-harness"
@@ -51,7 +52,7 @@ def mcc(batch: ChoiceBatch) -> list[tuple[int, int]]:
     return _labels(batch, "mcc")
 
 
-@factory("f1", source=SKLEARN_F1)
+@aggregation_factory("f1", source=SKLEARN_F1)
 def f1_aggregation(*, average: str = "binary", pos_label: Any = None) -> Aggregation:
     """F1 from (gold, predicted) labels: of one label (1, or ``pos_label``), or macro, micro, weighted over
     all."""
@@ -66,17 +67,21 @@ def f1_aggregation(*, average: str = "binary", pos_label: Any = None) -> Aggrega
             rule="multinomial",
             bounds=(0.0, 1.0),
         )
-    return _over_labels(f"f1_{average}", {"macro": macro, "micro": micro, "weighted": weighted}[average], 0.0)
+    return _over_labels(
+        f"f1_{average}",
+        {"macro": macro_f1, "micro": micro_f1, "weighted": weighted_f1}[average],
+        0.0,
+    )
 
 
-@factory("matthews_corrcoef", source=SKLEARN_MCC)
+@aggregation_factory("matthews_corrcoef", source=SKLEARN_MCC)
 def matthews_corrcoef() -> Aggregation:
     """Matthews correlation from (gold, predicted) labels, of any number of labels; 0 where it is
     undefined."""
-    return _over_labels("matthews_corrcoef", correlation, -1.0)
+    return _over_labels("matthews_corrcoef", matthews_correlation, -1.0)
 
 
-@factory("mcc", source=SKLEARN_MCC)
+@aggregation_factory("mcc", source=SKLEARN_MCC)
 def mcc_aggregation() -> Aggregation:
     """Matthews correlation under its short name."""
     return matthews_corrcoef()
@@ -118,7 +123,7 @@ def _cells(values: Sequence[Any], pos_label: Any) -> Scores:
     return Scores(statistics=cells, values=None, score=score)
 
 
-def _over_labels(name: str, finish: Finish, lowest: float) -> Aggregation:
+def _over_labels(name: str, finish: LabelStatistic, lowest: float) -> Aggregation:
     def read(values: Sequence[Any]) -> Scores:
         pairs = list(_pairs(values, name))
         ignored = [gold == IGNORED_TARGET for gold, _ in pairs]
@@ -131,7 +136,7 @@ def _over_labels(name: str, finish: Finish, lowest: float) -> Aggregation:
         name,
         kind="values",
         read=read,
-        tabulate=lambda values: tabulated(name, values, finish, lowest),
+        tabulate=lambda values: pair_table(name, values, finish, lowest),
         merge=_merged,
         rule="multinomial",
         bounds=(lowest, 1.0),
@@ -143,22 +148,20 @@ def _merged(values: Sequence[Any]) -> dict[str, Any]:
 
 
 def _pairs(values: Sequence[Any], name: str) -> list[tuple[Any, Any]]:
-    for row, value in enumerate(values):
-        if isinstance(value, str) or not isinstance(value, Sequence) or len(value) != 2:
-            raise MetricError(
-                f"{name} takes a pair (gold, predicted) a sample, and sample {row} has {value!r}", row
-            )
-    return [(_plain(gold), _plain(predicted)) for gold, predicted in values]
+    require_pairs(values, name, "(gold, predicted)")
+    return [(_as_label(gold), _as_label(predicted)) for gold, predicted in values]
 
 
-def _plain(label: Any) -> Any:
+def _as_label(label: Any) -> Any:
     """A numpy scalar or a truth value as the plain number, so that equal labels are one label."""
     if isinstance(label, np.generic):
         label = label.item()
     return int(label) if isinstance(label, bool) else label
 
 
-def tabulated(name: str, values: Values, finish: Finish, lowest: float) -> tuple[Aggregation, Floats]:
+def pair_table(
+    name: str, values: Values, finish: LabelStatistic, lowest: float
+) -> tuple[Aggregation, Floats]:
     """The pairs as weights over the pairs that occur (n, P), and the aggregation of such rows.
 
     A value is a pair, or ``{"pairs": [[gold, predicted, weight], …]}`` for the repeats of an item. Pairs with
@@ -221,26 +224,26 @@ def _label_f1(right: Floats, gold: Floats, predicted: Floats) -> tuple[Floats, B
     return np.where(present, 2 * right / np.where(present, gold + predicted, 1.0), 0.0), present
 
 
-def macro(right: Floats, gold: Floats, predicted: Floats) -> Floats:
+def macro_f1(right: Floats, gold: Floats, predicted: Floats) -> Floats:
     """Mean of the labels' F1."""
     each, present = _label_f1(right, gold, predicted)
     return np.asarray(each.sum(0) / np.maximum(present.sum(0), 1))
 
 
-def micro(right: Floats, gold: Floats, predicted: Floats) -> Floats:
+def micro_f1(right: Floats, gold: Floats, predicted: Floats) -> Floats:
     """F1 of all labels' counts together, which is the share of right items."""
     items = gold.sum(0)
     return np.where(items > 0, right.sum(0) / np.where(items > 0, items, 1.0), 0.0)
 
 
-def weighted(right: Floats, gold: Floats, predicted: Floats) -> Floats:
+def weighted_f1(right: Floats, gold: Floats, predicted: Floats) -> Floats:
     """Mean of the labels' F1, each as often as its label occurs."""
     items = gold.sum(0)
     each, _ = _label_f1(right, gold, predicted)
     return np.where(items > 0, (each * gold).sum(0) / np.where(items > 0, items, 1.0), 0.0)
 
 
-def correlation(right: Floats, gold: Floats, predicted: Floats) -> Floats:
+def matthews_correlation(right: Floats, gold: Floats, predicted: Floats) -> Floats:
     """Matthews correlation of any number of labels; 0 where all items have, or all got, one label."""
     items = gold.sum(0)
     covariance = right.sum(0) * items - _products(gold, predicted)

@@ -13,9 +13,8 @@ from numpy.typing import NDArray
 from metrics.errors import MetricError
 from metrics.metric import Metric
 from metrics.ragged import segment_argmax
-from metrics.types import ChoiceBatch, Estimate, Floats, Ints, Scores
+from metrics.types import NO_PREDICTION, ChoiceBatch, Estimate, Floats, Ints, Scores
 from scorers.base import (
-    NO_PREDICTION,
     Batch,
     ModelReply,
     SampleScores,

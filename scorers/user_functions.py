@@ -34,7 +34,7 @@ def check_call(
             )
 
 
-def as_plain(value: Any) -> Any:
+def as_json(value: Any) -> Any:
     """``value`` with numpy scalars and arrays, tuples and sets as Python numbers and lists; TypeError
     otherwise.
 
@@ -48,9 +48,9 @@ def as_plain(value: Any) -> Any:
     if isinstance(value, np.ndarray):
         return value.tolist()
     if isinstance(value, Mapping):
-        return {str(key): as_plain(entry) for key, entry in value.items()}
+        return {str(key): as_json(entry) for key, entry in value.items()}
     if isinstance(value, list | tuple):
-        return [as_plain(entry) for entry in value]
+        return [as_json(entry) for entry in value]
     if isinstance(value, set | frozenset):
-        return sorted((as_plain(entry) for entry in value), key=repr)
+        return sorted((as_json(entry) for entry in value), key=repr)
     raise TypeError(f"{type(value).__name__} {value!r:.60}, which is no number, text, list or dictionary")
