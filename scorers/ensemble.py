@@ -2,19 +2,22 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from metrics.metric import Metric
-from metrics.types import Estimate, Floats, Ints
-from scorers.base import Batch, ModelReply, SampleScores, Scorer, ScorerError, ScorerRequest
-from scorers.generation import score_values
-
-if TYPE_CHECKING:
-    from metrics.config import StatisticsConfig
-
+from scorers.base import (
+    AddedMetricScorer,
+    Batch,
+    ModelReply,
+    SampleScores,
+    Scorer,
+    ScorerError,
+    ScorerRequest,
+    score_values,
+)
 
 ENSEMBLE = "ensemble"
 """The metric of an ensemble."""
@@ -30,7 +33,7 @@ class WeightedScorer:
 
 
 @dataclass(frozen=True)
-class EnsembleScorer:
+class EnsembleScorer(AddedMetricScorer):
     """Adds the metric ``ensemble`` to those of a benchmark: Σ weight · number / Σ weight, or without the
     division.
 
@@ -38,7 +41,8 @@ class EnsembleScorer:
     unscored is unscored: leaving the member out would compare unlike with like.
     """
 
-    base: Scorer
+    added = ENSEMBLE
+
     members: tuple[WeightedScorer, ...]
     normalize: bool = True
 
@@ -48,14 +52,14 @@ class EnsembleScorer:
 
     def needs(self, metric: Metric) -> str | None:
         """Name of the set of requests that the members wait for together; None if none does."""
-        if metric.entry != ENSEMBLE:
-            return self.base.needs(metric)
+        if metric.entry != self.added:
+            return super().needs(metric)
         return ENSEMBLE if any(member.scorer.needs(member.metric) for member in self.members) else None
 
     def requests(self, batch: Batch, metric: Metric) -> Sequence[ScorerRequest]:
         """The members' requests, one member after the other."""
-        if metric.entry != ENSEMBLE:
-            return self.base.requests(batch, metric)
+        if metric.entry != self.added:
+            return super().requests(batch, metric)
         return [
             request for member in self.members for request in member.scorer.requests(batch, member.metric)
         ]
@@ -64,19 +68,13 @@ class EnsembleScorer:
         self, batch: Batch, metric: Metric, replies: Sequence[ModelReply | None]
     ) -> Sequence[bool]:
         """What the members cannot read, one member after the other."""
-        if metric.entry != ENSEMBLE:
-            return self.base.unreadable(batch, metric, replies)
+        if metric.entry != self.added:
+            return super().unreadable(batch, metric, replies)
         return [
             flag
             for member, own in zip(self.members, self._shares(batch, replies), strict=True)
             for flag in member.scorer.unreadable(batch, member.metric, own)
         ]
-
-    def estimate(
-        self, metric: Metric, statistics: Floats | None, clusters: Ints | None, options: "StatisticsConfig"
-    ) -> Estimate | None:
-        """None: the metric's error bar is its aggregation's."""
-        return None
 
     def code(self) -> tuple[Callable[..., Any], ...]:
         """This class, and the code of the members and their metrics."""
@@ -85,7 +83,7 @@ class EnsembleScorer:
 
     def score(self, batch: Batch, metric: Metric, replies: Sequence[ModelReply | None] = ()) -> SampleScores:
         """The weighted combination; the members' own numbers are its details."""
-        if metric.entry != ENSEMBLE:
+        if metric.entry != self.added:
             return self.base.score(batch, metric, replies)
         parts = self._parts(batch, replies)
         weights = np.array([member.weight for member in self.members])

@@ -27,10 +27,11 @@ from scorers.config import (
 )
 from scorers.ensemble import ENSEMBLE, EnsembleScorer, WeightedScorer
 from scorers.filters.pipeline import FilterPipeline
-from scorers.generation import GenerationScorer, LoglikelihoodScorer
+from scorers.generation import GenerationScorer
 from scorers.grading import GradingPrompt, compiled
 from scorers.judge.calibration import Calibration
 from scorers.judge.scorer import LLMJudgeScorer, judge_metric, judge_metrics
+from scorers.loglikelihood import LoglikelihoodScorer
 from scorers.metric_lists import (
     DEFAULT_METRICS,
     MetricsByFilter,
@@ -43,6 +44,7 @@ from scorers.metric_lists import (
     unique_metrics,
     with_scorer_metrics,
 )
+from scorers.process_results import ProcessResultsScorer
 from scorers.reward import REWARD, RewardModelScorer
 from scorers.user import UserScorer
 from scorers.user_functions import check_call
@@ -57,13 +59,11 @@ def build_scorer(config: ScoringConfig, resolve: Resolve) -> Scorer:
     _refuse_names(config.filters)
     chosen = config.scorer
     if chosen is None or isinstance(chosen, DefaultScorerConfig):
-        return _plain(config, resolve, None if chosen is None else chosen.type)
-    # Imported when needed: judges bring templates, and most benchmarks have none.
-    if isinstance(chosen, RewardModelConfig | JudgeConfig):
-        if isinstance(chosen, JudgeConfig):
-            return judge_scorer(config, chosen, resolve)
+        return _default_scorer(config, resolve, None if chosen is None else chosen.type)
+    if isinstance(chosen, JudgeConfig):
+        return judge_scorer(config, chosen, resolve)
+    if isinstance(chosen, RewardModelConfig):
         return reward_scorer(config, chosen, resolve)
-
     if isinstance(chosen, EnsembleConfig):
         return ensemble_scorer(config, chosen, resolve)
     if isinstance(chosen, AgreementConfig):
@@ -76,14 +76,14 @@ def build_pipelines(config: ScoringConfig, resolve: Resolve) -> tuple[FilterPipe
     return tuple(FilterPipeline.build(one, resolve, config.output_type) for one in config.filters)
 
 
-def _plain(config: ScoringConfig, resolve: Resolve, kind: str | None) -> Scorer:
+def _default_scorer(config: ScoringConfig, resolve: Resolve, kind: str | None) -> Scorer:
     generates = config.output_type == "generate_until"
     if kind is None:
         kind = (
             "process_results" if config.process_results else ("generation" if generates else "loglikelihood")
         )
     if kind == "process_results":
-        return _process_results(config, resolve)
+        return _process_results_scorer(config, resolve)
     if (kind == "generation") != generates:
         raise ConfigError(f"scorer {kind!r} is not made for output_type {config.output_type}")
     metrics = metrics_by_filter(
@@ -93,14 +93,10 @@ def _plain(config: ScoringConfig, resolve: Resolve, kind: str | None) -> Scorer:
     )
     if generates:
         return GenerationScorer(metrics)
-    from scorers.generation import LoglikelihoodScorer
-
     return LoglikelihoodScorer(metrics)
 
 
-def _process_results(config: ScoringConfig, resolve: Resolve) -> Scorer:
-    from scorers.process_results import ProcessResultsScorer
-
+def _process_results_scorer(config: ScoringConfig, resolve: Resolve) -> Scorer:
     if config.process_results is None:
         raise ConfigError("scorer 'process_results' needs process_results: file.py:fn")
     function = resolve(config.process_results)
@@ -238,10 +234,14 @@ def reward_scorer(config: ScoringConfig, chosen: RewardModelConfig, resolve: Res
     function = None if chosen.function is None else resolve(chosen.function)
     if function is not None and chosen.function is not None:
         check_call(chosen.function, function, ("responses", "docs"), tuple(chosen.params))
-    model = chosen.model if isinstance(chosen.model, str) else str((chosen.model or {}).get("name", REWARD))
     metrics = with_scorer_metrics(config, resolve, (MetricConfig(metric=REWARD),))
     return RewardModelScorer(
-        metrics, function, chosen.params, model, GradingPrompt(chosen.prompt), chosen.sample_params
+        metrics,
+        function,
+        chosen.params,
+        chosen.model_name,
+        GradingPrompt(chosen.prompt),
+        chosen.sample_params,
     )
 
 

@@ -3,35 +3,31 @@
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from metrics.errors import MetricError, described, nearest
 from metrics.metric import Metric
-from metrics.types import NO_PREDICTION, Estimate, Floats, Ints, Scores
+from metrics.types import NO_PREDICTION, Scores
 from scorers.base import (
+    BaseScorer,
     Batch,
     ModelReply,
     SampleScores,
     ScorerError,
-    ScorerRequest,
     prediction_codes,
+    scatter,
 )
-from scorers.generation import scatter
 from scorers.metric_lists import split_result_name
 from scorers.user_functions import as_json
-
-if TYPE_CHECKING:
-    from metrics.config import StatisticsConfig
-
 
 ResultValues = dict[str, Any]
 """What ``process_results`` returned for one sample: metric → value."""
 
 
 @dataclass(frozen=True)
-class ProcessResultsScorer:
+class ProcessResultsScorer(BaseScorer):
     """Fans the dictionary of a user's function out into pairs.
 
     ``function(doc, results)`` is given the item's row and the sample's prediction in a list; for multiple
@@ -56,26 +52,6 @@ class ProcessResultsScorer:
             if (own := split_result_name(metric.name, filter_name)[1]) == filter_name
             or own not in self.metrics
         )
-
-    def needs(self, metric: Metric) -> str | None:
-        """Nothing: the function has the predictions."""
-        return None
-
-    def requests(self, batch: Batch, metric: Metric) -> Sequence[ScorerRequest]:
-        """Nothing, as ``needs`` says."""
-        return ()
-
-    def unreadable(
-        self, batch: Batch, metric: Metric, replies: Sequence[ModelReply | None]
-    ) -> Sequence[bool]:
-        """No reply is waited for, so that none is unreadable."""
-        return [False] * len(replies)
-
-    def estimate(
-        self, metric: Metric, statistics: Floats | None, clusters: Ints | None, options: "StatisticsConfig"
-    ) -> Estimate | None:
-        """None: the metric's error bar is its aggregation's."""
-        return None
 
     def code(self) -> tuple[Callable[..., Any], ...]:
         """The scorer's class and the user's function."""

@@ -8,8 +8,8 @@ import numpy as np
 
 from metrics.errors import described
 from metrics.metric import Metric
-from scorers.base import Batch, ModelReply, SampleScores, ScorerError, ScorerRequest
-from scorers.generation import GenerationScorer, score_values
+from scorers.base import Batch, ModelReply, SampleScores, ScorerError, ScorerRequest, score_values
+from scorers.generation import GenerationScorer
 from scorers.grading import GradingPrompt, prompt_variables
 from scorers.judge.reading import read_number
 

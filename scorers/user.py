@@ -3,24 +3,18 @@
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from metrics.errors import ConfigError, described, nearest
 from metrics.metric import Metric
-from metrics.types import Estimate, Floats, Ints
-from scorers.base import Batch, ModelReply, SampleScores, ScorerError, ScorerRequest
-from scorers.generation import score_values
+from scorers.base import BaseScorer, Batch, ModelReply, SampleScores, ScorerError, ScorerRequest, score_values
 from scorers.user_functions import as_json
-
-if TYPE_CHECKING:
-    from metrics.config import StatisticsConfig
-
 
 USER = "user"
 
 
 @dataclass(frozen=True)
-class UserScorer:
+class UserScorer(BaseScorer):
     """Adapts an object with ``score(batch)``, and optionally ``requests(batch)``.
 
     ``score`` returns a number per row (None: unscored), a dictionary of such columns by metric, or
@@ -35,10 +29,6 @@ class UserScorer:
     def __post_init__(self) -> None:
         if not callable(getattr(self.instance, "score", None)):
             raise ConfigError(f"scorer {self.name!r} has no method score(batch)")
-
-    def get_metrics(self, filter_name: str) -> tuple[Metric, ...]:
-        """The metrics that the class names for a filter, or the config does."""
-        return self.metrics.get(filter_name, ())
 
     def needs(self, metric: Metric) -> str | None:
         """One set of requests for all metrics, if the class asks anything."""
@@ -69,12 +59,6 @@ class UserScorer:
         if own is None:
             return [False] * len(replies)
         return [bool(flag) for flag in self._call(own, batch, metric=metric, replies=replies)]
-
-    def estimate(
-        self, metric: Metric, statistics: Floats | None, clusters: Ints | None, options: "StatisticsConfig"
-    ) -> Estimate | None:
-        """None: the metric's error bar is its aggregation's."""
-        return None
 
     def code(self) -> tuple[Callable[..., Any], ...]:
         """This class and the user's."""

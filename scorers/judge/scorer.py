@@ -14,8 +14,8 @@ import numpy as np
 from metrics.config import MetricConfig, StatisticsConfig
 from metrics.metric import Metric
 from metrics.types import Estimate, Floats, Ints
-from scorers.base import Batch, ModelReply, SampleScores, ScorerError, ScorerRequest
-from scorers.generation import GenerationScorer, score_values
+from scorers.base import Batch, ModelReply, SampleScores, ScorerError, ScorerRequest, score_values
+from scorers.generation import GenerationScorer
 from scorers.grading import GradingPrompt, prompt_variables, render
 from scorers.judge.calibration import Calibration, corrected_estimate, corrected_rate, krippendorff_alpha
 from scorers.judge.config import ChoiceReading, JudgeConfig, grade_range
