@@ -49,18 +49,20 @@ def build_metric(config: "MetricConfig", resolve: Resolve, output_type: OutputTy
     that the metric is not made for, and a reduction that does not fit the aggregation.
     """
     definition = _definition(config, resolve, output_type)
-    name = config.alias or _own_name(config, definition)
+    name = config.alias or _default_name(config, definition)
     if output_type is not None and output_type not in definition.output_types:
         raise ConfigError(
             f"metric {name!r} is made for {', '.join(definition.output_types)}, not for {output_type} "
             "(python -m flows.catalog metrics lists them)"
         )
     if definition.style == "corpus":
-        return _corpus(config, definition, name, resolve)
-    kwargs = _taken(definition.function, config.kwargs)
+        return _corpus_metric(config, definition, name, resolve)
+    kwargs = _accepted(definition.function, config.kwargs)
     aggregation = _aggregation(config, definition.aggregation, config.kwargs, resolve)
-    _refuse_leftovers(name, config.kwargs, definition.function, config.aggregation or definition.aggregation)
-    return _record(config, definition, name, aggregation, resolve, kwargs, definition.function)
+    _refuse_unknown_arguments(
+        name, config.kwargs, definition.function, config.aggregation or definition.aggregation
+    )
+    return _metric_record(config, definition, name, aggregation, resolve, kwargs, definition.function)
 
 
 def build_column(config: "MetricConfig", resolve: Resolve) -> Metric:
@@ -68,25 +70,17 @@ def build_column(config: "MetricConfig", resolve: Resolve) -> Metric:
     known = METRICS.get(config.metric)
     default = known.aggregation if known is not None else "mean"
     aggregation = _aggregation(config, default, config.kwargs, resolve)
-    definition = known or MetricDefinition(config.metric, _nothing, output_types=OUTPUT_TYPES)
+    definition = known or MetricDefinition(config.metric, _computed_elsewhere, output_types=OUTPUT_TYPES)
     name = config.alias or config.metric
-    record = _record(config, definition, name, aggregation, resolve, {}, None)
+    record = _metric_record(config, definition, name, aggregation, resolve, {}, None)
     return replace(record, output_types=OUTPUT_TYPES, style="item", libraries=definition.libraries)
 
 
-def build_metrics(
-    configs: Sequence["MetricConfig"], resolve: Resolve, output_type: OutputType | None = None
-) -> tuple[Metric, ...]:
-    """The metrics of one filter under names that differ.
-
-    Entries that differ in their arguments only are told apart by the arguments that differ; two that differ
-    in nothing, or share an alias, are refused.
-    """
-    return named_apart([build_metric(config, resolve, output_type) for config in configs])
-
-
 def named_apart(metrics: Sequence[Metric]) -> tuple[Metric, ...]:
-    """The same metrics, those of one name told apart by the arguments in which they differ."""
+    """The same metrics under names that differ: the arguments that differ tell those of one name apart.
+
+    Raises ConfigError for two that differ in nothing, or that share an alias.
+    """
     groups: dict[str, list[Metric]] = {}
     for metric in metrics:
         groups.setdefault(metric.name, []).append(metric)
@@ -109,10 +103,10 @@ def _with_difference(metric: Metric, same_name: Sequence[Metric]) -> Metric:
         return metric
     keys = sorted({key for other in same_name for key in other.arguments})
     differing = [key for key in keys if len({repr(other.arguments.get(key)) for other in same_name}) > 1]
-    said = [f"{key}={metric.arguments[key]}" for key in differing if key in metric.arguments]
+    differences = [f"{key}={metric.arguments[key]}" for key in differing if key in metric.arguments]
     if len({other.aggregation.name for other in same_name}) > 1:
-        said.append(metric.aggregation.name)
-    return replace(metric, name=f"{metric.name}[{' '.join(said)}]") if said else metric
+        differences.append(metric.aggregation.name)
+    return replace(metric, name=f"{metric.name}[{' '.join(differences)}]") if differences else metric
 
 
 def _definition(config: "MetricConfig", resolve: Resolve, output_type: OutputType | None) -> MetricDefinition:
@@ -135,11 +129,13 @@ def _definition(config: "MetricConfig", resolve: Resolve, output_type: OutputTyp
     return declared or plain
 
 
-def _own_name(config: "MetricConfig", definition: MetricDefinition) -> str:
+def _default_name(config: "MetricConfig", definition: MetricDefinition) -> str:
     return definition.name if ":" in config.metric else config.metric
 
 
-def _corpus(config: "MetricConfig", definition: MetricDefinition, name: str, resolve: Resolve) -> Metric:
+def _corpus_metric(
+    config: "MetricConfig", definition: MetricDefinition, name: str, resolve: Resolve
+) -> Metric:
     maker = definition.function
     unknown = [key for key in config.kwargs if (taken := parameters(maker)) is not None and key not in taken]
     if unknown:
@@ -148,7 +144,7 @@ def _corpus(config: "MetricConfig", definition: MetricDefinition, name: str, res
     aggregation = corpus_aggregation(instance, definition.name)
     if config.aggregation is not None:
         aggregation = build_aggregation(config.aggregation, None, resolve)
-    return _record(config, replace(definition, style="item"), name, aggregation, resolve, {}, instance)
+    return _metric_record(config, replace(definition, style="item"), name, aggregation, resolve, {}, instance)
 
 
 def _aggregation(
@@ -158,11 +154,11 @@ def _aggregation(
     if not name:
         raise ConfigError(f"metric {config.metric!r} has no aggregation; name one, such as mean")
     entry = AGGREGATIONS.get(name)
-    own = _taken(entry.function, arguments) if entry is not None and entry.builds else {}
-    return build_aggregation(name, own, resolve)
+    accepted = _accepted(entry.function, arguments) if entry is not None and entry.builds else {}
+    return build_aggregation(name, accepted, resolve)
 
 
-def _record(
+def _metric_record(
     config: "MetricConfig",
     definition: MetricDefinition,
     name: str,
@@ -208,12 +204,12 @@ def _within_range(
     return replace(aggregation, bounds=definition.bounds)
 
 
-def _taken(function: Callable[..., Any], arguments: Mapping[str, Any]) -> dict[str, Any]:
+def _accepted(function: Callable[..., Any], arguments: Mapping[str, Any]) -> dict[str, Any]:
     taken = parameters(function)
     return {key: value for key, value in arguments.items() if taken is None or key in taken}
 
 
-def _refuse_leftovers(
+def _refuse_unknown_arguments(
     name: str, arguments: Mapping[str, Any], function: Callable[..., Any], aggregation: str
 ) -> None:
     taken = parameters(function)
@@ -231,5 +227,5 @@ def _refuse_leftovers(
             )
 
 
-def _nothing() -> None:
+def _computed_elsewhere() -> None:
     """Stands where a metric's values come from elsewhere."""

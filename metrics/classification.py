@@ -13,7 +13,7 @@ import numpy as np
 
 from metrics.aggregations.aggregation import Aggregation, Count, Total, aggregation_factory, require_pairs
 from metrics.errors import ConfigError, MetricError
-from metrics.likelihood.choices import blanked, chosen, first_gold, is_right
+from metrics.likelihood.choices import choice_of_largest, first_gold, is_right, nan_where_undefined
 from metrics.registry import metric
 from metrics.types import IGNORED_TARGET, Bools, ChoiceBatch, Floats, Ints, Scores, Values
 
@@ -32,7 +32,7 @@ def f1(batch: ChoiceBatch) -> list[tuple[int, int]]:
     Raises ``MetricError`` for an item without such a choice: one of its log-likelihoods is NaN, or it has
     none.
     """
-    return _labels(batch, "f1")
+    return _label_pairs(batch, "f1")
 
 
 @metric(
@@ -49,7 +49,7 @@ def mcc(batch: ChoiceBatch) -> list[tuple[int, int]]:
     Raises ``MetricError`` for an item without a chosen label: one of its log-likelihoods is NaN, or it has
     none.
     """
-    return _labels(batch, "mcc")
+    return _label_pairs(batch, "mcc")
 
 
 @aggregation_factory("f1", source=SKLEARN_F1)
@@ -63,7 +63,7 @@ def f1_aggregation(*, average: str = "binary", pos_label: Any = None) -> Aggrega
             "f1",
             k=4,
             compute=_binary_f1,
-            read=lambda values: _cells(values, pos_label),
+            read=lambda values: _confusion_cells(values, pos_label),
             rule="multinomial",
             bounds=(0.0, 1.0),
         )
@@ -87,9 +87,9 @@ def mcc_aggregation() -> Aggregation:
     return matthews_corrcoef()
 
 
-def _labels(batch: ChoiceBatch, name: str) -> list[tuple[int, int]]:
-    predicted = chosen(batch, batch.lls)
-    unclear = np.flatnonzero(np.isnan(blanked(batch, np.zeros(len(batch)), batch.lls)))
+def _label_pairs(batch: ChoiceBatch, name: str) -> list[tuple[int, int]]:
+    predicted = choice_of_largest(batch, batch.lls)
+    unclear = np.flatnonzero(np.isnan(nan_where_undefined(batch, np.zeros(len(batch)), batch.lls)))
     if len(unclear):
         row = int(unclear[0])
         own = batch.lls[batch.offsets[row] : batch.offsets[row + 1]].tolist()
@@ -104,7 +104,7 @@ def _binary_f1(total: Total, n: Count) -> Floats:
     return np.where(denominator > 0, 2 * right / np.where(denominator > 0, denominator, 1.0), 0.0)
 
 
-def _cells(values: Sequence[Any], pos_label: Any) -> Scores:
+def _confusion_cells(values: Sequence[Any], pos_label: Any) -> Scores:
     """One-hot rows (n, 4): true negative, false positive, false negative, true positive."""
     cells = np.zeros((len(values), 4))
     score = np.full(len(values), math.nan)
@@ -137,13 +137,13 @@ def _over_labels(name: str, finish: LabelStatistic, lowest: float) -> Aggregatio
         kind="values",
         read=read,
         tabulate=lambda values: pair_table(name, values, finish, lowest),
-        merge=_merged,
+        merge=_merged_pairs,
         rule="multinomial",
         bounds=(lowest, 1.0),
     )
 
 
-def _merged(values: Sequence[Any]) -> dict[str, Any]:
+def _merged_pairs(values: Sequence[Any]) -> dict[str, Any]:
     return {"pairs": [[gold, predicted, 1 / len(values)] for gold, predicted in values]}
 
 

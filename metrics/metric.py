@@ -87,15 +87,15 @@ class Metric:
                 f"metric {self.name!r} got {len(references)} references for {len(predictions)} predictions"
             )
         if self.style == "batched":
-            return self._checked(self.function(references, predictions, **self.kwargs), len(predictions))
-        outcomes = [self._one(i, references[i], predictions[i]) for i in range(len(predictions))]
+            return self._as_scores(self.function(references, predictions, **self.kwargs), len(predictions))
+        outcomes = [self._item_result(i, references[i], predictions[i]) for i in range(len(predictions))]
         return read_user_results(outcomes, self.name, self.entry, self.aggregation)
 
     def evaluate_choices(self, batch: ChoiceBatch) -> Scores:
         """Scores of the n items of a batch of log-likelihoods."""
         if self.style != "choices" or self.function is None:
             raise MetricError(f"metric {self.name!r} is not computed from log-likelihoods")
-        return self._checked(self.function(batch, **self.kwargs), len(batch))
+        return self._as_scores(self.function(batch, **self.kwargs), len(batch))
 
     def scores_of(self, values: Sequence[Any]) -> Scores:
         """Scores of per-sample values that something else computed."""
@@ -117,7 +117,7 @@ class Metric:
         ]
         return "|".join(parts)
 
-    def _one(self, index: int, references: Sequence[Any], prediction: Any) -> Any:
+    def _item_result(self, index: int, references: Sequence[Any], prediction: Any) -> Any:
         assert self.function is not None
         try:
             return self.function(
@@ -130,7 +130,7 @@ class Metric:
                 f"metric {self.name!r} failed on row {index}: {described(error)}", index
             ) from error
 
-    def _checked(self, result: Any, n: int) -> Scores:
+    def _as_scores(self, result: Any, n: int) -> Scores:
         if isinstance(result, list):  # per-sample values, as process_results would give them
             result = self.aggregation.scores(result)
         given = isinstance(result, Scores)

@@ -81,14 +81,17 @@ def choice_batch(columns: ChoiceColumns, *, rolling: bool = False) -> ChoiceBatc
     naming the item whose log-likelihoods, choices or unconditional log-likelihoods do not match each other.
     """
     scored = columns.scored
-    lls, greedy = _only(ListColumn.of(columns.lls), scored), _only(ListColumn.of(columns.is_greedy), scored)
-    asked = _only(ListColumn.of(columns.continuations), scored)
-    texts = asked if rolling else _only(ListColumn.of(columns.choices), scored)
-    _match(columns, lls, asked, "log-likelihoods", "requests")
+    lls, greedy = (
+        _of_scored(ListColumn.of(columns.lls), scored),
+        _of_scored(ListColumn.of(columns.is_greedy), scored),
+    )
+    asked = _of_scored(ListColumn.of(columns.continuations), scored)
+    texts = asked if rolling else _of_scored(ListColumn.of(columns.choices), scored)
+    _require_equal_lengths(columns, lls, asked, "log-likelihoods", "requests")
     if not rolling:  # greediness says nothing about a document
-        _match(columns, greedy, lls, "greedy flags", "log-likelihoods")
+        _require_equal_lengths(columns, greedy, lls, "greedy flags", "log-likelihoods")
     if len(texts.values):
-        _match(columns, texts, lls, "choices", "log-likelihoods")
+        _require_equal_lengths(columns, texts, lls, "choices", "log-likelihoods")
     m = len(lls.values)
     chars, byte_counts, words = (
         _lengths(texts.values) if len(texts.values) else (_ones(m), _ones(m), _ones(m))
@@ -98,7 +101,7 @@ def choice_batch(columns: ChoiceColumns, *, rolling: bool = False) -> ChoiceBatc
         lls=lls.numbers(np.float64),
         is_greedy=greedy.numbers(np.bool_) if len(greedy.values) == m else np.zeros(m, dtype=np.bool_),
         offsets=lls.offsets,
-        gold=_within(gold, lls),
+        gold=_valid_gold(gold, lls),
         gold_offsets=gold.offsets,
         chars=chars,
         bytes=byte_counts,
@@ -109,8 +112,8 @@ def choice_batch(columns: ChoiceColumns, *, rolling: bool = False) -> ChoiceBatc
 
 def take_items(batch: ChoiceBatch, rows: NDArray[np.intp]) -> ChoiceBatch:
     """The batch of the given items, in that order."""
-    choices, offsets = _positions(batch.offsets, rows)
-    gold, gold_offsets = _positions(batch.gold_offsets, rows)
+    choices, offsets = _flat_positions(batch.offsets, rows)
+    gold, gold_offsets = _flat_positions(batch.gold_offsets, rows)
     return ChoiceBatch(
         lls=batch.lls[choices],
         is_greedy=batch.is_greedy[choices],
@@ -124,7 +127,7 @@ def take_items(batch: ChoiceBatch, rows: NDArray[np.intp]) -> ChoiceBatch:
     )
 
 
-def _only(lists: ListColumn, scored: NDArray[np.bool_]) -> ListColumn:
+def _of_scored(lists: ListColumn, scored: NDArray[np.bool_]) -> ListColumn:
     """The lists with those of unscored items emptied."""
     if scored.all() or not lists.lengths[~scored].any():
         return lists
@@ -136,7 +139,9 @@ def _only(lists: ListColumn, scored: NDArray[np.bool_]) -> ListColumn:
     return ListColumn(lists.values.filter(pa.array(keep)), offsets)
 
 
-def _match(columns: ChoiceColumns, one: ListColumn, other: ListColumn, what: str, than: str) -> None:
+def _require_equal_lengths(
+    columns: ChoiceColumns, one: ListColumn, other: ListColumn, what: str, than: str
+) -> None:
     wrong = np.flatnonzero(one.lengths != other.lengths)
     if len(wrong):
         row = int(wrong[0])
@@ -150,14 +155,14 @@ def _unconditional(columns: ChoiceColumns, lls: ListColumn) -> NDArray[np.float6
     """Mutual information subtracts choice by choice: as many, the same, in the same order."""
     if columns.unconditional_lls is None:
         return None
-    answers = _only(ListColumn.of(columns.unconditional_lls), columns.scored)
+    answers = _of_scored(ListColumn.of(columns.unconditional_lls), columns.scored)
     if not len(answers.values):
         return None
-    _match(columns, answers, lls, "unconditional log-likelihoods", "conditional ones")
+    _require_equal_lengths(columns, answers, lls, "unconditional log-likelihoods", "conditional ones")
     if columns.unconditional is not None:
-        asked = _only(ListColumn.of(columns.continuations), columns.scored)
-        without_context = _only(ListColumn.of(columns.unconditional), columns.scored)
-        _match(columns, without_context, asked, "unconditional requests", "conditional ones")
+        asked = _of_scored(ListColumn.of(columns.continuations), columns.scored)
+        without_context = _of_scored(ListColumn.of(columns.unconditional), columns.scored)
+        _require_equal_lengths(columns, without_context, asked, "unconditional requests", "conditional ones")
         _same_texts(columns, without_context, asked)
     return answers.numbers(np.float64)
 
@@ -169,7 +174,7 @@ def _same_texts(columns: ChoiceColumns, without_context: ListColumn, asked: List
     import pyarrow.compute as pc
 
     equal = pc.equal(without_context.values, asked.values).to_numpy(zero_copy_only=False)
-    choices = _only(ListColumn.of(columns.choices), columns.scored).values
+    choices = _of_scored(ListColumn.of(columns.choices), columns.scored).values
     wrong = [
         place
         for place in np.flatnonzero(~equal.astype(np.bool_)).tolist()
@@ -186,7 +191,7 @@ def _same_texts(columns: ChoiceColumns, without_context: ListColumn, asked: List
         )
 
 
-def _within(gold: ListColumn, lls: ListColumn) -> NDArray[np.int32]:
+def _valid_gold(gold: ListColumn, lls: ListColumn) -> NDArray[np.int32]:
     indices = gold.numbers(np.int32)
     counts = np.repeat(lls.lengths, gold.lengths)
     # Where there are no choices to count (failed items) the index stays: nobody looks at it.
@@ -211,7 +216,7 @@ def _ones(m: int) -> NDArray[np.int32]:
     return np.ones(m, dtype=np.int32)
 
 
-def _positions(offsets: Ints, rows: NDArray[np.intp]) -> tuple[Ints, Ints]:
+def _flat_positions(offsets: Ints, rows: NDArray[np.intp]) -> tuple[Ints, Ints]:
     """Flat positions of the given items' entries, and the offsets of these."""
     lengths = np.diff(offsets)[rows]
     taken = np.zeros(len(rows) + 1, dtype=np.int64)

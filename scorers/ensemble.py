@@ -72,7 +72,7 @@ class EnsembleScorer(AddedMetricScorer):
             return super().unreadable(batch, metric, replies)
         return [
             flag
-            for member, own in zip(self.members, self._shares(batch, replies), strict=True)
+            for member, own in zip(self.members, self._member_replies(batch, replies), strict=True)
             for flag in member.scorer.unreadable(batch, member.metric, own)
         ]
 
@@ -85,7 +85,7 @@ class EnsembleScorer(AddedMetricScorer):
         """The weighted combination; the members' own numbers are its details."""
         if metric.entry != self.added:
             return self.base.score(batch, metric, replies)
-        parts = self._parts(batch, replies)
+        parts = self._member_scores(batch, replies)
         weights = np.array([member.weight for member in self.members])
         columns = np.column_stack([part.scores.score for part in parts])
         total = columns @ weights / (weights.sum() if self.normalize else 1.0)
@@ -93,11 +93,11 @@ class EnsembleScorer(AddedMetricScorer):
         values = [None if error else value for error, value in zip(errors, total.tolist(), strict=True)]
         return score_values(batch, metric, values, errors, self._details(columns))
 
-    def _parts(self, batch: Batch, replies: Sequence[ModelReply | None]) -> list[SampleScores]:
-        shares = zip(self.members, self._shares(batch, replies), strict=True)
+    def _member_scores(self, batch: Batch, replies: Sequence[ModelReply | None]) -> list[SampleScores]:
+        shares = zip(self.members, self._member_replies(batch, replies), strict=True)
         return [member.scorer.score(batch, member.metric, own) for member, own in shares]
 
-    def _shares(
+    def _member_replies(
         self, batch: Batch, replies: Sequence[ModelReply | None]
     ) -> list[Sequence[ModelReply | None]]:
         """Each member's replies, in the order in which ``requests`` asked for them."""

@@ -184,12 +184,12 @@ def _without_agreement(listed: Sequence[MetricConfig] | None) -> tuple[MetricCon
 
 def user_scorer(config: ScoringConfig, chosen: UserScorerConfig, resolve: Resolve) -> Scorer:
     """A user's class, constructed with the config's other keys."""
-    made = resolve(chosen.type)
-    if not inspect.isclass(made):
+    user_class = resolve(chosen.type)
+    if not inspect.isclass(user_class):
         raise ConfigError(f"scorer {chosen.type!r} is not a class")
-    check_call(chosen.type, made, (), tuple(chosen.kwargs))
+    check_call(chosen.type, user_class, (), tuple(chosen.kwargs))
     try:
-        instance = made(**chosen.kwargs)
+        instance = user_class(**chosen.kwargs)
     except Exception as error:
         raise ConfigError(f"scorer {chosen.type!r} could not be constructed: {error}") from error
     own = getattr(instance, "get_metrics", None)

@@ -126,7 +126,7 @@ def unique_metrics(
             )
     try:
         metrics = [build(one) for one in listed]
-        _refuse_borrowed(aliases, metrics)
+        _refuse_alias_of_another(aliases, metrics)
         apart = named_apart(metrics)
         _refuse_shared_keys(apart)
     except ConfigError as error:
@@ -134,7 +134,7 @@ def unique_metrics(
     return tuple(_without_comma(new, old.name) for new, old in zip(apart, metrics, strict=True))
 
 
-def _refuse_borrowed(aliases: Sequence[str], metrics: Sequence[Metric]) -> None:
+def _refuse_alias_of_another(aliases: Sequence[str], metrics: Sequence[Metric]) -> None:
     """An alias is what its result is called, so that no other metric may have that name."""
     names = [metric.name for metric in metrics]
     for alias in aliases:

@@ -86,7 +86,7 @@ class ProcessResultsScorer(BaseScorer):
         values: list[Any] = []
         details: list[dict[str, Any] | None] = []
         for row in np.flatnonzero(scored).tolist():
-            value, rest = self._value(processed[row] or {}, metric, batch, row)
+            value, rest = self._metric_value(processed[row] or {}, metric, batch, row)
             if value is None:
                 scored[row] = False
                 errors[row] = f"process_results gave no value for {metric.name!r}"
@@ -147,7 +147,7 @@ class ProcessResultsScorer(BaseScorer):
             results += [(ll, False) for ll in choices.unconditional[of_row].tolist()]
         return results
 
-    def _value(
+    def _metric_value(
         self, entry: ResultValues, metric: Metric, batch: Batch, row: int
     ) -> tuple[Any, dict[str, Any] | None]:
         """The metric's value; of a dictionary the entry named like the metric, else the first, the rest as

@@ -66,7 +66,7 @@ class RewardModelScorer(GenerationScorer):
             return super().score(batch, metric)
         if self.function is not None:
             return score_values(
-                batch, metric, self._called(batch), ["the reward model gave no number"] * len(batch)
+                batch, metric, self._function_rewards(batch), ["the reward model gave no number"] * len(batch)
             )
         rows = np.flatnonzero(batch.scored).tolist()
         if len(replies) != len(rows):
@@ -82,7 +82,7 @@ class RewardModelScorer(GenerationScorer):
     def _asks(self, metric: Metric) -> bool:
         return metric.entry == REWARD and self.function is None
 
-    def _called(self, batch: Batch) -> list[Any]:
+    def _function_rewards(self, batch: Batch) -> list[Any]:
         assert self.function is not None
         rows = np.flatnonzero(batch.scored).tolist()
         texts = [batch.responses[row] for row in rows]

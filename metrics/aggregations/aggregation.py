@@ -200,7 +200,7 @@ def user_aggregation(
         name=called,
         kind="values",
         combine=combine,
-        read=_as_they_are,
+        read=_read_anything,
         merge=mean_value,
         encode=as_column,
         rule="bootstrap",
@@ -243,7 +243,7 @@ def mean_value(values: Sequence[Any]) -> Any:
     return averaged.tolist()
 
 
-def _as_they_are(values: Sequence[Any]) -> Scores:
+def _read_anything(values: Sequence[Any]) -> Scores:
     plain = all(isinstance(value, NUMBER_TYPES) for value in values)
     score = np.asarray(values, dtype=np.float64) if plain else np.full(len(values), math.nan)
     return Scores(statistics=None, values=None if plain else list(values), score=score)

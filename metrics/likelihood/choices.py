@@ -61,17 +61,17 @@ def exact_match_mc(batch: ChoiceBatch) -> Scores:
     place = np.where(inside, batch.offsets[:-1][rows] + batch.gold, 0)
     greedy = inside & (batch.is_greedy[place] if len(batch.is_greedy) else False)
     score = segment_any(greedy, batch.gold_offsets).astype(np.float64)
-    return scalar_scores(blanked(batch, score, batch.lls))
+    return scalar_scores(nan_where_undefined(batch, score, batch.lls))
 
 
 @metric("acc_greedy", style="choices", output_type="loglikelihood", source=HARNESS)
 def acc_greedy(batch: ChoiceBatch) -> Scores:
     """1 if greedy decoding would have produced the continuation: what ``acc`` means for a loglikelihood."""
     score = segment_any(batch.is_greedy, batch.offsets).astype(np.float64)
-    return scalar_scores(blanked(batch, score, batch.lls))
+    return scalar_scores(nan_where_undefined(batch, score, batch.lls))
 
 
-def chosen(batch: ChoiceBatch, weights: Floats) -> Ints:
+def choice_of_largest(batch: ChoiceBatch, weights: Floats) -> Ints:
     """Index of each item's choice with the largest weight (n,); ties go to the first."""
     return segment_argmax(weights, batch.offsets)
 
@@ -87,11 +87,11 @@ def is_right(batch: ChoiceBatch, choice: Ints) -> Bools:
 
 def accuracy(batch: ChoiceBatch, weights: Floats) -> Floats:
     """1 where the choice of largest weight is right, else 0; NaN where a weight is NaN."""
-    score = is_right(batch, chosen(batch, weights)).astype(np.float64)
-    return blanked(batch, score, weights)
+    score = is_right(batch, choice_of_largest(batch, weights)).astype(np.float64)
+    return nan_where_undefined(batch, score, weights)
 
 
-def blanked(batch: ChoiceBatch, score: Floats, weights: Floats) -> Floats:
+def nan_where_undefined(batch: ChoiceBatch, score: Floats, weights: Floats) -> Floats:
     """``score`` with NaN for items that have a NaN among their weights, or no choice at all."""
     if np.isnan(weights.sum()) if len(weights) else False:
         score = np.where(segment_any(np.isnan(weights), batch.offsets), np.nan, score)
@@ -106,7 +106,7 @@ def per_length(lls: Floats, lengths: Ints) -> Floats:
         return np.where((lengths == 0) & (lls == 0), 0.0, lls / lengths)
 
 
-def of_gold(batch: ChoiceBatch, weights: Floats, name: str) -> Floats:
+def gold_weight(batch: ChoiceBatch, weights: Floats, name: str) -> Floats:
     """The weight of each item's right choice (n,), of several the first; NaN where there is none.
 
     A single continuation is its own right choice. Raises ``MetricError`` for an index outside the choices.

@@ -97,12 +97,12 @@ def numeric_match(
         raise ConfigError("numeric_match: abs_tol and rel_tol must not be negative")
     score = np.zeros(len(predictions))
     for row, (golds, prediction) in enumerate(zip(references, predictions, strict=True)):
-        targets = [number(gold) for gold in golds]
+        targets = [parse_number(gold) for gold in golds]
         if not targets or None in targets:
             raise MetricError(
                 f"numeric_match: row {row} has the references {list(golds)!r}, not numbers", row
             )
-        own = number(prediction)
+        own = parse_number(prediction)
         score[row] = own is not None and any(
             math.isclose(own, target, rel_tol=rel_tol, abs_tol=abs_tol)
             for target in targets
@@ -111,7 +111,7 @@ def numeric_match(
     return score
 
 
-def number(value: Any) -> float | None:
+def parse_number(value: Any) -> float | None:
     """The number that a value is or that a text writes; None if it is not a finite one.
 
     >>> number("$1,234.50."), number("twelve")

@@ -206,11 +206,11 @@ def check_arguments(name: str, function: Callable[..., Any], kwargs: Mapping[str
                 f"filter {name!r} has no argument {key!r}{nearest(key, named)} (its arguments: {takes})"
             )
     for key, parameter in named.items():
-        if parameter.default is parameter.empty and key not in kwargs and _needed(function, key):
+        if parameter.default is parameter.empty and key not in kwargs and _is_required(function, key):
             raise ConfigError(f"filter {name!r} needs the argument {key!r}")
 
 
-def _needed(function: Callable[..., Any], key: str) -> bool:
+def _is_required(function: Callable[..., Any], key: str) -> bool:
     """The two data parameters may have any name in a user's function: they are the first two without
     default."""
     if inspect.isclass(function):

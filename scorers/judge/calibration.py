@@ -176,7 +176,7 @@ def krippendorff_alpha(*, level: Literal["nominal", "interval"] = "nominal") -> 
         kind="values",
         read=_read_units,
         tabulate=_nominal_table if level == "nominal" else _interval_table,
-        merge=_merged,
+        merge=_merged_units,
         bounds=BOUNDS,
         parameters={"level": level},
     )
@@ -184,11 +184,11 @@ def krippendorff_alpha(*, level: Literal["nominal", "interval"] = "nominal") -> 
 
 def _nominal_table(values: Sequence[Any] | Floats) -> tuple[Aggregation, Floats]:
     """Per item: observed disagreement, grades, and how often each grade was given."""
-    grades = sorted({grade for item in values for unit in _rated(item) for grade in unit})
+    grades = sorted({grade for item in values for unit in _rated_units(item) for grade in unit})
     column = {grade: place for place, grade in enumerate(grades)}
     table = np.zeros((len(values), 2 + len(grades)))
     for row, item in enumerate(values):
-        for unit in _rated(item):
+        for unit in _rated_units(item):
             counts = np.bincount([column[grade] for grade in unit], minlength=len(grades))
             n = len(unit)
             table[row, 0] += (n * n - int((counts**2).sum())) / (n - 1)
@@ -205,11 +205,11 @@ def _nominal_table(values: Sequence[Any] | Floats) -> tuple[Aggregation, Floats]
 def _interval_table(values: Sequence[Any] | Floats) -> tuple[Aggregation, Floats]:
     """Per item: observed disagreement, grades, their sum and their sum of squares."""
     # Differences do not depend on the origin, and sums of squares lose fewer digits around the mean.
-    everything = [grade for item in values for unit in _rated(item) for grade in unit]
+    everything = [grade for item in values for unit in _rated_units(item) for grade in unit]
     origin = float(np.mean(everything)) if everything else 0.0
     table = np.zeros((len(values), 4))
     for row, item in enumerate(values):
-        for unit in _rated(item):
+        for unit in _rated_units(item):
             grades = np.asarray(unit) - origin
             n, plain, squares = len(unit), float(grades.sum()), float((grades**2).sum())
             table[row] += [2 * (n * squares - plain**2) / (n - 1), n, plain, squares]
@@ -227,7 +227,7 @@ def _alpha(observed: Floats, expected: Floats) -> Floats:
     return np.asarray(np.where(varied, 1 - observed / np.where(varied, expected, 1.0), np.nan))
 
 
-def _rated(item: Sequence[ItemGrades]) -> list[list[float]]:
+def _rated_units(item: Sequence[ItemGrades]) -> list[list[float]]:
     """Units with the grades there are; one grade alone agrees with nothing."""
     units = [[float(grade) for grade in unit if grade is not None] for unit in item]
     return [unit for unit in units if len(unit) > 1]
@@ -248,11 +248,11 @@ def _pairs_in_agreement(item: Sequence[ItemGrades]) -> float:
     pair."""
     shares = [
         sum(count * (count - 1) for count in Counter(unit).values()) / (len(unit) * (len(unit) - 1))
-        for unit in _rated(item)
+        for unit in _rated_units(item)
     ]
     return sum(shares) / len(shares) if shares else np.nan
 
 
-def _merged(values: Sequence[Any]) -> list[ItemGrades]:
+def _merged_units(values: Sequence[Any]) -> list[ItemGrades]:
     """Repeats of an item are units of their own."""
     return [unit for item in values for unit in item]

@@ -19,7 +19,7 @@ from scorers.generation import GenerationScorer
 from scorers.grading import GradingPrompt, prompt_variables, render
 from scorers.judge.calibration import Calibration, corrected_estimate, corrected_rate, krippendorff_alpha
 from scorers.judge.config import ChoiceReading, JudgeConfig, grade_range
-from scorers.judge.reading import Grade, read
+from scorers.judge.reading import Grade, read_grade
 
 JUDGE, AGREEMENT, CORRECTED = "llm_judge", "llm_judge_agreement", "llm_judge_corrected"
 
@@ -61,13 +61,17 @@ class LLMJudgeScorer(GenerationScorer):
 
     def needs(self, metric: Metric) -> str | None:
         """All of the judge's metrics wait for the same verdicts."""
-        return JUDGE if _is_own(metric) else None
+        return JUDGE if _is_judge_metric(metric) else None
 
     def requests(self, batch: Batch, metric: Metric) -> Sequence[ScorerRequest]:
         """For each scored row: both orders (if places change), each judge, each repeat."""
-        if not _is_own(metric):
+        if not _is_judge_metric(metric):
             return ()
-        return [request for row in np.flatnonzero(batch.scored).tolist() for request in self._ask(batch, row)]
+        return [
+            request
+            for row in np.flatnonzero(batch.scored).tolist()
+            for request in self._sample_requests(batch, row)
+        ]
 
     def unreadable(
         self, batch: Batch, metric: Metric, replies: Sequence[ModelReply | None]
@@ -80,12 +84,14 @@ class LLMJudgeScorer(GenerationScorer):
 
     def score(self, batch: Batch, metric: Metric, replies: Sequence[ModelReply | None] = ()) -> SampleScores:
         """The grades of ``metric`` row for row; ``replies`` stand beside ``requests(batch, metric)``."""
-        if not _is_own(metric):
+        if not _is_judge_metric(metric):
             return super().score(batch, metric)
         if metric.entry == CORRECTED and not isinstance(self.config.calibration, tuple):
             raise ScorerError(f"metric {metric.name!r} needs the calibration: its rows are not read")
         given = self._verdicts(batch, metric, replies)
-        values, errors = zip(*(self._value(one, metric) for one in given), strict=True) if given else ((), ())
+        values, errors = (
+            zip(*(self._sample_value(one, metric) for one in given), strict=True) if given else ((), ())
+        )
         return score_values(batch, metric, values, errors, [one.details() if one else None for one in given])
 
     def estimate(
@@ -129,7 +135,7 @@ class LLMJudgeScorer(GenerationScorer):
         }
         return replace(self, metrics=metrics, calibration=calibration)
 
-    def _ask(self, batch: Batch, row: int) -> list[ScorerRequest]:
+    def _sample_requests(self, batch: Batch, row: int) -> list[ScorerRequest]:
         variables = prompt_variables(batch, row)
         orders = [variables]
         pairwise = self.config.pairwise
@@ -173,7 +179,7 @@ class LLMJudgeScorer(GenerationScorer):
             )
         return given
 
-    def _value(self, given: Verdicts | None, metric: Metric) -> tuple[Any, str | None]:
+    def _sample_value(self, given: Verdicts | None, metric: Metric) -> tuple[Any, str | None]:
         if given is None:
             return None, None
         if metric.entry == AGREEMENT:
@@ -230,7 +236,7 @@ def read_verdicts(
     found: dict[tuple[str, int], list[Grade]] = {}
     texts: dict[str, list[str | None]] = {}
     for request, reply in zip(requests, replies, strict=True):
-        grade = _turned(read_reply(reply, config), request.swapped, config)
+        grade = _unswapped(read_reply(reply, config), request.swapped, config)
         found.setdefault((request.judge, request.repeat), []).append(grade)
         texts.setdefault(request.judge, []).append(None if reply is None else reply.text)
     grades: dict[str, list[float | None]] = {}
@@ -241,7 +247,7 @@ def read_verdicts(
             errors.setdefault(judge, f"judge {judge!r}, verdict {repeat + 1} of {config.repeats}: {problem}")
         values = [grade.value for grade in orders if grade.value is not None]
         grades.setdefault(judge, []).append(None if problem else sum(values) / len(values))
-    score, error = _combined(config, grades, errors)
+    score, error = _combine_judges(config, grades, errors)
     return Verdicts(grades, texts, score, error)
 
 
@@ -251,10 +257,10 @@ def read_reply(reply: ModelReply | None, config: JudgeConfig) -> Grade:
         return Grade(
             None, error=f"no reply: {reply.error if reply and reply.error else 'the request failed'}"
         )
-    return read(reply.text, config.parse)
+    return read_grade(reply.text, config.parse)
 
 
-def combine(votes: Sequence[float], how: Literal["mean", "majority"]) -> float:
+def combine_votes(votes: Sequence[float], how: Literal["mean", "majority"]) -> float:
     """Mean of the votes, or the most frequent one; equally frequent ones are averaged.
 
     >>> combine([1, 0, 1], "majority"), combine([1, 0], "majority")
@@ -268,7 +274,7 @@ def combine(votes: Sequence[float], how: Literal["mean", "majority"]) -> float:
     return winners[0] if len(winners) == 1 else sum(winners) / len(winners)
 
 
-def _turned(grade: Grade, swapped: bool, config: JudgeConfig) -> Grade:
+def _unswapped(grade: Grade, swapped: bool, config: JudgeConfig) -> Grade:
     """A grade given with places changed speaks of the other answer: mirrored within the range of grades."""
     bounds = grade_range(config.parse)
     if not swapped or grade.value is None or bounds is None:
@@ -276,7 +282,7 @@ def _turned(grade: Grade, swapped: bool, config: JudgeConfig) -> Grade:
     return Grade(bounds[0] + bounds[1] - grade.value, grade.label)
 
 
-def _combined(
+def _combine_judges(
     config: JudgeConfig, grades: dict[str, list[float | None]], errors: dict[str, str]
 ) -> tuple[float | None, str | None]:
     readable = {
@@ -286,11 +292,11 @@ def _combined(
     if len(readable) < needed:
         return None, next(iter(errors.values()), "no verdict")
     if config.combine == "majority":
-        return combine([vote for votes in readable.values() for vote in votes], "majority"), None
-    return combine([combine(votes, "mean") for votes in readable.values()], "mean"), None
+        return combine_votes([vote for votes in readable.values() for vote in votes], "majority"), None
+    return combine_votes([combine_votes(votes, "mean") for votes in readable.values()], "mean"), None
 
 
-def _is_own(metric: Metric) -> bool:
+def _is_judge_metric(metric: Metric) -> bool:
     return metric.entry in (JUDGE, AGREEMENT, CORRECTED)
 
 
