@@ -125,8 +125,8 @@ def _definition(config: "MetricConfig", resolve: Resolve, output_type: OutputTyp
     declared: MetricDefinition | None = getattr(function, "__metric__", None)
     name = getattr(function, "__name__", None) or reference.rpartition(":")[2]
     style = "corpus" if hasattr(function, "aggregation") else "item"
-    plain = MetricDefinition(name, function, output_types=OUTPUT_TYPES, style=style)  # type: ignore[arg-type]
-    return declared or plain
+    undeclared = MetricDefinition(name, function, output_types=OUTPUT_TYPES, style=style)  # type: ignore[arg-type]
+    return declared or undeclared
 
 
 def _default_name(config: "MetricConfig", definition: MetricDefinition) -> str:
@@ -137,7 +137,9 @@ def _corpus_metric(
     config: "MetricConfig", definition: MetricDefinition, name: str, resolve: Resolve
 ) -> Metric:
     maker = definition.function
-    unknown = [key for key in config.kwargs if (taken := parameters(maker)) is not None and key not in taken]
+    unknown = [
+        key for key in config.kwargs if (accepted := parameters(maker)) is not None and key not in accepted
+    ]
     if unknown:
         raise ConfigError(f"metric {name!r} takes no argument {unknown[0]!r}")
     instance = maker(**config.kwargs) if isinstance(maker, type) else maker
@@ -205,18 +207,18 @@ def _within_range(
 
 
 def _accepted(function: Callable[..., Any], arguments: Mapping[str, Any]) -> dict[str, Any]:
-    taken = parameters(function)
-    return {key: value for key, value in arguments.items() if taken is None or key in taken}
+    keywords = parameters(function)
+    return {key: value for key, value in arguments.items() if keywords is None or key in keywords}
 
 
 def _refuse_unknown_arguments(
     name: str, arguments: Mapping[str, Any], function: Callable[..., Any], aggregation: str
 ) -> None:
-    taken = parameters(function)
-    if taken is None:
+    keywords = parameters(function)
+    if keywords is None:
         return
     entry = AGGREGATIONS.get(aggregation)
-    known = taken | (
+    known = keywords | (
         parameters(entry.function) or frozenset() if entry is not None and entry.builds else frozenset()
     )
     for key in arguments:

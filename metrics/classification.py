@@ -169,15 +169,15 @@ def pair_table(
     """
     rows, pairs, weights = _entries(values)
     columns = {pair: -1 if pair[0] == IGNORED_TARGET else 0 for pair in dict.fromkeys(pairs)}
-    kept = [pair for pair, column in columns.items() if column == 0]
-    columns.update(zip(kept, range(len(kept)), strict=True))
+    counted_pairs = [pair for pair, column in columns.items() if column == 0]
+    columns.update(zip(counted_pairs, range(len(counted_pairs)), strict=True))
     places = np.fromiter(map(columns.__getitem__, pairs), dtype=np.int64, count=len(pairs))
     counted = places >= 0
-    table = np.zeros((len(values), max(len(kept), 1)))
+    table = np.zeros((len(values), max(len(counted_pairs), 1)))
     np.add.at(table, (rows[counted], places[counted]), weights[counted])
 
     def compute(total: Total, n: Count) -> Floats:
-        return finish(*label_counts(total, kept))
+        return finish(*label_counts(total, counted_pairs))
 
     sums = Aggregation(name, k=table.shape[1], compute=compute, rule="multinomial", bounds=(lowest, 1.0))
     return sums, table

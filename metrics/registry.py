@@ -191,11 +191,11 @@ def reduction(name: str | None = None, *, source: str = "") -> Callable[[F], F]:
 
 def parameters(function: Callable[..., Any]) -> frozenset[str] | None:
     """Keywords that ``function`` takes besides its data; None if it takes any (``**kwargs``)."""
-    taken = inspect.signature(function).parameters.values()
-    if any(p.kind is inspect.Parameter.VAR_KEYWORD for p in taken):
+    declared = inspect.signature(function).parameters.values()
+    if any(p.kind is inspect.Parameter.VAR_KEYWORD for p in declared):
         return None
     keyword = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
-    return frozenset(p.name for p in taken if p.kind in keyword) - {
+    return frozenset(p.name for p in declared if p.kind in keyword) - {
         "references",
         "predictions",
         "batch",

@@ -39,8 +39,8 @@ def read_user_results(outcomes: Sequence[Any], name: str, entry: str, aggregatio
         scores = aggregation.scores(values)
     except MetricError as error:
         raise MetricError(f"metric {name!r}: {error}", error.index) from error
-    kept = details if any(detail is not None for detail in details) else None
-    return Scores(scores.statistics, scores.values, scores.score, kept)
+    any_details = details if any(detail is not None for detail in details) else None
+    return Scores(scores.statistics, scores.values, scores.score, any_details)
 
 
 def _from_mapping(

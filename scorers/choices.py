@@ -85,9 +85,9 @@ def choice_batch(columns: ChoiceColumns, *, rolling: bool = False) -> ChoiceBatc
         _of_scored(ListColumn.of(columns.lls), scored),
         _of_scored(ListColumn.of(columns.is_greedy), scored),
     )
-    asked = _of_scored(ListColumn.of(columns.continuations), scored)
-    texts = asked if rolling else _of_scored(ListColumn.of(columns.choices), scored)
-    _require_equal_lengths(columns, lls, asked, "log-likelihoods", "requests")
+    continuations = _of_scored(ListColumn.of(columns.continuations), scored)
+    texts = continuations if rolling else _of_scored(ListColumn.of(columns.choices), scored)
+    _require_equal_lengths(columns, lls, continuations, "log-likelihoods", "requests")
     if not rolling:  # greediness says nothing about a document
         _require_equal_lengths(columns, greedy, lls, "greedy flags", "log-likelihoods")
     if len(texts.values):
@@ -160,34 +160,37 @@ def _unconditional(columns: ChoiceColumns, lls: ListColumn) -> NDArray[np.float6
         return None
     _require_equal_lengths(columns, answers, lls, "unconditional log-likelihoods", "conditional ones")
     if columns.unconditional is not None:
-        asked = _of_scored(ListColumn.of(columns.continuations), columns.scored)
+        continuations = _of_scored(ListColumn.of(columns.continuations), columns.scored)
         without_context = _of_scored(ListColumn.of(columns.unconditional), columns.scored)
-        _require_equal_lengths(columns, without_context, asked, "unconditional requests", "conditional ones")
-        _same_texts(columns, without_context, asked)
+        _require_equal_lengths(
+            columns, without_context, continuations, "unconditional requests", "conditional ones"
+        )
+        _same_texts(columns, without_context, continuations)
     return answers.numbers(np.float64)
 
 
-def _same_texts(columns: ChoiceColumns, without_context: ListColumn, asked: ListColumn) -> None:
+def _same_texts(columns: ChoiceColumns, without_context: ListColumn, continuations: ListColumn) -> None:
     """Raises for an unconditional request about something else than its choice. Where the choices are
     contexts, all conditional requests are about one and the same text, and the choice itself is asked alone.
     """
     import pyarrow.compute as pc
 
-    equal = pc.equal(without_context.values, asked.values).to_numpy(zero_copy_only=False)
+    equal = pc.equal(without_context.values, continuations.values).to_numpy(zero_copy_only=False)
     choices = _of_scored(ListColumn.of(columns.choices), columns.scored).values
     wrong = [
         place
         for place in np.flatnonzero(~equal.astype(np.bool_)).tolist()
-        if len(choices) != len(asked.values)
+        if len(choices) != len(continuations.values)
         or not without_context.values[place].as_py().endswith(choices[place].as_py())
     ]
     if wrong:
         place = wrong[0]
-        row = int(np.searchsorted(asked.offsets, place, side="right")) - 1
+        row = int(np.searchsorted(continuations.offsets, place, side="right")) - 1
+        alone, conditional = without_context.values[place].as_py(), continuations.values[place].as_py()
         raise ScorerError(
-            f"item {columns.item_ids[row]!r}: unconditional request {place - asked.offsets[row]} is about "
-            f"{without_context.values[place].as_py()!r}, the conditional one about "
-            f"{asked.values[place].as_py()!r}; mutual information needs the same choices in the same order"
+            f"item {columns.item_ids[row]!r}: unconditional request {place - continuations.offsets[row]} is "
+            f"about {alone!r}, the conditional one about {conditional!r}; mutual information needs the same "
+            "choices in the same order"
         )
 
 
@@ -219,7 +222,7 @@ def _ones(m: int) -> NDArray[np.int32]:
 def _flat_positions(offsets: Ints, rows: NDArray[np.intp]) -> tuple[Ints, Ints]:
     """Flat positions of the given items' entries, and the offsets of these."""
     lengths = np.diff(offsets)[rows]
-    taken = np.zeros(len(rows) + 1, dtype=np.int64)
-    np.cumsum(lengths, out=taken[1:])
-    within = np.arange(taken[-1]) - np.repeat(taken[:-1], lengths)
-    return np.repeat(offsets[:-1][rows], lengths) + within, taken
+    new_offsets = np.zeros(len(rows) + 1, dtype=np.int64)
+    np.cumsum(lengths, out=new_offsets[1:])
+    within = np.arange(new_offsets[-1]) - np.repeat(new_offsets[:-1], lengths)
+    return np.repeat(offsets[:-1][rows], lengths) + within, new_offsets

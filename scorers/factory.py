@@ -163,7 +163,7 @@ def agreement_scorer(config: ScoringConfig, chosen: AgreementConfig, resolve: Re
         if name not in names:
             raise ConfigError(f"scorer 'agreement': filter {name!r} is not there{nearest(name, names)}")
     lists = (config.metric_list, *(one.metric_list for one in config.filter_list))
-    listed = [one for own in lists for one in own or ()]
+    entries = [one for own in lists for one in own or ()]
     rest = {
         "scorer": None,
         "metric_list": _without_agreement(config.metric_list) or (),
@@ -173,13 +173,13 @@ def agreement_scorer(config: ScoringConfig, chosen: AgreementConfig, resolve: Re
         ),
     }
     base = build_scorer(config.model_copy(update=rest), resolve)
-    metric = build_column(metric_entry(listed, FILTER_AGREEMENT), resolve)
+    metric = build_column(metric_entry(entries, FILTER_AGREEMENT), resolve)
     return AgreementScorer(base, chosen.filters or names, metric)
 
 
-def _without_agreement(listed: Sequence[MetricConfig] | None) -> tuple[MetricConfig, ...] | None:
+def _without_agreement(entries: Sequence[MetricConfig] | None) -> tuple[MetricConfig, ...] | None:
     """A metric list without what all filters have together; None stays None."""
-    return None if listed is None else tuple(one for one in listed if one.metric != FILTER_AGREEMENT)
+    return None if entries is None else tuple(one for one in entries if one.metric != FILTER_AGREEMENT)
 
 
 def user_scorer(config: ScoringConfig, chosen: UserScorerConfig, resolve: Resolve) -> Scorer:
@@ -192,12 +192,16 @@ def user_scorer(config: ScoringConfig, chosen: UserScorerConfig, resolve: Resolv
         instance = user_class(**chosen.kwargs)
     except Exception as error:
         raise ConfigError(f"scorer {chosen.type!r} could not be constructed: {error}") from error
-    own = getattr(instance, "get_metrics", None)
+    metrics_of_class = getattr(instance, "get_metrics", None)
 
     def named(one: FilterConfig) -> Sequence[MetricConfig]:
-        listed = own(one.name) if callable(own) else (metric_list_of(config, one) or ("score",))
+        entries = (
+            metrics_of_class(one.name)
+            if callable(metrics_of_class)
+            else (metric_list_of(config, one) or ("score",))
+        )
         return [
-            item if isinstance(item, MetricConfig) else MetricConfig.model_validate(item) for item in listed
+            item if isinstance(item, MetricConfig) else MetricConfig.model_validate(item) for item in entries
         ]
 
     metrics = {
@@ -209,14 +213,14 @@ def user_scorer(config: ScoringConfig, chosen: UserScorerConfig, resolve: Resolv
 
 def _member(config: ScoringConfig, member: EnsembleMember, place: int, resolve: Resolve) -> WeightedScorer:
     """A member sees the benchmark's output type and its own metric, under a filter of its own."""
-    listed = () if member.metric is None else (member.metric,)
+    entries = () if member.metric is None else (member.metric,)
     own_metric_only = member.metric is None and member.scorer is not None
     scorer = build_scorer(
         config.model_copy(
             update={
                 "scorer": member.scorer,
                 "filter_list": (),
-                "metric_list": listed if listed or own_metric_only else None,
+                "metric_list": entries if entries or own_metric_only else None,
                 "process_results": None,
             }
         ),

@@ -38,10 +38,10 @@ def metrics_by_filter(
     """Each filter's metrics: its own list, else the benchmark's, else the default."""
     found: MetricsByFilter = {}
     for one in config.filters:
-        listed = metric_list_of(config, one)
-        if listed is None:
-            listed = tuple(MetricConfig(metric=name) for name in default)
-        found[one.name] = unique_metrics(listed, build, one.name)
+        entries = metric_list_of(config, one)
+        if entries is None:
+            entries = tuple(MetricConfig(metric=name) for name in default)
+        found[one.name] = unique_metrics(entries, build, one.name)
     return found
 
 
@@ -59,12 +59,12 @@ def build_listed_metric(config: ScoringConfig, one: MetricConfig, resolve: Resol
 def build_listed_column(one: MetricConfig, resolve: Resolve) -> Metric:
     """A metric whose values the user's code computes; ConfigError for an argument, since nothing takes it."""
     metric = build_column(one, resolve)
-    listed = METRICS.get(one.metric)
-    aggregation = AGGREGATIONS.get(one.aggregation or (listed.aggregation if listed else "mean"))
-    taken = parameters(aggregation.function) if aggregation is not None and aggregation.builds else None
+    definition = METRICS.get(one.metric)
+    aggregation = AGGREGATIONS.get(one.aggregation or (definition.aggregation if definition else "mean"))
+    accepted = parameters(aggregation.function) if aggregation is not None and aggregation.builds else None
     for key in one.kwargs:
-        if key not in (taken or ()):
-            hint = nearest(key, [*(taken or ()), *MetricConfig.model_fields])
+        if key not in (accepted or ()):
+            hint = nearest(key, [*(accepted or ()), *MetricConfig.model_fields])
             raise ConfigError(f"metric {metric.name!r}: nothing takes the argument {key!r}{hint}")
     return metric
 
@@ -85,16 +85,16 @@ def with_scorer_metrics(
 
     found: MetricsByFilter = {}
     for one in config.filters:
-        listed = metric_list_of(config, one) or ()
-        named = {item.metric for item in listed}
-        complete = (*listed, *(extra for extra in own if extra.metric not in named))
+        entries = metric_list_of(config, one) or ()
+        named = {item.metric for item in entries}
+        complete = (*entries, *(extra for extra in own if extra.metric not in named))
         found[one.name] = unique_metrics(complete, build, one.name)
     return found
 
 
-def metric_entry(listed: Sequence[MetricConfig], name: str) -> MetricConfig:
+def metric_entry(entries: Sequence[MetricConfig], name: str) -> MetricConfig:
     """The entry of a metric list that gives a scorer's own metric an alias or a reduction, or a plain one."""
-    found = next((one for one in listed if one.metric == name), MetricConfig(metric=name))
+    found = next((one for one in entries if one.metric == name), MetricConfig(metric=name))
     refuse_arguments(found, ())
     return found
 
@@ -111,21 +111,21 @@ def refuse_arguments(one: MetricConfig, known: Collection[str]) -> None:
 
 
 def unique_metrics(
-    listed: Sequence[MetricConfig], build: Callable[[MetricConfig], Metric], filter_name: str
+    entries: Sequence[MetricConfig], build: Callable[[MetricConfig], Metric], filter_name: str
 ) -> tuple[Metric, ...]:
     """The metrics of one filter under names that differ.
 
     Entries that differ in an argument have it in their names. Raises ConfigError naming the filter where
     nothing tells two entries apart, or where two have the same alias.
     """
-    aliases = [one.alias for one in listed if one.alias is not None]
+    aliases = [one.alias for one in entries if one.alias is not None]
     for alias in aliases:
         if aliases.count(alias) > 1:
             raise ConfigError(
                 f"filter {filter_name!r}: metric alias {alias!r} is given twice; choose another"
             )
     try:
-        metrics = [build(one) for one in listed]
+        metrics = [build(one) for one in entries]
         _refuse_alias_of_another(aliases, metrics)
         apart = named_apart(metrics)
         _refuse_shared_keys(apart)

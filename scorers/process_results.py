@@ -69,9 +69,9 @@ class ProcessResultsScorer(BaseScorer):
         unknown = self.undeclared(processed)
         if unknown:
             known = self._declared()
-            said = ", ".join(f"{name!r}{nearest(name, known)}" for name in unknown)
+            names = ", ".join(f"{name!r}{nearest(name, known)}" for name in unknown)
             warnings.warn(
-                f"process_results returned {said}: not in metric_list, so not reported", stacklevel=2
+                f"process_results returned {names}: not in metric_list, so not reported", stacklevel=2
             )
         return processed
 
@@ -99,8 +99,10 @@ class ProcessResultsScorer(BaseScorer):
         except MetricError as error:
             where = "" if error.index is None else f"{batch.name(int(rows[error.index]))}: "
             raise ScorerError(f"{where}metric {metric.name!r}: {error}") from error
-        kept = details if any(details) else None
-        scores = scatter(Scores(scores.statistics, scores.values, scores.score, kept), rows, len(processed))
+        any_details = details if any(details) else None
+        scores = scatter(
+            Scores(scores.statistics, scores.values, scores.score, any_details), rows, len(processed)
+        )
         return SampleScores(scores, scored, self._codes(batch, scored), errors)
 
     def score(self, batch: Batch, metric: Metric, replies: Sequence[ModelReply | None] = ()) -> SampleScores:
@@ -178,8 +180,8 @@ class ProcessResultsScorer(BaseScorer):
     ) -> np.ndarray[Any, np.dtype[np.int64]]:
         if batch.choices is not None:
             return np.full(len(batch), NO_PREDICTION, dtype=np.int64)
-        kept = [
+        predictions = [
             prediction if ok else None
             for prediction, ok in zip(batch.predictions, scored.tolist(), strict=True)
         ]
-        return prediction_codes(kept)
+        return prediction_codes(predictions)

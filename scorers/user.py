@@ -38,8 +38,8 @@ class UserScorer(BaseScorer):
         """What the class wants to ask; raises ScorerError if that is not a list of ScorerRequest."""
         if self.needs(metric) is None:
             return ()
-        asked = list(self._call(self.instance.requests, batch, metric=metric) or ())
-        for request in asked:
+        requests = list(self._call(self.instance.requests, batch, metric=metric) or ())
+        for request in requests:
             if not isinstance(request, ScorerRequest):
                 raise ScorerError(
                     f"scorer {self.name!r}: requests(batch) returned {type(request).__name__}, not "
@@ -49,7 +49,7 @@ class UserScorer(BaseScorer):
                 raise ScorerError(
                     f"scorer {self.name!r}: requests(batch) asks about row {request.row} of {len(batch)}"
                 )
-        return asked
+        return requests
 
     def unreadable(
         self, batch: Batch, metric: Metric, replies: Sequence[ModelReply | None]
@@ -86,11 +86,11 @@ class UserScorer(BaseScorer):
         return score_values(batch, metric, values, [f"scorer {self.name!r} gave no number"] * len(batch))
 
     def _call(self, method: Callable[..., Any], batch: Batch, **offered: Any) -> Any:
-        taken = inspect.signature(method).parameters
-        takes_any = any(p.kind is p.VAR_KEYWORD for p in taken.values())
+        parameters = inspect.signature(method).parameters
+        takes_any = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
         try:
             return method(
-                batch, **{key: value for key, value in offered.items() if takes_any or key in taken}
+                batch, **{key: value for key, value in offered.items() if takes_any or key in parameters}
             )
         except Exception as error:
             raise ScorerError(f"scorer {self.name!r} raised {described(error)}") from error

@@ -172,10 +172,10 @@ def build_aggregation(
     definition = AGGREGATIONS[base if at and base == "percentile" else name]
     if not definition.builds:
         return user_aggregation(definition.function, arguments, definition.name)
-    taken = parameters(definition.function) or frozenset()
+    accepted = parameters(definition.function) or frozenset()
     for key in arguments:
-        if key not in taken:
-            raise ConfigError(f"aggregation {name!r} takes no argument {key!r}{nearest(key, taken)}")
+        if key not in accepted:
+            raise ConfigError(f"aggregation {name!r} takes no argument {key!r}{nearest(key, accepted)}")
     built: Aggregation = definition.function(**arguments)
     return built
 
@@ -244,6 +244,6 @@ def mean_value(values: Sequence[Any]) -> Any:
 
 
 def _read_anything(values: Sequence[Any]) -> Scores:
-    plain = all(isinstance(value, NUMBER_TYPES) for value in values)
-    score = np.asarray(values, dtype=np.float64) if plain else np.full(len(values), math.nan)
-    return Scores(statistics=None, values=None if plain else list(values), score=score)
+    all_numbers = all(isinstance(value, NUMBER_TYPES) for value in values)
+    score = np.asarray(values, dtype=np.float64) if all_numbers else np.full(len(values), math.nan)
+    return Scores(statistics=None, values=None if all_numbers else list(values), score=score)

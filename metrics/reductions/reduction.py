@@ -112,10 +112,10 @@ def build_reduction(name: str, resolve: Resolve | None = None) -> Reduction:
         raise ConfigError(REDUCTIONS.unknown(name))
     if match is None:
         raise ConfigError(f"reduction {name!r} needs a number in place of k, as in {name[:-1]}4")
-    k, taken = int(match["k"]), parameters(REDUCTIONS[family].function) or frozenset()
+    k, keywords = int(match["k"]), parameters(REDUCTIONS[family].function) or frozenset()
     if k < 1:
         raise ConfigError(f"reduction {name!r}: k must be at least 1")
-    if match["threshold"] is not None and "threshold" not in taken:
+    if match["threshold"] is not None and "threshold" not in keywords:
         raise ConfigError(f"reduction {name!r}: {family} takes no threshold")
     extra = {} if match["threshold"] is None else {"threshold": float(match["threshold"])}
     built: Reduction = REDUCTIONS[family].function(k=k, **extra)

@@ -160,9 +160,9 @@ def json_match(
         score[row] = None in differences
         if None not in differences:
             details[row] = {"difference": differences[0]}
-    kept = details if any(details) else None
+    any_details = details if any(details) else None
     column = scalar_scores(score)
-    return Scores(column.statistics, None, column.score, kept)
+    return Scores(column.statistics, None, column.score, any_details)
 
 
 def _parsed(value: Any) -> Any:

@@ -86,7 +86,7 @@ def corrected_rate(calibration: Calibration | None) -> Aggregation:
         rate = np.asarray(total[..., 0] / n)
         return np.full_like(rate, np.nan) if calibration is None else calibration.corrected(rate)
 
-    said = (
+    parameters = (
         {}
         if calibration is None
         else {
@@ -97,7 +97,12 @@ def corrected_rate(calibration: Calibration | None) -> Aggregation:
         }
     )
     return Aggregation(
-        "corrected_rate", compute=compute, encode=as_column, rule="none", bounds=(0.0, 1.0), parameters=said
+        "corrected_rate",
+        compute=compute,
+        encode=as_column,
+        rule="none",
+        bounds=(0.0, 1.0),
+        parameters=parameters,
     )
 
 

@@ -58,19 +58,19 @@ def read_choice(text: str, choices: Mapping[str, float]) -> Grade:
     whole = labels.get(text.strip(_MARKUP).casefold())
     if whole is not None:
         return Grade(choices[whole], whole)
-    bracketed, announced, plain = _label_patterns(tuple(choices))
+    bracketed, announced, standing_alone = _label_patterns(tuple(choices))
     for pattern in (bracketed, announced):
         found = pattern.findall(text)
         if found:
             label = labels[found[-1].casefold()]
             return Grade(choices[label], label)
-    named = sorted(set(plain.findall(text)))
+    named = sorted(set(standing_alone.findall(text)))
     if len(named) == 1:
         return Grade(choices[named[0]], named[0])
-    said = (
+    reason = (
         f"several of the labels ({', '.join(named)})" if named else f"none of the labels {', '.join(choices)}"
     )
-    return Grade(None, error=f"{said} in {_quoted(text)}")
+    return Grade(None, error=f"{reason} in {_quoted(text)}")
 
 
 def read_number(text: str) -> Grade:

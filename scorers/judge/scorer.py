@@ -126,9 +126,11 @@ class LLMJudgeScorer(GenerationScorer):
         """The scorer that knows how the judge did on ``calibration_batch``; unscored rows do not count."""
         rows = self.config.calibration
         assert isinstance(rows, tuple)
-        kept = np.flatnonzero(judged.scored).tolist()
+        scored_rows = np.flatnonzero(judged.scored).tolist()
         positive = judged.scores.score >= self.config.threshold
-        calibration = Calibration.of([rows[row].human for row in kept], [bool(positive[row]) for row in kept])
+        calibration = Calibration.of(
+            [rows[row].human for row in scored_rows], [bool(positive[row]) for row in scored_rows]
+        )
         metrics = {
             name: tuple(judge_metric(metric, calibration) for metric in own)
             for name, own in self.metrics.items()
