@@ -169,21 +169,18 @@ def metric(
 
 def aggregation(name: str | None = None, *, source: str = "") -> Callable[[F], F]:
     """Register ``fn(values) -> float``, a function of all items' values, as an aggregation."""
-
-    def register(function: F) -> F:
-        entry = NamedFunction(name if name is not None else function.__name__, function, source)
-        AGGREGATIONS.add(entry.name, entry)
-        return function
-
-    return register
+    return _naming(AGGREGATIONS, name, source)
 
 
 def reduction(name: str | None = None, *, source: str = "") -> Callable[[F], F]:
     """Register ``fn(references, predictions)``, a function of one item's scores, as a reduction."""
+    return _naming(REDUCTIONS, name, source)
 
+
+def _naming(registry: Registry[NamedFunction], name: str | None, source: str) -> Callable[[F], F]:
     def register(function: F) -> F:
         entry = NamedFunction(name if name is not None else function.__name__, function, source)
-        REDUCTIONS.add(entry.name, entry)
+        registry.add(entry.name, entry)
         return function
 
     return register
