@@ -88,8 +88,8 @@ class Metric:
             )
         if self.style == "batched":
             return self._as_scores(self.function(references, predictions, **self.kwargs), len(predictions))
-        outcomes = [self._item_result(i, references[i], predictions[i]) for i in range(len(predictions))]
-        return read_user_results(outcomes, self.name, self.entry, self.aggregation)
+        results = [self._item_result(i, references[i], predictions[i]) for i in range(len(predictions))]
+        return read_user_results(results, self.name, self.entry, self.aggregation)
 
     def evaluate_choices(self, batch: ChoiceBatch) -> Scores:
         """Scores of the n items of a batch of log-likelihoods."""

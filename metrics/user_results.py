@@ -18,17 +18,17 @@ def warn_once(text: str) -> None:
     warnings.warn(text, UserWarning, stacklevel=3)
 
 
-def read_user_results(outcomes: Sequence[Any], name: str, entry: str, aggregation: Aggregation) -> Scores:
+def read_user_results(results: Sequence[Any], name: str, entry: str, aggregation: Aggregation) -> Scores:
     """Scores of per-item returns; of a dictionary, the entry called like the metric, else the first one.
 
     Raises ``MetricError`` with the row for an empty dictionary, and for something that is not a number where
     the aggregation takes numbers.
     """
-    details: list[dict[str, Any] | None] = [None] * len(outcomes)
-    values = list(outcomes)
-    for index, outcome in enumerate(outcomes):
-        if isinstance(outcome, Mapping):
-            values[index], details[index] = _from_mapping(outcome, name, entry, index)
+    details: list[dict[str, Any] | None] = [None] * len(results)
+    values = list(results)
+    for index, result in enumerate(results):
+        if isinstance(result, Mapping):
+            values[index], details[index] = _from_mapping(result, name, entry, index)
     if aggregation.function is None:
         values = (
             [_number(value, name, index) for index, value in enumerate(values)]
@@ -44,19 +44,19 @@ def read_user_results(outcomes: Sequence[Any], name: str, entry: str, aggregatio
 
 
 def _from_mapping(
-    outcome: Mapping[str, Any], name: str, entry: str, index: int
+    result: Mapping[str, Any], name: str, entry: str, index: int
 ) -> tuple[Any, dict[str, Any] | None]:
-    if not outcome:
+    if not result:
         raise MetricError(f"metric {name!r} returned an empty dictionary for row {index}", index)
-    key = next((known for known in (name, entry) if known in outcome), None)
+    key = next((known for known in (name, entry) if known in result), None)
     if key is None:
-        key = next(iter(outcome))
+        key = next(iter(result))
         warn_once(
             f"metric {name!r} returned a dictionary without an entry of that name; "
             f"its first entry, {key!r}, is the score"
         )
-    rest = {str(other): value for other, value in outcome.items() if other != key}
-    return outcome[key], rest or None
+    rest = {str(other): value for other, value in result.items() if other != key}
+    return result[key], rest or None
 
 
 def _number(value: Any, name: str, index: int) -> float:
