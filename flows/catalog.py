@@ -95,9 +95,9 @@ def _metrics() -> Iterator[CatalogEntry]:
 
 
 def _metrics_of_scorers() -> Iterator[CatalogEntry]:
-    from scorers.metric_lists import OWN_METRICS
+    from scorers.metric_lists import SCORER_METRICS
 
-    for name, scorer in OWN_METRICS.items():
+    for name, scorer in SCORER_METRICS.items():
         meaning, span, source = _OF_SCORERS[name]
         default = "" if name in ("llm_judge_agreement", "llm_judge_corrected") else "aggregation mean"
         yield CatalogEntry(

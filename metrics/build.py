@@ -1,19 +1,45 @@
-"""From what a config says to the metric record, refusing what does not fit."""
+"""From a config's entry to a ``Metric``: its function, arguments, aggregation and reductions, each
+refused here where it does not fit. The scorers' factory builds every metric with it.
+"""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from metrics.aggregations.aggregation import Aggregation, build_aggregation, from_function
+from metrics.aggregations.aggregation import Aggregation, build_aggregation, user_aggregation
 from metrics.errors import ConfigError, nearest
-from metrics.metric import Metric, Resolve
+from metrics.metric import Metric
 from metrics.reductions.reduction import Reduction, build_reduction
 from metrics.registry import AGGREGATIONS, METRICS, MetricDefinition, parameters
-from metrics.types import OUTPUT_TYPES, OutputType
+from metrics.types import OUTPUT_TYPES, OutputType, Resolve
 
 if TYPE_CHECKING:
     from metrics.config import MetricConfig
+
+
+class CorpusMetric(ABC):
+    """A metric that needs all items at once.
+
+    ``metric(references, predictions)`` is called for each sample with lists, and may return anything that
+    JSON can hold; ``metric.aggregation(items)`` makes one number of what was returned for all items. Keywords
+    of the config go to the constructor. Given several repeats of an item, their results are averaged where
+    they are numbers or equally long lists of numbers (else the first counts), and a warning says so once.
+
+    >>> class Longest(CorpusMetric):
+    ...     def __call__(self, references, predictions):
+    ...         return len(predictions[0])
+    ...     def aggregation(self, items):
+    ...         return max(items)
+    """
+
+    @abstractmethod
+    def __call__(self, references: Sequence[Any], predictions: Sequence[Any]) -> Any:
+        """What one sample contributes."""
+
+    @abstractmethod
+    def aggregation(self, items: Sequence[Any]) -> float:
+        """The number that all items' contributions make."""
 
 
 def build_metric(config: "MetricConfig", resolve: Resolve, output_type: OutputType | None = None) -> Metric:
@@ -23,18 +49,20 @@ def build_metric(config: "MetricConfig", resolve: Resolve, output_type: OutputTy
     that the metric is not made for, and a reduction that does not fit the aggregation.
     """
     definition = _definition(config, resolve, output_type)
-    name = config.alias or _own_name(config, definition)
+    name = config.alias or _default_name(config, definition)
     if output_type is not None and output_type not in definition.output_types:
         raise ConfigError(
             f"metric {name!r} is made for {', '.join(definition.output_types)}, not for {output_type} "
             "(python -m flows.catalog metrics lists them)"
         )
     if definition.style == "corpus":
-        return _corpus(config, definition, name, resolve)
-    kwargs = _taken(definition.function, config.kwargs)
+        return _corpus_metric(config, definition, name, resolve)
+    kwargs = _accepted(definition.function, config.kwargs)
     aggregation = _aggregation(config, definition.aggregation, config.kwargs, resolve)
-    _refuse_leftovers(name, config.kwargs, definition.function, config.aggregation or definition.aggregation)
-    return _record(config, definition, name, aggregation, resolve, kwargs, definition.function)
+    _refuse_unknown_arguments(
+        name, config.kwargs, definition.function, config.aggregation or definition.aggregation
+    )
+    return _metric_record(config, definition, name, aggregation, resolve, kwargs, definition.function)
 
 
 def build_column(config: "MetricConfig", resolve: Resolve) -> Metric:
@@ -42,25 +70,17 @@ def build_column(config: "MetricConfig", resolve: Resolve) -> Metric:
     known = METRICS.get(config.metric)
     default = known.aggregation if known is not None else "mean"
     aggregation = _aggregation(config, default, config.kwargs, resolve)
-    definition = known or MetricDefinition(config.metric, _nothing, output_types=OUTPUT_TYPES)
+    definition = known or MetricDefinition(config.metric, _computed_elsewhere, output_types=OUTPUT_TYPES)
     name = config.alias or config.metric
-    record = _record(config, definition, name, aggregation, resolve, {}, None)
+    record = _metric_record(config, definition, name, aggregation, resolve, {}, None)
     return replace(record, output_types=OUTPUT_TYPES, style="item", libraries=definition.libraries)
 
 
-def build_metrics(
-    configs: Sequence["MetricConfig"], resolve: Resolve, output_type: OutputType | None = None
-) -> tuple[Metric, ...]:
-    """The metrics of one filter under names that differ.
-
-    Entries that differ in their arguments only are told apart by the arguments that differ; two that differ
-    in nothing, or share an alias, are refused.
-    """
-    return named_apart([build_metric(config, resolve, output_type) for config in configs])
-
-
 def named_apart(metrics: Sequence[Metric]) -> tuple[Metric, ...]:
-    """The same metrics, those of one name told apart by the arguments in which they differ."""
+    """The same metrics under names that differ: the arguments that differ tell those of one name apart.
+
+    Raises ConfigError for two that differ in nothing, or that share an alias.
+    """
     groups: dict[str, list[Metric]] = {}
     for metric in metrics:
         groups.setdefault(metric.name, []).append(metric)
@@ -73,15 +93,20 @@ def named_apart(metrics: Sequence[Metric]) -> tuple[Metric, ...]:
     return tuple(named)
 
 
+def corpus_aggregation(instance: Any, name: str) -> Aggregation:
+    """The aggregation of a corpus metric: its own method, over whatever it returned for each sample."""
+    return replace(user_aggregation(instance.aggregation, {}, name), name=name)
+
+
 def _with_difference(metric: Metric, same_name: Sequence[Metric]) -> Metric:
     if len(same_name) == 1:
         return metric
     keys = sorted({key for other in same_name for key in other.arguments})
     differing = [key for key in keys if len({repr(other.arguments.get(key)) for other in same_name}) > 1]
-    said = [f"{key}={metric.arguments[key]}" for key in differing if key in metric.arguments]
+    differences = [f"{key}={metric.arguments[key]}" for key in differing if key in metric.arguments]
     if len({other.aggregation.name for other in same_name}) > 1:
-        said.append(metric.aggregation.name)
-    return replace(metric, name=f"{metric.name}[{' '.join(said)}]") if said else metric
+        differences.append(metric.aggregation.name)
+    return replace(metric, name=f"{metric.name}[{' '.join(differences)}]") if differences else metric
 
 
 def _definition(config: "MetricConfig", resolve: Resolve, output_type: OutputType | None) -> MetricDefinition:
@@ -100,24 +125,28 @@ def _definition(config: "MetricConfig", resolve: Resolve, output_type: OutputTyp
     declared: MetricDefinition | None = getattr(function, "__metric__", None)
     name = getattr(function, "__name__", None) or reference.rpartition(":")[2]
     style = "corpus" if hasattr(function, "aggregation") else "item"
-    plain = MetricDefinition(name, function, output_types=OUTPUT_TYPES, style=style)  # type: ignore[arg-type]
-    return declared or plain
+    undeclared = MetricDefinition(name, function, output_types=OUTPUT_TYPES, style=style)  # type: ignore[arg-type]
+    return declared or undeclared
 
 
-def _own_name(config: "MetricConfig", definition: MetricDefinition) -> str:
+def _default_name(config: "MetricConfig", definition: MetricDefinition) -> str:
     return definition.name if ":" in config.metric else config.metric
 
 
-def _corpus(config: "MetricConfig", definition: MetricDefinition, name: str, resolve: Resolve) -> Metric:
+def _corpus_metric(
+    config: "MetricConfig", definition: MetricDefinition, name: str, resolve: Resolve
+) -> Metric:
     maker = definition.function
-    unknown = [key for key in config.kwargs if (taken := parameters(maker)) is not None and key not in taken]
+    unknown = [
+        key for key in config.kwargs if (accepted := parameters(maker)) is not None and key not in accepted
+    ]
     if unknown:
         raise ConfigError(f"metric {name!r} takes no argument {unknown[0]!r}")
     instance = maker(**config.kwargs) if isinstance(maker, type) else maker
     aggregation = corpus_aggregation(instance, definition.name)
     if config.aggregation is not None:
         aggregation = build_aggregation(config.aggregation, None, resolve)
-    return _record(config, replace(definition, style="item"), name, aggregation, resolve, {}, instance)
+    return _metric_record(config, replace(definition, style="item"), name, aggregation, resolve, {}, instance)
 
 
 def _aggregation(
@@ -127,11 +156,11 @@ def _aggregation(
     if not name:
         raise ConfigError(f"metric {config.metric!r} has no aggregation; name one, such as mean")
     entry = AGGREGATIONS.get(name)
-    own = _taken(entry.function, arguments) if entry is not None and entry.builds else {}
-    return build_aggregation(name, own, resolve)
+    accepted = _accepted(entry.function, arguments) if entry is not None and entry.builds else {}
+    return build_aggregation(name, accepted, resolve)
 
 
-def _record(
+def _metric_record(
     config: "MetricConfig",
     definition: MetricDefinition,
     name: str,
@@ -177,19 +206,19 @@ def _within_range(
     return replace(aggregation, bounds=definition.bounds)
 
 
-def _taken(function: Callable[..., Any], arguments: Mapping[str, Any]) -> dict[str, Any]:
-    taken = parameters(function)
-    return {key: value for key, value in arguments.items() if taken is None or key in taken}
+def _accepted(function: Callable[..., Any], arguments: Mapping[str, Any]) -> dict[str, Any]:
+    keywords = parameters(function)
+    return {key: value for key, value in arguments.items() if keywords is None or key in keywords}
 
 
-def _refuse_leftovers(
+def _refuse_unknown_arguments(
     name: str, arguments: Mapping[str, Any], function: Callable[..., Any], aggregation: str
 ) -> None:
-    taken = parameters(function)
-    if taken is None:
+    keywords = parameters(function)
+    if keywords is None:
         return
     entry = AGGREGATIONS.get(aggregation)
-    known = taken | (
+    known = keywords | (
         parameters(entry.function) or frozenset() if entry is not None and entry.builds else frozenset()
     )
     for key in arguments:
@@ -200,34 +229,5 @@ def _refuse_leftovers(
             )
 
 
-def _nothing() -> None:
+def _computed_elsewhere() -> None:
     """Stands where a metric's values come from elsewhere."""
-
-
-class CorpusMetric(ABC):
-    """A metric that needs all items at once.
-
-    ``metric(references, predictions)`` is called for each sample with lists, and may return anything that
-    JSON can hold; ``metric.aggregation(items)`` makes one number of what was returned for all items. Keywords
-    of the config go to the constructor. Given several repeats of an item, their results are averaged where
-    they are numbers or equally long lists of numbers (else the first counts), and a warning says so once.
-
-    >>> class Longest(CorpusMetric):
-    ...     def __call__(self, references, predictions):
-    ...         return len(predictions[0])
-    ...     def aggregation(self, items):
-    ...         return max(items)
-    """
-
-    @abstractmethod
-    def __call__(self, references: Sequence[Any], predictions: Sequence[Any]) -> Any:
-        """What one sample contributes."""
-
-    @abstractmethod
-    def aggregation(self, items: Sequence[Any]) -> float:
-        """The number that all items' contributions make."""
-
-
-def corpus_aggregation(instance: Any, name: str) -> Aggregation:
-    """The aggregation of a corpus metric: its own method, over whatever it returned for each sample."""
-    return replace(from_function(instance.aggregation, {}, name), name=name)

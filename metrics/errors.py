@@ -41,12 +41,12 @@ def described(error: BaseException) -> str:
     the call itself did not fit.
     """
     frames = [(frame.f_code.co_filename, line) for frame, line in walk_tb(error.__traceback__)]
-    said = f"{type(error).__name__}: {error}"
+    sentence = f"{type(error).__name__}: {error}"
     file = next((name for name, _ in frames if name != frames[0][0]), None)
     if file is None:
-        return said
+        return sentence
     line = [line for name, line in frames if name == file][-1]
-    return f"{said} ({PurePath(file).name}:{line})"
+    return f"{sentence} ({PurePath(file).name}:{line})"
 
 
 def nearest(name: str, known: Iterable[str]) -> str:

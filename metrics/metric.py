@@ -1,25 +1,23 @@
-"""The metric record: a function, its arguments, and how samples become items and items one number."""
+"""The metric record: a function with its arguments, the aggregation and the reductions that follow it.
+
+It calls the function in the function's own style, checks what comes back and gives ``Scores``. Scorers hold
+such records; ``metrics.build`` makes them.
+"""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import numpy as np
 
 from metrics.aggregations.aggregation import Aggregation
 from metrics.errors import ConfigError, MetricError, described
-from metrics.outcomes import read_outcomes
 from metrics.reductions.reduction import Reduction
-from metrics.registry import Style
+from metrics.registry import CallStyle
 from metrics.types import OUTPUT_TYPES, ChoiceBatch, Floats, Kind, OutputType, Scores
-
-if TYPE_CHECKING:
-    pass
-
-
-Resolve = Callable[[str], Callable[..., Any]]
+from metrics.user_results import read_user_results
 
 
 @cache
@@ -50,7 +48,7 @@ class Metric:
     kwargs: Mapping[str, Any] = field(default_factory=dict)
     higher_is_better: bool = True
     output_types: tuple[OutputType, ...] = OUTPUT_TYPES
-    style: Style = "item"
+    style: CallStyle = "item"
     version: int = 1
     libraries: tuple[str, ...] = ()
     entry: str = ""
@@ -89,15 +87,15 @@ class Metric:
                 f"metric {self.name!r} got {len(references)} references for {len(predictions)} predictions"
             )
         if self.style == "batched":
-            return self._checked(self.function(references, predictions, **self.kwargs), len(predictions))
-        outcomes = [self._one(i, references[i], predictions[i]) for i in range(len(predictions))]
-        return read_outcomes(outcomes, self.name, self.entry, self.aggregation)
+            return self._as_scores(self.function(references, predictions, **self.kwargs), len(predictions))
+        results = [self._item_result(i, references[i], predictions[i]) for i in range(len(predictions))]
+        return read_user_results(results, self.name, self.entry, self.aggregation)
 
     def evaluate_choices(self, batch: ChoiceBatch) -> Scores:
         """Scores of the n items of a batch of log-likelihoods."""
         if self.style != "choices" or self.function is None:
             raise MetricError(f"metric {self.name!r} is not computed from log-likelihoods")
-        return self._checked(self.function(batch, **self.kwargs), len(batch))
+        return self._as_scores(self.function(batch, **self.kwargs), len(batch))
 
     def scores_of(self, values: Sequence[Any]) -> Scores:
         """Scores of per-sample values that something else computed."""
@@ -128,7 +126,7 @@ class Metric:
         ]
         return "|".join(parts)
 
-    def _one(self, index: int, references: Sequence[Any], prediction: Any) -> Any:
+    def _item_result(self, index: int, references: Sequence[Any], prediction: Any) -> Any:
         assert self.function is not None
         try:
             return self.function(
@@ -141,7 +139,7 @@ class Metric:
                 f"metric {self.name!r} failed on row {index}: {described(error)}", index
             ) from error
 
-    def _checked(self, result: Any, n: int) -> Scores:
+    def _as_scores(self, result: Any, n: int) -> Scores:
         if isinstance(result, list):  # per-sample values, as process_results would give them
             result = self.aggregation.scores(result)
         given = isinstance(result, Scores)

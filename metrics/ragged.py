@@ -75,7 +75,7 @@ def offsets_of(counts: Ints) -> Ints:
     return np.concatenate([[0], np.cumsum(counts, dtype=np.int64)])
 
 
-def taken_rows(values: Ints, offsets: Ints, rows: Ints) -> Ints:
+def gathered_rows(values: Ints, offsets: Ints, rows: Ints) -> Ints:
     """The values of the chosen rows, one row after the other; a row may be chosen more than once."""
     sizes = np.diff(offsets)[rows]
     ends = np.cumsum(sizes)

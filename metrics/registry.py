@@ -17,7 +17,7 @@ from metrics.types import OUTPUT_TYPES, OutputType
 T = TypeVar("T")
 F = TypeVar("F", bound=Callable[..., Any])
 
-Style = Literal["item", "batched", "choices", "corpus"]
+CallStyle = Literal["item", "batched", "choices", "corpus"]
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,7 @@ class MetricDefinition:
     aggregation: str = "mean"
     higher_is_better: bool = True
     output_types: tuple[OutputType, ...] = ("generate_until",)
-    style: Style = "item"
+    style: CallStyle = "item"
     version: int = 1
     libraries: tuple[str, ...] = ()
     bounds: tuple[float, float] = (0.0, 1.0)
@@ -169,21 +169,18 @@ def metric(
 
 def aggregation(name: str | None = None, *, source: str = "") -> Callable[[F], F]:
     """Register ``fn(values) -> float``, a function of all items' values, as an aggregation."""
-
-    def register(function: F) -> F:
-        entry = NamedFunction(name if name is not None else function.__name__, function, source)
-        AGGREGATIONS.add(entry.name, entry)
-        return function
-
-    return register
+    return _naming(AGGREGATIONS, name, source)
 
 
 def reduction(name: str | None = None, *, source: str = "") -> Callable[[F], F]:
     """Register ``fn(references, predictions)``, a function of one item's scores, as a reduction."""
+    return _naming(REDUCTIONS, name, source)
 
+
+def _naming(registry: Registry[NamedFunction], name: str | None, source: str) -> Callable[[F], F]:
     def register(function: F) -> F:
         entry = NamedFunction(name if name is not None else function.__name__, function, source)
-        REDUCTIONS.add(entry.name, entry)
+        registry.add(entry.name, entry)
         return function
 
     return register
@@ -191,11 +188,11 @@ def reduction(name: str | None = None, *, source: str = "") -> Callable[[F], F]:
 
 def parameters(function: Callable[..., Any]) -> frozenset[str] | None:
     """Keywords that ``function`` takes besides its data; None if it takes any (``**kwargs``)."""
-    taken = inspect.signature(function).parameters.values()
-    if any(p.kind is inspect.Parameter.VAR_KEYWORD for p in taken):
+    declared = inspect.signature(function).parameters.values()
+    if any(p.kind is inspect.Parameter.VAR_KEYWORD for p in declared):
         return None
     keyword = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
-    return frozenset(p.name for p in taken if p.kind in keyword) - {
+    return frozenset(p.name for p in declared if p.kind in keyword) - {
         "references",
         "predictions",
         "batch",
@@ -203,7 +200,7 @@ def parameters(function: Callable[..., Any]) -> frozenset[str] | None:
     }
 
 
-def _style(function: Callable[..., Any], batched: bool) -> Style:
+def _style(function: Callable[..., Any], batched: bool) -> CallStyle:
     if inspect.isclass(function):
         return "corpus"
     return "batched" if batched else "item"

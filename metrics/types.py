@@ -1,6 +1,9 @@
-"""The records that metrics take and give: batches of choices in, scores out."""
+"""The vocabulary of metrics: output types, array types, and the records that metrics take and give.
 
-from collections.abc import Sequence
+Scorers and stages use the same names; nothing here computes anything.
+"""
+
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -21,6 +24,13 @@ Bools = NDArray[np.bool_]
 Values = Sequence[Any] | Floats
 """Items of kind "values": any objects, or one number each."""
 
+Resolve = Callable[[str], Callable[..., Any]]
+"""Turns ``"file.py:fn"`` of a config into the user's function; raises ConfigError where there is none."""
+
+NUMBER_TYPES = (int, float, np.number, np.bool_)
+"""What counts as one number where a user's code returns something."""
+NO_PREDICTION = -1
+"""Code of a sample without a prediction, which has no vote in a majority."""
 IGNORED_TARGET = -100
 """A gold index that counts for nothing: the convention of lm-evaluation-harness."""
 

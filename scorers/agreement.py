@@ -3,35 +3,29 @@
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from metrics.errors import ConfigError, nearest
 from metrics.metric import Metric
-from metrics.types import Estimate, Floats, Ints
 from scorers.base import (
     ALL_FILTERS,
+    AddedMetricScorer,
     Batch,
     ModelReply,
     SampleScores,
-    Scorer,
     ScorerError,
-    ScorerRequest,
     prediction_codes,
+    score_values,
 )
-from scorers.plain import score_values
-
-if TYPE_CHECKING:
-    from metrics.config import StatisticsConfig
-
 
 FILTER_AGREEMENT = "filter_agreement"
 """The metric that looks across filters, under the filter name ``*``."""
 
 
 @dataclass(frozen=True)
-class AgreementScorer:
+class AgreementScorer(AddedMetricScorer):
     """Adds the metric ``filter_agreement`` of the filter ``*`` to another scorer's metrics.
 
     It is the share of pairs of filters with the same prediction, from 0 to 1; finding nothing is an outcome
@@ -39,7 +33,8 @@ class AgreementScorer:
     compared.
     """
 
-    base: Scorer
+    added = FILTER_AGREEMENT
+
     filters: tuple[str, ...]
     metric: Metric
 
@@ -53,30 +48,6 @@ class AgreementScorer:
     def get_metrics(self, filter_name: str) -> tuple[Metric, ...]:
         """``filter_agreement`` for ``*``; for a filter by name the metrics it has anyway."""
         return (self.metric,) if filter_name == ALL_FILTERS else self.base.get_metrics(filter_name)
-
-    def needs(self, metric: Metric) -> str | None:
-        """Whatever the other scorer needs; agreement needs no model."""
-        return None if metric.entry == FILTER_AGREEMENT else self.base.needs(metric)
-
-    def requests(self, batch: Batch, metric: Metric) -> Sequence[ScorerRequest]:
-        """Whatever the other scorer asks for."""
-        return () if metric.entry == FILTER_AGREEMENT else self.base.requests(batch, metric)
-
-    def unreadable(
-        self, batch: Batch, metric: Metric, replies: Sequence[ModelReply | None]
-    ) -> Sequence[bool]:
-        """Whatever the other scorer cannot read."""
-        if metric.entry == FILTER_AGREEMENT:
-            return [False] * len(replies)
-        return self.base.unreadable(batch, metric, replies)
-
-    def estimate(
-        self, metric: Metric, statistics: Floats | None, clusters: Ints | None, options: "StatisticsConfig"
-    ) -> Estimate | None:
-        """Whatever the other scorer knows; agreement's error bar is its aggregation's."""
-        if metric.entry == FILTER_AGREEMENT:
-            return None
-        return self.base.estimate(metric, statistics, clusters, options)
 
     def code(self) -> tuple[Callable[..., Any], ...]:
         """This class, and the other scorer's code."""
@@ -117,7 +88,7 @@ class AgreementScorer:
 
         A sample that only one filter kept has nothing to agree with and is unscored.
         """
-        if metric.entry != FILTER_AGREEMENT:
+        if metric.entry != self.added:
             return self.base.score(batch, metric, replies)
         values = [
             _agreement(prediction) if ok else None

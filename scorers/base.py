@@ -1,20 +1,36 @@
-"""What every scorer is to the pipeline."""
+"""The interface between scorers and the pipeline: the protocol, the records that scorers take and give, and
+their errors.
+
+::
+
+    NightjarError (ValueError)
+    ├── FilterError      a filter could not work on a response, or gave back another shape than it may
+    └── ScorerError      a scorer could not score an item: the message names it
+"""
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from hashlib import blake2b
-from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
 
-from metrics.errors import NightjarError
+from metrics.errors import MetricError, NightjarError
 from metrics.metric import Metric
-from metrics.types import ChoiceBatch, Estimate, Floats, Ints, Scores
+from metrics.types import NO_PREDICTION, ChoiceBatch, Estimate, Floats, Ints, Scores
 
 if TYPE_CHECKING:
     from metrics.config import StatisticsConfig
+
+
+class FilterError(NightjarError):
+    """A filter met a response it is not made for, or returned something that is not a list per item."""
+
+
+class ScorerError(NightjarError):
+    """A scorer, or the user's function inside it, failed on an item that the message names."""
 
 
 @dataclass(frozen=True)
@@ -43,12 +59,6 @@ class Batch:
     def name(self, row: int) -> str:
         """The row's sample in words, for messages."""
         return f"item {self.item_ids[row]!r} (sample {int(self.sample_index[row])})"
-
-    def with_predictions(
-        self, predictions: Sequence[Any], scored: NDArray[np.bool_] | None = None
-    ) -> "Batch":
-        """The same samples with other predictions (and, if given, other rows scored)."""
-        return replace(self, predictions=predictions, scored=self.scored if scored is None else scored)
 
 
 @dataclass(frozen=True)
@@ -151,15 +161,81 @@ class Scorer(Protocol):
         ...
 
 
-class FilterError(NightjarError):
-    """A filter met a response it is not made for, or returned something that is not a list per item."""
+class BaseScorer:
+    """A scorer that asks no model, and whose metrics' aggregations say all about their error bars.
+
+    Scorers inherit it and add ``score``; one that asks a model says so in ``needs``, ``requests`` and
+    ``unreadable``.
+    """
+
+    metrics: Mapping[str, tuple[Metric, ...]]
+    """The metrics of each filter by the filter's name."""
+
+    def get_metrics(self, filter_name: str) -> tuple[Metric, ...]:
+        """The metrics of a filter; empty for a filter that the benchmark does not have."""
+        return self.metrics.get(filter_name, ())
+
+    def needs(self, metric: Metric) -> str | None:
+        """None: no request is waited for."""
+        return None
+
+    def requests(self, batch: Batch, metric: Metric) -> Sequence[ScorerRequest]:
+        """None at all, as ``needs`` says."""
+        return ()
+
+    def unreadable(
+        self, batch: Batch, metric: Metric, replies: Sequence[ModelReply | None]
+    ) -> Sequence[bool]:
+        """All False: no reply is waited for, so that none is unreadable."""
+        return [False] * len(replies)
+
+    def estimate(
+        self, metric: Metric, statistics: Floats | None, clusters: Ints | None, options: "StatisticsConfig"
+    ) -> Estimate | None:
+        """None: the metric's error bar is its aggregation's."""
+        return None
+
+    def code(self) -> tuple[Callable[..., Any], ...]:
+        """The scorer's class; a scorer that calls user functions adds them."""
+        return (type(self),)
 
 
-class ScorerError(NightjarError):
-    """A scorer, or the user's function inside it, failed on an item that the message names."""
+@dataclass(frozen=True)
+class AddedMetricScorer:
+    """A scorer that adds the metric ``added`` to those of ``base``, which answers for all others.
+
+    The added metric asks no model unless the subclass says so; the subclass adds ``get_metrics``, ``score``
+    and ``code``.
+    """
+
+    added: ClassVar[str]
+    base: Scorer
+
+    def needs(self, metric: Metric) -> str | None:
+        """What ``base`` needs; None for the added metric."""
+        return None if metric.entry == self.added else self.base.needs(metric)
+
+    def requests(self, batch: Batch, metric: Metric) -> Sequence[ScorerRequest]:
+        """What ``base`` asks for; nothing for the added metric."""
+        return () if metric.entry == self.added else self.base.requests(batch, metric)
+
+    def unreadable(
+        self, batch: Batch, metric: Metric, replies: Sequence[ModelReply | None]
+    ) -> Sequence[bool]:
+        """What ``base`` cannot read; all False for the added metric."""
+        if metric.entry == self.added:
+            return [False] * len(replies)
+        return self.base.unreadable(batch, metric, replies)
+
+    def estimate(
+        self, metric: Metric, statistics: Floats | None, clusters: Ints | None, options: "StatisticsConfig"
+    ) -> Estimate | None:
+        """What ``base`` knows; None for the added metric, whose error bar is its aggregation's."""
+        if metric.entry == self.added:
+            return None
+        return self.base.estimate(metric, statistics, clusters, options)
 
 
-NO_PREDICTION = -1
 _POSITIVE = (1 << 63) - 1
 
 
@@ -190,3 +266,68 @@ def prediction_codes(predictions: Sequence[Any]) -> NDArray[np.int64]:
 
 def _canonical(prediction: Any) -> str:
     return json.dumps(prediction, sort_keys=True, separators=(",", ":"), ensure_ascii=False, default=repr)
+
+
+RowIndices = NDArray[np.intp]
+
+
+def scatter(scores: Scores, rows: RowIndices, n: int) -> Scores:
+    """``scores`` of the batch's ``rows`` as scores of all its ``n`` rows: NaN and None in the others."""
+    if len(rows) == n:
+        return scores
+    score = np.full(n, np.nan)
+    score[rows] = scores.score
+    statistics = None
+    if scores.statistics is not None:
+        statistics = np.full((n, scores.statistics.shape[1]), np.nan)
+        statistics[rows] = scores.statistics
+    return Scores(
+        statistics,
+        _scattered_column(scores.values, rows, n),
+        score,
+        _scattered_column(scores.details, rows, n),
+    )
+
+
+def evaluate_rows(batch: Batch, rows: RowIndices, evaluate: Callable[[], Scores]) -> Scores:
+    """``evaluate()`` of the batch's ``rows``, over all rows; an error about one of them names its item."""
+    try:
+        scores = evaluate()
+    except MetricError as error:
+        if error.index is None or error.index >= len(rows):
+            raise
+        raise ScorerError(f"{batch.name(int(rows[error.index]))}: {error}") from error
+    return scatter(scores, rows, len(batch))
+
+
+def _scattered_column(column: list[Any] | None, rows: RowIndices, n: int) -> list[Any] | None:
+    if column is None:
+        return None
+    scattered: list[Any] = [None] * n
+    for row, value in zip(rows.tolist(), column, strict=True):
+        scattered[row] = value
+    return scattered
+
+
+def score_values(
+    batch: Batch,
+    metric: Metric,
+    values: Sequence[Any],
+    errors: Sequence[str | None],
+    details: Sequence[dict[str, Any] | None] | None = None,
+) -> SampleScores:
+    """The scores of one value per row; a value of None leaves its row unscored, ``errors`` then says why.
+
+    Raises ScorerError naming the item whose value the metric's aggregation cannot take.
+    """
+    scored = batch.scored & np.array([value is not None for value in values], dtype=np.bool_)
+    rows = np.flatnonzero(scored)
+    given = [values[row] for row in rows.tolist()]
+    scores = evaluate_rows(batch, rows, lambda: metric.scores_of(given))
+    if details is not None and any(details):
+        scores = Scores(scores.statistics, scores.values, scores.score, list(details))
+    reasons = [
+        None if ok or not was else error for ok, was, error in zip(scored, batch.scored, errors, strict=True)
+    ]
+    codes = np.where(batch.scored, prediction_codes(batch.predictions), NO_PREDICTION)
+    return SampleScores(scores, scored, codes, reasons)

@@ -22,7 +22,7 @@ _WHITE_SPACE = (
 
 
 @dataclass(frozen=True)
-class Lists:
+class ListColumn:
     """A list column in two flat parts: item i owns ``values[offsets[i]:offsets[i + 1]]``; a null list is
     empty."""
 
@@ -30,7 +30,7 @@ class Lists:
     offsets: Ints
 
     @classmethod
-    def of(cls, column: "pa.Array | pa.ChunkedArray") -> "Lists":
+    def of(cls, column: "pa.Array | pa.ChunkedArray") -> "ListColumn":
         """The parts of an Arrow list column, whatever its slicing, chunks and nulls."""
         import pyarrow as pa
         import pyarrow.compute as pc
@@ -81,24 +81,27 @@ def choice_batch(columns: ChoiceColumns, *, rolling: bool = False) -> ChoiceBatc
     naming the item whose log-likelihoods, choices or unconditional log-likelihoods do not match each other.
     """
     scored = columns.scored
-    lls, greedy = _only(Lists.of(columns.lls), scored), _only(Lists.of(columns.is_greedy), scored)
-    asked = _only(Lists.of(columns.continuations), scored)
-    texts = asked if rolling else _only(Lists.of(columns.choices), scored)
-    _match(columns, lls, asked, "log-likelihoods", "requests")
+    lls, greedy = (
+        _of_scored(ListColumn.of(columns.lls), scored),
+        _of_scored(ListColumn.of(columns.is_greedy), scored),
+    )
+    continuations = _of_scored(ListColumn.of(columns.continuations), scored)
+    texts = continuations if rolling else _of_scored(ListColumn.of(columns.choices), scored)
+    _require_equal_lengths(columns, lls, continuations, "log-likelihoods", "requests")
     if not rolling:  # greediness says nothing about a document
-        _match(columns, greedy, lls, "greedy flags", "log-likelihoods")
+        _require_equal_lengths(columns, greedy, lls, "greedy flags", "log-likelihoods")
     if len(texts.values):
-        _match(columns, texts, lls, "choices", "log-likelihoods")
+        _require_equal_lengths(columns, texts, lls, "choices", "log-likelihoods")
     m = len(lls.values)
     chars, byte_counts, words = (
         _lengths(texts.values) if len(texts.values) else (_ones(m), _ones(m), _ones(m))
     )
-    gold = Lists.of(columns.gold)
+    gold = ListColumn.of(columns.gold)
     return ChoiceBatch(
         lls=lls.numbers(np.float64),
         is_greedy=greedy.numbers(np.bool_) if len(greedy.values) == m else np.zeros(m, dtype=np.bool_),
         offsets=lls.offsets,
-        gold=_within(gold, lls),
+        gold=_valid_gold(gold, lls),
         gold_offsets=gold.offsets,
         chars=chars,
         bytes=byte_counts,
@@ -109,8 +112,8 @@ def choice_batch(columns: ChoiceColumns, *, rolling: bool = False) -> ChoiceBatc
 
 def take_items(batch: ChoiceBatch, rows: NDArray[np.intp]) -> ChoiceBatch:
     """The batch of the given items, in that order."""
-    choices, offsets = _positions(batch.offsets, rows)
-    gold, gold_offsets = _positions(batch.gold_offsets, rows)
+    choices, offsets = _flat_positions(batch.offsets, rows)
+    gold, gold_offsets = _flat_positions(batch.gold_offsets, rows)
     return ChoiceBatch(
         lls=batch.lls[choices],
         is_greedy=batch.is_greedy[choices],
@@ -124,7 +127,7 @@ def take_items(batch: ChoiceBatch, rows: NDArray[np.intp]) -> ChoiceBatch:
     )
 
 
-def _only(lists: Lists, scored: NDArray[np.bool_]) -> Lists:
+def _of_scored(lists: ListColumn, scored: NDArray[np.bool_]) -> ListColumn:
     """The lists with those of unscored items emptied."""
     if scored.all() or not lists.lengths[~scored].any():
         return lists
@@ -133,10 +136,12 @@ def _only(lists: Lists, scored: NDArray[np.bool_]) -> Lists:
     keep = np.repeat(scored, lists.lengths)
     offsets = np.zeros_like(lists.offsets)
     np.cumsum(np.where(scored, lists.lengths, 0), out=offsets[1:])
-    return Lists(lists.values.filter(pa.array(keep)), offsets)
+    return ListColumn(lists.values.filter(pa.array(keep)), offsets)
 
 
-def _match(columns: ChoiceColumns, one: Lists, other: Lists, what: str, than: str) -> None:
+def _require_equal_lengths(
+    columns: ChoiceColumns, one: ListColumn, other: ListColumn, what: str, than: str
+) -> None:
     wrong = np.flatnonzero(one.lengths != other.lengths)
     if len(wrong):
         row = int(wrong[0])
@@ -146,47 +151,50 @@ def _match(columns: ChoiceColumns, one: Lists, other: Lists, what: str, than: st
         )
 
 
-def _unconditional(columns: ChoiceColumns, lls: Lists) -> NDArray[np.float64] | None:
+def _unconditional(columns: ChoiceColumns, lls: ListColumn) -> NDArray[np.float64] | None:
     """Mutual information subtracts choice by choice: as many, the same, in the same order."""
     if columns.unconditional_lls is None:
         return None
-    answers = _only(Lists.of(columns.unconditional_lls), columns.scored)
+    answers = _of_scored(ListColumn.of(columns.unconditional_lls), columns.scored)
     if not len(answers.values):
         return None
-    _match(columns, answers, lls, "unconditional log-likelihoods", "conditional ones")
+    _require_equal_lengths(columns, answers, lls, "unconditional log-likelihoods", "conditional ones")
     if columns.unconditional is not None:
-        asked = _only(Lists.of(columns.continuations), columns.scored)
-        without_context = _only(Lists.of(columns.unconditional), columns.scored)
-        _match(columns, without_context, asked, "unconditional requests", "conditional ones")
-        _same_texts(columns, without_context, asked)
+        continuations = _of_scored(ListColumn.of(columns.continuations), columns.scored)
+        without_context = _of_scored(ListColumn.of(columns.unconditional), columns.scored)
+        _require_equal_lengths(
+            columns, without_context, continuations, "unconditional requests", "conditional ones"
+        )
+        _same_texts(columns, without_context, continuations)
     return answers.numbers(np.float64)
 
 
-def _same_texts(columns: ChoiceColumns, without_context: Lists, asked: Lists) -> None:
+def _same_texts(columns: ChoiceColumns, without_context: ListColumn, continuations: ListColumn) -> None:
     """Raises for an unconditional request about something else than its choice. Where the choices are
     contexts, all conditional requests are about one and the same text, and the choice itself is asked alone.
     """
     import pyarrow.compute as pc
 
-    equal = pc.equal(without_context.values, asked.values).to_numpy(zero_copy_only=False)
-    choices = _only(Lists.of(columns.choices), columns.scored).values
+    equal = pc.equal(without_context.values, continuations.values).to_numpy(zero_copy_only=False)
+    choices = _of_scored(ListColumn.of(columns.choices), columns.scored).values
     wrong = [
         place
         for place in np.flatnonzero(~equal.astype(np.bool_)).tolist()
-        if len(choices) != len(asked.values)
+        if len(choices) != len(continuations.values)
         or not without_context.values[place].as_py().endswith(choices[place].as_py())
     ]
     if wrong:
         place = wrong[0]
-        row = int(np.searchsorted(asked.offsets, place, side="right")) - 1
+        row = int(np.searchsorted(continuations.offsets, place, side="right")) - 1
+        alone, conditional = without_context.values[place].as_py(), continuations.values[place].as_py()
         raise ScorerError(
-            f"item {columns.item_ids[row]!r}: unconditional request {place - asked.offsets[row]} is about "
-            f"{without_context.values[place].as_py()!r}, the conditional one about "
-            f"{asked.values[place].as_py()!r}; mutual information needs the same choices in the same order"
+            f"item {columns.item_ids[row]!r}: unconditional request {place - continuations.offsets[row]} is "
+            f"about {alone!r}, the conditional one about {conditional!r}; mutual information needs the same "
+            "choices in the same order"
         )
 
 
-def _within(gold: Lists, lls: Lists) -> NDArray[np.int32]:
+def _valid_gold(gold: ListColumn, lls: ListColumn) -> NDArray[np.int32]:
     indices = gold.numbers(np.int32)
     counts = np.repeat(lls.lengths, gold.lengths)
     # Where there are no choices to count (failed items) the index stays: nobody looks at it.
@@ -211,10 +219,10 @@ def _ones(m: int) -> NDArray[np.int32]:
     return np.ones(m, dtype=np.int32)
 
 
-def _positions(offsets: Ints, rows: NDArray[np.intp]) -> tuple[Ints, Ints]:
+def _flat_positions(offsets: Ints, rows: NDArray[np.intp]) -> tuple[Ints, Ints]:
     """Flat positions of the given items' entries, and the offsets of these."""
     lengths = np.diff(offsets)[rows]
-    taken = np.zeros(len(rows) + 1, dtype=np.int64)
-    np.cumsum(lengths, out=taken[1:])
-    within = np.arange(taken[-1]) - np.repeat(taken[:-1], lengths)
-    return np.repeat(offsets[:-1][rows], lengths) + within, taken
+    new_offsets = np.zeros(len(rows) + 1, dtype=np.int64)
+    np.cumsum(lengths, out=new_offsets[1:])
+    within = np.arange(new_offsets[-1]) - np.repeat(new_offsets[:-1], lengths)
+    return np.repeat(offsets[:-1][rows], lengths) + within, new_offsets

@@ -1,6 +1,8 @@
-"""What a config says about scoring: which scorer, its knobs, and the metrics and filters it works with."""
+"""What a config says about scoring: which scorer, its knobs, the metrics and filters it works with, and the
+models that it asks."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
 from pydantic import (
@@ -22,12 +24,12 @@ from scorers.judge.config import JudgeConfig
 
 __all__ = [
     "AgreementConfig",
+    "DefaultScorerConfig",
     "EnsembleConfig",
     "EnsembleMember",
     "FilterConfig",
     "FilterStepConfig",
     "JudgeConfig",
-    "PlainScorerConfig",
     "RewardModelConfig",
     "ScorerConfig",
     "ScoringConfig",
@@ -39,7 +41,7 @@ class _Frozen(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
-class PlainScorerConfig(_Frozen):
+class DefaultScorerConfig(_Frozen):
     """A scorer without knobs: what the factory takes by itself when the config names none."""
 
     type: Literal["generation", "loglikelihood", "process_results"]
@@ -59,6 +61,11 @@ class RewardModelConfig(_Frozen):
     sample_params: dict[str, Any] = Field(
         default_factory=dict, description="Sampling parameters of the endpoint"
     )
+
+    @property
+    def model_name(self) -> str:
+        """Name of the endpoint, an entry of ``models:`` or its own entry; ``reward`` where that has none."""
+        return self.model if isinstance(self.model, str) else str((self.model or {}).get("name", "reward"))
 
     @model_validator(mode="after")
     def _one_source(self) -> "RewardModelConfig":
@@ -137,7 +144,7 @@ SCORER_TYPES = (
 def _tag(value: Any) -> str:
     name = value.get("type") if isinstance(value, Mapping) else getattr(value, "type", None)
     if name in ("generation", "loglikelihood", "process_results"):
-        return "plain"
+        return "default"
     return name if isinstance(name, str) and name in SCORER_TYPES else "user"
 
 
@@ -146,7 +153,7 @@ def _bare_name(value: Any) -> Any:
 
 
 ScorerConfig = Annotated[
-    Annotated[PlainScorerConfig, Tag("plain")]
+    Annotated[DefaultScorerConfig, Tag("default")]
     | Annotated[RewardModelConfig, Tag("reward_model")]
     | Annotated[JudgeConfig, Tag("llm_judge")]
     | Annotated[EnsembleConfig, Tag("ensemble")]
@@ -183,11 +190,46 @@ class ScoringConfig(_Frozen):
 EnsembleMember.model_rebuild()
 
 
-def split_name(name: str, filter_name: str) -> tuple[str, str]:
+def split_result_name(name: str, filter_name: str) -> tuple[str, str]:
     """Metric and filter of a result name that may hold both, as ``process_results`` gives them.
 
-    >>> split_name("exact_match,strict-match", "none"), split_name("bleu", "none")
+    >>> split_result_name("exact_match,strict-match", "none"), split_result_name("bleu", "none")
     (('exact_match', 'strict-match'), ('bleu', 'none'))
     """
     metric, comma, own_filter = name.rpartition(",")
     return (metric.strip(), own_filter.strip()) if comma else (name, filter_name)
+
+
+@dataclass(frozen=True)
+class GradingModel:
+    """A judge or a reward model as a scorer's config names it.
+
+    ``entry`` holds the other keys of an entry of its own, and is empty for one of ``models:``; ``sampling``
+    are the parameters that the scorer asks with.
+    """
+
+    name: str
+    entry: Mapping[str, Any]
+    sampling: Mapping[str, Any]
+
+
+def grading_models(config: ScorerConfig | None) -> tuple[GradingModel, ...]:
+    """Every model that the scorer asks, wherever in an ensemble it stands, each with each sampling once."""
+    models: list[GradingModel] = []
+    for model in _grading_models(config):
+        if model not in models:
+            models.append(model)
+    return tuple(models)
+
+
+def _grading_models(config: ScorerConfig | None) -> Iterator[GradingModel]:
+    if isinstance(config, JudgeConfig):
+        for judge in config.judges:
+            yield GradingModel(judge.name, judge.entry, config.sample_params)
+    elif isinstance(config, RewardModelConfig) and config.model is not None:
+        given = {} if isinstance(config.model, str) else config.model
+        entry = {key: value for key, value in given.items() if key != "name"}
+        yield GradingModel(config.model_name, entry, config.sample_params)
+    elif isinstance(config, EnsembleConfig):
+        for member in config.members:
+            yield from _grading_models(member.scorer)

@@ -2,26 +2,29 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from metrics.metric import Metric
-from metrics.types import Estimate, Floats, Ints
-from scorers.base import Batch, ModelReply, SampleScores, Scorer, ScorerError, ScorerRequest
-from scorers.plain import score_values
-
-if TYPE_CHECKING:
-    from metrics.config import StatisticsConfig
-
+from scorers.base import (
+    AddedMetricScorer,
+    Batch,
+    ModelReply,
+    SampleScores,
+    Scorer,
+    ScorerError,
+    ScorerRequest,
+    score_values,
+)
 
 ENSEMBLE = "ensemble"
 """The metric of an ensemble."""
 
 
 @dataclass(frozen=True)
-class Member:
+class WeightedScorer:
     """One part of an ensemble: a scorer, the metric it gives for a sample, and its weight."""
 
     scorer: Scorer
@@ -30,7 +33,7 @@ class Member:
 
 
 @dataclass(frozen=True)
-class EnsembleScorer:
+class EnsembleScorer(AddedMetricScorer):
     """Adds the metric ``ensemble`` to those of a benchmark: Σ weight · number / Σ weight, or without the
     division.
 
@@ -38,8 +41,9 @@ class EnsembleScorer:
     unscored is unscored: leaving the member out would compare unlike with like.
     """
 
-    base: Scorer
-    members: tuple[Member, ...]
+    added = ENSEMBLE
+
+    members: tuple[WeightedScorer, ...]
     normalize: bool = True
 
     def get_metrics(self, filter_name: str) -> tuple[Metric, ...]:
@@ -48,14 +52,14 @@ class EnsembleScorer:
 
     def needs(self, metric: Metric) -> str | None:
         """Name of the set of requests that the members wait for together; None if none does."""
-        if metric.entry != ENSEMBLE:
-            return self.base.needs(metric)
+        if metric.entry != self.added:
+            return super().needs(metric)
         return ENSEMBLE if any(member.scorer.needs(member.metric) for member in self.members) else None
 
     def requests(self, batch: Batch, metric: Metric) -> Sequence[ScorerRequest]:
         """The members' requests, one member after the other."""
-        if metric.entry != ENSEMBLE:
-            return self.base.requests(batch, metric)
+        if metric.entry != self.added:
+            return super().requests(batch, metric)
         return [
             request for member in self.members for request in member.scorer.requests(batch, member.metric)
         ]
@@ -64,19 +68,13 @@ class EnsembleScorer:
         self, batch: Batch, metric: Metric, replies: Sequence[ModelReply | None]
     ) -> Sequence[bool]:
         """What the members cannot read, one member after the other."""
-        if metric.entry != ENSEMBLE:
-            return self.base.unreadable(batch, metric, replies)
+        if metric.entry != self.added:
+            return super().unreadable(batch, metric, replies)
         return [
             flag
-            for member, own in zip(self.members, self._shares(batch, replies), strict=True)
+            for member, own in zip(self.members, self._member_replies(batch, replies), strict=True)
             for flag in member.scorer.unreadable(batch, member.metric, own)
         ]
-
-    def estimate(
-        self, metric: Metric, statistics: Floats | None, clusters: Ints | None, options: "StatisticsConfig"
-    ) -> Estimate | None:
-        """None: the metric's error bar is its aggregation's."""
-        return None
 
     def code(self) -> tuple[Callable[..., Any], ...]:
         """This class, and the code of the members and their metrics."""
@@ -85,9 +83,9 @@ class EnsembleScorer:
 
     def score(self, batch: Batch, metric: Metric, replies: Sequence[ModelReply | None] = ()) -> SampleScores:
         """The weighted combination; the members' own numbers are its details."""
-        if metric.entry != ENSEMBLE:
+        if metric.entry != self.added:
             return self.base.score(batch, metric, replies)
-        parts = self._parts(batch, replies)
+        parts = self._member_scores(batch, replies)
         weights = np.array([member.weight for member in self.members])
         columns = np.column_stack([part.scores.score for part in parts])
         total = columns @ weights / (weights.sum() if self.normalize else 1.0)
@@ -95,11 +93,11 @@ class EnsembleScorer:
         values = [None if error else value for error, value in zip(errors, total.tolist(), strict=True)]
         return score_values(batch, metric, values, errors, self._details(columns))
 
-    def _parts(self, batch: Batch, replies: Sequence[ModelReply | None]) -> list[SampleScores]:
-        shares = zip(self.members, self._shares(batch, replies), strict=True)
+    def _member_scores(self, batch: Batch, replies: Sequence[ModelReply | None]) -> list[SampleScores]:
+        shares = zip(self.members, self._member_replies(batch, replies), strict=True)
         return [member.scorer.score(batch, member.metric, own) for member, own in shares]
 
-    def _shares(
+    def _member_replies(
         self, batch: Batch, replies: Sequence[ModelReply | None]
     ) -> list[Sequence[ModelReply | None]]:
         """Each member's replies, in the order in which ``requests`` asked for them."""

@@ -1,5 +1,8 @@
-"""From a benchmark's config to its scorer: ``scorer:`` if given, else ``process_results``, else by output
-type."""
+"""From a benchmark's config to its scorer and its filter pipelines.
+
+The scorer is the one that ``scorer:`` names, else ``process_results``, else the output type's default. Every
+function, class and prompt of the config is checked here, before a response exists.
+"""
 
 import inspect
 from collections.abc import Sequence
@@ -8,40 +11,43 @@ from dataclasses import replace
 from metrics.build import build_column
 from metrics.config import MetricConfig
 from metrics.errors import ConfigError, nearest
+from metrics.types import Resolve
 from scorers.agreement import FILTER_AGREEMENT, AgreementScorer
-from scorers.asking import GradingPrompt, compiled
 from scorers.base import ALL_FILTERS, Scorer
 from scorers.config import (
     AgreementConfig,
+    DefaultScorerConfig,
     EnsembleConfig,
     EnsembleMember,
     FilterConfig,
     JudgeConfig,
-    PlainScorerConfig,
     RewardModelConfig,
     ScoringConfig,
     UserScorerConfig,
-    split_name,
+    split_result_name,
 )
-from scorers.ensemble import ENSEMBLE, EnsembleScorer, Member
-from scorers.filters.pipeline import FilterPipeline, Resolve
-from scorers.functions import check_call
+from scorers.ensemble import ENSEMBLE, EnsembleScorer, WeightedScorer
+from scorers.filters.pipeline import FilterPipeline
+from scorers.generation import GenerationScorer
+from scorers.grading import GradingPrompt, compiled
 from scorers.judge.calibration import Calibration
 from scorers.judge.scorer import LLMJudgeScorer, judge_metric, judge_metrics
+from scorers.loglikelihood import LoglikelihoodScorer
 from scorers.metric_lists import (
     DEFAULT_METRICS,
     MetricsByFilter,
-    listed_column,
-    listed_for,
-    listed_metric,
+    build_listed_column,
+    build_listed_metric,
+    metric_entry,
+    metric_list_of,
     metrics_by_filter,
-    named_or_plain,
     unique_metrics,
-    with_own_metrics,
+    with_scorer_metrics,
 )
-from scorers.plain import GenerationScorer, LoglikelihoodScorer
+from scorers.process_results import ProcessResultsScorer
 from scorers.reward import REWARD, RewardModelScorer
 from scorers.user import UserScorer
+from scorers.user_functions import check_call
 
 
 def build_scorer(config: ScoringConfig, resolve: Resolve) -> Scorer:
@@ -52,14 +58,12 @@ def build_scorer(config: ScoringConfig, resolve: Resolve) -> Scorer:
     """
     _refuse_names(config.filters)
     chosen = config.scorer
-    if chosen is None or isinstance(chosen, PlainScorerConfig):
-        return _plain(config, resolve, None if chosen is None else chosen.type)
-    # Imported when needed: judges bring templates, and most benchmarks have none.
-    if isinstance(chosen, RewardModelConfig | JudgeConfig):
-        if isinstance(chosen, JudgeConfig):
-            return judge_scorer(config, chosen, resolve)
+    if chosen is None or isinstance(chosen, DefaultScorerConfig):
+        return _default_scorer(config, resolve, None if chosen is None else chosen.type)
+    if isinstance(chosen, JudgeConfig):
+        return judge_scorer(config, chosen, resolve)
+    if isinstance(chosen, RewardModelConfig):
         return reward_scorer(config, chosen, resolve)
-
     if isinstance(chosen, EnsembleConfig):
         return ensemble_scorer(config, chosen, resolve)
     if isinstance(chosen, AgreementConfig):
@@ -72,36 +76,32 @@ def build_pipelines(config: ScoringConfig, resolve: Resolve) -> tuple[FilterPipe
     return tuple(FilterPipeline.build(one, resolve, config.output_type) for one in config.filters)
 
 
-def _plain(config: ScoringConfig, resolve: Resolve, kind: str | None) -> Scorer:
+def _default_scorer(config: ScoringConfig, resolve: Resolve, kind: str | None) -> Scorer:
     generates = config.output_type == "generate_until"
     if kind is None:
         kind = (
             "process_results" if config.process_results else ("generation" if generates else "loglikelihood")
         )
     if kind == "process_results":
-        return _process_results(config, resolve)
+        return _process_results_scorer(config, resolve)
     if (kind == "generation") != generates:
         raise ConfigError(f"scorer {kind!r} is not made for output_type {config.output_type}")
     metrics = metrics_by_filter(
         config,
-        lambda one: listed_metric(config, one, resolve),
+        lambda one: build_listed_metric(config, one, resolve),
         DEFAULT_METRICS[config.output_type],
     )
     if generates:
         return GenerationScorer(metrics)
-    from scorers.plain import LoglikelihoodScorer
-
     return LoglikelihoodScorer(metrics)
 
 
-def _process_results(config: ScoringConfig, resolve: Resolve) -> Scorer:
-    from scorers.process_results import ProcessResultsScorer
-
+def _process_results_scorer(config: ScoringConfig, resolve: Resolve) -> Scorer:
     if config.process_results is None:
         raise ConfigError("scorer 'process_results' needs process_results: file.py:fn")
     function = resolve(config.process_results)
     check_call(config.process_results, function, ("doc", "results"))
-    metrics = metrics_by_filter(config, lambda one: listed_column(one, resolve))
+    metrics = metrics_by_filter(config, lambda one: build_listed_column(one, resolve))
     if not any(metrics.values()):
         raise ConfigError("process_results needs a metric_list that names the metrics it returns")
     _refuse_shared_results(metrics)
@@ -125,7 +125,7 @@ def _refuse_shared_results(metrics: MetricsByFilter) -> None:
     seen: dict[tuple[str, str], str] = {}
     for filter_name, own in metrics.items():
         for metric in own:
-            key = split_name(metric.name, filter_name)
+            key = split_result_name(metric.name, filter_name)
             if key[1] != filter_name and key[1] in metrics:
                 continue
             if key in seen:
@@ -150,7 +150,7 @@ def ensemble_scorer(config: ScoringConfig, chosen: EnsembleConfig, resolve: Reso
         else member
         for place, (name, member) in enumerate(zip(names, members, strict=True))
     )
-    metrics = with_own_metrics(config, resolve, (MetricConfig(metric=ENSEMBLE),))
+    metrics = with_scorer_metrics(config, resolve, (MetricConfig(metric=ENSEMBLE),))
     generates = config.output_type == "generate_until"
     base = GenerationScorer(metrics) if generates else LoglikelihoodScorer(metrics)
     return EnsembleScorer(base, apart, chosen.normalize)
@@ -163,7 +163,7 @@ def agreement_scorer(config: ScoringConfig, chosen: AgreementConfig, resolve: Re
         if name not in names:
             raise ConfigError(f"scorer 'agreement': filter {name!r} is not there{nearest(name, names)}")
     lists = (config.metric_list, *(one.metric_list for one in config.filter_list))
-    listed = [one for own in lists for one in own or ()]
+    entries = [one for own in lists for one in own or ()]
     rest = {
         "scorer": None,
         "metric_list": _without_agreement(config.metric_list) or (),
@@ -173,50 +173,54 @@ def agreement_scorer(config: ScoringConfig, chosen: AgreementConfig, resolve: Re
         ),
     }
     base = build_scorer(config.model_copy(update=rest), resolve)
-    metric = build_column(named_or_plain(listed, FILTER_AGREEMENT), resolve)
+    metric = build_column(metric_entry(entries, FILTER_AGREEMENT), resolve)
     return AgreementScorer(base, chosen.filters or names, metric)
 
 
-def _without_agreement(listed: Sequence[MetricConfig] | None) -> tuple[MetricConfig, ...] | None:
+def _without_agreement(entries: Sequence[MetricConfig] | None) -> tuple[MetricConfig, ...] | None:
     """A metric list without what all filters have together; None stays None."""
-    return None if listed is None else tuple(one for one in listed if one.metric != FILTER_AGREEMENT)
+    return None if entries is None else tuple(one for one in entries if one.metric != FILTER_AGREEMENT)
 
 
 def user_scorer(config: ScoringConfig, chosen: UserScorerConfig, resolve: Resolve) -> Scorer:
     """A user's class, constructed with the config's other keys."""
-    made = resolve(chosen.type)
-    if not inspect.isclass(made):
+    user_class = resolve(chosen.type)
+    if not inspect.isclass(user_class):
         raise ConfigError(f"scorer {chosen.type!r} is not a class")
-    check_call(chosen.type, made, (), tuple(chosen.kwargs))
+    check_call(chosen.type, user_class, (), tuple(chosen.kwargs))
     try:
-        instance = made(**chosen.kwargs)
+        instance = user_class(**chosen.kwargs)
     except Exception as error:
         raise ConfigError(f"scorer {chosen.type!r} could not be constructed: {error}") from error
-    own = getattr(instance, "get_metrics", None)
+    metrics_of_class = getattr(instance, "get_metrics", None)
 
     def named(one: FilterConfig) -> Sequence[MetricConfig]:
-        listed = own(one.name) if callable(own) else (listed_for(config, one) or ("score",))
+        entries = (
+            metrics_of_class(one.name)
+            if callable(metrics_of_class)
+            else (metric_list_of(config, one) or ("score",))
+        )
         return [
-            item if isinstance(item, MetricConfig) else MetricConfig.model_validate(item) for item in listed
+            item if isinstance(item, MetricConfig) else MetricConfig.model_validate(item) for item in entries
         ]
 
     metrics = {
-        one.name: unique_metrics(named(one), lambda item: listed_column(item, resolve), one.name)
+        one.name: unique_metrics(named(one), lambda item: build_listed_column(item, resolve), one.name)
         for one in config.filters
     }
     return UserScorer(chosen.type, instance, metrics)
 
 
-def _member(config: ScoringConfig, member: EnsembleMember, place: int, resolve: Resolve) -> Member:
+def _member(config: ScoringConfig, member: EnsembleMember, place: int, resolve: Resolve) -> WeightedScorer:
     """A member sees the benchmark's output type and its own metric, under a filter of its own."""
-    listed = () if member.metric is None else (member.metric,)
+    entries = () if member.metric is None else (member.metric,)
     own_metric_only = member.metric is None and member.scorer is not None
     scorer = build_scorer(
         config.model_copy(
             update={
                 "scorer": member.scorer,
                 "filter_list": (),
-                "metric_list": listed if listed or own_metric_only else None,
+                "metric_list": entries if entries or own_metric_only else None,
                 "process_results": None,
             }
         ),
@@ -225,7 +229,7 @@ def _member(config: ScoringConfig, member: EnsembleMember, place: int, resolve: 
     offered = scorer.get_metrics(ANY_FILTER)
     if not offered:
         raise ConfigError(f"ensemble member {place}: its scorer has no metric; name one")
-    return Member(scorer, offered[0], member.weight)
+    return WeightedScorer(scorer, offered[0], member.weight)
 
 
 def reward_scorer(config: ScoringConfig, chosen: RewardModelConfig, resolve: Resolve) -> Scorer:
@@ -234,10 +238,14 @@ def reward_scorer(config: ScoringConfig, chosen: RewardModelConfig, resolve: Res
     function = None if chosen.function is None else resolve(chosen.function)
     if function is not None and chosen.function is not None:
         check_call(chosen.function, function, ("responses", "docs"), tuple(chosen.params))
-    model = chosen.model if isinstance(chosen.model, str) else str((chosen.model or {}).get("name", REWARD))
-    metrics = with_own_metrics(config, resolve, (MetricConfig(metric=REWARD),))
+    metrics = with_scorer_metrics(config, resolve, (MetricConfig(metric=REWARD),))
     return RewardModelScorer(
-        metrics, function, chosen.params, model, GradingPrompt(chosen.prompt), chosen.sample_params
+        metrics,
+        function,
+        chosen.params,
+        chosen.model_name,
+        GradingPrompt(chosen.prompt),
+        chosen.sample_params,
     )
 
 
@@ -252,7 +260,7 @@ def judge_scorer(config: ScoringConfig, chosen: JudgeConfig, resolve: Resolve) -
     calibration = _calibration(chosen)
     metrics = {
         name: tuple(judge_metric(metric, calibration) for metric in own)
-        for name, own in with_own_metrics(config, resolve, judge_metrics(chosen)).items()
+        for name, own in with_scorer_metrics(config, resolve, judge_metrics(chosen)).items()
     }
     return LLMJudgeScorer(metrics, chosen, prompt, calibration)
 

@@ -1,4 +1,8 @@
-"""Which metrics each filter of a benchmark has."""
+"""Which metrics each filter of a benchmark has, under which names.
+
+A filter's own list counts before the benchmark's and the default. Entries that share a name are told apart by
+their arguments; two results under one name are refused. The factory builds every scorer's metrics with it.
+"""
 
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
@@ -9,8 +13,8 @@ from metrics.errors import ConfigError, nearest
 from metrics.metric import Metric
 from metrics.reductions.reduction import reduction_key
 from metrics.registry import AGGREGATIONS, METRICS, parameters
+from metrics.types import Resolve
 from scorers.config import FilterConfig, ScoringConfig
-from scorers.filters.pipeline import Resolve
 
 DEFAULT_METRICS = {
     "generate_until": ("exact_match",),
@@ -23,7 +27,7 @@ DEFAULT_METRICS = {
 MetricsByFilter = dict[str, tuple[Metric, ...]]
 
 
-def listed_for(config: ScoringConfig, one: FilterConfig) -> tuple[MetricConfig, ...] | None:
+def metric_list_of(config: ScoringConfig, one: FilterConfig) -> tuple[MetricConfig, ...] | None:
     """The filter's own metric list, else the benchmark's; None if neither says anything."""
     return one.metric_list if one.metric_list is not None else config.metric_list
 
@@ -34,14 +38,14 @@ def metrics_by_filter(
     """Each filter's metrics: its own list, else the benchmark's, else the default."""
     found: MetricsByFilter = {}
     for one in config.filters:
-        listed = listed_for(config, one)
-        if listed is None:
-            listed = tuple(MetricConfig(metric=name) for name in default)
-        found[one.name] = unique_metrics(listed, build, one.name)
+        entries = metric_list_of(config, one)
+        if entries is None:
+            entries = tuple(MetricConfig(metric=name) for name in default)
+        found[one.name] = unique_metrics(entries, build, one.name)
     return found
 
 
-def listed_metric(config: ScoringConfig, one: MetricConfig, resolve: Resolve) -> Metric:
+def build_listed_metric(config: ScoringConfig, one: MetricConfig, resolve: Resolve) -> Metric:
     """A metric of references and predictions, or of log-likelihoods; ConfigError for one that a scorer
     brings."""
     if ":" not in one.metric and one.function is None and one.metric not in METRICS:
@@ -52,20 +56,22 @@ def listed_metric(config: ScoringConfig, one: MetricConfig, resolve: Resolve) ->
     return metric
 
 
-def listed_column(one: MetricConfig, resolve: Resolve) -> Metric:
+def build_listed_column(one: MetricConfig, resolve: Resolve) -> Metric:
     """A metric whose values the user's code computes; ConfigError for an argument, since nothing takes it."""
     metric = build_column(one, resolve)
-    listed = METRICS.get(one.metric)
-    aggregation = AGGREGATIONS.get(one.aggregation or (listed.aggregation if listed else "mean"))
-    taken = parameters(aggregation.function) if aggregation is not None and aggregation.builds else None
+    definition = METRICS.get(one.metric)
+    aggregation = AGGREGATIONS.get(one.aggregation or (definition.aggregation if definition else "mean"))
+    accepted = parameters(aggregation.function) if aggregation is not None and aggregation.builds else None
     for key in one.kwargs:
-        if key not in (taken or ()):
-            hint = nearest(key, [*(taken or ()), *MetricConfig.model_fields])
+        if key not in (accepted or ()):
+            hint = nearest(key, [*(accepted or ()), *MetricConfig.model_fields])
             raise ConfigError(f"metric {metric.name!r}: nothing takes the argument {key!r}{hint}")
     return metric
 
 
-def with_own_metrics(config: ScoringConfig, resolve: Resolve, own: Sequence[MetricConfig]) -> MetricsByFilter:
+def with_scorer_metrics(
+    config: ScoringConfig, resolve: Resolve, own: Sequence[MetricConfig]
+) -> MetricsByFilter:
     """The filters' metrics and a scorer's own, which a metric list may name to give them an alias or a
     reduction."""
     by_name = {one.metric: one for one in own}
@@ -73,22 +79,22 @@ def with_own_metrics(config: ScoringConfig, resolve: Resolve, own: Sequence[Metr
     def build(one: MetricConfig) -> Metric:
         default = by_name.get(one.metric)
         if default is None:
-            return listed_metric(config, one, resolve)
+            return build_listed_metric(config, one, resolve)
         refuse_arguments(one, default.kwargs)
         return build_column(one.model_copy(update={"kwargs": {**default.kwargs, **one.kwargs}}), resolve)
 
     found: MetricsByFilter = {}
     for one in config.filters:
-        listed = listed_for(config, one) or ()
-        named = {item.metric for item in listed}
-        complete = (*listed, *(extra for extra in own if extra.metric not in named))
+        entries = metric_list_of(config, one) or ()
+        named = {item.metric for item in entries}
+        complete = (*entries, *(extra for extra in own if extra.metric not in named))
         found[one.name] = unique_metrics(complete, build, one.name)
     return found
 
 
-def named_or_plain(listed: Sequence[MetricConfig], name: str) -> MetricConfig:
+def metric_entry(entries: Sequence[MetricConfig], name: str) -> MetricConfig:
     """The entry of a metric list that gives a scorer's own metric an alias or a reduction, or a plain one."""
-    found = next((one for one in listed if one.metric == name), MetricConfig(metric=name))
+    found = next((one for one in entries if one.metric == name), MetricConfig(metric=name))
     refuse_arguments(found, ())
     return found
 
@@ -105,22 +111,22 @@ def refuse_arguments(one: MetricConfig, known: Collection[str]) -> None:
 
 
 def unique_metrics(
-    listed: Sequence[MetricConfig], build: Callable[[MetricConfig], Metric], filter_name: str
+    entries: Sequence[MetricConfig], build: Callable[[MetricConfig], Metric], filter_name: str
 ) -> tuple[Metric, ...]:
     """The metrics of one filter under names that differ.
 
     Entries that differ in an argument have it in their names. Raises ConfigError naming the filter where
     nothing tells two entries apart, or where two have the same alias.
     """
-    aliases = [one.alias for one in listed if one.alias is not None]
+    aliases = [one.alias for one in entries if one.alias is not None]
     for alias in aliases:
         if aliases.count(alias) > 1:
             raise ConfigError(
                 f"filter {filter_name!r}: metric alias {alias!r} is given twice; choose another"
             )
     try:
-        metrics = [build(one) for one in listed]
-        _refuse_borrowed(aliases, metrics)
+        metrics = [build(one) for one in entries]
+        _refuse_alias_of_another(aliases, metrics)
         apart = named_apart(metrics)
         _refuse_shared_keys(apart)
     except ConfigError as error:
@@ -128,7 +134,7 @@ def unique_metrics(
     return tuple(_without_comma(new, old.name) for new, old in zip(apart, metrics, strict=True))
 
 
-def _refuse_borrowed(aliases: Sequence[str], metrics: Sequence[Metric]) -> None:
+def _refuse_alias_of_another(aliases: Sequence[str], metrics: Sequence[Metric]) -> None:
     """An alias is what its result is called, so that no other metric may have that name."""
     names = [metric.name for metric in metrics]
     for alias in aliases:
@@ -153,7 +159,7 @@ def _without_comma(metric: Metric, given: str) -> Metric:
     return replace(metric, name=given + added.replace(",", ";")) if "," in added else metric
 
 
-OWN_METRICS = {
+SCORER_METRICS = {
     "reward": "reward_model",
     "llm_judge": "llm_judge",
     "llm_judge_agreement": "llm_judge",
@@ -166,7 +172,7 @@ OWN_METRICS = {
 
 def refuse_without_scorer(metric: str) -> None:
     """Raises ConfigError where a metric list asks for a number that only another scorer has."""
-    kind = OWN_METRICS.get(metric)
+    kind = SCORER_METRICS.get(metric)
     if kind is not None:
         raise ConfigError(
             f"metric {metric!r} comes from a scorer; add scorer: {{type: {kind}, …}} to the benchmark"

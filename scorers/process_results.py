@@ -3,36 +3,31 @@
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from metrics.errors import MetricError, described, nearest
 from metrics.metric import Metric
-from metrics.types import Estimate, Floats, Ints, Scores
+from metrics.types import NO_PREDICTION, Scores
 from scorers.base import (
-    NO_PREDICTION,
+    BaseScorer,
     Batch,
     ModelReply,
     SampleScores,
     ScorerError,
-    ScorerRequest,
     prediction_codes,
+    scatter,
 )
-from scorers.config import split_name
-from scorers.functions import as_plain
-from scorers.plain import scatter
+from scorers.config import split_result_name
+from scorers.user_functions import as_json
 
-if TYPE_CHECKING:
-    from metrics.config import StatisticsConfig
-
-
-Processed = dict[str, Any]
+ResultValues = dict[str, Any]
 """What ``process_results`` returned for one sample: metric → value."""
 
 
 @dataclass(frozen=True)
-class ProcessResultsScorer:
+class ProcessResultsScorer(BaseScorer):
     """Fans the dictionary of a user's function out into pairs.
 
     ``function(doc, results)`` is given the item's row and the sample's prediction in a list; for multiple
@@ -54,34 +49,15 @@ class ProcessResultsScorer:
         return tuple(
             metric
             for metric in self.metrics.get(filter_name, ())
-            if (own := split_name(metric.name, filter_name)[1]) == filter_name or own not in self.metrics
+            if (own := split_result_name(metric.name, filter_name)[1]) == filter_name
+            or own not in self.metrics
         )
-
-    def needs(self, metric: Metric) -> str | None:
-        """Nothing: the function has the predictions."""
-        return None
-
-    def requests(self, batch: Batch, metric: Metric) -> Sequence[ScorerRequest]:
-        """Nothing, as ``needs`` says."""
-        return ()
-
-    def unreadable(
-        self, batch: Batch, metric: Metric, replies: Sequence[ModelReply | None]
-    ) -> Sequence[bool]:
-        """No reply is waited for, so that none is unreadable."""
-        return [False] * len(replies)
-
-    def estimate(
-        self, metric: Metric, statistics: Floats | None, clusters: Ints | None, options: "StatisticsConfig"
-    ) -> Estimate | None:
-        """None: the metric's error bar is its aggregation's."""
-        return None
 
     def code(self) -> tuple[Callable[..., Any], ...]:
         """The scorer's class and the user's function."""
         return (type(self), self.function)
 
-    def process(self, batch: Batch) -> list[Processed | None]:
+    def process(self, batch: Batch) -> list[ResultValues | None]:
         """The function's result for every scored row, as JSON-able values; None for the others.
 
         Raises ScorerError naming the item where the function raised or returned something that is not a
@@ -93,13 +69,13 @@ class ProcessResultsScorer:
         unknown = self.undeclared(processed)
         if unknown:
             known = self._declared()
-            said = ", ".join(f"{name!r}{nearest(name, known)}" for name in unknown)
+            names = ", ".join(f"{name!r}{nearest(name, known)}" for name in unknown)
             warnings.warn(
-                f"process_results returned {said}: not in metric_list, so not reported", stacklevel=2
+                f"process_results returned {names}: not in metric_list, so not reported", stacklevel=2
             )
         return processed
 
-    def column(self, processed: Sequence[Processed | None], metric: Metric, batch: Batch) -> SampleScores:
+    def column(self, processed: Sequence[ResultValues | None], metric: Metric, batch: Batch) -> SampleScores:
         """One metric's column of what ``process`` returned for ``batch``.
 
         A value of None leaves its sample unscored. Raises ScorerError naming the item whose result lacks the
@@ -110,7 +86,7 @@ class ProcessResultsScorer:
         values: list[Any] = []
         details: list[dict[str, Any] | None] = []
         for row in np.flatnonzero(scored).tolist():
-            value, rest = self._value(processed[row] or {}, metric, batch, row)
+            value, rest = self._metric_value(processed[row] or {}, metric, batch, row)
             if value is None:
                 scored[row] = False
                 errors[row] = f"process_results gave no value for {metric.name!r}"
@@ -123,15 +99,17 @@ class ProcessResultsScorer:
         except MetricError as error:
             where = "" if error.index is None else f"{batch.name(int(rows[error.index]))}: "
             raise ScorerError(f"{where}metric {metric.name!r}: {error}") from error
-        kept = details if any(details) else None
-        scores = scatter(Scores(scores.statistics, scores.values, scores.score, kept), rows, len(processed))
+        any_details = details if any(details) else None
+        scores = scatter(
+            Scores(scores.statistics, scores.values, scores.score, any_details), rows, len(processed)
+        )
         return SampleScores(scores, scored, self._codes(batch, scored), errors)
 
     def score(self, batch: Batch, metric: Metric, replies: Sequence[ModelReply | None] = ()) -> SampleScores:
         """``process`` and ``column`` in one, for a single metric."""
         return self.column(self.process(batch), metric, batch)
 
-    def undeclared(self, processed: Sequence[Processed | None]) -> tuple[str, ...]:
+    def undeclared(self, processed: Sequence[ResultValues | None]) -> tuple[str, ...]:
         """Names in the results that no metric list has, sorted."""
         known = self._declared()
         return tuple(sorted({name for entry in processed if entry for name in entry if name not in known}))
@@ -140,7 +118,7 @@ class ProcessResultsScorer:
         names = {metric.name for metrics in self.metrics.values() for metric in metrics}
         return names | {metric.entry for metrics in self.metrics.values() for metric in metrics}
 
-    def _process_row(self, batch: Batch, row: int) -> Processed:
+    def _process_row(self, batch: Batch, row: int) -> ResultValues:
         try:
             result = self.function(dict(batch.docs[row]), self._results(batch, row))
         except Exception as error:
@@ -154,7 +132,7 @@ class ProcessResultsScorer:
                 )
             result = {names[0]: result}
         try:
-            return {str(name): as_plain(value) for name, value in result.items()}
+            return {str(name): as_json(value) for name, value in result.items()}
         except TypeError as error:
             raise ScorerError(f"{batch.name(row)}: process_results returned {error}") from error
 
@@ -171,8 +149,8 @@ class ProcessResultsScorer:
             results += [(ll, False) for ll in choices.unconditional[of_row].tolist()]
         return results
 
-    def _value(
-        self, entry: Processed, metric: Metric, batch: Batch, row: int
+    def _metric_value(
+        self, entry: ResultValues, metric: Metric, batch: Batch, row: int
     ) -> tuple[Any, dict[str, Any] | None]:
         """The metric's value; of a dictionary the entry named like the metric, else the first, the rest as
         details."""
@@ -202,8 +180,8 @@ class ProcessResultsScorer:
     ) -> np.ndarray[Any, np.dtype[np.int64]]:
         if batch.choices is not None:
             return np.full(len(batch), NO_PREDICTION, dtype=np.int64)
-        kept = [
+        predictions = [
             prediction if ok else None
             for prediction, ok in zip(batch.predictions, scored.tolist(), strict=True)
         ]
-        return prediction_codes(kept)
+        return prediction_codes(predictions)

@@ -8,10 +8,10 @@ import numpy as np
 
 from metrics.errors import described
 from metrics.metric import Metric
-from scorers.asking import GradingPrompt, scope
-from scorers.base import Batch, ModelReply, SampleScores, ScorerError, ScorerRequest
+from scorers.base import Batch, ModelReply, SampleScores, ScorerError, ScorerRequest, score_values
+from scorers.generation import GenerationScorer
+from scorers.grading import GradingPrompt, prompt_variables
 from scorers.judge.reading import read_number
-from scorers.plain import GenerationScorer, score_values
 
 REWARD = "reward"
 """The metric that a reward model adds."""
@@ -41,7 +41,11 @@ class RewardModelScorer(GenerationScorer):
             return ()
         return [
             ScorerRequest(
-                row, self.model, 0, self.prompt.render(scope(batch, row), batch.name(row)), self.sampling
+                row,
+                self.model,
+                0,
+                self.prompt.render(prompt_variables(batch, row), batch.name(row)),
+                self.sampling,
             )
             for row in np.flatnonzero(batch.scored).tolist()
         ]
@@ -62,7 +66,7 @@ class RewardModelScorer(GenerationScorer):
             return super().score(batch, metric)
         if self.function is not None:
             return score_values(
-                batch, metric, self._called(batch), ["the reward model gave no number"] * len(batch)
+                batch, metric, self._function_rewards(batch), ["the reward model gave no number"] * len(batch)
             )
         rows = np.flatnonzero(batch.scored).tolist()
         if len(replies) != len(rows):
@@ -78,7 +82,7 @@ class RewardModelScorer(GenerationScorer):
     def _asks(self, metric: Metric) -> bool:
         return metric.entry == REWARD and self.function is None
 
-    def _called(self, batch: Batch) -> list[Any]:
+    def _function_rewards(self, batch: Batch) -> list[Any]:
         assert self.function is not None
         rows = np.flatnonzero(batch.scored).tolist()
         texts = [batch.responses[row] for row in rows]

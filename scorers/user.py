@@ -3,24 +3,18 @@
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from metrics.errors import ConfigError, described, nearest
 from metrics.metric import Metric
-from metrics.types import Estimate, Floats, Ints
-from scorers.base import Batch, ModelReply, SampleScores, ScorerError, ScorerRequest
-from scorers.functions import as_plain
-from scorers.plain import score_values
-
-if TYPE_CHECKING:
-    from metrics.config import StatisticsConfig
-
+from scorers.base import BaseScorer, Batch, ModelReply, SampleScores, ScorerError, ScorerRequest, score_values
+from scorers.user_functions import as_json
 
 USER = "user"
 
 
 @dataclass(frozen=True)
-class UserScorer:
+class UserScorer(BaseScorer):
     """Adapts an object with ``score(batch)``, and optionally ``requests(batch)``.
 
     ``score`` returns a number per row (None: unscored), a dictionary of such columns by metric, or
@@ -36,10 +30,6 @@ class UserScorer:
         if not callable(getattr(self.instance, "score", None)):
             raise ConfigError(f"scorer {self.name!r} has no method score(batch)")
 
-    def get_metrics(self, filter_name: str) -> tuple[Metric, ...]:
-        """The metrics that the class names for a filter, or the config does."""
-        return self.metrics.get(filter_name, ())
-
     def needs(self, metric: Metric) -> str | None:
         """One set of requests for all metrics, if the class asks anything."""
         return USER if callable(getattr(self.instance, "requests", None)) else None
@@ -48,8 +38,8 @@ class UserScorer:
         """What the class wants to ask; raises ScorerError if that is not a list of ScorerRequest."""
         if self.needs(metric) is None:
             return ()
-        asked = list(self._call(self.instance.requests, batch, metric=metric) or ())
-        for request in asked:
+        requests = list(self._call(self.instance.requests, batch, metric=metric) or ())
+        for request in requests:
             if not isinstance(request, ScorerRequest):
                 raise ScorerError(
                     f"scorer {self.name!r}: requests(batch) returned {type(request).__name__}, not "
@@ -59,7 +49,7 @@ class UserScorer:
                 raise ScorerError(
                     f"scorer {self.name!r}: requests(batch) asks about row {request.row} of {len(batch)}"
                 )
-        return asked
+        return requests
 
     def unreadable(
         self, batch: Batch, metric: Metric, replies: Sequence[ModelReply | None]
@@ -69,12 +59,6 @@ class UserScorer:
         if own is None:
             return [False] * len(replies)
         return [bool(flag) for flag in self._call(own, batch, metric=metric, replies=replies)]
-
-    def estimate(
-        self, metric: Metric, statistics: Floats | None, clusters: Ints | None, options: "StatisticsConfig"
-    ) -> Estimate | None:
-        """None: the metric's error bar is its aggregation's."""
-        return None
 
     def code(self) -> tuple[Callable[..., Any], ...]:
         """This class and the user's."""
@@ -94,7 +78,7 @@ class UserScorer:
                 )
             result = result[metric.name]
         try:
-            values = as_plain(list(result))
+            values = as_json(list(result))
         except TypeError as error:
             raise ScorerError(f"scorer {self.name!r} returned {error}; a number per sample is due") from error
         if len(values) != len(batch):
@@ -102,11 +86,11 @@ class UserScorer:
         return score_values(batch, metric, values, [f"scorer {self.name!r} gave no number"] * len(batch))
 
     def _call(self, method: Callable[..., Any], batch: Batch, **offered: Any) -> Any:
-        taken = inspect.signature(method).parameters
-        takes_any = any(p.kind is p.VAR_KEYWORD for p in taken.values())
+        parameters = inspect.signature(method).parameters
+        takes_any = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
         try:
             return method(
-                batch, **{key: value for key, value in offered.items() if takes_any or key in taken}
+                batch, **{key: value for key, value in offered.items() if takes_any or key in parameters}
             )
         except Exception as error:
             raise ScorerError(f"scorer {self.name!r} raised {described(error)}") from error

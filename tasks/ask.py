@@ -12,8 +12,8 @@ import orjson
 import pyarrow as pa
 
 from metrics.metric import Metric
-from scorers.asking import ask_again
 from scorers.base import Batch, ModelReply, Scorer, ScorerRequest
+from scorers.grading import ask_again
 from tasks.caching import Workspace, artifact_task
 from tasks.pair import PairSetup, pending
 from tasks.rows.scoring import joined_batches, statistics_batch

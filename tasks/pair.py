@@ -8,7 +8,7 @@ import numpy as np
 from metrics.metric import Metric
 from metrics.types import Scores
 from scorers.base import Batch, SampleScores, Scorer
-from scorers.config import ScoringConfig, split_name
+from scorers.config import ScoringConfig, split_result_name
 from scorers.factory import build_scorer
 from tasks.rows.parts import PairIdentity
 from tasks.steps import Unkeyed
@@ -39,7 +39,7 @@ class PairSetup(Unkeyed):
     def identity(self, scorer: Scorer | None = None) -> PairIdentity:
         """The pair under the names that results bear: ``process_results`` may name a filter in its metric's
         name."""
-        metric, filter_name = split_name(self.metric, self.filter)
+        metric, filter_name = split_result_name(self.metric, self.filter)
         record = replace(self.metric_record(scorer), name=metric)
         return PairIdentity(benchmark=self.benchmark, filter=filter_name, metric=record)
 

@@ -13,7 +13,7 @@ import numpy as np
 from prefect import get_run_logger, task
 
 from metrics.errors import ConfigError, DataError
-from metrics.outcomes import warn_once
+from metrics.user_results import warn_once
 from scorers.base import ALL_FILTERS, Batch
 from scorers.filters import FilterPipeline
 from tasks.benchmarks.config import BenchmarkFields

@@ -17,14 +17,15 @@ from metrics import Metric
 from metrics.build import build_metric
 from metrics.config import MetricConfig
 from metrics.errors import NightjarError, nearest
+from metrics.types import Resolve
 from scorers.config import EnsembleConfig, FilterConfig, JudgeConfig, RewardModelConfig, UserScorerConfig
 from scorers.factory import build_scorer
 from scorers.filters import FilterPipeline
-from scorers.metric_lists import OWN_METRICS
+from scorers.metric_lists import SCORER_METRICS
 from tasks.benchmarks.config import PromptTemplate, template_texts
 from tasks.datasets.item import Item
 from tasks.datasets.items import check_source, open_dataset
-from tasks.usercode.load import Resolve, resolver
+from tasks.usercode.load import resolver
 
 METHOD_KEYWORDS = ("response", "ground_truth", "inference_result")
 EVALUATION_METRIC_KEYWORDS = ("evaluation_results", "facets")
@@ -161,7 +162,7 @@ def metric_problems(config: EvalConfig, resolve: Resolve) -> Iterator[Problem]:
     if config.process_results is not None or isinstance(config.scorer, UserScorerConfig):
         return  # their names are the function's own
     for location, metric in _metric_entries(config):
-        if config.scorer is not None and metric.metric in OWN_METRICS:
+        if config.scorer is not None and metric.metric in SCORER_METRICS:
             continue  # listed to give the scorer's own number an alias or a reduction
         for problem in problem_of(location, partial(build_metric, metric, resolve, config.output_type)):
             yield _pointed(problem, metric.kwargs, "metric")

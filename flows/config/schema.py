@@ -12,7 +12,7 @@ from typing import Annotated, Any, Final
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_serializer, model_validator
 
 from metrics.config import MetricConfig, StatisticsConfig
-from scorers.config import FilterConfig, PlainScorerConfig, ScorerConfig, ScoringConfig
+from scorers.config import DefaultScorerConfig, FilterConfig, ScorerConfig, ScoringConfig
 from scorers.metric_lists import DEFAULT_METRICS
 from tasks.benchmarks.config import BenchmarkFields, PlacedError
 from tasks.models.config import ErrorBudget, ModelConfig, Price, RunLimits, SampleParams
@@ -138,7 +138,7 @@ class EvalConfig(BenchmarkFields):
             return None
         if self.metric_list is not None or self.evaluation_methods:
             return self.metric_list or ()
-        plain = self.scorer is None or isinstance(self.scorer, PlainScorerConfig)
+        plain = self.scorer is None or isinstance(self.scorer, DefaultScorerConfig)
         return (
             tuple(MetricConfig(metric=name) for name in DEFAULT_METRICS[self.output_type]) if plain else None
         )

@@ -10,8 +10,7 @@ from flows.config.schema import EvalConfig, RunOptions
 from flows.plan.pairs import filter_plan, filters_of, method_plan, metric_plan, read_calibrations
 from flows.plan.steps import AskedModel, Plan
 from metrics.errors import ConfigError, nearest
-from scorers.asked_models import AskedEntry, asked_models
-from scorers.config import ScoringConfig
+from scorers.config import GradingModel, ScoringConfig, grading_models
 from scorers.factory import build_scorer
 from tasks.ask import sampling_text
 from tasks.benchmarks.config import BenchmarkFields
@@ -47,7 +46,7 @@ def make_plan(config: EvalConfig, options: RunOptions, began: float = 0.0) -> Pl
         ),
         methods=tuple(method_plan(config, entry, resolve) for entry in config.evaluation_methods),
         metrics=tuple(metric_plan(config, entry, resolve) for entry in config.metrics),
-        asked=tuple(_asked(config, entry, options, began) for entry in asked_models(config.scorer)),
+        asked=tuple(_asked(config, entry, options, began) for entry in grading_models(config.scorer)),
     )
 
 
@@ -123,18 +122,20 @@ def _infer(config: EvalConfig, model: ModelConfig, options: RunOptions, began: f
     return Step(name=f"infer {model.name}", identity=identity, setup=setup)
 
 
-def _asked(config: EvalConfig, entry: AskedEntry, options: RunOptions, began: float) -> AskedModel:
+def _asked(config: EvalConfig, grader: GradingModel, options: RunOptions, began: float) -> AskedModel:
     """A judge or reward model: one of ``models:`` by name, or an entry of its own."""
     known = {model.name: model for model in config.models}
-    if not entry.model and entry.name not in known:
+    if not grader.entry and grader.name not in known:
         raise ConfigError(
-            f"scorer: '{entry.name}' is no entry of models{nearest(entry.name, known)}; name one, or give "
+            f"scorer: '{grader.name}' is no entry of models{nearest(grader.name, known)}; name one, or give "
             "the judge a type and config of its own"
         )
     model = (
-        ModelConfig.model_validate({"name": entry.name, **entry.model}) if entry.model else known[entry.name]
+        ModelConfig.model_validate({"name": grader.name, **grader.entry})
+        if grader.entry
+        else known[grader.name]
     )
-    single = {**model.sample_params.model_dump(exclude_unset=True), **entry.sampling, "num_samples": 1}
+    single = {**model.sample_params.model_dump(exclude_unset=True), **grader.sampling, "num_samples": 1}
     step = _infer(config, model.model_copy(update={"sample_params": SampleParams()}), options, began)
     sampling = SampleParams.model_validate(single)
     identity = step.identity | {
@@ -146,5 +147,5 @@ def _asked(config: EvalConfig, entry: AskedEntry, options: RunOptions, began: fl
     }
     setup = step.setup.model_copy(update={"model": model, "sampling": sampling, "role": "judge"})
     return AskedModel(
-        Step(name=f"infer {model.name}", identity=identity, setup=setup), sampling_text(entry.sampling)
+        Step(name=f"infer {model.name}", identity=identity, setup=setup), sampling_text(grader.sampling)
     )

@@ -9,18 +9,19 @@ from flows.plan.steps import FilterPlan, MethodPlan, MetricPlan, PairPlan
 from metrics import Metric
 from metrics.errors import ConfigError, NightjarError
 from metrics.metric import installed_version
+from metrics.types import Resolve
 from scorers.base import ALL_FILTERS, Scorer
 from scorers.config import (
+    DefaultScorerConfig,
     EnsembleConfig,
     FilterConfig,
     JudgeConfig,
-    PlainScorerConfig,
     ScorerConfig,
     ScoringConfig,
     UserScorerConfig,
 )
 from scorers.filters import FilterPipeline
-from scorers.metric_lists import OWN_METRICS
+from scorers.metric_lists import SCORER_METRICS
 from scorers.process_results import ProcessResultsScorer
 from tasks.aggregate import AggregateSetup
 from tasks.datasets.files import read_rows
@@ -31,7 +32,6 @@ from tasks.reduction.verdict_metrics import build_evaluation_metric
 from tasks.rows.parts import reads_responses
 from tasks.steps import Step
 from tasks.store.fingerprint import sources_of
-from tasks.usercode.load import Resolve
 from tasks.verdicts.config import EvaluationMethodConfig, EvaluationMetricConfig
 from tasks.verdicts.methods import build_method
 
@@ -212,7 +212,7 @@ def _scorer_identity(scoring: ScoringConfig, scorer: Scorer, metric: Metric) -> 
     """What of the scorer decides a metric's numbers: a judge's prompt says nothing about the metrics beside
     it."""
     chosen = scoring.scorer
-    concerned = metric.entry in OWN_METRICS or isinstance(chosen, PlainScorerConfig | UserScorerConfig)
+    concerned = metric.entry in SCORER_METRICS or isinstance(chosen, DefaultScorerConfig | UserScorerConfig)
     return {
         "code": sources_of(*scorer.code()),
         "config": chosen.model_dump(mode="json") if chosen is not None and concerned else None,

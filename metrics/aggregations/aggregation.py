@@ -17,7 +17,7 @@ import numpy as np
 
 from metrics.errors import ConfigError, MetricError, described, nearest
 from metrics.registry import AGGREGATIONS, NamedFunction, parameters
-from metrics.types import Floats, Kind, Scores, Values
+from metrics.types import NUMBER_TYPES, Floats, Kind, Resolve, Scores, Values
 
 Rule = Literal["mean", "sum", "moments", "quantile", "jackknife", "multinomial", "bootstrap", "none"]
 SUMMED_IN_ORDER = 2
@@ -118,7 +118,7 @@ class Aggregation:
         """Statistics of per-sample values that come from elsewhere (``process_results``, a judge, a user)."""
         if self.read is not None:
             return self.read(values)
-        column = numbers(values, self.name)
+        column = number_column(values, self.name)
         if self.kind == "values":
             return Scores(statistics=None, values=None, score=column)
         assert self.encode is not None
@@ -145,7 +145,7 @@ def statistics_of(aggregation: str | Aggregation, values: Sequence[Any]) -> Scor
     return built.scores(values)
 
 
-def factory(
+def aggregation_factory(
     name: str, *, source: str = ""
 ) -> Callable[[Callable[..., Aggregation]], Callable[..., Aggregation]]:
     """Register a function that builds an aggregation; its keywords are the aggregation's parameters."""
@@ -160,12 +160,12 @@ def factory(
 def build_aggregation(
     name: str,
     arguments: Mapping[str, Any] | None = None,
-    resolve: Callable[[str], Callable[..., Any]] | None = None,
+    resolve: Resolve | None = None,
 ) -> Aggregation:
     """The aggregation called ``name`` (``percentile@90`` too), or the user's function ``file.py:fn``."""
     arguments = dict(arguments or {})
     if name not in AGGREGATIONS and ":" in name and resolve is not None:
-        return from_function(resolve(name), arguments)
+        return user_aggregation(resolve(name), arguments)
     base, at, level = name.partition("@")
     if at and base == "percentile":
         try:
@@ -176,16 +176,16 @@ def build_aggregation(
             ) from None
     definition = AGGREGATIONS[base if at and base == "percentile" else name]
     if not definition.builds:
-        return from_function(definition.function, arguments, definition.name)
-    taken = parameters(definition.function) or frozenset()
+        return user_aggregation(definition.function, arguments, definition.name)
+    accepted = parameters(definition.function) or frozenset()
     for key in arguments:
-        if key not in taken:
-            raise ConfigError(f"aggregation {name!r} takes no argument {key!r}{nearest(key, taken)}")
+        if key not in accepted:
+            raise ConfigError(f"aggregation {name!r} takes no argument {key!r}{nearest(key, accepted)}")
     built: Aggregation = definition.function(**arguments)
     return built
 
 
-def from_function(
+def user_aggregation(
     function: Callable[..., Any], arguments: Mapping[str, Any], name: str | None = None
 ) -> Aggregation:
     """An aggregation of a user's ``fn(values) -> float``; values are whatever the metric returned."""
@@ -205,7 +205,7 @@ def from_function(
         name=called,
         kind="values",
         combine=combine,
-        read=_as_they_are,
+        read=_read_anything,
         merge=mean_value,
         encode=as_column,
         rule="bootstrap",
@@ -214,14 +214,24 @@ def from_function(
     )
 
 
-def numbers(values: Sequence[Any], name: str) -> Floats:
+def number_column(values: Sequence[Any], name: str) -> Floats:
     """Per-sample values as floats; a value that is not a number raises ``MetricError`` with its index."""
     for index, value in enumerate(values):
-        if not isinstance(value, (int, float, np.number, np.bool_)):
+        if not isinstance(value, NUMBER_TYPES):
             raise MetricError(
                 f"{name} takes one number a sample, and sample {index} has {type(value).__name__}", index
             )
     return np.asarray(values, dtype=np.float64)
+
+
+def require_pairs(values: Sequence[Any], name: str, parts: str) -> None:
+    """Raises ``MetricError`` with the index of a per-sample value that is not a sequence of two; ``parts``
+    names the two."""
+    for index, value in enumerate(values):
+        if isinstance(value, str) or not isinstance(value, Sequence) or len(value) != 2:
+            raise MetricError(
+                f"{name} takes a pair {parts} a sample, and sample {index} has {value!r}", index
+            )
 
 
 def as_column(score: Floats) -> Floats:
@@ -238,7 +248,7 @@ def mean_value(values: Sequence[Any]) -> Any:
     return averaged.tolist()
 
 
-def _as_they_are(values: Sequence[Any]) -> Scores:
-    plain = all(isinstance(value, (int, float, np.number, np.bool_)) for value in values)
-    score = np.asarray(values, dtype=np.float64) if plain else np.full(len(values), math.nan)
-    return Scores(statistics=None, values=None if plain else list(values), score=score)
+def _read_anything(values: Sequence[Any]) -> Scores:
+    all_numbers = all(isinstance(value, NUMBER_TYPES) for value in values)
+    score = np.asarray(values, dtype=np.float64) if all_numbers else np.full(len(values), math.nan)
+    return Scores(statistics=None, values=None if all_numbers else list(values), score=score)

@@ -5,13 +5,11 @@ from collections.abc import Callable
 
 import numpy as np
 
-from metrics.likelihood.choices import log_softmax, of_gold, per_length
+from metrics.likelihood.choices import CHOICE_TYPES, HARNESS, gold_weight, log_softmax, per_length
 from metrics.ragged import segment_sum
 from metrics.registry import metric
 from metrics.types import ChoiceBatch, Floats, Ints, Scores, scalar_scores
 
-HARNESS = "lm-evaluation-harness"
-CHOICE_TYPES = ("multiple_choice", "loglikelihood")
 ROLLING = ("loglikelihood_rolling",)
 ANY_LL = ("loglikelihood", "multiple_choice", "loglikelihood_rolling")
 LOGS = (-math.inf, 0.0)
@@ -21,13 +19,13 @@ POSITIVE = (0.0, math.inf)
 @metric("logprob", style="choices", output_type=CHOICE_TYPES, bounds=LOGS, source=HARNESS)
 def logprob(batch: ChoiceBatch) -> Scores:
     """Log-likelihood of the right choice, in nats."""
-    return scalar_scores(of_gold(batch, batch.lls, "logprob"))
+    return scalar_scores(gold_weight(batch, batch.lls, "logprob"))
 
 
 @metric("likelihood", style="choices", output_type=CHOICE_TYPES, bounds=LOGS, source=HARNESS)
 def likelihood(batch: ChoiceBatch) -> Scores:
     """Log-likelihood of the right choice, in nats, under the harness's name for it."""
-    return scalar_scores(of_gold(batch, batch.lls, "likelihood"))
+    return scalar_scores(gold_weight(batch, batch.lls, "likelihood"))
 
 
 @metric(
@@ -35,13 +33,13 @@ def likelihood(batch: ChoiceBatch) -> Scores:
 )
 def bpb(batch: ChoiceBatch) -> Scores:
     """Bits that each UTF-8 byte of the right choice costs: -ll / bytes / ln 2, mean over items."""
-    return scalar_scores(-of_gold(batch, per_length(batch.lls, batch.bytes), "bpb") / math.log(2))
+    return scalar_scores(-gold_weight(batch, per_length(batch.lls, batch.bytes), "bpb") / math.log(2))
 
 
 @metric("choice_logprob", style="choices", output_type="multiple_choice", bounds=LOGS, source=HARNESS)
 def choice_logprob(batch: ChoiceBatch) -> Scores:
     """Log-probability of the right choice among the choices: ll - logsumexp(lls)."""
-    return scalar_scores(of_gold(batch, log_softmax(batch.lls, batch.offsets), "choice_logprob"))
+    return scalar_scores(gold_weight(batch, log_softmax(batch.lls, batch.offsets), "choice_logprob"))
 
 
 @metric("choice_prob_norm", style="choices", output_type="multiple_choice", source=HARNESS)
@@ -57,7 +55,7 @@ def choice_logprob_norm(batch: ChoiceBatch) -> Scores:
 
 
 def _normed(batch: ChoiceBatch, name: str) -> Floats:
-    return of_gold(batch, log_softmax(per_length(batch.lls, batch.bytes), batch.offsets), name)
+    return gold_weight(batch, log_softmax(per_length(batch.lls, batch.bytes), batch.offsets), name)
 
 
 @metric(
@@ -72,7 +70,7 @@ def _normed(batch: ChoiceBatch, name: str) -> Floats:
 def brier_score(batch: ChoiceBatch) -> Scores:
     """Squared distance of the choices' probabilities from the right one: Σ (p - one-hot)², 0 to 2."""
     probability = np.exp(log_softmax(batch.lls, batch.offsets))
-    right = of_gold(batch, probability, "brier_score")
+    right = gold_weight(batch, probability, "brier_score")
     squares = segment_sum(probability**2, batch.offsets)
     return scalar_scores(np.maximum(squares - 2 * right + 1.0, 0.0))
 
@@ -89,7 +87,7 @@ def brier_score(batch: ChoiceBatch) -> Scores:
 def perplexity(batch: ChoiceBatch) -> Scores:
     """exp(-mean log-likelihood of the right continuation) over items; the item's number is the
     log-likelihood."""
-    return scalar_scores(of_gold(batch, batch.lls, "perplexity"))
+    return scalar_scores(gold_weight(batch, batch.lls, "perplexity"))
 
 
 @metric(

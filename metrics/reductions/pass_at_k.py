@@ -14,7 +14,7 @@ import numpy as np
 
 from metrics.errors import ConfigError
 from metrics.ragged import segment_counts
-from metrics.reductions.reduction import Reduction, Repeats, factory, require_binary
+from metrics.reductions.reduction import Reduction, Repeats, reduction_factory, require_binary
 from metrics.types import Floats, Ints
 
 CHEN = "Chen et al. 2021, arXiv:2107.03374"
@@ -34,12 +34,7 @@ def hypergeometric_tail(n: int, c: int, k: int, at_least: int) -> float:
     return (total - misses) / total
 
 
-def pass_at_k_values(n: Ints, c: Ints, k: int) -> Floats:
-    """1 - C(n - c, k) / C(n, k) for arrays of repeats and right answers; NaN where n < k."""
-    return tabulated(n, c, k, lambda repeats, right: hypergeometric_tail(repeats, right, k, 1))
-
-
-def tabulated(n: Ints, c: Ints, k: int, probability: Callable[[int, int], float]) -> Floats:
+def probabilities(n: Ints, c: Ints, k: int, probability: Callable[[int, int], float]) -> Floats:
     """``probability(n, c)`` for all pairs, computed once for each pair that occurs; NaN where n < k."""
     if len(n) == 0:
         return np.empty(0)
@@ -61,24 +56,24 @@ def _counting(name: str, k: int, probability: Callable[[int, int], float]) -> Re
     def compute(repeats: Repeats) -> Floats:
         right = require_binary(name, repeats)
         n = segment_counts(repeats.scored, repeats.offsets)
-        return tabulated(n, segment_counts(right, repeats.offsets), k, probability)
+        return probabilities(n, segment_counts(right, repeats.offsets), k, probability)
 
     return Reduction(name, requires=k, compute=compute)
 
 
-@factory("pass@k", source=CHEN)
+@reduction_factory("pass@k", source=CHEN)
 def pass_at_k(*, k: int) -> Reduction:
     """Chance that at least one of k repeats is right: 1 - C(n-c, k) / C(n, k), unbiased."""
     return _counting(f"pass@{k}", k, lambda n, c: hypergeometric_tail(n, c, k, 1))
 
 
-@factory("pass^k", source="Yao et al. 2024, tau-bench, arXiv:2406.12045")
+@reduction_factory("pass^k", source="Yao et al. 2024, tau-bench, arXiv:2406.12045")
 def pass_hat_k(*, k: int) -> Reduction:
     """Chance that all of k repeats are right: C(c, k) / C(n, k)."""
     return _counting(f"pass^{k}", k, lambda n, c: hypergeometric_tail(n, c, k, k))
 
 
-@factory("at_least_k")
+@reduction_factory("at_least_k")
 def at_least_k(*, k: int) -> Reduction:
     """1 if at least k of the item's repeats are right, else 0; unscored where failed repeats could decide."""
     counting = _counting(f"at_least_{k}", k, lambda n, c: float(c >= k))
@@ -93,7 +88,7 @@ def at_least_k(*, k: int) -> Reduction:
     return replace(counting, compute=compute)
 
 
-@factory("g_pass@k", source="Liu et al. 2024, arXiv:2412.13147")
+@reduction_factory("g_pass@k", source="Liu et al. 2024, arXiv:2412.13147")
 def g_pass_at_k(*, k: int, threshold: float = 0.5) -> Reduction:
     """Chance that at least ⌈threshold · k⌉ of k repeats are right; written g_pass@8@0.75, default 0.5."""
     if not 0 < threshold <= 1:
@@ -102,7 +97,7 @@ def g_pass_at_k(*, k: int, threshold: float = 0.5) -> Reduction:
     return _counting(f"g_pass@{k}@{threshold:g}", k, lambda n, c: hypergeometric_tail(n, c, k, needed))
 
 
-@factory("mg_pass@k", source="Liu et al. 2024, arXiv:2412.13147")
+@reduction_factory("mg_pass@k", source="Liu et al. 2024, arXiv:2412.13147")
 def mean_g_pass_at_k(*, k: int) -> Reduction:
     """Mean of G-Pass@k over thresholds from one half to one: (2/k) Σ_{i=⌈k/2⌉+1..k} P(at least i right)."""
     steps = range(math.ceil(k / 2) + 1, k + 1)

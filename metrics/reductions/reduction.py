@@ -1,8 +1,9 @@
-"""Repeats of one item → one row: the record, and how a name such as ``pass@8`` becomes one.
+"""From the repeats of an item to one row: the reduction record, its lookup by name (``pass@8``), and its
+use on all items at once.
 
-A reduction either *picks* one of an item's repeats (take_first, max, maj@k …), or *computes* a number from
-their scores (pass@k, median …), or averages (mean). Picking and averaging work for every metric; computing
-needs an aggregation that takes one number a sample.
+A reduction *picks* one of an item's repeats (take_first, max, maj@k …), *computes* a number from their scores
+(pass@k, median …), or averages (mean). Picking and averaging work for every metric; computing needs an
+aggregation that takes one number a sample.
 """
 
 import re
@@ -13,16 +14,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from metrics.errors import ConfigError, MetricError, described
-from metrics.outcomes import NUMBER, warn_once
 from metrics.ragged import offsets_of, row_of, segment_counts, segment_sum
-from metrics.registry import REDUCTIONS, parameters
-from metrics.types import Bools, Floats, Ints
+from metrics.registry import REDUCTIONS, NamedFunction, parameters
+from metrics.types import NUMBER_TYPES, Bools, Floats, Ints, Resolve
+from metrics.user_results import warn_once
 
 if TYPE_CHECKING:
     from metrics.aggregations.aggregation import Aggregation
-
-
-NO_PREDICTION = -1
 
 
 @dataclass(frozen=True)
@@ -100,31 +98,31 @@ def reduction_key(name: str, reduced_name: str) -> str:
 _LEVEL = re.compile(r"(?P<base>[A-Za-z_]+[@^]|at_least_)(?P<k>\d+)(?:@(?P<threshold>\d*\.?\d+))?$")
 
 
-def build_reduction(name: str, resolve: Callable[[str], Callable[..., Any]] | None = None) -> Reduction:
+def build_reduction(name: str, resolve: Resolve | None = None) -> Reduction:
     """The reduction called ``name``: registered, a family with its k (``maj@8``, ``g_pass@8@0.75``), or
     file.py:fn."""
     if name in REDUCTIONS and not _is_family(name):
         definition = REDUCTIONS[name]
-        return definition.function() if definition.builds else from_function(definition.function, name)
+        return definition.function() if definition.builds else user_reduction(definition.function, name)
     if ":" in name and resolve is not None:
-        return from_function(resolve(name))
+        return user_reduction(resolve(name))
     match = _LEVEL.match(name)
     family = f"{match['base']}k" if match else name
     if family not in REDUCTIONS:
         raise ConfigError(REDUCTIONS.unknown(name))
     if match is None:
         raise ConfigError(f"reduction {name!r} needs a number in place of k, as in {name[:-1]}4")
-    k, taken = int(match["k"]), parameters(REDUCTIONS[family].function) or frozenset()
+    k, keywords = int(match["k"]), parameters(REDUCTIONS[family].function) or frozenset()
     if k < 1:
         raise ConfigError(f"reduction {name!r}: k must be at least 1")
-    if match["threshold"] is not None and "threshold" not in taken:
+    if match["threshold"] is not None and "threshold" not in keywords:
         raise ConfigError(f"reduction {name!r}: {family} takes no threshold")
     extra = {} if match["threshold"] is None else {"threshold": float(match["threshold"])}
     built: Reduction = REDUCTIONS[family].function(k=k, **extra)
     return built
 
 
-def from_function(function: Callable[..., Any], name: str | None = None) -> Reduction:
+def user_reduction(function: Callable[..., Any], name: str | None = None) -> Reduction:
     """A reduction of a user's ``fn(references, predictions)``, the predictions being one item's scores."""
     if not callable(function):
         raise ConfigError(f"reduction {name or function!r} is not a function")
@@ -132,9 +130,10 @@ def from_function(function: Callable[..., Any], name: str | None = None) -> Redu
     return Reduction(name=called, function=function)
 
 
-def factory(name: str, *, source: str = "") -> Callable[[Callable[..., Reduction]], Callable[..., Reduction]]:
+def reduction_factory(
+    name: str, *, source: str = ""
+) -> Callable[[Callable[..., Reduction]], Callable[..., Reduction]]:
     """Register a function that builds a reduction; a name that ends in k is a family with that parameter."""
-    from metrics.registry import NamedFunction
 
     def register(make: Callable[..., Reduction]) -> Callable[..., Reduction]:
         REDUCTIONS.add(name, NamedFunction(name, make, source, builds=True))
@@ -281,7 +280,7 @@ def _call(reduction: Reduction, repeats: Repeats, item: int, own: list[float]) -
         ) from error
     entries = result if isinstance(result, Mapping) else {reduction.name: result}
     for entry, number in entries.items():
-        if not isinstance(number, NUMBER):
+        if not isinstance(number, NUMBER_TYPES):
             raise MetricError(
                 f"reduction {reduction.name!r} returned {type(number).__name__}, not a number, "
                 f"as {entry!r} of item {item}",

@@ -1,6 +1,8 @@
-"""TER compiled by numba (extra ``fast``): sacrebleu's edit distance with its beam, and its shifts.
+"""TER compiled by numba (extra ``fast``): Tercom's greedy shifts over sacrebleu's beam edit distance.
 
-The underscore keeps it out of the registry's walk over the package: it can be imported only where numba is.
+The order in which candidates are tried, the ties between operations, the beam and the limits decide the
+number, so they are sacrebleu's; its cache of rows is here the rows before the first changed word. The
+underscore keeps the module out of the registry's walk over the package: only numba can import it.
 """
 
 from typing import Any

@@ -1,4 +1,8 @@
-"""Corpus BLEU and sentence BLEU, equal to sacrebleu's."""
+"""Corpus BLEU and sentence BLEU, equal to sacrebleu's.
+
+The n-grams of many documents are counted at once where the tokeniser is 13a; sacrebleu's own extraction
+counts them for its other tokenisers.
+"""
 
 import math
 import re
@@ -8,12 +12,12 @@ from typing import Any
 
 import numpy as np
 
-from metrics.aggregations.aggregation import Aggregation, Count, Total, factory
+from metrics.aggregations.aggregation import Aggregation, Count, Total, aggregation_factory
 from metrics.errors import ConfigError, nearest
 from metrics.ragged import offsets_of, row_of
 from metrics.registry import metric
 from metrics.text.inputs import batches, hypotheses, read_text_pairs, reference_lists
-from metrics.text.ngrams import Sequences, Words, matches, possible
+from metrics.text.ngrams import Sequences, Words, matching_ngrams, ngram_counts
 from metrics.types import Floats, Ints, Scores
 
 PAPINENI = "Papineni et al. 2002; sacrebleu (Post 2018)"
@@ -72,7 +76,7 @@ def sentence_bleu(
     return np.array([finish(row, 1.0) for row in statistics], dtype=np.float64)
 
 
-@factory("bleu", source=PAPINENI)
+@aggregation_factory("bleu", source=PAPINENI)
 def bleu_aggregation(
     *,
     smooth_method: str = "exp",
@@ -173,7 +177,7 @@ def _corpus_bleu(order: int, smooth_method: str, smooth_value: float | None, eff
     return compute
 
 
-_KEPT = 1 << 18  # distinct words
+_CACHED_WORDS = 1 << 18  # distinct words
 
 # The rules of mteval-v13a: symbols stand alone; period and comma are split off unless between digits; a dash
 # is split off the digit before it. The patterns consume what they look at, as the original's do, so that a
@@ -191,7 +195,7 @@ def bleu_statistics(
     order."""
     if tokenize != "13a" or order < 1:
         return by_sacrebleu(references, texts, tokenize, lowercase, order)
-    tokens_of = lru_cache(_KEPT)(_tokens)
+    tokens_of = lru_cache(_CACHED_WORDS)(_tokens)
     sizes = [len(text) + sum(map(len, golds)) for golds, text in zip(references, texts, strict=True)]
     parts = [_batch(references[own], texts[own], lowercase, order, tokens_of) for own in batches(sizes)]
     return np.concatenate(parts) if parts else np.empty((0, 2 + 2 * order))
@@ -213,10 +217,10 @@ def _batch(
     per_document = offsets_of(np.array([1 + len(golds) for golds in references], dtype=np.int64))
     owners = row_of(per_document)
     sides = np.arange(len(lines)) - per_document[owners]
-    matched = matches(Sequences(tokens, lengths, owners, sides, len(texts)), order)
+    matched = matching_ngrams(Sequences(tokens, lengths, owners, sides, len(texts)), order)
     hypothesis = lengths[sides == 0]
     closest = _closest(hypothesis, lengths[sides > 0], owners[sides > 0])
-    return np.column_stack([hypothesis, closest, matched, possible(hypothesis, order)])
+    return np.column_stack([hypothesis, closest, matched, ngram_counts(hypothesis, order)])
 
 
 def _line(text: str, lowercase: bool) -> str:

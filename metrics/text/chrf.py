@@ -1,4 +1,10 @@
-"""Corpus chrF and chrF++, equal to sacrebleu's."""
+"""Corpus chrF and chrF++, equal to sacrebleu's; the n-grams of many documents are counted at once.
+
+Over a small alphabet one sort counts them: every place of the texts becomes one integer of its document, the
+next ``order`` tokens (0 past the text's end) and its side (0 the reference, 1 the hypothesis). Sorted, equal
+n-grams of all orders lie side by side, and the highest bit in which neighbours differ says at which orders a
+new run starts. ``metrics.text.ngrams`` counts what does not fit into such an integer.
+"""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -8,11 +14,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from metrics.aggregations.aggregation import Aggregation, Count, Total, factory
+from metrics.aggregations.aggregation import Aggregation, Count, Total, aggregation_factory
 from metrics.ragged import offsets_of, segment_argmax
 from metrics.registry import metric
 from metrics.text.inputs import batches, hypotheses, read_text_pairs, reference_lists
-from metrics.text.ngrams import Sequences, Words, matches, possible
+from metrics.text.ngrams import Sequences, Words, matching_ngrams, ngram_counts
 from metrics.types import Floats, Ints, Scores
 
 POPOVIC = "Popović 2015, 2017; sacrebleu"
@@ -78,7 +84,7 @@ def chrf_plus_plus(
     )
 
 
-@factory("chrf", source=POPOVIC)
+@aggregation_factory("chrf", source=POPOVIC)
 def chrf_aggregation(
     *,
     char_order: int = 6,
@@ -113,7 +119,7 @@ def chrf_aggregation(
     )
 
 
-@factory("chrf++", source=POPOVIC)
+@aggregation_factory("chrf++", source=POPOVIC)
 def chrf_plus_plus_aggregation(
     *,
     char_order: int = 6,
@@ -202,7 +208,7 @@ def _pairs(pairs: Sequence[tuple[str, str]], options: ChrfOptions) -> Floats:
         columns.append(_counted(_dense(points), lengths, options.char_order))
     if options.word_order:
         spaced = [" ".join(line.split()).encode("utf-8", "surrogatepass") for line in lines]
-        columns.append(_counted(*Words.of(spaced).tokens(_parts), options.word_order))
+        columns.append(_counted(*Words.of(spaced).tokens(_word_parts), options.word_order))
     return np.concatenate(columns, axis=1)
 
 
@@ -215,17 +221,17 @@ def _dense(points: NDArray[np.uint32]) -> Ints:
 def _counted(tokens: Ints, lengths: Ints, order: int) -> Floats:
     """Triples (hypothesis, reference, matches) of each order (n, 3 * order); the two sides take turns."""
     n = len(lengths) // 2
-    if fits(int(tokens.max(initial=0)) + 1, n, order):
+    if fits_one_integer(int(tokens.max(initial=0)) + 1, n, order):
         matched = packed_matches(tokens, lengths, order)
     else:
         sides = np.tile([0, 1], n)
-        matched = matches(Sequences(tokens, lengths, np.repeat(np.arange(n), 2), sides, n), order)
-    own, reference = possible(lengths[::2], order), possible(lengths[1::2], order)
+        matched = matching_ngrams(Sequences(tokens, lengths, np.repeat(np.arange(n), 2), sides, n), order)
+    own, reference = ngram_counts(lengths[::2], order), ngram_counts(lengths[1::2], order)
     own = np.where(reference > 0, own, 0.0)  # sacrebleu counts nothing where the reference has no such n-gram
     return np.stack([own, reference, matched], axis=2).reshape(n, 3 * order)
 
 
-def _parts(data: bytes) -> tuple[str, ...]:
+def _word_parts(data: bytes) -> tuple[str, ...]:
     """A word with one trailing, else one leading, punctuation mark set apart, as chrF++ has it."""
     word = data.decode("utf-8", "surrogatepass")
     if len(word) > 1 and word[-1] in _PUNCTUATION:
@@ -239,7 +245,7 @@ _BLOCK = 1 << 14  # tokens counted at once: what is worked out for them stays in
 _BITS = 63
 
 
-def fits(tokens: int, documents: int, order: int) -> bool:
+def fits_one_integer(tokens: int, documents: int, order: int) -> bool:
     """Whether so many distinct tokens and documents can be packed into one integer."""
     return order * tokens.bit_length() + documents.bit_length() + 1 <= _BITS
 

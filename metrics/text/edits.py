@@ -1,11 +1,14 @@
-"""Word error rate of a corpus."""
+"""Metrics of the edit distance: word error rate of a corpus, and similarity of two texts by characters.
+
+Both count insertions, deletions and substitutions by ``levenshtein``, over any two sequences.
+"""
 
 from collections.abc import Hashable, Sequence
 from typing import Any
 
 import numpy as np
 
-from metrics.aggregations.aggregation import Aggregation, Count, Total, factory
+from metrics.aggregations.aggregation import Aggregation, Count, Total, aggregation_factory
 from metrics.registry import metric
 from metrics.text.inputs import hypotheses, read_text_pairs, reference_lists
 from metrics.types import Floats, Scores
@@ -37,7 +40,7 @@ def wer(references: Sequence[Sequence[Any]], predictions: Sequence[Any]) -> Scor
     return Scores(statistics=statistics, values=None, score=_rate(statistics, 1.0))
 
 
-@factory("wer", source=JIWER)
+@aggregation_factory("wer", source=JIWER)
 def wer_aggregation() -> Aggregation:
     """Word error rate of added-up edits and words, or of (reference, prediction) pairs."""
 

@@ -1,4 +1,9 @@
-"""Exact match after optional normalisation, as ``evaluate`` and lm-evaluation-harness define it."""
+"""Exact match after optional normalisation, as ``evaluate`` and lm-evaluation-harness define it.
+
+A batch's texts are normalised as one long text, joined by a separator that no match may cross. For that each
+pattern is rewritten piece by piece: no piece consumes the separator, and ``^``, ``$``, ``\\A`` and ``\\Z``
+become looks at it. Texts whose patterns have a piece that is not listed here are normalised one by one.
+"""
 
 import re
 import string
@@ -15,10 +20,146 @@ from metrics.errors import ConfigError, MetricError
 from metrics.registry import metric
 from metrics.types import Bools, Scores, scalar_scores
 
+_ITEMS = 1024  # normalised at once: few enough for a core's cache
+
+
+@metric(
+    "exact_match",
+    batched=True,
+    source="huggingface/evaluate metrics/exact_match; lm-evaluation-harness",
+    variants={"multiple_choice": "exact_match_mc"},
+)
+def exact_match(
+    references: Sequence[Sequence[Any]],
+    predictions: Sequence[Any],
+    *,
+    regexes_to_ignore: Sequence[str] | None = None,
+    ignore_case: bool = False,
+    ignore_punctuation: bool = False,
+    ignore_numbers: bool = False,
+) -> Scores:
+    """1 if the prediction equals any of the references, else 0; higher is better.
+
+    Both sides are normalised first: matches of each regular expression removed, then lower case, then ASCII
+    punctuation removed, then ASCII digits removed. No prediction (None) is wrong. A reference that is not
+    text is compared as text with a prediction that is.
+    """
+    patterns = [regexes_to_ignore] if isinstance(regexes_to_ignore, str) else regexes_to_ignore or []
+    deleted = (string.punctuation if ignore_punctuation else "") + (string.digits if ignore_numbers else "")
+    normalisation = Normalisation(_compiled(patterns), ignore_case, deleted)
+    score = np.empty(len(predictions))
+    for start in range(0, len(score), _ITEMS):
+        rows = slice(start, start + _ITEMS)
+        score[rows] = _matches(references[rows], predictions[rows], normalisation, start)
+    return scalar_scores(score)
+
+
 SEPARATOR = "\x01"
 """Between, before and after the texts; no letter, no space, and nothing that lower case looks through."""
 
+_ODD = re.compile(f"[\0{SEPARATOR}]")
+
+
+@dataclass(frozen=True)
+class Normalisation:
+    """What is done to a text: ``patterns`` removed, then lower case, then ``deleted`` characters removed.
+
+    Trailing NULs go after every step, since the reference implementation compares numpy string arrays, which
+    cannot hold them. ``deleted`` is ASCII.
+    """
+
+    patterns: Sequence[re.Pattern[str]] = ()
+    lower: bool = False
+    deleted: str = ""
+
+    def of_text(self, text: str) -> str:
+        """One text, step by step: what the normalisation of many must give."""
+        for pattern in self.patterns:
+            text = pattern.sub("", text).rstrip("\0")
+        if self.lower:
+            text = text.lower()
+        if self.deleted:
+            text = text.translate(dict.fromkeys(map(ord, self.deleted)))
+        return text.rstrip("\0")
+
+    def of_texts(self, texts: list[str]) -> list[str]:
+        """Each text normalised.
+
+        All are joined and go through each step as one long text, where that is known to be the same; else
+        each distinct text alone.
+        """
+        removals = [joined_removal(pattern.pattern) for pattern in self.patterns]
+        known = [removal for removal in removals if removal is not None]
+        if len(known) < len(removals):
+            return self._each(texts)
+        whole = SEPARATOR.join(["", *texts, ""])
+        if "\0" in whole or whole.count(SEPARATOR) > len(texts) + 1:
+            plain = self.of_texts(["" if _ODD.search(text) else text for text in texts])
+            return [
+                self.of_text(text) if _ODD.search(text) else done
+                for text, done in zip(texts, plain, strict=True)
+            ]
+        for remove in known:
+            whole = remove(whole)
+        return self._finished(whole).split(SEPARATOR)[1:-1]
+
+    def _each(self, texts: list[str]) -> list[str]:
+        done = {text: self.of_text(text) for text in set(texts)}
+        return [done[text] for text in texts]
+
+    def _finished(self, whole: str) -> str:
+        if self.lower:
+            whole = whole.lower()
+        if whole.isascii():
+            return whole.translate(dict.fromkeys(map(ord, self.deleted))) if self.deleted else whole
+        for character in self.deleted:  # faster than to look up every character of a text that is not ASCII
+            whole = whole.replace(character, "")
+        return whole
+
+
+def _matches(
+    references: Sequence[Sequence[Any]], predictions: Sequence[Any], normalisation: Normalisation, first: int
+) -> Bools:
+    """Whether each prediction equals a reference; ``first`` is the number of the first row."""
+    counts = list(map(len, references))
+    if 0 in counts:
+        row = first + counts.index(0)
+        raise MetricError(f"exact_match: row {row} has no reference to compare with", row)
+    golds = list(chain.from_iterable(references))
+    if len(golds) == len(predictions):
+        return _equal(predictions, golds, normalisation)
+    own = list(chain.from_iterable(map(repeat, predictions, counts)))  # one for each reference
+    starts = np.cumsum([0, *counts[:-1]])
+    return np.logical_or.reduceat(_equal(own, golds, normalisation), starts)
+
+
+def _equal(answers: Sequence[Any], golds: Sequence[Any], normalisation: Normalisation) -> Bools:
+    """Whether each answer equals its reference: as texts, or an answer that is no text as it is."""
+    if set(map(type, answers)) <= {str}:
+        texts = normalisation.of_texts([*answers, *map(str, golds)])
+        return np.fromiter(map(eq, texts[: len(golds)], texts[len(golds) :]), np.bool_, count=len(golds))
+    text = np.fromiter((isinstance(answer, str) for answer in answers), np.bool_, count=len(golds))
+    equal = np.array(
+        [answer is not None and bool(answer == gold) for answer, gold in zip(answers, golds, strict=True)]
+    )
+    equal[text] = _equal(list(map(str, compress(answers, text))), list(compress(golds, text)), normalisation)
+    return equal
+
+
+def _compiled(patterns: Sequence[str]) -> list[re.Pattern[str]]:
+    compiled = []
+    for pattern in patterns:
+        try:
+            compiled.append(re.compile(pattern))
+        except (re.error, TypeError) as error:
+            raise ConfigError(
+                f"exact_match: regexes_to_ignore holds {pattern!r}, which is no pattern: {error}"
+            ) from None
+    return compiled
+
+
 _LEADING_FLAGS = re.compile(r"\(\?[aimsu]+\)")
+
 _PIECE = re.compile(
     r"""
       (?P<own_class> \[ \^? \]? (?: [^]\\] | \\. )* \] )
@@ -28,8 +169,10 @@ _PIECE = re.compile(
     """,
     re.VERBOSE | re.DOTALL,
 )
+
 _LITERAL = re.compile(r"(?:[^\\\[\](){}.^$*+?|]|\\[^\w\s])*")
 _AS_IT_IS = frozenset("dwsbBntrfva")  # escapes that match no separator, or look at word characters only
+
 _REWRITTEN = {
     r"\D": r"[^\d\x01]",
     r"\W": r"[^\w\x01]",
@@ -98,138 +241,3 @@ def _rewritten_sign(sign: str, flags: int) -> str:
         case "$":
             return r"(?=[\n\x01])" if lines else r"(?=\n?\x01)"
     return sign
-
-
-_ODD = re.compile(f"[\0{SEPARATOR}]")
-
-
-@dataclass(frozen=True)
-class Normalisation:
-    """What is done to a text: ``patterns`` removed, then lower case, then ``deleted`` characters removed.
-
-    Trailing NULs go after every step, since the reference implementation compares numpy string arrays, which
-    cannot hold them. ``deleted`` is ASCII.
-    """
-
-    patterns: Sequence[re.Pattern[str]] = ()
-    lower: bool = False
-    deleted: str = ""
-
-    def of_text(self, text: str) -> str:
-        """One text, step by step: what the normalisation of many must give."""
-        for pattern in self.patterns:
-            text = pattern.sub("", text).rstrip("\0")
-        if self.lower:
-            text = text.lower()
-        if self.deleted:
-            text = text.translate(dict.fromkeys(map(ord, self.deleted)))
-        return text.rstrip("\0")
-
-    def of_texts(self, texts: list[str]) -> list[str]:
-        """Each text normalised.
-
-        All are joined and go through each step as one long text, where that is known to be the same; else
-        each distinct text alone.
-        """
-        removals = [joined_removal(pattern.pattern) for pattern in self.patterns]
-        known = [removal for removal in removals if removal is not None]
-        if len(known) < len(removals):
-            return self._each(texts)
-        whole = SEPARATOR.join(["", *texts, ""])
-        if "\0" in whole or whole.count(SEPARATOR) > len(texts) + 1:
-            plain = self.of_texts(["" if _ODD.search(text) else text for text in texts])
-            return [
-                self.of_text(text) if _ODD.search(text) else done
-                for text, done in zip(texts, plain, strict=True)
-            ]
-        for remove in known:
-            whole = remove(whole)
-        return self._finished(whole).split(SEPARATOR)[1:-1]
-
-    def _each(self, texts: list[str]) -> list[str]:
-        done = {text: self.of_text(text) for text in set(texts)}
-        return [done[text] for text in texts]
-
-    def _finished(self, whole: str) -> str:
-        if self.lower:
-            whole = whole.lower()
-        if whole.isascii():
-            return whole.translate(dict.fromkeys(map(ord, self.deleted))) if self.deleted else whole
-        for character in self.deleted:  # faster than to look up every character of a text that is not ASCII
-            whole = whole.replace(character, "")
-        return whole
-
-
-_ITEMS = 1024  # normalised at once: few enough for a core's cache
-
-
-@metric(
-    "exact_match",
-    batched=True,
-    source="huggingface/evaluate metrics/exact_match; lm-evaluation-harness",
-    variants={"multiple_choice": "exact_match_mc"},
-)
-def exact_match(
-    references: Sequence[Sequence[Any]],
-    predictions: Sequence[Any],
-    *,
-    regexes_to_ignore: Sequence[str] | None = None,
-    ignore_case: bool = False,
-    ignore_punctuation: bool = False,
-    ignore_numbers: bool = False,
-) -> Scores:
-    """1 if the prediction equals any of the references, else 0; higher is better.
-
-    Both sides are normalised first: matches of each regular expression removed, then lower case, then ASCII
-    punctuation removed, then ASCII digits removed. No prediction (None) is wrong. A reference that is not
-    text is compared as text with a prediction that is.
-    """
-    patterns = [regexes_to_ignore] if isinstance(regexes_to_ignore, str) else regexes_to_ignore or []
-    deleted = (string.punctuation if ignore_punctuation else "") + (string.digits if ignore_numbers else "")
-    normalisation = Normalisation(_compiled(patterns), ignore_case, deleted)
-    score = np.empty(len(predictions))
-    for start in range(0, len(score), _ITEMS):
-        rows = slice(start, start + _ITEMS)
-        score[rows] = _matches(references[rows], predictions[rows], normalisation, start)
-    return scalar_scores(score)
-
-
-def _matches(
-    references: Sequence[Sequence[Any]], predictions: Sequence[Any], normalisation: Normalisation, first: int
-) -> Bools:
-    """Whether each prediction equals a reference; ``first`` is the number of the first row."""
-    counts = list(map(len, references))
-    if 0 in counts:
-        row = first + counts.index(0)
-        raise MetricError(f"exact_match: row {row} has no reference to compare with", row)
-    golds = list(chain.from_iterable(references))
-    if len(golds) == len(predictions):
-        return _equal(predictions, golds, normalisation)
-    own = list(chain.from_iterable(map(repeat, predictions, counts)))  # one for each reference
-    starts = np.cumsum([0, *counts[:-1]])
-    return np.logical_or.reduceat(_equal(own, golds, normalisation), starts)
-
-
-def _equal(answers: Sequence[Any], golds: Sequence[Any], normalisation: Normalisation) -> Bools:
-    """Whether each answer equals its reference: as texts, or an answer that is no text as it is."""
-    if set(map(type, answers)) <= {str}:
-        texts = normalisation.of_texts([*answers, *map(str, golds)])
-        return np.fromiter(map(eq, texts[: len(golds)], texts[len(golds) :]), np.bool_, count=len(golds))
-    text = np.fromiter((isinstance(answer, str) for answer in answers), np.bool_, count=len(golds))
-    equal = np.array(
-        [answer is not None and bool(answer == gold) for answer, gold in zip(answers, golds, strict=True)]
-    )
-    equal[text] = _equal(list(map(str, compress(answers, text))), list(compress(golds, text)), normalisation)
-    return equal
-
-
-def _compiled(patterns: Sequence[str]) -> list[re.Pattern[str]]:
-    compiled = []
-    for pattern in patterns:
-        try:
-            compiled.append(re.compile(pattern))
-        except (re.error, TypeError) as error:
-            raise ConfigError(
-                f"exact_match: regexes_to_ignore holds {pattern!r}, which is no pattern: {error}"
-            ) from None
-    return compiled

@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from metrics.aggregations.aggregation import require_pairs
 from metrics.errors import MetricError
 
 _DOCUMENTS = 1024  # worked on at once
@@ -43,13 +44,9 @@ def batches(sizes: Sequence[int]) -> Iterator[slice]:
 
 def read_text_pairs(values: Sequence[Any], name: str) -> tuple[list[Any], list[Any]]:
     """Columns of (reference, prediction) pairs; either may be a list, the prediction's of one text."""
+    require_pairs(values, name, "(reference, prediction)")
     references, predictions = [], []
-    for row, value in enumerate(values):
-        if isinstance(value, str) or not isinstance(value, Sequence) or len(value) != 2:
-            raise MetricError(
-                f"{name} takes a pair (reference, prediction) a sample, and sample {row} has {value!r}", row
-            )
-        reference, prediction = value
+    for row, (reference, prediction) in enumerate(values):
         references.append(
             [reference]
             if isinstance(reference, str) or not isinstance(reference, Sequence)

@@ -1,4 +1,6 @@
-"""Does the answer contain, match, equal as a number, or hold the same JSON as a reference; how long is it."""
+"""Checks of one answer against its references: it contains one, matches a pattern, equals a number, holds the
+same JSON. ``length`` measures the answer alone.
+"""
 
 import json
 import math
@@ -95,12 +97,12 @@ def numeric_match(
         raise ConfigError("numeric_match: abs_tol and rel_tol must not be negative")
     score = np.zeros(len(predictions))
     for row, (golds, prediction) in enumerate(zip(references, predictions, strict=True)):
-        targets = [number(gold) for gold in golds]
+        targets = [parse_number(gold) for gold in golds]
         if not targets or None in targets:
             raise MetricError(
                 f"numeric_match: row {row} has the references {list(golds)!r}, not numbers", row
             )
-        own = number(prediction)
+        own = parse_number(prediction)
         score[row] = own is not None and any(
             math.isclose(own, target, rel_tol=rel_tol, abs_tol=abs_tol)
             for target in targets
@@ -109,7 +111,7 @@ def numeric_match(
     return score
 
 
-def number(value: Any) -> float | None:
+def parse_number(value: Any) -> float | None:
     """The number that a value is or that a text writes; None if it is not a finite one.
 
     >>> number("$1,234.50."), number("twelve")
@@ -158,9 +160,9 @@ def json_match(
         score[row] = None in differences
         if None not in differences:
             details[row] = {"difference": differences[0]}
-    kept = details if any(details) else None
+    any_details = details if any(details) else None
     column = scalar_scores(score)
-    return Scores(column.statistics, None, column.score, kept)
+    return Scores(column.statistics, None, column.score, any_details)
 
 
 def _parsed(value: Any) -> Any:

@@ -1,10 +1,13 @@
-"""Matching n-grams of many documents at once, exactly, and without sorting them.
+"""Matching n-grams of many documents at once, exactly and without sorting, and the words of many texts as
+numbers. BLEU, chrF and ROUGE count with it.
 
 Two n-grams are alike if their first n - 1 tokens are and their last ones. So every place of the texts gets,
 order by order, the number of the n-gram that begins there, made of the number of the one a token shorter and
 of the last token's. A number is a place at which the same n-gram stands: all places are written into a table,
 each where its n-gram belongs, and which of them stayed is read back. The matches of an n-gram are the smaller
 of the hypothesis's count and the largest count of a reference; what has none is not followed to longer ones.
+
+Words get their numbers from the bytes of all texts at once; only distinct words are looked at one by one.
 """
 
 from collections.abc import Callable, Hashable, Iterator, Sequence
@@ -14,7 +17,7 @@ from itertools import chain, pairwise
 
 import numpy as np
 
-from metrics.ragged import offsets_of, taken_rows
+from metrics.ragged import gathered_rows, offsets_of
 from metrics.types import Floats, Ints
 
 _BLOCK = 1 << 14  # tokens counted at once: what is worked out for them stays in the processor's cache
@@ -47,7 +50,7 @@ class Sequences:
         for first, last in pairwise(cuts):
             own = np.arange(owned[first], owned[last])
             own = own[np.argsort(self.sides[own], kind="stable")]
-            tokens, documents = taken_rows(self.tokens, ends, own), self.documents[own] - first
+            tokens, documents = gathered_rows(self.tokens, ends, own), self.documents[own] - first
             yield _block(tokens, self.lengths[own], documents, self.sides[own], last - first)
 
 
@@ -70,35 +73,39 @@ def _block(tokens: Ints, lengths: Ints, documents: Ints, sides: Ints, n: int) ->
     keys = np.repeat(documents, lengths) * (int(tokens.max(initial=0)) + 1) + tokens
     starts = offsets_of(lengths + 1)
     side_starts = starts[np.searchsorted(sides, np.arange(max(sides.max(initial=0), 1) + 2))]
-    return Block(alike(np.insert(keys, np.cumsum(lengths), -1 - sides)), starts, side_starts, documents, n)
+    return Block(
+        representatives(np.insert(keys, np.cumsum(lengths), -1 - sides)), starts, side_starts, documents, n
+    )
 
 
-def matches(sequences: Sequences, order: int) -> Floats:
+def matching_ngrams(sequences: Sequences, order: int) -> Floats:
     """Matching n-grams of the orders 1 … ``order`` of each document (n, order)."""
-    return np.concatenate([np.empty((0, order)), *(_matches(block, order) for block in sequences.blocks)])
+    return np.concatenate(
+        [np.empty((0, order)), *(_block_matches(block, order) for block in sequences.blocks)]
+    )
 
 
-def possible(lengths: Ints, order: int) -> Floats:
+def ngram_counts(lengths: Ints, order: int) -> Floats:
     """How many n-grams of each order sequences of these lengths have (s, order)."""
     return np.asarray(np.maximum(lengths[:, None] - np.arange(order), 0), dtype=np.float64)
 
 
-def _matches(block: Block, order: int) -> Floats:
+def _block_matches(block: Block, order: int) -> Floats:
     counted = np.zeros((block.n, order))
     places, numbers = np.arange(len(block.words)), block.words
     for n in range(1, order + 1):
-        common = shared(numbers, np.searchsorted(places, block.sides))
+        common = match_counts(numbers, np.searchsorted(places, block.sides))
         sums = np.diff(offsets_of(common)[np.searchsorted(places, block.starts)])
         counted[:, n - 1] = np.bincount(block.documents, sums, minlength=block.n)
         going = np.flatnonzero(common[numbers])
         if n == order or not len(going):
             break
         places = places[going]
-        numbers = alike(numbers[going] * len(block.words) + block.words[places + n])
+        numbers = representatives(numbers[going] * len(block.words) + block.words[places + n])
     return counted
 
 
-def shared(numbers: Ints, sides: Ints) -> Ints:
+def match_counts(numbers: Ints, sides: Ints) -> Ints:
     """Matches (t,) of the numbers 0 … t - 1: the smaller of the hypothesis's count and a reference's largest.
 
     ``numbers`` (t,) are those that occur, side after side; ``sides`` says where each one's start.
@@ -109,7 +116,7 @@ def shared(numbers: Ints, sides: Ints) -> Ints:
     return np.minimum(own, best)
 
 
-def alike(keys: Ints, multiplier: int = _FIBONACCI) -> Ints:
+def representatives(keys: Ints, multiplier: int = _FIBONACCI) -> Ints:
     """For each 64-bit key (t,) a place at which it stands, the same place for all that are equal.
 
     >>> alike(np.array([7, 9, 7])).tolist() in ([0, 1, 0], [2, 1, 2])
@@ -122,7 +129,7 @@ def alike(keys: Ints, multiplier: int = _FIBONACCI) -> Ints:
     places = table[slots].astype(np.int64)
     robbed = np.flatnonzero(keys[places] != keys)
     if len(robbed):  # another key has the slot, and so at all places of the key or at none
-        places[robbed] = robbed[alike(keys[robbed], multiplier * _FIBONACCI % (1 << 64))]
+        places[robbed] = robbed[representatives(keys[robbed], multiplier * _FIBONACCI % (1 << 64))]
     return places
 
 
@@ -166,7 +173,7 @@ class Words:
         rank[distinct] = np.arange(len(distinct))
         words = rank[self.numbers]
         sums = offsets_of(np.diff(offsets)[words])
-        return taken_rows(flat, offsets, words), np.diff(sums[offsets_of(self.lengths)])
+        return gathered_rows(flat, offsets, words), np.diff(sums[offsets_of(self.lengths)])
 
 
 class _Numbers(dict[Hashable, int]):
@@ -180,10 +187,12 @@ class _Numbers(dict[Hashable, int]):
 def _numbers(data: bytes, starts: Ints, ends: Ints) -> Ints:
     sizes = ends - starts
     padded = data.replace(b"\0", _NO_BYTE) + bytes(16)
-    numbers = alike(_eight(padded, starts, sizes))  # this tells words of up to seven bytes from all others
+    numbers = representatives(
+        _eight(padded, starts, sizes)
+    )  # this tells words of up to seven bytes from all others
     longer = np.flatnonzero(sizes > 7)
-    rest = alike(_eight(padded, starts[longer] + 8, sizes[longer] - 8))
-    numbers[longer] = longer[alike(numbers[longer] * len(numbers) + rest)]
+    rest = representatives(_eight(padded, starts[longer] + 8, sizes[longer] - 8))
+    numbers[longer] = longer[representatives(numbers[longer] * len(numbers) + rest)]
     first: dict[bytes, int] = {}
     for place in np.flatnonzero(sizes > 15).tolist():
         numbers[place] = first.setdefault(data[starts[place] : ends[place]], place)

@@ -1,4 +1,8 @@
-"""ROUGE-1, -2, -L and -Lsum, equal to rouge-score's."""
+"""ROUGE-1, -2, -L and -Lsum, equal to rouge-score's.
+
+The tokens of many pairs of texts are made at once and cached, since the four metrics are asked for one after
+the other over the same texts. rouge-score itself scores summaries of several lines.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,7 +16,7 @@ from metrics.errors import ConfigError
 from metrics.ragged import offsets_of, segment_argmax
 from metrics.registry import metric
 from metrics.text.inputs import batches, hypotheses, reference_lists
-from metrics.text.ngrams import Sequences, Words, matches, possible
+from metrics.text.ngrams import Sequences, Words, matching_ngrams, ngram_counts
 from metrics.text.porter import stem
 from metrics.text.subsequences import common_subsequences
 from metrics.types import Floats, Ints
@@ -89,7 +93,7 @@ def rouge_l_sum(
     return _rouge("rougeLsum", references, predictions, use_stemmer, measure, scale)
 
 
-_KEPT = 8  # batches of pairs
+_CACHED_BATCHES = 8  # batches of pairs
 _WORDS = b"abcdefghijklmnopqrstuvwxyz0123456789"
 _SPACED = bytes(byte if byte in _WORDS else 32 for byte in range(256))
 _turn = Lock()
@@ -117,7 +121,7 @@ def token_pairs(texts: tuple[str, ...], golds: tuple[str, ...], stemming: bool) 
         return _token_pairs(texts, golds, stemming)
 
 
-@lru_cache(maxsize=_KEPT)
+@lru_cache(maxsize=_CACHED_BATCHES)
 def _token_pairs(texts: tuple[str, ...], golds: tuple[str, ...], stemming: bool) -> Sequences:
     n = len(texts)
     words = Words.of([_spaced(text) for pair in zip(texts, golds, strict=True) for text in pair])
@@ -127,7 +131,7 @@ def _token_pairs(texts: tuple[str, ...], golds: tuple[str, ...], stemming: bool)
     return Sequences(tokens, lengths, np.repeat(np.arange(n), 2), np.tile([0, 1], n), n)
 
 
-def forget() -> None:
+def clear_caches() -> None:
     """Drops what is kept, for those who measure what making it costs."""
     _token_pairs.cache_clear()
     _stem.cache_clear()
@@ -166,7 +170,11 @@ def _table(kind: str, texts: Sequence[str], golds: Sequence[str], stemming: bool
     if kind == "rougeL":
         return _measures(common_subsequences(pairs), own, gold)
     order = int(kind.removeprefix("rouge"))
-    return _measures(matches(pairs, order)[:, -1], possible(own, order)[:, -1], possible(gold, order)[:, -1])
+    return _measures(
+        matching_ngrams(pairs, order)[:, -1],
+        ngram_counts(own, order)[:, -1],
+        ngram_counts(gold, order)[:, -1],
+    )
 
 
 def _measures(shared: Floats | Ints, own: Floats | Ints, gold: Floats | Ints) -> Floats:

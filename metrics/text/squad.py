@@ -19,12 +19,12 @@ _PUNCTUATION = str.maketrans("", "", string.punctuation)
 
 
 @lru_cache(maxsize=8192)
-def normalised(text: str) -> tuple[str, ...]:
+def normalised_words(text: str) -> tuple[str, ...]:
     """Words of an answer: lower case, ASCII punctuation removed, articles removed, split at whitespace."""
     return tuple(_ARTICLES.sub(" ", text.lower().translate(_PUNCTUATION)).split())
 
 
-def _best(
+def _best_reference(
     references: Sequence[Sequence[Any]],
     predictions: Sequence[Any],
     name: str,
@@ -34,7 +34,7 @@ def _best(
     texts = hypotheses(predictions, name)
     return np.array(
         [
-            max(compare(normalised(gold), normalised(text)) for gold in own)
+            max(compare(normalised_words(gold), normalised_words(text)) for gold in own)
             for own, text in zip(golds, texts, strict=True)
         ],
         dtype=np.float64,
@@ -44,7 +44,7 @@ def _best(
 @metric("squad_exact_match", batched=True, source=SQUAD)
 def squad_exact_match(references: Sequence[Sequence[Any]], predictions: Sequence[Any]) -> Floats:
     """1 if the normalised answers are equal (case, punctuation, articles and spacing aside), else 0."""
-    return _best(references, predictions, "squad_exact_match", lambda gold, own: float(gold == own))
+    return _best_reference(references, predictions, "squad_exact_match", lambda gold, own: float(gold == own))
 
 
 @metric("token_f1", batched=True, source=SQUAD)
@@ -54,7 +54,7 @@ def token_f1(references: Sequence[Sequence[Any]], predictions: Sequence[Any]) ->
 
     Where either answer has no words, 1 if both have none, else 0.
     """
-    return _best(references, predictions, "token_f1", _f1)
+    return _best_reference(references, predictions, "token_f1", _f1)
 
 
 def _f1(gold: tuple[str, ...], own: tuple[str, ...]) -> float:

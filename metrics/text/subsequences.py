@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from metrics.ragged import offsets_of
-from metrics.text.ngrams import Sequences, shared
+from metrics.text.ngrams import Sequences, match_counts
 from metrics.types import Ints
 
 _LONG = 256  # tokens in common; beyond, Python's integers carry faster
@@ -83,7 +83,7 @@ def _in_common(pairs: Sequences) -> tuple[_Side, _Side]:
     lengths: tuple[list[Ints], list[Ints]] = ([], [])
     known = 0
     for block in pairs.blocks:
-        common = shared(block.words, block.sides) > 0
+        common = match_counts(block.words, block.sides) > 0
         kept = np.flatnonzero(common[block.words])
         numbers = (np.cumsum(common) - 1 + known)[block.words[kept]]
         sizes = np.diff(np.searchsorted(kept, block.starts))
@@ -110,12 +110,12 @@ def _side_by_side(own: _Side, gold: _Side, chosen: Ints) -> Ints:
     steps[within, which] = tokens
     rows = np.full((words, len(chosen)), ~np.uint64(0))
     for step, going in zip(steps, np.bincount(within).tolist(), strict=True):
-        _moved_on(rows[:, :going], bits.reshape(words, distinct), step[:going])
+        _advance(rows[:, :going], bits.reshape(words, distinct), step[:going])
     grown = np.unpackbits((~rows).view(np.uint8).reshape(words, len(chosen), 8), axis=-1)
     return np.asarray(grown.sum(axis=(0, 2), dtype=np.int64))
 
 
-def _moved_on(rows: NDArray[np.uint64], bits: NDArray[np.uint64], tokens: Ints) -> None:
+def _advance(rows: NDArray[np.uint64], bits: NDArray[np.uint64], tokens: Ints) -> None:
     """Moves the rows (words, n) on by a token each (n,), in place; ``bits`` (words, t) are those of each
     token."""
     carry = None

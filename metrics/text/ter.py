@@ -1,4 +1,7 @@
-"""Translation edit rate, equal to sacrebleu's."""
+"""Translation edit rate, equal to sacrebleu's.
+
+``metrics.text._ter_numba`` counts the edits where numba is installed, sacrebleu where it is not.
+"""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -7,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from metrics.aggregations.aggregation import Aggregation, Count, Total, factory
+from metrics.aggregations.aggregation import Aggregation, Count, Total, aggregation_factory
 from metrics.errors import MetricError
 from metrics.registry import metric
 from metrics.text.inputs import hypotheses, read_text_pairs, reference_lists
@@ -44,7 +47,7 @@ def ter(
     return Scores(statistics=statistics, values=None, score=_rate(statistics, 1.0))
 
 
-@factory("ter", source=SNOVER)
+@aggregation_factory("ter", source=SNOVER)
 def ter_aggregation(
     *,
     normalized: bool = False,

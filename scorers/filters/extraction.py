@@ -12,9 +12,10 @@ from scorers.filters.registry import Docs, ItemResponses, each_text, filter_step
 
 GSM8K_ANSWER = r"#### (\-?[0-9\.\,]+)"
 _TAGGED_TOKEN = re.compile(r"\('([^']*)', '([^']*)'\)")
+_HARNESS = "lm-evaluation-harness 0.4.13, lm_eval/filters/extraction.py"
 
 
-@filter_step("regex", keeps="all", source="lm-evaluation-harness 0.4.13, lm_eval/filters/extraction.py")
+@filter_step("regex", keeps="all", source=_HARNESS)
 def regex(
     resps: ItemResponses,
     docs: Docs,
@@ -40,9 +41,7 @@ def regex(
     return _with_fallback(each_text(resps, "regex", find), fallback)
 
 
-@filter_step(
-    "multi_choice_regex", keeps="all", source="lm-evaluation-harness 0.4.13, lm_eval/filters/extraction.py"
-)
+@filter_step("multi_choice_regex", keeps="all", source=_HARNESS)
 def multi_choice_regex(
     resps: ItemResponses,
     docs: Docs,
@@ -95,7 +94,7 @@ def multi_choice_regex(
     return _with_fallback(found, fallback)
 
 
-@filter_step("regex_pos", keeps="all", source="lm-evaluation-harness 0.4.13, lm_eval/filters/extraction.py")
+@filter_step("regex_pos", keeps="all", source=_HARNESS)
 def regex_pos(
     resps: ItemResponses,
     docs: Docs,

@@ -1,4 +1,8 @@
-"""A named chain of filter steps: responses of an item in, predictions out."""
+"""A named chain of filter steps: the responses of an item in, its predictions out.
+
+A step is a registered function, a user's function, or a filter class in lm-evaluation-harness's form. Names,
+arguments and types are checked when the chain is built.
+"""
 
 import inspect
 from collections.abc import Callable, Iterator, Mapping
@@ -7,13 +11,10 @@ from functools import partial
 from typing import Any, get_type_hints
 
 from metrics.errors import ConfigError, described, nearest
-from metrics.types import OutputType
+from metrics.types import OutputType, Resolve
 from scorers.base import FilterError
 from scorers.filters.config import FilterConfig, FilterStepConfig
 from scorers.filters.registry import FILTERS, Docs, FilterDefinition, ItemResponses, Keeps, filter_step
-
-Resolve = Callable[[str], Callable[..., Any]]
-"""Turns ``"file.py:fn"`` into the function; raises ConfigError."""
 
 
 @dataclass(frozen=True)
@@ -205,11 +206,11 @@ def check_arguments(name: str, function: Callable[..., Any], kwargs: Mapping[str
                 f"filter {name!r} has no argument {key!r}{nearest(key, named)} (its arguments: {takes})"
             )
     for key, parameter in named.items():
-        if parameter.default is parameter.empty and key not in kwargs and _needed(function, key):
+        if parameter.default is parameter.empty and key not in kwargs and _is_required(function, key):
             raise ConfigError(f"filter {name!r} needs the argument {key!r}")
 
 
-def _needed(function: Callable[..., Any], key: str) -> bool:
+def _is_required(function: Callable[..., Any], key: str) -> bool:
     """The two data parameters may have any name in a user's function: they are the first two without
     default."""
     if inspect.isclass(function):

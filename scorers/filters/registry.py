@@ -1,4 +1,6 @@
-"""Names of filter steps, and the decorator that gives a function such a name."""
+"""The names of filter steps, the decorator ``filter_step`` that gives a function its name, and what steps on
+text share.
+"""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass

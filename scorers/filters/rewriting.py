@@ -1,4 +1,4 @@
-"""Steps that rewrite each response by itself."""
+"""Filter steps that rewrite each response by itself: case, white space, reasoning, spans, numbers."""
 
 import re
 from typing import Any

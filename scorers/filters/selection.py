@@ -7,6 +7,8 @@ from typing import Any
 from scorers.base import FilterError
 from scorers.filters.registry import Docs, ItemResponses, filter_step
 
+_HARNESS = "lm-evaluation-harness 0.4.13, lm_eval/filters/selection.py"
+
 
 @filter_step("noop", keeps="all", text=False, source="this project")
 def noop(resps: ItemResponses, docs: Docs) -> list[list[Any]]:
@@ -14,12 +16,7 @@ def noop(resps: ItemResponses, docs: Docs) -> list[list[Any]]:
     return [list(item) for item in resps]
 
 
-@filter_step(
-    "take_first",
-    keeps="first",
-    text=False,
-    source="lm-evaluation-harness 0.4.13, lm_eval/filters/selection.py",
-)
+@filter_step("take_first", keeps="first", text=False, source=_HARNESS)
 def take_first(resps: ItemResponses, docs: Docs) -> list[list[Any]]:
     """The first response of each item.
 
@@ -29,12 +26,7 @@ def take_first(resps: ItemResponses, docs: Docs) -> list[list[Any]]:
     return [list(item[:1]) for item in resps]
 
 
-@filter_step(
-    "take_first_k",
-    keeps="first",
-    text=False,
-    source="lm-evaluation-harness 0.4.13, lm_eval/filters/selection.py",
-)
+@filter_step("take_first_k", keeps="first", text=False, source=_HARNESS)
 def take_first_k(resps: ItemResponses, docs: Docs, k: int) -> list[list[Any]]:
     """The first ``k`` responses of each item; an item that has fewer is an error.
 
@@ -52,12 +44,7 @@ def take_first_k(resps: ItemResponses, docs: Docs, k: int) -> list[list[Any]]:
     return [list(item[:k]) for item in resps]
 
 
-@filter_step(
-    "majority_vote",
-    keeps="one",
-    text=False,
-    source="lm-evaluation-harness 0.4.13, lm_eval/filters/selection.py",
-)
+@filter_step("majority_vote", keeps="one", text=False, source=_HARNESS)
 def majority_vote(resps: ItemResponses, docs: Docs) -> list[list[Any]]:
     """The most frequent prediction of each item; of equally frequent ones the earliest. None has no vote.
 

@@ -1,8 +1,8 @@
-"""What a judge's errors do to a rate, and how to take them out again (Lee et al. 2025).
+"""How far a judge can be trusted: the rate behind its verdicts, and the agreement of several judges.
 
 A judge that calls q1 of the right answers right (sensitivity) and q0 of the wrong ones wrong (specificity)
 reports p = θ·q1 + (1 - θ)(1 - q0) for a true rate θ. Human verdicts on some answers estimate q0 and q1, hence
-θ.
+θ (Lee et al. 2025). Krippendorff's alpha says how far raters agree beyond chance. Both are aggregations.
 """
 
 from collections import Counter
@@ -18,7 +18,7 @@ from metrics.aggregations.aggregation import Aggregation, Count, Total, as_colum
 from metrics.errors import ConfigError, MetricError
 from metrics.types import Estimate, Floats, Scores
 
-METHOD = "calibration"
+CALIBRATED = "calibration"
 """``stderr_method`` of a corrected rate."""
 
 
@@ -86,7 +86,7 @@ def corrected_rate(calibration: Calibration | None) -> Aggregation:
         rate = np.asarray(total[..., 0] / n)
         return np.full_like(rate, np.nan) if calibration is None else calibration.corrected(rate)
 
-    said = (
+    parameters = (
         {}
         if calibration is None
         else {
@@ -97,7 +97,12 @@ def corrected_rate(calibration: Calibration | None) -> Aggregation:
         }
     )
     return Aggregation(
-        "corrected_rate", compute=compute, encode=as_column, rule="none", bounds=(0.0, 1.0), parameters=said
+        "corrected_rate",
+        compute=compute,
+        encode=as_column,
+        rule="none",
+        bounds=(0.0, 1.0),
+        parameters=parameters,
     )
 
 
@@ -135,7 +140,7 @@ def corrected_estimate(
     variance = p * (1 - p) / n_p + (1 - theta) ** 2 * noise0 + theta**2 * noise1
     stderr = variance**0.5 / (q0 + q1 - 1)
     low, high = (min(max(theta + shift + side * z * stderr, 0.0), 1.0) for side in (-1, 1))
-    return Estimate(float(calibration.corrected(rate)), stderr, METHOD, low, high, n)
+    return Estimate(float(calibration.corrected(rate)), stderr, CALIBRATED, low, high, n)
 
 
 def _effective_size(positives: Floats, rate: float, clusters: NDArray[np.int64] | None) -> float:
@@ -176,7 +181,7 @@ def krippendorff_alpha(*, level: Literal["nominal", "interval"] = "nominal") -> 
         kind="values",
         read=_read_units,
         tabulate=_nominal_table if level == "nominal" else _interval_table,
-        merge=_merged,
+        merge=_merged_units,
         bounds=BOUNDS,
         parameters={"level": level},
     )
@@ -184,11 +189,11 @@ def krippendorff_alpha(*, level: Literal["nominal", "interval"] = "nominal") -> 
 
 def _nominal_table(values: Sequence[Any] | Floats) -> tuple[Aggregation, Floats]:
     """Per item: observed disagreement, grades, and how often each grade was given."""
-    grades = sorted({grade for item in values for unit in _rated(item) for grade in unit})
+    grades = sorted({grade for item in values for unit in _rated_units(item) for grade in unit})
     column = {grade: place for place, grade in enumerate(grades)}
     table = np.zeros((len(values), 2 + len(grades)))
     for row, item in enumerate(values):
-        for unit in _rated(item):
+        for unit in _rated_units(item):
             counts = np.bincount([column[grade] for grade in unit], minlength=len(grades))
             n = len(unit)
             table[row, 0] += (n * n - int((counts**2).sum())) / (n - 1)
@@ -205,11 +210,11 @@ def _nominal_table(values: Sequence[Any] | Floats) -> tuple[Aggregation, Floats]
 def _interval_table(values: Sequence[Any] | Floats) -> tuple[Aggregation, Floats]:
     """Per item: observed disagreement, grades, their sum and their sum of squares."""
     # Differences do not depend on the origin, and sums of squares lose fewer digits around the mean.
-    everything = [grade for item in values for unit in _rated(item) for grade in unit]
+    everything = [grade for item in values for unit in _rated_units(item) for grade in unit]
     origin = float(np.mean(everything)) if everything else 0.0
     table = np.zeros((len(values), 4))
     for row, item in enumerate(values):
-        for unit in _rated(item):
+        for unit in _rated_units(item):
             grades = np.asarray(unit) - origin
             n, plain, squares = len(unit), float(grades.sum()), float((grades**2).sum())
             table[row] += [2 * (n * squares - plain**2) / (n - 1), n, plain, squares]
@@ -227,7 +232,7 @@ def _alpha(observed: Floats, expected: Floats) -> Floats:
     return np.asarray(np.where(varied, 1 - observed / np.where(varied, expected, 1.0), np.nan))
 
 
-def _rated(item: Sequence[ItemGrades]) -> list[list[float]]:
+def _rated_units(item: Sequence[ItemGrades]) -> list[list[float]]:
     """Units with the grades there are; one grade alone agrees with nothing."""
     units = [[float(grade) for grade in unit if grade is not None] for unit in item]
     return [unit for unit in units if len(unit) > 1]
@@ -248,11 +253,11 @@ def _pairs_in_agreement(item: Sequence[ItemGrades]) -> float:
     pair."""
     shares = [
         sum(count * (count - 1) for count in Counter(unit).values()) / (len(unit) * (len(unit) - 1))
-        for unit in _rated(item)
+        for unit in _rated_units(item)
     ]
     return sum(shares) / len(shares) if shares else np.nan
 
 
-def _merged(values: Sequence[Any]) -> list[ItemGrades]:
+def _merged_units(values: Sequence[Any]) -> list[ItemGrades]:
     """Repeats of an item are units of their own."""
     return [unit for item in values for unit in item]

@@ -33,7 +33,7 @@ _NUMBER_PLACES = (
 )
 
 
-def read(text: str, reading: Reading) -> Grade:
+def read_grade(text: str, reading: Reading) -> Grade:
     """The grade in a reply, as the config's ``parse`` says it is to be found."""
     if isinstance(reading, ChoiceReading):
         return read_choice(text, reading.choices)
@@ -58,19 +58,19 @@ def read_choice(text: str, choices: Mapping[str, float]) -> Grade:
     whole = labels.get(text.strip(_MARKUP).casefold())
     if whole is not None:
         return Grade(choices[whole], whole)
-    bracketed, announced, plain = _label_patterns(tuple(choices))
+    bracketed, announced, standing_alone = _label_patterns(tuple(choices))
     for pattern in (bracketed, announced):
         found = pattern.findall(text)
         if found:
             label = labels[found[-1].casefold()]
             return Grade(choices[label], label)
-    named = sorted(set(plain.findall(text)))
+    named = sorted(set(standing_alone.findall(text)))
     if len(named) == 1:
         return Grade(choices[named[0]], named[0])
-    said = (
+    reason = (
         f"several of the labels ({', '.join(named)})" if named else f"none of the labels {', '.join(choices)}"
     )
-    return Grade(None, error=f"{said} in {_shown(text)}")
+    return Grade(None, error=f"{reason} in {_quoted(text)}")
 
 
 def read_number(text: str) -> Grade:
@@ -92,7 +92,7 @@ def read_number(text: str) -> Grade:
     numbers = re.findall(rf"(?<![\w.]){_NUMBER}(?![\w%])", text)
     if len(set(numbers)) == 1:
         return Grade(float(numbers[0]))
-    return Grade(None, error=f"{'several numbers' if numbers else 'no number'} in {_shown(text)}")
+    return Grade(None, error=f"{'several numbers' if numbers else 'no number'} in {_quoted(text)}")
 
 
 def _read_field(text: str, reading: FieldReading) -> Grade:
@@ -104,14 +104,14 @@ def _read_field(text: str, reading: FieldReading) -> Grade:
             value = value.get(key) if isinstance(value, Mapping) else None
         found = value if value is not None else found
     if found is None:
-        return Grade(None, error=f"no JSON object with a field {reading.field!r} in {_shown(text)}")
+        return Grade(None, error=f"no JSON object with a field {reading.field!r} in {_quoted(text)}")
     return _from_value(found, reading, text)
 
 
 def _read_pattern(text: str, reading: PatternReading) -> Grade:
     matches = list(re.finditer(reading.pattern, text))
     if not matches:
-        return Grade(None, error=f"{reading.pattern!r} matches nothing in {_shown(text)}")
+        return Grade(None, error=f"{reading.pattern!r} matches nothing in {_quoted(text)}")
     return _from_value((matches[-1].group(reading.group) or "").strip(), reading, text)
 
 
@@ -136,7 +136,7 @@ def _within(grade: Grade, low: float, high: float, text: str) -> Grade:
         return grade
     if math.isfinite(grade.value) and low <= grade.value <= high:
         return grade
-    return Grade(None, error=f"grade {grade.value:g} is not between {low:g} and {high:g} in {_shown(text)}")
+    return Grade(None, error=f"grade {grade.value:g} is not between {low:g} and {high:g} in {_quoted(text)}")
 
 
 def _scaled(grade: Grade, reading: NumberReading) -> Grade:
@@ -168,5 +168,5 @@ def _label_patterns(labels: tuple[str, ...]) -> tuple[re.Pattern[str], re.Patter
     )
 
 
-def _shown(text: str) -> str:
+def _quoted(text: str) -> str:
     return repr(text if len(text) <= 120 else text[:117] + "…")

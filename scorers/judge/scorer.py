@@ -1,4 +1,8 @@
-"""A model grades the responses: what it is asked, and what its replies are worth."""
+"""A model grades the responses: the requests to each judge, and the score that their replies make.
+
+Places that were swapped are swapped back, then a judge's repeats are combined, then the judges. A sample of
+which too few judges can be read stays unscored.
+"""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -10,12 +14,14 @@ import numpy as np
 from metrics.config import MetricConfig, StatisticsConfig
 from metrics.metric import Metric
 from metrics.types import Estimate, Floats, Ints
-from scorers.asking import GradingPrompt, render, scope
-from scorers.base import Batch, ModelReply, SampleScores, ScorerError, ScorerRequest
+from scorers.base import Batch, ModelReply, SampleScores, ScorerError, ScorerRequest, score_values
+from scorers.generation import GenerationScorer
+from scorers.grading import GradingPrompt, prompt_variables, render
 from scorers.judge.calibration import Calibration, corrected_estimate, corrected_rate, krippendorff_alpha
 from scorers.judge.config import ChoiceReading, JudgeConfig, grade_range
-from scorers.judge.reading import Grade, read
-from scorers.plain import GenerationScorer, score_values
+from scorers.judge.reading import Grade, read_grade
+
+JUDGE, AGREEMENT, CORRECTED = "llm_judge", "llm_judge_agreement", "llm_judge_corrected"
 
 
 @dataclass(frozen=True)
@@ -40,80 +46,6 @@ class Verdicts:
         return {"verdicts": self.grades, "replies": self.replies}
 
 
-def verdicts(
-    config: JudgeConfig, requests: Sequence[ScorerRequest], replies: Sequence[ModelReply | None]
-) -> Verdicts:
-    """The verdicts in the replies to one sample's requests.
-
-    With places changed, a verdict is the mean of both orders: a judge that prefers a place rather than an
-    answer says nothing. A judge counts if all its verdicts could be read.
-    """
-    found: dict[tuple[str, int], list[Grade]] = {}
-    texts: dict[str, list[str | None]] = {}
-    for request, reply in zip(requests, replies, strict=True):
-        grade = _turned(read_reply(reply, config), request.swapped, config)
-        found.setdefault((request.judge, request.repeat), []).append(grade)
-        texts.setdefault(request.judge, []).append(None if reply is None else reply.text)
-    grades: dict[str, list[float | None]] = {}
-    errors: dict[str, str] = {}
-    for (judge, repeat), orders in found.items():
-        problem = next((grade.error for grade in orders if grade.error), None)
-        if problem:
-            errors.setdefault(judge, f"judge {judge!r}, verdict {repeat + 1} of {config.repeats}: {problem}")
-        values = [grade.value for grade in orders if grade.value is not None]
-        grades.setdefault(judge, []).append(None if problem else sum(values) / len(values))
-    score, error = _combined(config, grades, errors)
-    return Verdicts(grades, texts, score, error)
-
-
-def read_reply(reply: ModelReply | None, config: JudgeConfig) -> Grade:
-    """The grade in a reply; a request that failed has none."""
-    if reply is None or reply.text is None:
-        return Grade(
-            None, error=f"no reply: {reply.error if reply and reply.error else 'the request failed'}"
-        )
-    return read(reply.text, config.parse)
-
-
-def combine(votes: Sequence[float], how: Literal["mean", "majority"]) -> float:
-    """Mean of the votes, or the most frequent one; equally frequent ones are averaged.
-
-    >>> combine([1, 0, 1], "majority"), combine([1, 0], "majority")
-    (1, 0.5)
-    """
-    if how == "mean":
-        return sum(votes) / len(votes)
-    counts = Counter(votes)
-    top = max(counts.values())
-    winners = [vote for vote, count in counts.items() if count == top]
-    return winners[0] if len(winners) == 1 else sum(winners) / len(winners)
-
-
-def _turned(grade: Grade, swapped: bool, config: JudgeConfig) -> Grade:
-    """A grade given with places changed speaks of the other answer: mirrored within the range of grades."""
-    bounds = grade_range(config.parse)
-    if not swapped or grade.value is None or bounds is None:
-        return grade
-    return Grade(bounds[0] + bounds[1] - grade.value, grade.label)
-
-
-def _combined(
-    config: JudgeConfig, grades: dict[str, list[float | None]], errors: dict[str, str]
-) -> tuple[float | None, str | None]:
-    readable = {
-        judge: [g for g in given if g is not None] for judge, given in grades.items() if judge not in errors
-    }
-    needed = config.quorum or len(config.judges)
-    if len(readable) < needed:
-        return None, next(iter(errors.values()), "no verdict")
-    if config.combine == "majority":
-        return combine([vote for votes in readable.values() for vote in votes], "majority"), None
-    return combine([combine(votes, "mean") for votes in readable.values()], "mean"), None
-
-
-JUDGE, AGREEMENT, CORRECTED = "llm_judge", "llm_judge_agreement", "llm_judge_corrected"
-
-
 @dataclass(frozen=True)
 class LLMJudgeScorer(GenerationScorer):
     """Adds a judge's metrics to those of a benchmark; all others are scored as generated text.
@@ -129,13 +61,17 @@ class LLMJudgeScorer(GenerationScorer):
 
     def needs(self, metric: Metric) -> str | None:
         """All of the judge's metrics wait for the same verdicts."""
-        return JUDGE if _is_own(metric) else None
+        return JUDGE if _is_judge_metric(metric) else None
 
     def requests(self, batch: Batch, metric: Metric) -> Sequence[ScorerRequest]:
         """For each scored row: both orders (if places change), each judge, each repeat."""
-        if not _is_own(metric):
+        if not _is_judge_metric(metric):
             return ()
-        return [request for row in np.flatnonzero(batch.scored).tolist() for request in self._ask(batch, row)]
+        return [
+            request
+            for row in np.flatnonzero(batch.scored).tolist()
+            for request in self._sample_requests(batch, row)
+        ]
 
     def unreadable(
         self, batch: Batch, metric: Metric, replies: Sequence[ModelReply | None]
@@ -148,12 +84,14 @@ class LLMJudgeScorer(GenerationScorer):
 
     def score(self, batch: Batch, metric: Metric, replies: Sequence[ModelReply | None] = ()) -> SampleScores:
         """The grades of ``metric`` row for row; ``replies`` stand beside ``requests(batch, metric)``."""
-        if not _is_own(metric):
+        if not _is_judge_metric(metric):
             return super().score(batch, metric)
         if metric.entry == CORRECTED and not isinstance(self.config.calibration, tuple):
             raise ScorerError(f"metric {metric.name!r} needs the calibration: its rows are not read")
         given = self._verdicts(batch, metric, replies)
-        values, errors = zip(*(self._value(one, metric) for one in given), strict=True) if given else ((), ())
+        values, errors = (
+            zip(*(self._sample_value(one, metric) for one in given), strict=True) if given else ((), ())
+        )
         return score_values(batch, metric, values, errors, [one.details() if one else None for one in given])
 
     def estimate(
@@ -188,17 +126,19 @@ class LLMJudgeScorer(GenerationScorer):
         """The scorer that knows how the judge did on ``calibration_batch``; unscored rows do not count."""
         rows = self.config.calibration
         assert isinstance(rows, tuple)
-        kept = np.flatnonzero(judged.scored).tolist()
+        scored_rows = np.flatnonzero(judged.scored).tolist()
         positive = judged.scores.score >= self.config.threshold
-        calibration = Calibration.of([rows[row].human for row in kept], [bool(positive[row]) for row in kept])
+        calibration = Calibration.of(
+            [rows[row].human for row in scored_rows], [bool(positive[row]) for row in scored_rows]
+        )
         metrics = {
             name: tuple(judge_metric(metric, calibration) for metric in own)
             for name, own in self.metrics.items()
         }
         return replace(self, metrics=metrics, calibration=calibration)
 
-    def _ask(self, batch: Batch, row: int) -> list[ScorerRequest]:
-        variables = scope(batch, row)
+    def _sample_requests(self, batch: Batch, row: int) -> list[ScorerRequest]:
+        variables = prompt_variables(batch, row)
         orders = [variables]
         pairwise = self.config.pairwise
         if pairwise is not None:
@@ -236,10 +176,12 @@ class LLMJudgeScorer(GenerationScorer):
             by_row.setdefault(request.row, []).append(place)
         given: list[Verdicts | None] = [None] * len(batch)
         for row, places in by_row.items():
-            given[row] = verdicts(self.config, [requests[p] for p in places], [replies[p] for p in places])
+            given[row] = read_verdicts(
+                self.config, [requests[p] for p in places], [replies[p] for p in places]
+            )
         return given
 
-    def _value(self, given: Verdicts | None, metric: Metric) -> tuple[Any, str | None]:
+    def _sample_value(self, given: Verdicts | None, metric: Metric) -> tuple[Any, str | None]:
         if given is None:
             return None, None
         if metric.entry == AGREEMENT:
@@ -285,7 +227,78 @@ def judge_metric(metric: Metric, calibration: Calibration | None) -> Metric:
     return replace(metric, aggregation=aggregation, reductions=reductions, arguments=arguments)
 
 
-def _is_own(metric: Metric) -> bool:
+def read_verdicts(
+    config: JudgeConfig, requests: Sequence[ScorerRequest], replies: Sequence[ModelReply | None]
+) -> Verdicts:
+    """The verdicts in the replies to one sample's requests.
+
+    With places changed, a verdict is the mean of both orders: a judge that prefers a place rather than an
+    answer says nothing. A judge counts if all its verdicts could be read.
+    """
+    found: dict[tuple[str, int], list[Grade]] = {}
+    texts: dict[str, list[str | None]] = {}
+    for request, reply in zip(requests, replies, strict=True):
+        grade = _unswapped(read_reply(reply, config), request.swapped, config)
+        found.setdefault((request.judge, request.repeat), []).append(grade)
+        texts.setdefault(request.judge, []).append(None if reply is None else reply.text)
+    grades: dict[str, list[float | None]] = {}
+    errors: dict[str, str] = {}
+    for (judge, repeat), orders in found.items():
+        problem = next((grade.error for grade in orders if grade.error), None)
+        if problem:
+            errors.setdefault(judge, f"judge {judge!r}, verdict {repeat + 1} of {config.repeats}: {problem}")
+        values = [grade.value for grade in orders if grade.value is not None]
+        grades.setdefault(judge, []).append(None if problem else sum(values) / len(values))
+    score, error = _combine_judges(config, grades, errors)
+    return Verdicts(grades, texts, score, error)
+
+
+def read_reply(reply: ModelReply | None, config: JudgeConfig) -> Grade:
+    """The grade in a reply; a request that failed has none."""
+    if reply is None or reply.text is None:
+        return Grade(
+            None, error=f"no reply: {reply.error if reply and reply.error else 'the request failed'}"
+        )
+    return read_grade(reply.text, config.parse)
+
+
+def combine_votes(votes: Sequence[float], how: Literal["mean", "majority"]) -> float:
+    """Mean of the votes, or the most frequent one; equally frequent ones are averaged.
+
+    >>> combine([1, 0, 1], "majority"), combine([1, 0], "majority")
+    (1, 0.5)
+    """
+    if how == "mean":
+        return sum(votes) / len(votes)
+    counts = Counter(votes)
+    top = max(counts.values())
+    winners = [vote for vote, count in counts.items() if count == top]
+    return winners[0] if len(winners) == 1 else sum(winners) / len(winners)
+
+
+def _unswapped(grade: Grade, swapped: bool, config: JudgeConfig) -> Grade:
+    """A grade given with places changed speaks of the other answer: mirrored within the range of grades."""
+    bounds = grade_range(config.parse)
+    if not swapped or grade.value is None or bounds is None:
+        return grade
+    return Grade(bounds[0] + bounds[1] - grade.value, grade.label)
+
+
+def _combine_judges(
+    config: JudgeConfig, grades: dict[str, list[float | None]], errors: dict[str, str]
+) -> tuple[float | None, str | None]:
+    readable = {
+        judge: [g for g in given if g is not None] for judge, given in grades.items() if judge not in errors
+    }
+    needed = config.quorum or len(config.judges)
+    if len(readable) < needed:
+        return None, next(iter(errors.values()), "no verdict")
+    if config.combine == "majority":
+        return combine_votes([vote for votes in readable.values() for vote in votes], "majority"), None
+    return combine_votes([combine_votes(votes, "mean") for votes in readable.values()], "mean"), None
+
+
+def _is_judge_metric(metric: Metric) -> bool:
     return metric.entry in (JUDGE, AGREEMENT, CORRECTED)
 
 

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 
 import numpy as np
 import pyarrow as pa
-from numpy.typing import NDArray
 
+from metrics.types import Floats, Resolve
 from tasks.reduction.aggregate import (
     ResultCell,
     cells,
@@ -39,8 +39,6 @@ if TYPE_CHECKING:
     from metrics.metric import Metric
     from metrics.reductions.reduction import Reduction, Repeats
 
-
-Resolve = Callable[[str], Callable[..., Any]]
 
 FILTER = "none"
 """Evaluation methods judge whole responses, so their metrics stand under the filter that does nothing."""
@@ -196,8 +194,6 @@ def _total() -> "Aggregation":
 
     return Aggregation("count", compute=lambda total, n: total[..., 0], encode=as_column, rule="none")
 
-
-Floats = NDArray[np.float64]
 
 _AGGREGATIONS: dict[str, Callable[[Floats], Floats]] = {
     "mean": lambda trials: np.mean(trials, axis=1),

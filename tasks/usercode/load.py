@@ -12,10 +12,9 @@ from types import ModuleType
 from typing import Any
 
 from metrics.errors import ConfigError
+from metrics.types import Resolve
 from tasks.store.definitions import imported_files
 from tasks.usercode.standin import datasets_stand_in
-
-Resolve = Callable[[str], Callable[..., Any]]
 
 _importing = threading.Lock()
 

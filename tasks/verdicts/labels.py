@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 import orjson
 import pyarrow as pa
-from numpy.typing import NDArray
 
+from metrics.types import Floats
 from tasks.rows.parts import BatchSource
 from tasks.store.keys import canonical_json
 from tasks.store.schemas import FLOATS, STATISTICS
@@ -137,8 +137,6 @@ def _shown(value: Any) -> str:
     text = repr(value)
     return text if len(text) <= 80 else text[:77] + "…"
 
-
-Floats = NDArray[np.float64]
 
 CELLS: Final = ("tp", "tn", "fp", "fn")
 

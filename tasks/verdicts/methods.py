@@ -10,6 +10,7 @@ import orjson
 import pyarrow as pa
 
 from metrics.errors import ConfigError, NightjarError, nearest
+from metrics.types import Resolve
 from tasks.rows.parts import RESPONSE_METADATA, Origin
 from tasks.verdicts.built_in import JUDGES, Judge, as_text, build_params, needs_truth, normaliser
 from tasks.verdicts.config import EvaluationMethodConfig, ExactMatchParams
@@ -118,9 +119,6 @@ class EvaluationMethod:
     def code(self) -> tuple[Callable[..., Any], ...]:
         """The user's function, for the fingerprint; this package's own code decides a built-in."""
         return () if self.function is None else (self.function,)
-
-
-Resolve = Callable[[str], Callable[..., Any]]
 
 
 def build_method(config: EvaluationMethodConfig, resolve: Resolve) -> EvaluationMethod:

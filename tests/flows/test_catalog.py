@@ -8,7 +8,7 @@ from flows.catalog import LISTINGS, catalog
 from metrics.registry import AGGREGATIONS, METRICS, REDUCTIONS
 from scorers.config import SCORER_TYPES
 from scorers.filters import FILTERS
-from scorers.metric_lists import OWN_METRICS
+from scorers.metric_lists import SCORER_METRICS
 from tasks.models.config import CONFIGS
 
 
@@ -22,7 +22,7 @@ def run(*arguments: str) -> subprocess.CompletedProcess[str]:
     ("kind", "names"),
     [
         ("metrics", METRICS),
-        ("metrics", OWN_METRICS),
+        ("metrics", SCORER_METRICS),
         ("aggregations", AGGREGATIONS),
         ("reductions", REDUCTIONS),
         ("filters", FILTERS),

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from metrics.text.chrf import fits, packed_matches
-from metrics.text.ngrams import Sequences, matches
+from metrics.text.chrf import fits_one_integer, packed_matches
+from metrics.text.ngrams import Sequences, matching_ngrams
 
 TEXT = st.lists(st.integers(0, 3), max_size=9)
 DOCUMENTS = st.lists(st.tuples(TEXT, TEXT), max_size=6)
@@ -40,10 +40,10 @@ def test_blocks_give_what_a_table_gives(alphabet: int) -> None:
     tokens = rng.integers(0, alphabet, lengths.sum())
     n = len(lengths) // 2
     sequences = Sequences(tokens, lengths, np.repeat(np.arange(n), 2), np.tile([0, 1], n), n)
-    assert fits(alphabet, n, 6)
-    np.testing.assert_array_equal(packed_matches(tokens, lengths, 6), matches(sequences, 6))
+    assert fits_one_integer(alphabet, n, 6)
+    np.testing.assert_array_equal(packed_matches(tokens, lengths, 6), matching_ngrams(sequences, 6))
 
 
 def test_what_does_not_fit_is_known() -> None:
-    assert fits(127, 1023, 6)
-    assert not fits(2**9, 1023, 6)
+    assert fits_one_integer(127, 1023, 6)
+    assert not fits_one_integer(2**9, 1023, 6)

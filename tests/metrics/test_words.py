@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from metrics.ragged import offsets_of, taken_rows
+from metrics.ragged import gathered_rows, offsets_of
 from metrics.text import subsequences
 from metrics.text.inputs import batches
-from metrics.text.ngrams import Sequences, Words, alike, matches
+from metrics.text.ngrams import Sequences, Words, matching_ngrams, representatives
 from metrics.text.subsequences import common_subsequence, common_subsequences
 
 # Beginnings in common, and lengths about the eight and sixteen bytes that are compared at once.
@@ -70,7 +70,7 @@ def test_tokens_are_those_of_each_word_in_turn(lines: list[bytes]) -> None:
 @given(st.lists(st.one_of(st.integers(-3, 9), st.integers(-(2**63), 2**63 - 1))))
 @pytest.mark.parametrize("multiplier", [0x9E3779B97F4A7C15, 1])  # by 1, small keys all claim one slot
 def test_alike_keys_share_a_place_that_holds_them(multiplier: int, keys: list[int]) -> None:
-    places = alike(np.array(keys, dtype=np.int64), multiplier).tolist()
+    places = representatives(np.array(keys, dtype=np.int64), multiplier).tolist()
     assert [keys[place] for place in places] == keys
     assert len(set(places)) == len(set(keys))
 
@@ -87,7 +87,7 @@ def test_matches_are_those_of_counted_ngrams(documents: Any, order: int) -> None
             for gold in golds:
                 best |= counts(gold, n)
             expected[which, n - 1] = (counts(own, n) & best).total()
-    np.testing.assert_array_equal(matches(_sequences(documents), order), expected)
+    np.testing.assert_array_equal(matching_ngrams(_sequences(documents), order), expected)
 
 
 def _plain(first: list[int], second: list[int]) -> int:
@@ -135,7 +135,7 @@ def test_taken_rows_are_the_rows_one_after_the_other(sizes: list[int], rows: lis
     offsets = offsets_of(np.array(sizes, dtype=np.int64))
     values = np.arange(offsets[-1])
     expected = [value for row in rows for value in values[offsets[row] : offsets[row + 1]].tolist()]
-    assert taken_rows(values, offsets, np.array(rows, dtype=np.int64)).tolist() == expected
+    assert gathered_rows(values, offsets, np.array(rows, dtype=np.int64)).tolist() == expected
 
 
 @given(st.lists(st.integers(0, 3 << 20), max_size=40))

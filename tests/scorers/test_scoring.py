@@ -8,7 +8,8 @@ from metrics.errors import ConfigError
 from scorers.base import ScorerError, prediction_codes
 from scorers.config import ScoringConfig
 from scorers.factory import build_pipelines, build_scorer
-from scorers.plain import GenerationScorer, LoglikelihoodScorer
+from scorers.generation import GenerationScorer
+from scorers.loglikelihood import LoglikelihoodScorer
 from scorers.process_results import ProcessResultsScorer
 
 

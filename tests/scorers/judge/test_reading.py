@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from pydantic import TypeAdapter
 
 from scorers.judge.config import Reading
-from scorers.judge.reading import read
+from scorers.judge.reading import read_grade
 
 PROPERTY = settings(deadline=None, derandomize=True, max_examples=60)
 
@@ -19,7 +19,7 @@ PATTERN = {"type": "regex", "pattern": r"GRADE=(\w+)", "choices": {"A": 4, "B": 
 
 
 def grade(text, reading):
-    return read(text, TypeAdapter(Reading).validate_python(reading))
+    return read_grade(text, TypeAdapter(Reading).validate_python(reading))
 
 
 @pytest.mark.parametrize(

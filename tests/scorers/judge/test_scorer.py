@@ -7,10 +7,10 @@ import pytest
 from metrics.config import StatisticsConfig
 from metrics.errors import ConfigError
 from metrics.statistics.estimate import estimate as estimate_of
-from scorers.asking import ask_again
 from scorers.base import ModelReply, ScorerError
 from scorers.config import ScoringConfig
 from scorers.factory import build_scorer
+from scorers.grading import ask_again
 from scorers.judge.config import JudgeConfig
 
 CHOICE = {"type": "choice", "choices": {"YES": 1, "NO": 0}}

@@ -193,3 +193,7 @@ def test_an_edited_neighbour_is_loaded_anew_with_the_file_that_imports_it(tmp_pa
     assert load_function("mine.py:metric", tmp_path)(12) == 6
     sources(tmp_path, helper="def half(x): return x / 12\n")
     assert load_function("mine.py:metric", tmp_path)(12) == 1
+
+
+def test_every_seam_is_there() -> None:
+    assert [seam for seam in module.SEAMS if not (PROJECT / seam).exists()] == []

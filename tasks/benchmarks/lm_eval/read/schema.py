@@ -6,9 +6,8 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 from metrics.errors import ConfigError, nearest
+from metrics.types import OUTPUT_TYPES
 from tasks.benchmarks.lm_eval.read.yaml import FunctionName
-
-OUTPUT_TYPES: Final = ("generate_until", "multiple_choice", "loglikelihood", "loglikelihood_rolling")
 
 Kinds = tuple[type, ...]
 NOTHING: Final = type(None)

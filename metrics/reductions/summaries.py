@@ -5,17 +5,17 @@ import numpy as np
 
 from metrics.errors import ConfigError
 from metrics.ragged import row_of, segment_argmax
-from metrics.reductions.reduction import NO_PREDICTION, Reduction, Repeats, factory, scored_only
-from metrics.types import Bools, Floats, Ints
+from metrics.reductions.reduction import Reduction, Repeats, reduction_factory, scored_only
+from metrics.types import NO_PREDICTION, Bools, Floats, Ints
 
 
-@factory("mean")
+@reduction_factory("mean")
 def mean() -> Reduction:
     """Mean over the scored repeats; of 0/1 scores it is pass@1. The default."""
     return Reduction("mean")
 
 
-@factory("take_first", source="lm-evaluation-harness")
+@reduction_factory("take_first", source="lm-evaluation-harness")
 def take_first() -> Reduction:
     """The first repeat; unscored if that one is."""
 
@@ -28,13 +28,13 @@ def take_first() -> Reduction:
     return Reduction("take_first", pick=pick)
 
 
-@factory("max")
+@reduction_factory("max")
 def largest() -> Reduction:
     """The scored repeat with the largest score, the first of several."""
     return Reduction("max", pick=lambda repeats: _extreme(repeats, 1.0))
 
 
-@factory("min")
+@reduction_factory("min")
 def smallest() -> Reduction:
     """The scored repeat with the smallest score, the first of several."""
     return Reduction("min", pick=lambda repeats: _extreme(repeats, -1.0))
@@ -50,7 +50,7 @@ def _extreme(repeats: Repeats, sign: float) -> Ints:
     return np.where(found, row, -1)
 
 
-@factory("median")
+@reduction_factory("median")
 def median() -> Reduction:
     """Median of the scored repeats' scores, the mean of the middle two for an even number."""
 
@@ -69,7 +69,7 @@ def median() -> Reduction:
     return Reduction("median", compute=compute)
 
 
-@factory("mode")
+@reduction_factory("mode")
 def mode() -> Reduction:
     """The most frequent score among the scored repeats; of equally frequent ones the one that comes first."""
 
@@ -80,7 +80,7 @@ def mode() -> Reduction:
     return Reduction("mode", pick=pick)
 
 
-@factory("avg@k")
+@reduction_factory("avg@k")
 def average_at_k(*, k: int) -> Reduction:
     """Mean over the first k repeats; unscored if one of them is."""
     _positive("avg@k", k)
@@ -94,7 +94,7 @@ def average_at_k(*, k: int) -> Reduction:
     return Reduction(f"avg@{k}", requires=k, compute=compute)
 
 
-@factory("majority")
+@reduction_factory("majority")
 def majority() -> Reduction:
     """Score of the first repeat that holds the most frequent prediction; ties go to the one that comes first.
 
@@ -103,7 +103,7 @@ def majority() -> Reduction:
     return Reduction("majority", pick=lambda repeats: _vote(repeats, repeats.scored))
 
 
-@factory("maj@k", source="Wang et al. 2022, self-consistency")
+@reduction_factory("maj@k", source="Wang et al. 2022, self-consistency")
 def majority_at_k(*, k: int) -> Reduction:
     """As ``majority``, over the first k repeats; unscored if one of them is."""
     _positive("maj@k", k)

@@ -1,4 +1,6 @@
-"""Prompts of models that score: Jinja2 templates over the sample."""
+"""What a model that grades is asked: Jinja2 prompts over the sample, and the next attempt where a reply could
+not be read. Judges and reward models render their requests with it; the ask stage repeats them.
+"""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -49,7 +51,7 @@ class GradingPrompt:
         return [text for text in texts if text is not None]
 
 
-def scope(batch: Batch, row: int) -> dict[str, Any]:
+def prompt_variables(batch: Batch, row: int) -> dict[str, Any]:
     """What a grading prompt sees: the item's fields, and over them what is known of the sample.
 
     ``response`` is the unfiltered text, ``prediction`` what the filter left of it (empty where it found

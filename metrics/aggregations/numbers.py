@@ -6,7 +6,14 @@ from typing import Any
 
 import numpy as np
 
-from metrics.aggregations.aggregation import Aggregation, Count, Total, as_column, factory
+from metrics.aggregations.aggregation import (
+    Aggregation,
+    Count,
+    Total,
+    aggregation_factory,
+    as_column,
+    require_pairs,
+)
 from metrics.errors import ConfigError, MetricError
 from metrics.types import Floats, Scores, Values
 
@@ -17,13 +24,13 @@ def _mean(total: Total, n: Count) -> Floats:
     return np.asarray(total[..., 0] / n)
 
 
-@factory("mean", source="closed form")
+@aggregation_factory("mean", source="closed form")
 def mean() -> Aggregation:
     """Mean of the items' numbers; 0/1 scores get a Wilson interval."""
     return Aggregation("mean", compute=_mean, encode=as_column, rule="mean")
 
 
-@factory("pass_rate", source="closed form")
+@aggregation_factory("pass_rate", source="closed form")
 def pass_rate() -> Aggregation:
     """Share of items whose number is above zero."""
 
@@ -33,7 +40,7 @@ def pass_rate() -> Aggregation:
     return Aggregation("pass_rate", compute=_mean, encode=passed, rule="mean", bounds=(0.0, 1.0))
 
 
-@factory("nanmean", source=HARNESS)
+@aggregation_factory("nanmean", source=HARNESS)
 def nanmean() -> Aggregation:
     """Mean of the numbers that are finite; items without one do not count."""
 
@@ -44,13 +51,13 @@ def nanmean() -> Aggregation:
     return Aggregation("nanmean", k=2, compute=_ratio, encode=split)
 
 
-@factory("sum")
+@aggregation_factory("sum")
 def total() -> Aggregation:
     """Sum of the items' numbers."""
     return Aggregation("sum", compute=lambda t, n: t[..., 0], encode=as_column, rule="sum")
 
 
-@factory("count")
+@aggregation_factory("count")
 def count() -> Aggregation:
     """Number of items that have a score."""
     return Aggregation(
@@ -58,7 +65,7 @@ def count() -> Aggregation:
     )
 
 
-@factory("perplexity", source=HARNESS)
+@aggregation_factory("perplexity", source=HARNESS)
 def perplexity() -> Aggregation:
     """exp(-mean) of log-likelihoods in nats; at least 1 for log-likelihoods of text."""
     return Aggregation(
@@ -71,7 +78,7 @@ def perplexity() -> Aggregation:
     )
 
 
-@factory("bypass", source=HARNESS)
+@aggregation_factory("bypass", source=HARNESS)
 def bypass() -> Aggregation:
     """The constant 999: a benchmark that only wants its responses."""
     return Aggregation("bypass", compute=lambda t, n: t[..., 0] * 0 + 999.0, encode=as_column, rule="none")
@@ -85,11 +92,7 @@ def _ratio(total: Total, n: Count) -> Floats:
 
 def _read_pairs(name: str, finish: Any) -> Any:
     def read(values: Sequence[Any]) -> Scores:
-        for index, value in enumerate(values):
-            if not isinstance(value, Sequence) or isinstance(value, str) or len(value) != 2:
-                raise MetricError(
-                    f"{name} takes a pair (a, b) a sample, and sample {index} has {value!r}", index
-                )
+        require_pairs(values, name, "(a, b)")
         statistics = np.asarray(values, dtype=np.float64).reshape(-1, 2)
         with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
             return Scores(statistics=statistics, values=None, score=np.asarray(finish(statistics, 1.0)))
@@ -117,13 +120,13 @@ def _bits(total: Total, n: Count) -> Floats:
     return np.asarray(-_ratio(total, n) / math.log(2))
 
 
-@factory("weighted_mean", source=HARNESS)
+@aggregation_factory("weighted_mean", source=HARNESS)
 def weighted_mean() -> Aggregation:
     """Σa / Σb over pairs (a, b)."""
     return Aggregation("weighted_mean", k=2, compute=_ratio, read=_read_pairs("weighted_mean", _ratio))
 
 
-@factory("weighted_perplexity", source=HARNESS)
+@aggregation_factory("weighted_perplexity", source=HARNESS)
 def weighted_perplexity() -> Aggregation:
     """exp(-Σa / Σb) over pairs (log-likelihood in nats, number of words or bytes)."""
     return Aggregation(
@@ -136,7 +139,7 @@ def weighted_perplexity() -> Aggregation:
     )
 
 
-@factory("bits_per_byte", source=HARNESS)
+@aggregation_factory("bits_per_byte", source=HARNESS)
 def bits_per_byte() -> Aggregation:
     """-Σa / Σb / ln 2 over pairs (log-likelihood in nats, number of bytes)."""
     return Aggregation("bits_per_byte", k=2, compute=_bits, read=_read_pairs("bits_per_byte", _bits))
@@ -160,13 +163,13 @@ def _infinite_quantile(column: Floats, q: float) -> float:
     return low if low == high or share == 0 else low * (1 - share) + high * share
 
 
-@factory("median")
+@aggregation_factory("median")
 def median() -> Aggregation:
     """The true median: the mean of the middle two where the count is even."""
     return _quantile("median", 0.5)
 
 
-@factory("percentile")
+@aggregation_factory("percentile")
 def percentile(*, q: float = 50.0) -> Aggregation:
     """The q-th percentile, 0 to 100, linear between order statistics; also written percentile@90."""
     if not isinstance(q, (int, float)) or not 0 <= q <= 100:
@@ -174,7 +177,7 @@ def percentile(*, q: float = 50.0) -> Aggregation:
     return _quantile(f"percentile@{q:g}", q / 100)
 
 
-@factory("min")
+@aggregation_factory("min")
 def smallest() -> Aggregation:
     """Smallest of the items' numbers; no error bar, since none is sound."""
     return Aggregation(
@@ -182,7 +185,7 @@ def smallest() -> Aggregation:
     )
 
 
-@factory("max")
+@aggregation_factory("max")
 def largest() -> Aggregation:
     """Largest of the items' numbers; no error bar, since none is sound."""
     return Aggregation(
@@ -190,7 +193,7 @@ def largest() -> Aggregation:
     )
 
 
-@factory("brier_score", source=HARNESS)
+@aggregation_factory("brier_score", source=HARNESS)
 def brier_score() -> Aggregation:
     """Mean over items of Σ (p - one-hot gold)², read from numbers or from pairs (gold, probabilities)."""
 

@@ -1,4 +1,6 @@
-"""Whether a user's function can be called as it is going to be, before anything runs."""
+"""A user's functions at the scorers' boundary: whether a call will fit is checked before anything runs, and
+what comes back is turned into JSON values.
+"""
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
@@ -32,7 +34,7 @@ def check_call(
             )
 
 
-def as_plain(value: Any) -> Any:
+def as_json(value: Any) -> Any:
     """``value`` with numpy scalars and arrays, tuples and sets as Python numbers and lists; TypeError
     otherwise.
 
@@ -46,9 +48,9 @@ def as_plain(value: Any) -> Any:
     if isinstance(value, np.ndarray):
         return value.tolist()
     if isinstance(value, Mapping):
-        return {str(key): as_plain(entry) for key, entry in value.items()}
+        return {str(key): as_json(entry) for key, entry in value.items()}
     if isinstance(value, list | tuple):
-        return [as_plain(entry) for entry in value]
+        return [as_json(entry) for entry in value]
     if isinstance(value, set | frozenset):
-        return sorted((as_plain(entry) for entry in value), key=repr)
+        return sorted((as_json(entry) for entry in value), key=repr)
     raise TypeError(f"{type(value).__name__} {value!r:.60}, which is no number, text, list or dictionary")

@@ -19,7 +19,7 @@ def test_public_names_are_there():
     [
         ("import scorers", ("numpy", "pydantic", "pyarrow", "jinja2")),
         (
-            "import scorers.factory, scorers.plain",
+            "import scorers.factory, scorers.generation",
             ("jinja2", "pyarrow", "sacrebleu", "scipy", "openai", "prefect"),
         ),
         ("import scorers.judge.scorer", ("pyarrow", "prefect", "openai", "aiohttp")),

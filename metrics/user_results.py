@@ -1,4 +1,4 @@
-"""What a user's metric may return for one item (a number, or a dictionary), read into scores."""
+"""What a user's metric may return for one item, a number or a dictionary, and how it becomes ``Scores``."""
 
 import warnings
 from collections.abc import Mapping, Sequence
@@ -9,9 +9,7 @@ import numpy as np
 
 from metrics.aggregations.aggregation import Aggregation
 from metrics.errors import MetricError
-from metrics.types import Scores
-
-NUMBER = (bool, int, float, np.number, np.bool_)
+from metrics.types import NUMBER_TYPES, Scores
 
 
 @cache
@@ -20,17 +18,17 @@ def warn_once(text: str) -> None:
     warnings.warn(text, UserWarning, stacklevel=3)
 
 
-def read_outcomes(outcomes: Sequence[Any], name: str, entry: str, aggregation: Aggregation) -> Scores:
+def read_user_results(results: Sequence[Any], name: str, entry: str, aggregation: Aggregation) -> Scores:
     """Scores of per-item returns; of a dictionary, the entry called like the metric, else the first one.
 
     Raises ``MetricError`` with the row for an empty dictionary, and for something that is not a number where
     the aggregation takes numbers.
     """
-    details: list[dict[str, Any] | None] = [None] * len(outcomes)
-    values = list(outcomes)
-    for index, outcome in enumerate(outcomes):
-        if isinstance(outcome, Mapping):
-            values[index], details[index] = _from_mapping(outcome, name, entry, index)
+    details: list[dict[str, Any] | None] = [None] * len(results)
+    values = list(results)
+    for index, result in enumerate(results):
+        if isinstance(result, Mapping):
+            values[index], details[index] = _from_mapping(result, name, entry, index)
     if aggregation.function is None:
         values = (
             [_number(value, name, index) for index, value in enumerate(values)]
@@ -41,28 +39,28 @@ def read_outcomes(outcomes: Sequence[Any], name: str, entry: str, aggregation: A
         scores = aggregation.scores(values)
     except MetricError as error:
         raise MetricError(f"metric {name!r}: {error}", error.index) from error
-    kept = details if any(detail is not None for detail in details) else None
-    return Scores(scores.statistics, scores.values, scores.score, kept)
+    any_details = details if any(detail is not None for detail in details) else None
+    return Scores(scores.statistics, scores.values, scores.score, any_details)
 
 
 def _from_mapping(
-    outcome: Mapping[str, Any], name: str, entry: str, index: int
+    result: Mapping[str, Any], name: str, entry: str, index: int
 ) -> tuple[Any, dict[str, Any] | None]:
-    if not outcome:
+    if not result:
         raise MetricError(f"metric {name!r} returned an empty dictionary for row {index}", index)
-    key = next((known for known in (name, entry) if known in outcome), None)
+    key = next((known for known in (name, entry) if known in result), None)
     if key is None:
-        key = next(iter(outcome))
+        key = next(iter(result))
         warn_once(
             f"metric {name!r} returned a dictionary without an entry of that name; "
             f"its first entry, {key!r}, is the score"
         )
-    rest = {str(other): value for other, value in outcome.items() if other != key}
-    return outcome[key], rest or None
+    rest = {str(other): value for other, value in result.items() if other != key}
+    return result[key], rest or None
 
 
 def _number(value: Any, name: str, index: int) -> float:
-    if isinstance(value, NUMBER):
+    if isinstance(value, NUMBER_TYPES):
         return float(value)
     if isinstance(value, np.ndarray) and value.size == 1:
         return float(value.reshape(())[()])
