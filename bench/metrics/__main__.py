@@ -18,7 +18,7 @@ from metrics.config import MetricConfig, StatisticsConfig
 from metrics.metric import Metric
 from metrics.reductions.pass_at_k import hypergeometric_tail, probabilities
 from metrics.statistics.estimate import estimate
-from metrics.text import rouge as rouge_tokens
+from metrics.text import rouge as rouge_family
 
 OPTIONS = StatisticsConfig()
 BOOTSTRAP = StatisticsConfig(method="bootstrap")
@@ -136,7 +136,7 @@ def rouge(docs: workloads.Documents) -> Iterator[Row]:
         scorer = RougeScorer(kinds, use_stemmer=stemming)
 
         def ours(metrics: list[Metric] = metrics) -> None:
-            rouge_tokens.forget()  # the three share their tokens, the runs must share nothing
+            rouge_family.clear_caches()  # the three share their tokens, the runs must share nothing
             for metric in metrics:
                 metric.evaluate(docs.references, docs.texts)
 

@@ -10,6 +10,7 @@ from hypothesis import settings
 from metrics.build import build_metric
 from metrics.config import MetricConfig
 from metrics.metric import Metric
+from metrics.registry import AGGREGATIONS, METRICS, REDUCTIONS
 from metrics.types import ChoiceBatch
 
 # The same examples in every run, and no clock: a busy machine is no failure.
@@ -19,6 +20,13 @@ settings.load_profile("nightjar")
 
 def _no_user_code(reference: str) -> Any:
     raise AssertionError(f"nothing to resolve here: {reference}")
+
+
+@pytest.fixture(autouse=True)
+def names_registered_by_a_test_go_with_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    for registry in (METRICS, AGGREGATIONS, REDUCTIONS):
+        assert len(registry), "loads the package first"
+        monkeypatch.setattr(registry, "_entries", dict(registry._entries))
 
 
 @pytest.fixture(scope="session")

@@ -15,9 +15,7 @@ from rouge_score.rouge_scorer import RougeScorer
 from metrics.text import bleu as bleu_statistics
 from metrics.text import chrf as chrf_statistics
 from metrics.text import inputs as batching
-from metrics.text import ngrams, subsequences
-from metrics.text import rouge as rouge_scores
-from metrics.text import rouge as rouge_tokens
+from metrics.text import ngrams, rouge, subsequences
 from metrics.text import ter as ter_statistics
 from metrics.text.bleu import bleu, bleu_aggregation, sentence_bleu
 from metrics.text.chrf import chrf, chrf_aggregation, f_score
@@ -204,9 +202,7 @@ def test_rouge_is_rouge_scores(documents: Any, kind: str, stemming: bool) -> Non
     references, texts = _columns(documents)
     scorer = RougeScorer([kind], use_stemmer=stemming)
     expected = [scorer.score_multi(golds, text)[kind] for golds, text in zip(references, texts, strict=True)]
-    np.testing.assert_array_equal(
-        rouge_scores.rouge_table(kind, references, texts, stemming), np.array(expected)
-    )
+    np.testing.assert_array_equal(rouge.rouge_table(kind, references, texts, stemming), np.array(expected))
 
 
 def _written(rng: random.Random, documents: int) -> tuple[list[list[str]], list[str]]:
@@ -230,8 +226,8 @@ def _written(rng: random.Random, documents: int) -> tuple[list[list[str]], list[
 @pytest.mark.parametrize("stemming", [False, True])
 def test_written_documents_have_rouge_scores_numbers(kind: str, stemming: bool) -> None:
     references, texts = _written(random.Random(9), 150)
-    expected = rouge_scores.by_rouge_score(kind, references, texts, stemming=stemming)
-    np.testing.assert_array_equal(rouge_scores.rouge_table(kind, references, texts, stemming), expected)
+    expected = rouge.by_rouge_score(kind, references, texts, stemming=stemming)
+    np.testing.assert_array_equal(rouge.rouge_table(kind, references, texts, stemming), expected)
 
 
 def test_written_documents_have_sacrebleus_statistics() -> None:
@@ -254,10 +250,10 @@ def test_rouge_in_threads_is_rouge_alone() -> None:
         for references, texts in batches
         for stemming in (False, True)
     ]
-    alone = [rouge_scores.rouge_table(*one) for one in work]
-    rouge_tokens.forget()
+    alone = [rouge.rouge_table(*one) for one in work]
+    rouge.clear_caches()
     with ThreadPoolExecutor(4) as threads:
-        together = list(threads.map(lambda one: rouge_scores.rouge_table(*one), work))
+        together = list(threads.map(lambda one: rouge.rouge_table(*one), work))
     for own, expected in zip(together, alone, strict=True):
         np.testing.assert_array_equal(own, expected)
 

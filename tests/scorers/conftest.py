@@ -12,6 +12,13 @@ import pytest
 from metrics.errors import ConfigError
 from scorers.base import Batch
 from scorers.choices import ChoiceColumns, choice_batch
+from scorers.filters.registry import FILTERS
+
+
+@pytest.fixture(autouse=True)
+def names_registered_by_a_test_go_with_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert len(FILTERS), "loads the package first"
+    monkeypatch.setattr(FILTERS, "_entries", dict(FILTERS._entries))
 
 
 def load_user_code() -> Any:
