@@ -1,4 +1,4 @@
-"""What holds for every test: a home and a Prefect of the tests' own, which print nothing and have no server."""
+"""What holds for every test: a home and a Prefect of the tests' own, without a server."""
 
 import atexit
 import os

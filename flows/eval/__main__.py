@@ -1,7 +1,6 @@
 """The command line of ``python -m flows.eval``: reads configs, refuses what can't work, runs the flow,
 shows the table."""
 
-import gc
 import os
 import sys
 from collections.abc import Mapping, Sequence
@@ -14,7 +13,7 @@ import typer
 
 from flows.config.schema import Phase, RunOptions
 from metrics.errors import ConfigError, NightjarError
-from tasks.process import collect_rarely
+from tasks.process import collect_rarely, freeze_imports
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -88,9 +87,7 @@ def _run(chosen: "ChosenConfigs", options: RunOptions, manner: "RunStyle") -> in
     """Runs one evaluation after the other; the exit code is the worst of them."""
     from flows.eval.session import ready, run_here
 
-    # What is imported stays, so Python need not look through it for garbage: at the end alone that would be a
-    # tenth of a short run.
-    gc.freeze()
+    freeze_imports()
     # All of them before the first: an evaluation of hours should not end in the refusal of the next.
     placed = [ready(config, own, manner) for config, own in _own_folders(chosen, options)]
     documents, codes = [], []

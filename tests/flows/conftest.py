@@ -159,7 +159,7 @@ def as_new_process(environment: Mapping[str, str], arguments: list[str]) -> Iter
             yield
             gc.collect()  # here, where sockets that Prefect leaves open are no error
     finally:
-        gc.unfreeze()  # what is frozen when Python ends is never taken apart, and libraries say so
+        gc.unfreeze()
         gc.set_threshold(*before[3])
         _replace_environment(before[0])
         sys.argv = before[1]

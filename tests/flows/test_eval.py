@@ -330,6 +330,15 @@ def test_a_dictionary_without_the_metrics_name_is_warned_about_once(
     assert ran.err.count("metric 'worth' returned a dictionary without an entry of that name") == 1
 
 
+def test_libraries_of_a_users_file_leave_no_messages_behind(
+    evaluate_process: Evaluate, tmp_path: Path
+) -> None:
+    (tmp_path / "own.py").write_text(f"import duckdb\n\nconnection = duckdb.connect()\n{OWN}")
+    metrics = "process_results: own.py:grade\nmetric_list: [{metric: ll, aggregation: median}]\n"
+    ran = evaluate_process(_own_config(tmp_path, metrics), "--json", "--limit", "1")
+    assert (ran.code, "leaked" in ran.err) == (0, False)
+
+
 def test_what_process_results_returns_may_be_infinite(evaluate: Evaluate, tmp_path: Path) -> None:
     (tmp_path / "own.py").write_text(OWN)
     metrics = "process_results: own.py:grade\nmetric_list: [{metric: ll, aggregation: median}, none]\n"
