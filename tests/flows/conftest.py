@@ -34,14 +34,14 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     try:
         yield folder
     finally:
-        _send_what_waits()
         subprocess.run(
             [*server, "stop"], cwd=PROJECT, env=own(folder), check=False, timeout=60, capture_output=True
         )
 
 
 def _send_what_waits() -> None:
-    """Ends Prefect's senders while there is a server: they try again for a minute where there is none."""
+    """Ends Prefect's senders, as the end of a process does: their threads draw random numbers, which
+    Hypothesis takes for the test's own, and without a server they try again for a minute."""
     from prefect.events.worker import EventsWorker
     from prefect.logging.handlers import APILogWorker
 
@@ -157,6 +157,7 @@ def as_new_process(environment: Mapping[str, str], arguments: list[str]) -> Iter
         with warnings.catch_warnings():
             _warn_as_a_new_process()
             yield
+            _send_what_waits()
             gc.collect()  # here, where sockets that Prefect leaves open are no error
     finally:
         gc.unfreeze()
@@ -173,7 +174,7 @@ def _warn_as_a_new_process() -> None:
     warnings.showwarning = _show_warning
     for quiet in (DeprecationWarning, PendingDeprecationWarning, ImportWarning, ResourceWarning):
         warnings.simplefilter("ignore", quiet)
-    for category in (DeprecationWarning, RuntimeWarning, ResourceWarning):
+    for category in (DeprecationWarning, RuntimeWarning):
         warnings.filterwarnings("error", category=category, module=r"(flows|tasks|scorers|metrics)\b")
 
 
