@@ -48,19 +48,11 @@ def build_column(config: "MetricConfig", resolve: Resolve) -> Metric:
     return replace(record, output_types=OUTPUT_TYPES, style="item", libraries=definition.libraries)
 
 
-def build_metrics(
-    configs: Sequence["MetricConfig"], resolve: Resolve, output_type: OutputType | None = None
-) -> tuple[Metric, ...]:
-    """The metrics of one filter under names that differ.
-
-    Entries that differ in their arguments only are told apart by the arguments that differ; two that differ
-    in nothing, or share an alias, are refused.
-    """
-    return named_apart([build_metric(config, resolve, output_type) for config in configs])
-
-
 def named_apart(metrics: Sequence[Metric]) -> tuple[Metric, ...]:
-    """The same metrics, those of one name told apart by the arguments in which they differ."""
+    """The same metrics, those of one name told apart by the arguments in which they differ.
+
+    Raises ConfigError where two differ in nothing, or share an alias.
+    """
     groups: dict[str, list[Metric]] = {}
     for metric in metrics:
         groups.setdefault(metric.name, []).append(metric)

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
@@ -43,12 +43,6 @@ class Batch:
     def name(self, row: int) -> str:
         """The row's sample in words, for messages."""
         return f"item {self.item_ids[row]!r} (sample {int(self.sample_index[row])})"
-
-    def with_predictions(
-        self, predictions: Sequence[Any], scored: NDArray[np.bool_] | None = None
-    ) -> "Batch":
-        """The same samples with other predictions (and, if given, other rows scored)."""
-        return replace(self, predictions=predictions, scored=self.scored if scored is None else scored)
 
 
 @dataclass(frozen=True)

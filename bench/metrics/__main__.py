@@ -16,7 +16,7 @@ from bench.metrics import peers, workloads
 from metrics.build import build_column, build_metric
 from metrics.config import MetricConfig, StatisticsConfig
 from metrics.metric import Metric
-from metrics.reductions.pass_at_k import hypergeometric_tail, pass_at_k_values
+from metrics.reductions.pass_at_k import hypergeometric_tail, tabulated
 from metrics.statistics.estimate import estimate
 from metrics.text import rouge as rouge_tokens
 
@@ -171,7 +171,7 @@ def pass_at_k(items: int) -> Iterator[Row]:
 
         def ours(n: Any = n, c: Any = c) -> None:
             hypergeometric_tail.cache_clear()
-            pass_at_k_values(n, c, 8)
+            tabulated(n, c, 8, lambda repeats, right: hypergeometric_tail(repeats, right, 8, 1))
 
         few_n, few_c = n[: items // 50].tolist(), c[: items // 50].tolist()
         theirs = 50 * peers.seconds(lambda n=few_n, c=few_c: peers.pass_at_k(n, c, 8))

@@ -34,11 +34,6 @@ def hypergeometric_tail(n: int, c: int, k: int, at_least: int) -> float:
     return (total - misses) / total
 
 
-def pass_at_k_values(n: Ints, c: Ints, k: int) -> Floats:
-    """1 - C(n - c, k) / C(n, k) for arrays of repeats and right answers; NaN where n < k."""
-    return tabulated(n, c, k, lambda repeats, right: hypergeometric_tail(repeats, right, k, 1))
-
-
 def tabulated(n: Ints, c: Ints, k: int, probability: Callable[[int, int], float]) -> Floats:
     """``probability(n, c)`` for all pairs, computed once for each pair that occurs; NaN where n < k."""
     if len(n) == 0:

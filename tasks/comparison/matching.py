@@ -1,6 +1,6 @@
 """Which group of one run is compared with which group of another."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from itertools import combinations
 
@@ -11,8 +11,6 @@ from metrics.aggregations.aggregation import Aggregation
 from metrics.errors import ConfigError
 from metrics.statistics.comparison import ItemColumn
 from tasks.comparison.items import GroupKey, ItemGroup
-
-ItemGroups = Mapping[GroupKey, ItemGroup]
 
 
 @dataclass(frozen=True)

@@ -243,13 +243,6 @@ class Pace:
             self._next = start + units * self._seconds_a_unit
             return start - now
 
-    def correct(self, units: float) -> None:
-        """Moves what follows by ``units`` that a request turned out to use beyond its reservation (or
-        less).
-        """
-        with self._lock:
-            self._next += units * self._seconds_a_unit
-
 
 _paces: dict[tuple[str, str, float], Pace] = {}
 _paces_lock = threading.Lock()

@@ -20,8 +20,6 @@ if TYPE_CHECKING:
 
 
 _KEYS = ("reduction", "label", "facets")
-COLUMNS = (*_KEYS, "item_id", "cluster", "value", "statistics", "value_json", "n_samples", "n_scored")
-"""The columns of ITEM_ROWS that cells are made of."""
 _NAMED = 3
 
 
@@ -71,7 +69,7 @@ class _Columns:
 
 
 def cells(item_rows: Iterable[pa.RecordBatch]) -> Iterator[ResultCell]:
-    """The cells in order of appearance, from batches that hold ``COLUMNS`` of ITEM_ROWS."""
+    """The cells in order of appearance, from batches of ITEM_ROWS."""
     names, clusters, columns = Vocabulary(), Vocabulary(), _Columns()
     for batch in item_rows:
         if len(batch):

@@ -9,7 +9,7 @@ import pytest
 from pydantic import ValidationError
 
 from metrics import CorpusMetric, metric
-from metrics.build import build_column, build_metrics
+from metrics.build import build_column, build_metric, named_apart
 from metrics.config import MetricConfig, StatisticsConfig
 from metrics.errors import ConfigError, MetricError
 from metrics.metric import Metric
@@ -132,13 +132,13 @@ def test_metrics_that_differ_in_an_argument_have_names_that_say_so() -> None:
         {"metric": "exact_match", "alias": "em"},
     ]
     configs = [MetricConfig.model_validate(entry) for entry in entries]
-    names = [made.name for made in build_metrics(configs, user(None))]
+    names = [made.name for made in named_apart([build_metric(config, user(None)) for config in configs])]
     assert names == ["exact_match", "exact_match[ignore_case=True]", "em"]
 
 
 def test_metrics_that_differ_in_nothing_are_refused() -> None:
     with pytest.raises(ConfigError, match="listed twice"):
-        build_metrics([MetricConfig.model_validate("bleu")] * 2, user(None))
+        named_apart([build_metric(MetricConfig.model_validate("bleu"), user(None))] * 2)
 
 
 def test_a_users_function_is_a_metric(build: Any) -> None:

@@ -16,7 +16,7 @@ from metrics.aggregations.aggregation import build_aggregation
 from metrics.build import build_metric
 from metrics.config import MetricConfig
 from metrics.errors import ConfigError, MetricError
-from metrics.reductions.pass_at_k import hypergeometric_tail, pass_at_k_values
+from metrics.reductions.pass_at_k import hypergeometric_tail, tabulated
 from metrics.reductions.reduction import (
     Reduced,
     Reduction,
@@ -85,7 +85,7 @@ def test_counting_reductions_are_the_share_of_all_draws(case: tuple[int, int, in
 @given(st.lists(st.integers(1, 60).flatmap(lambda n: st.tuples(st.just(n), st.integers(0, n))), min_size=1))
 def test_pass_at_k_over_mixed_numbers_of_repeats(counts: list[tuple[int, int]]) -> None:
     n, c = (np.array(column) for column in zip(*counts, strict=True))
-    own = pass_at_k_values(n, c, 5)
+    own = tabulated(n, c, 5, lambda repeats, right: hypergeometric_tail(repeats, right, 5, 1))
     expected = [
         float(1 - Fraction(math.comb(int(a - b), 5), math.comb(int(a), 5))) if a >= 5 else math.nan
         for a, b in zip(n, c, strict=True)
