@@ -1,12 +1,30 @@
 # The two commands of a fresh machine are `make eval` and `make test`; both install what they need, once.
 PYTHON ?= python3
-BIN := .venv/bin
+VENV ?= .venv
+BIN := $(VENV)/bin
 RUN := $(BIN)/python
+
+# uv where there is one that works, else pip: the same files with the same hashes.
+UV := $(shell uv --version >/dev/null 2>&1 && command -v uv)
+ifneq ($(UV),)
+CREATE = $(UV) venv --quiet --python $(PYTHON) $(VENV)
+INSTALL = $(UV) pip install --quiet --python $(RUN) --no-deps
+else
+CREATE = $(PYTHON) -m venv $(VENV)
+# An environment that uv made has no pip of its own.
+INSTALL = { $(RUN) -m pip --version >/dev/null 2>&1 || $(RUN) -m ensurepip >/dev/null; } && \
+	$(RUN) -m pip install --quiet --disable-pip-version-check --no-deps
+endif
+
+# Tests run on every core, on two at least; each has a Prefect server of its own, so on eight at most.
+CORES := $(shell getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2)
+WORKERS ?= $(shell echo $$(( $(CORES) < 2 ? 2 : $(CORES) > 8 ? 8 : $(CORES) )))
+PYTEST = $(RUN) -m pytest -n $(WORKERS) --dist worksteal
 
 # The runtime set is enough to evaluate; tests, checks and benches use the development set. A stamp remembers what is
 # installed, so that the second call of either installs nothing.
-BASE := .venv/.base-installed
-DEV := .venv/.dev-installed
+BASE := $(VENV)/.base-installed
+DEV := $(VENV)/.dev-installed
 
 .PHONY: eval test test-slow test-services check format bench ui stop deploy docs clean
 
@@ -16,31 +34,33 @@ eval: $(BASE)
 .venv: $(BASE)
 
 $(BASE): requirements.lock pyproject.toml
-	@test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	@test -x $(RUN) || $(CREATE)
 	@$(RUN) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "Python 3.11 or newer is needed; call make PYTHON=python3.x"; exit 2; }
-	$(RUN) -m pip install --quiet --disable-pip-version-check --no-deps --require-hashes -r requirements.lock
-	$(RUN) -m pip install --quiet --disable-pip-version-check --no-deps --editable .
+	$(INSTALL) --require-hashes -r requirements.lock
+	$(INSTALL) --editable .
 	@$(RUN) -m compileall -q flows tasks scorers metrics  # a second off every start where Python may not write
 	@touch $@
 
 $(DEV): requirements-dev.lock $(BASE)
-	$(RUN) -m pip install --quiet --disable-pip-version-check --no-deps --require-hashes -r requirements-dev.lock
+	$(INSTALL) --require-hashes -r requirements-dev.lock
 	@touch $@
 
 test: $(DEV)
-	$(RUN) -m pytest -m "not slow and not services"
+	$(PYTEST) -m "not slow and not services"
 
 test-slow: $(DEV)
-	$(RUN) -m pytest -m slow
+	$(PYTEST) -m slow
 
 test-services: $(DEV)
-	$(RUN) -m pytest -m services
+	$(PYTEST) -m services
 
 check: $(DEV)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+	$(BIN)/vulture
+	$(BIN)/deptry .
 
 format: $(DEV)
 	$(BIN)/ruff check --fix .
@@ -59,7 +79,7 @@ docs: $(BASE)
 	$(RUN) docs/build.py
 
 stop:
-	@test ! -x $(BIN)/python || deployments/local.sh stop
+	@test ! -x $(RUN) || deployments/local.sh stop
 
 clean: stop
-	rm -rf .venv .nightjar results
+	rm -rf $(VENV) .nightjar results

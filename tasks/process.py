@@ -1,4 +1,4 @@
-"""How often Python looks for garbage in cycles."""
+"""Where and how often Python looks for garbage in cycles."""
 
 import gc
 
@@ -13,3 +13,14 @@ def collect_rarely() -> None:
     """
     if gc.get_threshold()[0] < ALLOCATIONS:
         gc.set_threshold(ALLOCATIONS)
+
+
+def freeze_imports() -> None:
+    """Hides what is imported so far from the search for garbage: at the end of the process alone that saves
+    half a second, a tenth of a short run.
+
+    Not where a library made with nanobind is loaded (duckdb, or what a user's metric imports): it lists on
+    stderr all of its objects that nobody takes apart before Python ends.
+    """
+    if not any(metaclass.__module__ == "nanobind" for metaclass in type.__subclasses__(type)):
+        gc.freeze()

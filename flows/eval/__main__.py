@@ -4,7 +4,6 @@ It imports Prefect only after the settings are made. Benchmarks of lm-evaluation
 harness's own result files, groups included.
 """
 
-import gc
 import sys
 from collections.abc import Mapping, Sequence
 from datetime import datetime
@@ -16,7 +15,7 @@ import typer
 from flows.command_line import command_line, new_app, print_json, quiet_prefect
 from flows.config.schema import Phase, RunOptions
 from metrics.errors import ConfigError
-from tasks.process import collect_rarely
+from tasks.process import collect_rarely, freeze_imports
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -89,9 +88,7 @@ def _run_all(chosen: "ChosenConfigs", options: RunOptions, session: "SessionOpti
     """Runs one evaluation after the other; the exit code is the worst of them."""
     from flows.eval.session import checked_options, run_evaluation
 
-    # What is imported stays, so Python need not look through it for garbage: at the end alone that would be a
-    # tenth of a short run.
-    gc.freeze()
+    freeze_imports()
     # All of them before the first: an evaluation of hours should not end in the refusal of the next.
     checked = [checked_options(config, own, session) for config, own in _own_folders(chosen, options)]
     documents, codes = [], []

@@ -4,7 +4,7 @@ Groups match by their keys, apart from facets that the two runs are about; rows 
 item's content, never by position or id.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from itertools import combinations
 
@@ -15,8 +15,6 @@ from metrics.aggregations.aggregation import Aggregation
 from metrics.errors import ConfigError
 from metrics.statistics.comparison import ItemColumn
 from tasks.comparison.items import GroupKey, ItemGroup
-
-ItemGroups = Mapping[GroupKey, ItemGroup]
 
 
 @dataclass(frozen=True)

@@ -220,7 +220,3 @@ class Price(Frozen):
     cached: float | None = Field(
         None, ge=0, description="prompt tokens that the server had cached; default: prompt"
     )
-
-
-Prices = dict[str, Price]
-"""Prices by model name."""

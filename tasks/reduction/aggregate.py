@@ -25,8 +25,6 @@ if TYPE_CHECKING:
 
 
 _KEYS = ("reduction", "label", "facets")
-COLUMNS = (*_KEYS, "item_id", "cluster", "value", "statistics", "value_json", "n_samples", "n_scored")
-"""The columns of ITEM_ROWS that cells are made of."""
 NAMED_ITEMS = 3
 _NO_SAMPLES = {
     "stderr_method": "none",
@@ -239,7 +237,7 @@ def origin_facets(origin: Origin, facets: Sequence[str]) -> dict[str, Any]:
 
 
 def cells(item_rows: Iterable[pa.RecordBatch]) -> Iterator[ResultCell]:
-    """The cells in order of appearance, from batches that hold ``COLUMNS`` of ITEM_ROWS."""
+    """The cells in order of appearance, from batches of ITEM_ROWS."""
     names, clusters, columns = Vocabulary(), Vocabulary(), _BatchColumns()
     for batch in item_rows:
         if len(batch):

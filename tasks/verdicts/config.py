@@ -117,12 +117,6 @@ def _one_of(name: str, kind: str | None, function: str | None, what: str, known:
         )
 
 
-def duplicate_names(configs: Sequence[_Named]) -> list[str]:
-    """Names that more than one entry claims, in order of appearance."""
-    names = [config.name for config in configs]
-    return sorted({name for name in names if names.count(name) > 1}, key=names.index)
-
-
 def lacking_samples(metrics: Sequence[EvaluationMetricConfig], num_samples: int) -> list[str]:
     """One sentence for each metric that needs more samples of an item than the config asks for."""
     return [

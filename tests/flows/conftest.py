@@ -1,30 +1,65 @@
-"""A Prefect server for the session, and the command line as its users call it."""
+"""A Prefect server for the session, and the command line as its users call it: in this process, or in one of
+its own."""
 
+import fcntl
+import gc
 import json
 import os
+import signal
 import subprocess
 import sys
+import warnings
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from flows.eval.__main__ import main
+
 PROJECT = Path(__file__).resolve().parents[2]
 
 
 @pytest.fixture(scope="session")
 def home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """A home of the session's own, whose server is stopped at the end."""
+    """A home of the session's own (with several workers of each), whose server runs until its end."""
     folder = tmp_path_factory.mktemp("nightjar-home")
-    environment = {**os.environ, "NIGHTJAR_HOME": str(folder)}
-    environment.pop("PREFECT_API_URL", None)
+    server = [sys.executable, "-m", "flows.server"]
+    # Two servers that start at once may choose the same port.
+    with (tmp_path_factory.getbasetemp().parent / "server-starts").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        subprocess.run([*server, "start"], cwd=PROJECT, env=own(folder), check=True, timeout=180)
     try:
         yield folder
     finally:
-        stop = [sys.executable, "-m", "flows.server", "stop"]
-        subprocess.run(stop, cwd=PROJECT, env=environment, check=False, timeout=60, capture_output=True)
+        subprocess.run(
+            [*server, "stop"], cwd=PROJECT, env=own(folder), check=False, timeout=60, capture_output=True
+        )
+
+
+def _send_what_waits() -> None:
+    """Ends Prefect's senders, as the end of a process does: their threads draw random numbers, which
+    Hypothesis takes for the test's own, and without a server they try again for a minute."""
+    from prefect.events.worker import EventsWorker
+    from prefect.logging.handlers import APILogWorker
+
+    for sender in (APILogWorker, EventsWorker):
+        sender.drain_all(timeout=10)
+
+
+def own(home: Path) -> dict[str, str]:
+    """The environment of a process that uses the server of this home."""
+    environment = {**os.environ, "NIGHTJAR_HOME": str(home)}
+    environment.pop("PREFECT_API_URL", None)
+    return environment
+
+
+@pytest.fixture
+def own_environment(home: Path) -> dict[str, str]:
+    """The environment of a process that uses the session's server."""
+    return own(home)
 
 
 @dataclass(frozen=True)
@@ -61,22 +96,94 @@ class Ran:
 Evaluate = Callable[..., Ran]
 
 
+def arguments_of(folder: Path, arguments: tuple[str | Path, ...]) -> list[str]:
+    """The arguments, with a store and an output folder in ``folder`` where they name none."""
+    named = [str(argument) for argument in arguments]
+    for option, place in (("--store", "store"), ("--output", "out")):
+        if option not in named:
+            named += [option, str(folder / place)]
+    return named
+
+
 @pytest.fixture
-def evaluate(home: Path, tmp_path: Path) -> Evaluate:
+def evaluate_process(home: Path, tmp_path: Path) -> Evaluate:
     """Calls ``python -m flows.eval`` with a store of the test's own."""
 
     def call(*arguments: str | Path, env: Mapping[str, str] | None = None, timeout: float = 120) -> Ran:
-        environment = {**os.environ, "NIGHTJAR_HOME": str(home), **(env or {})}
-        environment.pop("PREFECT_API_URL", None)
-        options = ["--store", str(tmp_path / "store"), "--output", str(tmp_path / "out")]
-        if "--store" in arguments:
-            options = options[2:]
-        if "--output" in arguments:
-            options = options[:-2]
         done = subprocess.run(
-            [sys.executable, "-m", "flows.eval", *map(str, arguments), *options],
-            cwd=PROJECT, env=environment, capture_output=True, text=True, timeout=timeout, check=False,
+            [sys.executable, "-m", "flows.eval", *arguments_of(tmp_path, arguments)],
+            cwd=PROJECT, env={**own(home), **(env or {})}, capture_output=True, text=True, timeout=timeout,
+            check=False,
         )  # fmt: skip
         return Ran(done.returncode, done.stdout, done.stderr)
 
     return call
+
+
+@pytest.fixture
+def evaluate(home: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Evaluate:
+    """As ``evaluate_process``, in the process of the tests: the same entry, without the seconds that a new
+    Python with Prefect takes.
+
+    What is about processes (exit by a signal, what is imported when, the environment) needs the other one.
+    """
+
+    def call(*arguments: str | Path, env: Mapping[str, str] | None = None) -> Ran:
+        capsys.readouterr()
+        with as_new_process({**own(home), **(env or {})}, ["flows.eval", *arguments_of(tmp_path, arguments)]):
+            try:
+                main()
+                code = 0
+            except SystemExit as ended:
+                code = ended.code if isinstance(ended.code, int) else int(ended.code is not None)
+        said = capsys.readouterr()
+        return Ran(code, said.out, said.err)
+
+    return call
+
+
+@contextmanager
+def as_new_process(environment: Mapping[str, str], arguments: list[str]) -> Iterator[None]:
+    """A block that finds what a new process would, and leaves nothing behind."""
+    from tasks.caching import _open_store
+
+    before = dict(os.environ), sys.argv, Path.cwd(), gc.get_threshold()
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    _replace_environment(environment)
+    sys.argv = arguments
+    os.chdir(PROJECT)
+    _open_store.cache_clear()  # a store's object verifies an artifact once
+    try:
+        with warnings.catch_warnings():
+            _warn_as_a_new_process()
+            yield
+            _send_what_waits()
+            gc.collect()  # here, where sockets that Prefect leaves open are no error
+    finally:
+        gc.unfreeze()
+        gc.set_threshold(*before[3])
+        _replace_environment(before[0])
+        sys.argv = before[1]
+        os.chdir(before[2])
+    assert {number: signal.getsignal(number) for number in handlers} == handlers
+
+
+def _warn_as_a_new_process() -> None:
+    """Python's own filters, on stderr; what is said to those who write our code stays an error."""
+    warnings.resetwarnings()
+    warnings.showwarning = _show_warning
+    for quiet in (DeprecationWarning, PendingDeprecationWarning, ImportWarning, ResourceWarning):
+        warnings.simplefilter("ignore", quiet)
+    for category in (DeprecationWarning, RuntimeWarning):
+        warnings.filterwarnings("error", category=category, module=r"(flows|tasks|scorers|metrics)\b")
+
+
+def _show_warning(*about: Any) -> None:
+    message, category, filename, line = about[:4]
+    print(warnings.formatwarning(message, category, filename, line), end="", file=sys.stderr)
+
+
+def _replace_environment(environment: Mapping[str, str]) -> None:
+    for name in set(os.environ) - set(environment):
+        del os.environ[name]
+    os.environ.update(environment)

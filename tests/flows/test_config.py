@@ -129,6 +129,20 @@ def test_every_key_has_a_description_for_the_form() -> None:
     assert [name for name, schema in properties.items() if not schema.get("description")] == []
 
 
+@pytest.mark.parametrize(
+    ("key", "entry"),
+    [
+        ("metrics", {"name": "a", "type": "mean"}),
+        ("evaluation_methods", {"name": "a", "type": "contains"}),
+        ("models", {"name": "a", "type": "demo"}),
+        ("filter_list", {"name": "a"}),
+    ],
+)
+def test_names_that_two_entries_claim_are_refused(key: str, entry: dict[str, str]) -> None:
+    with pytest.raises(ValidationError, match="'a' is there twice; give each entry a name of its own"):
+        minimal(**{key: [entry, {**entry, "name": "b"}, entry]})
+
+
 def test_without_filters_there_is_one_called_none() -> None:
     assert [entry.name for entry in minimal().filters()] == ["none"]
 

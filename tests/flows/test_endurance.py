@@ -1,7 +1,6 @@
 """What a bad night does to a run: killed processes and secrets, seen from the endpoint's side."""
 
 import json
-import os
 import signal
 import subprocess
 import sys
@@ -38,15 +37,14 @@ def config_for(folder: Path, running: Serving, **endpoint: object) -> Path:
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
 def test_killed_run_is_gone_on_with_and_asks_for_what_is_missing(
-    evaluate: Evaluate, home: Path, tmp_path: Path, number: signal.Signals
+    evaluate: Evaluate, own_environment: dict[str, str], tmp_path: Path, number: signal.Signals
 ) -> None:
-    evaluate("--json", "--limit", "1")  # the server is there: the kill hits inference and not its start
     with serve(DemoOptions(latency=0.1)) as running:
         config = config_for(tmp_path, running)
         command = [sys.executable, "-m", "flows.eval", str(config), "--json"]
         command += ["--store", str(tmp_path / "store"), "--output", str(tmp_path / "out")]
         started = subprocess.Popen(
-            command, cwd=PROJECT, env=own(home), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+            command, cwd=PROJECT, env=own_environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
         )
         deadline = time.monotonic() + 90
         while running.stats()["received"] < ITEMS // 2 and time.monotonic() < deadline:
@@ -64,22 +62,15 @@ def test_killed_run_is_gone_on_with_and_asks_for_what_is_missing(
         assert again.document["requests"]["sent"] + again.document["requests"]["cached"] == ITEMS
 
 
-def own(home: Path) -> dict[str, str]:
-    """The environment of a process that uses the session's own server."""
-    return {name: value for name, value in os.environ.items() if name != "PREFECT_API_URL"} | {
-        "NIGHTJAR_HOME": str(home)
-    }
-
-
 def test_key_in_a_secret_block_of_the_own_server_is_found(
-    evaluate: Evaluate, home: Path, tmp_path: Path
+    evaluate: Evaluate, own_environment: dict[str, str], tmp_path: Path
 ) -> None:
     save = (
         "from flows.server import use_server; use_server()\n"
         "from prefect.blocks.system import Secret\n"
         f"Secret(value={SECRET!r}).save('endurance-key', overwrite=True)"
     )
-    subprocess.run([sys.executable, "-c", save], cwd=PROJECT, env=own(home), check=True, timeout=120)
+    subprocess.run([sys.executable, "-c", save], cwd=PROJECT, env=own_environment, check=True, timeout=120)
     with serve(DemoOptions(api_key=SECRET)) as running:
         ran = evaluate(config_for(tmp_path, running, api_key_secret="endurance-key"), "--limit", "3")
         assert ran.code == 0, ran.err
@@ -88,12 +79,14 @@ def test_key_in_a_secret_block_of_the_own_server_is_found(
         assert "no Secret block 'no-such-key'" in absent.err
 
 
-def test_key_is_nowhere_but_in_the_environment(evaluate: Evaluate, home: Path, tmp_path: Path) -> None:
+def test_key_is_nowhere_but_in_the_environment(
+    evaluate_process: Evaluate, home: Path, tmp_path: Path
+) -> None:
     with serve(DemoOptions(api_key=SECRET)) as running:
         config = config_for(tmp_path, running, api_key_env="THE_KEY")
-        ran = evaluate(config, "--json", "--limit", "3", env={"THE_KEY": SECRET})
+        ran = evaluate_process(config, "--json", "--limit", "3", env={"THE_KEY": SECRET})
         assert ran.code == 0, ran.err
-        refused = evaluate(config, "--json", "--limit", "4", env={"THE_KEY": SECRET + "x"})
+        refused = evaluate_process(config, "--json", "--limit", "4", env={"THE_KEY": SECRET + "x"})
         assert refused.code == 2
     assert SECRET not in ran.out + ran.err + refused.out + refused.err
     needle = SECRET.encode()

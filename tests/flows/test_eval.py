@@ -25,15 +25,15 @@ def lines(path: Path) -> list[dict]:
     return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
 
 
-def test_second_run_sends_nothing_and_computes_nothing(evaluate: Evaluate, tmp_path: Path) -> None:
-    first = evaluate("--json")
+def test_second_run_sends_nothing_and_computes_nothing(evaluate_process: Evaluate, tmp_path: Path) -> None:
+    first = evaluate_process("--json")
     assert first.code == 0, first.err
     requests = first.document["requests"]
     assert requests == {"sent": 42, "cached": 0, "failed": 0}
     assert {row["status"] for row in first.document["results"]} == {"ok"}
     assert all(row["stderr"] > 0 for row in first.document["results"])
 
-    second = evaluate("--json")
+    second = evaluate_process("--json")
     assert second.document["requests"] == {"sent": 0, "cached": 42, "failed": 0}
     assert sum(entry["computed"] for entry in second.document["steps"].values()) == 0
     assert [row["value"] for row in second.document["results"]] == [
@@ -190,7 +190,7 @@ def flawed(references, predictions):
 
 
 def test_failed_pair_leaves_the_others_and_is_computed_alone_after_the_fix(
-    evaluate: Evaluate, tmp_path: Path
+    evaluate: Evaluate, evaluate_process: Evaluate, tmp_path: Path
 ) -> None:
     metric = tmp_path / "flawed.py"
     metric.write_text(BROKEN.format(marker="#### "))
@@ -210,7 +210,7 @@ def test_failed_pair_leaves_the_others_and_is_computed_alone_after_the_fix(
     assert "this item is too hard" in by_metric["flawed"]["error"]
     table = pq.read_table(tmp_path / "out" / "results.parquet").to_pylist()
     assert {row["metric"]: row["status"] for row in table} == {"bleu": "ok", "flawed": "failed"}
-    shown = evaluate(config, "--limit", "6")
+    shown = evaluate_process(config, "--limit", "6")
     assert shown.code == 1
     assert "flawed" in shown.out
     assert "this item is too hard" in shown.out
@@ -244,10 +244,12 @@ def test_deleted_and_cut_artifacts_are_computed_again(evaluate: Evaluate, tmp_pa
     ]
 
 
-def test_moved_store_serves_everything(evaluate: Evaluate, tmp_path: Path) -> None:
+def test_moved_store_serves_everything(
+    evaluate: Evaluate, evaluate_process: Evaluate, tmp_path: Path
+) -> None:
     evaluate("--json", "--limit", "5")
     (tmp_path / "store").rename(tmp_path / "elsewhere")
-    moved = evaluate("--json", "--limit", "5", "--store", tmp_path / "elsewhere")
+    moved = evaluate_process("--json", "--limit", "5", "--store", tmp_path / "elsewhere")
     assert sum(entry["computed"] for entry in moved.document["steps"].values()) == 0
 
 
@@ -319,13 +321,22 @@ def grade(doc, results):
 
 
 def test_a_dictionary_without_the_metrics_name_is_warned_about_once(
-    evaluate: Evaluate, tmp_path: Path
+    evaluate_process: Evaluate, tmp_path: Path
 ) -> None:
     (tmp_path / "own.py").write_text(OWN)
     metrics = "metric_list: ['own.py:worth']\n"
-    ran = evaluate(_own_config(tmp_path, metrics), "--json", "--limit", "4")
+    ran = evaluate_process(_own_config(tmp_path, metrics), "--json", "--limit", "4")
     assert (ran.code, ran.value("worth,none")) == (0, 2.0)
     assert ran.err.count("metric 'worth' returned a dictionary without an entry of that name") == 1
+
+
+def test_libraries_of_a_users_file_leave_no_messages_behind(
+    evaluate_process: Evaluate, tmp_path: Path
+) -> None:
+    (tmp_path / "own.py").write_text(f"import duckdb\n\nconnection = duckdb.connect()\n{OWN}")
+    metrics = "process_results: own.py:grade\nmetric_list: [{metric: ll, aggregation: median}]\n"
+    ran = evaluate_process(_own_config(tmp_path, metrics), "--json", "--limit", "1")
+    assert (ran.code, "leaked" in ran.err) == (0, False)
 
 
 def test_what_process_results_returns_may_be_infinite(evaluate: Evaluate, tmp_path: Path) -> None:

@@ -4,7 +4,6 @@ from pydantic import ValidationError
 from tasks.verdicts.config import (
     EvaluationMethodConfig,
     EvaluationMetricConfig,
-    duplicate_names,
     lacking_samples,
 )
 
@@ -87,11 +86,6 @@ def test_labels_are_selected_by_either_list() -> None:
     assert exclude is not None
     assert (include.keeps("a"), include.keeps("b")) == (True, False)
     assert (exclude.keeps("a"), exclude.keeps("b")) == (False, True)
-
-
-def test_names_that_two_entries_claim_are_found() -> None:
-    named = [EvaluationMetricConfig(name=name, type="mean") for name in ("b", "a", "b", "a", "c")]
-    assert duplicate_names(named) == ["b", "a"]
 
 
 def test_a_config_survives_json() -> None:

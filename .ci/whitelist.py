@@ -1,0 +1,57 @@
+# Names that are used where vulture does not look, by who uses them.
+# ruff: noqa
+# mypy: ignore-errors
+
+# Prefect: a file system for results, and a task's storage
+_.result_storage
+_._resolve_path
+_.aread_path
+_.awrite_path
+
+# Templates of the pages
+_.note
+_.alarming
+_.band
+_.x_ticks
+_.seconds_each
+money
+
+# Columns of ``flows.catalog``, read by their names
+_.applies_to
+
+# Code of benchmarks, which is given documents as the datasets library has them
+_.shuffle
+_.rename_column
+_.to_dict
+
+# Those who call the packages from Python: notebooks and benches
+diagnose
+clear_caches
+_.correlation
+_.n_pairs
+_.n_shown
+_.n_clusters
+
+# Fields that are sent or counted together, whatever they are: sampling parameters, faults of the embedded
+# server, a completion's record, the tally of requests
+_.max_completion_tokens
+_.top_p
+_.top_k
+_.min_p
+_.presence_penalty
+_.frequency_penalty
+_.repetition_penalty
+_.logit_bias
+_.top_logprobs
+_.response_format
+_.reasoning_effort
+_.error_500
+_.error_429
+_.malformed
+_.stall
+_.response_id
+_.wall_seconds
+
+# numpy: an array's flags; a type in quotes
+_.writeable
+Estimator

@@ -1,0 +1,19 @@
+"""What holds for every test: a home and a Prefect of the tests' own, without a server."""
+
+import atexit
+import os
+import shutil
+import tempfile
+from pathlib import Path
+
+# Before Prefect is imported: it reads its settings then, and its logger keeps the stderr of that moment.
+_folder = Path(tempfile.mkdtemp(prefix="nightjar-tests-"))
+atexit.register(shutil.rmtree, _folder, ignore_errors=True)
+os.environ |= {
+    "NIGHTJAR_HOME": str(_folder / "nightjar"),
+    "PREFECT_HOME": str(_folder / "prefect"),
+    "PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL": "CRITICAL",
+    "DO_NOT_TRACK": "1",
+}
+for _name in ("NIGHTJAR_STORE", "PREFECT_API_URL", "PREFECT_PROFILE"):
+    os.environ.pop(_name, None)
