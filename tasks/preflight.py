@@ -57,10 +57,23 @@ class Preflight(Unkeyed):
 
 @task(name="preflight", task_run_name="preflight", persist_result=False)
 def preflight(checks: Checks) -> Preflight:
-    """The checks as a task of the flow; its log holds the warnings."""
-    found = check(checks)
+    """The checks as a task of the flow; its log holds the warnings.
+
+    What the command line has just tried in this process is not tried again.
+    """
+    found = _tried.pop(checks.model_dump_json(), None) or check(checks)
     for sentence in found.warnings:
         get_run_logger().warning(sentence)
+    return found
+
+
+_tried: dict[str, Preflight] = {}
+"""What the command line tried for a run that is about to start: taken once, so that a retry tries again."""
+
+
+def check_ahead(checks: Checks) -> Preflight:
+    """``check`` for the command line: the run that follows in this process need not do it again."""
+    _tried[checks.model_dump_json()] = found = check(checks)
     return found
 
 

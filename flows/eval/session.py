@@ -39,7 +39,7 @@ from tasks.benchmarks.open import open_benchmark
 from tasks.caching import peek
 from tasks.load import load
 from tasks.models.engine import interrupted
-from tasks.preflight import check
+from tasks.preflight import check_ahead
 from tasks.reporting.diagnostics.findings import Diagnostic, Example
 from tasks.reporting.progress import ProgressBoard, open_board
 from tasks.reporting.terminal import console, diagnostics_text, results_table
@@ -100,7 +100,7 @@ def check_run(config: EvalConfig, options: RunOptions, overrides: tuple[str, ...
     refuse_unanswered(options, lacking.models)
     checks = plan.checks(lacking.models, lacking.judges)
     with serving() if checks.need_secrets else nullcontext():
-        found = check(checks)
+        found = check_ahead(checks)
     for warning in found.warnings:
         print(f"warning: {warning}", file=sys.stderr)
     return plan

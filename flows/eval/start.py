@@ -50,7 +50,7 @@ def with_defaults(config: EvalConfig, options: RunOptions, unique: str) -> RunOp
 
     The id of a flow run's retries is the same, so that they publish to the same place.
     """
-    run_id = options.run_id or f"{slug(options.run_name or config.name)}-{unique[:8]}"
+    run_id = options.run_id or run_id_of(options.run_name or config.name, unique)
     return options.model_copy(
         update={
             "run_id": run_id,
@@ -125,6 +125,18 @@ def flow_run_name() -> str:
         config.get("name") if isinstance(config, dict) else "evaluation"
     )
     return str(name or f"{benchmark} {datetime.now(UTC):%Y-%m-%d %H:%M:%S}")
+
+
+def run_id_of(name: str, unique: str) -> str:
+    """The id of a run called ``name``, which its folder and records bear: the name and the whole id ``unique``.
+
+    No part of the id would do: Prefect's scheduler makes several runs ahead whose ids begin with the same
+    time.
+
+    >>> run_id_of("nightly", "0199c0de-0000-7000-8000-000000000001")
+    'nightly-0199c0de000070008000000000000001'
+    """
+    return f"{slug(name)}-{unique.replace('-', '')}"
 
 
 def slug(name: str) -> str:

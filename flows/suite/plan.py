@@ -13,7 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from flows.config.load import load_configs
 from flows.config.schema import EvalConfig, RunOptions
-from flows.eval.start import RESULTS, slug
+from flows.eval.start import RESULTS, run_id_of, slug
 from flows.suite.config import SuiteBenchmark, SuiteConfig
 from metrics.errors import ConfigError, NightjarError, nearest
 from scorers.factory import build_scorer
@@ -66,7 +66,7 @@ def plan_night(suite: SuiteConfig, options: SuiteOptions, unique: str) -> Planne
 
     A benchmark whose config is refused becomes an evaluation that fails: the others are not its hostages.
     """
-    run_id = f"{slug(suite.name)}-{unique[:8]}"
+    run_id = run_id_of(suite.name, unique)
     night = PlannedNight(
         suite=suite,
         run_id=run_id,

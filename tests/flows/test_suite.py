@@ -41,8 +41,8 @@ def test_a_night_is_benchmarks_times_models_under_ids_that_a_retry_shares(write:
     night = plan_night(suite, options, "0123456789")
     assert [entry.name for entry in night.evaluations] == ["sums × a", "sums × b"]
     assert [entry.options.run_id for entry in night.evaluations] == [
-        "night-01234567-sums-a",
-        "night-01234567-sums-b",
+        "night-0123456789-sums-a",
+        "night-0123456789-sums-b",
     ]
     assert {entry.options.limit for entry in night.evaluations} == {1}
     assert [model.name for entry in night.evaluations if entry.config for model in entry.config.models] == [
@@ -139,3 +139,16 @@ def test_a_night_is_held_against_the_nights_that_the_suite_names(
 def test_an_inconclusive_night_is_not_one_that_passed() -> None:
     assert not a_night(1, verdict="inconclusive").passed
     assert a_night(1, verdict=None).passed
+
+
+def test_nights_that_the_scheduler_makes_in_one_go_have_ids_of_their_own_in_order(write: Any) -> None:
+    # Prefect's scheduler makes three runs ahead; the first 48 bits of their ids are the time of making.
+    ids = [f"0199c0de-0000-7{place}00-8000-00000000000{place}" for place in range(3)]
+    nights = [plan_night(load_suite(write()), SuiteOptions(), unique) for unique in ids]
+    for names in (
+        [night.run_id for night in nights],
+        [night.output for night in nights],
+        [night.evaluations[0].options.run_id for night in nights],
+    ):
+        assert len(set(names)) == 3
+        assert names == sorted(names)
