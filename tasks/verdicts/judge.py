@@ -1,5 +1,6 @@
 """Responses to verdicts: runs one evaluation method over one part, streaming."""
 
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -55,10 +56,13 @@ class _Rows:
         self.verdicts: list[Verdict] = []
         self.seconds: list[float | None] = []
         self.judged: list[bool] = []
+        self.evaluated_at: list[float | None] = []
 
     def add(self, sample: int, verdicts: list[Verdict], seconds: float, judged: bool) -> None:
         """Takes in what was said about one response."""
+        now = time.time() if judged else None
         for verdict in verdicts:
+            self.evaluated_at.append(now)
             self.sample.append(sample)
             self.verdicts.append(verdict)
             self.seconds.append(seconds if judged else None)
@@ -82,6 +86,7 @@ class _Rows:
             "details_json": pa.array([verdict.details for verdict in self.verdicts], pa.string()),
             "error": pa.array([verdict.error for verdict in self.verdicts], pa.string()),
             "evaluation_time": pa.array(self.seconds, pa.float64()),
+            "evaluated_at": pa.array(self.evaluated_at, pa.float64()),
         }
         return pa.RecordBatch.from_arrays([columns[name] for name in STATISTICS.names], schema=STATISTICS)
 

@@ -2,6 +2,7 @@
 
 import inspect
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -11,6 +12,7 @@ import pyarrow as pa
 
 from metrics.errors import ConfigError, NightjarError, nearest
 from tasks.rows.parts import RESPONSE_METADATA, Origin
+from tasks.store.keys import unix_seconds
 from tasks.verdicts.built_in import JUDGES, Judge, as_text, build_params, needs_truth, normaliser
 from tasks.verdicts.config import EvaluationMethodConfig, ExactMatchParams
 from tasks.verdicts.labels import Verdict, details_json, read_verdicts
@@ -45,16 +47,20 @@ def accepted_keywords(
 
 
 ASKED_COLUMNS = ("doc_id", "references_json")
-COLUMNS_WITH_DOCUMENTS = (*ASKED_COLUMNS, "doc_json")
+COLUMNS_WITH_DOCUMENTS = (*ASKED_COLUMNS, "doc_json", "kind")
 
 
 @dataclass(frozen=True)
 class RequestRow:
-    """One item as a method sees it: its acceptable answers and, where read, the JSON text of its row."""
+    """One item as a method sees it: its acceptable answers and, where read, the JSON text of its row.
+
+    ``kind`` is the request's, None where it was not read.
+    """
 
     doc_id: int
     references: list[Any]
     document: str | None
+    kind: str | None = None
 
     @property
     def ground_truth(self) -> Any:
@@ -85,9 +91,11 @@ def _asked(batches: Iterable[pa.RecordBatch]) -> Iterator[RequestRow]:
     for batch in batches:
         doc_ids = batch.column("doc_id").to_pylist()
         references = map(orjson.loads, batch.column("references_json").to_pylist())
-        known = "doc_json" in batch.schema.names
-        documents = batch.column("doc_json").to_pylist() if known else [None] * len(doc_ids)
-        yield from map(RequestRow, doc_ids, references, documents)
+        documents, kinds = (
+            batch.column(name).to_pylist() if name in batch.schema.names else [None] * len(doc_ids)
+            for name in ("doc_json", "kind")
+        )
+        yield from map(RequestRow, doc_ids, references, documents, kinds)
 
 
 Judgement = tuple[list[Verdict], float]
@@ -206,7 +214,9 @@ def user_method(config: EvaluationMethodConfig, function: Callable[..., Any]) ->
     given = accepted_keywords(where, function, _GIVEN, config.params)
 
     def judge(batch: pa.RecordBatch, requests: Sequence[RequestRow], origin: Origin) -> Iterator[Judgement]:
+        held = Counter(batch.column("item_id").to_pylist())
         for row, request in zip(response_rows(batch, origin), requests, strict=True):
+            row["total_samples"] = _total_samples(request, origin) or held[row["item_id"]]
             row["item"] = orjson.loads(request.document) if request.document else {}
             offered = {
                 "response": row["response"],
@@ -226,16 +236,35 @@ def user_method(config: EvaluationMethodConfig, function: Callable[..., Any]) ->
     )
 
 
+def _total_samples(request: RequestRow, origin: Origin) -> int | None:
+    """How many samples an item has by this model and prompt; None where the model's sampling does not say."""
+    wanted = (origin.metadata.get("sampling") or {}).get("num_samples")
+    return 1 if wanted is not None and request.kind != "generate" else wanted
+
+
 def _called(
     config: EvaluationMethodConfig, function: Callable[..., Any], given: Mapping[str, Any]
 ) -> list[Verdict]:
-    """What the user's function says; a response that it fails on is unscored, with the reason."""
+    """What the user's function says; a response that it fails on is unscored, with the reason.
+
+    What it returned and can't be read stays among the details.
+    """
+    returned = None
     try:
-        return read_verdicts(function(**given, **config.params), config.name)
+        returned = function(**given, **config.params)
+        return read_verdicts(returned, config.name)
     except Exception as error:
-        return [
-            Verdict(label=None, error=f"evaluation method {config.name!r}: {type(error).__name__}: {error}")
-        ]
+        said = f"evaluation method {config.name!r}: {type(error).__name__}: {error}"
+        return [Verdict(label=None, error=said, details=_returned(returned))]
+
+
+def _returned(value: Any) -> str | None:
+    if value is None:
+        return None
+    try:
+        return details_json({"detailed_results": {"returned": value}})
+    except ValueError:
+        return details_json({"detailed_results": {"returned": repr(value)}})
 
 
 Row = dict[str, Any]
@@ -261,6 +290,7 @@ def response_rows(batch: pa.RecordBatch, origin: Origin) -> Iterator[Row]:
 
 
 def _row(sample: Mapping[str, Any], origin: Origin) -> Row:
+    known = metadata(sample, origin)
     row: Row = {
         "item_id": sample["item_id"],
         "sample_id": sample["sample_id"],
@@ -271,10 +301,11 @@ def _row(sample: Mapping[str, Any], origin: Origin) -> Row:
         "response": sample["response"],
         "inference_time": sample["inference_time"],
         "timestamp": sample["timestamp"],
-        "metadata": metadata(sample, origin),
+        "timestamp_unix": _recorded(known, SECONDS, unix_seconds(sample["timestamp"])),
+        "metadata": known,
         "error": sample["error"],
         "status": sample["status"],
-        "tokens_per_second": _rate(sample["completion_tokens"], sample["inference_time"]),
+        "tokens_per_second": _recorded(known, RATE, _rate(sample)),
         "total_tokens": sample["total_tokens"],
         "prompt_tokens": sample["prompt_tokens"],
         "completion_tokens": sample["completion_tokens"],
@@ -290,5 +321,17 @@ def metadata(sample: Mapping[str, Any], origin: Origin) -> Row:
     return origin.shared_metadata | own | (orjson.loads(recorded) if recorded else {})
 
 
-def _rate(tokens: int | None, seconds: float | None) -> float | None:
+RATE, SECONDS = "tokens_per_second", "timestamp_unix"
+
+
+def _recorded(known: Row, name: str, computed: float | None) -> float | None:
+    """A number as it was recorded, which leaves the metadata ``known``; else as it is computed."""
+    own = known.get(name)
+    if isinstance(own, (int, float)) and not isinstance(own, bool):
+        return float(known.pop(name))
+    return computed
+
+
+def _rate(sample: Mapping[str, Any]) -> float | None:
+    tokens, seconds = sample["completion_tokens"], sample["inference_time"]
     return tokens / seconds if tokens is not None and seconds else None

@@ -13,7 +13,7 @@ import orjson
 
 from metrics.errors import NightjarError
 from tasks.reporting.exports.files import RunInfo, SamplePart
-from tasks.rows.parts import BatchSource
+from tasks.rows.parts import BatchSource, Origin
 from tasks.store.files import write_lines
 
 Row = dict[str, Any]
@@ -101,8 +101,14 @@ def _asked(part: SamplePart, request: Row, named: bool) -> Row:
         **(names if named else {}),
         "doc": orjson.loads(request["doc_json"]),
         "target": str(target[0]) if len(target) == 1 else target,
-        "arguments": _arguments(request, origin.metadata.get("sampling") or {}),
+        "arguments": _arguments(request, _sent(origin)),
     }
+
+
+def _sent(origin: Origin) -> Mapping[str, Any]:
+    """The sampling parameters of each request; how many requests there are is not one of them."""
+    sampling = origin.metadata.get("sampling") or {}
+    return {name: value for name, value in sampling.items() if name != "num_samples"}
 
 
 def _arguments(request: Row, sampling: Mapping[str, Any]) -> Row:

@@ -1,4 +1,6 @@
+import time
 from collections.abc import Callable
+from datetime import datetime
 from typing import Any
 
 import orjson
@@ -120,13 +122,19 @@ def test_evaluation_rows_carry_the_item_the_response_s_metadata_and_the_method(
             "details": {"why": "gleich"},
             "custom_fields": {"tp": 1},
         }
-        return {"label": "right", "description": "Equal", "result": result}
+        label = {"name": "right", "description": "Equal"}
+        return {"labels": [{"label": label, "result": result}], "custom_fields": {"version": 7}}
 
+    began = time.time()
     items = asking({"a": "1"}, {"a": {"subject": "maths"}})
     part = judged(
         {**OWN, "name": "mine"}, items, {"a": [{"response": "1", "response_id": "r-1"}, None]}, ORIGIN, judge
     )
     first, failed = evaluation_rows(JudgedPart(part, ["right"], "Looks alike", {"strict": True}))
+    judged_at = datetime.fromisoformat(first["timestamp"])
+    assert judged_at.tzinfo is not None
+    assert judged_at.timestamp() == pytest.approx(first["timestamp_unix"], abs=1e-3)
+    assert began - 1 <= first["timestamp_unix"] <= time.time() + 1
 
     assert first == {
         "item_id": "a",
@@ -139,9 +147,10 @@ def test_evaluation_rows_carry_the_item_the_response_s_metadata_and_the_method(
         "score": 1.0,
         "status": "ok",
         "error": None,
-        "detailed_results": {"description": "Equal", "why": "gleich"},
+        "detailed_results": {"description": "Equal", "why": "gleich", "tp": 1},
         "evaluation_time": first["evaluation_time"],
-        "timestamp": "2026-01-01T00:00:00+00:00",
+        "timestamp": first["timestamp"],
+        "timestamp_unix": first["timestamp_unix"],
         "metadata": {
             "model_id": "Qwen/Qwen3-8B",
             "prompt_template": "cot",
@@ -149,7 +158,7 @@ def test_evaluation_rows_carry_the_item_the_response_s_metadata_and_the_method(
             "response_id": "r-1",
             "attempts": 1,
             "evaluation_method": {"name": "mine", "description": "Looks alike", "params": {"strict": True}},
-            "custom_fields": {"tp": 1},
+            "custom_fields": {"version": 7},
         },
         "item": {"question": "a", "subject": "maths"},
     }
