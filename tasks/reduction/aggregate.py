@@ -234,8 +234,8 @@ def aggregate_pair(
     """The pair's results (RESULTS), in the order of the item rows.
 
     A group that a failed part belongs to is ``failed`` with that part's error, whatever its other partitions
-    gave: a number from some of its items would not say so. A group without a single scored item is
-    ``unscored``. ``facets`` are those of the item rows, needed for groups of which nothing was left.
+    gave: a number from some of its items would not say so. A group without a single scored item has failed,
+    too. ``facets`` are those of the item rows, needed for groups of which nothing was left.
     ``estimator`` comes before the estimate of the metric's aggregation. Raises what a user's aggregation
     raises.
     """
@@ -256,7 +256,9 @@ def result_row(
     from metrics.statistics.estimate import estimate
 
     if not cell.n_valid:
-        return _without_value(pair, cell, "unscored", "; ".join(cell_doubts(cell)))
+        return _without_value(
+            pair, cell, "failed", "; ".join(["nothing could be scored", *cell_doubts(cell)])
+        )
     made = estimator(cell.statistics, cell.clusters, options) if estimator is not None else None
     if made is None:
         made = estimate(pair.metric.aggregation, cell.statistics, cell.values, cell.clusters, options)

@@ -9,7 +9,7 @@ import pyarrow as pa
 from metrics.errors import MetricError
 from tasks.reduction.aggregate import Row, base_row, failure_of, rows_of_failures
 from tasks.reduction.facets import Vocabulary, facets_text
-from tasks.reduction.verdict_metrics import EvaluationMetric, metric_batches
+from tasks.reduction.verdict_metrics import EvaluationMetric, facet_of_row, metric_batches
 from tasks.rows.parts import UNKNOWN, FailedPart, resolve
 from tasks.store.keys import canonical_json
 from tasks.verdicts.rows import JudgedPart, evaluation_rows
@@ -48,7 +48,7 @@ def _groups(metric: EvaluationMetric, judged: Sequence[JudgedPart]) -> list[_Gro
         for row in evaluation_rows(entry):
             if labels is not None and not labels.keeps(row["label"]):
                 continue
-            values = [_facet(row, facet) for facet in metric.facets]
+            values = [facet_of_row(metric, facet, _facet(row, facet)) for facet in metric.facets]
             number = numbers.code([row["label"], *values])
             if number == len(groups):
                 groups.append(_Group(row["label"], dict(zip(metric.facets, values, strict=True))))
@@ -77,17 +77,23 @@ def _called(metric: EvaluationMetric, benchmark: str, group: _Group, failed: Seq
         "signature": f"{metric.metric.signature()}|fn:{metric.config.function}",
     }
     error = failure_of(group.facets, group.label, failed)
+    if not error and not scored:
+        error = f"nothing could be scored: {_first_reason(group.rows)}"
     if error:
         return row | {"status": "failed", "error": error}
     values = _values(metric, group)
     value = _value(values, metric.name)
-    status = "unscored" if value is None and not scored else "ok"
+    status = "ok"
     return row | {
         "value": value,
         "stderr": _number(values.get("stderr")),
         "status": status,
         "values_json": canonical_json(values).decode(),
     }
+
+
+def _first_reason(rows: Sequence[Row]) -> str:
+    return next((row["error"] for row in rows if row["error"]), "no row has a score")
 
 
 def _values(metric: EvaluationMetric, group: _Group) -> Mapping[str, Any]:

@@ -227,26 +227,52 @@ class LengthCheckParams(Params):
 class PassAtKParams(Params):
     """Does one of k samples pass?
 
-    With ``num_trials`` an item's first k × num_trials samples are cut into trials of k consecutive ones and
-    ``aggregation`` makes the item's number of its trials; without, it is the unbiased estimator over all of
-    them.
+    ``estimator: trials`` cuts the first k × num_trials samples of every item, in the order of the file, into
+    trials of k consecutive ones; each gives one rate over all items, and ``aggregation`` makes the number of
+    those. ``unbiased`` is the mean over items of 1 − C(n−c, k) / C(n, k) over all n samples, c of which pass.
     """
 
-    k: int = Field(ge=1)
+    k: int = Field(default=1, ge=1)
     num_trials: int | None = Field(default=None, ge=1)
     aggregation: Literal["mean", "median", "min", "max"] = "mean"
+    estimator: Literal["trials", "unbiased"] = "trials"
+
+    @model_validator(mode="after")
+    def _fits_estimator(self) -> "PassAtKParams":
+        if self.estimator == "unbiased" and self.model_fields_set & {"num_trials", "aggregation"}:
+            raise ValueError("estimator: unbiased takes all samples; leave num_trials and aggregation out")
+        return self
 
 
 class ClassificationParams(Params):
-    """Which of the four numbers is the row's ``value``."""
+    """Which of the measures is the row's ``value``, and which samples count.
 
-    value: Literal["f1", "precision", "recall", "balanced_accuracy"] = "f1"
+    ``estimator: trials`` adds up the cells of the first ``num_trials`` samples of every item; a measure
+    without cases is 0. ``items`` takes all samples and gives every item the same weight, so that counts are
+    fractions; a measure without cases is null.
+    """
+
+    value: Literal["f1", "precision", "recall", "balanced_accuracy", "accuracy", "specificity"] = "f1"
+    num_trials: int = Field(default=1, ge=1)
+    estimator: Literal["trials", "items"] = "trials"
+
+    @model_validator(mode="after")
+    def _fits_estimator(self) -> "ClassificationParams":
+        if self.estimator == "items" and "num_trials" in self.model_fields_set:
+            raise ValueError("estimator: items takes all samples; leave num_trials out")
+        return self
 
 
-class PercentileParams(Params):
+class SamplesParams(Params):
+    """``estimator: samples`` is over all samples; ``items`` over the items' means, which weigh the same."""
+
+    estimator: Literal["samples", "items"] = "samples"
+
+
+class PercentileParams(SamplesParams):
     """``percentile``: which one, in percent."""
 
-    percentile: float = Field(ge=0, le=100)
+    percentile: float = Field(default=95.0, ge=0, le=100)
 
 
 class NoParams(Params):
@@ -265,10 +291,10 @@ METHOD_PARAMS: Final[dict[str, type[Params]]] = {
 METRIC_PARAMS: Final[dict[str, type[Params]]] = {
     "pass_at_k": PassAtKParams,
     "classification": ClassificationParams,
-    "mean": NoParams,
-    "median": NoParams,
+    "mean": SamplesParams,
+    "median": SamplesParams,
     "percentile": PercentileParams,
-    "pass_rate": NoParams,
+    "pass_rate": SamplesParams,
     "count": NoParams,
 }
 

@@ -204,6 +204,7 @@ def _shown(value: Any) -> str:
 Floats = NDArray[np.float64]
 
 CELLS: Final = ("tp", "tn", "fp", "fn")
+CELL_NAMES: Final = ("true_positives", "true_negatives", "false_positives", "false_negatives")
 
 
 def _ratio(part: Floats, whole: Floats) -> Floats:
@@ -224,33 +225,63 @@ def _f1(cells: Floats) -> Floats:
     return _ratio(2 * cells[..., 0], 2 * cells[..., 0] + cells[..., 2] + cells[..., 3])
 
 
+def _specificity(cells: Floats) -> Floats:
+    return _ratio(cells[..., 1], cells[..., 1] + cells[..., 2])
+
+
 def _balanced_accuracy(cells: Floats) -> Floats:
-    return (_recall(cells) + _ratio(cells[..., 1], cells[..., 1] + cells[..., 2])) / 2
+    return (_recall(cells) + _specificity(cells)) / 2
+
+
+def _accuracy(cells: Floats) -> Floats:
+    return _ratio(cells[..., 0] + cells[..., 1], cells.sum(axis=-1))
 
 
 MEASURES: Final[dict[str, Callable[[Floats], Floats]]] = {
+    "accuracy": _accuracy,
     "precision": _precision,
     "recall": _recall,
     "f1": _f1,
     "balanced_accuracy": _balanced_accuracy,
+    "specificity": _specificity,
 }
 """Each takes cells (..., 4) in the order of CELLS and gives numbers (...) in 0 to 1; NaN where undefined."""
 
 
-def measure(name: str) -> "Aggregation":
-    """The aggregation of one measure: items' cells add up, whatever their number."""
+def without_cases(name: str, cells: Floats) -> Floats:
+    """A measure as the two-phase framework has it: 0 where it has no cases, its parts among them.
+
+    >>> float(without_cases("balanced_accuracy", np.array([1.0, 0.0, 0.0, 0.0])))
+    0.5
+    """
+    if name == "balanced_accuracy":
+        return (without_cases("recall", cells) + without_cases("specificity", cells)) / 2
+    return np.nan_to_num(MEASURES[name](cells), nan=0.0)
+
+
+def measure(name: str, zero: bool = False) -> "Aggregation":
+    """The aggregation of one measure: items' cells add up, whatever their number.
+
+    Without cases it is NaN, with ``zero`` 0.
+    """
     from metrics.aggregations.aggregation import Aggregation
 
-    compute = MEASURES[name]
-    return Aggregation(name, k=len(CELLS), compute=lambda total, n: compute(total), bounds=(0.0, 1.0))
+    def compute(total: Floats, n: Any) -> Floats:
+        return without_cases(name, total) if zero else MEASURES[name](total)
+
+    return Aggregation(name, k=len(CELLS), compute=compute, bounds=(0.0, 1.0))
 
 
-def measures_of(statistics: Floats) -> dict[str, float | None]:
+def measures_of(statistics: Floats, zero: bool = False) -> dict[str, float | None]:
     """All measures and the cells' totals, from the cells of n items (n, 4)."""
     total = statistics.sum(axis=0)
-    numbers = {name: float(compute(total)) for name, compute in MEASURES.items()}
+    numbers = {
+        name: float(without_cases(name, total) if zero else compute(total))
+        for name, compute in MEASURES.items()
+    }
     known = {name: None if np.isnan(number) else number for name, number in numbers.items()}
-    return known | dict(zip(CELLS, total.tolist(), strict=True))
+    counts = [int(count) if count.is_integer() else count for count in total.tolist()]
+    return known | dict(zip(CELL_NAMES, counts, strict=True))
 
 
 def with_cells(source: BatchSource) -> BatchSource:

@@ -66,11 +66,15 @@ def test_a_user_s_metric_sees_one_group_at_a_time_with_its_facets(parts: list[Pa
     ]  # fmt: skip
 
 
-def test_facets_of_a_user_s_metric_are_found_in_the_metadata_too(parts: list[Part]) -> None:
+def test_facets_of_a_user_s_metric_are_fields_of_the_rows(parts: list[Part]) -> None:
     rows = called(
-        lambda evaluation_results: {"n": len(evaluation_results)}, parts[:1], facets=["attempts", "label"]
+        lambda evaluation_results: {"n": len(evaluation_results)},
+        parts[:1],
+        facets=["attempts", "metadata.attempts", "label"],
     )
-    assert [(row["facets"], row["value"]) for row in rows] == [({"attempts": 1}, 4.0)]
+    assert [(row["facets"], row["value"]) for row in rows] == [
+        ({"attempts": "unknown", "metadata.attempts": 1}, 4.0)
+    ]
 
 
 def test_a_number_alone_is_a_value(parts: list[Part]) -> None:
