@@ -343,8 +343,7 @@ def failure_of(values: Mapping[str, Any], label: str | None, failed: Sequence[Fa
     """The error of the first failed part whose samples could have stood in the group of these values."""
     for part in failed:
         shared = origin_facets(part.origin, list(values))
-        its_label = part.label is None or part.label == label
-        if its_label and all(values[facet] == value for facet, value in shared.items()):
+        if part.concerns(label) and all(values[facet] == value for facet, value in shared.items()):
             return part.error
     return None
 
@@ -357,16 +356,17 @@ def rows_of_failures(
     ``present`` are the rows of the groups of which something is left.
     """
     grouped = [facet for facet in facets if facet != "label"]
-    known = {(row["facets"], label) for row in present for label in (row["label"], None)}
+    known = {(row["facets"], row["label"]) for row in present}
     rows: dict[tuple[str, str, str | None], Row] = {}
     for part in failed:
         values = dict.fromkeys(grouped, UNKNOWN) | origin_facets(part.origin, grouped)
         text = facets_text(values)
-        if (text, part.label) in known:
+        if any(facets == text and part.concerns(label) for facets, label in known):
             continue
+        label = part.label or part.method
         for reduction in pair.metric.reductions:
-            row = base_row(pair, reduction.name, part.label, text) | _NOTHING | {"error": part.error}
-            rows.setdefault((reduction.name, text, part.label), row)
+            row = base_row(pair, reduction.name, label, text) | _NOTHING | {"error": part.error}
+            rows.setdefault((reduction.name, text, label), row)
     return list(rows.values())
 
 

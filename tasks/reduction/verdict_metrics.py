@@ -85,8 +85,13 @@ class EvaluationMetric:
 
     def concerned(self, failed: Sequence[FailedPart]) -> list[FailedPart]:
         """The failed parts whose verdicts the metric would have looked at."""
+        return [part for part in failed if self._concerned(part)]
+
+    def _concerned(self, part: FailedPart) -> bool:
         labels = self.config.labels
-        return [part for part in failed if labels is None or part.label is None or labels.keeps(part.label)]
+        if labels is None or part.label is not None:
+            return labels is None or labels.keeps(part.label)
+        return labels.include is None or any(map(part.concerns, labels.include))
 
     def code(self) -> tuple[Callable[..., Any], ...]:
         """The user's function, for the fingerprint; this package's own code decides a built-in."""
