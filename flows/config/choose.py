@@ -8,12 +8,15 @@ from typing import TYPE_CHECKING, Any
 from flows.config.load import (
     DEFAULT_CONFIG,
     groups_in,
+    is_harness_file,
     load_config,
     load_configs,
     load_selected,
+    read_native,
     validate_configs,
 )
 from flows.config.schema import EvalConfig
+from flows.config.two_phase import TwoPhaseSettings, notes_of
 from metrics.errors import ConfigError, NightjarError
 from tasks.store.home import home
 
@@ -44,6 +47,8 @@ class ChosenConfigs:
     configs: tuple[EvalConfig, ...]
     groups: Mapping[str, "Group"] = field(default_factory=dict)
     warnings: tuple[str, ...] = ()
+    settings: tuple[TwoPhaseSettings | None, ...] = ()
+    """What each config says about its run, where it is one of the two-phase framework."""
 
 
 def select(wanted: CommandInputs) -> ChosenConfigs:
@@ -54,9 +59,18 @@ def select(wanted: CommandInputs) -> ChosenConfigs:
         return _selected(wanted, wanted.names, strict=True)
     if not wanted.configs:
         return ChosenConfigs((load_config(None, wanted.overrides),))
-    configs = tuple(config for path in wanted.configs for config in load_configs(path, wanted.overrides))
+    configs: list[EvalConfig] = []
+    settings: list[TwoPhaseSettings | None] = []
+    for path in wanted.configs:
+        loaded = load_configs(path, wanted.overrides)
+        configs += loaded
+        about = None if is_harness_file(path) else read_native(path, wanted.overrides)[1]
+        settings += [about] * len(loaded)
     return ChosenConfigs(
-        configs, {name: group for path in wanted.configs for name, group in groups_in(path).items()}
+        tuple(configs),
+        {name: group for path in wanted.configs for name, group in groups_in(path).items()},
+        notes_of([entry for entry in settings if entry is not None]),
+        tuple(settings),
     )
 
 

@@ -13,6 +13,7 @@ from pydantic import ValidationError
 
 from flows.config.errors import Problem, refusal, schema_problems
 from flows.config.schema import EvalConfig
+from flows.config.two_phase import TwoPhaseSettings, is_two_phase, translate_two_phase
 from flows.config.yaml import Location, YamlSource, origin_of, parse_override, put, read_yaml, with_overrides
 from metrics.errors import ConfigError, NightjarError
 from tasks.store.home import PROJECT
@@ -61,10 +62,19 @@ def load_configs(
     file = Path(path) if path is not None else DEFAULT_CONFIG
     if is_harness_file(file):
         return tuple(_evaluation(source, file, strict) for source in read_harness(file, overrides, reader))
-    source = with_overrides(read_yaml(file), overrides, file.parent)
+    source, _ = read_native(file, overrides)
     if "benchmark" in source.data:
         return tuple(_evaluation(merged, file, strict) for merged in with_harness(source, file.parent))
     return (_evaluation(source, file, strict),)
+
+
+def read_native(path: Path, overrides: Sequence[str] = ()) -> tuple[YamlSource, TwoPhaseSettings | None]:
+    """A config's native keys with the overrides in place; what the two-phase framework wrote is translated.
+
+    Beside a translated one stands what it says about the run.
+    """
+    source = with_overrides(read_yaml(path), overrides, path.parent)
+    return translate_two_phase(source, path.parent) if is_two_phase(source.data) else (source, None)
 
 
 def validate_configs(paths: Sequence[str | Path], overrides: Sequence[str] = ()) -> list[dict[str, Any]]:

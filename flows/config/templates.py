@@ -4,8 +4,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from flows.config.errors import Problem, refusal, value_at
+from flows.config.load import read_native
 from flows.config.schema import EvalConfig
-from flows.config.yaml import OVERRIDE, Location, YamlSource, read_yaml, with_overrides
+from flows.config.yaml import OVERRIDE, Location, YamlSource
 from metrics.errors import NightjarError, nearest
 from tasks.benchmarks.config import template_texts
 from tasks.datasets import open_dataset
@@ -44,7 +45,7 @@ def written(config: EvalConfig, overrides: Sequence[str] = ()) -> YamlSource:
     folder = Path(config.base_dir)
     if config.config_file is not None:
         try:
-            return with_overrides(read_yaml(folder / config.config_file), overrides, folder)
+            return read_native(folder / config.config_file, overrides)[0]
         except NightjarError:
             pass  # moved or edited since: the message then names the key alone
     return YamlSource(config.config_file or f"config '{config.name}'", {})

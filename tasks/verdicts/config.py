@@ -139,7 +139,13 @@ class Params(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
 
-class ExactMatchParams(Params):
+class TruthParams(Params):
+    """``ground_truth_field`` names the field to compare of a ground truth that is a mapping, dots inside."""
+
+    ground_truth_field: str | None = None
+
+
+class ExactMatchParams(TruthParams):
     """Equal texts after the normalisation asked for; white space at the ends counts unless ``strip``."""
 
     ignore_case: bool = False
@@ -147,7 +153,7 @@ class ExactMatchParams(Params):
     strip: bool = True
 
 
-class ContainsParams(Params):
+class ContainsParams(TruthParams):
     """The ground truth, or ``values`` instead of it, stands in the response: any of them, or all."""
 
     values: tuple[str, ...] | None = None
@@ -155,7 +161,7 @@ class ContainsParams(Params):
     ignore_case: bool = False
 
 
-class RegexMatchParams(Params):
+class RegexMatchParams(TruthParams):
     """``pattern`` (without one the ground truth is the pattern) is found in the response.
 
     With ``group`` (number or name) the text of that group has to equal the ground truth.
@@ -191,7 +197,7 @@ def _has_group(pattern: "re.Pattern[str]", group: int | str) -> bool:
     return group in pattern.groupindex if isinstance(group, str) else 0 <= group <= pattern.groups
 
 
-class JsonMatchParams(Params):
+class JsonMatchParams(TruthParams):
     """The response is JSON with the ground truth's structure and, with ``compare: values``, its values."""
 
     compare: Literal["values", "structure"] = "values"
@@ -200,7 +206,7 @@ class JsonMatchParams(Params):
     tolerance: float = Field(default=0.0, ge=0, allow_inf_nan=False)  # absolute, for numbers
 
 
-class NumericMatchParams(Params):
+class NumericMatchParams(TruthParams):
     """A number of the response is off by ``tolerance + relative_tolerance × |ground truth|`` at most."""
 
     tolerance: float = Field(default=1e-9, ge=0, allow_inf_nan=False)

@@ -11,6 +11,7 @@ import orjson
 import pyarrow as pa
 
 from metrics.errors import ConfigError, NightjarError, nearest
+from tasks.datasets.config import field_at
 from tasks.rows.parts import RESPONSE_METADATA, Origin
 from tasks.store.keys import unix_seconds
 from tasks.verdicts.built_in import JUDGES, Judge, as_text, build_params, needs_truth, normaliser
@@ -142,7 +143,8 @@ def build_method(config: EvaluationMethodConfig, resolve: Resolve) -> Evaluation
     if isinstance(params, ExactMatchParams):
         judge = _exact_match(config.name, params)
     else:
-        judge = _row_by_row(config.name, JUDGES[config.type](params), needs_truth(config.type, params))
+        part = getattr(params, "ground_truth_field", None)
+        judge = _row_by_row(config.name, JUDGES[config.type](params), needs_truth(config.type, params), part)
     return EvaluationMethod(name=config.name, judge=judge)
 
 
@@ -156,11 +158,16 @@ def _exact_match(name: str, params: ExactMatchParams) -> JudgeBatch:
         started, judged = time.perf_counter(), []
         last: RequestRow | None = None
         answers: set[str] = set()
+        missing: str | None = None
         for response, request in zip(batch.column("response").to_pylist(), requests, strict=True):
             if request is not last:
-                last, texts = request, map(as_text, request.references)
+                last = request
+                truths, missing = _parts(request.references, params.ground_truth_field)
+                texts = map(as_text, truths)
                 answers = set(map(normalise, texts) if normalise else texts)
-            if not answers or response is None:
+            if missing is not None:
+                judged.append([Verdict(name, error=missing)])
+            elif not answers or response is None:
                 judged.append([_nothing_to_compare(name, response)])
             else:
                 judged.append(right if (normalise(response) if normalise else response) in answers else wrong)
@@ -170,12 +177,28 @@ def _exact_match(name: str, params: ExactMatchParams) -> JudgeBatch:
     return judge
 
 
-def _row_by_row(name: str, judge: Judge, wants_truth: bool) -> JudgeBatch:
+def _parts(truths: Sequence[Any], path: str | None) -> tuple[list[Any], str | None]:
+    """What is compared of each ground truth: the field at a path of a mapping, anything else as it is; and
+    why there is nothing, where a mapping lacks the field."""
+    found = []
+    for truth in truths:
+        if path is None or not isinstance(truth, Mapping):
+            found.append(truth)
+            continue
+        try:
+            found.append(field_at(truth, path))
+        except KeyError:
+            return [], f"the ground truth has no field {path!r} (it has {', '.join(map(str, truth))})"
+    return found, None
+
+
+def _row_by_row(name: str, judge: Judge, wants_truth: bool, path: str | None = None) -> JudgeBatch:
     def judge_all(batch: pa.RecordBatch, requests: Sequence[RequestRow], _: Origin) -> Iterator[Judgement]:
         for response, request in zip(batch.column("response").to_pylist(), requests, strict=True):
             started = time.perf_counter()
-            truths = request.references if wants_truth else [None]
-            verdict = _any_truth(name, judge, response, truths)
+            truths, missing = _parts(request.references, path) if wants_truth else ([None], None)
+            lost = Verdict(name, error=missing) if missing is not None else None
+            verdict = lost or _any_truth(name, judge, response, truths)
             yield [verdict], time.perf_counter() - started
 
     return judge_all

@@ -1,7 +1,9 @@
 """The two-phase framework's files run as they lie there and give the numbers that it recorded itself."""
 
 import json
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -51,6 +53,88 @@ def test_every_recorded_number_is_reached(evaluate: Evaluate, tmp_path: Path, fo
 
 def _number(value: Any) -> bool:
     return isinstance(value, int | float)
+
+
+@pytest.fixture
+def endpoint() -> Iterator[str]:
+    """A chat endpoint that answers with the last word of the prompt's first line, and counts nothing."""
+
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def do_POST(self) -> None:
+            body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+            text = body["messages"][-1]["content"].splitlines()[0].rpartition("q")[2]
+            self.respond({
+                "id": "x", "object": "chat.completion", "created": 0, "model": body["model"],
+                "choices": [{"index": 0, "finish_reason": "stop",
+                             "message": {"role": "assistant", "content": text}}],
+                "usage": {"prompt_tokens": 2, "completion_tokens": 1, "total_tokens": 3},
+            })  # fmt: skip
+
+        def do_GET(self) -> None:
+            self.respond({"object": "list", "data": []})
+
+        def respond(self, document: dict[str, Any]) -> None:
+            content = json.dumps(document).encode()
+            self.send_response(200)
+            self.send_header("Content-Type", "application/json")
+            self.send_header("Content-Length", str(len(content)))
+            self.end_headers()
+            self.wfile.write(content)
+
+        def log_message(self, *_: Any) -> None:
+            """Quiet."""
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    server.daemon_threads = True
+    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{server.server_address[1]}/v1"
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join(timeout=10)
+
+
+def test_the_framework_s_configs_run_phase_after_phase(
+    evaluate: Evaluate, tmp_path: Path, endpoint: str
+) -> None:
+    """The first config asks, as its mode says; the second one, whose mode is evaluation, scores alone."""
+    key = {"OPENAI_API_KEY": "none"}
+    local = f"models.0={{name: local-one, endpoint: '{endpoint}'}}"
+    places = ["--set", local, "--set", f"models.1.endpoint={endpoint}"]
+    asked = evaluate(COPY / "configs" / "inference.yaml", *places, env=key)
+    assert asked.code == 0, asked.err
+    assert "inference.yaml:39: workflow.batch_size: has no meaning here" in asked.err
+    responses = lines(tmp_path / "out" / "responses.jsonl")
+    assert len(responses) == 7 * 6 * 2
+    assert {row["total_samples"] for row in responses} == {6}
+    assert {row["metadata"]["sampling"]["num_samples"] for row in responses} == {6}
+    hosted = next(row for row in responses if row["model_name"] == "hosted")
+    assert hosted["metadata"]["model_id"] == "some/model"
+    assert hosted["metadata"]["sampling"]["max_tokens"] == 256
+    assert not (tmp_path / "out" / "evaluation_results.jsonl").exists()
+    whole = evaluate(COPY / "configs" / "inference.yaml", *places, "--phase", "all", "--json", env=key)
+    assert whole.code == 0, whole.err
+    assert whole.document["requests"]["sent"] == 0
+    rows = lines(tmp_path / "out" / "metrics.jsonl")
+    assert {row["metric_name"] for row in rows} == {"pass@2", "average", "weighted"}
+    assert {row["value"] for row in rows if row["label"] == "exact"} >= {1.0}
+
+    there = ["--set", f"models.0.endpoint={endpoint}"]
+    config = COPY / "configs" / "container.yaml"
+    early = evaluate(config, *there)
+    assert early.code == 2  # nothing is answered yet
+    assert "container.yaml:3: models.0: no container is started: 'small-gguf' is asked at" in early.err
+    assert evaluate(config, *there, "--phase", "infer").code == 0
+    scored = evaluate(config, *there)
+    assert scored.code == 0, scored.err
+    rows = {(row["metric_name"], row["label"]): row for row in lines(tmp_path / "out" / "metrics.jsonl")}
+    assert set(rows) == {("p95", "correctness"), ("p95", "cls"), ("classes", "cls")}
+    assert rows["classes", "cls"]["num_trials"] == 6
+    assert rows["classes", "cls"]["total_count"] == 42
 
 
 def changed(folder: Path, tmp_path: Path, method: str, **more: Any) -> Path:
