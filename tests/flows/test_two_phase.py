@@ -1,6 +1,10 @@
 """The two-phase framework's files run as they lie there and give the numbers that it recorded itself."""
 
 import json
+import random
+import runpy
+import shutil
+import statistics
 import threading
 from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -115,7 +119,7 @@ def test_the_framework_s_configs_run_phase_after_phase(
     hosted = next(row for row in responses if row["model_name"] == "hosted")
     assert hosted["metadata"]["model_id"] == "some/model"
     assert hosted["metadata"]["sampling"]["max_tokens"] == 256
-    assert not (tmp_path / "out" / "evaluation_results.jsonl").exists()
+    assert lines(tmp_path / "out" / "evaluation_results.jsonl") == []
     whole = evaluate(COPY / "configs" / "inference.yaml", *places, "--phase", "all", "--json", env=key)
     assert whole.code == 0, whole.err
     assert whole.document["requests"]["sent"] == 0
@@ -196,3 +200,149 @@ def test_a_method_that_fails_too_often_fails_its_pairs(evaluate: Evaluate, tmp_p
     assert ran.code == 0, ran.err
     rows = [row for row in lines(tmp_path / "out" / "metrics.jsonl") if row["label"] == "j"]
     assert {(row["status"], row["unscored_sample_count"] > 0) for row in rows} == {("ok", True)}
+
+
+def generated(seed: int) -> list[dict[str, Any]]:
+    """Responses in the framework's own file, in the order in which its workers happened to finish."""
+    rng = random.Random(seed)
+    rows = []
+    for model in "AB":
+        for item in range(7):
+            for sample in range(6):
+                right = rng.random() < (0.6 if model == "A" else 0.3)
+                text = str(item) if right else rng.choice("abc")
+                metadata: dict[str, Any] = {
+                    "model_id": f"{model}-id",
+                    "finish_reason": rng.choice(["stop", ""]),
+                }
+                if rng.random() < 0.9:
+                    metadata["sampling"] = {"temperature": rng.choice([0.0, 0.7])}
+                rows.append(
+                    {
+                        "item_id": f"p{item}", "sample_index": sample, "model_name": model,
+                        "sample_id": f"p{item}_sample_{sample}", "total_samples": 84, "prompt": "x",
+                        "response": text + "w" * rng.randrange(12), "inference_time": rng.random(),
+                        "timestamp": 1e9 + rng.random(), "metadata": metadata, "error": None,
+                    }
+                )  # fmt: skip
+    rng.shuffle(rows)
+    return rows
+
+
+def judged_by(judge: Callable[..., Any], rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The framework's evaluation results, as its documentation describes them."""
+    results = []
+    for row in rows:
+        for entry in judge(row["response"], None, inference_result=row)["labels"]:
+            told = entry["result"]
+            results.append(
+                {
+                    "item_id": row["item_id"], "sample_index": row["sample_index"],
+                    "model_name": row["model_name"], "metadata": row["metadata"],
+                    "label": entry["label"]["name"], "passed": told["passed"], "score": told["score"],
+                    "detailed_results": {k: v for k, v in told.items() if k not in ("passed", "score")},
+                }
+            )  # fmt: skip
+    return results
+
+
+def facet_value(result: dict[str, Any], facet: str) -> str:
+    if "." not in facet:
+        return str(result.get(facet, "unknown"))
+    value: Any = result
+    for part in facet.split("."):
+        value = value.get(part, {}) if isinstance(value, dict) else {}
+    return str(value) if value else "unknown"
+
+
+def by_item(results: list[dict[str, Any]]) -> dict[str, list[dict[str, Any]]]:
+    items: dict[str, list[dict[str, Any]]] = {}
+    for result in results:
+        items.setdefault(result["item_id"], []).append(result)
+    return items
+
+
+def rate(items: dict[str, list[dict[str, Any]]], start: int, stop: int) -> float:
+    return statistics.mean(float(any(r["passed"] for r in own[start:stop])) for own in items.values())
+
+
+def linear(scores: list[float], percent: float) -> float:
+    """The percentile of sorted scores, linear between the two nearest."""
+    place = percent / 100 * (len(scores) - 1)
+    low = int(place)
+    high = min(low + 1, len(scores) - 1)
+    return scores[low] + (scores[high] - scores[low]) * (place - low)
+
+
+def ratio(part: float, whole: float) -> float:
+    return part / whole if whole else 0.0
+
+
+def restated(kind: str, params: dict[str, Any], results: list[dict[str, Any]]) -> dict[str, Any]:
+    """The documented rule of each built-in metric over one group, slow and plain; None: it is an error."""
+    items, scores = by_item(results), sorted(result["score"] for result in results)
+    if kind == "pass_at_k":
+        k, trials = params["k"], params.get("num_trials", 1)
+        if min(map(len, items.values())) < k * trials:
+            return {}
+        rates = [rate(items, t * k, (t + 1) * k) for t in range(trials)]
+        over = {"mean": statistics.mean, "median": statistics.median, "max": max, "min": min}
+        return {f"pass_at_{k}": over[params.get("aggregation", "mean")](rates)}
+    if kind == "classification":
+        first = [one["detailed_results"] for own in items.values() for one in own[:1]]
+        tp, tn, fp, fn = (sum(bool(cells.get(name)) for cells in first) for name in ("tp", "tn", "fp", "fn"))
+        precision, recall = ratio(tp, tp + fp), ratio(tp, tp + fn)
+        return {
+            "true_positives": tp, "true_negatives": tn, "false_positives": fp, "false_negatives": fn,
+            "precision": precision, "recall": recall, "specificity": ratio(tn, tn + fp),
+            "f1": ratio(2 * precision * recall, precision + recall),
+            "balanced_accuracy": (recall + ratio(tn, tn + fp)) / 2,
+            "accuracy": ratio(tp + tn, tp + tn + fp + fn),
+        }  # fmt: skip
+    simple: dict[str, Callable[[], dict[str, Any]]] = {
+        "mean": lambda: {"mean": statistics.mean(scores)},
+        "median": lambda: {"median": statistics.median(scores)},
+        "percentile": lambda: {f"percentile_{params['percentile']}": linear(scores, params["percentile"])},
+        "pass_rate": lambda: {"pass_rate": statistics.mean(float(r["passed"]) for r in results)},
+        "count": lambda: {"count": len(results)},
+    }
+    return simple[kind]()
+
+
+@pytest.mark.parametrize("seed", [1, 7])
+def test_generated_responses_give_what_the_documented_rules_say(
+    evaluate: Evaluate, tmp_path: Path, seed: int
+) -> None:
+    folder = tmp_path / "made"
+    folder.mkdir()
+    for name in ("config.yaml", "dataset.jsonl", "methods.py"):
+        shutil.copy(COPY / name, folder / name)
+    rows = generated(seed)
+    (folder / "responses.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    ran = evaluate(folder / "config.yaml")
+    ours = {group_of(row): row for row in lines(tmp_path / "out" / "metrics.jsonl")}
+    config = yaml.safe_load((folder / "config.yaml").read_text(encoding="utf-8"))
+    own = runpy.run_path(str(folder / "methods.py"))
+    results, expected = judged_by(own["judge"], rows), set()
+    for metric in config["metrics"]:
+        chosen, labels = metric.get("facets", []), metric.get("labels", {})
+        groups: dict[tuple[str, ...], list[dict[str, Any]]] = {}
+        for result in results:
+            kept = labels.get("include", [result["label"]])
+            if result["label"] in kept and result["label"] not in labels.get("exclude", []):
+                key = (result["label"], *(f"{facet}={facet_value(result, facet)}" for facet in chosen))
+                groups.setdefault(key, []).append(result)
+        for key, group in groups.items():
+            expected.add((metric["name"], *key))
+            line, params = ours[(metric["name"], *key)], metric.get("params", {})
+            if "function" in metric:
+                values = own["mycount"](group, [], **params)
+            else:
+                values = restated(metric["type"], params, group)
+            for name, value in values.items():
+                assert line[name] == pytest.approx(value, abs=1e-9), (key, name)
+            if not values:
+                assert (line["status"], line["value"]) == ("failed", None)
+                assert "samples of every item" in line["error"]
+    assert expected == set(ours)
+    assert ran.code == (1 if any(line["status"] == "failed" for line in ours.values()) else 0)
