@@ -176,6 +176,8 @@ def _content(
         kept["response"] = response  # of a request that failed: no answer, and not to be lost
     if isinstance(fields.get("sample_id"), str):
         content["sample_id"] = fields["sample_id"]
+    elif fields.get("sample_id") is not None:
+        kept["sample_id"] = fields["sample_id"]
     if fields.get("prompt") is not None:
         content["prompt"] = _text(fields["prompt"])
     if fields.get("total_samples") not in (None, context.samples):
@@ -235,8 +237,11 @@ def _taken(
 def _keep_moment(fields: Mapping[str, Any], content: dict[str, Any], kept: dict[str, Any]) -> None:
     """Seconds stay as exact as they were recorded: the text of a time ends at microseconds."""
     seconds, moment = fields.get("timestamp_unix"), fields.get("timestamp")
-    if seconds is None and not isinstance(moment, str):
-        seconds = moment if "timestamp" in content else None
+    if not isinstance(moment, str) and "timestamp" in content and seconds != moment:
+        if seconds is None:
+            seconds = moment
+        else:
+            kept["timestamp"] = moment
     if seconds is None:
         return
     if "timestamp" not in content and (text := usable_value("timestamp", seconds)) is not None:
@@ -308,7 +313,7 @@ def _metadata_text(fields: Mapping[str, Any], kept: Mapping[str, Any]) -> str | 
     twice = {name: value for name, value in kept.items() if name in metadata and metadata[name] != value}
     twice |= {
         name: fields[name]
-        for name in TEXTS
+        for name in (*TEXTS, "attempts")
         if name in metadata and fields.get(name) not in (None, metadata[name])
     }
     once = {name: value for name, value in kept.items() if name not in twice}

@@ -211,10 +211,8 @@ def generated(seed: int) -> list[dict[str, Any]]:
             for sample in range(6):
                 right = rng.random() < (0.6 if model == "A" else 0.3)
                 text = str(item) if right else rng.choice("abc")
-                metadata: dict[str, Any] = {
-                    "model_id": f"{model}-id",
-                    "finish_reason": rng.choice(["stop", ""]),
-                }
+                finish = rng.choice(["stop", ""])
+                metadata: dict[str, Any] = {"model_id": f"{model}-id", "finish_reason": finish}
                 if rng.random() < 0.9:
                     metadata["sampling"] = {"temperature": rng.choice([0.0, 0.7])}
                 rows.append(
