@@ -182,6 +182,8 @@ def _content(
         content["prompt"] = _text(fields["prompt"])
     if fields.get("total_samples") not in (None, context.samples):
         kept["total_samples"] = fields["total_samples"]
+    if fields.get("status") not in (None, status):
+        kept["status"] = fields["status"]
     attempts = _count(flat.get("attempts"))
     if flat.get("attempts") is not None and attempts is None:
         kept["attempts"] = flat["attempts"]
