@@ -55,17 +55,23 @@ def configured_aggregations(manifest: Mapping[str, Any]) -> dict[PairName, Aggre
 
     from flows.config.schema import EvalConfig
     from scorers.factory import build_scorer
+    from tasks.reduction.verdict_metrics import FILTER, build_evaluation_metric
     from tasks.usercode.load import resolver
 
     try:
         config = EvalConfig.model_validate(manifest["config"])
-        scorer = build_scorer(config.scoring(), resolver(config.base_dir))
+        resolve = resolver(config.base_dir)
+        scorer = build_scorer(config.scoring(), resolve)
         names = [entry.name for entry in config.filters()]
-        return {
+        known = {
             (config.name, name, metric.name): metric.aggregation
             for name in names
             for metric in scorer.get_metrics(name)
         }
+        for entry in config.metrics:
+            built = build_evaluation_metric(entry, resolve, config.facets)
+            known[config.name, FILTER, entry.name] = built.metric.aggregation
+        return known
     except (NightjarError, ValidationError, OSError):
         return {}
 

@@ -12,7 +12,8 @@ from typing import Any
 
 from flows.config.errors import Problem, problem_of, refusal, value_at
 from flows.config.schema import EvalConfig
-from flows.config.yaml import OVERRIDE, Location, YamlSource, read_yaml, with_overrides
+from flows.config.two_phase import read_native
+from flows.config.yaml import OVERRIDE, Location, YamlSource
 from metrics import Metric
 from metrics.build import build_metric
 from metrics.config import MetricConfig
@@ -267,7 +268,7 @@ def written(config: EvalConfig, overrides: Sequence[str] = ()) -> YamlSource:
     folder = Path(config.base_dir)
     if config.config_file is not None:
         try:
-            return with_overrides(read_yaml(folder / config.config_file), overrides, folder)
+            return read_native(folder / config.config_file, overrides)[0]
         except NightjarError:
             pass  # moved or edited since: the message then names the key alone
     return YamlSource(config.config_file or f"config '{config.name}'", {})

@@ -16,7 +16,8 @@ from pydantic import ValidationError
 
 from flows.config.errors import Problem, refusal, schema_problems
 from flows.config.schema import EvalConfig
-from flows.config.yaml import Location, YamlSource, origin_of, parse_override, put, read_yaml, with_overrides
+from flows.config.two_phase import TwoPhaseSettings, notes_of, read_native
+from flows.config.yaml import Location, YamlSource, origin_of, parse_override, put, with_overrides
 from metrics.errors import ConfigError, NightjarError
 from tasks.store.home import PROJECT, home
 
@@ -59,6 +60,8 @@ class ChosenConfigs:
     configs: tuple[EvalConfig, ...]
     groups: Mapping[str, "Group"] = field(default_factory=dict)
     warnings: tuple[str, ...] = ()
+    settings: tuple[TwoPhaseSettings | None, ...] = ()
+    """What each config says about its run, where it is one of the two-phase framework."""
 
 
 def load_config(
@@ -91,7 +94,7 @@ def load_configs(
     file = Path(path) if path is not None else DEFAULT_CONFIG
     if is_harness_file(file):
         return tuple(_evaluation(source, file, strict) for source in read_harness(file, overrides, reader))
-    source = with_overrides(read_yaml(file), overrides, file.parent)
+    source, _ = read_native(file, overrides)
     if "benchmark" in source.data:
         return tuple(_evaluation(merged, file, strict) for merged in with_harness(source, file.parent))
     return (_evaluation(source, file, strict),)
@@ -105,9 +108,18 @@ def choose_configs(inputs: CommandInputs) -> ChosenConfigs:
         return _chosen_by_name(inputs, inputs.names, strict=True)
     if not inputs.configs:
         return ChosenConfigs((load_config(None, inputs.overrides),))
-    configs = tuple(config for path in inputs.configs for config in load_configs(path, inputs.overrides))
+    configs: list[EvalConfig] = []
+    settings: list[TwoPhaseSettings | None] = []
+    for path in inputs.configs:
+        loaded = load_configs(path, inputs.overrides)
+        configs += loaded
+        about = None if is_harness_file(path) else read_native(path, inputs.overrides)[1]
+        settings += [about] * len(loaded)
     return ChosenConfigs(
-        configs, {name: group for path in inputs.configs for name, group in groups_in(path).items()}
+        tuple(configs),
+        {name: group for path in inputs.configs for name, group in groups_in(path).items()},
+        notes_of([entry for entry in settings if entry is not None]),
+        tuple(settings),
     )
 
 

@@ -42,8 +42,9 @@ def evaluate_command(
         list[str] | None, typer.Option(help="stage, or FILTER:METRIC, to compute again")
     ] = None,
     phase: Annotated[
-        Phase, typer.Option(help="infer: ask only; score: score what is answered already")
-    ] = Phase.ALL,
+        Phase | None,
+        typer.Option(help="infer: ask only; score: score what is answered already; default: all"),
+    ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="print the plan, send nothing")] = False,
     no_data: Annotated[
         bool, typer.Option("--no-data", help="with --dry-run: leave the dataset unopened")
@@ -61,7 +62,7 @@ def evaluate_command(
 
     options = RunOptions(
         limit=limit, output=str(output) if output else None, store=store, run_name=run_name,
-        refresh=tuple(refresh or ()), phase=phase,
+        refresh=tuple(refresh or ()), phase=phase or Phase.ALL,
     )  # fmt: skip
     inputs = CommandInputs(
         tuple(configs or ()), tuple(overrides or ()), tasks, tuple(include_path or ()), from_samples
@@ -76,32 +77,59 @@ def evaluate_command(
     if dry_run:
         from flows.eval.session import forecast_document
 
-        plans = [forecast_document(config, options, inputs.overrides) for config in chosen.configs]
+        plans = [
+            forecast_document(config, own, inputs.overrides)
+            for config, own in _own_options(chosen, options, phase)
+        ]
         _print(_one_or_many(plans), as_json)
         return
     from flows.eval.session import SessionOptions
 
-    raise typer.Exit(_run_all(chosen, options, SessionOptions(task_runner, as_json, inputs.overrides)))
+    own_options = list(_own_options(chosen, options, phase))
+    session = SessionOptions(task_runner, as_json, inputs.overrides)
+    raise typer.Exit(_run_all(chosen, own_options, session, options.output))
 
 
-def _run_all(chosen: "ChosenConfigs", options: RunOptions, session: "SessionOptions") -> int:
+def _run_all(
+    chosen: "ChosenConfigs",
+    own_options: Sequence[tuple["EvalConfig", RunOptions]],
+    session: "SessionOptions",
+    output: str | None,
+) -> int:
     """Runs one evaluation after the other; the exit code is the worst of them."""
     from flows.eval.session import checked_options, run_evaluation
 
     freeze_imports()
     # All of them before the first: an evaluation of hours should not end in the refusal of the next.
-    checked = [checked_options(config, own, session) for config, own in _own_folders(chosen, options)]
+    checked = [checked_options(config, own, session) for config, own in own_options]
     documents, codes = [], []
     for config, own in zip(chosen.configs, checked, strict=True):
         code, document = run_evaluation(config, own, session)
         documents.append(document)
         codes.append(code)
-    written = write_harness_files(chosen, documents, options.output)
+    written = write_harness_files(chosen, documents, output)
     if session.quiet:
         _print(_one_or_many(documents), as_json=True)
     for path in written if not session.quiet else ():
         print(f"lm-evaluation-harness: {path}")
     return max(codes)
+
+
+def _own_options(
+    chosen: "ChosenConfigs", options: RunOptions, phase: Phase | None
+) -> "Iterator[tuple[EvalConfig, RunOptions]]":
+    """Each evaluation with its options: what the command line leaves open a two-phase config may say."""
+    settings = chosen.settings or (None,) * len(chosen.configs)
+    for (config, own), about in zip(_own_folders(chosen, options), settings, strict=True):
+        if about is None:
+            yield config, own
+            continue
+        said = {
+            "phase": phase or Phase(about.phase or Phase.ALL),
+            "output": own.output or about.output,
+            "limit": own.limit or about.limit,
+        }
+        yield config, RunOptions.model_validate({**own.model_dump(), **said})
 
 
 def _own_folders(chosen: "ChosenConfigs", options: RunOptions) -> "Iterator[tuple[EvalConfig, RunOptions]]":

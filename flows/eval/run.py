@@ -70,7 +70,7 @@ class Run:
         metadata = {
             "model_id": setup.model.served_name,
             "prompt_template": cell.prompt,
-            "sampling": setup.sampling.sent(),
+            "sampling": {**setup.sampling.sent(), "num_samples": setup.sampling.num_samples},
         }
         return Origin(model_name=cell.model, prompt_template=cell.prompt, metadata=metadata)
 

@@ -6,7 +6,7 @@ nothing else with it: later stages go on with the cells that worked.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 from prefect import Task
@@ -21,8 +21,10 @@ from tasks.infer import infer
 from tasks.judge import aggregate_verdicts, call_user_metric, judge_responses, reduce_verdicts
 from tasks.pair import PairSetup
 from tasks.reduce import reduce
+from tasks.rows.parts import FailedPart
 from tasks.score import process_results, score, score_across, score_processed
 from tasks.steps import Step
+from tasks.verdicts.judge import TALLIED, VerdictTally, tally_verdicts
 
 
 @dataclass(frozen=True)
@@ -299,7 +301,7 @@ def aggregate_all(run: Run, grid: GridResponses, scored: Sequence[PairStatistics
             entry.calibration,
             pair=entry.pair,
         )
-        failed = run.failed_parts(cells, futures)
+        failed = [*run.failed_parts(cells, futures), *_unreadable(run, entry)]
         results = run.submit(
             aggregate, entry.pair.aggregate, items, failed, entry.calibration, pair=entry.pair
         )
@@ -307,24 +309,53 @@ def aggregate_all(run: Run, grid: GridResponses, scored: Sequence[PairStatistics
     return numbers
 
 
+def _unreadable(run: Run, entry: PairStatistics) -> list[FailedPart]:
+    """The models and prompts of which a model that is asked to grade said nothing that can be read."""
+    if entry.pair.asks is None:
+        return []
+    readings: dict[tuple[str, str], list[tuple[bool, str | None]]] = {}
+    for cell, future in entry.statistics.items():
+        if run.failure(future) is None:
+            table = run.workspace.open().table(future.result(), ["scored", "error"])
+            pairs = zip(*(table.column(name).to_pylist() for name in ("scored", "error")), strict=True)
+            readings.setdefault((cell.model, cell.prompt), []).extend(pairs)
+    lost = []
+    for cell in entry.statistics:
+        read = readings.pop((cell.model, cell.prompt), [])
+        reason = next((error for _, error in read if error), None)
+        if reason and not any(scored for scored, _ in read):
+            said = f"nothing that {entry.pair.asks} said of {len(read)} responses could be read"
+            lost.append(FailedPart(run.origin(cell), f"{said}; the first: {reason}"))
+    return lost
+
+
 def aggregate_verdicts_all(
     run: Run, grid: GridResponses, judged: Sequence[MethodVerdicts]
 ) -> dict[str, PairResults]:
-    """Item rows and results of every metric over the verdicts of all methods."""
-    verdicts = [
-        (entry.method.name, cell, future) for entry in judged for cell, future in entry.verdicts.items()
-    ]
-    done = completed([future for *_, future in verdicts])
-    succeeded = [entry for entry, ok in zip(verdicts, done, strict=True) if ok]
-    broken = [entry for entry, ok in zip(verdicts, done, strict=True) if not ok]
-    # A built-in method has one label, its name: what it lost is lost for that label alone.
-    labels = {entry.method.name: None if entry.method.knows_model else entry.method.name for entry in judged}
-    failed = [
-        replace(part, label=labels[name])
-        for name, cell, future in broken
-        for part in run.failed_parts([cell], [future])
-    ]
-    if not succeeded:
+    """Item rows and results of every metric over the verdicts of all methods.
+
+    What a method failed on, as a task run or on more of its responses than ``errors.max_rate`` allows, is
+    left out, and the numbers that it would be part of are named as failed.
+    """
+    succeeded, failed = [], []
+    tallies = {entry.method.name: _tallies(run, entry) for entry in judged}
+    labels = {
+        name: list(dict.fromkeys(label for tally in own.values() for label in tally.labels))
+        for name, own in tallies.items()
+    }
+    for entry in judged:
+        name = entry.method.name
+        reasons = _failures(run, entry, tallies[name])
+        # What a method lost is lost for its own labels. Where it gave none, a built-in's is its name.
+        own: list[str | None] = [*labels[name]] or ([None] if entry.method.knows_model else [name])
+        others = tuple(label for other, given in labels.items() if other != name for label in given)
+        for cell, future in entry.verdicts.items():
+            if cell in reasons:
+                origin, reason = run.origin(cell), reasons[cell]
+                failed += [FailedPart(origin, reason, label, name, others) for label in own]
+            else:
+                succeeded.append((name, cell, future))
+    if not succeeded and not failed:
         return {}
     inputs = (
         [(name, run.origin(cell)) for name, cell, _ in succeeded],
@@ -333,6 +364,31 @@ def aggregate_verdicts_all(
         [grid.responses[cell] for _, cell, _ in succeeded],
     )
     return {metric.name: _aggregate_verdicts(run, metric, inputs, failed) for metric in run.plan.metrics}
+
+
+Tallies = Mapping[tuple[str, str], VerdictTally]
+"""By model and prompt: partitions stand and fall together."""
+
+
+def _tallies(run: Run, entry: MethodVerdicts) -> Tallies:
+    """What a method made of the responses of each model to each prompt, as far as its task runs worked."""
+    tallies: dict[tuple[str, str], VerdictTally] = {}
+    for cell, future in entry.verdicts.items():
+        tally = tallies.setdefault((cell.model, cell.prompt), VerdictTally())
+        if run.failure(future) is None:
+            tally_verdicts(tally, run.workspace.open().batches(future.result(), TALLIED))
+    return tallies
+
+
+def _failures(run: Run, entry: MethodVerdicts, tallies: Tallies) -> dict[Cell, str]:
+    """The cells of which a method's verdicts can't be used, and why."""
+    failures = {}
+    for cell, future in entry.verdicts.items():
+        tally, allowed = tallies[cell.model, cell.prompt], run.plan.config.errors.max_rate
+        reason = run.failure(future) or tally.failure(entry.method.name, allowed)
+        if reason is not None:
+            failures[cell] = reason
+    return failures
 
 
 def _aggregate_verdicts(

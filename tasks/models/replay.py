@@ -1,16 +1,20 @@
 """The model type ``replay``: responses that were recorded before, from a file or from a field of the item.
 
-A JSONL or Parquet file is read once to index it, 16 bytes a row, and then row by row as asked for; it may be
+A JSONL or Parquet file is read once to index it, 24 bytes a row, and then row by row as asked for; it may be
 larger than memory. ``respond`` enters by ``replayed``, in version of the engine.
 """
 
 import hashlib
+import logging
+import math
 import os
+import re
 import threading
 import weakref
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
 from typing import IO, Any, Protocol
 
@@ -24,24 +28,39 @@ from metrics.errors import DataError
 from tasks.datasets.config import field_at
 from tasks.models.config import ModelConfig, ReplayConfig
 from tasks.models.options import InferenceOptions, PartitionResponses, RequestTally
+from tasks.store.keys import iso_time, unix_seconds
 from tasks.store.schemas import RESPONSES
 
 ROWS_AT_ONCE = 1_024
-RECORDED_FIELDS = (
-    "reasoning", "finish_reason", "response_id", "served_model", "system_fingerprint", "inference_time",
-    "timestamp", "prompt_tokens", "completion_tokens", "total_tokens", "cached_tokens", "reasoning_tokens",
-    "logprobs_json", "lls", "is_greedy", "unconditional_lls", "unconditional_greedy",
-)  # fmt: skip
+TEXTS = ("reasoning", "finish_reason", "response_id", "served_model", "system_fingerprint", "logprobs_json")
+COUNTS = ("prompt_tokens", "completion_tokens", "total_tokens", "cached_tokens", "reasoning_tokens")
+LIKELIHOODS = ("lls", "unconditional_lls")
+FLAGS = ("is_greedy", "unconditional_greedy")
+RECORDED_FIELDS = (*TEXTS, "inference_time", "timestamp", *COUNTS, *LIKELIHOODS, *FLAGS)
 """What a row takes over as it was recorded."""
 KNOWN_FIELDS = frozenset(RECORDED_FIELDS) | {
     "item_id", "sample_id", "sample_index", "total_samples", "model_name", "prompt_template", "prompt",
-    "response", "status", "error", "attempts", "doc_id", "request_key", "tokens_per_second",
-    "metadata", "metadata_json",
+    "response", "status", "error", "attempts", "metadata", "metadata_json", "timestamp_unix",
 }  # fmt: skip
 """Fields of a recorded row that mean something here; all others are its metadata."""
+UNSEEN = ("cached_tokens", "reasoning_tokens", "logprobs_json")
+"""Columns that responses.jsonl has no field for: it shows them in a row's metadata."""
 STATUSES = ("ok", "model_error", "infra_error")
+MOST_TOKENS = 1 << 40
 
-Recorded = Mapping[str, Any] | None
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class RecordedRow:
+    """A recorded response: its fields, how a person finds it, and its place in its file, from 1."""
+
+    fields: Mapping[str, Any]
+    place: str = ""
+    number: int | None = None
+
+
+Recorded = RecordedRow | None
 Lookup = Callable[[Mapping[str, Any], int], Recorded]
 
 
@@ -65,12 +84,26 @@ def replayed(
 
 
 class _Source:
-    """Where responses come from, how many an item has, and the tally of what was read."""
+    """Where responses come from, how many an item has, what was counted, and what no column takes."""
 
     def __init__(self, name: str, samples: int, tally: RequestTally) -> None:
         self.name = name
         self.samples = samples
         self.tally = tally
+        self.unusable: dict[str, list[str]] = {}
+
+    def note(self, recorded: RecordedRow, name: str) -> None:
+        """Remembers a field that is of a type that means nothing here: its value stays in the metadata."""
+        said = f"{recorded.place}: {name} is {shown(recorded.fields.get(name))}"
+        self.unusable.setdefault(name, []).append(said)
+
+    def tell(self) -> None:
+        """One warning a field that could not be used somewhere."""
+        for name, places in self.unusable.items():
+            more = f" (and {len(places) - 1} more)" if len(places) > 1 else ""
+            logger.warning(
+                "%s%s; expected %s; it stays in the row's metadata", places[0], more, _expected(name)
+            )
 
 
 def _file_lookup(model_name: str, path: Path) -> Lookup:
@@ -91,7 +124,7 @@ def _field_lookup(path: str) -> Lookup:
         recorded = list(samples(value)) if value is not None else []
         if sample >= len(recorded) or recorded[sample] is None:
             return None
-        return {"response": _text(recorded[sample])}
+        return RecordedRow({"response": _text(recorded[sample])})
 
     return find
 
@@ -105,6 +138,7 @@ def _batches(requests: Iterable[pa.RecordBatch], find: Lookup, source: _Source) 
                 for sample in range(source.samples if row["kind"] == "generate" else 1)
             ]
             yield pa.RecordBatch.from_pylist(rows, schema=RESPONSES)
+    source.tell()
 
 
 def _row(request: Mapping[str, Any], sample: int, recorded: Recorded, source: _Source) -> dict[str, Any]:
@@ -115,6 +149,7 @@ def _row(request: Mapping[str, Any], sample: int, recorded: Recorded, source: _S
         "doc_id": request["doc_id"],
         "sample_id": f"{request['item_id']}_sample_{sample}",
         "sample_index": sample,
+        "recorded_row": None if recorded is None else recorded.number,
         "request_key": hashlib.sha256(identity.encode("utf-8", "replace")).hexdigest(),
         "prompt": prompt,
         **_content(request, sample, recorded, source),
@@ -132,32 +167,165 @@ def _content(request: Mapping[str, Any], sample: int, recorded: Recorded, source
     if recorded is None:
         missing = f"no recorded response to item {request['item_id']!r}, sample {sample}, in {source.name}"
         return {"status": "infra_error", "error": missing, "attempts": 0}
-    flat = {**_flattened(recorded.get("metadata")), **recorded}
-    content = {name: flat[name] for name in RECORDED_FIELDS if flat.get(name) is not None}
+    fields = recorded.fields
+    flat = {**_flattened(fields.get("metadata")), **fields}
+    content, kept = _taken(recorded, flat, source)
     likelihood = request["kind"] != "generate"
-    text = recorded.get("response")
-    error = recorded.get("error") or None
-    status = recorded.get("status") or ("infra_error" if error else "ok")
-    if status == "ok" and (content.get("lls") if likelihood else text) is None:
-        status, error = (
-            "infra_error",
-            error or f"the recorded row of item {request['item_id']!r} has no response",
-        )
-    if status not in STATUSES:
-        status, error = "infra_error", error or f"recorded with the status {status!r}"
-    metadata = {name: value for name, value in recorded.items() if name not in KNOWN_FIELDS}
+    status, error = _outcome(recorded, content, likelihood)
+    response = fields.get("response")
+    if status == "ok" and not likelihood:
+        content["response"] = _text(response)
+    elif response not in (None, ""):
+        kept["response"] = response  # of a request that failed: no answer, and not to be lost
+    if isinstance(fields.get("sample_id"), str):
+        content["sample_id"] = fields["sample_id"]
+    elif fields.get("sample_id") is not None:
+        kept["sample_id"] = fields["sample_id"]
+    if fields.get("prompt") is not None:
+        content["prompt"] = _text(fields["prompt"])
+    if fields.get("total_samples") not in (None, source.samples):
+        kept["total_samples"] = fields["total_samples"]
+    if fields.get("status") not in (None, status):
+        kept["status"] = fields["status"]
+    attempts = _count(flat.get("attempts"))
+    if flat.get("attempts") is not None and attempts is None:
+        kept["attempts"] = flat["attempts"]
     return {
         **content,
         "status": status,
-        "error": None if error is None else str(error),
-        "attempts": int(flat.get("attempts") or 1),
-        "response": _text(text) if status == "ok" and not likelihood else None,
-        "metadata_json": orjson.dumps(
-            {**_flattened(recorded.get("metadata")), **metadata}, default=str
-        ).decode()
-        if metadata or recorded.get("metadata")
-        else recorded.get("metadata_json"),
+        "error": error,
+        "attempts": attempts or 1,
+        "metadata_json": _metadata_text(fields, kept),
     }
+
+
+def _outcome(recorded: RecordedRow, content: Mapping[str, Any], likelihood: bool) -> tuple[str, str | None]:
+    """The status of a recorded response, and why it is not ok."""
+    fields, where = recorded.fields, recorded.place or "the recorded row"
+    said = fields.get("error")
+    error = None if said is None or said is False or said == "" else _text(said)
+    status = fields.get("status") or ("infra_error" if error else "ok")
+    if status not in STATUSES:
+        return "infra_error", error or f"{where}: status is {shown(status)}; expected {', '.join(STATUSES)}"
+    if status == "ok" and likelihood and content.get("lls") is None:
+        said = "has no lls" if fields.get("lls") is None else f"lls is {shown(fields['lls'])}"
+        return "infra_error", error or f"{where}: {said}; expected a list of log-likelihoods"
+    if status == "ok" and not likelihood and fields.get("response") is None:
+        return "infra_error", error or f"{where} has no response"
+    return str(status), error
+
+
+def _taken(
+    recorded: RecordedRow, flat: Mapping[str, Any], source: _Source
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The columns that a recorded row fills, and what of it belongs into its metadata."""
+    fields = recorded.fields
+    content: dict[str, Any] = {}
+    kept = {name: value for name, value in fields.items() if name not in KNOWN_FIELDS}
+    if fields.get("metadata") is not None and not isinstance(fields["metadata"], Mapping):
+        kept["metadata"] = fields["metadata"]
+    for name in RECORDED_FIELDS:
+        value = flat.get(name)
+        if value is None:
+            continue
+        usable = usable_value(name, value)
+        if usable is not None:
+            content[name] = usable
+        elif name in fields:
+            source.note(recorded, name)
+        if name in fields and (usable is None or name in UNSEEN):
+            kept[name] = value
+    _keep_moment(fields, content, kept)
+    return content, kept
+
+
+def _keep_moment(fields: Mapping[str, Any], content: dict[str, Any], kept: dict[str, Any]) -> None:
+    """Seconds stay as exact as they were recorded: the text of a time ends at microseconds."""
+    seconds, moment = fields.get("timestamp_unix"), fields.get("timestamp")
+    if not isinstance(moment, str) and "timestamp" in content and seconds != moment:
+        if seconds is None:
+            seconds = moment
+        else:
+            kept["timestamp"] = moment
+    if seconds is None:
+        return
+    if "timestamp" not in content and (text := usable_value("timestamp", seconds)) is not None:
+        content["timestamp"] = text
+    if seconds != unix_seconds(content.get("timestamp")):
+        kept["timestamp_unix"] = seconds
+
+
+def usable_value(name: str, value: Any) -> Any:
+    """A recorded field as its column takes it; None where it is of another type."""
+    if name in TEXTS:
+        return value if isinstance(value, str) else None
+    if name in COUNTS:
+        return _count(value)
+    if name == "timestamp":
+        return _moment(value)
+    if name in LIKELIHOODS:
+        numbers = isinstance(value, list) and all(map(_is_number, value))
+        return list(map(float, value)) if numbers else None
+    if name in FLAGS:
+        return value if isinstance(value, list) and all(isinstance(flag, bool) for flag in value) else None
+    return float(value) if _is_number(value) else None
+
+
+def _expected(name: str) -> str:
+    if name in TEXTS:
+        return "text"
+    if name in COUNTS:
+        return "a whole number"
+    if name == "timestamp":
+        return "seconds since 1970, or a time in ISO 8601"
+    if name in LIKELIHOODS:
+        return "a list of numbers"
+    return "a list of true and false" if name in FLAGS else "a number"
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
+
+
+def _count(value: Any) -> int | None:
+    whole = _is_number(value) and value == int(value) and 0 <= value < MOST_TOKENS
+    return int(value) if whole else None
+
+
+def _moment(value: Any) -> str | None:
+    """A recorded time as ISO text: seconds since 1970 become UTC, a text stays as it is."""
+    try:
+        if isinstance(value, str):
+            datetime.fromisoformat(value)
+            return value
+        return iso_time(float(value)) if _is_number(value) else None
+    except (ValueError, OverflowError, OSError):
+        return None
+
+
+def shown(value: Any) -> str:
+    """A value as a message repeats it, cut where it is long."""
+    text = orjson.dumps(value, default=str).decode()
+    return text if len(text) <= 60 else f"{text[:60]}…"
+
+
+def _metadata_text(fields: Mapping[str, Any], kept: Mapping[str, Any]) -> str | None:
+    """A row's metadata with all that has no field of its own; what collides stands under ``recorded``."""
+    metadata = _flattened(fields.get("metadata"))
+    if not metadata and not kept:
+        text: str | None = fields.get("metadata_json")
+        return text
+    twice = {name: value for name, value in kept.items() if name in metadata and metadata[name] != value}
+    twice |= {
+        name: fields[name]
+        for name in (*TEXTS, "attempts")
+        if name in metadata and fields.get(name) not in (None, metadata[name])
+    }
+    once = {name: value for name, value in kept.items() if name not in twice}
+    heading = "recorded"
+    while heading in metadata or heading in once:
+        heading += "_"
+    return orjson.dumps({**metadata, **once, **({heading: twice} if twice else {})}, default=str).decode()
 
 
 def _flattened(metadata: Any) -> dict[str, Any]:
@@ -183,10 +351,12 @@ class RecordedKey:
 
 
 class RecordedRows(Protocol):
-    """Rows of a file by position."""
+    """Rows of a file by position; ``unit`` is what a person counts in it: lines or rows."""
 
-    def heads(self) -> Iterator[tuple[int, str, Mapping[str, Any]]]:
-        """Every row's position, how a person finds it (``line 3``), and its joining fields."""
+    unit: str
+
+    def heads(self) -> Iterator[tuple[int, int, Mapping[str, Any]]]:
+        """Every row's position, its number from 1, and its joining fields."""
         ...
 
     def row(self, position: int) -> Mapping[str, Any]:
@@ -203,68 +373,101 @@ class RecordingFile:
         self.columns: frozenset[str] = frozenset()
         self._index()
 
-    def find(self, key: RecordedKey) -> Mapping[str, Any] | None:
+    def find(self, key: RecordedKey) -> RecordedRow | None:
         """The recorded response; None when the file has none."""
-        row_hash = self._hash(vars(key))
+        parts = vars(key)
+        row_hash = _row_hash([parts[name] if name in self.columns else None for name in JOIN_FIELDS])
         at = int(np.searchsorted(self._hashes, row_hash))
         if at == len(self._hashes) or self._hashes[at] != row_hash:
             return None
-        return self._source.row(int(self._positions[at]))
+        number = int(self._numbers[at])
+        place = f"{self.path}: {self._source.unit} {number}"
+        return RecordedRow(self._source.row(int(self._positions[at])), place, number)
 
     def _index(self) -> None:
         hashes: list[int] = []
         positions: list[int] = []
-        names: list[str] = []
+        numbers: list[int] = []
         unnumbered: dict[str, int] = {}
-        for position, name, head in self._source.heads():
-            if not positions:
-                self.columns = frozenset(column for column in JOIN_FIELDS if head.get(column) is not None)
-            if head.get("item_id") is None:
-                raise DataError(f"{self.path}: {name} has no item_id; recorded responses join on it")
-            head = dict(head)
-            if "sample_index" not in self.columns:
-                group = str([head.get(column) for column in JOIN_FIELDS[:3]])
-                head["sample_index"] = unnumbered[group] = unnumbered.get(group, -1) + 1
-            hashes.append(self._hash(head))
+        held: dict[str, int] = {}
+        absent: dict[str, int] = {}
+        for position, number, head in self._source.heads():
+            where = f"{self.path}: {self._source.unit} {number}"
+            parts = [_joining(where, name, head.get(name)) for name in JOIN_FIELDS]
+            for name, part in zip(JOIN_FIELDS, parts, strict=True):
+                (absent if part is None else held).setdefault(name, number)
+            if parts[2] is None:
+                raise DataError(f"{where} has no item_id; recorded responses join on it")
+            if parts[3] is None:
+                group = str(parts[:3])
+                place = unnumbered[group] = unnumbered.get(group, -1) + 1
+                named = _SAMPLE.search(str(head.get("sample_id") or ""))
+                parts[3] = named[1] if named else str(place)
+            hashes.append(_row_hash(parts))
             positions.append(position)
-            names.append(name)
+            numbers.append(number)
+        for name in JOIN_FIELDS[:2]:
+            if name in held and name in absent:
+                raise DataError(
+                    f"{self.path}: {self._source.unit} {absent[name]} has no {name}, and {self._source.unit} "
+                    f"{held[name]} has one; recorded responses join on it, so give it to all rows or to none"
+                )
+        self.columns = frozenset(held) | {"item_id", "sample_index"}
+        self._sort(hashes, positions, numbers)
+
+    def _sort(self, hashes: list[int], positions: list[int], numbers: list[int]) -> None:
         order = np.argsort(np.array(hashes, np.uint64), kind="stable")
         self._hashes: NDArray[np.uint64] = np.array(hashes, np.uint64)[order]
         self._positions: NDArray[np.int64] = np.array(positions, np.int64)[order]
+        self._numbers: NDArray[np.int64] = np.array(numbers, np.int64)[order]
         twice = np.flatnonzero(self._hashes[1:] == self._hashes[:-1])
         if len(twice):
-            first, second = (names[order[twice[0] + offset]] for offset in (0, 1))
+            first, second = (self._numbers[twice[0] + offset] for offset in (0, 1))
             raise DataError(
-                f"{self.path}: {first} and {second} answer the same item, sample, model and prompt; "
-                "keep one of them"
+                f"{self.path}: {self._source.unit} {first} and {self._source.unit} {second} answer the same "
+                "item, sample, model and prompt; keep one of them"
             )
 
-    def _hash(self, head: Mapping[str, Any]) -> int:
-        parts = [
-            str(head.get(name))
-            for name in JOIN_FIELDS
-            if name in self.columns or name in ("item_id", "sample_index")
-        ]
-        return int.from_bytes(
-            hashlib.blake2b("\0".join(parts).encode("utf-8", "replace"), digest_size=8).digest(), "big"
-        )
+
+_SAMPLE = re.compile(r"_sample_(\d+)$")
+
+
+def _joining(where: str, name: str, value: Any) -> str | None:
+    """A field that rows join on as text; raises DataError where it is of a type that nothing joins on."""
+    if value is None or (isinstance(value, str) and name != "sample_index"):
+        return value
+    if name == "sample_index":
+        index = int(value) if isinstance(value, str) and value.isdecimal() else _count(value)
+        if index is None:
+            raise DataError(f"{where}: sample_index is {shown(value)}; expected a whole number from 0")
+        return str(index)
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        raise DataError(f"{where}: {name} is {shown(value)}; expected text or a number")
+    return str(value)
+
+
+def _row_hash(parts: Sequence[Any]) -> int:
+    text = "\0".join(map(str, parts))
+    return int.from_bytes(hashlib.blake2b(text.encode("utf-8", "replace"), digest_size=8).digest(), "big")
 
 
 class LinesSource:
     """JSONL; a position is a byte offset."""
+
+    unit = "line"
 
     def __init__(self, path: Path) -> None:
         self._path = path
         self._lock = threading.Lock()
         self._file: IO[bytes] | None = None
 
-    def heads(self) -> Iterator[tuple[int, str, Mapping[str, Any]]]:
+    def heads(self) -> Iterator[tuple[int, int, Mapping[str, Any]]]:
         """See ``RecordedRows``; raises DataError naming the line that is no JSON object."""
         position = 0
         with self._path.open("rb") as lines:
             for number, line in enumerate(lines, start=1):
                 if line.strip():
-                    yield position, f"line {number}", self._parsed(line, number)
+                    yield position, number, self._parsed(line, number)
                 position += len(line)
 
     def row(self, position: int) -> Mapping[str, Any]:
@@ -290,6 +493,8 @@ class LinesSource:
 class ParquetSource:
     """Parquet; a position is a row number."""
 
+    unit = "row"
+
     def __init__(self, path: Path) -> None:
         try:
             self._file = pq.ParquetFile(path)
@@ -301,13 +506,14 @@ class ParquetSource:
         self._starts = np.concatenate([[0], np.cumsum(sizes)])
         self._groups: OrderedDict[int, pa.Table] = OrderedDict()
 
-    def heads(self) -> Iterator[tuple[int, str, Mapping[str, Any]]]:
+    def heads(self) -> Iterator[tuple[int, int, Mapping[str, Any]]]:
         """See ``RecordedRows``."""
-        columns = [name for name in JOIN_FIELDS if name in self._file.schema_arrow.names]
+        known = self._file.schema_arrow.names
+        columns = [name for name in (*JOIN_FIELDS, "sample_id") if name in known]
         position = 0
         for batch in self._file.iter_batches(columns=columns):
             for row in batch.to_pylist():
-                yield position, f"row {position + 1}", row
+                yield position, position + 1, row
                 position += 1
 
     def row(self, position: int) -> Mapping[str, Any]:

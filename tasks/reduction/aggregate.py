@@ -81,8 +81,8 @@ def aggregate_pair(
     """The pair's results (RESULTS), in the order of the item rows.
 
     A group that a failed part belongs to is ``failed`` with that part's error, whatever its other partitions
-    gave: a number from some of its items would not say so. A group without a single scored item is
-    ``unscored``. ``facets`` are those of the item rows, needed for groups of which nothing was left.
+    gave: a number from some of its items would not say so. A group without a single scored item has failed,
+    too. ``facets`` are those of the item rows, needed for groups of which nothing was left.
     ``estimator`` comes before the estimate of the metric's aggregation. Raises what a user's aggregation
     raises.
     """
@@ -103,7 +103,9 @@ def result_row(
     from metrics.statistics.estimate import estimate
 
     if not cell.n_valid:
-        return _without_value(pair, cell, "unscored", "; ".join(cell_doubts(cell)))
+        return _without_value(
+            pair, cell, "failed", "; ".join(["nothing could be scored", *cell_doubts(cell)])
+        )
     estimated = estimator(cell.statistics, cell.clusters, options) if estimator is not None else None
     if estimated is None:
         estimated = estimate(pair.metric.aggregation, cell.statistics, cell.values, cell.clusters, options)
@@ -197,8 +199,7 @@ def failure_of(values: Mapping[str, Any], label: str | None, failed: Sequence[Fa
     """The error of the first failed part whose samples could have stood in the group of these values."""
     for part in failed:
         shared = origin_facets(part.origin, list(values))
-        its_label = part.label is None or part.label == label
-        if its_label and all(values[facet] == value for facet, value in shared.items()):
+        if part.concerns(label) and all(values[facet] == value for facet, value in shared.items()):
             return part.error
     return None
 
@@ -211,16 +212,17 @@ def rows_of_failures(
     ``present`` are the rows of the groups of which something is left.
     """
     grouped = [facet for facet in facets if facet != "label"]
-    known = {(row["facets"], label) for row in present for label in (row["label"], None)}
+    known = {(row["facets"], row["label"]) for row in present}
     rows: dict[tuple[str, str, str | None], Row] = {}
     for part in failed:
         values = dict.fromkeys(grouped, UNKNOWN) | origin_facets(part.origin, grouped)
         text = facets_text(values)
-        if (text, part.label) in known:
+        if any(facets == text and part.concerns(label) for facets, label in known):
             continue
+        label = part.label or part.method
         for reduction in pair.metric.reductions:
-            row = base_row(pair, reduction.name, part.label, text) | _NO_SAMPLES | {"error": part.error}
-            rows.setdefault((reduction.name, text, part.label), row)
+            row = base_row(pair, reduction.name, label, text) | _NO_SAMPLES | {"error": part.error}
+            rows.setdefault((reduction.name, text, label), row)
     return list(rows.values())
 
 

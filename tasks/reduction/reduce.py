@@ -4,7 +4,7 @@ An item's samples that share facet values and label are its repeats. ``reduce_pa
 ``reduce_samples`` serves metrics over evaluation results, whose samples are loaded in another way.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
@@ -42,6 +42,15 @@ def reduce_pair(pair: PairIdentity, parts: Sequence[Part], facets: Sequence[str]
     yield from reduce_samples(
         pair, load(parts, StatisticsLayout(facets=named, kind=metric.kind, references=by_hand))
     )
+
+
+def reduce_by(
+    pair: PairIdentity, loaded: Loaded, reduce: "Callable[[Repeats], Reduced]"
+) -> Iterator[pa.RecordBatch]:
+    """The item rows that ``reduce`` makes of samples in memory, in the order of ``reduce_pair``."""
+    if len(loaded.samples):
+        entries = _entries(loaded)
+        yield from _item_rows(pair, reduce(entries.repeats), entries, loaded)
 
 
 def reduce_samples(pair: PairIdentity, loaded: Loaded) -> Iterator[pa.RecordBatch]:

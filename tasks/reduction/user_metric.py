@@ -1,5 +1,6 @@
 """A user's function over evaluation results: called once a label and facet group, with the group's rows."""
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -9,10 +10,32 @@ import pyarrow as pa
 from metrics.errors import MetricError
 from tasks.reduction.aggregate import base_row, failure_of, rows_of_failures
 from tasks.reduction.facets import Vocabulary, facets_text
-from tasks.reduction.verdict_metrics import EvaluationMetric, metric_batches
+from tasks.reduction.verdict_metrics import EvaluationMetric, facet_of_row, metric_batches
 from tasks.rows.parts import UNKNOWN, FailedPart, Row, resolve
-from tasks.store.keys import canonical_json
+from tasks.verdicts.labels import details_json
 from tasks.verdicts.rows import JudgedPart, evaluation_rows
+
+
+class GroupFacets(list[str]):
+    """The names of a group's facets, as the two-phase framework hands them over; by a name, its value.
+
+    The label is not among the names, and has its value, too.
+    """
+
+    def __init__(self, values: Mapping[str, Any], label: str) -> None:
+        super().__init__(values)
+        self._values = {**values, "label": label}
+
+    def __getitem__(self, key: Any) -> Any:
+        return self._values[key] if isinstance(key, str) else super().__getitem__(key)
+
+    def get(self, name: str, default: Any = None) -> Any:
+        """The value of a facet, or of the label."""
+        return self._values.get(name, default)
+
+    def values(self) -> dict[str, Any]:
+        """Facet → value, the label among them."""
+        return dict(self._values)
 
 
 @dataclass
@@ -30,9 +53,9 @@ def call_metric(
     """The rows (METRIC_ROWS) of a user's metric ``fn(evaluation_results, facets, **params) -> dict``.
 
     ``evaluation_results`` are the rows of evaluation_results.jsonl of one group, unscored ones among them;
-    ``facets`` are its facet values and its label. The dictionary's entries become the row's own values:
-    ``value`` is the entry of that name, else the one called like the metric, else the first number. Raises
-    MetricError naming the group where the function fails or returns something else.
+    ``facets`` are the facets' names, with their values by name. The dictionary's entries become the row's
+    own values: ``value`` is the entry of that name, else the one called like the metric, else the first
+    number. Raises MetricError naming the group where the function fails or returns something else.
     """
     failed = metric.concerned(failed)
     rows = [_called(metric, benchmark, group, failed) for group in _groups(metric, judged)]
@@ -48,7 +71,7 @@ def _groups(metric: EvaluationMetric, judged: Sequence[JudgedPart]) -> list[_Gro
         for row in evaluation_rows(entry):
             if labels is not None and not labels.keeps(row["label"]):
                 continue
-            values = [_facet(row, facet) for facet in metric.facets]
+            values = [facet_of_row(metric, facet, _facet(row, facet)) for facet in metric.facets]
             number = numbers.code([row["label"], *values])
             if number == len(groups):
                 groups.append(_Group(row["label"], dict(zip(metric.facets, values, strict=True))))
@@ -77,34 +100,46 @@ def _called(metric: EvaluationMetric, benchmark: str, group: _Group, failed: Seq
         "signature": f"{metric.metric.signature()}|fn:{metric.config.function}",
     }
     error = failure_of(group.facets, group.label, failed)
+    if not error and not scored:
+        error = f"nothing could be scored: {_first_reason(group.rows)}"
     if error:
         return row | {"status": "failed", "error": error}
     values = _values(metric, group)
     value = _value(values, metric.name)
-    status = "unscored" if value is None and not scored else "ok"
+    odd = value is not None and not math.isfinite(value)
     return row | {
         "value": value,
         "stderr": _number(values.get("stderr")),
-        "status": status,
-        "values_json": canonical_json(values).decode(),
+        "status": "ok",
+        "error": f"the value is {value}: JSON has no such number, so files have null" if odd else None,
+        "values_json": details_json(values),
     }
 
 
+def _first_reason(rows: Sequence[Row]) -> str:
+    return next((row["error"] for row in rows if row["error"]), "no row has a score")
+
+
 def _values(metric: EvaluationMetric, group: _Group) -> Mapping[str, Any]:
-    offered = {"evaluation_results": group.rows, "facets": {**group.facets, "label": group.label}}
+    offered = {"evaluation_results": group.rows, "facets": GroupFacets(group.facets, group.label)}
     where = f"metric {metric.name!r} ({metric.config.function}) on label {group.label!r} with {group.facets}"
     assert metric.function is not None
     try:
         returned = metric.function(**{name: offered[name] for name in metric.given}, **metric.config.params)
     except Exception as error:
         raise MetricError(f"{where}: {type(error).__name__}: {error}") from error
+    if isinstance(returned, list) and len(returned) == 1:
+        returned = returned[0]
     if _number(returned) is not None:
         return {"value": _number(returned)}
     if not isinstance(returned, Mapping):
-        raise MetricError(f"{where} must return a dictionary, not {type(returned).__name__}")
+        many = f" of {len(returned)}" if isinstance(returned, list) else ""
+        raise MetricError(
+            f"{where} must return a dictionary, or a list of one, not {type(returned).__name__}{many}"
+        )
     try:
-        canonical_json(dict(returned))
-    except TypeError as error:
+        details_json(dict(returned))
+    except ValueError as error:
         raise MetricError(f"{where} returned something that is not JSON: {error}") from error
     return {str(name): value for name, value in returned.items()}
 

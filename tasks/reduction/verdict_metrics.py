@@ -1,5 +1,6 @@
 """Metrics over evaluation results: what a config's ``metrics:`` entries are built into."""
 
+import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final, Literal
@@ -7,8 +8,9 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 import numpy as np
 import pyarrow as pa
 
-from metrics.types import Floats, Resolve
+from metrics.types import Resolve
 from tasks.reduction.aggregate import (
+    Estimator,
     ResultCell,
     cells,
     failed_row,
@@ -17,13 +19,21 @@ from tasks.reduction.aggregate import (
     rows_of_failures,
 )
 from tasks.reduction.columns import StatisticsLayout
-from tasks.reduction.facets import parse_facets
-from tasks.reduction.reduce import reduce_samples
+from tasks.reduction.estimators import (
+    SampleEstimator,
+    first_cells,
+    mean_of_samples,
+    quantile_of_samples,
+    trials,
+)
+from tasks.reduction.facets import Codes, FacetGroups, Vocabulary, integers, parse_facets
+from tasks.reduction.reduce import reduce_by, reduce_samples
 from tasks.reduction.samples import Loaded, load
-from tasks.rows.parts import FailedPart, PairIdentity, Part, Row
+from tasks.rows.parts import UNKNOWN, FailedPart, PairIdentity, Part, Row
 from tasks.store.keys import canonical_json
 from tasks.store.schemas import RESULTS
 from tasks.verdicts.config import (
+    METRIC_PARAMS,
     ClassificationParams,
     EvaluationMetricConfig,
     LabelSelection,
@@ -50,7 +60,8 @@ class EvaluationMetric:
 
     ``metric`` is its Metric record, so that it reduces and aggregates as every other pair does; its reduction
     is called ``mean``, since the metric's own name says what it is. ``function`` is the user's and replaces
-    both. ``score`` is the column of verdicts that it is about.
+    both; an ``estimator`` of samples or trials replaces the reduction. ``score`` is the column of verdicts
+    that it is about.
     """
 
     config: EvaluationMetricConfig
@@ -59,6 +70,7 @@ class EvaluationMetric:
     score: Literal["score", "passed"] = "score"
     function: Callable[..., Any] | None = None
     given: Sequence[str] = ()
+    estimator: "SampleEstimator | None" = None
 
     @property
     def name(self) -> str:
@@ -71,8 +83,13 @@ class EvaluationMetric:
 
     def concerned(self, failed: Sequence[FailedPart]) -> list[FailedPart]:
         """The failed parts whose verdicts the metric would have looked at."""
+        return [part for part in failed if self._concerned(part)]
+
+    def _concerned(self, part: FailedPart) -> bool:
         labels = self.config.labels
-        return [part for part in failed if labels is None or part.label is None or labels.keeps(part.label)]
+        if labels is None or part.label is not None:
+            return labels is None or labels.keeps(part.label)
+        return labels.include is None or any(map(part.concerns, labels.include))
 
     def code(self) -> tuple[Callable[..., Any], ...]:
         """The user's function, for the fingerprint; this package's own code decides a built-in."""
@@ -95,7 +112,8 @@ def build_evaluation_metric(
         given = accepted_keywords(where, function, ("evaluation_results", "facets"), config.params)
         return EvaluationMetric(config, _record(config, "mean"), facets, function=function, given=given)
     score: Literal["score", "passed"] = "passed" if config.type in ("pass_at_k", "pass_rate") else "score"
-    return EvaluationMetric(config, _built_in(config), facets, score=score)
+    record, estimator = _built_in(config)
+    return EvaluationMetric(config, record, facets, score=score, estimator=estimator)
 
 
 def reduce_metric(
@@ -111,11 +129,88 @@ def reduce_metric(
     read = [replace(part, statistics=with_cells(part.statistics)) for part in parts] if cells else list(parts)
     layout = StatisticsLayout(facets=metric.facets, kind="sums" if cells else "score", score=metric.score)
     loaded = load(read, layout)
+    loaded = replace(loaded, groups=_as_rows_say(loaded.groups, metric))
     if metric.config.labels is not None:
         loaded = _selected(loaded, metric.config.labels)
+    if metric.estimator is not None:
+        if metric.config.type in _IN_FILE_ORDER:
+            loaded = _in_file_order(loaded, parts)
+        yield from reduce_by(metric.identity(benchmark), loaded, metric.estimator.reduce)
+        return
     if metric.metric.kind == "sums" and not cells:
         loaded = _scores_as_statistics(loaded)
     yield from reduce_samples(metric.identity(benchmark), loaded)
+
+
+_IN_FILE_ORDER = ("pass_at_k", "classification")
+ROW_FIELDS: Final = frozenset(
+    {
+        *("item_id", "sample_id", "sample_index", "model_name", "prompt_template", "passed", "score"),
+        *("status", "error", "detailed_results", "evaluation_time", "timestamp", "timestamp_unix"),
+        *("metadata", "item"),
+    }
+)
+"""What a row of evaluation results has at its top."""
+
+
+def facet_of_row(metric: EvaluationMetric, facet: str, value: Any) -> Any:
+    """A facet's value as the two-phase framework groups by it.
+
+    A name without dots is a field of the evaluation result, and unknown where there is no such field; a
+    nested value that is empty, 0 or false is unknown. The run's own facets are found in the metadata, too.
+    """
+    if "." in facet:
+        return value or UNKNOWN
+    return value if facet in ROW_FIELDS or metric.config.facets is None else UNKNOWN
+
+
+def _as_rows_say(groups: FacetGroups, metric: EvaluationMetric) -> FacetGroups:
+    """The groups by their facets' values in the rows of evaluation results; equal ones become one."""
+    numbers = Vocabulary()
+    values = [
+        {facet: facet_of_row(metric, facet, value) for facet, value in group.items()}
+        for group in groups.values
+    ]
+    codes = np.array([numbers.code(group) for group in values], dtype=np.int64)
+    if len(numbers.values) == len(values):
+        return replace(groups, values=values)
+    return FacetGroups(code=codes[groups.code], values=numbers.values)
+
+
+def _in_file_order(loaded: Loaded, parts: Sequence[Part]) -> Loaded:
+    """The samples in the order of the file that they were recorded in, where all of them were."""
+    samples = loaded.samples
+    order = np.full(len(samples), -1, dtype=np.int64)
+    for number, part in enumerate(parts):
+        own = np.flatnonzero(samples.part == number)
+        recorded = _recorded_rows(part)
+        if recorded is None:
+            return loaded
+        keys, rows = recorded
+        wanted = _keys(samples.doc_id[own], samples.sample_index[own])
+        places = np.minimum(np.searchsorted(keys, wanted), len(keys) - 1)
+        order[own] = np.where(keys[places] == wanted, rows[places], -1)
+    if (order < 0).any():
+        return loaded
+    return replace(loaded, samples=replace(samples, part=np.zeros_like(samples.part), sample_index=order))
+
+
+def _recorded_rows(part: Part) -> tuple[Codes, Codes] | None:
+    """Keys of a part's samples, ascending, and their rows in the file; None where one has no such row."""
+    keys, rows = [], []
+    for batch in part.responses(["doc_id", "sample_index", "recorded_row"]):
+        if batch.column("recorded_row").null_count:
+            return None
+        keys.append(_keys(integers(batch, "doc_id"), integers(batch, "sample_index")))
+        rows.append(integers(batch, "recorded_row"))
+    if not keys:
+        return None
+    order = np.argsort(np.concatenate(keys))
+    return np.concatenate(keys)[order], np.concatenate(rows)[order]
+
+
+def _keys(doc_id: Codes, sample_index: Codes) -> Codes:
+    return (doc_id << 24) | sample_index
 
 
 def _selected(loaded: Loaded, labels: LabelSelection) -> Loaded:
@@ -131,24 +226,44 @@ def _scores_as_statistics(loaded: Loaded) -> Loaded:
     return replace(loaded, samples=replace(loaded.samples, statistics=np.where(np.isnan(score), 0.0, score)))
 
 
-def _built_in(config: EvaluationMetricConfig) -> "Metric":
+def _built_in(config: EvaluationMetricConfig) -> "tuple[Metric, SampleEstimator | None]":
+    """The metric's record, and its estimator where that is one of samples or trials."""
+    estimator = _estimator(config)
+    if estimator is not None:
+        return _record(config, estimator.aggregation), estimator
+    params = METRIC_PARAMS[str(config.type)].model_validate(config.params)
+    match params:
+        case PassAtKParams():
+            return _record(config, _share(), unbiased(params.k)), None
+        case PercentileParams():
+            return _record(config, f"percentile@{params.percentile:g}"), None
+        case ClassificationParams():
+            return _record(config, measure(params.value)), None
     match config.type:
-        case "pass_at_k":
-            return _record(config, _share(), pass_at_k(PassAtKParams.model_validate(config.params)))
-        case "percentile":
-            return _record(
-                config, f"percentile@{PercentileParams.model_validate(config.params).percentile:g}"
-            )
-        case "classification":
-            return _record(config, measure(ClassificationParams.model_validate(config.params).value))
         case "count":
-            return _record(config, _total(), _number_of_results())
+            return _record(config, _total(), _number_of_results()), None
         case "median":
-            return _record(config, "median")
+            return _record(config, "median"), None
         case "pass_rate":
-            return _record(config, _share())
+            return _record(config, _share()), None
         case _:
-            return _record(config, "mean")
+            return _record(config, "mean"), None
+
+
+def _estimator(config: EvaluationMetricConfig) -> "SampleEstimator | None":
+    params = METRIC_PARAMS[str(config.type)].model_validate(config.params)
+    if getattr(params, "estimator", "items") not in ("trials", "samples"):
+        return None
+    match params:
+        case PassAtKParams():
+            return trials(params.k, params.num_trials or 1, params.aggregation)
+        case ClassificationParams():
+            return first_cells(params.num_trials, measure(params.value, zero=True))
+        case PercentileParams():
+            return quantile_of_samples(params.percentile / 100)
+        case _ if config.type == "median":
+            return quantile_of_samples(0.5)
+    return mean_of_samples((0.0, 1.0) if config.type == "pass_rate" else (-math.inf, math.inf))
 
 
 def _record(
@@ -195,48 +310,11 @@ def _total() -> "Aggregation":
     return Aggregation("count", compute=lambda total, n: total[..., 0], encode=as_column, rule="none")
 
 
-_AGGREGATIONS: dict[str, Callable[[Floats], Floats]] = {
-    "mean": lambda trials: np.mean(trials, axis=1),
-    "median": lambda trials: np.median(trials, axis=1),
-    "min": lambda trials: np.min(trials, axis=1),
-    "max": lambda trials: np.max(trials, axis=1),
-}
-
-
-def pass_at_k(params: PassAtKParams) -> "Reduction":
-    """The reduction behind ``pass_at_k``: the unbiased estimator, or the aggregate of an item's trials.
-
-    An item's number lies in 0 to 1, higher is better. An item with fewer scored samples than it takes (k, or
-    k × num_trials) is unscored.
-    """
+def unbiased(k: int) -> "Reduction":
+    """The unbiased estimator of each item's pass@k, 0 to 1; an item with fewer scored samples is unscored."""
     from metrics.reductions.reduction import Reduction, build_reduction
 
-    if params.num_trials is None:
-        unbiased = build_reduction(f"pass@{params.k}")
-        return Reduction(name="mean", requires=params.k, compute=unbiased.compute)
-    needed, trials = params.k * params.num_trials, params.num_trials
-
-    def compute(repeats: "Repeats") -> Floats:
-        return trial_values(repeats, params.k, trials, params.aggregation)
-
-    return Reduction(name="mean", requires=needed, compute=compute)
-
-
-def trial_values(repeats: "Repeats", k: int, num_trials: int, aggregation: str) -> Floats:
-    """Each item's aggregate over its trials (n,), from its first k × num_trials scored samples.
-
-    A trial is 1 if one of its k samples has a score above zero, else 0. NaN where an item has too few
-    samples.
-    """
-    from metrics.reductions.reduction import scored_only
-
-    scored = scored_only(repeats)
-    enough = np.flatnonzero(scored.counts >= k * num_trials)
-    values = np.full(len(scored), np.nan)
-    rows = scored.offsets[:-1][enough, None] + np.arange(k * num_trials)
-    passed = (scored.score[rows] > 0).reshape(len(enough), num_trials, k).any(axis=2)
-    values[enough] = _AGGREGATIONS[aggregation](passed.astype(np.float64))
-    return values
+    return Reduction(name="mean", requires=k, compute=build_reduction(f"pass@{k}").compute)
 
 
 METRIC_ROWS: Final = pa.schema(
@@ -263,11 +341,32 @@ def aggregate_metric(
     pair, failed = metric.identity(benchmark), metric.concerned(failed)
     rows: list[Row] = []
     for cell in cells(item_rows):
-        error = failure_of(parse_facets(cell.facets), cell.label, failed)
-        made = failed_row(pair, cell, error) if error else result_row(pair, cell, options)
-        values = {} if error else _own_values(metric, cell, made)
-        rows.append(made | {"values_json": canonical_json(values).decode()})
+        error = failure_of(parse_facets(cell.facets), cell.label, failed) or _too_few(metric, cell)
+        if error:
+            rows.append(failed_row(pair, cell, error) | {"values_json": "{}"})
+            continue
+        row = result_row(pair, cell, options, _estimate_of(metric, cell))
+        rows.append(row | {"values_json": canonical_json(_own_values(metric, cell, row)).decode()})
     yield from metric_batches(rows + rows_of_failures(pair, failed, metric.facets, rows))
+
+
+def _estimate_of(metric: EvaluationMetric, cell: ResultCell) -> "Estimator | None":
+    """What knows more about a cell's error than the metric's aggregation."""
+    known = metric.estimator.estimate if metric.estimator is not None else None
+    if known is None:
+        return None
+    return lambda statistics, clusters, options: known(statistics, cell.values, clusters, options)
+
+
+def _too_few(metric: EvaluationMetric, cell: ResultCell) -> str | None:
+    """Why trials can't be cut: the group has fewer samples than its items need."""
+    needed = metric.config.required_samples()
+    if cell.n_samples >= needed * cell.n_items:
+        return None
+    return (
+        f"metric {metric.name!r} needs {needed} samples of every item (k × num_trials), and {cell.n_items} "
+        f"items have {cell.n_samples} together; lower k or num_trials, or group by fewer facets"
+    )
 
 
 def metric_batches(rows: Sequence[Mapping[str, Any]]) -> Iterator[pa.RecordBatch]:
@@ -277,7 +376,35 @@ def metric_batches(rows: Sequence[Mapping[str, Any]]) -> Iterator[pa.RecordBatch
 
 
 def _own_values(metric: EvaluationMetric, cell: ResultCell, row: Row) -> dict[str, Any]:
-    """The value under the metric type's own key; all measures and counts of a classification."""
-    if metric.config.type == "classification" and cell.statistics is not None:
-        return measures_of(cell.statistics)
-    return {str(metric.config.type): row["value"]}
+    """What the two-phase framework's rows say beside the counts that every line has.
+
+    The value stands under the framework's key (``pass_at_2``, ``percentile_95``) and the type's name.
+    """
+    config, value = metric.config, row["value"]
+    if config.type is None:
+        return {}
+    params = METRIC_PARAMS[config.type].model_validate(config.params)
+    own: dict[str, Any] = {config.type: value}
+    match params:
+        case PassAtKParams():
+            several = (params.num_trials or 1) > 1
+            about = {"num_trials": params.num_trials, "aggregation": params.aggregation} if several else {}
+            return {f"pass_at_{params.k}": value, **own, **about}
+        case PercentileParams():
+            return {f"percentile_{params.percentile:g}": value, **own, "sample_count": cell.n_scored}
+        case ClassificationParams() if cell.statistics is not None:
+            zero = params.estimator == "trials"
+            counts = {
+                "num_trials": params.num_trials if zero else None,
+                "sample_count": cell.n_scored,
+                "ignored_count": cell.n_samples - cell.n_scored,
+                "total_count": cell.n_samples,
+            }
+            shown = {name: count for name, count in counts.items() if count is not None}
+            return measures_of(cell.statistics, zero) | shown
+    if config.type == "count":
+        return own if value is None else {"count": int(value)}
+    if config.type == "pass_rate" and metric.estimator is not None and cell.statistics is not None:
+        passed = float(cell.statistics[:, 0].sum())
+        return own | {"passed_count": int(passed), "total_count": cell.n_scored}
+    return own | {"sample_count": cell.n_scored}

@@ -71,12 +71,19 @@ class PairIdentity:
 class FailedPart:
     """A part without statistics, because a step before it failed, and the step's error in words.
 
-    ``label`` is the one label its verdicts would have had (a built-in evaluation method's); None: any.
+    ``label`` is the one label its verdicts would have had (a built-in evaluation method's); None: any but
+    ``others``, the labels of other methods. ``method`` names the evaluation method that failed.
     """
 
     origin: Origin
     error: str
     label: str | None = None
+    method: str | None = None
+    others: tuple[str, ...] = ()
+
+    def concerns(self, label: str | None) -> bool:
+        """Whether verdicts under ``label`` may have been lost."""
+        return label == self.label if self.label is not None else label not in self.others
 
 
 def from_batches(batches: Sequence[pa.RecordBatch]) -> BatchSource:

@@ -81,6 +81,7 @@ def statistics_batch(samples: pa.Table, scored: SampleScores) -> pa.RecordBatch:
         else pa.array(_texts(scores.details, scored, _detail_text), pa.string()),
         "error": pa.array(list(scored.errors), pa.string()),
         "evaluation_time": pa.nulls(n, pa.float64()),
+        "evaluated_at": pa.nulls(n, pa.float64()),
     }
     return pa.RecordBatch.from_arrays([columns[name] for name in STATISTICS.names], schema=STATISTICS)
 

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -80,3 +81,26 @@ def _with_python(value: Any) -> str:
 
 def _plain_value(value: Any) -> Any:
     return value.tolist() if isinstance(value, np.generic | np.ndarray) else str(value)
+
+
+def unix_seconds(timestamp: str | None) -> float | None:
+    """An ISO 8601 time as seconds since 1970; a time without a zone is UTC.
+
+    >>> unix_seconds("1970-01-01T00:16:40Z"), unix_seconds("1970-01-01T00:00:01.5")
+    (1000.0, 1.5)
+    """
+    if timestamp is None:
+        return None
+    moment = datetime.fromisoformat(timestamp)
+    return (moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)).timestamp()
+
+
+def iso_time(seconds: float | None) -> str | None:
+    """Seconds since 1970 as an ISO 8601 time in UTC.
+
+    >>> iso_time(1000)
+    '1970-01-01T00:16:40Z'
+    """
+    if seconds is None:
+        return None
+    return datetime.fromtimestamp(seconds, UTC).isoformat().replace("+00:00", "Z")

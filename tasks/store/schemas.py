@@ -82,6 +82,7 @@ RESPONSES: Final = pa.schema(
         pa.field("reasoning_tokens", pa.int64()),
         pa.field("logprobs_json", pa.string()),  # only if asked for
         pa.field("metadata_json", pa.string()),  # of recorded responses: whatever came with them
+        pa.field("recorded_row", pa.int64()),  # of recorded responses: their place in the file, from 1
         pa.field("lls", FLOATS),  # log-likelihoods, beside the item's prompts; null for generation
         pa.field("is_greedy", pa.list_(pa.bool_())),  # would greedy decoding have produced the continuation
         pa.field("unconditional_lls", FLOATS),  # beside the item's unconditional continuations
@@ -143,6 +144,7 @@ STATISTICS: Final = pa.schema(
         pa.field("details_json", pa.string()),  # whatever else the metric, judge or method said
         pa.field("error", pa.string()),  # why a sample is unscored although its request succeeded
         pa.field("evaluation_time", pa.float64()),  # seconds; of evaluation methods
+        pa.field("evaluated_at", pa.float64()),  # seconds since 1970; of evaluation methods
     ]
 )
 

@@ -133,7 +133,13 @@ class Params(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
 
-class ExactMatchParams(Params):
+class TruthParams(Params):
+    """``ground_truth_field`` names the field to compare of a ground truth that is a mapping, dots inside."""
+
+    ground_truth_field: str | None = None
+
+
+class ExactMatchParams(TruthParams):
     """Equal texts after the normalisation asked for; white space at the ends counts unless ``strip``."""
 
     ignore_case: bool = False
@@ -141,7 +147,7 @@ class ExactMatchParams(Params):
     strip: bool = True
 
 
-class ContainsParams(Params):
+class ContainsParams(TruthParams):
     """The ground truth, or ``values`` instead of it, stands in the response: any of them, or all."""
 
     values: tuple[str, ...] | None = None
@@ -149,7 +155,7 @@ class ContainsParams(Params):
     ignore_case: bool = False
 
 
-class RegexMatchParams(Params):
+class RegexMatchParams(TruthParams):
     """``pattern`` (without one the ground truth is the pattern) is found in the response.
 
     With ``group`` (number or name) the text of that group has to equal the ground truth.
@@ -185,7 +191,7 @@ def _has_group(pattern: "re.Pattern[str]", group: int | str) -> bool:
     return group in pattern.groupindex if isinstance(group, str) else 0 <= group <= pattern.groups
 
 
-class JsonMatchParams(Params):
+class JsonMatchParams(TruthParams):
     """The response is JSON with the ground truth's structure and, with ``compare: values``, its values."""
 
     compare: Literal["values", "structure"] = "values"
@@ -194,7 +200,7 @@ class JsonMatchParams(Params):
     tolerance: float = Field(default=0.0, ge=0, allow_inf_nan=False)  # absolute, for numbers
 
 
-class NumericMatchParams(Params):
+class NumericMatchParams(TruthParams):
     """A number of the response is off by ``tolerance + relative_tolerance × |ground truth|`` at most."""
 
     tolerance: float = Field(default=1e-9, ge=0, allow_inf_nan=False)
@@ -221,26 +227,52 @@ class LengthCheckParams(Params):
 class PassAtKParams(Params):
     """Does one of k samples pass?
 
-    With ``num_trials`` an item's first k × num_trials samples are cut into trials of k consecutive ones and
-    ``aggregation`` makes the item's number of its trials; without, it is the unbiased estimator over all of
-    them.
+    ``estimator: trials`` cuts the first k × num_trials samples of every item, in the order of the file, into
+    trials of k consecutive ones; each gives one rate over all items, and ``aggregation`` makes the number of
+    those. ``unbiased`` is the mean over items of 1 − C(n−c, k) / C(n, k) over all n samples, c of which pass.
     """
 
-    k: int = Field(ge=1)
+    k: int = Field(default=1, ge=1)
     num_trials: int | None = Field(default=None, ge=1)
     aggregation: Literal["mean", "median", "min", "max"] = "mean"
+    estimator: Literal["trials", "unbiased"] = "trials"
+
+    @model_validator(mode="after")
+    def _fits_estimator(self) -> "PassAtKParams":
+        if self.estimator == "unbiased" and self.model_fields_set & {"num_trials", "aggregation"}:
+            raise ValueError("estimator: unbiased takes all samples; leave num_trials and aggregation out")
+        return self
 
 
 class ClassificationParams(Params):
-    """Which of the four numbers is the row's ``value``."""
+    """Which of the measures is the row's ``value``, and which samples count.
 
-    value: Literal["f1", "precision", "recall", "balanced_accuracy"] = "f1"
+    ``estimator: trials`` adds up the cells of the first ``num_trials`` samples of every item; a measure
+    without cases is 0. ``items`` takes all samples and gives every item the same weight, so that counts are
+    fractions; a measure without cases is null.
+    """
+
+    value: Literal["f1", "precision", "recall", "balanced_accuracy", "accuracy", "specificity"] = "f1"
+    num_trials: int = Field(default=1, ge=1)
+    estimator: Literal["trials", "items"] = "trials"
+
+    @model_validator(mode="after")
+    def _fits_estimator(self) -> "ClassificationParams":
+        if self.estimator == "items" and "num_trials" in self.model_fields_set:
+            raise ValueError("estimator: items takes all samples; leave num_trials out")
+        return self
 
 
-class PercentileParams(Params):
+class SamplesParams(Params):
+    """``estimator: samples`` is over all samples; ``items`` over the items' means, which weigh the same."""
+
+    estimator: Literal["samples", "items"] = "samples"
+
+
+class PercentileParams(SamplesParams):
     """``percentile``: which one, in percent."""
 
-    percentile: float = Field(ge=0, le=100)
+    percentile: float = Field(default=95.0, ge=0, le=100)
 
 
 class NoParams(Params):
@@ -259,10 +291,10 @@ METHOD_PARAMS: Final[dict[str, type[Params]]] = {
 METRIC_PARAMS: Final[dict[str, type[Params]]] = {
     "pass_at_k": PassAtKParams,
     "classification": ClassificationParams,
-    "mean": NoParams,
-    "median": NoParams,
+    "mean": SamplesParams,
+    "median": SamplesParams,
     "percentile": PercentileParams,
-    "pass_rate": NoParams,
+    "pass_rate": SamplesParams,
     "count": NoParams,
 }
 

@@ -1,6 +1,8 @@
 """Responses to verdicts: runs one evaluation method over one part, streaming."""
 
-from collections.abc import Iterator
+import time
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -31,6 +33,50 @@ def evaluate(
             yield _evaluate_batch(method, origin, cursor, batch)
 
 
+@dataclass
+class VerdictTally:
+    """How many responses were judged, on how many the method failed, the first reason, and the labels it
+    gave to others."""
+
+    judged: int = 0
+    failed: int = 0
+    unreadable: int = 0
+    reason: str | None = None
+    labels: dict[str, None] = field(default_factory=dict)
+
+    def failure(self, method: str, max_rate: float) -> str | None:
+        """Why the method's numbers can't be had; None: they can.
+
+        A method that judged nothing has failed, and so has one that raised, or whose labels could not be
+        read, on a larger share of the responses than ``max_rate``.
+        """
+        if not self.judged or (self.failed < self.judged and self.unreadable <= max_rate * self.judged):
+            return None
+        of = "every one" if self.failed == self.judged else f"{self.failed}"
+        return (
+            f"evaluation method {method!r} failed on {of} of {self.judged} responses, more than "
+            f"errors.max_rate: {max_rate:g} allows; the first: {self.reason}"
+        )
+
+
+TALLIED = ("doc_id", "sample_index", "label", "error", "evaluation_time")
+
+
+def tally_verdicts(tally: VerdictTally, batches: Iterable[pa.RecordBatch]) -> None:
+    """Counts the verdicts of batches that hold ``TALLIED`` of STATISTICS."""
+    for batch in batches:
+        rows = batch.filter(batch.column("evaluation_time").is_valid())
+        known = rows.column("label").cast(pa.string())
+        tally.labels |= dict.fromkeys(known.drop_null().unique().to_pylist())
+        samples = zip(rows.column("doc_id").to_pylist(), rows.column("sample_index").to_pylist(), strict=True)
+        tally.judged += len(set(samples))
+        lost = rows.column("error").is_valid()
+        tally.failed += int(pc.sum(lost).as_py() or 0)
+        tally.unreadable += int(pc.sum(pc.and_(lost, known.is_null())).as_py() or 0)
+        if tally.reason is None and tally.failed:
+            tally.reason = rows.filter(lost).column("error")[0].as_py()
+
+
 def _evaluate_batch(
     method: EvaluationMethod, origin: Origin, cursor: RequestCursor, batch: pa.RecordBatch
 ) -> pa.RecordBatch:
@@ -55,10 +101,13 @@ class _Rows:
         self.verdicts: list[Verdict] = []
         self.seconds: list[float | None] = []
         self.judged: list[bool] = []
+        self.evaluated_at: list[float | None] = []
 
     def add(self, sample: int, verdicts: list[Verdict], seconds: float, judged: bool) -> None:
         """Takes in what was said about one response."""
+        now = time.time() if judged else None
         for verdict in verdicts:
+            self.evaluated_at.append(now)
             self.sample.append(sample)
             self.verdicts.append(verdict)
             self.seconds.append(seconds if judged else None)
@@ -82,6 +131,7 @@ class _Rows:
             "details_json": pa.array([verdict.details for verdict in self.verdicts], pa.string()),
             "error": pa.array([verdict.error for verdict in self.verdicts], pa.string()),
             "evaluation_time": pa.array(self.seconds, pa.float64()),
+            "evaluated_at": pa.array(self.evaluated_at, pa.float64()),
         }
         return pa.RecordBatch.from_arrays([columns[name] for name in STATISTICS.names], schema=STATISTICS)
 

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 
 _OUTCOME = ("passed", "score", "custom_fields", "detailed_results", "details")
+_ENTRY = ("label", "result", "name", "description")
+_RETURN = ("labels", "custom_fields")
 
 
 @dataclass(frozen=True)
@@ -26,8 +28,8 @@ class Verdict:
     """One label of one response.
 
     ``label`` is None where the method raised, so that nobody knows what it would have been called.
-    ``details`` is the JSON text of an object with ``detailed_results`` and ``custom_fields``. With ``error``
-    the response is unscored under this label.
+    ``details`` is the JSON text of an object with ``detailed_results`` (the label's own) and
+    ``custom_fields`` (the method's). With ``error`` the response is unscored under this label.
     """
 
     label: str | None
@@ -38,15 +40,23 @@ class Verdict:
 
 
 def read_verdicts(returned: Any, default_label: str) -> list[Verdict]:
-    """The labels of one return: ``{"label": …, "result": {…}}``, a list of those, or one under ``labels``.
+    """The labels of one return.
 
-    Raises ValueError saying what is wrong with it.
+    ``{"labels": [{"label": {"name": …, "description": …}, "result": {…}}, …], "custom_fields": {…}}``, one
+    such label alone, a list of labels, a result alone, a bool, or a number (which passes above 0). A label
+    may be its name. Without a name the label is ``default_label``. Raises ValueError saying what is wrong.
 
     >>> read_verdicts({"label": "polite", "result": {"passed": True}}, "method")
     [Verdict(label='polite', passed=True, score=1.0, details=None, error=None)]
+    >>> read_verdicts(0.25, "method")
+    [Verdict(label='method', passed=True, score=0.25, details=None, error=None)]
     """
-    entries = _entries(returned)
-    verdicts = [_verdict(entry, default_label) for entry in entries]
+    plain = _plain(returned)
+    if isinstance(plain, (bool, int, float)):
+        score = _score(plain, default_label)
+        return [Verdict(default_label, passed=score is not None and score > 0, score=score)]
+    entries, custom = _entries(returned)
+    verdicts = [_verdict(entry, default_label, custom) for entry in entries]
     labels = [verdict.label for verdict in verdicts]
     twice = next((label for label in labels if labels.count(label) > 1), None)
     if twice is not None:
@@ -54,33 +64,59 @@ def read_verdicts(returned: Any, default_label: str) -> list[Verdict]:
     return verdicts
 
 
-def _entries(returned: Any) -> Sequence[Any]:
-    held = returned["labels"] if isinstance(returned, Mapping) and "labels" in returned else returned
+def _entries(returned: Any) -> tuple[Sequence[Any], Mapping[str, Any]]:
+    """The labels, and what the method says of the response as a whole."""
+    custom: Mapping[str, Any] = {}
+    held = returned
+    if isinstance(returned, Mapping) and "labels" in returned:
+        held, beside = returned["labels"], {k: v for k, v in returned.items() if k not in _RETURN}
+        custom = _joined(beside, _custom(returned, "the method"), "custom_fields")
+    elif isinstance(returned, Mapping) and "result" in returned:
+        held, custom = (
+            {k: v for k, v in returned.items() if k != "custom_fields"},
+            _custom(returned, "the method"),
+        )
     entries = [held] if isinstance(held, Mapping) else held
     if not isinstance(entries, (list, tuple)) or not entries:
         raise ValueError(
-            'expected {"label": …, "result": {"passed": …, "score": …}} or a list of those under "labels", '
-            f"not {_shown(returned)}"
+            'expected {"label": …, "result": {"passed": …, "score": …}}, a list of those under "labels", '
+            f"true or false, or a number, not {_shown(returned)}"
         )
-    return entries
+    return entries, custom
 
 
-def _verdict(entry: Any, default_label: str) -> Verdict:
+def _verdict(entry: Any, default_label: str, custom: Mapping[str, Any]) -> Verdict:
     if not isinstance(entry, Mapping):
         raise ValueError(f'expected {{"label": …, "result": {{…}}}}, not {_shown(entry)}')
-    label = entry.get("label", default_label)
-    if not isinstance(label, str) or not label:
-        raise ValueError(f"a label must be a text that is not empty, not {_shown(label)}")
-    result = entry["result"] if "result" in entry else {k: v for k, v in entry.items() if k in _OUTCOME}
+    label, named = _label(entry, default_label)
+    result = entry["result"] if "result" in entry else {k: v for k, v in entry.items() if k not in _ENTRY}
     if not isinstance(result, Mapping):
         raise ValueError(f"the result of label {label!r} must be a mapping, not {_shown(result)}")
+    if "result" in entry:
+        beside = {key: value for key, value in entry.items() if key not in _ENTRY}
+        named = _joined(named, beside, "beside_result")
     passed, score = _passed(result.get("passed"), label), _score(result.get("score"), label)
-    details = _details(entry, result, label)
-    if passed is None and score is None and details is None:
+    detailed = _detailed(named, result, label)
+    known = "label" in entry or "result" in entry or any(key in result for key in _OUTCOME)
+    if not known or (passed is None and score is None and not detailed):
         raise ValueError(f"label {label!r} says nothing: its result needs passed, score or custom_fields")
     if score is None and passed is not None:
         score = float(passed)
+    parts = {"detailed_results": detailed, "custom_fields": dict(custom)}
+    details = details_json({key: value for key, value in parts.items() if value})
     return Verdict(label=label, passed=passed, score=score, details=details)
+
+
+def _label(entry: Mapping[str, Any], default_label: str) -> tuple[str, dict[str, Any]]:
+    """A label's name, and what else is said about the label itself: its description, say."""
+    label = entry.get("label", default_label)
+    named = {key: entry[key] for key in ("name", "description") if entry.get(key) is not None}
+    if isinstance(label, Mapping):
+        named = _joined(named, {k: v for k, v in label.items() if k != "name" and v is not None}, "label")
+        label = label.get("name")
+    if not isinstance(label, str) or not label:
+        raise ValueError(f"a label's name must be a text that is not empty, not {_shown(entry.get('label'))}")
+    return label, named
 
 
 def _passed(value: Any, label: str) -> bool | None:
@@ -103,34 +139,61 @@ def _score(value: Any, label: str) -> float | None:
     return float(plain)
 
 
-def _details(entry: Mapping[str, Any], result: Mapping[str, Any], label: str) -> str | None:
-    """Names, descriptions, details and custom fields as one JSON object; None where there are none."""
-    named = {key: entry[key] for key in ("name", "description") if entry.get(key) is not None}
-    rest = {key: value for key, value in result.items() if key not in _OUTCOME}
-    detailed = named | rest
+def _detailed(named: Mapping[str, Any], result: Mapping[str, Any], label: str) -> dict[str, Any]:
+    """What is said about the label and its result beside passed and score: custom fields among the rest."""
+    detailed = _joined(named, {key: value for key, value in result.items() if key not in _OUTCOME}, "result")
     for key in ("details", "detailed_results"):
         value = result.get(key)
-        detailed |= dict(value) if isinstance(value, Mapping) else {} if value is None else {key: value}
-    custom = result.get("custom_fields") or {}
+        if value is not None:
+            detailed = _joined(detailed, value if isinstance(value, Mapping) else {key: value}, key)
+    return _joined(detailed, _custom(result, f"label {label!r}"), "custom_fields")
+
+
+def _custom(holder: Mapping[str, Any], owner: str) -> dict[str, Any]:
+    custom = holder.get("custom_fields")
+    if custom is None:
+        return {}
     if not isinstance(custom, Mapping):
-        raise ValueError(f"custom_fields of label {label!r} must be a mapping, not {_shown(custom)}")
-    parts = {"detailed_results": detailed, "custom_fields": dict(custom)}
-    return details_json({key: value for key, value in parts.items() if value})
+        raise ValueError(f"custom_fields of {owner} must be a mapping, not {_shown(custom)}")
+    return dict(custom)
+
+
+def _joined(first: Mapping[str, Any], more: Mapping[str, Any], heading: str) -> dict[str, Any]:
+    """Both mappings as one; where they share a key, ``more`` stays together under its heading."""
+    if not first.keys() & more.keys():
+        return {**first, **more}
+    while heading in first:
+        heading += "_"
+    return {**first, heading: dict(more)}
 
 
 def details_json(parts: Mapping[str, Any]) -> str | None:
-    """A verdict's details as JSON, None where there are none; raises ValueError for what JSON can't hold."""
+    """A verdict's details as JSON, None where there are none; raises ValueError for what JSON can't hold.
+
+    Numbers that are not finite, for which JSON has no word, become the texts ``nan``, ``inf`` and ``-inf``.
+    """
     if not parts:
         return None
     try:
-        return canonical_json(parts).decode()
+        text = canonical_json(parts)
+        # orjson writes null for what is not finite, too.
+        return (canonical_json(_finite(parts)) if b"null" in text else text).decode()
     except TypeError as error:
         raise ValueError(f"the details of a label must be JSON values: {error}") from error
 
 
+def _finite(value: Any) -> Any:
+    plain = _plain(value)
+    if isinstance(plain, float) and not math.isfinite(plain):
+        return str(plain)
+    if isinstance(value, Mapping):
+        return {key: _finite(entry) for key, entry in value.items()}
+    return [_finite(entry) for entry in value] if isinstance(value, (list, tuple)) else value
+
+
 def _plain(value: Any) -> Any:
     """numpy's and torch's scalars as Python's."""
-    return value.item() if hasattr(value, "item") else value
+    return value.item() if hasattr(value, "item") and getattr(value, "ndim", 0) == 0 else value
 
 
 def _shown(value: Any) -> str:
@@ -139,6 +202,7 @@ def _shown(value: Any) -> str:
 
 
 CELLS: Final = ("tp", "tn", "fp", "fn")
+CELL_NAMES: Final = ("true_positives", "true_negatives", "false_positives", "false_negatives")
 
 
 def _ratio(part: Floats, whole: Floats) -> Floats:
@@ -159,33 +223,63 @@ def _f1(cells: Floats) -> Floats:
     return _ratio(2 * cells[..., 0], 2 * cells[..., 0] + cells[..., 2] + cells[..., 3])
 
 
+def _specificity(cells: Floats) -> Floats:
+    return _ratio(cells[..., 1], cells[..., 1] + cells[..., 2])
+
+
 def _balanced_accuracy(cells: Floats) -> Floats:
-    return (_recall(cells) + _ratio(cells[..., 1], cells[..., 1] + cells[..., 2])) / 2
+    return (_recall(cells) + _specificity(cells)) / 2
+
+
+def _accuracy(cells: Floats) -> Floats:
+    return _ratio(cells[..., 0] + cells[..., 1], cells.sum(axis=-1))
 
 
 MEASURES: Final[dict[str, Callable[[Floats], Floats]]] = {
+    "accuracy": _accuracy,
     "precision": _precision,
     "recall": _recall,
     "f1": _f1,
     "balanced_accuracy": _balanced_accuracy,
+    "specificity": _specificity,
 }
 """Each takes cells (..., 4) in the order of CELLS and gives numbers (...) in 0 to 1; NaN where undefined."""
 
 
-def measure(name: str) -> "Aggregation":
-    """The aggregation of one measure: items' cells add up, whatever their number."""
+def without_cases(name: str, cells: Floats) -> Floats:
+    """A measure as the two-phase framework has it: 0 where it has no cases, its parts among them.
+
+    >>> float(without_cases("balanced_accuracy", np.array([1.0, 0.0, 0.0, 0.0])))
+    0.5
+    """
+    if name == "balanced_accuracy":
+        return (without_cases("recall", cells) + without_cases("specificity", cells)) / 2
+    return np.nan_to_num(MEASURES[name](cells), nan=0.0)
+
+
+def measure(name: str, zero: bool = False) -> "Aggregation":
+    """The aggregation of one measure: items' cells add up, whatever their number.
+
+    Without cases it is NaN, with ``zero`` 0.
+    """
     from metrics.aggregations.aggregation import Aggregation
 
-    compute = MEASURES[name]
-    return Aggregation(name, k=len(CELLS), compute=lambda total, n: compute(total), bounds=(0.0, 1.0))
+    def compute(total: Floats, n: Any) -> Floats:
+        return without_cases(name, total) if zero else MEASURES[name](total)
+
+    return Aggregation(name, k=len(CELLS), compute=compute, bounds=(0.0, 1.0))
 
 
-def measures_of(statistics: Floats) -> dict[str, float | None]:
+def measures_of(statistics: Floats, zero: bool = False) -> dict[str, float | None]:
     """All measures and the cells' totals, from the cells of n items (n, 4)."""
     total = statistics.sum(axis=0)
-    numbers = {name: float(compute(total)) for name, compute in MEASURES.items()}
+    numbers = {
+        name: float(without_cases(name, total) if zero else compute(total))
+        for name, compute in MEASURES.items()
+    }
     known = {name: None if np.isnan(number) else number for name, number in numbers.items()}
-    return known | dict(zip(CELLS, total.tolist(), strict=True))
+    counts = [int(count) if count.is_integer() else count for count in total.tolist()]
+    return known | dict(zip(CELL_NAMES, counts, strict=True))
 
 
 def with_cells(source: BatchSource) -> BatchSource:

@@ -2,6 +2,7 @@
 
 import inspect
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -11,7 +12,9 @@ import pyarrow as pa
 
 from metrics.errors import ConfigError, NightjarError, nearest
 from metrics.types import Resolve
+from tasks.datasets.config import field_at
 from tasks.rows.parts import RESPONSE_METADATA, Origin
+from tasks.store.keys import unix_seconds
 from tasks.verdicts.built_in import JUDGES, Judge, as_text, build_params, needs_truth, normaliser
 from tasks.verdicts.config import EvaluationMethodConfig, ExactMatchParams
 from tasks.verdicts.labels import Verdict, details_json, read_verdicts
@@ -46,16 +49,20 @@ def accepted_keywords(
 
 
 ASKED_COLUMNS = ("doc_id", "references_json")
-COLUMNS_WITH_DOCUMENTS = (*ASKED_COLUMNS, "doc_json")
+COLUMNS_WITH_DOCUMENTS = (*ASKED_COLUMNS, "doc_json", "kind")
 
 
 @dataclass(frozen=True)
 class RequestRow:
-    """One item as a method sees it: its acceptable answers and, where read, the JSON text of its row."""
+    """One item as a method sees it: its acceptable answers and, where read, the JSON text of its row.
+
+    ``kind`` is the request's, None where it was not read.
+    """
 
     doc_id: int
     references: list[Any]
     document: str | None
+    kind: str | None = None
 
     @property
     def ground_truth(self) -> Any:
@@ -86,9 +93,11 @@ def _asked(batches: Iterable[pa.RecordBatch]) -> Iterator[RequestRow]:
     for batch in batches:
         doc_ids = batch.column("doc_id").to_pylist()
         references = map(orjson.loads, batch.column("references_json").to_pylist())
-        known = "doc_json" in batch.schema.names
-        documents = batch.column("doc_json").to_pylist() if known else [None] * len(doc_ids)
-        yield from map(RequestRow, doc_ids, references, documents)
+        documents, kinds = (
+            batch.column(name).to_pylist() if name in batch.schema.names else [None] * len(doc_ids)
+            for name in ("doc_json", "kind")
+        )
+        yield from map(RequestRow, doc_ids, references, documents, kinds)
 
 
 Judgement = tuple[list[Verdict], float]
@@ -132,7 +141,8 @@ def build_method(config: EvaluationMethodConfig, resolve: Resolve) -> Evaluation
     if isinstance(params, ExactMatchParams):
         judge = _exact_match(config.name, params)
     else:
-        judge = _row_by_row(config.name, JUDGES[config.type](params), needs_truth(config.type, params))
+        part = getattr(params, "ground_truth_field", None)
+        judge = _row_by_row(config.name, JUDGES[config.type](params), needs_truth(config.type, params), part)
     return EvaluationMethod(name=config.name, judge=judge)
 
 
@@ -146,11 +156,16 @@ def _exact_match(name: str, params: ExactMatchParams) -> JudgeBatch:
         started, judged = time.perf_counter(), []
         last: RequestRow | None = None
         answers: set[str] = set()
+        missing: str | None = None
         for response, request in zip(batch.column("response").to_pylist(), requests, strict=True):
             if request is not last:
-                last, texts = request, map(as_text, request.references)
+                last = request
+                truths, missing = _parts(request.references, params.ground_truth_field)
+                texts = map(as_text, truths)
                 answers = set(map(normalise, texts) if normalise else texts)
-            if not answers or response is None:
+            if missing is not None:
+                judged.append([Verdict(name, error=missing)])
+            elif not answers or response is None:
                 judged.append([_nothing_to_compare(name, response)])
             else:
                 judged.append(right if (normalise(response) if normalise else response) in answers else wrong)
@@ -160,12 +175,28 @@ def _exact_match(name: str, params: ExactMatchParams) -> JudgeBatch:
     return judge
 
 
-def _row_by_row(name: str, judge: Judge, wants_truth: bool) -> JudgeBatch:
+def _parts(truths: Sequence[Any], path: str | None) -> tuple[list[Any], str | None]:
+    """What is compared of each ground truth: the field at a path of a mapping, anything else as it is; and
+    why there is nothing, where a mapping lacks the field."""
+    found = []
+    for truth in truths:
+        if path is None or not isinstance(truth, Mapping):
+            found.append(truth)
+            continue
+        try:
+            found.append(field_at(truth, path))
+        except KeyError:
+            return [], f"the ground truth has no field {path!r} (it has {', '.join(map(str, truth))})"
+    return found, None
+
+
+def _row_by_row(name: str, judge: Judge, wants_truth: bool, path: str | None = None) -> JudgeBatch:
     def judge_all(batch: pa.RecordBatch, requests: Sequence[RequestRow], _: Origin) -> Iterator[Judgement]:
         for response, request in zip(batch.column("response").to_pylist(), requests, strict=True):
             started = time.perf_counter()
-            truths = request.references if wants_truth else [None]
-            verdict = _any_truth(name, judge, response, truths)
+            truths, missing = _parts(request.references, path) if wants_truth else ([None], None)
+            lost = Verdict(name, error=missing) if missing is not None else None
+            verdict = lost or _any_truth(name, judge, response, truths)
             yield [verdict], time.perf_counter() - started
 
     return judge_all
@@ -204,7 +235,9 @@ def user_method(config: EvaluationMethodConfig, function: Callable[..., Any]) ->
     given = accepted_keywords(where, function, _GIVEN, config.params)
 
     def judge(batch: pa.RecordBatch, requests: Sequence[RequestRow], origin: Origin) -> Iterator[Judgement]:
+        held = Counter(batch.column("item_id").to_pylist())
         for row, request in zip(response_rows(batch, origin), requests, strict=True):
+            row["total_samples"] = _total_samples(request, origin) or held[row["item_id"]]
             row["item"] = orjson.loads(request.document) if request.document else {}
             offered = {
                 "response": row["response"],
@@ -224,16 +257,35 @@ def user_method(config: EvaluationMethodConfig, function: Callable[..., Any]) ->
     )
 
 
+def _total_samples(request: RequestRow, origin: Origin) -> int | None:
+    """How many samples an item has by this model and prompt; None where the model's sampling does not say."""
+    wanted = (origin.metadata.get("sampling") or {}).get("num_samples")
+    return 1 if wanted is not None and request.kind != "generate" else wanted
+
+
 def _called(
     config: EvaluationMethodConfig, function: Callable[..., Any], given: Mapping[str, Any]
 ) -> list[Verdict]:
-    """What the user's function says; a response that it fails on is unscored, with the reason."""
+    """What the user's function says; a response that it fails on is unscored, with the reason.
+
+    What it returned and can't be read stays among the details.
+    """
+    returned = None
     try:
-        return read_verdicts(function(**given, **config.params), config.name)
+        returned = function(**given, **config.params)
+        return read_verdicts(returned, config.name)
     except Exception as error:
-        return [
-            Verdict(label=None, error=f"evaluation method {config.name!r}: {type(error).__name__}: {error}")
-        ]
+        said = f"evaluation method {config.name!r}: {type(error).__name__}: {error}"
+        return [Verdict(label=None, error=said, details=_returned(returned))]
+
+
+def _returned(value: Any) -> str | None:
+    if value is None:
+        return None
+    try:
+        return details_json({"detailed_results": {"returned": value}})
+    except ValueError:
+        return details_json({"detailed_results": {"returned": repr(value)}})
 
 
 Row = dict[str, Any]
@@ -259,6 +311,7 @@ def response_rows(batch: pa.RecordBatch, origin: Origin) -> Iterator[Row]:
 
 
 def _row(sample: Mapping[str, Any], origin: Origin) -> Row:
+    known = metadata(sample, origin)
     row: Row = {
         "item_id": sample["item_id"],
         "sample_id": sample["sample_id"],
@@ -269,10 +322,11 @@ def _row(sample: Mapping[str, Any], origin: Origin) -> Row:
         "response": sample["response"],
         "inference_time": sample["inference_time"],
         "timestamp": sample["timestamp"],
-        "metadata": metadata(sample, origin),
+        "timestamp_unix": _recorded(known, SECONDS, unix_seconds(sample["timestamp"])),
+        "metadata": known,
         "error": sample["error"],
         "status": sample["status"],
-        "tokens_per_second": _rate(sample["completion_tokens"], sample["inference_time"]),
+        "tokens_per_second": _recorded(known, RATE, _rate(sample)),
         "total_tokens": sample["total_tokens"],
         "prompt_tokens": sample["prompt_tokens"],
         "completion_tokens": sample["completion_tokens"],
@@ -288,5 +342,17 @@ def metadata(sample: Mapping[str, Any], origin: Origin) -> Row:
     return origin.shared_metadata | own | (orjson.loads(recorded) if recorded else {})
 
 
-def _rate(tokens: int | None, seconds: float | None) -> float | None:
+RATE, SECONDS = "tokens_per_second", "timestamp_unix"
+
+
+def _recorded(known: Row, name: str, computed: float | None) -> float | None:
+    """A number as it was recorded, which leaves the metadata ``known``; else as it is computed."""
+    own = known.get(name)
+    if isinstance(own, (int, float)) and not isinstance(own, bool):
+        return float(known.pop(name))
+    return computed
+
+
+def _rate(sample: Mapping[str, Any]) -> float | None:
+    tokens, seconds = sample["completion_tokens"], sample["inference_time"]
     return tokens / seconds if tokens is not None and seconds else None

@@ -9,16 +9,24 @@ import pyarrow as pa
 
 from metrics.errors import NightjarError
 from tasks.rows.parts import RESPONSE_METADATA, Part
-from tasks.verdicts.methods import COLUMNS_WITH_DOCUMENTS, RequestCursor, RequestRow, metadata
+from tasks.store.keys import iso_time
+from tasks.verdicts.methods import (
+    COLUMNS_WITH_DOCUMENTS,
+    RATE,
+    SECONDS,
+    RequestCursor,
+    RequestRow,
+    metadata,
+)
 
 Row = dict[str, Any]
 
 _VERDICTS = (
     *("doc_id", "sample_index", "label", "scored", "score", "passed", "details_json", "error"),
-    "evaluation_time",
+    *("evaluation_time", "evaluated_at"),
 )
 _RESPONSES = (
-    *("item_id", "doc_id", "sample_id", "sample_index", "status", "error", "timestamp", "metadata_json"),
+    *("item_id", "doc_id", "sample_id", "sample_index", "status", "error", "metadata_json"),
     *RESPONSE_METADATA,
 )
 
@@ -96,8 +104,11 @@ class _Shared:
 def _shared(judged: JudgedPart, response: Row, asked: RequestRow) -> _Shared:
     method = {"name": judged.part.method, "description": judged.description, "params": dict(judged.params)}
     shown = {key: value for key, value in method.items() if value}
+    known = metadata(response, judged.part.origin)
+    for name in (RATE, SECONDS):  # the response's own line has them
+        known.pop(name, None)
     return _Shared(
-        metadata=metadata(response, judged.part.origin) | {"evaluation_method": shown},
+        metadata=known | {"evaluation_method": shown},
         item=orjson.loads(asked.document) if asked.document else {},
     )
 
@@ -119,7 +130,8 @@ def _row(judged: JudgedPart, label: str | None, verdict: Row, response: Row, sha
         "error": response["error"] if failed else verdict["error"],
         "detailed_results": details.get("detailed_results", {}),
         "evaluation_time": verdict["evaluation_time"],
-        "timestamp": response["timestamp"],
+        "timestamp": iso_time(verdict["evaluated_at"]),
+        "timestamp_unix": verdict["evaluated_at"],
         "metadata": shared.metadata | ({"custom_fields": custom} if custom else {}),
         "item": shared.item,
     }

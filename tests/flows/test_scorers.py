@@ -154,6 +154,23 @@ def test_judge_that_is_not_there_is_refused_before_anything_is_asked(
     assert evaluate(config, "--limit", "2", "--phase", "infer").code == 0
 
 
+def test_judge_of_which_nothing_can_be_read_fails_its_pair(
+    evaluate: Evaluate, judge: Judge, tmp_path: Path
+) -> None:
+    judge.mumbles = ("Gold",)
+    config = json.loads(judged_config(tmp_path, judge.base_url).read_text())
+    del config["scorer"]["calibration"]
+    path = tmp_path / "mumbled.yaml"
+    path.write_text(json.dumps(config))
+    ran = evaluate(path, "--json", "--limit", "3")
+    assert ran.code == 1
+    graded = row_of(ran, "llm_judge")
+    assert (graded["status"], graded["value"]) == ("failed", None)
+    assert "of 3 responses could be read; the first: " in graded["error"]
+    assert NONSENSE in graded["error"]
+    assert row_of(ran, "exact_match")["status"] == "ok"
+
+
 def row_of(ran: Any, metric: str) -> dict[str, Any]:
     found = [row for row in ran.document["results"] if row["metric"] == metric]
     assert len(found) == 1, ran.err

@@ -116,8 +116,12 @@ class NativeBenchmark:
                 f"item '{item.item_id}' has {len(references)} targets; loglikelihood scores exactly one "
                 "continuation"
             )
-        continuation = delimited(text, str(references[0]), self._fields.target_delimiter)
-        return Rendered(item, "loglikelihood", (text,), (continuation,), references=references, doc=doc)
+        target = str(references[0])
+        continuation = delimited(text, target, self._fields.target_delimiter)
+        # The one choice there is: what is said per byte is said per byte of it, without the delimiter.
+        return Rendered(
+            item, "loglikelihood", (text,), (continuation,), references=references, doc=doc, choices=(target,)
+        )
 
     def _choice(self, text: str, item: Item, doc: dict[str, object]) -> Rendered:
         choices = self._targets.choices(item)

@@ -66,12 +66,8 @@ def metric_line(row: Mapping[str, Any]) -> Row:
     """
     facets = parse_facets(row["facets"])
     n_items = row["n_items"]
-    return {
-        "metric_name": metric_name(row),
-        "facets": list(facets),
-        **facets,
-        "label": row["label"],
-        **_own_values(row),
+    place = {"metric_name": metric_name(row), "facets": list(facets), **facets, "label": row["label"]}
+    counts = {
         "value": finite(row["value"]),
         "stderr": finite(row["stderr"]),
         "stderr_method": row["stderr_method"],
@@ -83,6 +79,15 @@ def metric_line(row: Mapping[str, Any]) -> Row:
         "unscored_sample_count": row["n_unscored"],
         "status": row["status"],
         "error": row["error"],
+    }
+    return {**place, **_beside(_own_values(row), {**place, **counts}), **counts}
+
+
+def _beside(own: Row, line: Row) -> Row:
+    """A metric's own values; one that is called like a field of the line, and differs, is ``returned_…``."""
+    return {
+        f"returned_{name}" if name in line and line[name] != value else name: value
+        for name, value in own.items()
     }
 
 

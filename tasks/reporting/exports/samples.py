@@ -11,7 +11,7 @@ import orjson
 
 from tasks.reporting.artifacts import RowsByItem
 from tasks.reporting.exports.inputs import RunInfo, SamplePart
-from tasks.rows.parts import Row
+from tasks.rows.parts import Origin, Row
 from tasks.store.files import write_lines
 
 _REQUESTS = (
@@ -70,8 +70,14 @@ def _request_fields(part: SamplePart, request: Row, named: bool) -> Row:
         **(names if named else {}),
         "doc": orjson.loads(request["doc_json"]),
         "target": str(target[0]) if len(target) == 1 else target,
-        "arguments": _arguments(request, origin.metadata.get("sampling") or {}),
+        "arguments": _arguments(request, _sent(origin)),
     }
+
+
+def _sent(origin: Origin) -> Mapping[str, Any]:
+    """The sampling parameters of each request; how many requests there are is not one of them."""
+    sampling = origin.metadata.get("sampling") or {}
+    return {name: value for name, value in sampling.items() if name != "num_samples"}
 
 
 def _arguments(request: Row, sampling: Mapping[str, Any]) -> Row:

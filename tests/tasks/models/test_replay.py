@@ -111,3 +111,82 @@ def test_a_file_that_cannot_be_used_is_refused_by_line(bench, problems, tmp_path
 def test_a_missing_file_is_refused_by_name(bench, problems, tmp_path):
     with pytest.raises(DataError, match=r"gone\.parquet"):
         bench.ask(recorded(path="gone.parquet"), problems(1), base_dir=tmp_path)
+
+
+def test_rows_of_the_two_phase_framework_are_taken_as_they_are(bench, problems, jsonl, tmp_path):
+    """Times are seconds there, and every field but item_id may be missing."""
+    whole = row(
+        0, timestamp=1000.25, total_samples=84, tokens_per_second=3.0, prompt="asked", sample_id="s-0"
+    )
+    jsonl("r.jsonl", [whole | {"metadata": {"tier": "gold"}}, {"item_id": "item-1", "response": "bare"}])
+    first, second = bench.ask(recorded(path="r.jsonl"), problems(2), base_dir=tmp_path).rows
+    assert (first["timestamp"], first["prompt"], first["sample_id"]) == (
+        "1970-01-01T00:16:40.250000Z", "asked", "s-0",
+    )  # fmt: skip
+    assert orjson.loads(first["metadata_json"]) == {
+        "tier": "gold",
+        "total_samples": 84,
+        "tokens_per_second": 3.0,
+    }
+    assert (first["recorded_row"], second["recorded_row"]) == (1, 2)
+    assert (second["status"], second["response"], second["timestamp"]) == ("ok", "bare", None)
+
+
+def test_a_field_of_another_type_is_kept_and_named(bench, problems, jsonl, tmp_path, caplog):
+    fields = {"inference_time": "fast", "total_tokens": [3], "timestamp": True, "finish_reason": {"a": 1}}
+    jsonl("r.jsonl", [row(0), row(1, **fields, attempts="two", metadata=[1, 2])])
+    _, kept = bench.ask(recorded(path="r.jsonl"), problems(2), base_dir=tmp_path).rows
+    assert kept["status"] == "ok"
+    assert {name: kept[name] for name in fields} == dict.fromkeys(fields)
+    assert orjson.loads(kept["metadata_json"]) == {**fields, "attempts": "two", "metadata": [1, 2]}
+    for name, said in {"inference_time": '"fast"', "total_tokens": "[3]", "timestamp": "true"}.items():
+        assert f"r.jsonl: line 2: {name} is {said}; expected" in caplog.text
+
+
+def test_a_sample_without_a_number_is_numbered_by_its_sample_id_or_its_place(
+    bench, problems, jsonl, tmp_path
+):
+    rows = [
+        {"item_id": "item-0", "sample_id": "item-0_sample_1", "response": "second"},
+        {"item_id": "item-0", "sample_index": "0", "response": "first"},
+        {"item_id": "item-0", "sample_index": 2.0, "response": "third"},
+    ]
+    jsonl("r.jsonl", rows)
+    outcome = bench.ask(recorded(path="r.jsonl"), problems(1), base_dir=tmp_path, sampling={"num_samples": 3})
+    assert outcome.column("response") == ["first", "second", "third"]
+    assert outcome.column("recorded_row") == [2, 1, 3]
+
+
+def test_what_came_with_a_failed_request_is_kept(bench, problems, jsonl, tmp_path):
+    jsonl("r.jsonl", [row(0, response="half", error={"code": 500}), row(1, status="lost")])
+    failed, odd = bench.ask(recorded(path="r.jsonl"), problems(2), base_dir=tmp_path).rows
+    assert (failed["status"], failed["error"], failed["response"]) == ("infra_error", '{"code":500}', None)
+    assert orjson.loads(failed["metadata_json"]) == {"response": "half"}
+    assert 'r.jsonl: line 2: status is "lost"; expected ok' in odd["error"]
+
+
+def test_top_level_fields_and_metadata_that_differ_are_both_kept(bench, problems, jsonl, tmp_path):
+    jsonl(
+        "r.jsonl",
+        [row(0, tier="top", finish_reason="stop", metadata={"tier": "in", "finish_reason": "length"})],
+    )
+    (kept,) = bench.ask(recorded(path="r.jsonl"), problems(1), base_dir=tmp_path).rows
+    assert orjson.loads(kept["metadata_json"]) == {
+        "tier": "in", "finish_reason": "length", "recorded": {"tier": "top", "finish_reason": "stop"},
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("rows", "said"),
+    [
+        ([{"item_id": [1]}], r"line 1: item_id is \[1\]; expected text or a number"),
+        ([{"item_id": "a"}, {"item_id": "b", "sample_index": -1}], "line 2: sample_index is -1; expected"),
+        ([{"item_id": "a", "sample_index": "x"}], 'line 1: sample_index is "x"; expected a whole number'),
+        ([{"item_id": "a", "model_name": True}], "line 1: model_name is true; expected text"),
+        ([{"item_id": "a", "model_name": "m"}, {"item_id": "b"}], "line 2 has no model_name, and line 1 has"),
+    ],
+)
+def test_fields_that_rows_join_on_are_refused_by_line(bench, problems, jsonl, tmp_path, rows, said):
+    jsonl("r.jsonl", rows)
+    with pytest.raises(DataError, match=said):
+        bench.ask(recorded(path="r.jsonl"), problems(1), base_dir=tmp_path)

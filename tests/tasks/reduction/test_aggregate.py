@@ -105,7 +105,7 @@ def test_unscored_items_are_named_and_nothing_scored_is_no_number(part: Callable
     assert "5 of 6 items are unscored: item1, item2, item3, …" in row["error"]
 
     [row] = results(pair(), [part(items[1:])])
-    assert (row["value"], row["stderr"], row["status"], row["n_items"]) == (None, None, "unscored", 5)
+    assert (row["value"], row["stderr"], row["status"], row["n_items"]) == (None, None, "failed", 5)
 
 
 def test_a_group_without_a_facet_value_says_so(part: Callable[..., Part]) -> None:

@@ -134,6 +134,7 @@ def test_responses_have_exactly_the_fields_of_the_contract(tmp_path: Path) -> No
         ("item_id", "a"), ("sample_id", "a_sample_0"), ("sample_index", 0), ("total_samples", 3),
         ("model_name", "qwen"), ("prompt_template", "plain"), ("prompt", "Frage a?"), ("response", "grün"),
         ("inference_time", 0.5), ("timestamp", "2026-01-01T00:00:00+00:00"),
+            ("timestamp_unix", 1767225600.0),
         ("metadata", {
             "model_id": "Qwen/Qwen3-8B", "prompt_template": "plain", "sampling": {"temperature": 0.5},
             "finish_reason": "stop", "response_id": "r00", "attempts": 1,

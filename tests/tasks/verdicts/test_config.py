@@ -46,7 +46,14 @@ def test_a_method_is_refused_with_a_sentence(config: dict, said: str) -> None:
 @pytest.mark.parametrize(
     ("config", "said"),
     [
-        ({"name": "p", "type": "pass_at_k"}, "k: Field required"),
+        (
+            {"name": "p", "type": "pass_at_k", "params": {"estimator": "unbiased", "num_trials": 2}},
+            "leave num_trials and aggregation out",
+        ),
+        (
+            {"name": "p", "type": "classification", "params": {"estimator": "items", "num_trials": 2}},
+            "leave num_trials out",
+        ),
         ({"name": "p", "type": "pass_at_k", "params": {"k": 0}}, "greater than or equal to 1"),
         (
             {"name": "p", "type": "pass_at_k", "params": {"k": 1, "aggregation": "mode"}},
@@ -55,7 +62,7 @@ def test_a_method_is_refused_with_a_sentence(config: dict, said: str) -> None:
         ({"name": "p", "type": "percentile", "params": {"percentile": 101}}, "less than or equal to 100"),
         (
             {"name": "p", "type": "mean", "params": {"k": 1}},
-            "does not take the argument 'k' .it takes no arguments",
+            "does not take the argument 'k' .it takes estimator",
         ),
         ({"name": "p", "type": "mean", "labels": {"include": ["a"], "exclude": ["b"]}}, "either include"),
         ({"name": "p", "type": "mean", "labels": {}}, "either include"),

@@ -39,7 +39,10 @@ def detected(asking: Any, judged: Callable[..., Part]) -> Part:
 def test_measures_come_from_the_summed_cells(detected: Part) -> None:
     row = row_of(detected)
 
-    assert {name: row[name] for name in ("tp", "tn", "fp", "fn")} == {"tp": 1, "tn": 2, "fp": 1, "fn": 1}
+    counts = [row[f"{name}_positives"] for name in ("true", "false")]
+    assert [*counts, row["true_negatives"], row["false_negatives"]] == [1, 1, 2, 1]
+    assert (row["num_trials"], row["sample_count"], row["ignored_count"], row["total_count"]) == (1, 5, 0, 5)
+    assert (row["accuracy"], row["specificity"]) == (3 / 5, 2 / 3)
     assert (row["precision"], row["recall"], row["f1"]) == (0.5, 0.5, 0.5)
     assert row["balanced_accuracy"] == pytest.approx((1 / 2 + 2 / 3) / 2)
     assert row["value"] == row["f1"]
@@ -55,22 +58,36 @@ def test_a_named_cell_counts_as_one(asking: Any, judged: Callable[..., Part]) ->
         return {"label": "x", "result": {"passed": True, "details": {"classification": response}}}
 
     row = row_of(judged(OWN, asking({"a": "1", "b": "1"}), {"a": ["tp"], "b": ["fn"]}, function=judge))
-    assert (row["tp"], row["fn"], row["recall"], row["precision"]) == (1, 1, 0.5, 1.0)
+    assert (row["true_positives"], row["false_negatives"]) == (1, 1)
+    assert (row["recall"], row["precision"]) == (0.5, 1.0)
 
 
 def test_verdicts_without_cells_are_unscored(asking: Any, judged: Callable[..., Part]) -> None:
     row = row_of(judged("exact_match", asking({"a": "1"}), {"a": ["1"]}))
-    assert (row["status"], row["value"], row["n_unscored"]) == ("unscored", None, 1)
+    assert (row["status"], row["value"], row["n_unscored"]) == ("failed", None, 1)
 
 
 def test_a_measure_without_cases_is_no_zero() -> None:
-    assert measures_of(np.array([[0.0, 3.0, 0.0, 0.0]])) == {
-        **dict.fromkeys(["precision", "recall", "f1", "balanced_accuracy"]),
-        "tp": 0,
-        "tn": 3,
-        "fp": 0,
-        "fn": 0,
-    }
+    counts = {"true_positives": 0, "true_negatives": 3, "false_positives": 0, "false_negatives": 0}
+    undefined = ["precision", "recall", "f1", "balanced_accuracy"]
+    known = {"accuracy": 1.0, "specificity": 1.0}
+    assert measures_of(np.array([[0.0, 3.0, 0.0, 0.0]])) == {**dict.fromkeys(undefined), **known, **counts}
+
+
+def test_trials_take_the_first_samples_and_zero_for_a_measure_without_cases(
+    asking: Any, judged: Callable[..., Part]
+) -> None:
+    """As the two-phase framework counts; all samples with items of the same weight have a name."""
+    items = asking({"a": "spam", "b": "ham"})
+    part = judged(OWN, items, {"a": ["ham", "spam"], "b": ["ham", "spam"]}, function=cell)
+    first = row_of(part)
+    assert (first["true_negatives"], first["false_negatives"]) == (1, 1)
+    assert (first["precision"], first["recall"], first["f1"], first["balanced_accuracy"]) == (0, 0, 0, 0.5)
+    both = row_of(part, num_trials=2)
+    assert (both["true_positives"], both["num_trials"], both["f1"]) == (1, 2, 0.5)
+    whole = row_of(part, estimator="items")
+    assert (whole["true_positives"], whole["f1"]) == (0.5, 0.5)
+    assert "num_trials" not in whole
 
 
 @settings(deadline=None)

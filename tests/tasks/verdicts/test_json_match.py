@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tasks.verdicts.built_in import json_match
 from tasks.verdicts.config import JsonMatchParams
-from tasks.verdicts.json_match import json_match
 
 LOOSE = {"ignore_order": True, "allow_extra_keys": True}
 VALUES = st.recursive(

@@ -9,12 +9,12 @@ from hypothesis import strategies as st
 
 from metrics.config import StatisticsConfig
 from metrics.reductions.reduction import Repeats
+from tasks.reduction.estimators import trials
 from tasks.reduction.verdict_metrics import (
     METRIC_ROWS,
     aggregate_metric,
     build_evaluation_metric,
     reduce_metric,
-    trial_values,
 )
 from tasks.rows.parts import FailedPart, Origin, Part
 from tasks.store.schemas import RESULTS
@@ -41,6 +41,10 @@ def pass_at(k: int, trials: int | None, aggregation: str = "mean", **more: Any) 
     return {"name": f"pass@{k}", "type": "pass_at_k", "params": params, **more}
 
 
+def unbiased(k: int) -> dict[str, Any]:
+    return {"name": f"pass@{k}", "type": "pass_at_k", "params": {"k": k, "estimator": "unbiased"}}
+
+
 @pytest.fixture
 def worked_example(asking: Any, judged: Callable[..., Part]) -> Part:
     return judged("exact_match", asking({"a": "1", "b": "2"}), {"a": ["1", "1", "1"], "b": ["2", "2", "no"]})
@@ -55,7 +59,7 @@ def test_the_worked_example_gives_pass_at_1_over_three_trials(worked_example: Pa
 
 
 def test_no_interval_of_a_share_leaves_zero_to_one(worked_example: Part) -> None:
-    for metric in (pass_at(1, 3), pass_at(1, None), {"name": "pass_rate"}):
+    for metric in (pass_at(1, 3), unbiased(1), {"name": "pass_rate"}):
         [row] = rows_of(metric, [worked_example])
         assert 0 <= row["ci_low"] < row["value"] < row["ci_high"] == 1
 
@@ -68,16 +72,21 @@ def test_the_worked_example_gives_the_mean(worked_example: Part) -> None:
 @pytest.mark.parametrize(
     ("metric", "value"),
     [
-        ({"name": "median"}, 5 / 6),
-        ({"name": "percentile", "params": {"percentile": 0}}, 2 / 3),
+        ({"name": "median"}, 1.0),
+        ({"name": "median", "params": {"estimator": "items"}}, 5 / 6),
+        ({"name": "percentile", "params": {"percentile": 0}}, 0.0),
+        ({"name": "percentile", "params": {"percentile": 0, "estimator": "items"}}, 2 / 3),
+        ({"name": "percentile"}, 1.0),
         ({"name": "percentile", "params": {"percentile": 100}}, 1.0),
         ({"name": "pass_rate"}, 5 / 6),
         ({"name": "count"}, 6.0),
         (pass_at(3, 1), 1.0),
         (pass_at(1, 3, "min"), 0.5),
         (pass_at(1, 3, "median"), 1.0),
-        (pass_at(1, None), 5 / 6),
-        (pass_at(2, None), 1.0),
+        (pass_at(1, 3, "max"), 1.0),
+        (pass_at(1, None), 1.0),
+        (unbiased(1), 5 / 6),
+        (unbiased(2), 1.0),
     ],
 )
 def test_built_in_metrics_of_the_worked_example(
@@ -137,9 +146,10 @@ def test_an_item_that_lacks_samples_is_unscored_named_and_counted_and_never_zero
     assert mean["value"] == 1.0
 
 
-def test_nothing_scored_is_unscored_and_no_number(asking: Any, judged: Callable[..., Part]) -> None:
+def test_nothing_scored_has_failed_and_is_no_number(asking: Any, judged: Callable[..., Part]) -> None:
     [row] = rows_of({"name": "mean"}, [judged("exact_match", asking({"a": "1"}), {"a": [None, None]})])
-    assert (row["status"], row["value"], row["mean"], row["n_unscored"]) == ("unscored", None, None, 2)
+    assert (row["status"], row["value"], row["mean"], row["n_unscored"]) == ("failed", None, None, 2)
+    assert row["error"].startswith("nothing could be scored; 1 of 1 items are unscored: a")
 
 
 def test_a_sample_that_was_never_judged_counts_under_every_label_of_its_method(
@@ -169,7 +179,7 @@ def test_a_method_that_never_judged_anything_stands_under_its_own_name(
     [row] = rows_of(
         {"name": "mean"}, [judged(own, asking({"a": "1"}), {"a": [None]}, function=lambda response: None)]
     )
-    assert (row["label"], row["status"]) == ("quality", "unscored")
+    assert (row["label"], row["status"]) == ("quality", "failed")
 
 
 def test_labels_are_included_or_excluded(asking: Any, judged: Callable[..., Part]) -> None:
@@ -227,18 +237,62 @@ def test_metric_rows_are_results_with_values_of_their_own(worked_example: Part) 
         "mean",
         "mean",
     )
-    assert row["signature"].startswith("mean|agg:mean")
+    assert row["signature"].startswith("mean|agg:mean of samples")
+
+
+def test_groups_with_fewer_samples_than_the_trials_need_have_failed(worked_example: Part) -> None:
+    [row] = rows_of(pass_at(2, 2), [worked_example])
+    assert (row["status"], row["value"]) == ("failed", None)
+    assert "needs 4 samples of every item (k × num_trials), and 2 items have 6 together" in row["error"]
+    rows = rows_of(pass_at(2, None, facets=["sample_index"]), [worked_example])
+    assert [row["status"] for row in rows] == ["failed"] * 3
+
+
+def test_trials_follow_the_order_of_the_file(asking: Any, judged: Callable[..., Part]) -> None:
+    samples = [{"response": text, "recorded_row": place} for text, place in (("1", 4), ("1", 2), ("x", 1))]
+    other = [{"response": text, "recorded_row": place} for text, place in (("2", 3), ("y", 5), ("y", 6))]
+    part = judged("exact_match", asking({"a": "1", "b": "2"}), {"a": samples, "b": other})
+    [first] = rows_of(pass_at(1, None), [part])
+    assert first["value"] == 0.5  # item a's first row of the file is wrong
+    [best] = rows_of(pass_at(1, 3, "max"), [part])
+    assert best["value"] == 0.5
+
+
+def test_the_mean_is_over_samples_and_over_items_by_name(asking: Any, judged: Callable[..., Part]) -> None:
+    part = judged("exact_match", asking({"a": "1", "b": "2"}), {"a": ["1"], "b": ["x", "x", "x"]})
+    for name in ("mean", "pass_rate"):
+        [row] = rows_of({"name": name}, [part])
+        assert (row["value"], row["stderr"] > 0) == (0.25, True)
+        [row] = rows_of({"name": name, "params": {"estimator": "items"}}, [part])
+        assert row["value"] == 0.5
+
+
+def test_facets_are_those_of_the_rows_of_results(asking: Any, judged: Callable[..., Part]) -> None:
+    answered = {
+        "a": [{"response": "1", "response_id": "r", "metadata_json": '{"n": 0, "deep": {"flag": false}}'}]
+    }
+    part = judged("exact_match", asking({"a": "1"}), answered)
+    wanted = [
+        "response_id",
+        "metadata.response_id",
+        "metadata.n",
+        "metadata.deep.flag",
+        "passed",
+        "sample_index",
+    ]
+    [row] = rows_of({"name": "mean", "facets": wanted}, [part])
+    assert [row["facets"][name] for name in wanted] == ["unknown", "r", "unknown", "unknown", True, 0]
 
 
 @settings(deadline=None)
 @given(
     passed=st.lists(st.lists(st.booleans(), min_size=1, max_size=8), min_size=1, max_size=6),
     k=st.integers(1, 3),
-    trials=st.integers(1, 3),
+    num_trials=st.integers(1, 3),
     aggregation=st.sampled_from(["mean", "median", "min", "max"]),
 )
 def test_trials_are_what_a_loop_over_them_gives(
-    passed: list[list[bool]], k: int, trials: int, aggregation: str
+    passed: list[list[bool]], k: int, num_trials: int, aggregation: str
 ) -> None:
     flat = np.array([float(one) for item in passed for one in item])
     repeats = Repeats(
@@ -247,10 +301,11 @@ def test_trials_are_what_a_loop_over_them_gives(
         codes=np.full(len(flat), -1),
         offsets=np.cumsum([0, *map(len, passed)]),
     )
-    expected = [
-        float(getattr(np, aggregation)([any(item[t * k : (t + 1) * k]) for t in range(trials)]))
-        if len(item) >= k * trials
-        else np.nan
-        for item in passed
-    ]
-    np.testing.assert_array_equal(trial_values(repeats, k, trials, aggregation), expected)
+    estimator = trials(k, num_trials, aggregation)
+    reduced = estimator.reduce(repeats)
+    enough = [item for item in passed if len(item) >= k * num_trials]
+    assert reduced.valid.tolist() == [len(item) >= k * num_trials for item in passed]
+    if enough:
+        rates = [np.mean([any(item[t * k : (t + 1) * k]) for item in enough]) for t in range(num_trials)]
+        value = estimator.aggregation.value(reduced.statistics[reduced.valid], None)
+        assert value == pytest.approx(float(getattr(np, aggregation)(rates)))

@@ -1,4 +1,6 @@
+import time
 from collections.abc import Callable
+from datetime import datetime
 from typing import Any
 
 import orjson
@@ -7,6 +9,7 @@ import pytest
 from metrics.errors import ConfigError, MetricError
 from tasks.reduction.user_metric import call_metric
 from tasks.reduction.verdict_metrics import build_evaluation_metric, reduce_metric
+from tasks.reporting.exports.responses import metric_line
 from tasks.rows.parts import FailedPart, Origin, Part
 from tasks.verdicts.config import EvaluationMetricConfig
 from tasks.verdicts.rows import JudgedPart, evaluation_rows, method_labels
@@ -41,10 +44,8 @@ def parts(asking: Any, judged: Callable[..., Part]) -> list[Part]:
 def test_a_user_s_metric_sees_one_group_at_a_time_with_its_facets(parts: list[Part]) -> None:
     seen = []
 
-    def spread(
-        evaluation_results: list[dict[str, Any]], facets: dict[str, Any], scale: int
-    ) -> dict[str, Any]:
-        seen.append(facets)
+    def spread(evaluation_results: list[dict[str, Any]], facets: Any, scale: int) -> dict[str, Any]:
+        seen.append((list(facets), facets.values()))
         scores = [row["score"] for row in evaluation_results if row["status"] == "ok"]
         return {"spread": scale * (max(scores) - min(scores)), "n": len(evaluation_results)}
 
@@ -52,8 +53,9 @@ def test_a_user_s_metric_sees_one_group_at_a_time_with_its_facets(parts: list[Pa
         spread, parts, facets=["item.subject", "metadata.sampling.temperature"], params={"scale": 2}
     )
 
+    names = ["item.subject", "metadata.sampling.temperature"]
     assert seen == [
-        {"item.subject": subject, "metadata.sampling.temperature": 0.5, "label": label}
+        (names, {"item.subject": subject, "metadata.sampling.temperature": 0.5, "label": label})
         for label in ("exact_match", "contains")
         for subject in ("maths", "unknown")
     ]
@@ -64,15 +66,48 @@ def test_a_user_s_metric_sees_one_group_at_a_time_with_its_facets(parts: list[Pa
     ]  # fmt: skip
 
 
-def test_facets_of_a_user_s_metric_are_found_in_the_metadata_too(parts: list[Part]) -> None:
+def test_facets_of_a_user_s_metric_are_fields_of_the_rows(parts: list[Part]) -> None:
     rows = called(
-        lambda evaluation_results: {"n": len(evaluation_results)}, parts[:1], facets=["attempts", "label"]
+        lambda evaluation_results: {"n": len(evaluation_results)},
+        parts[:1],
+        facets=["attempts", "metadata.attempts", "label"],
     )
-    assert [(row["facets"], row["value"]) for row in rows] == [({"attempts": 1}, 4.0)]
+    assert [(row["facets"], row["value"]) for row in rows] == [
+        ({"attempts": "unknown", "metadata.attempts": 1}, 4.0)
+    ]
 
 
 def test_a_number_alone_is_a_value(parts: list[Part]) -> None:
     assert [row["value"] for row in called(lambda evaluation_results: 7, parts)] == [7.0, 7.0]
+
+
+def test_a_list_of_one_dictionary_is_that_dictionary(parts: list[Part]) -> None:
+    [row, _] = called(lambda evaluation_results, facets: [{"n": 2, "label": facets["label"]}], parts)
+    assert (row["value"], row["label"], row["own"]) == (2.0, "exact_match", {"n": 2, "label": "exact_match"})
+    with pytest.raises(MetricError, match="a list of one, not list of 2"):
+        called(lambda evaluation_results: [{"n": 2}, {"n": 3}], parts)
+
+
+def test_what_a_metric_returns_never_takes_the_place_of_the_line(parts: list[Part]) -> None:
+    def told(evaluation_results: Any) -> dict[str, Any]:
+        return {"share": 0.5, "label": "mine", "facets": "all", "status": "odd", "n": 3}
+
+    metric = build_evaluation_metric(EvaluationMetricConfig.model_validate(OWN), lambda _: told, [])
+    judged = [JudgedPart(parts[0], ["exact_match"])]
+    [row] = [row for batch in call_metric(metric, "demo", judged) for row in batch.to_pylist()]
+    line = metric_line(row)
+    assert (line["label"], line["facets"], line["status"], line["value"], line["n"]) == (
+        "exact_match", [], "ok", 0.5, 3,
+    )  # fmt: skip
+    returned = {name: line[f"returned_{name}"] for name in ("label", "facets", "status")}
+    assert returned == {"label": "mine", "facets": "all", "status": "odd"}
+
+
+def test_a_value_that_json_has_no_number_for_is_said(parts: list[Part]) -> None:
+    [row, _] = called(lambda evaluation_results: {"x": float("inf"), "y": float("nan")}, parts)
+    assert (row["value"], row["status"]) == (float("inf"), "ok")
+    assert "the value is inf" in row["error"]
+    assert row["own"] == {"x": "inf", "y": "nan"}
 
 
 def test_labels_choose_what_a_user_s_metric_sees(parts: list[Part]) -> None:
@@ -90,7 +125,7 @@ def test_a_metric_that_raises_names_itself_and_the_group(parts: list[Part]) -> N
         MetricError, match=r"metric 'spread' \(metrics.py:spread\) on label 'exact_match' .*nope"
     ):
         called(spread, parts)
-    with pytest.raises(MetricError, match="must return a dictionary, not str"):
+    with pytest.raises(MetricError, match="must return a dictionary, or a list of one, not str"):
         called(lambda evaluation_results: "high", parts)
     with pytest.raises(MetricError, match="not JSON"):
         called(lambda evaluation_results: {"value": 1, "more": object()}, parts)
@@ -120,13 +155,19 @@ def test_evaluation_rows_carry_the_item_the_response_s_metadata_and_the_method(
             "details": {"why": "gleich"},
             "custom_fields": {"tp": 1},
         }
-        return {"label": "right", "description": "Equal", "result": result}
+        label = {"name": "right", "description": "Equal"}
+        return {"labels": [{"label": label, "result": result}], "custom_fields": {"version": 7}}
 
+    began = time.time()
     items = asking({"a": "1"}, {"a": {"subject": "maths"}})
     part = judged(
         {**OWN, "name": "mine"}, items, {"a": [{"response": "1", "response_id": "r-1"}, None]}, ORIGIN, judge
     )
     first, failed = evaluation_rows(JudgedPart(part, ["right"], "Looks alike", {"strict": True}))
+    judged_at = datetime.fromisoformat(first["timestamp"])
+    assert judged_at.tzinfo is not None
+    assert judged_at.timestamp() == pytest.approx(first["timestamp_unix"], abs=1e-3)
+    assert began - 1 <= first["timestamp_unix"] <= time.time() + 1
 
     assert first == {
         "item_id": "a",
@@ -139,9 +180,10 @@ def test_evaluation_rows_carry_the_item_the_response_s_metadata_and_the_method(
         "score": 1.0,
         "status": "ok",
         "error": None,
-        "detailed_results": {"description": "Equal", "why": "gleich"},
+        "detailed_results": {"description": "Equal", "why": "gleich", "tp": 1},
         "evaluation_time": first["evaluation_time"],
-        "timestamp": "2026-01-01T00:00:00+00:00",
+        "timestamp": first["timestamp"],
+        "timestamp_unix": first["timestamp_unix"],
         "metadata": {
             "model_id": "Qwen/Qwen3-8B",
             "prompt_template": "cot",
@@ -149,7 +191,7 @@ def test_evaluation_rows_carry_the_item_the_response_s_metadata_and_the_method(
             "response_id": "r-1",
             "attempts": 1,
             "evaluation_method": {"name": "mine", "description": "Looks alike", "params": {"strict": True}},
-            "custom_fields": {"tp": 1},
+            "custom_fields": {"version": 7},
         },
         "item": {"question": "a", "subject": "maths"},
     }

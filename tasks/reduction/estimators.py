@@ -1,0 +1,204 @@
+"""How a metric over evaluation results makes one number of samples.
+
+``trials`` and ``samples`` are the two-phase framework's own ways: a trial takes k consecutive samples of
+every item in the order of the file and gives one rate over all items, which is aggregated over the trials;
+a median is that of all samples. ``unbiased`` and ``items`` are the statistically better ones. Every error
+bar resamples items.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from metrics.ragged import segment_sum
+
+if TYPE_CHECKING:
+    from metrics.aggregations.aggregation import Aggregation, Rule
+    from metrics.config import StatisticsConfig
+    from metrics.reductions.reduction import Reduced, Repeats
+    from metrics.types import Estimate, Values
+
+Floats = NDArray[np.float64]
+MAX_DRAWS = 1_000
+"""Resamples of items for a quantile of samples."""
+_CHUNK = 1 << 21  # weights held at once
+
+
+@dataclass(frozen=True)
+class SampleEstimator:
+    """``reduce`` makes an item's row of its samples, ``aggregation`` the number of all rows.
+
+    ``estimate`` knows more about the number's error than the aggregation does; None where it does not.
+    """
+
+    reduce: "Callable[[Repeats], Reduced]"
+    aggregation: "Aggregation"
+    estimate: "Callable[[Floats | None, Values | None, Any, StatisticsConfig], Estimate | None] | None" = None
+
+
+_OVER_TRIALS: dict[str, Callable[[Floats], Floats]] = {
+    "mean": lambda rates: np.mean(rates, axis=-1),
+    "median": lambda rates: np.median(rates, axis=-1),
+    "min": lambda rates: np.min(rates, axis=-1),
+    "max": lambda rates: np.max(rates, axis=-1),
+}
+
+
+def trials(k: int, num_trials: int, aggregation: str) -> SampleEstimator:
+    """Trial t takes samples t·k to (t + 1)·k of every item; its rate is the share of items that pass in one.
+
+    An item's row holds 1 a trial that passes, 0 else. An item with fewer than k × num_trials scored samples
+    is unscored.
+    """
+    from metrics.aggregations.aggregation import Aggregation
+    from metrics.reductions.reduction import Reduced, scored_only
+
+    over = _OVER_TRIALS[aggregation]
+
+    def reduce(repeats: "Repeats") -> "Reduced":
+        scored = scored_only(repeats)
+        enough = scored.counts >= k * num_trials
+        rows = scored.offsets[:-1][enough, None] + np.arange(k * num_trials)
+        passed = np.zeros((len(scored), num_trials))
+        passed[enough] = (scored.score[rows] > 0).reshape(-1, num_trials, k).any(axis=2)
+        value = np.where(enough, over(passed), np.nan)
+        return Reduced("mean", value, passed, None, repeats.counts, scored.counts, enough)
+
+    def compute(total: Floats, n: Any) -> Floats:
+        return over(total / np.asarray(n, dtype=np.float64)[..., None])
+
+    name = "trial" if num_trials == 1 else f"{aggregation} of {num_trials} trials"
+    rule: Rule = "mean" if num_trials == 1 else "jackknife" if aggregation == "mean" else "bootstrap"
+    return SampleEstimator(
+        reduce, Aggregation(name, k=num_trials, compute=compute, rule=rule, bounds=(0.0, 1.0))
+    )
+
+
+def first_cells(num_trials: int, aggregation: "Aggregation") -> SampleEstimator:
+    """The cells of an item's first ``num_trials`` samples, added up: whole samples are counted."""
+    from metrics.reductions.reduction import Reduced, scored_only
+
+    def reduce(repeats: "Repeats") -> "Reduced":
+        scored = scored_only(repeats)
+        place = np.arange(len(scored.score)) - np.repeat(scored.offsets[:-1], scored.counts)
+        own = np.zeros((len(place), aggregation.k)) if scored.statistics is None else scored.statistics
+        counted = np.where(place[:, None] < num_trials, own, 0.0)
+        cells = segment_sum(counted, scored.offsets)
+        there = scored.counts > 0
+        value = np.full(len(scored), np.nan)
+        return Reduced("mean", value, cells, None, repeats.counts, scored.counts, there)
+
+    return SampleEstimator(reduce, aggregation)
+
+
+def mean_of_samples(bounds: tuple[float, float]) -> SampleEstimator:
+    """The mean over all samples, whatever the number of an item's: Σ scores / Σ samples."""
+    from metrics.aggregations.aggregation import Aggregation, build_aggregation
+    from metrics.reductions.reduction import Reduced, scored_only
+    from metrics.statistics.estimate import estimate
+
+    plain = replace(build_aggregation("mean"), bounds=bounds)
+
+    def reduce(repeats: "Repeats") -> "Reduced":
+        scored = scored_only(repeats)
+        total, count = segment_sum(scored.score, scored.offsets), scored.counts
+        there = count > 0
+        value = np.where(there, total / np.where(there, count, 1), np.nan)
+        table = np.column_stack([total, count]).astype(np.float64)
+        return Reduced("mean", value, table, None, repeats.counts, count, there)
+
+    def compute(total: Floats, n: Any) -> Floats:
+        return np.asarray(total[..., 0] / total[..., 1])
+
+    def even(
+        table: Floats | None, values: "Values | None", clusters: Any, options: "StatisticsConfig"
+    ) -> "Estimate | None":
+        """Items with equally many samples: the mean of their means, whose error bar is known better."""
+        if table is None or not len(table) or (table[:, 1] != table[0, 1]).any():
+            return None
+        return estimate(plain, table[:, :1] / table[:, 1:], None, clusters, options)
+
+    aggregation = Aggregation("mean of samples", k=2, compute=compute, rule="jackknife", bounds=bounds)
+    return SampleEstimator(reduce, aggregation, even)
+
+
+def quantile_of_samples(q: float) -> SampleEstimator:
+    """The q-quantile (0 to 1) of all samples together, linear between the two nearest of them."""
+    from metrics.aggregations.aggregation import Aggregation
+    from metrics.reductions.reduction import Reduced, scored_only
+
+    def reduce(repeats: "Repeats") -> "Reduced":
+        scored = scored_only(repeats)
+        own = [row.tolist() for row in np.split(scored.score, scored.offsets[1:-1])]
+        there = scored.counts > 0
+        value = np.array([quantile(np.asarray(row), q) if row else np.nan for row in own], dtype=np.float64)
+        return Reduced("mean", value, None, list(own), repeats.counts, scored.counts, there)
+
+    def combine(values: "Values") -> float:
+        return quantile(pooled(values)[0], q)
+
+    def spread(
+        table: Floats | None, values: "Values | None", clusters: Any, options: "StatisticsConfig"
+    ) -> "Estimate | None":
+        return quantile_estimate(values, q, clusters, options) if values is not None else None
+
+    aggregation = Aggregation(f"percentile@{100 * q:g} of samples", kind="values", combine=combine, q=None)
+    return SampleEstimator(reduce, replace(aggregation, rule="bootstrap"), spread)
+
+
+def pooled(values: "Sequence[Any] | Values") -> tuple[Floats, NDArray[np.int64]]:
+    """The samples of all items, and the item that each belongs to."""
+    rows = [np.atleast_1d(np.asarray(row, dtype=np.float64)) for row in values]
+    owners = np.repeat(np.arange(len(rows)), [len(row) for row in rows])
+    return np.concatenate(rows) if rows else np.empty(0), owners
+
+
+def quantile(samples: Floats, q: float) -> float:
+    """The q-quantile of some samples, linear between the two nearest."""
+    ordered = np.sort(samples)
+    place = q * (len(ordered) - 1)
+    low = int(place)
+    if low == place:
+        return float(ordered[low])
+    return float(ordered[low] + (ordered[low + 1] - ordered[low]) * (place - low))
+
+
+def quantile_estimate(
+    values: "Values", q: float, clusters: Any, options: "StatisticsConfig"
+) -> "Estimate | None":
+    """The quantile with its error over resamples of items, or of whole clusters; None: nothing to say."""
+    from metrics.types import Estimate
+
+    samples, owners = pooled(values)
+    units = owners if clusters is None else np.unique(clusters, return_inverse=True)[1].reshape(-1)[owners]
+    count = int(units.max()) + 1 if len(units) else 0
+    if options.bootstrap_iters <= 0 or count < 2 or not np.isfinite(samples).all():
+        return None
+    draws = _quantile_draws(samples, units, q, min(options.bootstrap_iters, MAX_DRAWS), options.seed)
+    tail = (1 - options.ci_level) / 2
+    low, high = np.quantile(draws, [tail, 1 - tail])
+    stderr = float(draws.std(ddof=1)) * float(np.sqrt(count / (count - 1)))
+    value = quantile(samples, q)
+    method = "bootstrap" if clusters is None else "bootstrap, clustered"
+    return Estimate(value, stderr, method, float(low), float(high), len(values), None)
+
+
+def _quantile_draws(samples: Floats, units: NDArray[np.int64], q: float, draws: int, seed: int) -> Floats:
+    """Quantiles of resampled units: a sample counts as often as its unit was drawn."""
+    order = np.argsort(samples, kind="stable")
+    ordered, owner, count = samples[order], units[order], int(units.max()) + 1
+    rng = np.random.default_rng(seed)
+    step = max(1, _CHUNK // len(samples))
+    found = []
+    for start in range(0, draws, step):
+        drawn = rng.multinomial(count, np.full(count, 1 / count), size=min(step, draws - start))
+        running = np.cumsum(drawn[:, owner], axis=1)
+        place = q * (running[:, -1] - 1)
+        low = np.floor(place)
+        below = ordered[(running <= low[:, None]).sum(axis=1)]
+        above = ordered[(running <= np.ceil(place)[:, None]).sum(axis=1)]
+        found.append(below + (above - below) * (place - low))
+    return np.concatenate(found)
