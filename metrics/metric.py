@@ -1,5 +1,6 @@
 """The metric record: a function, its arguments, and how samples become items and items one number."""
 
+import inspect
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -13,7 +14,15 @@ from metrics.errors import ConfigError, MetricError, described
 from metrics.outcomes import read_outcomes
 from metrics.reductions.reduction import Reduction
 from metrics.registry import Style
-from metrics.types import OUTPUT_TYPES, ChoiceBatch, Floats, Kind, OutputType, Scores
+from metrics.types import (
+    OUTPUT_TYPES,
+    ChoiceBatch,
+    Floats,
+    Kind,
+    LikelihoodResult,
+    OutputType,
+    Scores,
+)
 
 if TYPE_CHECKING:
     pass
@@ -76,9 +85,24 @@ class Metric:
         """What the metric is given: texts, or log-likelihoods of choices."""
         return "choices" if self.style == "choices" else "text"
 
-    def evaluate(self, references: Sequence[Sequence[Any]], predictions: Sequence[Any]) -> Scores:
+    @property
+    def takes_result(self) -> bool:
+        """Whether the function wants all that is known of an item's log-likelihoods, as ``result``."""
+        if self.style != "item" or self.function is None:
+            return False
+        try:
+            return "result" in inspect.signature(self.function).parameters
+        except (TypeError, ValueError):  # a compiled function may have no signature
+            return False
+
+    def evaluate(
+        self,
+        references: Sequence[Sequence[Any]],
+        predictions: Sequence[Any],
+        results: Sequence[LikelihoodResult] | None = None,
+    ) -> Scores:
         """Scores of n samples; ``references[i]`` are the acceptable answers, prediction None means there is
-        none.
+        none. ``results`` are handed to a function that ``takes_result``.
 
         Raises ``MetricError`` with the row in ``index``.
         """
@@ -90,7 +114,8 @@ class Metric:
             )
         if self.style == "batched":
             return self._checked(self.function(references, predictions, **self.kwargs), len(predictions))
-        outcomes = [self._one(i, references[i], predictions[i]) for i in range(len(predictions))]
+        told = [{}] * len(predictions) if results is None else [{"result": result} for result in results]
+        outcomes = [self._one(i, references[i], predictions[i], told[i]) for i in range(len(predictions))]
         return read_outcomes(outcomes, self.name, self.entry, self.aggregation)
 
     def evaluate_choices(self, batch: ChoiceBatch) -> Scores:
@@ -119,12 +144,13 @@ class Metric:
         ]
         return "|".join(parts)
 
-    def _one(self, index: int, references: Sequence[Any], prediction: Any) -> Any:
+    def _one(self, index: int, references: Sequence[Any], prediction: Any, told: Mapping[str, Any]) -> Any:
         assert self.function is not None
         try:
             return self.function(
                 references=list(references),
                 predictions=["" if prediction is None else prediction],
+                **told,
                 **self.kwargs,
             )
         except Exception as error:

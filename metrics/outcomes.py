@@ -31,6 +31,9 @@ def read_outcomes(outcomes: Sequence[Any], name: str, entry: str, aggregation: A
     for index, outcome in enumerate(outcomes):
         if isinstance(outcome, Mapping):
             values[index], details[index] = _from_mapping(outcome, name, entry, index)
+        plain = aggregation.scalar and aggregation.function is None
+        if plain and isinstance(values[index], (list, tuple)):
+            values[index] = _only(values[index], name, index)
     if aggregation.function is None:
         values = (
             [_number(value, name, index) for index, value in enumerate(values)]
@@ -59,6 +62,17 @@ def _from_mapping(
         )
     rest = {str(other): value for other, value in outcome.items() if other != key}
     return outcome[key], rest or None
+
+
+def _only(repeats: Sequence[Any], name: str, index: int) -> Any:
+    """The one value of a list with a value for each repeat: a metric is given one repeat at a time."""
+    if len(repeats) != 1:
+        raise MetricError(
+            f"metric {name!r} returned {len(repeats)} values for row {index}; it is called with one "
+            "prediction, so one is due",
+            index,
+        )
+    return repeats[0]
 
 
 def _number(value: Any, name: str, index: int) -> float:

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from metrics.errors import MetricError
 from metrics.metric import Metric
 from metrics.ragged import segment_argmax
-from metrics.types import ChoiceBatch, Estimate, Floats, Ints, Scores
+from metrics.types import ChoiceBatch, Estimate, Floats, Ints, Scores, likelihood_results
 from scorers.base import (
     NO_PREDICTION,
     Batch,
@@ -106,7 +106,8 @@ def _evaluate(metric: Metric, choices: ChoiceBatch, best: NDArray[np.int64]) -> 
     if metric.input == "choices":
         return metric.evaluate_choices(choices)
     gold = np.split(choices.gold, choices.gold_offsets[1:-1])
-    return metric.evaluate([right.tolist() for right in gold], best.tolist())
+    results = likelihood_results(choices, best) if metric.takes_result else None
+    return metric.evaluate([right.tolist() for right in gold], best.tolist(), results)
 
 
 RowIndices = NDArray[np.intp]
