@@ -4,6 +4,7 @@ shows the table."""
 import gc
 import os
 import sys
+import warnings
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
@@ -168,11 +169,18 @@ def main() -> None:
     os.environ.setdefault("PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL", "CRITICAL")
     os.environ.setdefault("DO_NOT_TRACK", "1")
     collect_rarely()
+    warnings.showwarning = _told
     try:
         app()
     except NightjarError as error:
         print(f"error: {error}", file=sys.stderr)
         raise SystemExit(REFUSED) from None
+
+
+def _told(message: Warning | str, category: type[Warning], *_: object, **__: object) -> None:
+    """A warning of a metric or a user's code as the other warnings are shown: no file of ours, no source."""
+    named = "" if issubclass(category, UserWarning) else f"{category.__name__}: "
+    print(f"warning: {named}{message}", file=sys.stderr)
 
 
 def write_harness_files(
