@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 from metrics.errors import ConfigError, described, nearest
 from metrics.metric import Metric
 from metrics.types import Estimate, Floats, Ints
-from scorers.base import Batch, ModelReply, SampleScores, ScorerError, ScorerRequest
+from scorers.agreement import combined
+from scorers.base import ALL_FILTERS, Batch, ModelReply, SampleScores, ScorerError, ScorerRequest
 from scorers.functions import as_plain
 from scorers.plain import score_values
 
@@ -25,7 +26,9 @@ class UserScorer:
 
     ``score`` returns a number per row (None: unscored), a dictionary of such columns by metric, or
     ``SampleScores``; it is also given ``metric`` and ``replies`` if it takes them. ``requests`` returns
-    ``ScorerRequest`` records.
+    ``ScorerRequest`` records. A class with ``across_filters = True`` looks at all filters at once, for the
+    metrics that its ``get_metrics("*")`` names: a prediction then is {filter: prediction}, and nothing is
+    asked.
     """
 
     name: str
@@ -42,7 +45,12 @@ class UserScorer:
 
     def needs(self, metric: Metric) -> str | None:
         """One set of requests for all metrics, if the class asks anything."""
-        return USER if callable(getattr(self.instance, "requests", None)) else None
+        asks = callable(getattr(self.instance, "requests", None))
+        return USER if asks and metric not in self.metrics.get(ALL_FILTERS, ()) else None
+
+    def combine(self, batches: Mapping[str, Batch]) -> Batch:
+        """The batch of a metric over all filters."""
+        return combined([name for name in self.metrics if name != ALL_FILTERS], batches)
 
     def requests(self, batch: Batch, metric: Metric) -> Sequence[ScorerRequest]:
         """What the class wants to ask; raises ScorerError if that is not a list of ScorerRequest."""
