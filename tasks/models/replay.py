@@ -28,6 +28,7 @@ from tasks.store.keys import iso_time, unix_seconds
 from tasks.store.schemas import RESPONSES
 
 ROWS_AT_ONCE = 1_024
+SHOWN = 5  # names of models in a message
 TEXTS = ("reasoning", "finish_reason", "response_id", "served_model", "system_fingerprint", "logprobs_json")
 COUNTS = ("prompt_tokens", "completion_tokens", "total_tokens", "cached_tokens", "reasoning_tokens")
 LIKELIHOODS = ("lls", "unconditional_lls")
@@ -72,7 +73,13 @@ def replayed(model: ModelConfig, requests: Iterable[pa.RecordBatch], options: In
     else:
         source, find = f"field {model.config.field}", _field_lookup(str(model.config.field))
     tally = RequestTally()
-    return Responded(_batches(requests, find, _Context(source, options.sampling.num_samples, tally)), tally)
+    context = _Context(source, options.sampling.num_samples, tally)
+    if model.config.path is not None:
+        names = recordings_at(options.base_dir / model.config.path).models
+        if names and model.name not in names:
+            known = ", ".join(sorted(names)[:SHOWN])
+            context.hint = f"; its rows are of model_name {known}, and this model is called {model.name!r}"
+    return Responded(_batches(requests, find, context), tally)
 
 
 class _Context:
@@ -82,6 +89,8 @@ class _Context:
         self.source = source
         self.samples = samples
         self.tally = tally
+        self.hint = ""
+        self.more: list[str] = []
         self.unusable: dict[str, list[str]] = {}
 
     def note(self, recorded: RecordedRow, name: str) -> None:
@@ -90,7 +99,11 @@ class _Context:
         self.unusable.setdefault(name, []).append(said)
 
     def tell(self) -> None:
-        """One warning a field that could not be used somewhere."""
+        """One warning a field that could not be used somewhere, and one for samples that nobody asks for."""
+        if self.more:
+            others = f" and {len(self.more) - 1} others" if len(self.more) > 1 else ""
+            said = "%s holds more than num_samples: %d samples of item %r%s; the others are not looked at"
+            logger.warning(said, self.source, self.samples, self.more[0], others)
         for name, places in self.unusable.items():
             more = f" (and {len(places) - 1} more)" if len(places) > 1 else ""
             logger.warning(
@@ -125,9 +138,15 @@ def _field_lookup(path: str) -> Lookup:
 def _batches(requests: Iterable[pa.RecordBatch], find: Lookup, context: _Context) -> Iterator[pa.RecordBatch]:
     for batch in requests:
         for start in range(0, batch.num_rows, ROWS_AT_ONCE):
+            rows = batch.slice(start, ROWS_AT_ONCE).to_pylist()
+            context.more += [
+                row["item_id"]
+                for row in rows
+                if row["kind"] == "generate" and find(row, context.samples) is not None
+            ]
             made = [
                 _row(row, sample, find(row, sample), context)
-                for row in batch.slice(start, ROWS_AT_ONCE).to_pylist()
+                for row in rows
                 for sample in range(context.samples if row["kind"] == "generate" else 1)
             ]
             yield pa.RecordBatch.from_pylist(made, schema=RESPONSES)
@@ -162,7 +181,8 @@ def _content(
     request: Mapping[str, Any], sample: int, recorded: Recorded, context: _Context
 ) -> dict[str, Any]:
     if recorded is None:
-        missing = f"no recorded response to item {request['item_id']!r}, sample {sample}, in {context.source}"
+        item = request["item_id"]
+        missing = f"no recorded response to item {item!r}, sample {sample}, in {context.source}{context.hint}"
         return {"status": "infra_error", "error": missing, "attempts": 0}
     fields = recorded.fields
     flat = {**_flattened(fields.get("metadata")), **fields}
@@ -368,6 +388,7 @@ class Recordings:
         self.path = path
         self._source: RecordedRows = ParquetSource(path) if path.suffix == ".parquet" else LinesSource(path)
         self.columns: frozenset[str] = frozenset()
+        self.models: set[str] = set()
         self._index()
 
     def find(self, wanted: RecordedKey) -> RecordedRow | None:
@@ -393,6 +414,8 @@ class Recordings:
             parts = [_joining(where, name, head.get(name)) for name in JOINED]
             for name, part in zip(JOINED, parts, strict=True):
                 (absent if part is None else held).setdefault(name, number)
+            if parts[0] is not None:
+                self.models.add(parts[0])
             if parts[2] is None:
                 raise DataError(f"{where} has no item_id; recorded responses join on it")
             if parts[3] is None:
