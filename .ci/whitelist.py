@@ -55,3 +55,11 @@ _.wall_seconds
 # numpy: an array's flags; a type in quotes
 _.writeable
 Estimator
+
+# A user's metric reads them
+_.char_lengths
+_.byte_lengths
+_.word_lengths
+_.token_lengths
+# Python's own hook
+_.showwarning

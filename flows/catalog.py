@@ -174,7 +174,7 @@ def _scorers() -> Iterator[CatalogEntry]:
     }
     for name, config in configs.items():
         keys = ", ".join(key for key in config.model_fields if key != "type")
-        yield CatalogEntry("scorers", name, _first_line(config), applies_to=f"keys: {keys}")
+        yield CatalogEntry("scorers", name, _summary(config), applies_to=f"keys: {keys}")
     yield CatalogEntry("scorers", "file.py:Class", "A user's own class with score(batch).")
 
 
@@ -184,7 +184,7 @@ def _models() -> Iterator[CatalogEntry]:
     for name, config in CONFIGS.items():
         keys = ", ".join(config.model_fields)
         default = "where no type is named" if name == "openai" else ""
-        yield CatalogEntry("models", name, _first_line(config), default=default, applies_to=f"config: {keys}")
+        yield CatalogEntry("models", name, _summary(config), default=default, applies_to=f"config: {keys}")
 
 
 def _evaluation_methods() -> Iterator[CatalogEntry]:
@@ -192,7 +192,7 @@ def _evaluation_methods() -> Iterator[CatalogEntry]:
 
     for name, params in METHOD_PARAMS.items():
         yield CatalogEntry(
-            "evaluation_methods", name, _first_line(params), "0 to 1", "higher is better", _fields(params)
+            "evaluation_methods", name, _summary(params), "0 to 1", "higher is better", _fields(params)
         )
 
 
@@ -200,7 +200,7 @@ def _evaluation_metrics() -> Iterator[CatalogEntry]:
     from tasks.verdicts.config import METRIC_PARAMS
 
     for name, params in METRIC_PARAMS.items():
-        meaning = "" if params.__name__ == "NoParams" else _first_line(params)
+        meaning = "" if params.__name__ == "NoParams" else _summary(params)
         yield CatalogEntry(
             "evaluation_metrics",
             name,
@@ -238,8 +238,9 @@ def _fields(params: Any) -> str:
     )
 
 
-def _first_line(thing: Any) -> str:
-    return (inspect.getdoc(thing) or "").partition("\n")[0]
+def _summary(thing: Any) -> str:
+    """The first paragraph of a docstring, whatever its lines."""
+    return " ".join((inspect.getdoc(thing) or "").partition("\n\n")[0].split())
 
 
 def _number(value: float) -> str:
@@ -248,6 +249,7 @@ def _number(value: float) -> str:
 
 app = new_app()
 WIDTH: Final = 150  # columns where the output is no terminal
+ROOMY: Final = 120
 _ALIASES: Final = {"model_types": "models", "model_type": "models"}
 
 
@@ -260,11 +262,14 @@ def _print_table(kind: str, entries: list[CatalogEntry]) -> None:
     table = Table(
         title=kind.replace("_", " "), title_justify="left", title_style="bold", box=None, padding=(0, 2, 0, 0)
     )
-    table.add_column("name", no_wrap=True)
+    # A name is kept on one line where there is room beside it; no text is cut, however narrow it gets.
+    roomy = console.width >= ROOMY
+    table.add_column("name", no_wrap=roomy, overflow="fold")
     columns = ["range", "direction", "meaning", "default", "applies_to", "source"]
     columns = [name for name in columns if any(getattr(entry, name) for entry in entries)]
     for column in columns:
-        table.add_column(column.replace("_", " "), no_wrap=column in ("range", "direction"), overflow="fold")
+        narrow = roomy and column in ("range", "direction")
+        table.add_column(column.replace("_", " "), no_wrap=narrow, overflow="fold")
     for entry in entries:
         # As Text: brackets of a default are no markup.
         table.add_row(Text(entry.name), *(Text(getattr(entry, column)) for column in columns))

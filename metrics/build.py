@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from metrics.aggregations.aggregation import Aggregation, build_aggregation, user_aggregation
 from metrics.errors import ConfigError, nearest
 from metrics.metric import Metric
-from metrics.reductions.reduction import Reduction, build_reduction
+from metrics.reductions.reduction import Reduction, build_reduction, is_family
 from metrics.registry import AGGREGATIONS, METRICS, MetricDefinition, parameters
 from metrics.types import OUTPUT_TYPES, OutputType, Resolve
 
@@ -49,6 +49,7 @@ def build_metric(config: "MetricConfig", resolve: Resolve, output_type: OutputTy
     that the metric is not made for, and a reduction that does not fit the aggregation.
     """
     definition = _definition(config, resolve, output_type)
+    config = _with_levels(config, definition)
     name = config.alias or _default_name(config, definition)
     if output_type is not None and output_type not in definition.output_types:
         raise ConfigError(
@@ -68,12 +69,34 @@ def build_metric(config: "MetricConfig", resolve: Resolve, output_type: OutputTy
 def build_column(config: "MetricConfig", resolve: Resolve) -> Metric:
     """A metric whose values come from elsewhere; a registered name brings its aggregation and direction."""
     known = METRICS.get(config.metric)
+    config = _with_levels(config, known)
     default = known.aggregation if known is not None else "mean"
     aggregation = _aggregation(config, default, config.kwargs, resolve)
     definition = known or MetricDefinition(config.metric, _computed_elsewhere, output_types=OUTPUT_TYPES)
     name = config.alias or config.metric
     record = _metric_record(config, definition, name, aggregation, resolve, {}, None)
     return replace(record, output_types=OUTPUT_TYPES, style="item", libraries=definition.libraries)
+
+
+def _with_levels(config: "MetricConfig", definition: MetricDefinition | None) -> "MetricConfig":
+    """The config with its reductions spelled out: those that the metric declares where it names none, and
+    ``pass@k`` with ``k: [1, 8]`` as pass@1 and pass@8."""
+    asked = config.reduction or list(definition.reduction if definition is not None else ("mean",))
+    if "k" not in config.kwargs or not any(map(is_family, asked)):
+        return config.model_copy(update={"reduction": asked})
+    given = config.kwargs["k"]
+    levels = given if isinstance(given, (list, tuple)) else [given]
+    if not levels or any(not isinstance(k, int) or isinstance(k, bool) or k < 1 for k in levels):
+        raise ConfigError(
+            f"metric {config.metric!r}: k must be a whole number from 1, or a list, not {given!r}"
+        )
+    spelled = [
+        name
+        for entry in asked
+        for name in ([f"{entry[:-1]}{k}" for k in levels] if is_family(entry) else [entry])
+    ]
+    kwargs = {key: value for key, value in config.kwargs.items() if key != "k"}
+    return config.model_copy(update={"reduction": spelled, "kwargs": kwargs})
 
 
 def named_apart(metrics: Sequence[Metric]) -> tuple[Metric, ...]:

@@ -4,6 +4,7 @@ It calls the function in the function's own style, checks what comes back and gi
 such records; ``metrics.build`` makes them.
 """
 
+import inspect
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -16,7 +17,7 @@ from metrics.aggregations.aggregation import Aggregation
 from metrics.errors import ConfigError, MetricError, described
 from metrics.reductions.reduction import Reduction
 from metrics.registry import CallStyle
-from metrics.types import OUTPUT_TYPES, ChoiceBatch, Floats, Kind, OutputType, Scores
+from metrics.types import OUTPUT_TYPES, ChoiceBatch, Floats, Kind, LikelihoodResult, OutputType, Scores
 from metrics.user_results import read_user_results
 
 
@@ -74,9 +75,24 @@ class Metric:
         """What the metric is given: texts, or log-likelihoods of choices."""
         return "choices" if self.style == "choices" else "text"
 
-    def evaluate(self, references: Sequence[Sequence[Any]], predictions: Sequence[Any]) -> Scores:
+    @property
+    def takes_result(self) -> bool:
+        """Whether the function wants all that is known of an item's log-likelihoods, as ``result``."""
+        if self.style != "item" or self.function is None:
+            return False
+        try:
+            return "result" in inspect.signature(self.function).parameters
+        except (TypeError, ValueError):  # a compiled function may have no signature
+            return False
+
+    def evaluate(
+        self,
+        references: Sequence[Sequence[Any]],
+        predictions: Sequence[Any],
+        results: Sequence[LikelihoodResult] | None = None,
+    ) -> Scores:
         """Scores of n samples; ``references[i]`` are the acceptable answers, prediction None means there is
-        none.
+        none. ``results`` are handed to a function that ``takes_result``.
 
         Raises ``MetricError`` with the row in ``index``.
         """
@@ -88,8 +104,11 @@ class Metric:
             )
         if self.style == "batched":
             return self._as_scores(self.function(references, predictions, **self.kwargs), len(predictions))
-        results = [self._item_result(i, references[i], predictions[i]) for i in range(len(predictions))]
-        return read_user_results(results, self.name, self.entry, self.aggregation)
+        known = [{}] * len(predictions) if results is None else [{"result": result} for result in results]
+        returned = [
+            self._item_result(i, references[i], predictions[i], known[i]) for i in range(len(predictions))
+        ]
+        return read_user_results(returned, self.name, self.entry, self.aggregation)
 
     def evaluate_choices(self, batch: ChoiceBatch) -> Scores:
         """Scores of the n items of a batch of log-likelihoods."""
@@ -126,12 +145,15 @@ class Metric:
         ]
         return "|".join(parts)
 
-    def _item_result(self, index: int, references: Sequence[Any], prediction: Any) -> Any:
+    def _item_result(
+        self, index: int, references: Sequence[Any], prediction: Any, known: Mapping[str, Any]
+    ) -> Any:
         assert self.function is not None
         try:
             return self.function(
                 references=list(references),
                 predictions=["" if prediction is None else prediction],
+                **known,
                 **self.kwargs,
             )
         except Exception as error:

@@ -26,7 +26,8 @@ class MetricDefinition:
 
     ``style`` says how the function is called: per item with lists of references and predictions, batched with
     columns of them, on a ``ChoiceBatch``, or as a corpus metric's class. ``bounds`` is the range of the
-    value. ``variants`` names the metric that takes over for another output type.
+    value. ``variants`` names the metric that takes over for another output type, ``reduction`` what becomes
+    of repeats unless a config says otherwise (``pass@k`` takes its numbers from the argument ``k``).
     """
 
     name: str
@@ -40,6 +41,7 @@ class MetricDefinition:
     bounds: tuple[float, float] = (0.0, 1.0)
     source: str = ""
     variants: Mapping[str, str] = field(default_factory=dict)
+    reduction: tuple[str, ...] = ("mean",)
 
     @property
     def summary(self) -> str:
@@ -195,6 +197,7 @@ def parameters(function: Callable[..., Any]) -> frozenset[str] | None:
     return frozenset(p.name for p in declared if p.kind in keyword) - {
         "references",
         "predictions",
+        "result",
         "batch",
         "values",
     }

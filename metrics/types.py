@@ -72,9 +72,60 @@ class ChoiceBatch:
     bytes: NDArray[np.int32]  # (m,)
     words: NDArray[np.int32]  # (m,)
     unconditional: Floats | None = None  # (m,)
+    texts: Any = None  # an Arrow array (m,) of the choices' texts, where a benchmark has choices
 
     def __len__(self) -> int:
         return len(self.offsets) - 1
+
+
+@dataclass(frozen=True)
+class LikelihoodResult:
+    """All that is known of one item's log-likelihoods: what a user's metric is given as ``result``.
+
+    The lists have an entry a choice, in nats where they are log-likelihoods; ``unconditional_lls`` are those
+    without the context (mutual information), None where they were not asked for. ``targets`` are the indices
+    of the right choices, ``predicted`` that of the likeliest. ``token_lengths`` is None: what an endpoint
+    counts as a choice's tokens is not kept.
+    """
+
+    choices: list[str]
+    lls: list[float]
+    is_greedy: list[bool]
+    targets: list[int]
+    predicted: int
+    char_lengths: list[int]
+    byte_lengths: list[int]
+    word_lengths: list[int]
+    unconditional_lls: list[float] | None = None
+    token_lengths: list[int] | None = None
+
+
+def likelihood_results(batch: ChoiceBatch, predicted: Ints) -> list[LikelihoodResult]:
+    """The items of a batch one by one; ``predicted`` (n,) is each item's likeliest choice."""
+
+    def of(column: Any, offsets: Ints, row: int) -> list[Any]:
+        entries: list[Any] = column[offsets[row] : offsets[row + 1]].tolist()
+        return entries
+
+    found = []
+    for row in range(len(batch)):
+        start, stop = int(batch.offsets[row]), int(batch.offsets[row + 1])
+        found.append(
+            LikelihoodResult(
+                choices=[] if batch.texts is None else batch.texts[start:stop].to_pylist(),
+                lls=of(batch.lls, batch.offsets, row),
+                is_greedy=of(batch.is_greedy, batch.offsets, row),
+                targets=of(batch.gold, batch.gold_offsets, row),
+                predicted=int(predicted[row]),
+                char_lengths=of(batch.chars, batch.offsets, row),
+                byte_lengths=of(batch.bytes, batch.offsets, row),
+                word_lengths=of(batch.words, batch.offsets, row),
+                unconditional_lls=None
+                if batch.unconditional is None
+                else of(batch.unconditional, batch.offsets, row),
+            )
+        )
+    return found
 
 
 @dataclass(frozen=True)

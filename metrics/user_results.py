@@ -29,6 +29,9 @@ def read_user_results(results: Sequence[Any], name: str, entry: str, aggregation
     for index, result in enumerate(results):
         if isinstance(result, Mapping):
             values[index], details[index] = _from_mapping(result, name, entry, index)
+        plain = aggregation.scalar and aggregation.function is None
+        if plain and isinstance(values[index], (list, tuple)):
+            values[index] = _only(values[index], name, index)
     if aggregation.function is None:
         values = (
             [_number(value, name, index) for index, value in enumerate(values)]
@@ -57,6 +60,17 @@ def _from_mapping(
         )
     rest = {str(other): value for other, value in result.items() if other != key}
     return result[key], rest or None
+
+
+def _only(repeats: Sequence[Any], name: str, index: int) -> Any:
+    """The one value of a list with a value for each repeat: a metric is given one repeat at a time."""
+    if len(repeats) != 1:
+        raise MetricError(
+            f"metric {name!r} returned {len(repeats)} values for row {index}; it is called with one "
+            "prediction, so one is due",
+            index,
+        )
+    return repeats[0]
 
 
 def _number(value: Any, name: str, index: int) -> float:

@@ -59,29 +59,7 @@ class AgreementScorer(AddedMetricScorer):
 
         A sample is scored if all its filters' rows are.
         """
-        missing = [name for name in self.filters if name not in batches]
-        if missing:
-            raise ScorerError(f"filter {missing[0]!r} has no predictions{nearest(missing[0], batches)}")
-        found: dict[tuple[str, int], dict[str, Any]] = {}
-        first: dict[tuple[str, int], tuple[Batch, int]] = {}
-        failed: set[tuple[str, int]] = set()
-        for name in self.filters:
-            batch = batches[name]
-            for row, key in enumerate(zip(batch.item_ids, batch.sample_index.tolist(), strict=True)):
-                first.setdefault(key, (batch, row))
-                found.setdefault(key, {})[name] = batch.predictions[row]
-                if not batch.scored[row]:
-                    failed.add(key)
-        rows = list(first.values())
-        return Batch(
-            item_ids=[key[0] for key in found],
-            sample_index=np.array([key[1] for key in found], dtype=np.int32),
-            scored=np.array([key not in failed for key in found], dtype=np.bool_),
-            predictions=list(found.values()),
-            references=[batch.references[row] for batch, row in rows],
-            docs=[batch.docs[row] for batch, row in rows],
-            responses=[batch.responses[row] for batch, row in rows],
-        )
+        return combined(self.filters, batches)
 
     def score(self, batch: Batch, metric: Metric, replies: Sequence[ModelReply | None] = ()) -> SampleScores:
         """Agreement of a combined batch; any other metric as the other scorer does it.
@@ -103,3 +81,31 @@ def _agreement(predictions: Mapping[str, Any]) -> float | None:
         return None
     same = Counter(prediction_codes(list(predictions.values())).tolist())
     return sum(count * (count - 1) for count in same.values()) / (n * (n - 1))
+
+
+def combined(filters: Sequence[str], batches: Mapping[str, Batch]) -> Batch:
+    """One batch of the samples that any of the filters kept; a prediction is {filter: prediction} of those
+    that kept it. A sample is scored if all its filters' rows are."""
+    missing = [name for name in filters if name not in batches]
+    if missing:
+        raise ScorerError(f"filter {missing[0]!r} has no predictions{nearest(missing[0], batches)}")
+    found: dict[tuple[str, int], dict[str, Any]] = {}
+    first: dict[tuple[str, int], tuple[Batch, int]] = {}
+    failed: set[tuple[str, int]] = set()
+    for name in filters:
+        batch = batches[name]
+        for row, key in enumerate(zip(batch.item_ids, batch.sample_index.tolist(), strict=True)):
+            first.setdefault(key, (batch, row))
+            found.setdefault(key, {})[name] = batch.predictions[row]
+            if not batch.scored[row]:
+                failed.add(key)
+    rows = list(first.values())
+    return Batch(
+        item_ids=[key[0] for key in found],
+        sample_index=np.array([key[1] for key in found], dtype=np.int32),
+        scored=np.array([key not in failed for key in found], dtype=np.bool_),
+        predictions=list(found.values()),
+        references=[batch.references[row] for batch, row in rows],
+        docs=[batch.docs[row] for batch, row in rows],
+        responses=[batch.responses[row] for batch, row in rows],
+    )

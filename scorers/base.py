@@ -114,6 +114,15 @@ ALL_FILTERS = "*"
 
 
 @runtime_checkable
+class AcrossFilters(Protocol):
+    """A scorer that looks at the predictions of several filters at once."""
+
+    def combine(self, batches: Mapping[str, Batch]) -> Batch:
+        """One batch of the filters' batches; a prediction is {filter: prediction}."""
+        ...
+
+
+@runtime_checkable
 class Scorer(Protocol):
     """Where filters and metrics meet: what is needed from a model, and how predictions become statistics.
 

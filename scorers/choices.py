@@ -107,6 +107,7 @@ def choice_batch(columns: ChoiceColumns, *, rolling: bool = False) -> ChoiceBatc
         bytes=byte_counts,
         words=words,
         unconditional=_unconditional(columns, lls),
+        texts=texts.values if len(texts.values) else None,
     )
 
 
@@ -124,6 +125,7 @@ def take_items(batch: ChoiceBatch, rows: NDArray[np.intp]) -> ChoiceBatch:
         bytes=batch.bytes[choices],
         words=batch.words[choices],
         unconditional=None if batch.unconditional is None else batch.unconditional[choices],
+        texts=None if batch.texts is None else batch.texts.take(choices),
     )
 
 

@@ -208,6 +208,16 @@ def user_scorer(config: ScoringConfig, chosen: UserScorerConfig, resolve: Resolv
         one.name: unique_metrics(named(one), lambda item: build_listed_column(item, resolve), one.name)
         for one in config.filters
     }
+    if getattr(instance, "across_filters", False):
+        if not callable(metrics_of_class):
+            raise ConfigError(
+                f"scorer {chosen.type!r} looks across filters and has no method get_metrics(filter_name), "
+                'which names the metrics of "*"'
+            )
+        everything = FilterConfig.model_construct(name=ALL_FILTERS, filter=(), metric_list=())
+        metrics[ALL_FILTERS] = unique_metrics(
+            named(everything), lambda item: build_listed_column(item, resolve), ALL_FILTERS
+        )
     return UserScorer(chosen.type, instance, metrics)
 
 

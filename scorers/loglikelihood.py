@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from metrics.metric import Metric
 from metrics.ragged import segment_argmax
-from metrics.types import NO_PREDICTION, ChoiceBatch, Scores
+from metrics.types import NO_PREDICTION, ChoiceBatch, Scores, likelihood_results
 from scorers.base import Batch, ModelReply, SampleScores, ScorerError, evaluate_rows
 from scorers.choices import take_items
 from scorers.generation import GenerationScorer
@@ -43,4 +43,5 @@ def _evaluate(metric: Metric, choices: ChoiceBatch, best: NDArray[np.int64]) -> 
     if metric.input == "choices":
         return metric.evaluate_choices(choices)
     gold = np.split(choices.gold, choices.gold_offsets[1:-1])
-    return metric.evaluate([right.tolist() for right in gold], best.tolist())
+    results = likelihood_results(choices, best) if metric.takes_result else None
+    return metric.evaluate([right.tolist() for right in gold], best.tolist(), results)

@@ -7,7 +7,17 @@ from typing import Any
 
 from metrics.errors import ConfigError, described, nearest
 from metrics.metric import Metric
-from scorers.base import BaseScorer, Batch, ModelReply, SampleScores, ScorerError, ScorerRequest, score_values
+from scorers.agreement import combined
+from scorers.base import (
+    ALL_FILTERS,
+    BaseScorer,
+    Batch,
+    ModelReply,
+    SampleScores,
+    ScorerError,
+    ScorerRequest,
+    score_values,
+)
 from scorers.user_functions import as_json
 
 USER = "user"
@@ -19,7 +29,9 @@ class UserScorer(BaseScorer):
 
     ``score`` returns a number per row (None: unscored), a dictionary of such columns by metric, or
     ``SampleScores``; it is also given ``metric`` and ``replies`` if it takes them. ``requests`` returns
-    ``ScorerRequest`` records.
+    ``ScorerRequest`` records. A class with ``across_filters = True`` looks at all filters at once, for the
+    metrics that its ``get_metrics("*")`` names: a prediction then is {filter: prediction}, and nothing is
+    asked.
     """
 
     name: str
@@ -32,7 +44,12 @@ class UserScorer(BaseScorer):
 
     def needs(self, metric: Metric) -> str | None:
         """One set of requests for all metrics, if the class asks anything."""
-        return USER if callable(getattr(self.instance, "requests", None)) else None
+        asks = callable(getattr(self.instance, "requests", None))
+        return USER if asks and metric not in self.metrics.get(ALL_FILTERS, ()) else None
+
+    def combine(self, batches: Mapping[str, Batch]) -> Batch:
+        """The batch of a metric over all filters."""
+        return combined([name for name in self.metrics if name != ALL_FILTERS], batches)
 
     def requests(self, batch: Batch, metric: Metric) -> Sequence[ScorerRequest]:
         """What the class wants to ask; raises ScorerError if that is not a list of ScorerRequest."""

@@ -4,8 +4,7 @@ from collections.abc import Iterator
 
 import pyarrow as pa
 
-from scorers.agreement import AgreementScorer
-from scorers.base import Batch
+from scorers.base import AcrossFilters, Batch
 from scorers.process_results import ProcessResultsScorer
 from tasks.caching import Workspace, artifact_task
 from tasks.pair import PairSetup
@@ -40,7 +39,7 @@ def score_across(
 ) -> Iterator[pa.RecordBatch]:
     """A metric that looks at the predictions of all filters at once."""
     scorer, metric = step.setup.scorer(), step.setup.metric_record()
-    assert isinstance(scorer, AgreementScorer), "only agreement looks across filters"
+    assert isinstance(scorer, AcrossFilters), "agreement and some users' scorers look across filters"
     store = workspace.open()
     streams = {
         name: joined_batches(store, requests, ref, answered.responses) for name, ref in predictions.items()

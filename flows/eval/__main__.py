@@ -5,6 +5,7 @@ harness's own result files, groups included.
 """
 
 import sys
+import warnings
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
@@ -164,7 +165,14 @@ def main() -> None:
     """Runs the command and exits."""
     quiet_prefect()
     collect_rarely()
+    warnings.showwarning = _print_warning
     command_line(app)
+
+
+def _print_warning(message: Warning | str, category: type[Warning], *_: object, **__: object) -> None:
+    """A warning of a metric or a user's code as the other warnings are shown: no file of ours, no source."""
+    named = "" if issubclass(category, UserWarning) else f"{category.__name__}: "
+    print(f"warning: {named}{message}", file=sys.stderr)
 
 
 def write_harness_files(

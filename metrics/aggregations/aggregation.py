@@ -53,6 +53,7 @@ class Aggregation:
     rule: Rule = "jackknife"
     bounds: tuple[float, float] = (-math.inf, math.inf)
     q: float | None = None
+    leaves_out: Callable[[Floats], int] | None = None  # items (n, k) that do not count, for whoever reads it
     parameters: Mapping[str, Any] = field(default_factory=dict)
     function: Callable[..., Any] | None = None  # the user's own, for the fingerprint
 

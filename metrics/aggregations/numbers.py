@@ -42,13 +42,17 @@ def pass_rate() -> Aggregation:
 
 @aggregation_factory("nanmean", source=HARNESS)
 def nanmean() -> Aggregation:
-    """Mean of the numbers that are finite; items without one do not count."""
+    """Mean of the numbers that are finite; items whose number is NaN, ∞ or -∞ do not count, and the result
+    says how many they are."""
 
     def split(score: Floats) -> Floats:
         finite = np.isfinite(score)
         return np.column_stack([np.where(finite, score, 0.0), finite.astype(np.float64)])
 
-    return Aggregation("nanmean", k=2, compute=_ratio, encode=split)
+    def odd(table: Floats) -> int:
+        return int((table[:, 1] == 0).sum())
+
+    return Aggregation("nanmean", k=2, compute=_ratio, encode=split, leaves_out=odd)
 
 
 @aggregation_factory("sum")

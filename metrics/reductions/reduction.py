@@ -101,7 +101,7 @@ _LEVEL = re.compile(r"(?P<base>[A-Za-z_]+[@^]|at_least_)(?P<k>\d+)(?:@(?P<thresh
 def build_reduction(name: str, resolve: Resolve | None = None) -> Reduction:
     """The reduction called ``name``: registered, a family with its k (``maj@8``, ``g_pass@8@0.75``), or
     file.py:fn."""
-    if name in REDUCTIONS and not _is_family(name):
+    if name in REDUCTIONS and not is_family(name):
         definition = REDUCTIONS[name]
         return definition.function() if definition.builds else user_reduction(definition.function, name)
     if ":" in name and resolve is not None:
@@ -111,7 +111,9 @@ def build_reduction(name: str, resolve: Resolve | None = None) -> Reduction:
     if family not in REDUCTIONS:
         raise ConfigError(REDUCTIONS.unknown(name))
     if match is None:
-        raise ConfigError(f"reduction {name!r} needs a number in place of k, as in {name[:-1]}4")
+        raise ConfigError(
+            f"reduction {name!r} needs a number in place of k, as in {name[:-1]}4, or k: [1, 8] beside it"
+        )
     k, keywords = int(match["k"]), parameters(REDUCTIONS[family].function) or frozenset()
     if k < 1:
         raise ConfigError(f"reduction {name!r}: k must be at least 1")
@@ -155,8 +157,13 @@ def require_binary(name: str, repeats: Repeats) -> Bools:
     return np.asarray(score == 1)
 
 
-def _is_family(name: str) -> bool:
-    return "k" in (parameters(REDUCTIONS[name].function) or ()) and REDUCTIONS[name].builds
+def is_family(name: str) -> bool:
+    """Whether a reduction's name is a family's, such as ``pass@k``: a number goes in place of the k."""
+    return (
+        name in REDUCTIONS
+        and "k" in (parameters(REDUCTIONS[name].function) or ())
+        and REDUCTIONS[name].builds
+    )
 
 
 def reduce_repeats(reduction: Reduction, repeats: Repeats) -> tuple[Reduced, ...]:

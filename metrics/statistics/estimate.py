@@ -17,6 +17,7 @@ min, max, count                           none: nothing sound is known
 
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -103,7 +104,12 @@ def _of_sums(
     own = aggregation.rule == "none" or options.method in ("auto", "analytic")
     with np.errstate(over="ignore", invalid="ignore"):  # a perplexity's spread may be beyond all numbers
         spread = rule(sampled) if own else _BY_NAME[options.method](sampled)
-    return _estimate(sampled.value, spread, len(table), aggregation, groups)
+    made = _estimate(sampled.value, spread, len(table), aggregation, groups)
+    left_out = aggregation.leaves_out(table) if aggregation.leaves_out is not None else 0
+    if not left_out:
+        return made
+    said = f"{left_out} of {len(table)} items have no finite number and are left out"
+    return replace(made, warning="; ".join(filter(None, (said, made.warning))))
 
 
 def _of_values(

@@ -32,6 +32,7 @@ from tasks.store.keys import iso_time, unix_seconds
 from tasks.store.schemas import RESPONSES
 
 ROWS_AT_ONCE = 1_024
+SHOWN = 5  # names of models in a message
 TEXTS = ("reasoning", "finish_reason", "response_id", "served_model", "system_fingerprint", "logprobs_json")
 COUNTS = ("prompt_tokens", "completion_tokens", "total_tokens", "cached_tokens", "reasoning_tokens")
 LIKELIHOODS = ("lls", "unconditional_lls")
@@ -78,9 +79,13 @@ def replayed(
     else:
         name, find = f"field {model.config.field}", _field_lookup(str(model.config.field))
     tally = RequestTally()
-    return PartitionResponses(
-        _batches(requests, find, _Source(name, options.sampling.num_samples, tally)), tally
-    )
+    source = _Source(name, options.sampling.num_samples, tally)
+    if model.config.path is not None:
+        names = recording_file(options.base_dir / model.config.path).models
+        if names and model.name not in names:
+            known = ", ".join(sorted(names)[:SHOWN])
+            source.hint = f"; its rows are of model_name {known}, and this model is called {model.name!r}"
+    return PartitionResponses(_batches(requests, find, source), tally)
 
 
 class _Source:
@@ -90,6 +95,8 @@ class _Source:
         self.name = name
         self.samples = samples
         self.tally = tally
+        self.hint = ""
+        self.more: list[str] = []
         self.unusable: dict[str, list[str]] = {}
 
     def note(self, recorded: RecordedRow, name: str) -> None:
@@ -98,7 +105,11 @@ class _Source:
         self.unusable.setdefault(name, []).append(said)
 
     def tell(self) -> None:
-        """One warning a field that could not be used somewhere."""
+        """One warning a field that could not be used somewhere, and one for samples that nobody asks for."""
+        if self.more:
+            others = f" and {len(self.more) - 1} others" if len(self.more) > 1 else ""
+            said = "%s holds more than num_samples: %d samples of item %r%s; the others are not looked at"
+            logger.warning(said, self.name, self.samples, self.more[0], others)
         for name, places in self.unusable.items():
             more = f" (and {len(places) - 1} more)" if len(places) > 1 else ""
             logger.warning(
@@ -132,9 +143,15 @@ def _field_lookup(path: str) -> Lookup:
 def _batches(requests: Iterable[pa.RecordBatch], find: Lookup, source: _Source) -> Iterator[pa.RecordBatch]:
     for batch in requests:
         for start in range(0, batch.num_rows, ROWS_AT_ONCE):
+            asked = batch.slice(start, ROWS_AT_ONCE).to_pylist()
+            source.more += [
+                row["item_id"]
+                for row in asked
+                if row["kind"] == "generate" and find(row, source.samples) is not None
+            ]
             rows = [
                 _row(row, sample, find(row, sample), source)
-                for row in batch.slice(start, ROWS_AT_ONCE).to_pylist()
+                for row in asked
                 for sample in range(source.samples if row["kind"] == "generate" else 1)
             ]
             yield pa.RecordBatch.from_pylist(rows, schema=RESPONSES)
@@ -165,7 +182,8 @@ def _row(request: Mapping[str, Any], sample: int, recorded: Recorded, source: _S
 
 def _content(request: Mapping[str, Any], sample: int, recorded: Recorded, source: _Source) -> dict[str, Any]:
     if recorded is None:
-        missing = f"no recorded response to item {request['item_id']!r}, sample {sample}, in {source.name}"
+        item = request["item_id"]
+        missing = f"no recorded response to item {item!r}, sample {sample}, in {source.name}{source.hint}"
         return {"status": "infra_error", "error": missing, "attempts": 0}
     fields = recorded.fields
     flat = {**_flattened(fields.get("metadata")), **fields}
@@ -371,6 +389,7 @@ class RecordingFile:
         self.path = path
         self._source: RecordedRows = ParquetSource(path) if path.suffix == ".parquet" else LinesSource(path)
         self.columns: frozenset[str] = frozenset()
+        self.models: set[str] = set()
         self._index()
 
     def find(self, key: RecordedKey) -> RecordedRow | None:
@@ -396,6 +415,8 @@ class RecordingFile:
             parts = [_joining(where, name, head.get(name)) for name in JOIN_FIELDS]
             for name, part in zip(JOIN_FIELDS, parts, strict=True):
                 (absent if part is None else held).setdefault(name, number)
+            if parts[0] is not None:
+                self.models.add(parts[0])
             if parts[2] is None:
                 raise DataError(f"{where} has no item_id; recorded responses join on it")
             if parts[3] is None:

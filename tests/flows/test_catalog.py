@@ -1,10 +1,13 @@
 import json
 import subprocess
 import sys
+from collections import Counter
+from contextlib import redirect_stdout
+from io import StringIO
 
 import pytest
 
-from flows.catalog import LISTINGS, catalog
+from flows.catalog import LISTINGS, _print_table, catalog
 from metrics.registry import AGGREGATIONS, METRICS, REDUCTIONS
 from scorers.config import SCORER_TYPES
 from scorers.filters import FILTERS
@@ -67,6 +70,28 @@ def test_the_command_prints_one_kind_as_a_table_with_whole_names() -> None:
     assert done.returncode == 0
     assert all(name in done.stdout for name in REDUCTIONS)
     assert "Chen et al. 2021" in done.stdout
+
+
+@pytest.mark.parametrize("width", [30, 60, 100, 400])
+def test_texts_are_whole_at_any_width(width: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("flows.catalog.WIDTH", width)
+    entries = catalog("aggregations")
+    with redirect_stdout(StringIO()) as printed:
+        _print_table("aggregations", entries)
+    letters = Counter("".join(printed.getvalue().split()))
+    due = Counter("".join(f"{entry.name}{entry.meaning}{entry.source}" for entry in entries).replace(" ", ""))
+    assert not due - letters
+    assert "…" not in printed.getvalue()
+
+
+def test_a_meaning_does_not_end_at_the_first_line_of_a_docstring() -> None:
+    cut = [
+        (kind, entry.name)
+        for kind in ("scorers", "models", "evaluation_methods")
+        for entry in catalog(kind)
+        if not entry.meaning.rstrip().endswith((".", ":", ")"))
+    ]
+    assert cut == []
 
 
 def test_the_command_prints_json_and_takes_other_spellings() -> None:

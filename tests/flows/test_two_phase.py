@@ -7,10 +7,12 @@ import shutil
 import statistics
 import threading
 from collections.abc import Callable, Iterator
+from datetime import datetime
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
+import pyarrow.parquet as pq
 import pytest
 import yaml
 
@@ -344,3 +346,96 @@ def test_generated_responses_give_what_the_documented_rules_say(
                 assert "samples of every item" in line["error"]
     assert expected == set(ours)
     assert ran.code == (1 if any(line["status"] == "failed" for line in ours.values()) else 0)
+
+
+FIELDS = {
+    "responses.jsonl": {
+        *("item_id", "sample_id", "sample_index", "total_samples", "model_name", "prompt_template", "prompt"),
+        *("response", "inference_time", "timestamp", "timestamp_unix", "metadata", "error", "status"),
+        *("tokens_per_second", "total_tokens", "prompt_tokens", "completion_tokens"),
+    },
+    "evaluation_results.jsonl": {
+        *(
+            "item_id",
+            "sample_id",
+            "sample_index",
+            "label",
+            "model_name",
+            "prompt_template",
+            "passed",
+            "score",
+        ),
+        *("status", "detailed_results", "evaluation_time", "timestamp", "timestamp_unix", "metadata"),
+    },
+    "metrics.jsonl": {
+        *("metric_name", "facets", "label", "value", "stderr", "average_sample_count"),
+        *("total_sample_count", "total_item_count"),
+    },
+    "samples_two_phase.jsonl": {
+        *("doc_id", "doc", "target", "arguments", "resps", "filtered_resps", "filter", "metrics"),
+        *("doc_hash", "prompt_hash", "target_hash", "exact_match", "exact_match_repeats"),
+    },
+}
+"""The contract's fields, file by file; more may be there."""
+COLUMNS = {
+    "results.parquet": {
+        *("run_id", "benchmark", "model_name", "prompt_template", "filter", "metric", "reduction", "label"),
+        *("facets", "value", "stderr", "stderr_method", "ci_low", "ci_high", "n_items", "n_samples"),
+        *("n_scored", "n_unscored", "higher_is_better", "status", "error", "signature"),
+    },
+    "items.parquet": {
+        *("benchmark", "filter", "metric", "reduction", "label", "model_name", "item_id", "item_digest"),
+        *("cluster", "value", "statistics", "n_samples", "n_scored"),
+    },
+}
+DOCUMENTS = {
+    "results.json": {
+        *("results", "configs", "versions", "n-shot", "n-samples", "higher_is_better", "config", "date"),
+    },
+    "manifest.json": {
+        *(
+            "steps",
+            "requests",
+            "config",
+            "config_digest",
+            "dataset_digest",
+            "models",
+            "artifacts",
+            "versions",
+        ),
+        *("seeds", "git_revision", "tokens", "cost", "wall_seconds"),
+    },
+}
+
+
+def test_every_written_file_has_the_fields_of_the_contract(evaluate: Evaluate, tmp_path: Path) -> None:
+    ran = evaluate(COPY / "config.yaml", "--set", "metric_list=[exact_match]")
+    assert ran.code == 0, ran.err
+    out = tmp_path / "out"
+    for name, fields in FIELDS.items():
+        rows = lines(out / name)
+        assert rows
+        assert all(fields <= set(row) for row in rows), name
+    for name, fields in COLUMNS.items():
+        assert fields <= set(pq.read_schema(out / name).names), name
+    for name, fields in DOCUMENTS.items():
+        assert fields <= set(json.loads((out / name).read_text(encoding="utf-8"))), name
+    response = next(row for row in lines(out / "responses.jsonl") if row["sample_id"] == "p0_sample_1")
+    assert {"model_id", "prompt_template", "sampling", "finish_reason", "response_id", "attempts"} <= set(
+        response["metadata"]
+    )
+    assert (response["total_samples"], response["timestamp_unix"]) == (6, 1001.0)
+    assert response["timestamp"] == "1970-01-01T00:16:41Z"
+    assert response["metadata"]["sampling"]["num_samples"] == 6
+    judged = next(row for row in lines(out / "evaluation_results.jsonl") if row["label"] == "correctness")
+    assert judged["detailed_results"] == {"why": "xxx"}
+    assert judged["metadata"]["custom_fields"] == {"version": 7}
+    assert judged["metadata"]["evaluation_method"]["params"] == {"thr": 3}
+    assert judged["metadata"]["model_id"] == "A-id"
+    assert judged["timestamp_unix"] > 1.7e9
+    moment = datetime.fromisoformat(judged["timestamp"])
+    assert moment.timestamp() == pytest.approx(judged["timestamp_unix"], abs=1e-3)
+    document = json.loads((out / "results.json").read_text(encoding="utf-8"))
+    entry = document["results"]["two_phase/A/default"]
+    assert {"alias", "sample_len", "exact_match,none", "exact_match_stderr,none"} <= set(entry)
+    assert (out / "report.html").stat().st_size > 0

@@ -194,3 +194,12 @@ def test_perplexities_have_the_very_bits_of_a_sum_from_first_to_last(lls: list[f
 def test_a_perplexity_beyond_all_numbers_is_infinite() -> None:
     assert build_aggregation("perplexity").value(np.array([[-1e6]]), None) == math.inf
     assert build_aggregation("weighted_perplexity").value(np.array([[-1e6, 1.0]]), None) == math.inf
+
+
+def test_nanmean_says_how_many_items_do_not_count() -> None:
+    aggregation = build_aggregation("nanmean")
+    scores = aggregation.scores([1.0, math.nan, math.inf, 0.0, -math.inf])
+    made = estimate(aggregation, scores.statistics, None, None, StatisticsConfig())
+    assert made.value == 0.5
+    assert made.warning is not None
+    assert made.warning.startswith("3 of 5 items have no finite number and are left out")

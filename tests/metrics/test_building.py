@@ -292,3 +292,56 @@ def test_missing_and_superfluous_rows_are_refused(build: Any) -> None:
 def test_the_number_of_a_user_may_be_nan(build: Any) -> None:
     made = build("mine.py:fn", resolve=user(lambda references, predictions: math.nan))
     assert math.isnan(made.evaluate([["a"]], ["a"]).score[0])
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("f1_score", "'f1' or 'token_f1'"),
+        ("rouge", "'rouge1' or 'rouge2' or 'rougeL'"),
+        ("EM", "'exact_match'"),
+    ],
+)
+def test_a_name_of_the_field_is_answered_with_ours(name: str, said: str) -> None:
+    with pytest.raises(ConfigError, match=f"metric '{name}' is not known; did you mean {said}"):
+        build_metric(MetricConfig(metric=name), _none)
+
+
+def _none(reference: str) -> Any:
+    raise AssertionError(reference)
+
+
+def test_a_family_of_reductions_takes_its_numbers_from_k() -> None:
+    config = MetricConfig.model_validate(
+        {"metric": "exact_match", "reduction": ["pass@k", "mean", "maj@k"], "k": [1, 8]}
+    )
+    built = build_metric(config, _none)
+    names = [reduction.name for reduction in built.reductions]
+    assert names == ["pass@1", "pass@8", "mean", "maj@1", "maj@8"]
+    assert "k" not in built.arguments
+    for wrong in ([], 0, True, "8"):
+        entry = MetricConfig.model_validate({"metric": "exact_match", "reduction": "pass@k", "k": wrong})
+        with pytest.raises(ConfigError, match="k must be a whole number from 1"):
+            build_metric(entry, _none)
+
+
+def test_a_metric_declares_its_reduction() -> None:
+    @metric("declared_here", reduction=("pass@k",))
+    def declared(references: Any, predictions: Any) -> dict[str, list[float]]:
+        return {"declared_here": [float(prediction in references) for prediction in predictions]}
+
+    config = MetricConfig.model_validate({"function": "f.py:declared", "k": [1, 2]})
+    built = build_metric(config, lambda reference: declared)
+    assert [reduction.name for reduction in built.reductions] == ["pass@1", "pass@2"]
+    scores = built.evaluate([["a"], ["a"]], ["a", "b"])
+    assert scores.score.tolist() == [1.0, 0.0]
+
+
+def test_a_list_holds_one_value_for_the_one_prediction() -> None:
+    config = MetricConfig.model_validate({"function": "f.py:two"})
+
+    def two(references: Any, predictions: Any) -> list[float]:
+        return [1.0, 0.0]
+
+    with pytest.raises(MetricError, match="returned 2 values for row 0; it is called with one prediction"):
+        build_metric(config, lambda reference: two).evaluate([["a"]], ["a"])

@@ -10,6 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from metrics.build import build_metric
+from metrics.config import MetricConfig
+from metrics.types import LikelihoodResult, likelihood_results
 from scorers.base import ScorerError
 from scorers.choices import ChoiceColumns, choice_batch, take_items
 
@@ -175,3 +178,25 @@ def test_taken_items_are_the_items_taken(counts, data):
         == np.diff(taken.gold_offsets).tolist()
         == [counts[row] for row in rows]
     )
+
+
+def test_a_users_metric_of_likelihoods_sees_all_that_is_known_of_an_item():
+    seen = []
+
+    def margin(references, predictions, result):
+        seen.append(result)
+        return result.lls[result.predicted] - min(result.lls)
+
+    metric = build_metric(MetricConfig(metric="f.py:margin"), lambda reference: margin, "multiple_choice")
+    unconditional = pa.array([[-1.0, -2.0], None, [-3.0]], FLOATS)
+    lls, gold, scored = [[-3.0, -1.0], None, [-2.0]], [[0], [0], [0]], [True, False, True]
+    given = columns([["ab", "c ü"], [], ["d"]], lls, gold, scored)
+    batch = replace(given, unconditional_lls=unconditional)
+    kept = take_items(choice_batch(batch), np.array([2, 0]))
+    scores = metric.evaluate([[0], [0]], [0, 1], likelihood_results(kept, np.array([0, 1])))
+    assert scores.score.tolist() == [0.0, 2.0]
+    assert seen[1] == LikelihoodResult(
+        choices=["ab", "c ü"], lls=[-3.0, -1.0], is_greedy=[True, False], targets=[0], predicted=1,
+        char_lengths=[2, 3], byte_lengths=[2, 4], word_lengths=[1, 2], unconditional_lls=[-1.0, -2.0],
+    )  # fmt: skip
+    assert seen[0].choices == ["d"]

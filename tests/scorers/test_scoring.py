@@ -98,6 +98,23 @@ def test_users_text_metric_sees_the_index_of_the_chosen_choice(make_batch):
     assert seen == [([1], [1]), ([1], [0])]
 
 
+def test_users_text_metric_may_see_the_log_likelihoods_as_result(make_batch):
+    def metric(references, predictions, result):
+        return result.lls[result.targets[0]]
+
+    scorer = scorer_of(lambda _: metric, output_type="multiple_choice", metric_list=["m.py:metric"])
+    scores = scorer.score(
+        make_batch(
+            lls=[[-2, -1], [], [-1, -3]],
+            gold=[[1], [0], [1]],
+            choices=[["a", "b"], [], ["c", "d"]],
+            failed=[1],
+        ),
+        scorer.get_metrics("none")[0],
+    )
+    np.testing.assert_array_equal(scores.scores.score, [-1, np.nan, -3])
+
+
 def test_log_likelihood_metric_without_log_likelihoods_says_so(make_batch):
     scorer = scorer_of(output_type="multiple_choice")
     with pytest.raises(ScorerError, match="needs log-likelihoods"):

@@ -190,3 +190,15 @@ def test_fields_that_rows_join_on_are_refused_by_line(bench, problems, jsonl, tm
     jsonl("r.jsonl", rows)
     with pytest.raises(DataError, match=said):
         bench.ask(recorded(path="r.jsonl"), problems(1), base_dir=tmp_path)
+
+
+def test_samples_that_nobody_asks_for_are_told(bench, problems, jsonl, tmp_path, caplog):
+    jsonl("r.jsonl", [row(item, sample) for item in (0, 1) for sample in (0, 1, 2)])
+    bench.ask(recorded(path="r.jsonl"), problems(2), base_dir=tmp_path, sampling={"num_samples": 2})
+    assert "r.jsonl holds more than num_samples: 2 samples of item 'item-0' and 1 others" in caplog.text
+
+
+def test_a_file_of_other_models_names_them(bench, problems, jsonl, tmp_path):
+    jsonl("r.jsonl", [row(0, model_name="a"), row(1, model_name="b")])
+    (lost, _) = bench.ask(recorded("c", path="r.jsonl"), problems(2), base_dir=tmp_path).rows
+    assert "its rows are of model_name a, b, and this model is called 'c'" in lost["error"]
