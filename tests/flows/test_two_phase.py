@@ -129,7 +129,8 @@ def test_the_framework_s_configs_run_phase_after_phase(
     assert {row["metric_name"] for row in rows} == {"pass@2", "average", "weighted"}
     assert {row["value"] for row in rows if row["label"] == "exact"} >= {1.0}
 
-    there = ["--set", f"models.0.endpoint={endpoint}"]
+    # A folder of its own: in the other one lie responses, of other models, that would be replayed.
+    there = ["--set", f"models.0.endpoint={endpoint}", "--output", tmp_path / "second"]
     config = COPY / "configs" / "container.yaml"
     early = evaluate(config, *there)
     assert early.code == 2  # nothing is answered yet
@@ -137,7 +138,7 @@ def test_the_framework_s_configs_run_phase_after_phase(
     assert evaluate(config, *there, "--phase", "infer").code == 0
     scored = evaluate(config, *there)
     assert scored.code == 0, scored.err
-    rows = {(row["metric_name"], row["label"]): row for row in lines(tmp_path / "out" / "metrics.jsonl")}
+    rows = {(row["metric_name"], row["label"]): row for row in lines(tmp_path / "second" / "metrics.jsonl")}
     assert set(rows) == {("p95", "correctness"), ("p95", "cls"), ("classes", "cls")}
     assert rows["classes", "cls"]["num_trials"] == 6
     assert rows["classes", "cls"]["total_count"] == 42
