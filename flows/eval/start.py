@@ -128,7 +128,7 @@ def flow_run_name() -> str:
 
 
 def run_id_of(name: str, unique: str) -> str:
-    """The id of a run called ``name``, which its folder and records bear: the name and the whole id ``unique``.
+    """The id of a run called ``name``, which its folder and records bear: the name and the whole ``unique``.
 
     No part of the id would do: Prefect's scheduler makes several runs ahead whose ids begin with the same
     time.
