@@ -20,6 +20,10 @@ os.environ |= {
 for _name in ("NIGHTJAR_STORE", "PREFECT_API_URL", "PREFECT_PROFILE"):
     os.environ.pop(_name, None)
 
+# Setting its logging up, Prefect closes the handlers that are there. One of them (absl's, which rouge-score
+# brings) would take pytest's own file for what a test prints with it, if it was imported while a test runs.
+import prefect.main  # noqa: E402, F401
+
 
 @pytest.fixture
 def own_names(monkeypatch: pytest.MonkeyPatch) -> None:
