@@ -38,7 +38,7 @@ def as_json(value: Any) -> Any:
     """``value`` with numpy scalars and arrays, tuples and sets as Python numbers and lists; TypeError
     otherwise.
 
-    >>> as_plain({"a": np.float64(0.5), "b": ("x", np.arange(2))})
+    >>> as_json({"a": np.float64(0.5), "b": ("x", np.arange(2))})
     {'a': 0.5, 'b': ['x', [0, 1]]}
     """
     if isinstance(value, np.generic):  # first: some of them are floats and texts too

@@ -6,6 +6,8 @@ import shutil
 import tempfile
 from pathlib import Path
 
+import pytest
+
 # Before Prefect is imported: it reads its settings then, and its logger keeps the stderr of that moment.
 _folder = Path(tempfile.mkdtemp(prefix="nightjar-tests-"))
 atexit.register(shutil.rmtree, _folder, ignore_errors=True)
@@ -17,3 +19,17 @@ os.environ |= {
 }
 for _name in ("NIGHTJAR_STORE", "PREFECT_API_URL", "PREFECT_PROFILE"):
     os.environ.pop(_name, None)
+
+# Setting its logging up, Prefect closes the handlers that are there. One of them (absl's, which rouge-score
+# brings) would take pytest's own file for what a test prints with it, if it was imported while a test runs.
+import prefect.main  # noqa: E402, F401
+
+
+@pytest.fixture
+def own_names(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the test registers as a metric or a filter is forgotten after it."""
+    from metrics.registry import METRICS
+    from scorers.filters import FILTERS
+
+    for registry in (METRICS, FILTERS):
+        monkeypatch.setattr(registry, "_entries", {name: registry[name] for name in registry})

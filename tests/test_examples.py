@@ -15,6 +15,7 @@ MODULES = sorted(
 )
 
 
+@pytest.mark.usefixtures("own_names")
 @pytest.mark.parametrize("name", MODULES)
 def test_examples(name: str) -> None:
     found = doctest.testmod(importlib.import_module(name))

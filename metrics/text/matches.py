@@ -114,7 +114,7 @@ def numeric_match(
 def parse_number(value: Any) -> float | None:
     """The number that a value is or that a text writes; None if it is not a finite one.
 
-    >>> number("$1,234.50."), number("twelve")
+    >>> parse_number("$1,234.50."), parse_number("twelve")
     (1234.5, None)
     """
     if isinstance(value, str):

@@ -119,7 +119,7 @@ def match_counts(numbers: Ints, sides: Ints) -> Ints:
 def representatives(keys: Ints, multiplier: int = _FIBONACCI) -> Ints:
     """For each 64-bit key (t,) a place at which it stands, the same place for all that are equal.
 
-    >>> alike(np.array([7, 9, 7])).tolist() in ([0, 1, 0], [2, 1, 2])
+    >>> representatives(np.array([7, 9, 7])).tolist() in ([0, 1, 0], [2, 1, 2])
     True
     """
     bits = (2 * len(keys)).bit_length()

@@ -265,7 +265,7 @@ def read_reply(reply: ModelReply | None, config: JudgeConfig) -> Grade:
 def combine_votes(votes: Sequence[float], how: Literal["mean", "majority"]) -> float:
     """Mean of the votes, or the most frequent one; equally frequent ones are averaged.
 
-    >>> combine([1, 0, 1], "majority"), combine([1, 0], "majority")
+    >>> combine_votes([1, 0, 1], "majority"), combine_votes([1, 0], "majority")
     (1, 0.5)
     """
     if how == "mean":

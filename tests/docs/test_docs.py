@@ -144,13 +144,11 @@ def test_metric_by_itself_runs() -> None:
     assert names["bar"].stderr_method == "jackknife"
 
 
-def test_examples_of_contributing_do_what_they_say(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.usefixtures("own_names")
+def test_examples_of_contributing_do_what_they_say() -> None:
     from metrics.registry import METRICS
     from scorers.filters.registry import FILTERS
 
-    # What the examples register must not outlive this test.
-    monkeypatch.setattr(METRICS, "_entries", {name: METRICS[name] for name in METRICS})
-    monkeypatch.setattr(FILTERS, "_entries", {name: FILTERS[name] for name in FILTERS})
     names: dict[str, Any] = {"__name__": "contributing"}
     for code in blocks("CONTRIBUTING.md", "python"):
         exec(compile(code, "CONTRIBUTING.md", "exec"), names)

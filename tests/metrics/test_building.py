@@ -190,6 +190,7 @@ def test_a_metric_that_raises_names_the_row_and_the_reason(build: Any) -> None:
     assert caught.value.index == 1
 
 
+@pytest.mark.usefixtures("own_names")
 def test_a_batched_metric_returns_its_statistics(build: Any) -> None:
     @metric("pairs_for_test", batched=True, aggregation="weighted_mean", output_type="generate_until")
     def pairs(references: Any, predictions: Any) -> Any:

@@ -178,6 +178,7 @@ def test_code_of_a_pipeline_is_the_users_function():
     assert build("take_first").code() == (FILTERS["take_first"].function,)
 
 
+@pytest.mark.usefixtures("own_names")
 def test_registered_function_of_a_user_brings_what_it_keeps():
     @filter_step("test_pipeline_first", keeps="one", text=False)
     def first_of_all(resps, docs):
@@ -187,6 +188,7 @@ def test_registered_function_of_a_user_brings_what_it_keeps():
     assert build("test_pipeline_first").apply([["a", "b"]], [{}]) == [["a"]]
 
 
+@pytest.mark.usefixtures("own_names")
 def test_registered_function_of_a_user_is_checked_like_any_other_of_theirs():
     @filter_step("test_pipeline_short")
     def drops_items(resps, docs):

@@ -63,7 +63,7 @@ def test_place_of_the_folder_does_not_matter(tmp_path: Path) -> None:
 
 def test_scoring_does_not_depend_on_the_code_that_asks_models() -> None:
     files = {path.relative_to(PROJECT).as_posix() for path in closure(PROJECT / "tasks" / "score.py")}
-    assert "tasks/rows/predictions.py" in files
+    assert "tasks/rows/scoring.py" in files
     assert not [file for file in files if file.startswith(("tasks/models", "tasks/reporting"))]
 
 

@@ -42,7 +42,7 @@ class Delimiters:
 def join_texts(before: str | None, after: str | None, delimiter: str = " ") -> str:
     """Both texts, the delimiter between them unless one has white space there already.
 
-    >>> joined("Answer:", "42"), joined("Answer: ", "42"), joined(None, "42")
+    >>> join_texts("Answer:", "42"), join_texts("Answer: ", "42"), join_texts(None, "42")
     ('Answer: 42', 'Answer: 42', '42')
     """
     if not before or not after:
