@@ -26,6 +26,7 @@ from scorers.ensemble import ENSEMBLE, EnsembleScorer, Member
 from scorers.filters.pipeline import FilterPipeline, Resolve
 from scorers.functions import check_call
 from scorers.judge.calibration import Calibration
+from scorers.judge.config import grade_range
 from scorers.judge.scorer import LLMJudgeScorer, judge_metric, judge_metrics
 from scorers.metric_lists import (
     DEFAULT_METRICS,
@@ -173,7 +174,7 @@ def agreement_scorer(config: ScoringConfig, chosen: AgreementConfig, resolve: Re
         ),
     }
     base = build_scorer(config.model_copy(update=rest), resolve)
-    metric = build_column(named_or_plain(listed, FILTER_AGREEMENT), resolve)
+    metric = build_column(named_or_plain(listed, FILTER_AGREEMENT), resolve).within((0.0, 1.0))
     return AgreementScorer(base, chosen.filters or names, metric)
 
 
@@ -251,7 +252,7 @@ def judge_scorer(config: ScoringConfig, chosen: JudgeConfig, resolve: Resolve) -
         compiled(chosen.pairwise.baseline)
     calibration = _calibration(chosen)
     metrics = {
-        name: tuple(judge_metric(metric, calibration) for metric in own)
+        name: tuple(judge_metric(metric, calibration, grade_range(chosen.parse)) for metric in own)
         for name, own in with_own_metrics(config, resolve, judge_metrics(chosen)).items()
     }
     return LLMJudgeScorer(metrics, chosen, prompt, calibration)

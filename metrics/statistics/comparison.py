@@ -10,7 +10,7 @@ import numpy as np
 from metrics.aggregations.aggregation import Aggregation
 from metrics.errors import MetricError
 from metrics.statistics.bootstrap import MAX_ITEM_DRAWS, resampled_totals
-from metrics.statistics.formulas import normal_quantile, student_quantile
+from metrics.statistics.intervals import normal_quantile, student_quantile
 from metrics.types import Floats, Ints, Values
 
 if TYPE_CHECKING:

@@ -192,7 +192,7 @@ class LLMJudgeScorer(GenerationScorer):
         positive = judged.scores.score >= self.config.threshold
         calibration = Calibration.of([rows[row].human for row in kept], [bool(positive[row]) for row in kept])
         metrics = {
-            name: tuple(judge_metric(metric, calibration) for metric in own)
+            name: tuple(judge_metric(metric, calibration, grade_range(self.config.parse)) for metric in own)
             for name, own in self.metrics.items()
         }
         return replace(self, metrics=metrics, calibration=calibration)
@@ -269,8 +269,11 @@ def judge_metrics(config: JudgeConfig) -> tuple[MetricConfig, ...]:
     return tuple(own)
 
 
-def judge_metric(metric: Metric, calibration: Calibration | None) -> Metric:
-    """The metric with the aggregation that only a judge's metrics have; others as they are.
+def judge_metric(
+    metric: Metric, calibration: Calibration | None, bounds: tuple[float, float] | None
+) -> Metric:
+    """The metric with the aggregation that only a judge's metrics have, ``bounds`` being the range of its
+    grades where the config says one; others as they are.
 
     The calibration is among the arguments, by which results are told apart.
     """
@@ -279,7 +282,7 @@ def judge_metric(metric: Metric, calibration: Calibration | None) -> Metric:
     elif metric.entry == CORRECTED:
         aggregation = corrected_rate(calibration)
     else:
-        return metric
+        return metric if metric.entry != JUDGE or bounds is None else metric.within(bounds)
     reductions = tuple(reduction.bound(aggregation) for reduction in metric.reductions)
     arguments = {**metric.arguments, **aggregation.parameters}
     return replace(metric, aggregation=aggregation, reductions=reductions, arguments=arguments)
