@@ -19,7 +19,7 @@ from tasks.comparison.runs import open_run
 from tasks.store.home import default_store
 from tasks.store.storage import Store
 
-EXIT_CODES = {None: 0, "pass": 0, "regression": 1, "inconclusive": 3}
+EXIT_CODES = {None: 0, "pass": 0, "regression": 1, "inconclusive": 3, "worse": 0}
 REFUSED = 2
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
 
@@ -59,7 +59,8 @@ def compare_command(
         sys.stdout.write(orjson.dumps(document, option=orjson.OPT_INDENT_2).decode() + "\n")
     else:
         _show(compared, flips)
-    raise typer.Exit(EXIT_CODES[compared.verdict])
+    fails = compared.verdict == "worse" and terms is not None and terms.fail_on == "worse"
+    raise typer.Exit(1 if fails else EXIT_CODES[compared.verdict])
 
 
 def _show(compared: ComparedRuns, flips: int) -> None:

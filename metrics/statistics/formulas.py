@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 _UNKNOWN = (-math.inf, math.inf)
 _FEW_UNITS = 15
 FEW_CLUSTERS = 10
-_FEW_WEIGHTS = 40
+_FEW_WEIGHTS = 35
 _PROPORTIONS: dict[str, Callable[[float, float, float], tuple[float, float]]] = {
     "clopper_pearson": clopper_pearson,
     "jeffreys": jeffreys,

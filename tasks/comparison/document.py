@@ -44,7 +44,7 @@ def _pair(pair: ComparedPair) -> dict[str, Any]:
 
 
 def _numbers(comparison: Comparison | None) -> dict[str, Any]:
-    names = list(Comparison.__dataclass_fields__)
+    names = [name for name in Comparison.__dataclass_fields__ if name not in ("ends", "chance")]
     if comparison is None:
         return dict.fromkeys(names)
     return {name: _finite(getattr(comparison, name)) for name in names}

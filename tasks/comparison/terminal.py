@@ -11,7 +11,7 @@ from rich.text import Text
 from tasks.comparison.changes import Change
 from tasks.comparison.compare import ComparedPair, ComparedRuns
 
-STYLES = {"regression": "bold red", "inconclusive": "yellow", "pass": "green"}
+STYLES = {"regression": "bold red", "inconclusive": "yellow", "worse": "yellow", "pass": "green"}
 DOUBT = ("model identity", "dataset", "scoring")
 """Changes that a difference may come from instead of the model."""
 

@@ -9,8 +9,9 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Any, Final
 
+from metrics.statistics.gate import Verdict
 from tasks.comparison.compare import ComparedPair as Found
 from tasks.comparison.compare import ComparedRuns
 from tasks.reporting import numbers
@@ -22,7 +23,6 @@ from tasks.reporting.report.select import PageLimits, SampleSelection
 from tasks.reporting.report.write import replacing, write_samples
 from tasks.reporting.view import ARROWS, MEANING, RunView
 
-Verdict = Literal["pass", "regression", "inconclusive"]
 SCRIPTS: Final = (
     "dom.js",
     "unpack.js",
