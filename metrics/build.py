@@ -75,6 +75,8 @@ def build_column(config: "MetricConfig", resolve: Resolve) -> Metric:
     definition = known or MetricDefinition(config.metric, _computed_elsewhere, output_types=OUTPUT_TYPES)
     name = config.alias or config.metric
     record = _metric_record(config, definition, name, aggregation, resolve, {}, None)
+    if known is not None and known.bounds == (0.0, 1.0):
+        record = record.within(known.bounds)
     return replace(record, output_types=OUTPUT_TYPES, style="item", libraries=definition.libraries)
 
 
@@ -198,10 +200,8 @@ def _metric_record(
         if any(built.name == other.name for other in reductions):
             raise ConfigError(f"metric {name!r} lists reduction {built.name!r} twice")
         reductions.append(built)
-    if function is not None and definition.function.__module__.startswith("metrics."):
-        aggregation = _within_range(aggregation, definition, reductions)
     better = definition.higher_is_better if config.higher_is_better is None else config.higher_is_better
-    return Metric(
+    metric = Metric(
         name=name,
         function=function,
         aggregation=aggregation,
@@ -215,18 +215,8 @@ def _metric_record(
         entry=definition.name,
         arguments=dict(config.kwargs),
     )
-
-
-def _within_range(
-    aggregation: Aggregation, definition: MetricDefinition, reductions: Sequence[Reduction]
-) -> Aggregation:
-    """A mean of numbers from a known range lies in it, and so does what is said about its error.
-
-    Not where a user's reduction makes other numbers of them.
-    """
-    if aggregation.name != "mean" or any(reduction.function is not None for reduction in reductions):
-        return aggregation
-    return replace(aggregation, bounds=definition.bounds)
+    ours = function is not None and definition.function.__module__.startswith("metrics.")
+    return metric.within(definition.bounds) if ours else metric
 
 
 def _accepted(function: Callable[..., Any], arguments: Mapping[str, Any]) -> dict[str, Any]:

@@ -67,6 +67,9 @@ class StatisticsConfig(BaseModel):
         100_000, description="Draws where a bootstrap is used; <= 0: no standard errors"
     )
     seed: int = Field(0, ge=0, description="Of the bootstrap and permutation draws")
-    method: Literal["auto", "analytic", "delta", "jackknife", "bootstrap", "bca"] = Field(
-        "auto", description="auto: the method documented for each aggregation"
+    method: Literal[
+        "auto", "analytic", "delta", "jackknife", "bootstrap", "bca", "clopper_pearson", "jeffreys"
+    ] = Field(
+        "auto",
+        description="auto: the method documented for each aggregation; clopper_pearson, jeffreys: of shares",
     )

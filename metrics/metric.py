@@ -75,6 +75,17 @@ class Metric:
         """What the metric is given: texts, or log-likelihoods of choices."""
         return "choices" if self.style == "choices" else "text"
 
+    def within(self, bounds: tuple[float, float]) -> "Metric":
+        """The same metric, known to give numbers within ``bounds``: their mean lies there too, and so does
+        what is said about its error.
+
+        Not where the aggregation is no mean, or a user's reduction makes other numbers of them.
+        """
+        made_anew = any(reduction.function is not None for reduction in self.reductions)
+        if self.aggregation.name != "mean" or made_anew:
+            return self
+        return replace(self, aggregation=replace(self.aggregation, bounds=bounds))
+
     @property
     def takes_result(self) -> bool:
         """Whether the function wants all that is known of an item's log-likelihoods, as ``result``."""

@@ -18,7 +18,7 @@ from tasks.comparison.runs import open_run
 from tasks.store.home import default_store
 from tasks.store.storage import Store
 
-EXIT_CODES = {None: 0, "pass": 0, "regression": FAILED, "inconclusive": UNDECIDED}
+EXIT_CODES = {None: 0, "pass": 0, "regression": FAILED, "inconclusive": UNDECIDED, "worse": 0}
 app = new_app()
 
 
@@ -57,7 +57,8 @@ def compare_command(
         print_json(document)
     else:
         _show(compared, flips)
-    raise typer.Exit(EXIT_CODES[compared.verdict])
+    fails = compared.verdict == "worse" and terms is not None and terms.fail_on == "worse"
+    raise typer.Exit(1 if fails else EXIT_CODES[compared.verdict])
 
 
 def _show(compared: ComparedRuns, flips: int) -> None:

@@ -127,7 +127,9 @@ def _bits(total: Total, n: Count) -> Floats:
 @aggregation_factory("weighted_mean", source=HARNESS)
 def weighted_mean() -> Aggregation:
     """Σa / Σb over pairs (a, b)."""
-    return Aggregation("weighted_mean", k=2, compute=_ratio, read=_read_pairs("weighted_mean", _ratio))
+    return Aggregation(
+        "weighted_mean", k=2, compute=_ratio, weight=1, read=_read_pairs("weighted_mean", _ratio)
+    )
 
 
 @aggregation_factory("weighted_perplexity", source=HARNESS)
@@ -139,6 +141,7 @@ def weighted_perplexity() -> Aggregation:
         compute=_weighted_perplexity,
         point=_weighted_perplexity_of,
         read=_read_pairs("weighted_perplexity", _weighted_perplexity),
+        weight=1,
         bounds=(0.0, math.inf),
     )
 
@@ -146,7 +149,9 @@ def weighted_perplexity() -> Aggregation:
 @aggregation_factory("bits_per_byte", source=HARNESS)
 def bits_per_byte() -> Aggregation:
     """-Σa / Σb / ln 2 over pairs (log-likelihood in nats, number of bytes)."""
-    return Aggregation("bits_per_byte", k=2, compute=_bits, read=_read_pairs("bits_per_byte", _bits))
+    return Aggregation(
+        "bits_per_byte", k=2, compute=_bits, weight=1, read=_read_pairs("bits_per_byte", _bits)
+    )
 
 
 def _quantile(name: str, q: float) -> Aggregation:

@@ -1,7 +1,7 @@
 """Bootstrap standard errors and intervals, percentile and BCa (Efron 1987)."""
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import count
 from statistics import NormalDist
 from typing import TYPE_CHECKING
@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from metrics.aggregations.aggregation import Aggregation
-from metrics.statistics.formulas import leave_one_out
-from metrics.statistics.sampled import Sampled, Spread
+from metrics.errors import MetricError
+from metrics.statistics.formulas import Sampled, Spread, leave_one_out
+from metrics.statistics.intervals import Shape, skewed, student_quantile
 from metrics.types import Floats, Ints, Values
 
 if TYPE_CHECKING:
@@ -20,7 +21,11 @@ if TYPE_CHECKING:
 MAX_ITEM_DRAWS = 1_000
 """Draws for a user's function of the values, each of which calls it once."""
 
+MAX_BLOCKS = 100
+"""Blocks left out in turn of more units, for the skewness of a user's function."""
+
 _FEW_EVENTS = 10
+_FEW_UNITS = 15
 _NORMAL = NormalDist()
 
 
@@ -54,26 +59,60 @@ def drawn(sampled: Sampled) -> Floats:
 def bootstrap_items(
     aggregation: Aggregation, values: Values, groups: Ints | None, options: "StatisticsConfig"
 ) -> Spread:
-    """Standard error of any function of the values, by resampling items or whole clusters."""
-    rng = np.random.default_rng(options.seed)
+    """Standard error of any function of the values, by resampling items or whole clusters, times
+    √(G / (G-1)).
+
+    The interval is Student's around the value, bent by the skewness that leaving out units shows; where a
+    function can't do with fewer values, it is the percentile interval at levels that Student's asks for.
+    """
     units = len(values) if groups is None else int(groups.max()) + 1
     members = None if groups is None else [np.flatnonzero(groups == unit) for unit in range(units)]
-    column = np.asarray(values, dtype=np.float64) if isinstance(values, np.ndarray) else None
-    draws = np.empty(min(options.bootstrap_iters, MAX_ITEM_DRAWS))
-    for draw in range(len(draws)):
-        picks = rng.integers(0, units, size=units)
-        rows = picks if members is None else np.concatenate([members[pick] for pick in picks])
-        draws[draw] = aggregation.of_values(
-            column[rows] if column is not None else [values[row] for row in rows]
-        )
-    finite = _finite(draws)
+    rng = np.random.default_rng(options.seed)
+
+    def of_units(picks: Ints) -> float:
+        return aggregation.of_values(_taken(values, _rows(picks, members)))
+
+    draws = [
+        of_units(rng.integers(0, units, size=units))
+        for _ in range(min(options.bootstrap_iters, MAX_ITEM_DRAWS))
+    ]
+    finite = _finite(np.asarray(draws, dtype=np.float64))
     if len(finite) < 2:
         return Spread(math.nan, "none", math.nan, math.nan, "no resample has a finite value")
-    tail = (1 - options.ci_level) / 2
-    low, high = np.quantile(finite, [tail, 1 - tail])
-    return Spread(
-        float(finite.std(ddof=1)) * math.sqrt(units / (units - 1)), "bootstrap", float(low), float(high)
-    )
+    widening = math.sqrt(units / (units - 1))
+    stderr = float(finite.std(ddof=1)) * widening
+    influence = _influence(of_units, units)
+    if influence is not None:
+        low, high = skewed(aggregation.of_values(values), stderr, Shape.of(influence), options.ci_level)
+    else:
+        tail = _NORMAL.cdf(-widening * student_quantile(options.ci_level, units - 1))
+        low, high = map(float, np.quantile(finite, [tail, 1 - tail]))
+    few = f"only {units} items: the error bar is a rough guide" if units < _FEW_UNITS else None
+    return Spread(stderr, "bootstrap", low, high, few if groups is None else None)
+
+
+def _taken(values: Values, rows: Ints) -> Values:
+    if isinstance(values, np.ndarray):
+        return np.asarray(values[rows], dtype=np.float64)
+    return [values[row] for row in rows]
+
+
+def _rows(picks: Ints, members: list[Ints] | None) -> Ints:
+    return picks if members is None else np.concatenate([members[pick] for pick in picks])
+
+
+def _influence(of_units: Callable[[Ints], float], units: int) -> Floats | None:
+    """What leaving out each unit does, or, of many, each of a hundred interleaved blocks; None where the
+    function can't say."""
+    blocks = min(units, MAX_BLOCKS)
+    if units < 3:
+        return None
+    every = np.arange(units)
+    try:
+        left_out = np.array([of_units(every[every % blocks != block]) for block in range(blocks)])
+    except MetricError:
+        return None  # a function may ask for more values than a resample without one has
+    return left_out.mean() - left_out if np.isfinite(left_out).all() else None
 
 
 def _finite(draws: Floats) -> Floats:

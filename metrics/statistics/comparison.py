@@ -1,16 +1,18 @@
 """Two runs on the same items: by how much they differ, and whether that could be chance."""
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
 from metrics.aggregations.aggregation import Aggregation
 from metrics.errors import MetricError
-from metrics.statistics.bootstrap import MAX_ITEM_DRAWS, resampled_totals
-from metrics.statistics.formulas import normal_quantile, student_quantile
+from metrics.statistics.bootstrap import MAX_BLOCKS, MAX_ITEM_DRAWS, resampled_totals
+from metrics.statistics.formulas import FEW_CLUSTERS
+from metrics.statistics.intervals import Shape, normal_quantile, skewed
+from metrics.statistics.power import mcnemar, mcnemar_mde, shift_mde, units_needed
 from metrics.types import Floats, Ints, Values
 
 if TYPE_CHECKING:
@@ -18,8 +20,8 @@ if TYPE_CHECKING:
 
 
 Method = Literal["auto", "mcnemar", "permutation", "bootstrap"]
-POWER = 0.8
-"""Chance of seeing a true difference as large as the minimum detectable effect."""
+Ends = Callable[[float], tuple[float, float]]
+Chance = Callable[[float], float]
 
 
 @dataclass(frozen=True)
@@ -39,8 +41,10 @@ class Comparison:
     """``difference`` is candidate minus base, in the metric's own units, with its error bar and its test.
 
     ``p_value`` is two-sided, for no difference at all. Wins are items on which the candidate is better.
-    ``mde`` is the true difference that such a comparison finds with a chance of 80 %. Everything is NaN that
-    cannot be said, and ``warning`` says why.
+    ``mde`` is the true loss that such a comparison finds with a chance of 80 %. The interval excludes no
+    difference if and only if the test finds one. Everything is NaN that cannot be said, and ``warning`` says
+    why. ``ends`` gives the interval of any other level, ``chance`` the two-sided p-value of any other
+    difference: what a gate with a margin asks for.
     """
 
     base: float
@@ -59,6 +63,28 @@ class Comparison:
     n_items: int
     n_clusters: int | None
     warning: str | None = None
+    ends: Ends | None = field(default=None, repr=False, compare=False)
+    chance: Chance | None = field(default=None, repr=False, compare=False)
+
+    def interval(self, level: float) -> tuple[float, float]:
+        """The interval of another level, with 0 in it unless the test finds a difference at that level."""
+        if self.ends is None:
+            return self.ci_low, self.ci_high
+        return _with_zero(self.ends(level), self.p_value, level)
+
+    def chance_beyond(self, value: float, above: bool) -> float:
+        """Two-sided p-value of the difference ``value`` against one beyond it, ``above`` or below: the level
+        from which on the interval lies there. 1 where the difference itself does not."""
+        beyond = self.difference > value if above else self.difference < value
+        if not beyond or math.isnan(self.p_value):
+            return self.p_value if math.isnan(self.p_value) else 1.0
+        return max(self.p_value, self.chance(value) if self.chance is not None else self.p_value)
+
+
+def _with_zero(ends: tuple[float, float], p_value: float, level: float) -> tuple[float, float]:
+    if p_value < 1 - level:
+        return ends
+    return min(ends[0], 0.0), max(ends[1], 0.0)
 
 
 @dataclass(frozen=True)
@@ -66,12 +92,17 @@ class _Difference:
     """A difference's standard error, interval, test and smallest effect."""
 
     stderr: float
-    low: float
-    high: float
     test: str
     p_value: float
     mde: float
+    ends: Ends | None = None
+    chance: Chance | None = None
     warning: str | None = None
+
+    @classmethod
+    def unsaid(cls, warning: str) -> "_Difference":
+        """What there is to say where nothing can be tested."""
+        return cls(math.nan, "none", math.nan, math.nan, warning=warning)
 
 
 @np.errstate(over="ignore", invalid="ignore")  # infinities: the warning says what they leave unsaid
@@ -97,15 +128,19 @@ def compare_items(
     first, second = (
         aggregation.value(run.statistics, _values(aggregation, run)) for run in (base, candidate)
     )
-    found = _difference(aggregation, (base, candidate), groups, options, method)
+    found = _difference(aggregation, (base, candidate), groups, options, method, higher_is_better)
+    level = options.ci_level
+    low, high = (
+        (math.nan, math.nan) if found.ends is None else _with_zero(found.ends(level), found.p_value, level)
+    )
     better = candidate.value - base.value if higher_is_better else base.value - candidate.value
     return Comparison(
         base=first,
         candidate=second,
         difference=second - first,
         stderr=found.stderr,
-        ci_low=found.low,
-        ci_high=found.high,
+        ci_low=low,
+        ci_high=high,
         test=found.test,
         p_value=found.p_value,
         correlation=_correlation(base.value, candidate.value),
@@ -116,6 +151,8 @@ def compare_items(
         n_items=len(base),
         n_clusters=None if groups is None else int(groups.max(initial=-1)) + 1,
         warning=found.warning,
+        ends=found.ends,
+        chance=found.chance,
     )
 
 
@@ -125,13 +162,13 @@ def _difference(
     groups: Ints | None,
     options: "StatisticsConfig",
     method: Method,
+    higher_is_better: bool,
 ) -> _Difference:
     n, units = len(runs[0]), len(runs[0]) if groups is None else int(groups.max(initial=-1)) + 1
     if n == 0 or units < 2:
-        said = (
+        return _Difference.unsaid(
             "no items in common" if n == 0 else f"one {'item' if groups is None else 'cluster'} has no spread"
         )
-        return _Difference(*(math.nan,) * 3, "none", math.nan, math.nan, said)
     averaged = aggregation.rule == "mean"
     if not averaged or method == "bootstrap":
         if method in ("mcnemar", "permutation"):
@@ -139,45 +176,113 @@ def _difference(
         return _by_bootstrap(aggregation, runs, groups, options)
     first, second = (_column(run) for run in runs)
     if not (np.isfinite(first).all() and np.isfinite(second).all()):
-        return _Difference(
-            *(math.nan,) * 3, "none", math.nan, math.nan, "some items have a value that is not finite"
-        )
-    binary = all(bool(((column == 0) | (column == 1)).all()) for column in (first, second))
+        return _Difference.unsaid("some items have a value that is not finite")
+    width = _width(aggregation, first, second)
+    binary = width == 1 and all(bool(((column == 0) | (column == 1)).all()) for column in (first, second))
     if method == "mcnemar" and not (binary and groups is None):
         raise MetricError("a McNemar test takes scores of 0 and 1 without clusters; use permutation")
     if binary and groups is None and method != "permutation":
-        return _by_mcnemar(first, second, options)
-    return _by_permutation(second - first, groups, options, binary)
+        return _by_mcnemar(first, second, options, higher_is_better)
+    return _by_permutation(second - first, groups, options, width, higher_is_better)
 
 
-def _by_mcnemar(first: Floats, second: Floats, options: "StatisticsConfig") -> _Difference:
-    """Exact McNemar test, and the interval of Agresti and Min 2005, which has a width without discordant
-    items."""
-    n = len(first)
-    gained, lost = discordant(first, second)
-    stderr = _standard_error(second - first, None)
-    low, high = _agresti_min(gained, lost, n, options.ci_level)
-    reach = normal_quantile(options.ci_level) + normal_quantile(2 * POWER - 1)
-    return _Difference(stderr, low, high, "McNemar, exact", mcnemar(gained, lost), reach * stderr + 1 / n)
+def _width(aggregation: Aggregation, first: Floats, second: Floats) -> float:
+    """How far two items can differ: the metric's range, or 1 where all numbers are 0 or 1 and both occur;
+    infinite where nothing is known."""
+    low, high = aggregation.bounds
+    lowest, highest = min(first.min(), second.min()), max(first.max(), second.max())
+    if math.isfinite(low) and math.isfinite(high) and low <= lowest and highest <= high:
+        return high - low
+    both = np.concatenate([first, second])
+    return 1.0 if lowest < highest and bool(((both == 0) | (both == 1)).all()) else math.inf
+
+
+def _by_mcnemar(
+    first: Floats, second: Floats, options: "StatisticsConfig", higher_is_better: bool
+) -> _Difference:
+    n, (gained, lost) = len(first), discordant(first, second)
+    centre, spread = _agresti_min(gained, lost, n)
+
+    def ends(level: float) -> tuple[float, float]:
+        reach = normal_quantile(level) * spread
+        return max(centre - reach, -1.0), min(centre + reach, 1.0)
+
+    mde = mcnemar_mde(n, gained if higher_is_better else lost, 1 - options.ci_level)
+    return _Difference(
+        _standard_error(second - first, None),
+        "McNemar, exact",
+        mcnemar(gained, lost),
+        mde,
+        ends,
+        lambda value: math.erfc(abs(centre - value) / spread / math.sqrt(2)),
+        _undetectable(mde, n, "items"),
+    )
+
+
+def _undetectable(mde: float, units: int, kind: str) -> str | None:
+    if not math.isnan(mde):
+        return None
+    return f"{units} {kind} are too few to find any difference four times of five"
 
 
 def _by_permutation(
-    differences: Floats, groups: Ints | None, options: "StatisticsConfig", binary: bool
+    differences: Floats,
+    groups: Ints | None,
+    options: "StatisticsConfig",
+    width: float,
+    higher_is_better: bool,
 ) -> _Difference:
-    n = len(differences)
-    units = (
-        differences if groups is None else np.asarray(np.bincount(groups, weights=differences), np.float64)
-    )
-    mean, stderr = float(differences.mean()), _standard_error(differences, groups)
-    reach = student_quantile(options.ci_level, len(units) - 1)
-    low, high = mean - reach * stderr, mean + reach * stderr
-    if binary and stderr == 0:
-        low, high = _agresti_min(0, 0, len(units), options.ci_level)
-    p_value = sign_flip(units, options.bootstrap_iters, np.random.default_rng(options.seed))
+    n, kind = len(differences), "items" if groups is None else "clusters"
+    sizes = np.ones(n) if groups is None else np.bincount(groups).astype(np.float64)
+    units = differences if groups is None else np.bincount(groups, weights=differences)
+    sums = np.asarray(units, dtype=np.float64)
+    count, alpha = len(sums), 1 - options.ci_level
     test = "sign-flip permutation" if groups is None else "sign-flip permutation, clustered"
-    mde = (reach + normal_quantile(2 * POWER - 1)) * stderr
-    warning = None if stderr > 0 or n == 0 else "the runs do not differ on any item"
-    return _Difference(stderr, low, high, test, p_value, mde, warning)
+    mean = float(differences.mean())
+    differing = int((sums != 0).sum())
+    if not differing and not math.isfinite(width):
+        said = "the runs do not differ on any item, and the metric's range is not known"
+        return _Difference(0.0, test, 1.0, math.nan, warning=said)
+    influence = (sums - sizes * mean) * (count / n)
+    stderr = math.sqrt(float(influence @ influence) / (count - 1) / count)
+    # What a unit differs by, where it does; units that tie hide how many more may differ (Agresti and Min).
+    typical = float((sums * sums).sum()) / differing if differing else (width * n / count) ** 2
+    ties = 1 - differing / count
+    spread = math.sqrt(stderr**2 + ties * typical / n**2)
+    shape = Shape.of(influence)
+    flipped = sign_flip(sums, options.bootstrap_iters, np.random.default_rng(options.seed))
+    p_value = max(flipped, shape.chance(_apart(mean, spread)))
+    needed, warning = units_needed(alpha), None
+    if count < needed:
+        warning = f"{count} {kind} can't reach p < {alpha:g} whatever they say; it takes {needed}"
+        mde = math.nan
+    elif differing < _SPARSE and ties > 0.5:
+        better = int((sums > 0).sum() if higher_is_better else (sums < 0).sum())
+        mde = mcnemar_mde(count, better, alpha) * math.sqrt(typical) * count / n
+        warning = _undetectable(mde, count, kind)
+    else:
+        size = float(np.abs(sums).sum()) / n
+        mde = shift_mde(spread, count - 1, ties, size, alpha)
+    return _Difference(
+        stderr,
+        test,
+        p_value,
+        mde,
+        lambda level: skewed(mean, spread, shape, level),
+        lambda value: shape.chance(_apart(mean - value, spread)),
+        warning or _few_clusters(groups, count),
+    )
+
+
+def _apart(difference: float, stderr: float) -> float:
+    """How many standard errors a difference is from 0; infinitely many where all differ by the same."""
+    return difference / stderr if stderr > 0 else math.copysign(math.inf, difference) if difference else 0.0
+
+
+def _few_clusters(groups: Ints | None, count: int) -> str | None:
+    if groups is None or count >= FEW_CLUSTERS:
+        return None
+    return f"only {count} clusters: the error bar is a rough guide"
 
 
 def _by_bootstrap(
@@ -188,23 +293,62 @@ def _by_bootstrap(
 ) -> _Difference:
     test = "paired bootstrap" if groups is None else "paired bootstrap, clustered"
     if options.bootstrap_iters <= 0 or aggregation.rule == "none":
-        return _Difference(*(math.nan,) * 3, "none", math.nan, math.nan, f"no test for {aggregation.name}")
+        return _Difference.unsaid(f"no test for {aggregation.name}")
     tables = [(run.statistics, _values(aggregation, run)) for run in runs]
     observed, draws = resampled_differences(aggregation, tables, groups, options)
     draws = draws[np.isfinite(draws)]
     if not math.isfinite(observed) or len(draws) < 2:
-        return _Difference(*(math.nan,) * 3, "none", math.nan, math.nan, "the difference is not finite")
+        return _Difference.unsaid("the difference is not finite")
     units = len(runs[0]) if groups is None else int(groups.max()) + 1
     widening = math.sqrt(units / (units - 1))  # resamples spread less than samples by this factor
     stderr = float(draws.std(ddof=1)) * widening
-    tail = (1 - options.ci_level) / 2
-    low, high = (
-        observed + widening * (float(end) - observed) for end in np.quantile(draws, [tail, 1 - tail])
+    if stderr <= 1e-12 * max(1.0, abs(observed)):
+        same = observed == 0
+        said = "the runs do not differ on any item" if same else "every resample differs by the same"
+        p_value = 1.0 if same else 1 / (1 + len(draws))
+        ends = None if same else (lambda level: (observed, observed))
+        return _Difference(stderr, test, p_value, math.nan, ends, lambda value: p_value, said)
+    influence = _influence_of_difference(aggregation, tables, groups, units)
+    shape = Shape(0.0, units - 1.0) if influence is None else Shape.of(influence)
+    return _Difference(
+        stderr,
+        test,
+        shape.chance(observed / stderr),
+        shift_mde(stderr, units - 1, 0.0, 1.0, 1 - options.ci_level),
+        lambda level: skewed(observed, stderr, shape, level),
+        lambda value: shape.chance((observed - value) / stderr),
+        _few_clusters(groups, units),
     )
-    extreme = np.abs(draws - draws.mean()) * widening >= abs(observed) - 1e-12 * max(1.0, abs(observed))
-    p_value = (1 + int(extreme.sum())) / (1 + len(draws))
-    reach = normal_quantile(options.ci_level) + normal_quantile(2 * POWER - 1)
-    return _Difference(stderr, low, high, test, min(p_value, 1.0), reach * stderr)
+
+
+def _influence_of_difference(
+    aggregation: Aggregation, runs: "Sequence[RunColumn]", groups: Ints | None, units: int
+) -> Floats | None:
+    """What leaving out each unit does to the difference, or, of many, each of a hundred interleaved blocks;
+    None where it can't be said."""
+    blocks = min(units, MAX_BLOCKS)
+    member = (np.arange(_length(runs)) if groups is None else groups) % blocks
+    left_out = []
+    for place in range(blocks):
+        kept = np.flatnonzero(member != place)
+        try:
+            first, second = (
+                aggregation.value(
+                    None if statistics is None else statistics[kept],
+                    None if values is None else _taken(values, kept),
+                )
+                for statistics, values in runs
+            )
+        except MetricError:
+            return None
+        left_out.append(second - first)
+    found = np.array(left_out)
+    return found.mean() - found if len(found) > 2 and np.isfinite(found).all() else None
+
+
+def _length(runs: "Sequence[RunColumn]") -> int:
+    statistics, values = runs[0]
+    return len(statistics) if statistics is not None else len(values if values is not None else ())
 
 
 def _standard_error(differences: Floats, groups: Ints | None) -> float:
@@ -213,11 +357,11 @@ def _standard_error(differences: Floats, groups: Ints | None) -> float:
     return math.sqrt(len(units) / (len(units) - 1) * float(units @ units)) / len(differences)
 
 
-def _agresti_min(gained: int, lost: int, n: int, level: float) -> tuple[float, float]:
-    """Interval of a difference of paired proportions: half an item added to each of the four cells."""
+def _agresti_min(gained: int, lost: int, n: int) -> tuple[float, float]:
+    """Centre and standard error of a difference of paired proportions: half an item added to each of the
+    four cells."""
     size, difference = n + 2, (gained - lost) / (n + 2)
-    reach = normal_quantile(level) * math.sqrt(max((gained + lost + 1) / size - difference**2, 0.0) / size)
-    return max(difference - reach, -1.0), min(difference + reach, 1.0)
+    return difference, math.sqrt(max((gained + lost + 1) / size - difference**2, 0.0) / size)
 
 
 def _correlation(first: Floats, second: Floats) -> float:
@@ -290,6 +434,7 @@ def _taken(column: Values, rows: Ints) -> Values:
     return column[rows] if isinstance(column, np.ndarray) else [column[row] for row in rows]
 
 
+_SPARSE = 30  # units that differ, up to which they are counted and not averaged
 _EXACT_UNITS = 16  # up to here all sign patterns are tried
 _FEW_SIZES = 64
 
@@ -297,20 +442,6 @@ _FEW_SIZES = 64
 def discordant(first: Floats, second: Floats) -> tuple[int, int]:
     """How many 0/1 items went from wrong to right, and from right to wrong."""
     return int(((first == 0) & (second == 1)).sum()), int(((first == 1) & (second == 0)).sum())
-
-
-def mcnemar(gained: int, lost: int) -> float:
-    """Two-sided exact p-value: the discordant items as tosses of a fair coin; 1 without any.
-
-    >>> round(mcnemar(2, 8), 6)
-    0.109375
-    """
-    n, fewer = gained + lost, min(gained, lost)
-    logs = [
-        math.lgamma(n + 1) - math.lgamma(i + 1) - math.lgamma(n - i + 1) - n * math.log(2)
-        for i in range(fewer + 1)
-    ]
-    return min(1.0, 2 * math.fsum(map(math.exp, logs)))
 
 
 def sign_flip(units: Floats, draws: int, rng: np.random.Generator) -> float:

@@ -4,13 +4,14 @@ The unit is the item, or the cluster where items belong together: statistics are
 first, and the rest is the same. Unless the config names a method, each aggregation has its own:
 
 ========================================  ==============================================================
-mean, pass_rate                           closed form; interval by Student's distribution, by Wilson for 0/1
-sum                                       closed form
+mean, pass_rate                           closed form; Wilson's interval at an effective size where the range
+                                          is known, else Student's, bent by the numbers' skewness
+sum                                       closed form, the same interval
 perplexity                                exact bootstrap moments; interval of the mean log-likelihood, exp'd
 median, percentile                        exact bootstrap variance; interval between order statistics
 f1, matthews_corrcoef                     bootstrap of the confusion cells, BCa interval
-bleu, chrf, ter, wer, ratios, nanmean     jackknife, Student's interval
-a user's function of the values           bootstrap of the items, at most 1,000 draws
+bleu, chrf, ter, wer, ratios, nanmean     jackknife; Student's interval, bent by the influences' skewness
+a user's function of the values           bootstrap of the items, at most 1,000 draws; the same interval
 min, max, count                           none: nothing sound is known
 ========================================  ==============================================================
 """
@@ -26,17 +27,20 @@ from metrics.aggregations.aggregation import Aggregation
 from metrics.errors import ConfigError
 from metrics.statistics.bootstrap import bootstrap_items, bootstrap_sums
 from metrics.statistics.formulas import (
+    FEW_CLUSTERS,
+    NOTHING,
+    Sampled,
+    Spread,
     delta,
     jackknife,
     maritz_jarrett,
     mean_error,
-    normal_quantile,
     order_statistic_interval,
     perplexity_error,
     sum_error,
     woodruff,
 )
-from metrics.statistics.sampled import NOTHING, Sampled, Spread
+from metrics.statistics.intervals import student_quantile
 from metrics.types import Estimate, Floats, Ints, Values
 
 if TYPE_CHECKING:
@@ -44,7 +48,6 @@ if TYPE_CHECKING:
 
 
 Method = Callable[[Sampled], Spread]
-_FEW_CLUSTERS = 10
 
 _BY_RULE: dict[str, Method] = {
     "mean": mean_error,
@@ -69,11 +72,13 @@ def estimate(
     values: Values | None,
     clusters: Ints | None,
     options: "StatisticsConfig",
+    samples: int | None = None,
 ) -> Estimate:
     """The aggregate of n items with its error bar.
 
     ``statistics`` (n, k) for kind "sums", ``values`` (n) for kind "values"; ``clusters`` (n) are any
-    integers, equal ones belonging together, or None. No items give NaN; one item, or one cluster, gives a
+    integers, equal ones belonging together, or None; ``samples`` is the number of scored samples that the
+    items were reduced from, if it is known. No items give NaN; one item, or one cluster, gives a
     value without error bar; a value that is not finite gives what arithmetic gives, without error bar, and a
     warning.
     """
@@ -83,14 +88,12 @@ def estimate(
         return Estimate(math.nan, math.nan, "none", math.nan, math.nan, 0, "no scored items")
     groups = None if clusters is None else np.unique(np.asarray(clusters), return_inverse=True)[1].reshape(-1)
     if table is not None:
-        return _of_sums(adding, table, groups, options)
+        return _of_sums(Sampled.of(adding, table, groups, options, samples), table, groups)
     return _of_values(aggregation, values if values is not None else [], groups, options)
 
 
-def _of_sums(
-    aggregation: Aggregation, table: Floats, groups: Ints | None, options: "StatisticsConfig"
-) -> Estimate:
-    sampled = Sampled.of(aggregation, table, groups, options)
+def _of_sums(sampled: Sampled, table: Floats, groups: Ints | None) -> Estimate:
+    aggregation, options = sampled.aggregation, sampled.options
     bad = int((~np.isfinite(table)).any(axis=1).sum())
     if bad:
         return _without_error(
@@ -100,16 +103,23 @@ def _of_sums(
         return _without_error(sampled.value, len(table), "the value is not finite")
     if options.bootstrap_iters <= 0:
         return _without_error(sampled.value, len(table), None)
-    rule = _BY_RULE[aggregation.rule]
-    own = aggregation.rule == "none" or options.method in ("auto", "analytic")
+    if aggregation.rule == "mean" and not _within(table, aggregation.bounds):
+        # Numbers that come from elsewhere, on another scale than the metric of that name.
+        aggregation = replace(aggregation, bounds=(-math.inf, math.inf))
+        sampled = replace(sampled, aggregation=aggregation)
+    own = aggregation.rule == "none" or options.method not in _BY_NAME
     with np.errstate(over="ignore", invalid="ignore"):  # a perplexity's spread may be beyond all numbers
-        spread = rule(sampled) if own else _BY_NAME[options.method](sampled)
+        spread = (_BY_RULE[aggregation.rule] if own else _BY_NAME[options.method])(sampled)
     made = _estimate(sampled.value, spread, len(table), aggregation, groups)
     left_out = aggregation.leaves_out(table) if aggregation.leaves_out is not None else 0
     if not left_out:
         return made
     said = f"{left_out} of {len(table)} items have no finite number and are left out"
     return replace(made, warning="; ".join(filter(None, (said, made.warning))))
+
+
+def _within(table: Floats, bounds: tuple[float, float]) -> bool:
+    return bool(table[:, 0].min() >= bounds[0] and table[:, 0].max() <= bounds[1])
 
 
 def _of_values(
@@ -150,14 +160,14 @@ def _estimate(
     low, high = max(spread.low, min(lowest, value)), min(spread.high, max(highest, value))
     method = spread.method if groups is None else f"{spread.method}, clustered"
     finite = math.isfinite(spread.stderr)
-    doubt = spread.warning or (None if finite else "the spread is too wide for a standard error")
-    said = "; ".join(sentence for sentence in (doubt, _few(groups)) if sentence)
+    wide = None if finite or n == 1 else "the spread is too wide for a standard error"
+    said = "; ".join(sentence for sentence in (wide, spread.warning, _few(groups)) if sentence)
     return Estimate(value, spread.stderr if finite else math.nan, method, low, high, n, said or None)
 
 
 def _few(groups: Ints | None) -> str | None:
     clusters = 0 if groups is None else int(groups.max()) + 1
-    if not 1 < clusters < _FEW_CLUSTERS:
+    if not 1 < clusters < FEW_CLUSTERS:
         return None
     return f"only {clusters} clusters: the error bar is a rough guide"
 
@@ -176,8 +186,9 @@ def group_aggregate(
     """The mean of independent benchmarks' values, weighted by their items or not, with its standard error.
 
     The weights w add up to 1, and the error is √Σ (w · stderr)² for either kind of weight; a member without
-    an error bar leaves the group without one. A member without a value leaves the group without a value:
-    nothing is dropped.
+    an error bar leaves the group without one. The interval comes from the members' intervals, so that it
+    stays where they stay and has a width where all of a member's items are alike. A member without a value
+    leaves the group without a value: nothing is dropped.
     """
     if not estimates:
         raise ConfigError("a group needs at least one benchmark")
@@ -196,5 +207,23 @@ def group_aggregate(
     stderr = math.sqrt(
         math.fsum((w * member.stderr) ** 2 for w, member in zip(weights, estimates, strict=True))
     )
-    reach = normal_quantile(ci_level) * stderr
-    return Estimate(value, stderr, "weighted sum of variances", value - reach, value + reach, n_items)
+    low, high = _recovered(value, estimates, weights, ci_level)
+    return Estimate(value, stderr, "weighted sum of variances", low, high, n_items)
+
+
+def _recovered(
+    value: float, members: Sequence[Estimate], weights: Sequence[float], level: float
+) -> tuple[float, float]:
+    """The interval of a weighted sum from its members' own, which have a width where their standard error is
+    0 and end where their range ends.
+
+    Source: Zou and Donner 2008, Construction of confidence limits about effect measures (MOVER). A member
+    without an interval has Student's.
+    """
+    below, above = 0.0, 0.0
+    for weight, member in zip(weights, members, strict=True):
+        reach = student_quantile(level, max(member.n_items - 1, 1)) * member.stderr
+        ends = (member.value - member.ci_low, member.ci_high - member.value)
+        down, up = ends if all(map(math.isfinite, ends)) else (reach, reach)
+        below, above = below + (weight * down) ** 2, above + (weight * up) ** 2
+    return value - math.sqrt(below), value + math.sqrt(above)

@@ -1,57 +1,253 @@
-"""Standard errors by formula: of means, sums and perplexities, and by jackknife and delta method of
-anything."""
+"""Standard errors by formula: of means, sums and perplexities, and by jackknife and delta method of anything;
+and what such a way is given and gives.
+"""
 
 import math
-from functools import lru_cache
-from statistics import NormalDist
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from metrics.statistics.sampled import Sampled, Spread
+from metrics.aggregations.aggregation import Aggregation, total_of
+from metrics.statistics.intervals import (
+    Bounded,
+    Shape,
+    clopper_pearson,
+    jeffreys,
+    skewed,
+    student_quantile,
+    wilson,
+)
 from metrics.types import Floats, Ints
 
-_PROPORTION, _UNKNOWN = (0.0, 1.0), (-math.inf, math.inf)
+if TYPE_CHECKING:
+    from metrics.config import StatisticsConfig
+
+
+_UNKNOWN = (-math.inf, math.inf)
+_FEW_UNITS = 15
+FEW_CLUSTERS = 10
+_FEW_WEIGHTS = 35
+_PROPORTIONS: dict[str, Callable[[float, float, float], tuple[float, float]]] = {
+    "clopper_pearson": clopper_pearson,
+    "jeffreys": jeffreys,
+}
+
+
+@dataclass(frozen=True)
+class Spread:
+    """A standard error with the interval that goes with it, and a doubt about it, if any."""
+
+    stderr: float
+    method: str
+    low: float
+    high: float
+    warning: str | None = None
+
+
+NOTHING = Spread(math.nan, "none", math.nan, math.nan)
+
+
+@dataclass(frozen=True)
+class Sampled:
+    """n items as G independent units: ``table`` (G, k) sums and ``sizes`` (G,) items of each."""
+
+    aggregation: Aggregation
+    table: Floats
+    sizes: Floats
+    value: float
+    options: "StatisticsConfig"
+    clustered: bool
+    samples: float | None = None  # scored samples altogether, where that is known
+
+    @classmethod
+    def of(
+        cls,
+        aggregation: Aggregation,
+        table: Floats,
+        groups: Ints | None,
+        options: "StatisticsConfig",
+        samples: float | None = None,
+    ) -> "Sampled":
+        """Items added up within their groups (0 … G-1), or as they are."""
+        value = aggregation.of_total(total_of(table), float(len(table)))
+        if groups is None:
+            return cls(aggregation, table, np.ones(len(table)), value, options, False, samples)
+        count = int(groups.max()) + 1
+        sums = np.column_stack([np.bincount(groups, weights=column, minlength=count) for column in table.T])
+        sizes: Floats = np.bincount(groups, minlength=count).astype(np.float64)
+        return cls(aggregation, np.asarray(sums, dtype=np.float64), sizes, value, options, True, samples)
+
+    @property
+    def units(self) -> int:
+        """Number of independent units: items, or clusters."""
+        return len(self.table)
+
+    @property
+    def n(self) -> float:
+        """Number of items."""
+        return float(self.sizes.sum())
+
+    @property
+    def total(self) -> Floats:
+        """Sum of all statistics (k,)."""
+        return np.asarray(self.table.sum(axis=0))
+
+    def rng(self) -> np.random.Generator:
+        """The generator that the config's seed makes."""
+        return np.random.default_rng(self.options.seed)
+
+    def alone(self) -> Spread:
+        """What to answer for a single unit."""
+        said = "one cluster has no spread" if self.clustered else "one item has no spread"
+        return Spread(math.nan, "none", math.nan, math.nan, said)
 
 
 def mean_error(sampled: Sampled) -> Spread:
     """Standard error of a mean, s / √n; clustered as Miller 2024 with the factor G / (G - 1) for few
-    clusters."""
-    if sampled.units < 2 and not _binary(sampled):
+    clusters. Where the metric's range is known, the interval is Wilson's at an effective size."""
+    low, high = _range(sampled)
+    if math.isfinite(low) and math.isfinite(high) and high > low:
+        return _bounded_mean(sampled, low, high)
+    if sampled.units < 2:
         return sampled.alone()
-    stderr = _mean_stderr(sampled)
-    if _binary(sampled):
-        low, high = wilson(sampled.value, float(sampled.units), sampled.options.ci_level)
-        warning = sampled.alone().warning if sampled.units < 2 else None
-        return Spread(stderr, "wilson", low, high, warning)
-    return _symmetric(sampled, sampled.value, stderr, "closed form")
+    spread = _skewed(sampled, _mean_influence(sampled), "closed form")
+    if spread.stderr == 0:
+        said = "every item has the same number and the metric's range is not known: no interval"
+        return Spread(0.0, spread.method, math.nan, math.nan, said)
+    return spread
+
+
+def _range(sampled: Sampled) -> tuple[float, float]:
+    """The numbers that an item can have: the metric's own; of a metric that does not say, 0 to 1 where all
+    of them lie there and are not all alike."""
+    known = sampled.aggregation.bounds
+    if known != _UNKNOWN:
+        return known
+    means = sampled.table[:, 0] / sampled.sizes
+    low, high = float(means.min()), float(means.max())
+    return (0.0, 1.0) if 0 <= low < high <= 1 else _UNKNOWN
+
+
+def _bounded_mean(sampled: Sampled, low: float, high: float) -> Spread:
+    width, method = high - low, "wilson"
+    share = min(max((sampled.value - low) / width, 0.0), 1.0)
+    level = sampled.options.ci_level
+    if sampled.units < 2:
+        if share not in (0.0, 1.0) or sampled.clustered:
+            return sampled.alone()
+        stderr, size, warning = math.nan, 1.0, sampled.alone().warning
+    else:
+        stderr, warning = _stderr(_mean_influence(sampled)), None
+        size = bounded_share(sampled, low, width).size(level)
+    chosen = sampled.options.method
+    if chosen in _PROPORTIONS and size == sampled.n:
+        method = chosen
+    interval = _PROPORTIONS.get(method, wilson)(share, size, level)
+    return Spread(stderr, method, low + width * interval[0], low + width * interval[1], warning)
+
+
+def bounded_share(sampled: Sampled, low: float, width: float) -> Bounded:
+    """The mean as a share of the way from ``low`` to ``low + width``, for Wilson's interval; two units at
+    least."""
+    influence = _mean_influence(sampled)
+    means = (sampled.table[:, 0] / sampled.sizes - low) / width
+    return Bounded(
+        value=min(max((float(sampled.table[:, 0].sum()) / sampled.n - low) / width, 0.0), 1.0),
+        variance=(_stderr(influence) / width) ** 2,
+        units=sampled.units,
+        degrees=Shape.of(influence).degrees,
+        extreme=float(((means <= 0) | (means >= 1)).mean()),
+        least=sampled.n**2 / float((sampled.sizes**2).sum()),
+        most=_most(sampled, low, width),
+    )
+
+
+def _most(sampled: Sampled, low: float, width: float) -> float:
+    """The number of samples, if each item is the mean of equally many samples that are 0 or 1."""
+    repeats = sampled.samples / sampled.n if sampled.samples else 1.0
+    right = (sampled.table[:, 0] - low * sampled.sizes) / width * repeats
+    whole = repeats == round(repeats) and bool((np.abs(right - np.rint(right)) < 1e-9).all())
+    return sampled.n * repeats if whole else math.inf
+
+
+def _mean_influence(sampled: Sampled) -> Floats:
+    """By how much each unit raises the mean, times the number of units (G,)."""
+    residual = sampled.table[:, 0] - sampled.sizes * (float(sampled.table[:, 0].sum()) / sampled.n)
+    return np.asarray(residual * (sampled.units / sampled.n))
+
+
+def _stderr(influence: Floats) -> float:
+    units = len(influence)
+    return math.sqrt(float(influence @ influence) / (units - 1) / units)
+
+
+def _skewed(sampled: Sampled, influence: Floats, method: str, stderr: float | None = None) -> Spread:
+    """The interval of an estimate without known ends, with a doubt where there are too few units for one."""
+    stderr = _stderr(influence) if stderr is None else stderr
+    if not math.isfinite(stderr):
+        return Spread(stderr, method, -math.inf, math.inf)
+    low, high = skewed(sampled.value, stderr, Shape.of(influence), sampled.options.ci_level)
+    return Spread(stderr, method, low, high, _few_units(sampled))
+
+
+def _few_units(sampled: Sampled) -> str | None:
+    """A doubt where rare large numbers may be missing from the sample; no formula sees what is not there."""
+    low, high = sampled.aggregation.bounds
+    if math.isfinite(low) and math.isfinite(high):
+        return None
+    kind = "clusters" if sampled.clustered else "items"
+    if sampled.clustered and sampled.units < FEW_CLUSTERS:
+        return None  # said whatever the interval is
+    if sampled.units < _FEW_UNITS:
+        return (
+            f"only {sampled.units} {kind}: the interval holds for numbers without rare large ones; "
+            f"{_FEW_UNITS} and more are safer"
+        )
+    weight = sampled.aggregation.weight
+    if weight is None:
+        return None
+    weights = np.abs(sampled.table[:, weight])
+    squares = float(weights @ weights)
+    size = float(weights.sum()) ** 2 / squares if squares > 0 else math.inf
+    if size >= _FEW_WEIGHTS:
+        return None
+    return (
+        f"the {sampled.units} {kind} weigh as {size:.0f} equal ones: a single long or runaway one may decide "
+        f"the value, and the interval does not know of those unseen; {_FEW_WEIGHTS} and more are safer"
+    )
 
 
 def sum_error(sampled: Sampled) -> Spread:
     """Standard error of a sum: n times that of the mean."""
     if sampled.units < 2:
         return sampled.alone()
-    return _symmetric(sampled, sampled.value, sampled.n * _mean_stderr(sampled), "closed form")
+    return _skewed(sampled, sampled.n * _mean_influence(sampled), "closed form")
 
 
 def perplexity_error(sampled: Sampled) -> Spread:
-    """Standard error of exp(-mean) as infinitely many bootstrap draws give it, with n / (n - 1).
+    """Standard error of exp(-mean) as infinitely many bootstrap draws give it, with n / (n - 1), or clustered
+    by the jackknife; the interval is that of the mean, exponentiated.
 
     A resampled mean is a sum of n independent parts, so that E[exp(-t mean*)] = (mean of exp(-t x_i / n))^n.
     """
-    if sampled.clustered:
-        return jackknife(sampled)
     if sampled.units < 2:
         return sampled.alone()
-    n, column = sampled.units, sampled.table[:, 0]
-    centre = float(column.mean())
-    reach = student_quantile(sampled.options.ci_level, n - 1) * _mean_stderr(sampled)
+    n, column, influence = sampled.units, sampled.table[:, 0], _mean_influence(sampled)
+    centre = float(column.sum()) / sampled.n
+    mean = _skewed(replace(sampled, value=centre), influence, "exact bootstrap")
+    with np.errstate(over="ignore", invalid="ignore"):
+        low, high = (float(np.exp(-end)) for end in (mean.high, mean.low))
+    if sampled.clustered:
+        left_out = jackknife(sampled)
+        return replace(mean, stderr=left_out.stderr, method="jackknife", low=low, high=high)
     with np.errstate(over="ignore", invalid="ignore"):
         once, twice = (np.expm1(-t * (column - centre) / n).mean() for t in (1.0, 2.0))
         log_first = n * np.log1p(once)
         excess = np.expm1(n * np.log1p(twice) - 2 * log_first) if np.isfinite(twice) else math.inf
         stderr = float(sampled.value * np.exp(log_first) * np.sqrt(max(excess, 0.0) * n / (n - 1)))
-        low, high = (float(np.exp(-(centre + sign * reach))) for sign in (1, -1))
-    return Spread(stderr, "exact bootstrap", low, high)
+    return replace(mean, stderr=stderr, low=low, high=high)
 
 
 def jackknife(sampled: Sampled) -> Spread:
@@ -63,9 +259,8 @@ def jackknife(sampled: Sampled) -> Spread:
         return Spread(
             math.nan, "none", math.nan, math.nan, "a single item decides whether the value is defined"
         )
-    units = sampled.units
-    stderr = math.sqrt((units - 1) / units * float(((left_out - left_out.mean()) ** 2).sum()))
-    return _symmetric(sampled, sampled.value, stderr, "jackknife")
+    influence = (left_out.mean() - left_out) * (sampled.units - 1)
+    return _skewed(sampled, influence, "jackknife")
 
 
 def leave_one_out(sampled: Sampled) -> Floats:
@@ -82,33 +277,7 @@ def delta(sampled: Sampled) -> Spread:
     if not np.isfinite(gradient).all():
         return jackknife(sampled)
     residual = (sampled.table - np.outer(sampled.sizes, total / n)) @ gradient
-    stderr = math.sqrt(units / (units - 1) * float(residual @ residual))
-    return _symmetric(sampled, sampled.value, stderr, "delta")
-
-
-def _mean_stderr(sampled: Sampled) -> float:
-    """Of the first statistic's mean over items; NaN for a single unit."""
-    units, n = sampled.units, sampled.n
-    if units < 2:
-        return math.nan
-    residual = sampled.table[:, 0] - sampled.sizes * (float(sampled.table[:, 0].sum()) / n)
-    return math.sqrt(units / (units - 1) * float(residual @ residual)) / n
-
-
-def _binary(sampled: Sampled) -> bool:
-    """Whether Wilson's interval fits: every item's number is 0 or 1; of clusters, all items are 0 or all are
-    1. Numbers known to be on another scale (a length, BLEU) are no proportion whatever they are."""
-    if sampled.aggregation.bounds not in (_PROPORTION, _UNKNOWN):
-        return False
-    column = sampled.table[:, 0]
-    if not sampled.clustered:
-        return bool(((column == 0) | (column == 1)).all())
-    return bool((column == 0).all() or (column == sampled.sizes).all())
-
-
-def _symmetric(sampled: Sampled, value: float, stderr: float, method: str) -> Spread:
-    reach = student_quantile(sampled.options.ci_level, sampled.units - 1) * stderr if stderr else 0.0
-    return Spread(stderr, method, value - reach, value + reach)
+    return _skewed(sampled, residual * units, "delta")
 
 
 _NODES, _WEIGHTS = np.polynomial.legendre.leggauss(8)
@@ -182,67 +351,3 @@ def _binomial_cdf(n: int, q: float) -> Floats:
         + (n - successes) * math.log1p(-q)
     )
     return np.asarray(np.cumsum(np.exp(log_mass)))
-
-
-_NORMAL = NormalDist()
-
-
-def normal_quantile(level: float) -> float:
-    """Half-width, in standard errors, of a two-sided normal interval: 1.96 for 0.95."""
-    return _NORMAL.inv_cdf(0.5 + level / 2)
-
-
-@lru_cache(maxsize=4096)
-def student_quantile(level: float, degrees: int) -> float:
-    """Half-width of a two-sided interval with ``degrees`` of freedom; infinite for none of them.
-
-    >>> round(student_quantile(0.95, 9), 6)
-    2.262157
-    """
-    if degrees < 1:
-        return math.inf
-    if degrees > 400:
-        return _cornish_fisher(normal_quantile(level), degrees)
-    low, high = 0.0, 1.0
-    while _student_coverage(high, degrees) < level:
-        high *= 2
-    for _ in range(80):
-        middle = (low + high) / 2
-        low, high = (middle, high) if _student_coverage(middle, degrees) < level else (low, middle)
-    return (low + high) / 2
-
-
-def _student_coverage(t: float, degrees: int) -> float:
-    """P(|T| < t), by the finite series for whole degrees of freedom (Abramowitz and Stegun 26.7.3,
-    26.7.4)."""
-    angle = math.atan(t / math.sqrt(degrees))
-    cosine, sine = math.cos(angle), math.sin(angle)
-    odd = degrees % 2 == 1
-    term, total = (cosine, 0.0) if odd else (1.0, 0.0)
-    for j in range(2 if odd else 1, degrees, 2):
-        total += term
-        term *= cosine * cosine * j / (j + 1)
-    if not odd:
-        return sine * total
-    return 2 / math.pi * (angle + sine * total)
-
-
-def _cornish_fisher(z: float, degrees: int) -> float:
-    """Expansion of Student's quantile in 1/degrees (Abramowitz and Stegun 26.7.5); 1e-10 from 400 on."""
-    first = (z**3 + z) / 4
-    second = (5 * z**5 + 16 * z**3 + 3 * z) / 96
-    third = (3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z) / 384
-    return z + first / degrees + second / degrees**2 + third / degrees**3
-
-
-def wilson(share: float, n: float, level: float) -> tuple[float, float]:
-    """Wilson's score interval of a proportion ``share`` of ``n``, which has a width at 0 and at 1 too.
-
-    >>> [round(end, 6) for end in wilson(0.0, 20, 0.95)]
-    [0.0, 0.161125]
-    """
-    z = normal_quantile(level)
-    scale = 1 + z * z / n
-    centre = (share + z * z / (2 * n)) / scale
-    half = z / scale * math.sqrt(max(share * (1 - share) / n + z * z / (4 * n * n), 0.0))
-    return (0.0 if share == 0 else max(centre - half, 0.0)), (1.0 if share == 1 else min(centre + half, 1.0))

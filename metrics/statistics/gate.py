@@ -1,6 +1,8 @@
 """What a comparison amounts to: p-values adjusted for many metrics, and the answer of a gate."""
 
+import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
@@ -9,7 +11,8 @@ from metrics.errors import ConfigError
 from metrics.statistics.comparison import Comparison
 from metrics.types import Floats
 
-Verdict = Literal["pass", "regression", "inconclusive"]
+Verdict = Literal["regression", "inconclusive", "worse", "pass"]
+ORDER: tuple[Verdict, ...] = ("regression", "inconclusive", "worse", "pass")
 CORRECTIONS = ("holm", "bh", "none")
 
 
@@ -38,30 +41,60 @@ def adjust(p_values: Sequence[float] | Floats, correction: str = "holm") -> Floa
     return adjusted
 
 
-def verdict(
+@dataclass(frozen=True)
+class Decision:
+    """A gate's answer to one pair, and the interval that decided: its worse end is that of the unadjusted
+    one-sided level alpha / 2, its better end that of the level after correction."""
+
+    verdict: Verdict
+    ci_low: float
+    ci_high: float
+
+
+def p_regression(comparison: Comparison, margin: float, higher_is_better: bool = True) -> float:
+    """Two-sided p-value of a loss of exactly ``margin``, 1 where the loss is not larger; NaN without a
+    test."""
+    return comparison.chance_beyond(-margin if higher_is_better else margin, above=not higher_is_better)
+
+
+def decide(
     comparison: Comparison,
     margin: float,
     alpha: float,
-    p_value: float | None = None,
+    adjusted: tuple[float, float] | None = None,
     higher_is_better: bool = True,
-) -> Verdict:
-    """Whether the candidate is good enough: ``p_value`` is the adjusted one, by default the comparison's own.
+) -> Decision:
+    """Whether the candidate is good enough. ``adjusted`` are the p-values of a loss beyond the margin and of
+    no difference after correction, by default the comparison's own.
 
-    *regression*: the difference is significantly for the worse, and worse than the margin. *pass*: even the
-    worse end of its interval is better than minus the margin. Otherwise *inconclusive*.
+    In this order: *regression*: even the better end of the interval is a loss beyond the margin; *worse*: the
+    worse end is a loss within the margin, and the better end is a loss too; *pass*: the worse end is within
+    the margin; otherwise *inconclusive*. Regression and worse are told at the level after correction; the
+    whole passes only if every pair does, so pass takes alpha / 2 on its side as it is.
     """
-    p_value = comparison.p_value if p_value is None else p_value
-    sign = 1.0 if higher_is_better else -1.0
-    gain = sign * comparison.difference
-    worst = comparison.ci_low if higher_is_better else -comparison.ci_high
-    if gain < 0 and p_value < alpha and gain < -margin:
-        return "regression"
-    return "pass" if worst > -margin else "inconclusive"
+    own = p_regression(comparison, margin, higher_is_better), comparison.p_value
+    beyond, different = own if adjusted is None else adjusted
+    plain = comparison.interval(1 - alpha)
+    if math.isnan(comparison.p_value) or any(map(math.isnan, plain)):
+        return Decision("inconclusive", *plain)
+    worst = plain[0] if higher_is_better else -plain[1]
+    loses = comparison.difference < 0 if higher_is_better else comparison.difference > 0
+    if beyond < alpha:
+        answer: Verdict = "regression"
+    elif worst > -margin:
+        answer = "worse" if loses and different < alpha else "pass"
+    else:
+        answer = "inconclusive"
+    raw, after = (own[1], different) if answer in ("worse", "pass") else (own[0], beyond)
+    corrected = comparison.interval(1 - alpha * (raw / after if after > 0 else 1.0))
+    ends = (plain[0], corrected[1]) if higher_is_better else (corrected[0], plain[1])
+    return Decision(answer, *ends)
 
 
 def worst_of(verdicts: Sequence[Verdict]) -> Verdict:
-    """The verdict of several: regression before inconclusive before pass; of none, inconclusive."""
-    for answer in ("regression", "inconclusive"):
+    """The verdict of several: regression before inconclusive before worse before pass; of none,
+    inconclusive."""
+    for answer in ORDER:
         if answer in verdicts:
             return answer
-    return "pass" if verdicts else "inconclusive"
+    return "inconclusive"

@@ -7,19 +7,22 @@ reports p = θ·q1 + (1 - θ)(1 - q0) for a true rate θ. Human verdicts on some
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
-from statistics import NormalDist
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from metrics.aggregations.aggregation import Aggregation, Count, Total, as_column
+from metrics.aggregations.aggregation import Aggregation, Count, Total, as_column, build_aggregation
+from metrics.config import StatisticsConfig
 from metrics.errors import ConfigError, MetricError
+from metrics.statistics.formulas import FEW_CLUSTERS, Sampled, bounded_share
+from metrics.statistics.intervals import normal_quantile
 from metrics.types import Estimate, Floats, Scores
 
 CALIBRATED = "calibration"
 """``stderr_method`` of a corrected rate."""
+_RATE = replace(build_aggregation("mean"), bounds=(0.0, 1.0))
 
 
 @dataclass(frozen=True)
@@ -64,12 +67,35 @@ class Calibration:
 
     @property
     def informative(self) -> bool:
-        """Whether the judge's verdict says anything: q0 + q1 above 1."""
-        return self.sensitivity + self.specificity > 1
+        """Whether the judge's verdict says anything: q0 + q1 above 1, smoothed or not."""
+        sensitivity, specificity = self.smoothed
+        return min(self.sensitivity + self.specificity, sensitivity + specificity) > 1
+
+    @property
+    def smoothed(self) -> tuple[float, float]:
+        """Sensitivity and specificity with an answer of either kind added to each."""
+        return (self.found + 1) / (self.right + 2), (self.rejected + 1) / (self.wrong + 2)
+
+    @property
+    def doubt(self) -> str | None:
+        """Says that the calibration can't tell the judge from one that guesses, if so.
+
+        Youden's informedness, q0 + q1 - 1, then lies within two standard errors of 0: what is divided by it
+        may be anything.
+        """
+        q1, q0 = self.smoothed
+        noise = q1 * (1 - q1) / (self.right + 2) + q0 * (1 - q0) / (self.wrong + 2)
+        if self.informative and q0 + q1 - 1 > 2 * noise**0.5:
+            return None
+        return (
+            f"the judge is no better than chance on the calibration (sensitivity {self.sensitivity:.2f} of "
+            f"{self.right}, specificity {self.specificity:.2f} of {self.wrong}): nothing can be corrected; "
+            "more human verdicts or a better judge would do"
+        )
 
     def corrected(self, rate: Floats | float) -> Floats:
-        """The true rate behind a judged one, within 0 and 1; NaN where the judge is no better than chance."""
-        if not self.informative:
+        """The true rate behind a judged one, within 0 and 1; NaN where ``doubt`` says why."""
+        if self.doubt:
             return np.full_like(np.asarray(rate, dtype=np.float64), np.nan)
         informedness = self.sensitivity + self.specificity - 1
         return np.asarray(np.clip((np.asarray(rate) + self.specificity - 1) / informedness, 0.0, 1.0))
@@ -117,47 +143,35 @@ def corrected_estimate(
     Clustered or averaged verdicts enter with their effective number of items.
     """
     n = len(positives)
-    if not n or not calibration.informative:
-        warning = (
-            None
-            if not n
-            else (
-                "the judge is no better than chance on the calibration (sensitivity "
-                f"{calibration.sensitivity:.2f}, specificity {calibration.specificity:.2f}): nothing can be "
-                "corrected"
-            )
-        )
-        return Estimate(np.nan, np.nan, "none", np.nan, np.nan, n, warning)
-    z = NormalDist().inv_cdf(0.5 + level / 2)
+    if not n or calibration.doubt:
+        return Estimate(np.nan, np.nan, "none", np.nan, np.nan, n, calibration.doubt if n else None)
     rate = float(positives.mean())
-    size = _effective_size(positives, rate, clusters)
+    value = float(calibration.corrected(rate))
+    groups = None if clusters is None else np.unique(clusters, return_inverse=True)[1].reshape(-1)
+    units = n if groups is None else int(groups.max()) + 1
+    if groups is not None and units < 2:
+        return Estimate(value, np.nan, "none", np.nan, np.nan, n, "one cluster has no spread")
+    few = None
+    if groups is not None and units < FEW_CLUSTERS:
+        few = f"only {units} clusters: the error bar is a rough guide"
+    z = normal_quantile(level)
+    size = _effective_size(positives, rate, groups, level)
     p, n_p = (size * rate + z * z / 2) / (size + z * z), size + z * z
-    q0, m0 = (calibration.rejected + 1) / (calibration.wrong + 2), calibration.wrong + 2
-    q1, m1 = (calibration.found + 1) / (calibration.right + 2), calibration.right + 2
+    (q1, q0), m1, m0 = calibration.smoothed, calibration.right + 2, calibration.wrong + 2
     theta = (p + q0 - 1) / (q0 + q1 - 1)
     noise0, noise1 = q0 * (1 - q0) / m0, q1 * (1 - q1) / m1
     shift = 2 * z * z * (theta * noise1 - (1 - theta) * noise0)
     variance = p * (1 - p) / n_p + (1 - theta) ** 2 * noise0 + theta**2 * noise1
     stderr = variance**0.5 / (q0 + q1 - 1)
     low, high = (min(max(theta + shift + side * z * stderr, 0.0), 1.0) for side in (-1, 1))
-    return Estimate(float(calibration.corrected(rate)), stderr, CALIBRATED, low, high, n)
+    return Estimate(value, stderr, CALIBRATED, min(low, value), max(high, value), n, few)
 
 
-def _effective_size(positives: Floats, rate: float, clusters: NDArray[np.int64] | None) -> float:
+def _effective_size(positives: Floats, rate: float, groups: NDArray[np.int64] | None, level: float) -> float:
     """Independent 0/1 verdicts that would be as uncertain: n itself unless items are clustered or
     averaged."""
-    n = len(positives)
-    binary = bool(np.isin(positives, (0.0, 1.0)).all())
-    if (clusters is None and binary) or not 0 < rate < 1 or n < 2:
-        return float(n)
-    residual = positives - rate
-    if clusters is None:
-        variance = float((residual**2).sum()) / (n - 1) / n
-    else:
-        sums = np.bincount(np.unique(clusters, return_inverse=True)[1], weights=residual)
-        groups = len(sums)
-        variance = float((sums**2).sum()) / n**2 * groups / max(groups - 1, 1)
-    return rate * (1 - rate) / variance if variance > 0 else float(n)
+    sampled = Sampled.of(_RATE, positives.reshape(-1, 1), groups, StatisticsConfig(ci_level=level))
+    return bounded_share(sampled, 0.0, 1.0).size(level) if len(positives) > 1 else 1.0
 
 
 ItemGrades = Sequence[float | None]

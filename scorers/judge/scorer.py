@@ -132,7 +132,7 @@ class LLMJudgeScorer(GenerationScorer):
             [rows[row].human for row in scored_rows], [bool(positive[row]) for row in scored_rows]
         )
         metrics = {
-            name: tuple(judge_metric(metric, calibration) for metric in own)
+            name: tuple(judge_metric(metric, calibration, grade_range(self.config.parse)) for metric in own)
             for name, own in self.metrics.items()
         }
         return replace(self, metrics=metrics, calibration=calibration)
@@ -211,8 +211,11 @@ def judge_metrics(config: JudgeConfig) -> tuple[MetricConfig, ...]:
     return tuple(own)
 
 
-def judge_metric(metric: Metric, calibration: Calibration | None) -> Metric:
-    """The metric with the aggregation that only a judge's metrics have; others as they are.
+def judge_metric(
+    metric: Metric, calibration: Calibration | None, bounds: tuple[float, float] | None
+) -> Metric:
+    """The metric with the aggregation that only a judge's metrics have, ``bounds`` being the range of its
+    grades where the config says one; others as they are.
 
     The calibration is among the arguments, by which results are told apart.
     """
@@ -221,7 +224,7 @@ def judge_metric(metric: Metric, calibration: Calibration | None) -> Metric:
     elif metric.entry == CORRECTED:
         aggregation = corrected_rate(calibration)
     else:
-        return metric
+        return metric if metric.entry != JUDGE or bounds is None else metric.within(bounds)
     reductions = tuple(reduction.bound(aggregation) for reduction in metric.reductions)
     arguments = {**metric.arguments, **aggregation.parameters}
     return replace(metric, aggregation=aggregation, reductions=reductions, arguments=arguments)

@@ -14,7 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from metrics.config import StatisticsConfig
 from metrics.errors import ConfigError, NightjarError, nearest
 from metrics.statistics.comparison import Comparison, Method, compare_items
-from metrics.statistics.gate import Verdict, adjust, verdict, worst_of
+from metrics.statistics.gate import Verdict, adjust, decide, p_regression, worst_of
 from tasks.comparison.changes import Change, changes
 from tasks.comparison.items import AggregationOf, GroupKey
 from tasks.comparison.matching import Flipped, JoinedItems, Match, clusters_of, column_of, flipped_items, join
@@ -65,6 +65,9 @@ class Gate(BaseModel):
     )
     margin: Margin = Field(0.01, description="A loss up to this is acceptable, in the metric's own units")
     method: Method = Field("auto", description="Test of the difference; auto chooses by the kind of metric")
+    fail_on: Literal["regression", "worse"] = Field(
+        "regression", description="worse: a loss within the margin ends with exit code 1 too"
+    )
     pairs: dict[str, PairGate] = Field(
         default_factory=dict,
         description='"metric,filter" or "reduction(metric),filter"; without any, all pairs',
@@ -112,6 +115,7 @@ class ComparedPair:
     verdict: Verdict | None = None
     reason: str | None = None
     flipped: tuple[Flipped, ...] = ()
+    identical: bool = False  # every item's answers, score and signature are those of the baseline
 
     @property
     def key(self) -> GroupKey:
@@ -155,10 +159,13 @@ def compare_runs(
     deciding = [
         pair for pair in pairs if pair.comparison is not None and (gate is None or pair.terms is not None)
     ]
-    p_values = [pair.comparison.p_value for pair in deciding if pair.comparison is not None]
-    adjusted = adjust(p_values, gate.correction if gate is not None else "holm")
-    corrected = {id(pair): float(p) for pair, p in zip(deciding, adjusted, strict=True)}
-    judged = tuple(_judged(replace(pair, p_adjusted=corrected.get(id(pair)))) for pair in pairs)
+    correction = gate.correction if gate is not None else "holm"
+    different = _adjusted(
+        [pair.comparison.p_value if pair.comparison else math.nan for pair in deciding], correction
+    )
+    beyond = _adjusted([_p_regression(pair) for pair in deciding], correction)
+    corrected = {id(pair): both for pair, *both in zip(deciding, beyond, different, strict=True)}
+    judged = tuple(_judged(pair, *corrected.get(id(pair), (None, None))) for pair in pairs)
     return ComparedRuns(
         base=base.name,
         candidate=candidate.name,
@@ -205,25 +212,50 @@ def _options(statistics: StatisticsConfig, terms: GateTerms | None) -> Statistic
     return statistics if terms is None else statistics.model_copy(update={"ci_level": 1 - terms.alpha})
 
 
-def _judged(pair: ComparedPair) -> ComparedPair:
-    """The pair with the gate's answer; what can't be compared, or covers too little, is inconclusive."""
-    terms = pair.terms
+def _adjusted(p_values: Sequence[float], correction: Correction) -> list[float]:
+    return [float(p) for p in adjust(p_values, correction)]
+
+
+def _p_different(pair: ComparedPair) -> float:
+    return math.nan if pair.comparison is None else pair.comparison.p_value
+
+
+def _p_regression(pair: ComparedPair) -> float:
+    if pair.comparison is None:
+        return math.nan
+    margin = pair.terms.margin if pair.terms is not None else 0.0
+    return p_regression(pair.comparison, margin, pair.higher_is_better)
+
+
+def _judged(pair: ComparedPair, beyond: float | None, different: float | None) -> ComparedPair:
+    """The pair with the gate's answer, given its corrected p-values of a loss beyond the margin and of a
+    difference; what can't be compared, or covers too little, is inconclusive."""
+    pair, terms = replace(pair, p_adjusted=different), pair.terms
     if terms is None:
         return pair
-    if pair.comparison is None or pair.joined is None:
+    if pair.comparison is None or pair.joined is None or beyond is None or different is None:
         return replace(pair, verdict="inconclusive")
     if pair.joined.coverage < terms.coverage:
         reason = f"coverage {pair.joined.coverage:.4g} is below the {terms.coverage:.4g} asked for"
         return replace(pair, verdict="inconclusive", reason=reason)
-    found = verdict(pair.comparison, terms.margin, terms.alpha, pair.p_adjusted, pair.higher_is_better)
-    return replace(pair, verdict=found, reason=_why(pair.comparison, found, terms.margin))
+    if pair.identical:
+        return replace(pair, verdict="pass", reason="every item has the same answer and the same score")
+    found = decide(pair.comparison, terms.margin, terms.alpha, (beyond, different), pair.higher_is_better)
+    shown = replace(pair.comparison, ci_low=found.ci_low, ci_high=found.ci_high)
+    return replace(
+        pair,
+        comparison=shown,
+        p_adjusted=beyond if found.verdict == "regression" else different,
+        verdict=found.verdict,
+        reason=_why(shown, found.verdict, terms.margin),
+    )
 
 
 def _why(comparison: Comparison, found: Verdict, margin: float) -> str | None:
     """What an inconclusive pair lacks."""
     if found != "inconclusive":
         return None
-    if math.isnan(comparison.p_value):
+    if math.isnan(comparison.p_value) or math.isnan(comparison.mde):
         return comparison.warning
     found_from = f"{comparison.n_items} items find differences from {comparison.mde:.4g} on"
     return f"{found_from}; the margin is {margin:.4g}"

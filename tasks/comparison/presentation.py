@@ -20,7 +20,7 @@ from tasks.comparison.compare import ComparedPair, ComparedRuns
 from tasks.comparison.matching import JoinedItems
 from tasks.store.files import finite
 
-STYLES = {"regression": "bold red", "inconclusive": "yellow", "pass": "green"}
+STYLES = {"regression": "bold red", "inconclusive": "yellow", "worse": "yellow", "pass": "green"}
 DOUBT = ("model identity", "dataset", "scoring")
 """Changes that a difference may come from instead of the model."""
 
@@ -181,7 +181,7 @@ def _pair(pair: ComparedPair) -> dict[str, Any]:
 
 
 def _numbers(comparison: Comparison | None) -> dict[str, Any]:
-    names = list(Comparison.__dataclass_fields__)
+    names = [name for name in Comparison.__dataclass_fields__ if name not in ("ends", "chance")]
     if comparison is None:
         return dict.fromkeys(names)
     values = {name: getattr(comparison, name) for name in names}

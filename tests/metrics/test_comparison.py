@@ -14,9 +14,11 @@ from hypothesis import strategies as st
 from metrics.aggregations.aggregation import build_aggregation
 from metrics.config import StatisticsConfig
 from metrics.errors import ConfigError, MetricError
-from metrics.statistics.comparison import Comparison, ItemColumn, compare_items, mcnemar, sign_flip
-from metrics.statistics.estimate import group_aggregate
-from metrics.statistics.gate import adjust, verdict, worst_of
+from metrics.statistics.comparison import Comparison, ItemColumn, compare_items, sign_flip
+from metrics.statistics.estimate import estimate, group_aggregate
+from metrics.statistics.gate import adjust, decide, p_regression, worst_of
+from metrics.statistics.intervals import normal_quantile
+from metrics.statistics.power import mcnemar
 from metrics.types import Estimate
 
 FEW = StatisticsConfig(bootstrap_iters=5000)
@@ -98,9 +100,8 @@ def test_the_paired_difference_is_tighter_than_two_intervals() -> None:
     assert made.ci_low > 0.08
 
 
-def test_the_interval_of_a_mean_difference_is_the_paired_t_interval() -> None:
-    rng = np.random.default_rng(6)
-    base, candidate = rng.normal(size=40), rng.normal(size=40)
+def test_the_interval_of_a_symmetric_mean_difference_is_the_paired_t_interval() -> None:
+    base, candidate = np.zeros(40), np.linspace(-1, 1.2, 40)
     made = compare_items(MEAN, scalar(base), scalar(candidate), None, FEW)
     expected = scipy.stats.ttest_rel(candidate, base).confidence_interval(0.95)
     assert (made.ci_low, made.ci_high) == pytest.approx((expected.low, expected.high))
@@ -173,34 +174,132 @@ def test_a_p_value_that_is_missing_does_not_count() -> None:
         adjust([0.1], "bonferroni")
 
 
-COMPARED = Comparison(
-    base=0.5, candidate=0.45, difference=-0.05, stderr=0.01, ci_low=-0.07, ci_high=-0.03, test="",
-    p_value=0.001, correlation=0.9, wins=0, losses=0, ties=0, mde=0.03, n_items=100, n_clusters=None,
-)  # fmt: skip
+def straight(difference: float, stderr: float = 0.01, **changed: Any) -> Comparison:
+    """A comparison with normal ends."""
+
+    def ends(level: float) -> tuple[float, float]:
+        reach = normal_quantile(level) * stderr
+        return difference - reach, difference + reach
+
+    def chance(value: float) -> float:
+        return math.erfc(abs(difference - value) / stderr / math.sqrt(2))
+
+    low, high = ends(0.95)
+    made = Comparison(
+        base=0.5, candidate=0.5 + difference, difference=difference, stderr=stderr, ci_low=low, ci_high=high,
+        test="", p_value=chance(0.0), correlation=0.9, wins=0, losses=0, ties=0, mde=0.03, n_items=100,
+        n_clusters=None, ends=ends, chance=chance,
+    )  # fmt: skip
+    return replace(made, **changed)
 
 
 @pytest.mark.parametrize(
-    ("changed", "margin", "p_value", "better", "expected"),
+    ("difference", "margin", "better", "expected"),
     [
-        ({}, 0.01, None, True, "regression"),
-        ({}, 0.01, 0.2, True, "inconclusive"),  # not after correction
-        ({}, 0.06, None, True, "inconclusive"),  # significant, but within the margin; the interval is not
-        ({}, 0.08, None, True, "pass"),
-        ({}, 0.01, None, False, "pass"),  # lower is better: the candidate is
-        ({"difference": 0.05, "ci_low": 0.03, "ci_high": 0.07}, 0.01, None, False, "regression"),
-        ({"difference": 0.0, "ci_low": -0.005, "ci_high": 0.005, "p_value": 1.0}, 0.01, None, True, "pass"),
-        ({"difference": math.nan, "ci_low": math.nan, "p_value": math.nan}, 0.01, None, True, "inconclusive"),
+        (-0.05, 0.01, True, "regression"),
+        (-0.05, 0.04, True, "inconclusive"),  # a loss, beyond the margin or not
+        (-0.05, 0.08, True, "worse"),
+        (-0.015, 0.04, True, "pass"),  # not significantly a loss
+        (0.05, 0.01, True, "pass"),
+        (0.0, 0.01, True, "inconclusive"),
+        (-0.05, 0.01, False, "pass"),  # lower is better: the candidate is
+        (0.05, 0.01, False, "regression"),
+        (0.05, 0.0, False, "regression"),
+        (0.05, 0.08, False, "worse"),
     ],
 )
-def test_a_gate_answers_pass_regression_or_inconclusive(
-    changed: Any, margin: float, p_value: Any, better: bool, expected: str
+def test_a_gate_answers_in_the_order_of_its_verdicts(
+    difference: float, margin: float, better: bool, expected: str
 ) -> None:
-    assert verdict(replace(COMPARED, **changed), margin, 0.05, p_value, better) == expected
+    assert decide(straight(difference), margin, 0.05, None, better).verdict == expected
+
+
+def test_a_loss_barely_beyond_the_margin_is_no_regression() -> None:
+    made = straight(-0.021, 0.005)  # significantly a loss, and a hair beyond the margin
+    assert made.p_value < 1e-4
+    assert decide(made, 0.02, 0.05).verdict == "inconclusive"
+
+
+def test_a_gate_prints_the_interval_that_decided() -> None:
+    made = straight(-0.05)
+    alone = decide(made, 0.01, 0.05)
+    assert (alone.ci_low, alone.ci_high) == pytest.approx((made.ci_low, made.ci_high))
+    beyond = p_regression(made, 0.01)
+    corrected = decide(made, 0.01, 0.05, (10 * beyond, 10 * made.p_value))
+    assert corrected.verdict == "regression"
+    assert corrected.ci_low == pytest.approx(made.ci_low)  # passes are not corrected
+    assert corrected.ci_high == pytest.approx(made.ends(0.995)[1])
+    assert corrected.ci_high < -0.01
+    undecided = decide(made, 0.01, 0.05, (0.06, 0.06))
+    assert (undecided.verdict, undecided.ci_high > -0.01) == ("inconclusive", True)
+
+
+def test_a_gate_without_a_test_is_inconclusive() -> None:
+    assert decide(straight(-0.05, p_value=math.nan), 0.01, 0.05).verdict == "inconclusive"
+    same = compare_items(build_aggregation("mean"), scalar([3.0] * 9), scalar([3.0] * 9), None, FEW)
+    assert decide(same, 0.01, 0.05).verdict == "inconclusive"
+
+
+def test_runs_without_a_discordant_item_promise_no_power_that_is_not_there() -> None:
+    base = scalar([1.0, 0.0] * 10)
+    made = compare_items(MEAN, base, base, None, FEW)
+    assert made.mde == pytest.approx(0.41, abs=0.02)  # was 1/20; six lost items beside none are needed
+    few = compare_items(MEAN, scalar([1.0, 0.0] * 2), scalar([1.0, 0.0] * 2), None, FEW)
+    assert math.isnan(few.mde)
+    assert few.warning == "4 items are too few to find any difference four times of five"
+
+
+@given(st.integers(0, 40), st.integers(0, 40), st.integers(0, 60))
+def test_the_interval_of_mcnemar_excludes_0_if_and_only_if_the_test_finds_a_difference(
+    gained: int, lost: int, rest: int
+) -> None:
+    n = gained + lost + rest
+    if n < 2:
+        return
+    base = np.array([0.0] * gained + [1.0] * lost + [1.0] * rest)
+    candidate = np.array([1.0] * gained + [0.0] * lost + [1.0] * rest)
+    made = compare_items(replace(MEAN, bounds=(0.0, 1.0)), scalar(base), scalar(candidate), None, FEW)
+    assert (made.p_value < 0.05) == (not made.ci_low <= 0 <= made.ci_high)
+
+
+@pytest.mark.parametrize("clusters", [3, 4, 5])
+def test_few_clusters_have_a_test_and_an_interval_that_agree_and_no_mde(clusters: int) -> None:
+    rng = np.random.default_rng(3)
+    groups = np.repeat(np.arange(clusters), 20)
+    base = rng.random(len(groups))
+    made = compare_items(MEAN, scalar(base), scalar(base - 0.2 - 0.01 * rng.random(len(groups))), groups, FEW)
+    assert made.p_value >= 2.0 ** (1 - clusters)
+    assert made.ci_low <= 0 <= made.ci_high
+    assert math.isnan(made.mde)
+    assert made.warning == f"{clusters} clusters can't reach p < 0.05 whatever they say; it takes 6"
+
+
+@given(st.lists(st.floats(-1, 1).map(lambda x: round(x, 6)), min_size=2, max_size=30))
+def test_the_interval_of_sign_flips_excludes_0_if_and_only_if_the_test_finds_a_difference(
+    differences: list[float],
+) -> None:
+    column = np.array(differences)
+    made = compare_items(MEAN, scalar(np.zeros(len(column))), scalar(column), None, FEW)
+    if not math.isnan(made.ci_low):
+        assert (made.p_value < 0.05) == (not made.ci_low <= 0 <= made.ci_high)
+
+
+def test_bounds_decide_what_is_compared_as_a_proportion(build: Any) -> None:
+    zeros = scalar([0.0] * 30)
+    rouge = compare_items(build("rouge1").aggregation, zeros, zeros, None, FEW)
+    assert rouge.test == "sign-flip permutation"
+    assert rouge.ci_high > 3  # of 100; was 0.089
+    words = scalar([1.0] * 30)
+    length = compare_items(build("length").aggregation, words, words, None, FEW)
+    assert math.isnan(length.ci_low)
+    assert length.warning == "the runs do not differ on any item, and the metric's range is not known"
 
 
 def test_the_whole_is_the_worst_of_its_pairs() -> None:
     assert worst_of(["pass", "regression", "inconclusive"]) == "regression"
     assert worst_of(["pass", "inconclusive"]) == "inconclusive"
+    assert worst_of(["worse", "pass"]) == "worse"
+    assert worst_of(["worse", "inconclusive"]) == "inconclusive"
     assert worst_of(["pass"]) == "pass"
     assert worst_of([]) == "inconclusive"
 
@@ -227,6 +326,15 @@ def test_a_group_of_parts_has_nearly_the_error_of_the_whole() -> None:
     made = group_aggregate(members)
     assert made.value == pytest.approx(whole.mean())
     assert made.stderr == pytest.approx(whole.std(ddof=1) / math.sqrt(len(whole)), rel=0.02)
+
+
+def test_a_group_of_members_that_are_all_right_has_a_width_and_stays_within_its_range() -> None:
+    ones = estimate(replace(MEAN, bounds=(0.0, 1.0)), np.ones((20, 1)), None, None, FEW)
+    made = group_aggregate([ones] * 5)
+    assert made.ci_low < 0.95  # was [1, 1]
+    assert made.ci_high == 1.0
+    bare = group_aggregate([Estimate(0.5, 0.1, "closed form", math.nan, math.nan, 5)])
+    assert bare.ci_high - bare.value == pytest.approx(0.1 * scipy.stats.t.ppf(0.975, 4))
 
 
 def test_a_member_without_value_or_error_is_not_dropped() -> None:

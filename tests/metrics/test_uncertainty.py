@@ -1,6 +1,7 @@
 """Standard errors and intervals: known numbers, scipy as oracle, and agreement of the methods."""
 
 import math
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -19,8 +20,12 @@ from metrics.types import Estimate
 DEFAULT = StatisticsConfig()
 
 
-def of_numbers(name: str, values: Any, clusters: Any = None, **options: Any) -> Estimate:
+def of_numbers(
+    name: str, values: Any, clusters: Any = None, bounds: Any = (-math.inf, math.inf), **options: Any
+) -> Estimate:
     aggregation = build_aggregation(name)
+    if bounds[0] > -math.inf:
+        aggregation = replace(aggregation, bounds=bounds)
     scores = aggregation.scores(list(values))
     return estimate(aggregation, scores.statistics, scores.score, clusters, StatisticsConfig(**options))
 
@@ -40,7 +45,7 @@ def test_the_standard_error_of_0_and_1_is_the_known_one() -> None:
 
 
 def test_none_of_20_right_has_a_width() -> None:
-    made = of_numbers("mean", [0] * 20)
+    made = of_numbers("mean", [0] * 20, bounds=(0.0, 1.0))
     assert (made.value, made.stderr, made.ci_low) == (0.0, 0.0, 0.0)
     assert made.ci_high == pytest.approx(0.1611252)
 
@@ -59,11 +64,18 @@ def test_student_quantiles_are_scipys(degrees: int, level: float) -> None:
     )
 
 
-def test_the_interval_of_a_mean_is_students() -> None:
-    values = np.random.default_rng(1).normal(size=30)
+def test_the_interval_of_a_symmetric_mean_is_students() -> None:
+    values = np.linspace(-1, 1, 60)
     made = of_numbers("mean", values)
-    expected = scipy.stats.t.interval(0.95, 29, values.mean(), scipy.stats.sem(values))
-    assert (made.ci_low, made.ci_high) == pytest.approx(expected, rel=1e-9)
+    expected = scipy.stats.t.interval(0.95, 59, 0.0, scipy.stats.sem(values))
+    assert (made.ci_low, made.ci_high) == pytest.approx(expected, abs=1e-9)
+
+
+def test_the_interval_of_skewed_numbers_reaches_further_to_their_side() -> None:
+    made = of_numbers("mean", np.random.default_rng(1).exponential(size=40))
+    assert made.ci_high - made.value > 1.3 * (made.value - made.ci_low)
+    mirrored = of_numbers("mean", -np.random.default_rng(1).exponential(size=40))
+    assert (mirrored.ci_low, mirrored.ci_high) == pytest.approx((-made.ci_high, -made.ci_low))
 
 
 @pytest.mark.parametrize("q", [0.25, 0.5, 0.9])
@@ -191,7 +203,7 @@ def test_a_handful_of_rare_events_carries_a_warning() -> None:
 
 
 def test_one_right_answer_has_an_interval_and_no_standard_error() -> None:
-    made = of_numbers("mean", [1])
+    made = of_numbers("mean", [1], bounds=(0.0, 1.0))
     assert math.isnan(made.stderr)
     assert (made.ci_low, made.ci_high) == pytest.approx((0.2065493, 1.0))
     assert made.warning == "one item has no spread"
@@ -228,7 +240,7 @@ def test_a_perplexity_of_log_likelihoods_far_apart_has_a_value_and_an_interval()
     assert made.value == pytest.approx(math.exp(500.5))
     assert math.isnan(made.stderr)
     assert (made.ci_low, made.ci_high) == (0.0, math.inf)
-    assert made.warning == "the spread is too wide for a standard error"
+    assert str(made.warning).startswith("the spread is too wide for a standard error; only 2 items")
 
 
 @pytest.mark.parametrize("method", ["analytic", "delta", "jackknife", "bootstrap", "bca"])
@@ -240,20 +252,62 @@ def test_no_method_stumbles_over_numbers_beyond_all_numbers(method: Any, lls: An
     assert made.stderr_method == "none" or made.ci_low <= made.value <= made.ci_high
 
 
-def test_numbers_on_another_scale_are_no_proportion(build: Any) -> None:
-    for name in ("length", "rouge1", "sentence_bleu"):
+def test_bounds_decide_what_a_proportion_is(build: Any) -> None:
+    for name in ("rouge1", "sentence_bleu"):
         metric = build(name)
         scores = metric.evaluate([["x"]] * 5, ["y"] * 5)
         made = estimate(metric.aggregation, scores.statistics, None, None, DEFAULT)
-        assert (made.stderr_method, made.ci_low, made.ci_high) == ("closed form", made.value, made.value)
+        assert (made.stderr, made.ci_low, made.ci_high) == pytest.approx((0, 0, 100 * wilson(0, 5, 0.95)[1]))
+    length = build("length")
+    made = estimate(length.aggregation, np.ones((5, 1)), None, None, DEFAULT)
+    assert math.isnan(made.ci_low)
+    assert "range is not known" in str(made.warning)
+
+
+def test_a_column_of_an_unknown_range_is_no_proportion_where_all_are_alike() -> None:
+    alike = of_numbers("mean", [0.0] * 20)  # of 0 to 1, or of 0 to 100?
+    assert (alike.stderr, math.isnan(alike.ci_high)) == (0.0, True)
+    mixed = of_numbers("mean", [0.0] * 19 + [1.0])
+    assert (mixed.ci_low, mixed.ci_high) == pytest.approx(wilson(0.05, 20, 0.95))
+
+
+def test_a_users_numbers_of_a_known_name_may_have_another_scale(build: Any) -> None:
+    aggregation = build("exact_match").aggregation
+    made = estimate(aggregation, np.array([[100.0], [0.0], [50.0], [80.0]] * 5), None, None, DEFAULT)
+    assert made.ci_low < made.value < made.ci_high
+    assert made.ci_high > 1
+
+
+def test_one_value_off_1_changes_the_interval_little() -> None:
+    answers = np.array([1.0] * 90 + [0.0] * 10)
+    nearly = answers.copy()
+    nearly[0] = 0.999
+    first, second = (of_numbers("mean", values, bounds=(0.0, 1.0)) for values in (answers, nearly))
+    assert second.stderr_method == "wilson"
+    assert (second.ci_low, second.ci_high) == pytest.approx((first.ci_low, first.ci_high), abs=3e-3)
+
+
+@given(st.integers(1, 400).flatmap(lambda n: st.tuples(st.integers(0, n), st.just(n))))
+def test_exact_and_bayesian_intervals_of_shares_are_scipys(case: tuple[int, int]) -> None:
+    right, n = case
+    values = [1.0] * right + [0.0] * (n - right)
+    made = of_numbers("mean", values, bounds=(0.0, 1.0), method="clopper_pearson")
+    expected = scipy.stats.binomtest(right, n).proportion_ci(0.95, method="exact")
+    assert (made.ci_low, made.ci_high) == pytest.approx((expected.low, expected.high), abs=1e-9)
+    assert made.stderr_method == "clopper_pearson"
+    own = of_numbers("mean", values, bounds=(0.0, 1.0), method="jeffreys")
+    low, high = scipy.stats.beta.ppf([0.025, 0.975], right + 0.5, n - right + 0.5)
+    assert (own.ci_low, own.ci_high) == pytest.approx(
+        (0.0 if right == 0 else low, 1.0 if right == n else high), abs=1e-9
+    )
 
 
 def test_the_interval_of_a_mean_ends_where_the_metrics_range_ends(build: Any) -> None:
-    halves = np.array([[1.0], [1.0], [1.0], [0.5]])  # shares of an item's repeats
-    assert estimate(build("exact_match").aggregation, halves, None, None, DEFAULT).ci_high == 1.0
-    assert of_numbers("mean", halves[:, 0]).ci_high > 1.0
+    numbers = np.array([[1.0], [1.0], [1.0], [0.5]])  # shares of an item's repeats
+    assert estimate(build("exact_match").aggregation, numbers, None, None, DEFAULT).ci_high < 1.0
+    scaled = np.array([[3.0], [3.0], [3.0], [2.5]])
     own = build({"metric": "exact_match", "reduction": "u.py:total"}, resolve=lambda _: lambda **_: 3.0)
-    assert estimate(own.aggregation, halves, None, None, DEFAULT).ci_high > 1.0
+    assert estimate(own.aggregation, scaled, None, None, DEFAULT).ci_high > 3.0
 
 
 def test_rounding_beyond_the_range_leaves_the_value_in_its_interval(build: Any) -> None:
@@ -271,6 +325,6 @@ def test_few_clusters_are_warned_about_whatever_the_method(name: str) -> None:
     values = pairs if name in ("f1", "weighted_mean") else rng.random(60).tolist()
     values = [(a, b + 1) for a, b in values] if name == "weighted_mean" else values
     scores = aggregation.scores(values)
-    for clusters, said in ((4, "only 4 clusters: the error bar is a rough guide"), (12, None)):
+    for clusters, said in ((4, "only 4 clusters: the error bar is a rough guide"), (60, None)):
         made = estimate(aggregation, scores.statistics, scores.score, np.arange(60) % clusters, DEFAULT)
         assert made.warning == said

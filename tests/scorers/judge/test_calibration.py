@@ -94,9 +94,40 @@ def test_no_items_have_no_rate():
 def test_interval_lies_within_zero_and_one_and_in_order(positive, found, rejected):
     calibration = Calibration(10, found, 10, rejected)
     estimate = corrected_estimate(calibration, verdicts(positive, 50), None, 0.95)
-    assert 0 <= estimate.ci_low <= estimate.ci_high <= 1
+    if estimate.warning:
+        assert "no better than chance" in estimate.warning
+        assert np.isnan([estimate.value, estimate.ci_low, estimate.ci_high]).all()
+        return
+    assert 0 <= estimate.ci_low <= estimate.value <= estimate.ci_high <= 1
     table = verdicts(positive, 50).reshape(-1, 1)
     assert corrected_rate(calibration).value(table, None) == pytest.approx(estimate.value)
+
+
+def test_a_judge_that_only_smoothing_condemns_has_no_negative_error_bar():
+    made = corrected_estimate(
+        Calibration(right=5, found=5, wrong=40, rejected=3), verdicts(120, 200), None, 0.95
+    )
+    assert np.isnan([made.value, made.stderr, made.ci_low, made.ci_high]).all()  # was -18.6 and [1, 0]
+    assert "specificity 0.07 of 40" in made.warning
+
+
+def test_a_lenient_judge_never_turns_an_interval_over():
+    rng = np.random.default_rng(4)
+    for _ in range(2000):
+        calibration = Calibration(40, int(rng.binomial(40, 0.95)), 40, int(rng.binomial(40, 0.2)))
+        made = corrected_estimate(calibration, verdicts(int(rng.binomial(200, 0.88)), 200), None, 0.95)
+        assert made.warning or (made.stderr > 0 and made.ci_low <= made.value <= made.ci_high)
+
+
+def test_four_clusters_of_right_answers_have_a_width_and_one_cluster_no_interval():
+    calibration = Calibration(500, 450, 500, 450)
+    four = corrected_estimate(calibration, np.ones(40), np.repeat(np.arange(4), 10), 0.95)
+    assert four.ci_low < 0.8
+    assert four.ci_high == 1.0
+    assert four.warning == "only 4 clusters: the error bar is a rough guide"
+    one = corrected_estimate(calibration, verdicts(30, 40), np.zeros(40, dtype=np.int64), 0.95)
+    assert (one.value, one.warning) == (pytest.approx(0.8125), "one cluster has no spread")
+    assert np.isnan([one.stderr, one.ci_low, one.ci_high]).all()
 
 
 @pytest.mark.parametrize("true_rate", [0.2, 0.5, 0.85])

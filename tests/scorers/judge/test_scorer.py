@@ -286,13 +286,13 @@ def test_another_calibration_is_another_argument():
 
 def test_calibration_that_is_still_to_be_judged_goes_through_the_same_judge():
     rows = [{"human": True, "response": "yes", "q": "1"}, {"human": False, "response": "no", "q": "2"}]
-    scorer = judge(prompt="{{ q }}: {{ response }}", calibration=rows * 3)
+    scorer = judge(prompt="{{ q }}: {{ response }}", calibration=rows * 12)
     batch = scorer.calibration_batch()
     requests = scorer.requests(batch, metric_of(scorer))
     assert [request.prompt for request in requests[:2]] == ["1: yes", "2: no"]
-    judged = scorer.score(batch, metric_of(scorer), replies_of("YES", "NO", "YES", "YES", "?", "NO"))
+    judged = scorer.score(batch, metric_of(scorer), replies_of(*["YES", "NO"] * 10, "YES", "YES", "?", "NO"))
     calibrated = scorer.calibrated(judged)
-    assert (calibrated.calibration.sensitivity, calibrated.calibration.specificity) == (1.0, 2 / 3)
+    assert (calibrated.calibration.sensitivity, calibrated.calibration.specificity) == (1.0, 11 / 12)
     assert metric_of(calibrated, "llm_judge_corrected").aggregation.value(np.ones((4, 1)), None) == 1.0
     assert np.isnan(metric_of(scorer, "llm_judge_corrected").aggregation.value(np.ones((4, 1)), None))
 

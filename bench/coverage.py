@@ -1,0 +1,350 @@
+"""What the intervals cover: ``python -m bench.coverage`` prints the table of docs/statistics.md.
+
+Each setting draws data sets with a fixed seed, asks for the default interval of each, and looks whether the
+truth lies inside. ``make test-slow`` holds the bounds.
+"""
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from metrics.aggregations.aggregation import Aggregation, build_aggregation
+from metrics.config import StatisticsConfig
+from metrics.statistics.estimate import estimate
+from metrics.types import Floats
+
+ROUNDS = 10_000
+DEFAULT = StatisticsConfig()
+LOW, HIGH = 0.93, 0.985
+BLOCK = 500
+Rng = np.random.Generator
+Draw = Callable[[Rng, int], Iterator[tuple[Any, Any, Any]]]
+"""From a generator and a number of data sets to each one's statistics, values and clusters."""
+
+
+@dataclass(frozen=True)
+class Setting:
+    """One line of the table: data of a known truth, and what is asked about them.
+
+    ``discrete``: coverage comes in steps and may be above the upper bound. ``named``: of the audit's list.
+    ``benign``: nothing is wrong with such data, and nothing must be warned about.
+    """
+
+    family: str
+    name: str
+    aggregation: Aggregation
+    draw: Draw
+    truth: float
+    samples: int | None = None
+    discrete: bool = False
+    named: bool = False
+    benign: bool = False
+    rounds: int = ROUNDS
+    options: StatisticsConfig = DEFAULT
+
+
+@dataclass(frozen=True)
+class Coverage:
+    """Shares of the data sets: intervals that hold the truth, warnings, and warnings where it is missed."""
+
+    setting: Setting
+    covered: float
+    warned: float
+    warned_misses: float
+
+    @property
+    def noise(self) -> float:
+        """Two Monte Carlo errors."""
+        return 2 * math.sqrt(0.95 * 0.05 / self.setting.rounds)
+
+    @property
+    def holds(self) -> bool:
+        """Whether the coverage is within the bounds."""
+        above = not self.setting.discrete and self.covered > HIGH + self.noise
+        return self.covered >= LOW - self.noise and not above
+
+    @property
+    def relies_on_warning(self) -> bool:
+        """Whether it is not, but the data sets that miss say so."""
+        return not self.holds and self.covered < LOW and self.warned_misses >= 0.95
+
+
+def measure(setting: Setting) -> Coverage:
+    """Ask for the interval of each data set of a setting."""
+    rng = np.random.default_rng(20260)
+    inside = warned = told = done = 0
+    while done < setting.rounds:
+        for statistics, values, clusters in setting.draw(rng, min(BLOCK, setting.rounds - done)):
+            made = estimate(
+                setting.aggregation, statistics, values, clusters, setting.options, samples=setting.samples
+            )
+            covers = made.ci_low - 1e-12 <= setting.truth <= made.ci_high + 1e-12
+            inside += covers
+            warned += made.warning is not None
+            told += made.warning is not None and not covers
+            done += 1
+    missed = setting.rounds - inside
+    return Coverage(setting, inside / done, warned / done, told / missed if missed else 1.0)
+
+
+MEAN = build_aggregation("mean")
+SHARE = replace(MEAN, bounds=(0.0, 1.0))
+
+
+def _numbers(sample: Callable[[Rng, tuple[int, int]], Floats], n: int) -> Draw:
+    def draw(rng: Rng, count: int) -> Iterator[tuple[Any, Any, Any]]:
+        for row in np.asarray(sample(rng, (count, n)), dtype=np.float64):
+            yield row.reshape(-1, 1), None, None
+
+    return draw
+
+
+def _values(sample: Callable[[Rng, tuple[int, int]], Floats], n: int) -> Draw:
+    def draw(rng: Rng, count: int) -> Iterator[tuple[Any, Any, Any]]:
+        for row in sample(rng, (count, n)):
+            yield None, row, None
+
+    return draw
+
+
+def _pairs(sample: Callable[[Rng, tuple[int, int]], tuple[Floats, Floats]], n: int) -> Draw:
+    def draw(rng: Rng, count: int) -> Iterator[tuple[Any, Any, Any]]:
+        for first, second in zip(*sample(rng, (count, n)), strict=True):
+            yield np.column_stack([first, second]), None, None
+
+    return draw
+
+
+def shares() -> Iterator[Setting]:
+    """Right or wrong, one sample an item. Wilson's coverage swings with p: .914 to .99 for ten items."""
+    for p in (0.5, 0.8, 0.97):
+        for n in (5, 10, 30, 100, 1000):
+            yield Setting(
+                "0/1", f"p {p}, n {n}", SHARE,
+                _numbers(lambda rng, shape, p=p: rng.random(shape) < p, n), p,
+                samples=n, discrete=True, benign=n >= 30,
+            )  # fmt: skip
+
+
+def repeats() -> Iterator[Setting]:
+    """Means of an item's repeats; items differ in difficulty, Beta(c p, c (1 - p))."""
+    for r, p, n, c in (
+        (4, 0.99, 100, 10), (16, 0.99, 100, 10), (16, 0.9, 10, 3), (16, 0.9, 30, 3), (16, 0.9, 100, 3),
+        (16, 0.5, 10, 3), (16, 0.5, 100, 3), (4, 0.7, 30, 1), (4, 0.7, 1000, 1), (64, 0.8, 200, 2),
+    ):  # fmt: skip
+
+        def sample(rng: Rng, shape: Any, r: int = r, p: float = p, c: float = c) -> Floats:
+            return rng.binomial(r, rng.beta(c * p, c * (1 - p), shape)) / r
+
+        yield Setting(
+            "mean of repeats", f"{r} repeats, p {p}, n {n}", SHARE, _numbers(sample, n), p, samples=r * n,
+            discrete=p == 0.99, named=(r, p, n) in ((4, 0.99, 100), (16, 0.99, 100), (16, 0.9, 10)),
+            benign=p < 0.9 and n >= 100,
+        )  # fmt: skip
+
+
+def passes() -> Iterator[Setting]:
+    """pass@8 of 16 samples, items' chances uniform."""
+    table = np.array([1 - math.comb(16 - c, 8) / math.comb(16, 8) for c in range(17)])
+    for n in (10, 30, 100, 1000):
+        yield Setting(
+            "pass@8 of 16", f"n {n}", SHARE,
+            _numbers(lambda rng, shape: table[rng.binomial(16, rng.random(shape))], n), 8 / 9,
+            samples=16 * n, named=n <= 30,
+        )  # fmt: skip
+
+
+def clusters() -> Iterator[Setting]:
+    """Right or wrong, 1 to 19 items a cluster, correlation 0.3 within."""
+    for p, groups in (
+        (0.9, 10), (0.9, 20), (0.9, 50), (0.98, 50), (0.5, 10), (0.5, 50), (0.9, 200), (0.98, 200), (0.7, 30),
+    ):  # fmt: skip
+
+        def draw(rng: Rng, count: int, p: float = p, groups: int = groups) -> Iterator[tuple[Any, Any, Any]]:
+            for _ in range(count):
+                sizes = rng.integers(1, 20, groups)
+                chance = np.repeat(rng.beta(p * 7 / 3, (1 - p) * 7 / 3, groups), sizes)
+                right = (rng.random(len(chance)) < chance).astype(np.float64)
+                yield right.reshape(-1, 1), None, np.repeat(np.arange(groups), sizes)
+
+        named = (p, groups) in ((0.9, 10), (0.9, 20), (0.9, 50), (0.98, 50))
+        yield Setting(
+            "clustered 0/1", f"p {p}, {groups} clusters", SHARE, draw, p, named=named, benign=groups >= 200,
+            discrete=p == 0.98,
+        )  # fmt: skip
+
+
+def grades() -> Iterator[Setting]:
+    """Grades from 1 to 5."""
+    aggregation = replace(MEAN, bounds=(1.0, 5.0))
+    top, middle = (0.0125, 0.0125, 0.0125, 0.0125, 0.95), (0.1, 0.2, 0.4, 0.2, 0.1)
+    for chances, called, sizes in (
+        (top, "95 % fives", (10, 30, 100, 1000)),
+        (middle, "spread", (10, 30, 100)),
+    ):
+        for n in sizes:
+            yield Setting(
+                "grade 1 to 5", f"{called}, n {n}", aggregation,
+                _numbers(lambda rng, shape, c=chances: rng.choice(np.arange(1.0, 6.0), shape, p=c), n),
+                float(np.dot(np.arange(1, 6), chances)), samples=n, named=chances is top and n <= 100,
+                discrete=n <= 30 or chances is top, benign=chances is middle and n >= 30,
+            )  # fmt: skip
+
+
+def texts() -> Iterator[Setting]:
+    """ROUGE, a mean of numbers from 0 to 100."""
+    aggregation = replace(MEAN, bounds=(0.0, 100.0))
+    for n in (10, 30, 100, 300):
+        yield Setting(
+            "ROUGE", f"97 % zeros, n {n}", aggregation,
+            _numbers(lambda rng, s: 100 * np.where(rng.random(s) < 0.97, 0.0, rng.beta(2, 2, s)), n), 1.5,
+            named=n in (30, 100), discrete=True,
+        )  # fmt: skip
+    for n in (10, 30, 100, 1000):
+        yield Setting(
+            "ROUGE", f"usual, n {n}", aggregation,
+            _numbers(lambda rng, s: 100 * rng.beta(3, 6, s), n), 100 / 3, benign=n >= 30,
+        )  # fmt: skip
+
+
+def error_rates() -> Iterator[Setting]:
+    """Word error rates of 5 to 29 words, 10 % wrong; a hallucination adds 40 to 119 words."""
+
+    def sample(rng: Rng, shape: Any, chance: float) -> tuple[Floats, Floats]:
+        words = rng.integers(5, 30, shape)
+        extra = np.where(rng.random(shape) < chance, rng.integers(40, 120, shape), 0)
+        return (rng.binomial(words, 0.1) + extra).astype(np.float64), words.astype(np.float64)
+
+    for chance, sizes in ((0.08, (10, 30, 100, 300, 1000)), (0.0, (50, 200))):
+        for n in sizes:
+            yield Setting(
+                "WER", f"{chance:.0%} hallucinated, n {n}", build_aggregation("wer"),
+                _pairs(lambda rng, s, c=chance: sample(rng, s, c), n), (1.7 + chance * 79.5) / 17,
+                named=chance > 0 and n <= 100, benign=chance == 0,
+            )  # fmt: skip
+
+
+def likelihoods() -> Iterator[Setting]:
+    """Texts of lognormal length whose longer ones are easier, and perplexities of single answers."""
+    sigma, slope = 1.2, 0.25
+
+    def sample(rng: Rng, shape: Any) -> tuple[Floats, Floats]:
+        size = rng.normal(0, sigma, shape)
+        weights = np.exp(5 + size)
+        return -weights * (2.5 - slope * size / sigma + rng.normal(0, 0.3, shape)), weights
+
+    rate = 2.5 - slope * sigma  # E[w x] / E[w] of a lognormal weight
+    for name, truth in (("bits_per_byte", rate / math.log(2)), ("weighted_perplexity", math.exp(rate))):
+        for n in (30, 100, 1000):
+            yield Setting(
+                name,
+                f"lognormal lengths, n {n}",
+                build_aggregation(name),
+                _pairs(sample, n),
+                truth,
+                named=True,
+            )
+    plain = build_aggregation("perplexity")
+    for n in (10, 30, 100, 1000):
+        yield Setting(
+            "perplexity", f"heavy tails, n {n}", plain,
+            _numbers(lambda rng, s: -np.exp(rng.normal(0, 1, s)), n), math.exp(math.exp(0.5)), named=n == 10,
+        )  # fmt: skip
+    for n in (30, 300):
+        yield Setting(
+            "perplexity", f"normal, n {n}", plain, _numbers(lambda rng, s: rng.normal(-2, 0.5, s), n),
+            math.exp(2), benign=True,
+        )  # fmt: skip
+
+
+def numbers() -> Iterator[Setting]:
+    """Means of numbers without a known range."""
+    kinds: dict[str, tuple[Callable[[Rng, Any], Floats], float, tuple[int, ...]]] = {
+        "normal": (lambda rng, s: rng.normal(3, 2, s), 3.0, (20, 100, 1000)),
+        "exponential": (lambda rng, s: rng.exponential(1, s), 1.0, (20, 100)),
+        "lognormal": (lambda rng, s: np.exp(rng.normal(0, 1, s)), math.exp(0.5), (10, 30, 100, 1000)),
+        "Student's, 3 degrees": (lambda rng, s: rng.standard_t(3, s), 0.0, (20, 100)),
+    }
+    for name, (sample, truth, sizes) in kinds.items():
+        for n in sizes:
+            yield Setting(
+                "mean of numbers", f"{name}, n {n}", MEAN, _numbers(sample, n), truth, benign=name == "normal"
+            )
+
+
+def quantiles() -> Iterator[Setting]:
+    """Between order statistics: discrete, hence conservative."""
+    for name, truth, sizes in (
+        ("median", math.log(2), (10, 25, 100, 1000)),
+        ("percentile@75", math.log(4), (50, 200)),
+    ):
+        for n in sizes:
+            yield Setting(
+                name, f"exponential, n {n}", build_aggregation(name),
+                _values(lambda rng, s: rng.exponential(1, s), n), truth, discrete=True, rounds=5_000,
+                benign=n >= 100,
+            )  # fmt: skip
+
+
+def classes() -> Iterator[Setting]:
+    """F1 of confusion cells."""
+    for n, positive in ((100, 0.3), (300, 0.1), (1000, 0.5)):
+        cells = np.array([0.9 * (1 - positive), 0.1 * (1 - positive), 0.25 * positive, 0.75 * positive])
+
+        def draw(rng: Rng, count: int, n: int = n, cells: Any = cells) -> Iterator[tuple[Any, Any, Any]]:
+            for _ in range(count):
+                yield np.eye(4)[rng.choice(4, size=n, p=cells)], None, None
+
+        yield Setting(
+            "F1", f"{positive:.0%} positive, n {n}", build_aggregation("f1"), draw,
+            float(2 * cells[3] / (2 * cells[3] + cells[1] + cells[2])), rounds=2_000,
+            options=StatisticsConfig(bootstrap_iters=1_000),
+        )  # fmt: skip
+
+
+def _own(function: Callable[[Any], float]) -> Aggregation:
+    return build_aggregation("own.py:fn", None, lambda _: lambda values: function(np.asarray(values)))
+
+
+def own_functions() -> Iterator[Setting]:
+    """Functions of a user's, bootstrapped; fewer data sets, since each takes hundreds of calls."""
+    for name, function, truth, sizes in (
+        ("mean", lambda x: float(x.sum() / len(x)), 0.0, (5, 10, 30)),
+        ("standard deviation", lambda x: math.sqrt(float(x @ x - x.sum() ** 2 / len(x)) / (len(x) - 1)), 1.0,
+         (5, 10, 30)),
+    ):  # fmt: skip
+        for n in sizes:
+            yield Setting(
+                "own function", f"{name}, n {n}", _own(function),
+                _values(lambda rng, s: rng.normal(0, 1, s), n), truth, rounds=1_000,
+                options=StatisticsConfig(bootstrap_iters=200), named=n <= 10,
+            )  # fmt: skip
+
+
+FAMILIES = (
+    shares, repeats, passes, clusters, grades, texts, error_rates, likelihoods, numbers, quantiles, classes,
+    own_functions,
+)  # fmt: skip
+
+
+def settings() -> list[Setting]:
+    """All settings of the table, in its order."""
+    return [setting for family in FAMILIES for setting in family()]
+
+
+def table(measured: list[Coverage]) -> str:
+    """The published table, in Markdown."""
+    lines = ["| data | setting | covered | rows that warn | warned where missed |", "|---|---|---|---|---|"]
+    lines += [
+        f"| {one.setting.family} | {one.setting.name} | {one.covered:.3f} | {one.warned:.1%} | "
+        f"{one.warned_misses:.0%} |"
+        for one in measured
+    ]
+    return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    print(table([measure(setting) for setting in settings()]))

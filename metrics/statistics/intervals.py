@@ -1,0 +1,250 @@
+"""Intervals from a standard error: of proportions, of means within bounds, and of skewed numbers.
+
+Every function is a closed formula, the same on every machine. ``influence`` (G,) is by how much each of G
+independent units raises the estimate, with the mean 0, scaled so that its standard deviation over √G is the
+standard error: for a mean, the units' own deviations from it.
+"""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import lru_cache
+from statistics import NormalDist
+
+from metrics.types import Floats
+
+_NORMAL = NormalDist()
+_STRAIGHT = 1e-9  # a skewness below this bends nothing
+
+
+def normal_quantile(level: float) -> float:
+    """Half-width, in standard errors, of a two-sided normal interval: 1.96 for 0.95."""
+    return _NORMAL.inv_cdf(0.5 + level / 2)
+
+
+@lru_cache(maxsize=4096)
+def _student(level: float, degrees: int) -> float:
+    if degrees > 400:
+        return _cornish_fisher(normal_quantile(level), degrees)
+    return _inverse(lambda t: student_coverage(t, degrees), level)
+
+
+def student_quantile(level: float, degrees: float) -> float:
+    """Half-width of a two-sided interval with ``degrees`` of freedom; infinite for none of them.
+
+    Between whole degrees the logarithm is interpolated in 1 / degrees: right to a thousandth from two on.
+
+    >>> round(student_quantile(0.95, 9), 6)
+    2.262157
+    """
+    if not degrees >= 1:
+        return math.inf
+    below = math.floor(degrees)
+    first = _student(level, below)
+    if below == degrees or below > 400:
+        return first
+    share = (1 / below - 1 / degrees) * below * (below + 1)
+    return float(first * (_student(level, below + 1) / first) ** share)
+
+
+def student_coverage(t: float, degrees: float) -> float:
+    """P(|T| < t) of Student's distribution, t from 0 on.
+
+    >>> round(student_coverage(2.262157, 9), 6)
+    0.95
+    """
+    if math.isinf(t):
+        return 1.0
+    return 1 - beta_share(degrees / (degrees + t * t), degrees / 2, 0.5)
+
+
+def _cornish_fisher(z: float, degrees: int) -> float:
+    """Expansion of Student's quantile in 1/degrees (Abramowitz and Stegun 26.7.5); 1e-10 from 400 on."""
+    first = (z**3 + z) / 4
+    second = (5 * z**5 + 16 * z**3 + 3 * z) / 96
+    third = (3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z) / 384
+    return z + first / degrees + second / degrees**2 + third / degrees**3
+
+
+def _inverse(rising: Callable[[float], float], level: float, high: float = 1.0) -> float:
+    """Where a function that rises from 0 reaches ``level``; ``high`` is doubled until it is beyond."""
+    low = 0.0
+    while rising(high) < level:
+        high *= 2
+    for _ in range(80):
+        middle = (low + high) / 2
+        low, high = (middle, high) if rising(middle) < level else (low, middle)
+    return (low + high) / 2
+
+
+def beta_share(x: float, a: float, b: float) -> float:
+    """P(B ≤ x) of the beta distribution, by its continued fraction (modified Lentz; DLMF 8.17.22).
+
+    >>> round(beta_share(0.25, 2, 3), 6)
+    0.261719
+    """
+    if x <= 0 or x >= 1:
+        return 0.0 if x <= 0 else 1.0
+    if x > (a + 1) / (a + b + 2):
+        return 1 - beta_share(1 - x, b, a)
+    front = math.exp(
+        math.lgamma(a + b) - math.lgamma(a) - math.lgamma(b) + a * math.log(x) + b * math.log1p(-x)
+    )
+    tiny = 1e-300
+    c, d = 1.0, 1 / _away(1 - (a + b) * x / (a + 1), tiny)
+    fraction = d
+    for m in range(1, 10_000):
+        even = m * (b - m) * x / ((a + 2 * m - 1) * (a + 2 * m))
+        odd = -(a + m) * (a + b + m) * x / ((a + 2 * m) * (a + 2 * m + 1))
+        for step in (even, odd):
+            d, c = 1 / _away(1 + step * d, tiny), _away(1 + step / c, tiny)
+            fraction *= c * d
+        if abs(c * d - 1) < 1e-15:
+            break
+    return front * fraction / a
+
+
+def _away(value: float, tiny: float) -> float:
+    return value if abs(value) > tiny else tiny
+
+
+def wilson(share: float, n: float, level: float) -> tuple[float, float]:
+    """Wilson's score interval of a proportion ``share`` of ``n``, which has a width at 0 and at 1 too.
+
+    >>> [round(end, 6) for end in wilson(0.0, 20, 0.95)]
+    [0.0, 0.161125]
+    """
+    z = normal_quantile(level)
+    scale = 1 + z * z / n
+    centre = (share + z * z / (2 * n)) / scale
+    half = z / scale * math.sqrt(max(share * (1 - share) / n + z * z / (4 * n * n), 0.0))
+    return (0.0 if share == 0 else max(centre - half, 0.0)), (1.0 if share == 1 else min(centre + half, 1.0))
+
+
+def clopper_pearson(share: float, n: float, level: float) -> tuple[float, float]:
+    """The exact interval of a proportion ``share`` of ``n`` (Clopper and Pearson 1934): never below the
+    level, usually well above.
+
+    >>> [round(end, 4) for end in clopper_pearson(0.1, 20, 0.95)]
+    [0.0123, 0.317]
+    """
+    right, tail = share * n, (1 - level) / 2
+    low = 0.0 if right <= 0 else _beta_quantile(tail, right, n - right + 1)
+    high = 1.0 if right >= n else _beta_quantile(1 - tail, right + 1, n - right)
+    return low, high
+
+
+def jeffreys(share: float, n: float, level: float) -> tuple[float, float]:
+    """The equal-tailed posterior interval of a proportion under Jeffreys' prior (Brown, Cai and DasGupta
+    2001).
+
+    >>> [round(end, 4) for end in jeffreys(0.1, 20, 0.95)]
+    [0.0213, 0.2838]
+    """
+    right, tail = share * n, (1 - level) / 2
+    low = 0.0 if right <= 0 else _beta_quantile(tail, right + 0.5, n - right + 0.5)
+    high = 1.0 if right >= n else _beta_quantile(1 - tail, right + 0.5, n - right + 0.5)
+    return low, high
+
+
+def _beta_quantile(level: float, a: float, b: float) -> float:
+    return _inverse(lambda x: beta_share(x, a, b), level)
+
+
+@dataclass(frozen=True)
+class Shape:
+    """What the units' influence says beyond the standard error.
+
+    ``skew`` is the skewness of the estimate itself (that of a unit over √G). ``degrees`` are those of the
+    standard error: G - 1 for normal units and fewer for heavy tails, since a variance that a few units decide
+    is known as badly as if there were only these.
+    """
+
+    skew: float
+    degrees: float
+
+    @classmethod
+    def of(cls, influence: Floats) -> "Shape":
+        """From the influence (G,) of G units, G at least 2."""
+        units = len(influence)
+        squares = influence * influence
+        second = float(squares.mean())
+        if second <= 0:
+            return cls(0.0, units - 1.0)
+        third, fourth = float((squares * influence).mean()), float((squares * squares).mean())
+        excess = fourth / second**2 - 3
+        if not math.isfinite(third) or not math.isfinite(excess):
+            return cls(0.0, units - 1.0)
+        degrees = 2 / (2 / (units - 1) + max(excess, 0.0) / units)
+        if units < 3:
+            return cls(0.0, degrees)
+        unbiased = math.sqrt(units * (units - 1)) / (units - 2)
+        return cls(third / second**1.5 * unbiased / math.sqrt(units), degrees)
+
+    def ends(self, level: float) -> tuple[float, float]:
+        """How many standard errors the interval reaches below and above the estimate."""
+        reach = student_quantile(level, self.degrees)
+        return self._bent(reach), -self._bent(-reach)
+
+    def chance(self, t: float) -> float:
+        """Two-sided p-value of an estimate ``t`` standard errors above the value that is tested."""
+        straight = self._straightened(t)
+        return 1 - student_coverage(abs(straight), max(self.degrees, 1.0))
+
+    def _bent(self, x: float) -> float:
+        """Inverse of ``_straightened``."""
+        c = self.skew
+        if abs(c) < _STRAIGHT or math.isinf(x):
+            return x
+        return (math.cbrt(1 + c * (x - c / 6)) - 1) * 3 / c
+
+    def _straightened(self, t: float) -> float:
+        """Hall's cubic transformation (1992): a studentised mean of skewed numbers made symmetric."""
+        c = self.skew
+        return t + c * t * t / 3 + c * c * t**3 / 27 + c / 6
+
+
+def skewed(value: float, stderr: float, shape: Shape, level: float) -> tuple[float, float]:
+    """Student's interval, its ends moved by the skewness and its degrees of freedom by heavy tails.
+
+    Source: Hall 1992, On the removal of skewness by transformation; degrees of freedom from the variance of
+    the variance (Satterthwaite).
+    """
+    if stderr == 0:
+        return value, value
+    below, above = shape.ends(level)
+    return value - below * stderr, value + above * stderr
+
+
+@dataclass(frozen=True)
+class Bounded:
+    """A mean within [0, 1] of G independent units, for Wilson's interval at an effective size.
+
+    ``variance`` is that of the mean, ``extreme`` the share of units at 0 or 1 throughout, ``least`` the size
+    that the units have even if each is right or wrong as a whole, ``most`` the number of samples where these
+    are 0 or 1 each.
+    """
+
+    value: float
+    variance: float
+    units: int
+    degrees: float
+    extreme: float
+    least: float
+    most: float = math.inf
+
+    def size(self, level: float) -> float:
+        """Right-or-wrong answers that would be as uncertain (Kish 1965; Korn and Graubard 1998).
+
+        n* = p(1 - p) / v · (z / t)², the t of as many degrees of freedom as the variance has. Units at a
+        bound hide how far others may lie from it: together they add the spread of one unit, right or wrong
+        as a whole, times their share. Never below ``least``: no unit can spread more. Without variance it is
+        the number of units.
+        """
+        spread = self.value * (1 - self.value)
+        if self.variance <= 0 or spread <= 0:
+            return float(self.units)
+        effect = self.variance * self.units / spread  # of a unit, against one that is right or wrong
+        effect = (self.degrees * effect + self.extreme) / (self.degrees + self.extreme)
+        tails = (normal_quantile(level) / student_quantile(level, self.degrees)) ** 2
+        return max(min(self.units / effect * tails, self.most), self.least)

@@ -1,0 +1,121 @@
+"""How large a true difference must be for a test to find it, and what a planner makes of it.
+
+The alternative is a loss: the share of items that improve stays at its smoothed estimate, the share that
+worsens is larger by the effect. Agresti's smoothing (half an item in either cell, two items more) keeps runs
+without a single discordant item from promising that any difference would be seen.
+"""
+
+import math
+from functools import lru_cache
+from statistics import NormalDist
+
+from metrics.statistics.intervals import beta_share, normal_quantile, student_quantile
+
+POWER = 0.8
+"""Chance of seeing a true difference as large as the minimum detectable effect."""
+
+_NORMAL = NormalDist()
+_EXACT = 30.0  # expected improvements up to which every count is gone through
+_STEPS = 24
+
+
+def smoothed(count: float, n: int) -> float:
+    """A share of n items with half an item more of two more (Agresti and Min 2005).
+
+    >>> round(smoothed(0, 98), 4)
+    0.005
+    """
+    return (count + 0.5) / (n + 2)
+
+
+def mcnemar(gained: int, lost: int) -> float:
+    """Two-sided exact p-value: the discordant items as tosses of a fair coin; 1 without any.
+
+    >>> round(mcnemar(2, 8), 6)
+    0.109375
+    """
+    n, fewer = gained + lost, min(gained, lost)
+    logs = [
+        math.lgamma(n + 1) - math.lgamma(i + 1) - math.lgamma(n - i + 1) - n * math.log(2)
+        for i in range(fewer + 1)
+    ]
+    return min(1.0, 2 * math.fsum(map(math.exp, logs)))
+
+
+@lru_cache(maxsize=4096)
+def mcnemar_mde(n: int, gained: float, alpha: float, power: float = POWER) -> float:
+    """The loss that the exact test finds among n items of which ``gained`` improve; NaN where even the loss
+    of all others would be missed.
+
+    >>> round(mcnemar_mde(100, 2, 0.05), 3)
+    0.115
+    """
+    better = smoothed(gained, n)
+    most = 1 - better
+    chance = _exact_power if n * better <= _EXACT else _normal_power
+    if most <= 0 or chance(n, better, most, alpha) < power:
+        return math.nan
+    low, high = 0.0, most - better
+    for _ in range(_STEPS):
+        middle = (low + high) / 2
+        low, high = (middle, high) if chance(n, better, better + middle, alpha) < power else (low, middle)
+    return high
+
+
+def _exact_power(n: int, better: float, worse: float, alpha: float) -> float:
+    """P(p < alpha) in the direction of a loss, over all counts of items that improve."""
+    centre, spread = n * better, math.sqrt(n * better) + 1
+    first, last = max(0, int(centre - 6 * spread)), min(n, int(centre + 6 * spread))
+    share, total = min(worse / (1 - better), 1.0), 0.0
+    for gained in range(first, last + 1):
+        chance = math.exp(
+            math.lgamma(n + 1)
+            - math.lgamma(gained + 1)
+            - math.lgamma(n - gained + 1)
+            + gained * math.log(better)
+            + (n - gained) * math.log1p(-better)
+        )
+        needed = _needed(gained, alpha)
+        if chance > 1e-12 and needed <= n - gained:
+            total += chance * beta_share(share, needed, n - gained - needed + 1)
+    return total
+
+
+@lru_cache(maxsize=4096)
+def _needed(gained: int, alpha: float) -> int:
+    """The fewest lost items that are significant beside ``gained`` ones."""
+    lost = gained + 1 if gained == 0 else _needed(gained - 1, alpha) + 1
+    while mcnemar(gained, lost) >= alpha:
+        lost += 1
+    return lost
+
+
+def _normal_power(n: int, better: float, worse: float, alpha: float) -> float:
+    """The same for many discordant items, by the normal approximation with continuity correction."""
+    effect, discordant = worse - better, worse + better
+    spread = math.sqrt(n * max(discordant - effect**2, 1e-300))
+    reach = normal_quantile(1 - alpha) * math.sqrt(n * discordant)
+    return _NORMAL.cdf((n * effect - 1 - reach) / spread)
+
+
+def shift_mde(stderr: float, degrees: float, ties: float, size: float, alpha: float) -> float:
+    """The loss that a test of a mean difference finds.
+
+    ``ties`` is the share of units that do not differ, ``size`` the mean absolute difference of all: where
+    most units tie, a loss is made of units that did not differ before, and widens the spread.
+    """
+    if not degrees >= 1 or not math.isfinite(stderr) or stderr <= 0:
+        return math.nan
+    reach = student_quantile(1 - alpha, degrees) + student_quantile(2 * POWER - 1, degrees)
+    squared = (reach * stderr) ** 2
+    growth = ties / size if size > 0 else 0.0
+    return (squared * growth + math.sqrt((squared * growth) ** 2 + 4 * squared)) / 2
+
+
+def units_needed(alpha: float) -> int:
+    """Units from which on a sign-flip test can reach the level: all of them on one side.
+
+    >>> units_needed(0.05)
+    6
+    """
+    return math.floor(1 - math.log2(alpha)) + 1
