@@ -14,6 +14,7 @@ from statistics import NormalDist
 from metrics.types import Floats
 
 _NORMAL = NormalDist()
+_HIDDEN = 1.25  # by simulation: bench/coverage.py
 _STRAIGHT = 1e-9  # a skewness below this bends nothing
 
 
@@ -237,14 +238,15 @@ class Bounded:
         """Right-or-wrong answers that would be as uncertain (Kish 1965; Korn and Graubard 1998).
 
         n* = p(1 - p) / v · (z / t)², the t of as many degrees of freedom as the variance has. Units at a
-        bound hide how far others may lie from it: together they add the spread of one unit, right or wrong
-        as a whole, times their share. Never below ``least``: no unit can spread more. Without variance it is
+        bound hide how far others may lie from it: their share adds that part of 1.25 units that are right or
+        wrong as a whole. Never below ``least``: no unit can spread more. Without variance it is
         the number of units.
         """
         spread = self.value * (1 - self.value)
         if self.variance <= 0 or spread <= 0:
             return float(self.units)
         effect = self.variance * self.units / spread  # of a unit, against one that is right or wrong
-        effect = (self.degrees * effect + self.extreme) / (self.degrees + self.extreme)
+        hidden = _HIDDEN * self.extreme
+        effect = (self.degrees * effect + hidden) / (self.degrees + hidden)
         tails = (normal_quantile(level) / student_quantile(level, self.degrees)) ** 2
         return max(min(self.units / effect * tails, self.most), self.least)

@@ -43,6 +43,7 @@ class ResultCell:
     n_samples: int
     n_scored: int
     unscored: Sequence[str]
+    repeats: Codes | None = None  # scored samples of each of the n items
 
     @property
     def n_valid(self) -> int:
@@ -176,6 +177,7 @@ class _Joined:
             n_samples=int(self.n_samples[rows].sum()),
             n_scored=int(self.n_scored[rows].sum()),
             unscored=unscored,
+            repeats=self.n_scored[valid],
         )
 
     def _values(self, rows: Codes) -> list[Any]:
@@ -259,7 +261,9 @@ def result_row(
         return _without_value(pair, cell, "unscored", "; ".join(cell_doubts(cell)))
     made = estimator(cell.statistics, cell.clusters, options) if estimator is not None else None
     if made is None:
-        made = estimate(pair.metric.aggregation, cell.statistics, cell.values, cell.clusters, options)
+        known = None if cell.repeats is None else int(cell.repeats.sum())
+        aggregation = pair.metric.aggregation
+        made = estimate(aggregation, cell.statistics, cell.values, cell.clusters, options, samples=known)
     doubts = [made.warning, *cell_doubts(cell)]
     return base_row(pair, cell.reduction, cell.label, cell.facets) | {
         "value": _number(made.value),
@@ -271,7 +275,21 @@ def result_row(
         "status": "ok",
         "error": "; ".join(doubt for doubt in doubts if doubt) or None,
         "signature": signature(pair, cell.reduction, made, options),
+        **_components(pair, cell, made),
+        "warning": made.warning,
     }
+
+
+def _components(pair: PairIdentity, cell: ResultCell, made: "Estimate") -> Row:
+    """Which part of a mean's standard error is the choice of items, and which the sampling of answers; of
+    means of 0/1 samples, whose own spread the means tell."""
+    from metrics.statistics.formulas import variance_components
+
+    plain = pair.metric.aggregation.name == "mean" and cell.reduction == "mean"
+    if not plain or cell.statistics is None or cell.repeats is None or math.isnan(made.stderr):
+        return {}
+    parts = variance_components(cell.statistics[:, 0], cell.repeats.astype(np.float64), made.stderr)
+    return {} if parts is None else {"stderr_items": parts[0], "stderr_sampling": parts[1]}
 
 
 def failed_row(pair: PairIdentity, cell: ResultCell, error: str) -> Row:
