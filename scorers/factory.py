@@ -26,7 +26,6 @@ from scorers.ensemble import ENSEMBLE, EnsembleScorer, Member
 from scorers.filters.pipeline import FilterPipeline, Resolve
 from scorers.functions import check_call
 from scorers.judge.calibration import Calibration
-from scorers.judge.config import grade_range
 from scorers.judge.scorer import LLMJudgeScorer, judge_metric, judge_metrics
 from scorers.metric_lists import (
     DEFAULT_METRICS,
@@ -252,7 +251,7 @@ def judge_scorer(config: ScoringConfig, chosen: JudgeConfig, resolve: Resolve) -
         compiled(chosen.pairwise.baseline)
     calibration = _calibration(chosen)
     metrics = {
-        name: tuple(judge_metric(metric, calibration, grade_range(chosen.parse)) for metric in own)
+        name: tuple(judge_metric(metric, calibration, chosen) for metric in own)
         for name, own in with_own_metrics(config, resolve, judge_metrics(chosen)).items()
     }
     return LLMJudgeScorer(metrics, chosen, prompt, calibration)
