@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from metrics.config import StatisticsConfig
 
 
-MAX_ITEM_DRAWS = 1_000
+MAX_ITEM_DRAWS = 800
 """Draws for a user's function of the values, each of which calls it once."""
 
 MAX_BLOCKS = 100

@@ -11,7 +11,7 @@ perplexity                                exact bootstrap moments; interval of t
 median, percentile                        exact bootstrap variance; interval between order statistics
 f1, matthews_corrcoef                     bootstrap of the confusion cells, BCa interval
 bleu, chrf, ter, wer, ratios, nanmean     jackknife; Student's interval, bent by the influences' skewness
-a user's function of the values           bootstrap of the items, at most 1,000 draws; the same interval
+a user's function of the values           bootstrap of the items, at most 800 draws; the same interval
 min, max, count                           none: nothing sound is known
 ========================================  ==============================================================
 """
