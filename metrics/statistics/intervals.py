@@ -140,7 +140,7 @@ def jeffreys(share: float, n: float, level: float) -> tuple[float, float]:
     2001).
 
     >>> [round(end, 4) for end in jeffreys(0.1, 20, 0.95)]
-    [0.0213, 0.2838]
+    [0.0214, 0.2839]
     """
     right, tail = share * n, (1 - level) / 2
     low = 0.0 if right <= 0 else _beta_quantile(tail, right + 0.5, n - right + 0.5)
