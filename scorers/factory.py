@@ -31,7 +31,6 @@ from scorers.filters.pipeline import FilterPipeline
 from scorers.generation import GenerationScorer
 from scorers.grading import GradingPrompt, compiled
 from scorers.judge.calibration import Calibration
-from scorers.judge.config import grade_range
 from scorers.judge.scorer import LLMJudgeScorer, judge_metric, judge_metrics
 from scorers.loglikelihood import LoglikelihoodScorer
 from scorers.metric_lists import (
@@ -270,7 +269,7 @@ def judge_scorer(config: ScoringConfig, chosen: JudgeConfig, resolve: Resolve) -
         compiled(chosen.pairwise.baseline)
     calibration = _calibration(chosen)
     metrics = {
-        name: tuple(judge_metric(metric, calibration, grade_range(chosen.parse)) for metric in own)
+        name: tuple(judge_metric(metric, calibration, chosen) for metric in own)
         for name, own in with_scorer_metrics(config, resolve, judge_metrics(chosen)).items()
     }
     return LLMJudgeScorer(metrics, chosen, prompt, calibration)

@@ -10,7 +10,7 @@ import numpy as np
 
 from metrics.aggregations.aggregation import Aggregation
 from metrics.errors import MetricError
-from metrics.statistics.formulas import Sampled, Spread, leave_one_out
+from metrics.statistics.formulas import FEW_UNITS, Sampled, Spread, leave_one_out
 from metrics.statistics.intervals import Shape, skewed, student_quantile
 from metrics.types import Floats, Ints, Values
 
@@ -18,14 +18,13 @@ if TYPE_CHECKING:
     from metrics.config import StatisticsConfig
 
 
-MAX_ITEM_DRAWS = 1_000
+MAX_ITEM_DRAWS = 800
 """Draws for a user's function of the values, each of which calls it once."""
 
 MAX_BLOCKS = 100
 """Blocks left out in turn of more units, for the skewness of a user's function."""
 
 _FEW_EVENTS = 10
-_FEW_UNITS = 15
 _NORMAL = NormalDist()
 
 
@@ -87,7 +86,7 @@ def bootstrap_items(
     else:
         tail = _NORMAL.cdf(-widening * student_quantile(options.ci_level, units - 1))
         low, high = map(float, np.quantile(finite, [tail, 1 - tail]))
-    few = f"only {units} items: the error bar is a rough guide" if units < _FEW_UNITS else None
+    few = f"only {units} items: the error bar is a rough guide" if units < FEW_UNITS else None
     return Spread(stderr, "bootstrap", low, high, few if groups is None else None)
 
 

@@ -10,7 +10,7 @@ import numpy as np
 from metrics.aggregations.aggregation import Aggregation
 from metrics.errors import MetricError
 from metrics.statistics.bootstrap import MAX_BLOCKS, MAX_ITEM_DRAWS, resampled_totals
-from metrics.statistics.formulas import FEW_CLUSTERS
+from metrics.statistics.formulas import FEW_CLUSTERS, FEW_UNITS
 from metrics.statistics.intervals import Shape, normal_quantile, skewed
 from metrics.statistics.power import mcnemar, mcnemar_mde, shift_mde, units_needed
 from metrics.types import Floats, Ints, Values
@@ -248,7 +248,8 @@ def _by_permutation(
     # What a unit differs by, where it does; units that tie hide how many more may differ (Agresti and Min).
     typical = float((sums * sums).sum()) / differing if differing else (width * n / count) ** 2
     ties = 1 - differing / count
-    spread = math.sqrt(stderr**2 + ties * typical / n**2)
+    hidden = ties if groups is None else 1 + ties  # few clusters say little of the others' size
+    spread = math.sqrt(stderr**2 + hidden * typical / n**2)
     shape = Shape.of(influence)
     flipped = sign_flip(sums, options.bootstrap_iters, np.random.default_rng(options.seed))
     p_value = max(flipped, shape.chance(_apart(mean, spread)))
@@ -256,13 +257,19 @@ def _by_permutation(
     if count < needed:
         warning = f"{count} {kind} can't reach p < {alpha:g} whatever they say; it takes {needed}"
         mde = math.nan
-    elif differing < _SPARSE and ties > 0.5:
+    elif groups is not None and shape.degrees < _UNEVEN:
+        warning = (
+            f"only {differing} of {count} clusters differ, or a few far more than the rest: what such a "
+        )
+        warning += "comparison would find is not known"
+        mde = math.nan
+    elif groups is None and differing < _SPARSE and ties > 0.5:
         better = int((sums > 0).sum() if higher_is_better else (sums < 0).sum())
-        mde = mcnemar_mde(count, better, alpha) * math.sqrt(typical) * count / n
+        mde = mcnemar_mde(count, better, alpha) * math.sqrt(typical)
         warning = _undetectable(mde, count, kind)
     else:
         size = float(np.abs(sums).sum()) / n
-        mde = shift_mde(spread, count - 1, ties, size, alpha)
+        mde = shift_mde(spread, shape.degrees, ties, size, alpha)
     return _Difference(
         stderr,
         test,
@@ -270,7 +277,7 @@ def _by_permutation(
         mde,
         lambda level: skewed(mean, spread, shape, level),
         lambda value: shape.chance(_apart(mean - value, spread)),
-        warning or _few_clusters(groups, count),
+        warning or _few_units(groups, count, width),
     )
 
 
@@ -279,10 +286,12 @@ def _apart(difference: float, stderr: float) -> float:
     return difference / stderr if stderr > 0 else math.copysign(math.inf, difference) if difference else 0.0
 
 
-def _few_clusters(groups: Ints | None, count: int) -> str | None:
-    if groups is None or count >= FEW_CLUSTERS:
-        return None
-    return f"only {count} clusters: the error bar is a rough guide"
+def _few_units(groups: Ints | None, count: int, width: float) -> str | None:
+    if groups is not None and count < FEW_CLUSTERS:
+        return f"only {count} clusters: the error bar is a rough guide"
+    if groups is None and count < FEW_UNITS and not math.isfinite(width):
+        return f"only {count} items: the test holds for differences without rare large ones"
+    return None
 
 
 def _by_bootstrap(
@@ -317,7 +326,7 @@ def _by_bootstrap(
         shift_mde(stderr, units - 1, 0.0, 1.0, 1 - options.ci_level),
         lambda level: skewed(observed, stderr, shape, level),
         lambda value: shape.chance((observed - value) / stderr),
-        _few_clusters(groups, units),
+        _few_units(groups, units, math.inf),
     )
 
 
@@ -435,6 +444,7 @@ def _taken(column: Values, rows: Ints) -> Values:
 
 
 _SPARSE = 30  # units that differ, up to which they are counted and not averaged
+_UNEVEN = 12  # degrees of freedom below which clusters are too uneven to foresee others
 _EXACT_UNITS = 16  # up to here all sign patterns are tried
 _FEW_SIZES = 64
 

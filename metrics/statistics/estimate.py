@@ -11,7 +11,7 @@ perplexity                                exact bootstrap moments; interval of t
 median, percentile                        exact bootstrap variance; interval between order statistics
 f1, matthews_corrcoef                     bootstrap of the confusion cells, BCa interval
 bleu, chrf, ter, wer, ratios, nanmean     jackknife; Student's interval, bent by the influences' skewness
-a user's function of the values           bootstrap of the items, at most 1,000 draws; the same interval
+a user's function of the values           bootstrap of the items, at most 800 draws; the same interval
 min, max, count                           none: nothing sound is known
 ========================================  ==============================================================
 """
@@ -40,7 +40,7 @@ from metrics.statistics.formulas import (
     sum_error,
     woodruff,
 )
-from metrics.statistics.intervals import student_quantile
+from metrics.statistics.intervals import normal_quantile, student_quantile, wilson
 from metrics.types import Estimate, Floats, Ints, Values
 
 if TYPE_CHECKING:
@@ -207,8 +207,27 @@ def group_aggregate(
     stderr = math.sqrt(
         math.fsum((w * member.stderr) ** 2 for w, member in zip(weights, estimates, strict=True))
     )
-    low, high = _recovered(value, estimates, weights, ci_level)
+    shares = all(
+        member.stderr_method.startswith("wilson") and 0 <= member.ci_low <= member.ci_high <= 1
+        for member in estimates
+    )
+    recovered = _share if shares else _recovered
+    low, high = recovered(value, estimates, weights, ci_level)
     return Estimate(value, stderr, "weighted sum of variances", low, high, n_items)
+
+
+def _share(
+    value: float, members: Sequence[Estimate], weights: Sequence[float], level: float
+) -> tuple[float, float]:
+    """Wilson's interval of a mean of shares, at the size that their own intervals amount to: these have a
+    width where the standard error is 0. Of members that are all right, or all wrong, as many items as there
+    are, allowing for the weights."""
+    z = normal_quantile(level)
+    pairs = list(zip(weights, members, strict=True))
+    variance = math.fsum((w * (member.ci_high - member.ci_low) / (2 * z)) ** 2 for w, member in pairs)
+    items = 1 / math.fsum(w * w / member.n_items for w, member in pairs)
+    spread = value * (1 - value)
+    return wilson(value, spread / variance if 0 < value < 1 else items, level)
 
 
 def _recovered(

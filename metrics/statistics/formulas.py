@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 _UNKNOWN = (-math.inf, math.inf)
-_FEW_UNITS = 15
+FEW_UNITS = 15
 FEW_CLUSTERS = 10
 _FEW_WEIGHTS = 35
 _PROPORTIONS: dict[str, Callable[[float, float, float], tuple[float, float]]] = {
@@ -200,10 +200,10 @@ def _few_units(sampled: Sampled) -> str | None:
     kind = "clusters" if sampled.clustered else "items"
     if sampled.clustered and sampled.units < FEW_CLUSTERS:
         return None  # said whatever the interval is
-    if sampled.units < _FEW_UNITS:
+    if sampled.units < FEW_UNITS:
         return (
             f"only {sampled.units} {kind}: the interval holds for numbers without rare large ones; "
-            f"{_FEW_UNITS} and more are safer"
+            f"{FEW_UNITS} and more are safer"
         )
     weight = sampled.aggregation.weight
     if weight is None:
@@ -217,6 +217,21 @@ def _few_units(sampled: Sampled) -> str | None:
         f"the {sampled.units} {kind} weigh as {size:.0f} equal ones: a single long or runaway one may decide "
         f"the value, and the interval does not know of those unseen; {_FEW_WEIGHTS} and more are safer"
     )
+
+
+def variance_components(means: Floats, repeats: Floats, stderr: float) -> tuple[float, float] | None:
+    """The standard error that endless repeats of the same items would leave, and that of the repeats alone;
+    their squares add up to ``stderr`` squared. None unless each of the n ``means`` is of at least two
+    ``repeats`` of 0 or 1.
+
+    More repeats divide the square of the second by as much, more items that of both (Miller 2024).
+    """
+    right = means * repeats
+    whole = bool((np.abs(right - np.rint(right)) < 1e-9).all()) and bool(((means >= 0) & (means <= 1)).all())
+    if len(means) < 2 or not whole or repeats.min() < 2:
+        return None
+    sampling = math.sqrt(float((means * (1 - means) / (repeats - 1)).sum())) / len(means)
+    return math.sqrt(max(stderr**2 - sampling**2, 0.0)), sampling
 
 
 def sum_error(sampled: Sampled) -> Spread:

@@ -17,9 +17,10 @@ from metrics.aggregations.aggregation import Aggregation, Count, Total, as_colum
 from metrics.config import StatisticsConfig
 from metrics.errors import ConfigError, MetricError
 from metrics.statistics.formulas import FEW_CLUSTERS, Sampled, bounded_share
-from metrics.statistics.intervals import normal_quantile
+from metrics.statistics.intervals import Bounded, normal_quantile, wilson
 from metrics.types import Estimate, Floats, Scores
 
+FEW_VERDICTS = 20
 CALIBRATED = "calibration"
 """``stderr_method`` of a corrected rate."""
 _RATE = replace(build_aggregation("mean"), bounds=(0.0, 1.0))
@@ -101,16 +102,18 @@ class Calibration:
         return np.asarray(np.clip((np.asarray(rate) + self.specificity - 1) / informedness, 0.0, 1.0))
 
 
-def corrected_rate(calibration: Calibration | None) -> Aggregation:
+def corrected_rate(calibration: Calibration | None, method: Literal["rates", "ppi"] = "rates") -> Aggregation:
     """The rate behind the judged one, as an aggregation; NaN without a calibration.
 
     It has no error bar of its own (rule "none"), since most of it comes from the calibration:
-    ``corrected_estimate``.
+    ``corrected_estimate`` or ``ppi_estimate``.
     """
 
     def compute(total: Total, n: Count) -> Floats:
         rate = np.asarray(total[..., 0] / n)
-        return np.full_like(rate, np.nan) if calibration is None else calibration.corrected(rate)
+        if calibration is None:
+            return np.full_like(rate, np.nan)
+        return calibration.corrected(rate) if method == "rates" else rectified(calibration, rate, n)[0]
 
     parameters = (
         {}
@@ -121,6 +124,7 @@ def corrected_rate(calibration: Calibration | None) -> Aggregation:
             "specificity": calibration.specificity,
             "wrong": calibration.wrong,
         }
+        | ({"method": method} if method != "rates" else {})
     )
     return Aggregation(
         "corrected_rate",
@@ -130,6 +134,62 @@ def corrected_rate(calibration: Calibration | None) -> Aggregation:
         bounds=(0.0, 1.0),
         parameters=parameters,
     )
+
+
+PPI = "prediction-powered inference"
+"""``stderr_method`` of a rate that people's verdicts rectify."""
+
+
+def rectified(calibration: Calibration, rate: Floats | float, n: Floats | float) -> tuple[Floats, Floats]:
+    """The mean of people's verdicts that the judge's ``rate`` over n items and both verdicts on the
+    calibration's m answers imply, and the weight that the judge has in it.
+
+    θ = mean(Y) + w (rate - mean(f)), with the weight of the smallest variance,
+    cov(Y, f) / ((1 + m/n) var(f)): a judge that says nothing has none, and people's mean stays. No assumption
+    about error rates; the calibration's answers must be a random sample of answers such as the items'.
+    Source: Angelopoulos, Duchi and Zrnic 2023, PPI++ (arXiv 2311.01453).
+    """
+    m = calibration.right + calibration.wrong
+    human, judged, covariance = _verdict_moments(calibration)
+    spread = judged * (1 - judged)
+    weight = covariance / ((1 + m / np.asarray(n)) * spread) if spread > 0 else np.zeros_like(np.asarray(n))
+    weight = np.clip(weight, 0.0, 1.0)
+    return np.asarray(np.clip(human + weight * (np.asarray(rate) - judged), 0.0, 1.0)), np.asarray(weight)
+
+
+def _verdict_moments(calibration: Calibration) -> tuple[float, float, float]:
+    """Means of people's and of the judge's verdicts on the calibration, and their covariance."""
+    m = calibration.right + calibration.wrong
+    human = calibration.right / m
+    judged = (calibration.found + calibration.wrong - calibration.rejected) / m
+    return human, judged, calibration.found / m - human * judged
+
+
+def ppi_estimate(
+    calibration: Calibration, positives: Floats, clusters: NDArray[np.int64] | None, level: float
+) -> Estimate:
+    """The rectified rate of the items' positive verdicts (n,) with its standard error and Wilson's interval
+    at an effective size."""
+    n, m = len(positives), calibration.right + calibration.wrong
+    if not n:
+        return Estimate(np.nan, np.nan, "none", np.nan, np.nan, n)
+    rate = float(positives.mean())
+    groups = None if clusters is None else np.unique(clusters, return_inverse=True)[1].reshape(-1)
+    if groups is not None and int(groups.max()) < 1:
+        said = "one cluster has no spread"
+        return Estimate(float(rectified(calibration, rate, n)[0]), np.nan, "none", np.nan, np.nan, n, said)
+    size = _effective_size(positives, rate, groups, level)
+    value, weight = (float(number) for number in rectified(calibration, rate, n))
+    human, judged, covariance = _verdict_moments(calibration)
+    residual = human * (1 - human) + weight**2 * judged * (1 - judged) - 2 * weight * covariance
+    people = max(residual, 0.0) / (m - 1)
+    variance = weight**2 * rate * (1 - rate) / size + people
+    few = f"only {m} verdicts of people: the error bar is a rough guide" if m < FEW_VERDICTS else None
+    share = Bounded(
+        value=value, variance=variance, units=m, degrees=m - 1.0, extreme=1.0, least=1.0, most=n + m
+    )
+    low, high = wilson(value, share.size(level), level)
+    return Estimate(value, variance**0.5, PPI, low, high, n, few)
 
 
 def corrected_estimate(

@@ -156,7 +156,11 @@ class JudgeConfig(_Frozen):
     )
     pairwise: Pairwise | None = None
     calibration: str | tuple[CalibrationRow, ...] | None = Field(
-        None, description="File with human verdicts, or its rows"
+        None, description="File with human verdicts, or its rows; or {path: FILE, method: ppi | rates}"
+    )
+    calibration_method: Literal["rates", "ppi"] = Field(
+        "rates",
+        description="rates: divide by the judge's error rates; ppi: add how people differ from the judge",
     )
     threshold: float = Field(
         0.5, description="A score at or above counts as a positive verdict, in the corrected rate"
@@ -181,6 +185,21 @@ class JudgeConfig(_Frozen):
                 "pairwise grading with places changed needs choices, or min and max, under parse"
             )
         return self
+
+    @model_validator(mode="before")
+    @classmethod
+    def _split_calibration(cls, data: Any) -> Any:
+        """``calibration: {path: …, method: …}`` as the two keys that it stands for."""
+        if not isinstance(data, Mapping) or not isinstance(data.get("calibration"), Mapping):
+            return data
+        given = dict(data["calibration"])
+        rows, method = given.pop("path", None) or given.pop("rows", None), given.pop("method", "rates")
+        if given or rows is None:
+            raise ValueError(
+                "calibration takes path (a file) or rows, and method (ppi or rates)"
+                + (f", not {', '.join(given)}" if given else "")
+            )
+        return {**data, "calibration": rows, "calibration_method": method}
 
     def with_calibration(self, rows: Iterable[Mapping[str, Any]]) -> "JudgeConfig":
         """The config with the rows of its calibration file in place of the file's name; ConfigError naming

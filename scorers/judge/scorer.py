@@ -17,7 +17,13 @@ from metrics.types import Estimate, Floats, Ints
 from scorers.base import Batch, ModelReply, SampleScores, ScorerError, ScorerRequest, score_values
 from scorers.generation import GenerationScorer
 from scorers.grading import GradingPrompt, prompt_variables, render
-from scorers.judge.calibration import Calibration, corrected_estimate, corrected_rate, krippendorff_alpha
+from scorers.judge.calibration import (
+    Calibration,
+    corrected_estimate,
+    corrected_rate,
+    krippendorff_alpha,
+    ppi_estimate,
+)
 from scorers.judge.config import ChoiceReading, JudgeConfig, grade_range
 from scorers.judge.reading import Grade, read_grade
 
@@ -100,7 +106,8 @@ class LLMJudgeScorer(GenerationScorer):
         """The corrected rate with the calibration's share of its error; None for all other metrics."""
         if metric.entry != CORRECTED or self.calibration is None or statistics is None:
             return None
-        estimate = corrected_estimate(self.calibration, statistics[:, 0], clusters, options.ci_level)
+        made = ppi_estimate if self.config.calibration_method == "ppi" else corrected_estimate
+        estimate = made(self.calibration, statistics[:, 0], clusters, options.ci_level)
         if options.bootstrap_iters > 0:
             return estimate
         return replace(estimate, stderr=np.nan, stderr_method="none", ci_low=np.nan, ci_high=np.nan)
@@ -132,7 +139,7 @@ class LLMJudgeScorer(GenerationScorer):
             [rows[row].human for row in scored_rows], [bool(positive[row]) for row in scored_rows]
         )
         metrics = {
-            name: tuple(judge_metric(metric, calibration, grade_range(self.config.parse)) for metric in own)
+            name: tuple(judge_metric(metric, calibration, self.config) for metric in own)
             for name, own in self.metrics.items()
         }
         return replace(self, metrics=metrics, calibration=calibration)
@@ -211,19 +218,18 @@ def judge_metrics(config: JudgeConfig) -> tuple[MetricConfig, ...]:
     return tuple(own)
 
 
-def judge_metric(
-    metric: Metric, calibration: Calibration | None, bounds: tuple[float, float] | None
-) -> Metric:
-    """The metric with the aggregation that only a judge's metrics have, ``bounds`` being the range of its
-    grades where the config says one; others as they are.
+def judge_metric(metric: Metric, calibration: Calibration | None, config: JudgeConfig) -> Metric:
+    """The metric with the aggregation that only a judge's metrics have, grades with their range where the
+    config says one; others as they are.
 
     The calibration is among the arguments, by which results are told apart.
     """
     if metric.entry == AGREEMENT:
         aggregation = krippendorff_alpha(level=metric.arguments["level"])
     elif metric.entry == CORRECTED:
-        aggregation = corrected_rate(calibration)
+        aggregation = corrected_rate(calibration, config.calibration_method)
     else:
+        bounds = grade_range(config.parse)
         return metric if metric.entry != JUDGE or bounds is None else metric.within(bounds)
     reductions = tuple(reduction.bound(aggregation) for reduction in metric.reductions)
     arguments = {**metric.arguments, **aggregation.parameters}

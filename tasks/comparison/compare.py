@@ -5,10 +5,11 @@ is the schema of gate files.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Annotated, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
+import numpy as np
 from pydantic import BaseModel, ConfigDict, Field
 
 from metrics.config import StatisticsConfig
@@ -16,7 +17,7 @@ from metrics.errors import ConfigError, NightjarError, nearest
 from metrics.statistics.comparison import Comparison, Method, compare_items
 from metrics.statistics.gate import Verdict, adjust, decide, p_regression, worst_of
 from tasks.comparison.changes import Change, changes
-from tasks.comparison.items import AggregationOf, GroupKey
+from tasks.comparison.items import AggregationOf, GroupKey, result_key
 from tasks.comparison.matching import Flipped, JoinedItems, Match, clusters_of, column_of, flipped_items, join
 from tasks.comparison.runs import ComparedRun
 
@@ -204,7 +205,42 @@ def _compare(base: ComparedRun, candidate: ComparedRun, match: Match, rules: Com
         )
     except NightjarError as error:
         return replace(pair, reason=str(error))
-    return replace(pair, comparison=comparison)
+    same = base is not candidate and _identical((base, candidate), (match.base, match.candidate), joined)
+    return replace(pair, comparison=comparison, identical=same)
+
+
+def _identical(
+    runs: tuple[ComparedRun, ComparedRun], keys: tuple[GroupKey, GroupKey], joined: JoinedItems
+) -> bool:
+    """Whether nothing at all differs: the items, the answers after the filters (by the digests that both
+    manifests have), each score and its statistics, and how they were computed."""
+    first, second = (run.groups[key] for run, key in zip(runs, keys, strict=True))
+    if not len(joined) == len(first) == len(second):
+        return False
+    answers = [sorted(ref["digest"] for ref in _filtered(run)) for run in runs]
+    if not answers[0] or answers[0] != answers[1]:
+        return False
+    signatures = [_signature(run, key) for run, key in zip(runs, keys, strict=True)]
+    if signatures[0] is None or signatures[0] != signatures[1]:
+        return False
+    columns = ((first.value, second.value), (first.statistics, second.statistics))
+    return first.objects is None and all(
+        (a is None and b is None)
+        or (
+            a is not None
+            and b is not None
+            and bool(np.array_equal(a[joined.base], b[joined.candidate], equal_nan=True))
+        )
+        for a, b in columns
+    )
+
+
+def _filtered(run: ComparedRun) -> Sequence[Mapping[str, Any]]:
+    return [ref for manifest in run.manifests for ref in (manifest.get("artifacts") or {}).get("filter", ())]
+
+
+def _signature(run: ComparedRun, key: GroupKey) -> str | None:
+    return next((row["signature"] for row in run.results if result_key(row) == key), None)
 
 
 def _options(statistics: StatisticsConfig, terms: GateTerms | None) -> StatisticsConfig:
@@ -214,10 +250,6 @@ def _options(statistics: StatisticsConfig, terms: GateTerms | None) -> Statistic
 
 def _adjusted(p_values: Sequence[float], correction: Correction) -> list[float]:
     return [float(p) for p in adjust(p_values, correction)]
-
-
-def _p_different(pair: ComparedPair) -> float:
-    return math.nan if pair.comparison is None else pair.comparison.p_value
 
 
 def _p_regression(pair: ComparedPair) -> float:

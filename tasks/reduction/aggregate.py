@@ -57,6 +57,7 @@ class ResultCell:
     n_samples: int
     n_scored: int
     unscored: Sequence[str]
+    repeats: Codes | None = None  # scored samples of each of the n items
 
     @property
     def n_valid(self) -> int:
@@ -108,7 +109,9 @@ def result_row(
         )
     estimated = estimator(cell.statistics, cell.clusters, options) if estimator is not None else None
     if estimated is None:
-        estimated = estimate(pair.metric.aggregation, cell.statistics, cell.values, cell.clusters, options)
+        known = None if cell.repeats is None else int(cell.repeats.sum())
+        aggregation = pair.metric.aggregation
+        estimated = estimate(aggregation, cell.statistics, cell.values, cell.clusters, options, samples=known)
     doubts = [estimated.warning, *cell_doubts(cell)]
     return base_row(pair, cell.reduction, cell.label, cell.facets) | {
         "value": _number(estimated.value),
@@ -120,7 +123,21 @@ def result_row(
         "status": "ok",
         "error": "; ".join(doubt for doubt in doubts if doubt) or None,
         "signature": signature(pair, cell.reduction, estimated, options),
+        **_components(pair, cell, estimated),
+        "warning": estimated.warning,
     }
+
+
+def _components(pair: PairIdentity, cell: ResultCell, estimated: "Estimate") -> Row:
+    """Which part of a mean's standard error is the choice of items, and which the sampling of answers; of
+    means of 0/1 samples, whose own spread the means tell."""
+    from metrics.statistics.formulas import variance_components
+
+    plain = pair.metric.aggregation.name == "mean" and cell.reduction == "mean"
+    if not plain or cell.statistics is None or cell.repeats is None or math.isnan(estimated.stderr):
+        return {}
+    parts = variance_components(cell.statistics[:, 0], cell.repeats.astype(np.float64), estimated.stderr)
+    return {} if parts is None else {"stderr_items": parts[0], "stderr_sampling": parts[1]}
 
 
 def failed_row(pair: PairIdentity, cell: ResultCell, error: str) -> Row:
@@ -361,6 +378,7 @@ class _AllColumns:
             n_samples=int(self.n_samples[rows].sum()),
             n_scored=int(self.n_scored[rows].sum()),
             unscored=unscored,
+            repeats=self.n_scored[valid],
         )
 
     def _values(self, rows: Codes) -> list[Any]:

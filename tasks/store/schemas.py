@@ -191,5 +191,8 @@ RESULTS: Final = pa.schema(
         pa.field("status", pa.string(), nullable=False),  # ok | failed | unscored
         pa.field("error", pa.string()),  # why the pair failed, or a warning about its error bar
         pa.field("signature", pa.string()),  # says exactly how the number was computed
+        pa.field("stderr_items", pa.float64()),  # what endless repeats of these items would leave of stderr
+        pa.field("stderr_sampling", pa.float64()),  # what endless other items would not take: the repeats'
+        pa.field("warning", pa.string()),  # a doubt about the error bar, in words
     ]
 )

@@ -1,7 +1,7 @@
-"""Simulations: intervals cover what they claim, tests keep their level, and the promised power is there.
+"""Simulations: intervals cover what they claim, or say that they may not.
 
-Each scenario draws its data, asks for an interval, and looks whether the truth is inside; 2,000 rounds leave
-a noise of half a percent.
+The settings of the published table are those of ``bench/coverage.py``; the rest are methods by name, corpus
+metrics and groups, with 2,000 rounds, which leave a noise of half a percent.
 """
 
 from collections.abc import Callable
@@ -10,15 +10,16 @@ from typing import Any
 import numpy as np
 import pytest
 
+from bench.coverage import SHARE, Setting, measure, settings
 from metrics.aggregations.aggregation import Aggregation, build_aggregation
 from metrics.config import StatisticsConfig
 from metrics.statistics.comparison import ItemColumn, compare_items
-from metrics.statistics.estimate import estimate
+from metrics.statistics.estimate import estimate, group_aggregate
 
 pytestmark = pytest.mark.slow
 
 ROUNDS = 2_000
-LOW, HIGH = 0.93, 0.97
+LOW, HIGH = 0.93, 0.975
 Draw = Callable[[np.random.Generator], tuple[Any, Any, Any, float]]  # statistics, values, clusters, truth
 
 
@@ -36,33 +37,32 @@ def column(values: Any) -> Any:
     return np.asarray(values, dtype=np.float64).reshape(-1, 1)
 
 
-@pytest.mark.parametrize("n", [20, 100, 1000])
-def test_intervals_of_means_cover(n: int) -> None:
-    share = coverage(
-        build_aggregation("mean"),
-        lambda rng: (column(rng.normal(3, 2, n)), None, None, 3.0),
-        StatisticsConfig(),
-    )
-    assert LOW <= share <= HIGH
+SETTINGS = settings()
 
 
-@pytest.mark.parametrize("n", [20, 100, 1000])
-def test_intervals_of_proportions_cover(n: int) -> None:
-    def draw(rng: np.random.Generator) -> Any:
-        p = rng.uniform(0.02, 0.98)
-        return column(rng.random(n) < p), None, None, p
+@pytest.mark.parametrize("setting", SETTINGS, ids=lambda setting: f"{setting.family}, {setting.name}")
+def test_default_intervals_cover_or_warn(setting: Setting) -> None:
+    found = measure(setting)
+    assert found.holds or found.relies_on_warning, found
+    assert not found.relies_on_warning or setting in WARNED
+    if setting.benign:
+        assert found.warned <= 0.01
 
-    assert LOW <= coverage(build_aggregation("mean"), draw, StatisticsConfig()) <= HIGH
+
+MAY_WARN = {
+    ("WER", "10"), ("WER", "30"), ("perplexity", "10"), ("bits_per_byte", "30"),
+    ("weighted_perplexity", "30"), ("own function", "5"), ("own function", "10"), ("mean of numbers", "10"),
+}  # fmt: skip
+WARNED = [one for one in SETTINGS if (one.family, one.name.rpartition("n ")[2]) in MAY_WARN]
 
 
-@pytest.mark.parametrize("n", [25, 100, 1000])
-@pytest.mark.parametrize("name", ["median", "percentile@75"])
-def test_intervals_of_quantiles_cover(n: int, name: str) -> None:
-    truth = {"median": np.log(2), "percentile@75": np.log(4)}[name]
-    share = coverage(
-        build_aggregation(name), lambda rng: (None, rng.exponential(size=n), None, truth), StatisticsConfig()
-    )
-    assert LOW <= share <= (HIGH if n > 25 else 0.985)  # few items: the level comes in steps
+def test_few_settings_rely_on_a_warning() -> None:
+    named = sum(setting.named for setting in SETTINGS)
+    assert len(SETTINGS) >= 80
+    assert named >= 25
+    assert sum(setting.named for setting in WARNED) <= 10
+    assert sum(not setting.named for setting in WARNED) <= (len(SETTINGS) - named) // 20 + 1
+    assert sum(setting.benign for setting in SETTINGS) >= 20
 
 
 @pytest.mark.parametrize("method", ["auto", "jackknife", "bootstrap"])
@@ -195,31 +195,27 @@ def test_the_paired_bootstrap_of_bleu_keeps_its_level() -> None:
     assert 0.03 <= rejections(lambda rng: _two_systems(rng, 100, 0.0), "bleu", rounds=1000) <= 0.075
 
 
-def test_a_difference_as_large_as_the_mde_is_found_in_four_of_five_comparisons() -> None:
-    rng = np.random.default_rng(3)
-    options = StatisticsConfig(bootstrap_iters=2000)
-    mean = build_aggregation("mean")
-
-    def pair(shift: float) -> Any:
-        base = rng.normal(0, 1, 200)
-        return scalar(base), scalar(base + shift + rng.normal(0, 0.5, 200))
-
-    effect = float(np.mean([compare_items(mean, *pair(0.0), None, options).mde for _ in range(50)]))
-    found = np.mean([compare_items(mean, *pair(effect), None, options).p_value < 0.05 for _ in range(1000)])
-    assert 0.76 <= found <= 0.84
+MEMBERS = {
+    "five shares of .97, 20 items": ([0.97] * 5, 20, "share"),
+    "five shares of .7, 20 items": ([0.7] * 5, 20, "share"),
+    "ten shares from .5 to .95, 100 items": (list(np.linspace(0.5, 0.95, 10)), 100, "share"),
+    "five means of 10 normal numbers": ([0.0] * 5, 10, "normal"),
+    "three means of 30 normal numbers": ([0.0] * 3, 30, "normal"),
+}
 
 
-def test_a_loss_as_large_as_the_mde_is_found_by_mcnemar_in_four_of_five_comparisons() -> None:
-    rng = np.random.default_rng(4)
-    options = StatisticsConfig()
-    mean = build_aggregation("mean")
-
-    def pair(gain: float, loss: float) -> Any:
-        cells = rng.choice(4, size=1000, p=[0.5, 1 - 0.5 - gain - loss, gain, loss])
-        return scalar((cells == 0) | (cells == 3)), scalar((cells == 0) | (cells == 2))
-
-    effect = float(np.mean([compare_items(mean, *pair(0.06, 0.06), None, options).mde for _ in range(50)]))
-    tested = [
-        compare_items(mean, *pair(0.06 - effect / 2, 0.06 + effect / 2), None, options) for _ in range(1000)
-    ]
-    assert 0.76 <= np.mean([made.p_value < 0.05 for made in tested]) <= 0.87
+@pytest.mark.parametrize("name", MEMBERS)
+def test_intervals_of_groups_cover(name: str) -> None:
+    truths, n, kind = MEMBERS[name]
+    rng, rounds, inside = np.random.default_rng(5), 2_000, 0
+    aggregation = SHARE if kind == "share" else build_aggregation("mean")
+    for _ in range(rounds):
+        rows = [rng.random(n) < p if kind == "share" else rng.normal(p, 1, n) for p in truths]
+        made = group_aggregate(
+            [estimate(aggregation, column(row), None, None, StatisticsConfig()) for row in rows]
+        )
+        inside += made.ci_low <= np.mean(truths) <= made.ci_high
+        assert kind != "share" or 0 <= made.ci_low <= made.ci_high <= 1
+    noise = 2 * np.sqrt(0.05 * 0.95 / rounds)
+    assert LOW - noise <= inside / rounds
+    assert inside / rounds <= (0.985 + noise if n >= 30 else 1.0)  # few items: discrete, or Student's alone

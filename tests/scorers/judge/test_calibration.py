@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from metrics.errors import ConfigError
-from scorers.judge.calibration import Calibration, corrected_estimate, corrected_rate
+from scorers.judge.calibration import Calibration, corrected_estimate, corrected_rate, ppi_estimate
 
 PROPERTY = settings(deadline=None, derandomize=True, max_examples=60)
 
@@ -141,3 +141,44 @@ def test_interval_covers_the_true_rate(true_rate):
         estimate = corrected_estimate(calibration, verdicts(judged, n), None, 0.95)
         covered += estimate.ci_low <= true_rate <= estimate.ci_high
     assert 0.935 <= covered / 4000 <= 0.975
+
+
+def ppi_data(rng, n, m, true_rate, q1, q0):
+    human = rng.random(m) < true_rate
+    judge = np.where(human, rng.random(m) < q1, rng.random(m) >= q0)
+    judged = rng.binomial(n, true_rate * q1 + (1 - true_rate) * (1 - q0))
+    both = int((human & judge).sum()), int((~human & ~judge).sum())
+    return Calibration(int(human.sum()), both[0], m - int(human.sum()), both[1]), judged
+
+
+@pytest.mark.parametrize(
+    ("true_rate", "q1", "q0", "m"),
+    [(0.5, 0.9, 0.8, 100), (0.85, 0.9, 0.8, 100), (0.7, 0.95, 0.2, 200), (0.6, 0.5, 0.5, 100)],
+)
+def test_ppi_covers_the_true_rate_whatever_the_judge_is_worth(true_rate, q1, q0, m):
+    rng = np.random.default_rng(7)
+    covered, values = 0, []
+    for _ in range(2000):
+        calibration, judged = ppi_data(rng, 500, m, true_rate, q1, q0)
+        made = ppi_estimate(calibration, verdicts(judged, 500), None, 0.95)
+        covered += made.ci_low <= true_rate <= made.ci_high
+        values.append(made.value)
+    assert 0.93 - 0.01 <= covered / 2000 <= 0.985 + 0.01
+    assert np.mean(values) == pytest.approx(true_rate, abs=0.005)
+
+
+def test_ppi_is_narrower_than_people_alone_with_a_good_judge_and_never_much_wider():
+    rng = np.random.default_rng(8)
+    good, judged = ppi_data(rng, 2000, 100, 0.6, 0.95, 0.95)
+    alone = (0.6 * 0.4 / 99) ** 0.5
+    assert ppi_estimate(good, verdicts(judged, 2000), None, 0.95).stderr < 0.6 * alone
+    useless, judged = ppi_data(rng, 2000, 100, 0.6, 0.5, 0.5)
+    assert ppi_estimate(useless, verdicts(judged, 2000), None, 0.95).stderr < 1.1 * alone
+
+
+def test_ppi_says_when_people_said_little():
+    made = ppi_estimate(Calibration(8, 7, 4, 3), verdicts(30, 50), None, 0.95)
+    assert made.warning == "only 12 verdicts of people: the error bar is a rough guide"
+    assert made.stderr_method == "prediction-powered inference"
+    value = corrected_rate(Calibration(8, 7, 4, 3), "ppi").value(verdicts(30, 50).reshape(-1, 1), None)
+    assert value == pytest.approx(made.value)

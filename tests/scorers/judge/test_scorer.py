@@ -3,6 +3,7 @@ alone."""
 
 import numpy as np
 import pytest
+from pydantic import ValidationError
 
 from metrics.config import StatisticsConfig
 from metrics.errors import ConfigError
@@ -337,3 +338,13 @@ def test_judge_of_log_likelihoods_is_refused():
     config = {"type": "llm_judge", "prompt": "p", "judges": ["j"], "parse": CHOICE}
     with pytest.raises(ConfigError, match="looks at text, and output_type is multiple_choice"):
         build_scorer(ScoringConfig.model_validate({"scorer": config, "output_type": "multiple_choice"}), None)
+
+
+def test_the_calibration_names_its_method():
+    scorer = judge(calibration={"rows": ROWS, "method": "ppi"})
+    assert (scorer.config.calibration_method, len(scorer.config.calibration)) == ("ppi", len(ROWS))
+    metric = metric_of(scorer, "llm_judge_corrected")
+    made = scorer.estimate(metric, np.ones((30, 1)), None, StatisticsConfig())
+    assert made.stderr_method == "prediction-powered inference"
+    with pytest.raises(ValidationError, match="calibration takes path"):
+        judge(calibration={"rows": ROWS, "manner": "ppi"})

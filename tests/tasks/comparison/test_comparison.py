@@ -171,6 +171,43 @@ def test_without_a_gate_nothing_is_judged(tmp_path: Path) -> None:
     assert only(result).p_adjusted is not None
 
 
+def _recorded(
+    groups: dict[GroupKey, Any], answers: str, signature: str = "exact_match|agg:mean"
+) -> ComparedRun:
+    row = {
+        "benchmark": "sums",
+        "filter": "strict",
+        "metric": "exact_match",
+        "reduction": "mean",
+        "label": None,
+    }
+    row |= {
+        "facets": '{"model_name": "demo"}',
+        "signature": signature,
+        "higher_is_better": True,
+        "status": "ok",
+    }
+    return run(groups, results=(row,), manifest={"artifacts": {"filter": [{"digest": answers}]}})
+
+
+@pytest.mark.parametrize(
+    ("answers", "signature", "right", "verdict"),
+    [
+        ("same", "exact_match|agg:mean", 3, "pass"),
+        ("other", "exact_match|agg:mean", 3, "inconclusive"),  # other answers of the same worth
+        ("same", "exact_match|agg:mean|ignore_case:True", 3, "inconclusive"),
+        ("same", "exact_match|agg:mean", 2, "inconclusive"),  # the metric has changed, not the answers
+    ],
+)
+def test_runs_that_differ_in_nothing_pass_however_few_their_items(
+    tmp_path: Path, answers: str, signature: str, right: int, verdict: str
+) -> None:
+    base = _recorded(groups(tmp_path, items(5, 3)), "same")
+    candidate = _recorded(groups(tmp_path, items(5, right)), answers, signature)
+    assert compared(base, candidate, Gate()).verdict == verdict
+    assert compared(base, base, Gate()).verdict == "inconclusive"  # one run against itself is no second night
+
+
 def test_only_gated_pairs_decide_and_share_the_correction(tmp_path: Path) -> None:
     worse = groups(tmp_path, items(200, 100)) | groups(tmp_path, items(200, 0), filter="loose")
     base = run(groups(tmp_path, items(200, 100)) | groups(tmp_path, items(200, 200), filter="loose"))

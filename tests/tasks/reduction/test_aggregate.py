@@ -52,6 +52,23 @@ def test_a_mean_has_its_error_counts_and_signature(part: Callable[..., Part]) ->
     assert f"filter:strict|red:mean|se:{row['stderr_method']}|ci:0.95" in row["signature"]
 
 
+def test_a_mean_of_repeats_says_how_much_of_its_error_is_items_and_how_much_sampling(
+    part: Callable[..., Part],
+) -> None:
+    samples = [[1, 1, 1, 0], [0, 1, 0, 0], [1, 1, 1, 1], [0, 0, 1, 1]]
+    [row] = results(pair(), [part([{"doc_id": n, "samples": own} for n, own in enumerate(samples)])])
+    within = sum(p * (1 - p) / 3 for p in (0.75, 0.25, 1.0, 0.5))
+    assert row["stderr_sampling"] == pytest.approx(within**0.5 / 4)
+    assert row["stderr_items"] ** 2 + row["stderr_sampling"] ** 2 == pytest.approx(row["stderr"] ** 2)
+    [single] = results(pair(), [part([{"doc_id": n, "samples": own[:1]} for n, own in enumerate(samples)])])
+    assert (single["stderr_items"], single["stderr_sampling"]) == (None, None)
+
+
+def test_a_doubt_about_the_error_bar_has_a_column_of_its_own(part: Callable[..., Part]) -> None:
+    [row] = results(pair(), [part([{"doc_id": 0, "samples": [0.5]}])])
+    assert row["warning"] == row["error"] == "one item has no spread"
+
+
 def test_model_and_prompt_have_columns_where_facets_hold_them_apart(part: Callable[..., Part]) -> None:
     one = part([{"doc_id": 0, "samples": [1]}], Origin("x", "cot"))
     [row] = results(pair(), [one], ["model_name", "prompt_template"])

@@ -1,0 +1,148 @@
+"""Simulations of comparisons: the power that is promised, the level of the tests, and a gate's wrong answers.
+
+500 data sets a setting for the power, thousands for the levels, with fixed seeds.
+"""
+
+import math
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from metrics.aggregations.aggregation import Aggregation, build_aggregation
+from metrics.config import StatisticsConfig
+from metrics.statistics.comparison import Comparison, ItemColumn, compare_items
+from metrics.statistics.gate import decide
+
+pytestmark = pytest.mark.slow
+
+MEAN = build_aggregation("mean")
+SHARE = replace(MEAN, bounds=(0.0, 1.0))
+OPTIONS = StatisticsConfig(bootstrap_iters=400)
+Draw = Callable[[np.random.Generator, float], tuple[Any, Any, Any]]  # loss → base, candidate, clusters
+
+
+def compared(draw: Draw, rng: np.random.Generator, loss: float, aggregation: Aggregation) -> Comparison:
+    base, candidate, clusters = draw(rng, loss)
+    runs = [ItemColumn(column, column.reshape(-1, 1)) for column in (base, candidate)]
+    return compare_items(aggregation, *runs, clusters, OPTIONS)
+
+
+def discordant(n: int, share: float) -> Draw:
+    """Right or wrong; ``share`` of the items differ, half of them improve; the loss is more that worsen."""
+
+    def draw(rng: np.random.Generator, loss: float) -> tuple[Any, Any, Any]:
+        chance = rng.random(n)
+        change = np.where(chance < share / 2, 1.0, np.where(chance < share + loss, -1.0, 0.0))
+        base = np.where(change == 0, rng.integers(0, 2, n), change < 0).astype(np.float64)
+        return base, base + change, None
+
+    return draw
+
+
+def clustered(groups: int, share: float) -> Draw:
+    """The same with 1 to 19 items a cluster; how many differ, and how, varies from cluster to cluster."""
+
+    def draw(rng: np.random.Generator, loss: float) -> tuple[Any, Any, Any]:
+        clusters = np.repeat(np.arange(groups), rng.integers(1, 20, groups))
+        n, total = len(clusters), share + loss
+        own = rng.beta(3 * total, 3 * (1 - total), groups)[clusters]
+        falls = (share / 2 + loss) / total
+        together = rng.random(n) < 0.3
+        worse = np.where(together, (rng.random(groups) < falls)[clusters], rng.random(n) < falls)
+        change = np.where(rng.random(n) < own, np.where(worse, -1.0, 1.0), 0.0)
+        base = np.where(change == 0, rng.integers(0, 2, n), change < 0).astype(np.float64)
+        return base, base + change, clusters
+
+    return draw
+
+
+def repeated(n: int, before: int, after: int, p: float = 0.7) -> Draw:
+    """Means of repeats, as many as the numbers say; every item loses the same share of its chance."""
+
+    def draw(rng: np.random.Generator, loss: float) -> tuple[Any, Any, Any]:
+        chance = rng.beta(3 * p, 3 * (1 - p), n)
+        return (
+            rng.binomial(before, chance) / before,
+            rng.binomial(after, chance * (1 - loss / p)) / after,
+            None,
+        )
+
+    return draw
+
+
+def shifted(n: int) -> Draw:
+    def draw(rng: np.random.Generator, loss: float) -> tuple[Any, Any, Any]:
+        base = rng.normal(0, 1, n)
+        return base, base - loss + rng.normal(0, 0.5, n), None
+
+    return draw
+
+
+SHARES = [(n, share) for n in (20, 50, 100, 300, 1000, 3000) for share in (0.01, 0.1, 0.4)]
+GROUPS = [(10, 0.05), (20, 0.2), (50, 0.1), (50, 0.3), (100, 0.1), (200, 0.1), (200, 0.3)]
+REPEATS = [(20, 16), (100, 4), (100, 16), (300, 8)]
+POWERED = {
+    **{f"0/1, n {n}, {share} differ": (discordant(n, share), SHARE) for n, share in SHARES},
+    **{f"clusters, {count}, {share} differ": (clustered(count, share), SHARE) for count, share in GROUPS},
+    **{f"repeats, n {n}, {r}": (repeated(n, r, r), SHARE) for n, r in REPEATS},
+    "normal, n 200": (shifted(200), MEAN),
+}
+
+
+def test_power_at_the_effect_that_is_printed() -> None:
+    printed = 0
+    for name, (draw, aggregation) in POWERED.items():
+        rng = np.random.default_rng(11)
+        promised = np.array([compared(draw, rng, 0.0, aggregation).mde for _ in range(500)])
+        if np.isnan(promised).mean() > 0.35:
+            continue  # no effect is printed as a rule, and the reason is
+        printed += 1
+        loss = float(np.nanmedian(promised))
+        power = np.mean([compared(draw, rng, loss, aggregation).p_value < 0.05 for _ in range(500)])
+        noise = 2 * math.sqrt(0.8 * 0.2 / 500)
+        assert 0.75 - noise <= power <= 0.9 + noise, (name, loss, power)
+    assert len(POWERED) == 30
+    assert printed >= 20
+
+
+NULLS = {
+    **{f"0/1, n {n}, {share} differ": (discordant(n, share), SHARE, 10_000)
+       for n in (20, 100, 1000) for share in (0.05, 0.3)},
+    **{f"clusters, {groups}": (clustered(groups, 0.2), SHARE, 4_000) for groups in (6, 10, 20, 50)},
+    **{f"repeats, n {n}, 16 against {after}": (repeated(n, 16, after), SHARE, 4_000)
+       for n in (10, 20, 50) for after in (1, 16)},
+    **{f"normal, n {n}": (shifted(n), MEAN, 4_000) for n in (15, 60)},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", NULLS)
+def test_tests_keep_their_level(name: str) -> None:
+    draw, aggregation, rounds = NULLS[name]
+    rng = np.random.default_rng(12)
+    found = np.mean([compared(draw, rng, 0.0, aggregation).p_value < 0.05 for _ in range(rounds)])
+    assert found <= 0.05 + 3 * math.sqrt(0.05 * 0.95 / rounds)
+
+
+GATED = {
+    "0/1, n 100": (discordant(100, 0.05), 0.02, 10_000),
+    "0/1, n 300": (discordant(300, 0.01), 0.02, 10_000),
+    "0/1, n 1319": (discordant(1319, 0.1), 0.02, 10_000),
+    "repeats, n 10": (repeated(10, 16, 16), 0.05, 4_000),
+    "repeats, n 100": (repeated(100, 16, 16), 0.02, 4_000),
+    "repeats, 16 against 1": (repeated(100, 16, 1), 0.02, 4_000),
+    "clusters, 20": (clustered(20, 0.1), 0.05, 4_000),
+    "clusters, 200": (clustered(200, 0.1), 0.02, 4_000),
+}
+
+
+@pytest.mark.parametrize("name", GATED)
+def test_a_gate_is_rarely_wrong_at_a_loss_of_exactly_the_margin(name: str) -> None:
+    draw, margin, rounds = GATED[name]
+    rng = np.random.default_rng(13)
+    made = [decide(compared(draw, rng, margin, SHARE), margin, 0.05).verdict for _ in range(rounds)]
+    most = 0.05 + 3 * math.sqrt(0.05 * 0.95 / rounds)
+    assert made.count("regression") / rounds <= most
+    assert (made.count("pass") + made.count("worse")) / rounds <= most
