@@ -61,7 +61,7 @@ def test_the_worked_example_gives_pass_at_1_over_three_trials(worked_example: Pa
 def test_no_interval_of_a_share_leaves_zero_to_one(worked_example: Part) -> None:
     for metric in (pass_at(1, 3), unbiased(1), {"name": "pass_rate"}):
         [row] = rows_of(metric, [worked_example])
-        assert 0 <= row["ci_low"] < row["value"] < row["ci_high"] == 1
+        assert 0 <= row["ci_low"] < row["value"] < row["ci_high"] <= 1
 
 
 def test_the_worked_example_gives_the_mean(worked_example: Part) -> None:
