@@ -127,7 +127,7 @@ def keep_reason(store: Store, reason: Reason) -> Reason:
         keep_definitions(store, reason.ingredients)
         store.put_bytes(place_of(subject.stage, reason.key), reason.as_bytes())
         store.put_bytes(subject.pointer, orjson.dumps({"key": reason.key}))
-    except StoreError:
+    except (StoreError, OSError):
         pass
     return reason
 

@@ -1,0 +1,46 @@
+"""Reasons are for people: whatever is wrong with them, a step that was computed stays computed."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tasks.store.reasons import FIRST_TIME, Reason, Subject, keep_reason, place_of, read_reason
+from tasks.store.storage import Store
+
+STEP = Subject("sums", "score", "score none × bleu")
+
+
+def reason(key: str, **ingredients: Any) -> Reason:
+    return Reason(STEP, key, "run", "2026-11-22T00:00:00+00:00", ingredients, {})
+
+
+def test_a_record_is_compared_with_the_last_of_the_same_step(tmp_path: Path) -> None:
+    store = Store(str(tmp_path))
+    assert keep_reason(store, reason("a", **{"step.seed": 1})).because == FIRST_TIME
+    kept = keep_reason(store, reason("b", **{"step.seed": 2}))
+    assert (kept.because, kept.previous) == ("seed changed from 1 to 2", "a")
+    assert read_reason(store, "score", "b") == kept
+
+
+@pytest.mark.parametrize("content", [b"", b"[1]", b"null", b'{"key": 1}', b"\xff"])
+def test_a_damaged_record_is_as_good_as_none(tmp_path: Path, content: bytes) -> None:
+    store = Store(str(tmp_path))
+    keep_reason(store, reason("a"))
+    store.put_bytes(place_of("score", "a"), content)
+    store.put_bytes(STEP.pointer, content)
+    assert read_reason(store, "score", "a") is None
+    assert keep_reason(store, reason("b")).because == FIRST_TIME
+
+
+def test_a_store_that_can_not_be_asked_costs_the_reason_only(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: Any, **__: Any) -> Any:
+        raise PermissionError("not yours")
+
+    store = Store(str(tmp_path))
+    monkeypatch.setattr("tasks.store.reasons.definitions_by_digest", lambda digest: {"name": digest})
+    for name in ("exists", "cat_file"):
+        monkeypatch.setattr(store.fs, name, refuse)
+    assert keep_reason(store, reason("a", **{"code.x.py": "0" * 16})).because == FIRST_TIME
