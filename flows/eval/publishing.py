@@ -7,6 +7,7 @@ decides whether the run counts as complete.
 import platform
 import shlex
 import time
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,11 +20,13 @@ from flows.eval.run import Future, Run, finished
 from flows.eval.stages import GridResponses, MethodVerdicts, PairResults, PairStatistics
 from flows.eval.start import git_revision
 from flows.plan.steps import Cell
+from metrics.errors import DataError
 from metrics.metric import installed_version
 from tasks.infer import InferSetup, check_errors
-from tasks.models.config import ErrorBudget
+from tasks.models.config import ErrorBudget, ReplayConfig
 from tasks.models.identity import model_identity
 from tasks.models.options import RequestTally
+from tasks.models.replay import recording_file
 from tasks.publish import LostPair, Publication, Published, publish
 from tasks.reporting.artifacts import CellArtifacts
 from tasks.reporting.exports.inputs import RunInfo
@@ -62,7 +65,7 @@ def publish_run(run: Run, task_runs: TaskRuns) -> RunOutcome:
     every = [*task_runs.numbers.values(), *task_runs.verdict_numbers.values()]
     publication = Publication(
         run=info,
-        manifest=run_manifest(run, info, over_budget),
+        manifest=run_manifest(run, info, task_runs.grid, over_budget),
         output=str(run.options.output),
         facets=run.plan.facets(),
         methods=run.plan.config.evaluation_methods,
@@ -185,7 +188,9 @@ def run_info(run: Run, grid: GridResponses) -> RunInfo:
     )
 
 
-def run_manifest(run: Run, info: RunInfo, over_budget: Mapping[str, str]) -> dict[str, Any]:
+def run_manifest(
+    run: Run, info: RunInfo, grid: GridResponses, over_budget: Mapping[str, str]
+) -> dict[str, Any]:
     """The manifest as a JSON object. No key is in it: a config holds only the names of keys."""
     plan, config = run.plan, run.plan.config
     inference, judging = _inference(run, "model"), _inference(run, "judge")
@@ -216,6 +221,7 @@ def run_manifest(run: Run, info: RunInfo, over_budget: Mapping[str, str]) -> dic
         "judges": {
             name: _model(judges[name], run.served.get(name), tally) for name, tally in judging.items()
         },
+        "recordings": _recordings(run, grid),
         "over_budget": dict(over_budget),
         "config": info.config,
         "config_digest": digest(info.config),
@@ -230,6 +236,31 @@ def run_manifest(run: Run, info: RunInfo, over_budget: Mapping[str, str]) -> dic
         "versions": dict(info.versions),
         "git_revision": info.git_revision,
     }
+
+
+def _recordings(run: Run, grid: GridResponses) -> list[dict[str, Any]]:
+    """Each file of recorded responses: its rows, those that the run used, and those of models that the config
+    does not have, by model."""
+    by_path: defaultdict[Path, list[str]] = defaultdict(list)
+    for name, step in run.plan.models.items():
+        if isinstance(step.setup.model.config, ReplayConfig) and step.setup.model.config.path is not None:
+            by_path[Path(step.setup.base_dir) / step.setup.model.config.path].append(name)
+    found = []
+    store = run.workspace.open()
+    for path, names in by_path.items():
+        used: set[int] = set()
+        for cell, future in grid.responses.items():
+            if cell.model in names and finished(future).is_completed():
+                rows = store.table(future.result().responses, ["recorded_row"]).column("recorded_row")
+                used.update(rows.drop_null().unique().to_pylist())
+        try:
+            recording = recording_file(path)
+        except DataError:  # gone or changed since it was read: what was read is in the store
+            continue
+        others = {name: count for name, count in sorted(recording.models.items()) if name not in names}
+        entry = {"path": str(path), "rows": recording.rows, "used": len(used), "other_models": others}
+        found.append(entry)
+    return found
 
 
 def _inference(run: Run, role: str) -> dict[str, RequestTally]:

@@ -11,7 +11,7 @@ import os
 import re
 import threading
 import weakref
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -389,8 +389,14 @@ class RecordingFile:
         self.path = path
         self._source: RecordedRows = ParquetSource(path) if path.suffix == ".parquet" else LinesSource(path)
         self.columns: frozenset[str] = frozenset()
-        self.models: set[str] = set()
+        self.models: Counter[str] = Counter()
+        """Rows by model_name; empty for a file without such a field."""
         self._index()
+
+    @property
+    def rows(self) -> int:
+        """How many responses the file holds."""
+        return len(self._hashes)
 
     def find(self, key: RecordedKey) -> RecordedRow | None:
         """The recorded response; None when the file has none."""
@@ -416,7 +422,7 @@ class RecordingFile:
             for name, part in zip(JOIN_FIELDS, parts, strict=True):
                 (absent if part is None else held).setdefault(name, number)
             if parts[0] is not None:
-                self.models.add(parts[0])
+                self.models[parts[0]] += 1
             if parts[2] is None:
                 raise DataError(f"{where} has no item_id; recorded responses join on it")
             if parts[3] is None:

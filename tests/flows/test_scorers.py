@@ -359,3 +359,45 @@ def test_pairs_that_differ_in_one_argument_are_two_of_everything(evaluate: Evalu
     assert all(name.startswith("exact_match") and "ignore_case" in name for name in names)
     assert ran.steps("score") == (2, 0)
     assert len(list((tmp_path / "store" / "score").glob("*.parquet"))) == 2
+
+
+ACROSS = """
+class AnyRight:
+    across_filters = True
+
+    def get_metrics(self, filter_name):
+        return ["any_right"] if filter_name == "*" else ["right"]
+
+    def score(self, batch, metric):
+        if metric.name == "right":
+            return [float(p in gold) for p, gold in zip(batch.predictions, batch.references)]
+        return [
+            float(any(p in gold for p in by_filter.values()))
+            for by_filter, gold in zip(batch.predictions, batch.references)
+        ]
+"""
+ACROSS_CONFIG = """
+name: across
+dataset: {path: items.jsonl, ground_truth: answer}
+prompt_template: "{{question}}"
+models: [{name: recorded, type: replay, config: {path: responses.jsonl}}]
+filter_list:
+  - {name: first, filter: [{function: regex, regex_pattern: "^(\\\\w+)"}, take_first]}
+  - {name: last, filter: [{function: regex, regex_pattern: "(\\\\w+)$"}, take_first]}
+scorer: {type: "mine.py:AnyRight"}
+"""
+
+
+def test_a_scorer_class_of_ones_own_looks_across_filters(evaluate: Evaluate, tmp_path: Path) -> None:
+    said = ["yes no", "no yes", "no no", "yes yes", "maybe"]
+    items = [{"id": str(n), "question": f"q{n}", "answer": "yes"} for n in range(len(said))]
+    recorded = [{"item_id": str(n), "sample_index": 0, "response": text} for n, text in enumerate(said)]
+    for name, rows in (("items.jsonl", items), ("responses.jsonl", recorded)):
+        (tmp_path / name).write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    (tmp_path / "mine.py").write_text(ACROSS, encoding="utf-8")
+    (tmp_path / "across.yaml").write_text(ACROSS_CONFIG, encoding="utf-8")
+    ran = evaluate(tmp_path / "across.yaml", "--json")
+    assert ran.code == 0, ran.err
+    assert ran.value("right,first") == pytest.approx(2 / 5)
+    assert ran.value("right,last") == pytest.approx(2 / 5)
+    assert ran.value("any_right,*") == pytest.approx(3 / 5)

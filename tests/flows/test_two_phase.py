@@ -440,3 +440,21 @@ def test_every_written_file_has_the_fields_of_the_contract(evaluate: Evaluate, t
     entry = document["results"]["two_phase/A/default"]
     assert {"alias", "sample_len", "exact_match,none", "exact_match_stderr,none"} <= set(entry)
     assert (out / "report.html").stat().st_size > 0
+
+
+def test_recorded_rows_that_nobody_asks_for_are_counted(evaluate: Evaluate, tmp_path: Path) -> None:
+    folder = tmp_path / "more"
+    shutil.copytree(COPY, folder)
+    rows = lines(COPY / "responses.jsonl")
+    more = [rows[0] | {"model_name": "C"}, rows[1] | {"model_name": "C"}, rows[0] | {"item_id": "p99"}]
+    with (folder / "responses.jsonl").open("a", encoding="utf-8") as file:
+        file.writelines(json.dumps(row) + "\n" for row in more)
+    ran = evaluate(folder / "config.yaml")
+    assert ran.code == 0, ran.err
+    manifest = json.loads((tmp_path / "out" / "manifest.json").read_text(encoding="utf-8"))
+    [recording] = manifest["recordings"]
+    assert (recording["rows"], recording["used"], recording["other_models"]) == (87, 84, {"C": 2})
+    [found] = [entry for entry in manifest["diagnostics"] if entry["kind"] == "recording_unused"]
+    assert found["count"] == 3
+    said = "3 of 87 rows were not used: 2 of models that the config does not have (C); 1 of items"
+    assert said in found["message"]

@@ -35,6 +35,7 @@ class Diagnosis:
         """All findings, the gravest first, within a severity the most frequent first."""
         findings = [finding for check in self._checks for finding in check.finish()]
         findings += answers.format_gaps(self._view.results, self._options)
+        findings += responses.unused_recordings(self._view.manifest)
         return tuple(sorted(findings, key=lambda d: (GRAVEST_FIRST.index(d.severity), -d.count, d.kind)))
 
 

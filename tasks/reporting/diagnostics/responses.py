@@ -1,8 +1,8 @@
 """Checks on responses: requests that failed, answers nobody could score, texts cut off or empty."""
 
 from collections import Counter, defaultdict
-from collections.abc import Iterator
-from typing import Final
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
 
 from tasks.reporting import numbers
 from tasks.reporting.diagnostics.findings import TEXT_LENGTH, Diagnostic, DiagnosticOptions, TallyCheck
@@ -92,6 +92,26 @@ class TruncatedResponses(TallyCheck):
                     "length). Raise sample_params.max_tokens, or read the scores as those of unfinished "
                     "answers.",
                 )
+
+
+def unused_recordings(manifest: Mapping[str, Any]) -> Iterator[Diagnostic]:
+    """Rows of a recording that the run did not look at: of other models, or of what was not asked for."""
+    for recording in manifest.get("recordings", ()):
+        others: Mapping[str, int] = recording["other_models"]
+        unused, of_others = recording["rows"] - recording["used"], sum(others.values())
+        said = [f"{numbers.count(of_others)} of models that the config does not have ({', '.join(others)})"]
+        said = said if others else []
+        if unused > of_others:
+            beside = numbers.count(unused - of_others)
+            said.append(f"{beside} of items, prompt templates or samples that the run does not ask for")
+        if said:
+            total = numbers.plural(recording["rows"], "row")
+            yield Diagnostic(
+                "recording_unused",
+                "note",
+                f"{recording['path']}: {numbers.count(unused)} of {total} were not used: {'; '.join(said)}.",
+                unused,
+            )
 
 
 class EmptyResponses(TallyCheck):
