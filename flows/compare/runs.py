@@ -16,7 +16,7 @@ from flows.config.yaml import read_yaml
 from metrics.aggregations.aggregation import Aggregation
 from metrics.errors import ConfigError, DataError, NightjarError
 from tasks.comparison.compare import ComparedRuns, ComparisonRules, Gate, compare_runs
-from tasks.comparison.items import PairName, aggregations
+from tasks.comparison.items import GroupKey, PairName, aggregations
 from tasks.comparison.matching import match_across, match_runs
 from tasks.comparison.runs import ComparedRun
 
@@ -24,10 +24,15 @@ PAGE = "comparison.html"
 
 
 def compare_opened(
-    base: ComparedRun, candidate: ComparedRun, gate: Gate | None = None, across: str | None = None
+    base: ComparedRun,
+    candidate: ComparedRun,
+    gate: Gate | None = None,
+    across: str | None = None,
+    reused: frozenset[GroupKey] = frozenset(),
 ) -> ComparedRuns:
     """Compares two runs, or, with ``across``, every two values of a facet within ``base``.
 
+    ``reused`` are the candidate's groups whose model was asked nothing: in a suite they decide nothing.
     Raises ConfigError for runs or a gate that do not fit together.
     """
     matches = (
@@ -40,7 +45,9 @@ def compare_opened(
     known: dict[PairName, Aggregation] = {}
     for manifest in (*base.manifests, *candidate.manifests):
         known |= configured_aggregations(manifest)
-    rules = ComparisonRules(aggregations(known, [*base.results, *candidate.results]), gate=gate)
+    rules = ComparisonRules(
+        aggregations(known, [*base.results, *candidate.results]), gate=gate, reused=reused
+    )
     return compare_runs(base, candidate, matches, rules)
 
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import sys
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -23,12 +24,14 @@ def suite_command(
 ) -> None:
     """Evaluates many benchmarks on many models, and compares the night with its baseline."""
     from flows.suite.config import load_suite
+    from flows.suite.margins import check_margins
     from flows.suite.plan import SuiteOptions, check_suite
 
     options = SuiteOptions(
         limit=limit, output=str(output) if output else None, store=store, baseline=baseline
     )
-    check_suite(load_suite(suite), options)
+    for sentence in check_margins(check_suite(load_suite(suite), options)):
+        print(f"warning: {sentence}", file=sys.stderr)
     raise typer.Exit(_run(suite, options, as_json))
 
 
@@ -50,9 +53,10 @@ def _run(suite: Path, options: Any, as_json: bool) -> int:
     else:
         print(document.pop("markdown", state.message))
         print(f"\nfiles:   {document.get('output')}\nPrefect: {document['flow_run_url']}")
-    if not state.is_completed():
-        return FAILED
-    return UNDECIDED if document.get("verdict") == "inconclusive" else 0
+    complete = all(entry["ok"] for entry in document.get("evaluations", ()))
+    if complete and document.get("verdict") == "inconclusive":
+        return UNDECIDED
+    return 0 if state.is_completed() else FAILED
 
 
 def _document(suite: Path, options: Any, flow_run_id: str) -> dict[str, Any]:

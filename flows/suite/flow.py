@@ -7,18 +7,28 @@ that fails leaves the others running, and a retry computes only what is missing.
 import asyncio
 from pathlib import Path
 from typing import Any
+from uuid import UUID
 
 import orjson
-from prefect import flow, task
+from prefect import flow, get_client, get_run_logger, task
 from prefect.artifacts import create_markdown_artifact
 from prefect.client.schemas.objects import State
 from prefect.events import emit_event
 from prefect.runtime import flow_run
 from prefect.states import Completed, Failed
+from prefect.utilities.urls import url_for
 
 from flows.eval.flow import evaluate
 from flows.suite.config import load_suite
-from flows.suite.night import JudgedNight, headline, judge_night, night_document, summary_markdown
+from flows.suite.margins import check_margins
+from flows.suite.night import (
+    JudgedNight,
+    headline,
+    judge_night,
+    night_document,
+    noteworthy_pairs,
+    summary_markdown,
+)
 from flows.suite.plan import PlannedEvaluation, PlannedNight, SuiteOptions, plan_night
 from metrics.errors import NightjarError
 from tasks.history.record import NightEvaluation, record_night
@@ -26,8 +36,12 @@ from tasks.server import if_possible, patiently
 from tasks.store.storage import Store
 
 DEFAULTS = SuiteOptions()
-REGRESSION = "nightjar.suite.regression"
-"""Event of a night that got worse: what the automation listens to."""
+EVENTS = "nightjar.suite"
+"""Of a night whose outcome is not pass comes the event with the outcome's name: ``nightjar.suite.worse``."""
+VERDICT_LABEL, PAIRS_LABEL = "nightjar.verdict", "nightjar.pairs"
+"""Labels of a suite's flow run: the outcome, and as JSON the pairs that did not pass."""
+STATE_NAMES = {"inconclusive": "Inconclusive", "worse": "Worse"}
+"""Names of the Completed states of nights that did not pass; automations listen to them."""
 
 
 def suite_run_name() -> str:
@@ -40,14 +54,19 @@ def suite_run_name() -> str:
 async def run_suite(suite: str, options: SuiteOptions = DEFAULTS) -> State[Any]:
     """Evaluates a suite and compares the night with its baseline.
 
-    ``suite`` is the suite's YAML file. Ends Failed if an evaluation did not complete or the gate says
-    regression; whatever was computed is published and compared all the same.
+    ``suite`` is the suite's YAML file. Ends Failed if an evaluation did not complete, the gate says
+    regression, or too many nights in a row were inconclusive; whatever was computed is published and compared
+    all the same. A night that is inconclusive or worse ends Completed under that name.
     """
     night = plan_night(load_suite(suite), options, str(flow_run.id))
+    for sentence in check_margins(night):
+        get_run_logger().warning(sentence)
     evaluations = await evaluate_all(night)
     judged: JudgedNight = judge.submit(night, evaluations).result()
     message = headline(judged)
-    return Completed(message=message) if judged.ok else Failed(message=message)
+    if not judged.ok:
+        return Failed(message=message)
+    return Completed(message=message, name=STATE_NAMES.get(str(judged.outcome), "Completed"))
 
 
 async def evaluate_all(night: PlannedNight) -> tuple[NightEvaluation, ...]:
@@ -90,16 +109,30 @@ def judge(night: PlannedNight, evaluations: tuple[NightEvaluation, ...]) -> Judg
     sentence = headline(judged)
     page = summary_markdown(judged)
     if_possible(lambda: create_markdown_artifact(page, key=f"suite-{key}", description=sentence))
-    if judged.night.verdict == "regression":
+    if_possible(lambda: _label(judged))
+    if judged.outcome not in (None, "pass"):
         emit_event(
-            REGRESSION,
-            resource={
-                "prefect.resource.id": f"nightjar.suite.{key}",
-                "prefect.resource.name": night.suite.name,
+            f"{EVENTS}.{judged.outcome}",
+            resource={"prefect.resource.id": f"{EVENTS}.{key}", "prefect.resource.name": night.suite.name},
+            payload={
+                "headline": sentence,
+                "text": sentence,
+                "url": url_for("flow-run", obj_id=str(flow_run.id)),
+                "run_id": night.run_id,
+                "verdict": judged.outcome,
+                "pairs": noteworthy_pairs(judged),
             },
-            payload={"headline": sentence, "run_id": night.run_id},
         )
     return judged
+
+
+def _label(judged: JudgedNight) -> None:
+    """Writes the verdict and the pairs on the flow run: automations read them there, whatever its state."""
+    pairs = orjson.dumps(noteworthy_pairs(judged)).decode()
+    with get_client(sync_client=True) as client:
+        client.update_flow_run_labels(
+            UUID(str(flow_run.id)), {VERDICT_LABEL: judged.outcome or "none", PAIRS_LABEL: pairs}
+        )
 
 
 def _write(night: PlannedNight, judged: JudgedNight) -> None:

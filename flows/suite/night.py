@@ -7,11 +7,13 @@ the terminal and programs.
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
-from typing import Any
+from itertools import takewhile
+from typing import Any, Literal, cast
 
 from flows.compare.runs import compare_opened
 from flows.suite.plan import PlannedNight
-from tasks.comparison.compare import ComparedRuns
+from metrics.statistics.gate import ORDER, Verdict, worst_of
+from tasks.comparison.compare import ComparedPair, ComparedRuns, Gate
 from tasks.comparison.presentation import (
     DOUBT,
     change_line,
@@ -20,9 +22,17 @@ from tasks.comparison.presentation import (
     group_of,
     name_of,
 )
-from tasks.comparison.runs import ComparedRun, baseline_run, merged_run, night_changes, open_night
+from tasks.comparison.runs import (
+    ComparedRun,
+    baseline_run,
+    merged_run,
+    night_changes,
+    open_night,
+    reused_groups,
+)
 from tasks.comparison.trends import PairCourse, pair_courses
 from tasks.history.record import Night, NightEvaluation, baseline_nights, past_nights
+from tasks.store.files import finite
 from tasks.store.storage import Store
 
 ROWS = 100
@@ -32,47 +42,107 @@ NOTABLE = 0.05
 """Level below which a trend is worth a line."""
 
 
+Outcome = Literal["regression", "undecided", "inconclusive", "worse", "pass"]
+"""How a night counts. Undecided is the last of too many inconclusive nights in a row."""
+
+
 @dataclass(frozen=True)
 class JudgedNight:
-    """A night with what stands against it; ``compared`` is None where there was no baseline yet."""
+    """A night with what stands against it; ``compared`` is None where there was no baseline yet.
+
+    ``anchored`` is the comparison with the gate's fixed second baseline, if it has one. ``inconclusive`` is
+    how many nights in a row, this one included, could not be decided.
+    """
 
     night: Night
     compared: ComparedRuns | None
     courses: tuple[PairCourse, ...]
+    gate: Gate | None = None
+    anchored: ComparedRuns | None = None
+    inconclusive: int = 0
+
+    @property
+    def outcome(self) -> Outcome | None:
+        """The verdict, and what the nights before make of it; None without one."""
+        verdict = cast(Verdict | None, self.night.verdict)
+        if verdict == "inconclusive" and self.gate and self.inconclusive >= self.gate.inconclusive_nights:
+            return "undecided"
+        return verdict
+
+    @property
+    def complete(self) -> bool:
+        """Everything was evaluated."""
+        return all(entry.ok for entry in self.night.evaluations)
 
     @property
     def ok(self) -> bool:
-        """Everything was evaluated, and the gate found no regression."""
-        return all(entry.ok for entry in self.night.evaluations) and self.night.verdict != "regression"
+        """Everything was evaluated, and the gate does not fail the night."""
+        fails = {
+            "regression",
+            "undecided",
+            *({"worse"} if self.gate and self.gate.fail_on == "worse" else ()),
+        }
+        return self.complete and self.outcome not in fails
+
+    @property
+    def anchored_to(self) -> str | None:
+        """The run that stays the second baseline."""
+        return self.gate.anchor if self.gate is not None else None
+
+    @property
+    def losses(self) -> tuple[ComparedPair, ...]:
+        """The pairs that lost more than the margin against the anchor."""
+        pairs = self.anchored.pairs if self.anchored is not None else ()
+        return tuple(pair for pair in pairs if pair.verdict == "regression")
 
 
 def judge_night(planned: PlannedNight, evaluations: tuple[NightEvaluation, ...]) -> JudgedNight:
-    """Holds a night against its baseline, and looks back on the nights before.
+    """Holds a night against its baseline and the gate's anchor, and looks back on the nights before.
 
-    Raises ConfigError for a baseline that is not there.
+    A loss against the anchor makes *worse* of a night that passes otherwise. Raises ConfigError for a
+    baseline or an anchor that is not there.
     """
-    store = Store(planned.store)
+    store, gate = Store(planned.store), planned.suite.gate
     started = datetime.now(UTC).isoformat(timespec="seconds")
     night = Night(suite=planned.slug, run_id=planned.run_id, started=started, evaluations=evaluations)
     past = past_nights(store, planned.slug, before=planned.run_id)
     chosen = baseline_nights(store, past, planned.baseline, planned.suite.nights)
     tonight = open_night(night, store)
-    compared = _compared(planned, [open_night(entry, store) for entry in chosen], tonight)
+    compared = _compared(planned, planned.baseline, [open_night(entry, store) for entry in chosen], tonight)
     verdict = compared.verdict if compared is not None else None
+    anchored = None
+    if gate is not None and gate.anchor is not None:
+        fixed = baseline_nights(store, past, gate.anchor, planned.suite.nights)
+        anchored = _compared(planned, gate.anchor, [open_night(entry, store) for entry in fixed], tonight)
+        if anchored is not None and any(pair.verdict == "regression" for pair in anchored.pairs):
+            verdict = "worse" if verdict is None else worst_of([verdict, "worse"])
     night = night.model_copy(update={"baseline": tuple(entry.run_id for entry in chosen), "verdict": verdict})
     earlier = [open_night(entry, store) for entry in past[-(planned.suite.nights - 1) :]]
-    return JudgedNight(night, compared, pair_courses([*earlier, tonight]))
+    undecided = takewhile(lambda entry: entry.verdict == "inconclusive", (night, *reversed(past)))
+    return JudgedNight(
+        night=night,
+        compared=compared,
+        courses=pair_courses([*earlier, tonight]),
+        gate=gate,
+        anchored=anchored,
+        inconclusive=sum(1 for _ in undecided),
+    )
 
 
 def _compared(
-    planned: PlannedNight, base: Sequence[Mapping[str, ComparedRun]], tonight: Mapping[str, ComparedRun]
+    planned: PlannedNight,
+    name: str,
+    base: Sequence[Mapping[str, ComparedRun]],
+    tonight: Mapping[str, ComparedRun],
 ) -> ComparedRuns | None:
-    """The comparison with the baseline's nights; None where there is nothing to compare."""
+    """The comparison with the nights of a baseline; None where there is nothing to compare."""
     base = [night for night in base if night]
     if not base or not tonight:
         return None
-    baseline = baseline_run(planned.baseline, base)
-    compared = compare_opened(baseline, merged_run(planned.run_id, tonight), planned.suite.gate)
+    candidate = merged_run(planned.run_id, tonight)
+    compared = compare_opened(
+        baseline_run(name, base), candidate, planned.suite.gate, reused=reused_groups(tonight)
+    )
     return replace(compared, changes=night_changes(base[-1], tonight))
 
 
@@ -86,7 +156,14 @@ def headline(judged: JudgedNight) -> str:
     if judged.compared is None:
         sentences.append("nothing to compare with yet")
     else:
-        sentences.append(f"against {', '.join(judged.night.baseline)}: {judged.night.verdict or 'no gate'}")
+        sentences.append(
+            f"against {', '.join(judged.night.baseline)}: {judged.compared.verdict or 'no gate'}"
+        )
+    if judged.outcome == "undecided":
+        sentences.append(f"undecided: {judged.inconclusive} inconclusive nights in a row")
+    if judged.losses:
+        lost = ", ".join(map(name_of, judged.losses))
+        sentences.append(f"lost more than the margin against the anchor {judged.anchored_to}: {lost}")
     if judged.compared is not None and any(
         change.kind == "model identity" for change in judged.compared.changes
     ):
@@ -107,6 +184,8 @@ def _markdown(judged: JudgedNight) -> Iterator[str]:
         yield f"| {entry.name} | {state} | `{entry.run_id}` | {_cell(entry.message)} |"
     if judged.compared is not None:
         yield from _comparison(judged.compared)
+    if judged.anchored is not None:
+        yield from _comparison(judged.anchored)
     yield from _courses(judged.courses)
 
 
@@ -174,8 +253,11 @@ def night_document(judged: JudgedNight) -> dict[str, Any]:
     return {
         **judged.night.model_dump(mode="json"),
         "passed": judged.night.passed,
+        "outcome": judged.outcome,
         "headline": headline(judged),
+        "inconclusive_nights": judged.inconclusive,
         "comparison": comparison_document(judged.compared) if judged.compared is not None else None,
+        "anchor": comparison_document(judged.anchored) if judged.anchored is not None else None,
         "trends": [
             {"benchmark": course.key.benchmark, "pair": course.key.pair, "facets": dict(course.key.facets)}
             | asdict(course.trend)
@@ -187,3 +269,22 @@ def night_document(judged: JudgedNight) -> dict[str, Any]:
             for item in course.flapping
         ],
     }
+
+
+def noteworthy_pairs(judged: JudgedNight) -> list[dict[str, Any]]:
+    """What a notification says of each pair that did not pass, worst first: its numbers, verdict and reason;
+    against the anchor, of those that lost."""
+    pairs = (
+        [] if judged.compared is None else [(judged.compared.base, pair) for pair in judged.compared.pairs]
+    )
+    pairs += [(str(judged.anchored_to), pair) for pair in judged.losses]
+    told = [_told(base, pair) for base, pair in pairs if pair.verdict not in (None, "pass")]
+    return sorted(told, key=lambda entry: ORDER.index(entry["verdict"]))
+
+
+def _told(base: str, pair: ComparedPair) -> dict[str, Any]:
+    found = pair.comparison
+    names = ("base", "candidate", "difference", "ci_low", "ci_high")
+    numbers = {} if found is None else {name: finite(getattr(found, name)) for name in names}
+    said = {"benchmark": pair.key.benchmark, "pair": name_of(pair), "against": base, "verdict": pair.verdict}
+    return {**said, **numbers, "reason": pair.reason}

@@ -88,9 +88,9 @@ def plan_night(suite: SuiteConfig, options: SuiteOptions, unique: str) -> Planne
     return replace(night, evaluations=planned)
 
 
-def check_suite(suite: SuiteConfig, options: SuiteOptions) -> None:
-    """Raises ConfigError for configs that are refused, a gate on pairs that no benchmark has, an unknown
-    baseline.
+def check_suite(suite: SuiteConfig, options: SuiteOptions) -> PlannedNight:
+    """A night as it would be planned now. Raises ConfigError for configs that are refused, a gate on pairs
+    that no benchmark has, an unknown baseline or anchor.
 
     The flow itself lets a refused benchmark fail alone; who types the command wants to know at once.
     """
@@ -108,7 +108,11 @@ def check_suite(suite: SuiteConfig, options: SuiteOptions) -> None:
                 )
     store = Store(night.store)
     store.check_readable()
-    baseline_nights(store, past_nights(store, night.slug), night.baseline, suite.nights)
+    past = past_nights(store, night.slug)
+    baseline_nights(store, past, night.baseline, suite.nights)
+    if suite.gate is not None and suite.gate.anchor is not None:
+        baseline_nights(store, past, suite.gate.anchor, suite.nights)
+    return night
 
 
 def _planned(

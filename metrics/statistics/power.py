@@ -120,3 +120,21 @@ def units_needed(alpha: float) -> int:
     6
     """
     return math.floor(1 - math.log2(alpha)) + 1
+
+
+def items_needed(margin: float, alpha: float, power: float = POWER) -> int | None:
+    """The fewest items, each right or wrong, among which the exact test finds a loss of ``margin`` at best:
+    where none improves. None for a margin of 0, which no number decides.
+
+    >>> items_needed(0.02, 0.05)
+    439
+    """
+    if margin <= 0:
+        return None
+    low, high = 0, 8
+    while not mcnemar_mde(high, 0, alpha, power) <= margin:
+        low, high = high, 2 * high
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (low, middle) if mcnemar_mde(middle, 0, alpha, power) <= margin else (middle, high)
+    return high

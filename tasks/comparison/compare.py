@@ -25,6 +25,7 @@ Correction = Literal["holm", "bh", "none"]
 Level = Annotated[float, Field(gt=0, lt=1)]
 Share = Annotated[float, Field(ge=0, le=1)]
 Margin = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+REUSED = "asked nothing: all answers are kept ones, and say nothing of the model as it is now"
 
 
 class PairGate(BaseModel):
@@ -68,6 +69,21 @@ class Gate(BaseModel):
     method: Method = Field("auto", description="Test of the difference; auto chooses by the kind of metric")
     fail_on: Literal["regression", "worse"] = Field(
         "regression", description="worse: a loss within the margin ends with exit code 1 too"
+    )
+    reused: Literal["inconclusive", "allow"] = Field(
+        "inconclusive",
+        description="In a suite, of a model that was asked nothing; allow: kept answers decide, too",
+    )
+    undecidable: Literal["warn", "refuse"] = Field(
+        "warn", description="In a suite, of a margin that its items are too few to decide"
+    )
+    anchor: str | None = Field(
+        None,
+        min_length=1,
+        description="In a suite, a run that stays the second baseline, so that small losses can't add up",
+    )
+    inconclusive_nights: int = Field(
+        3, ge=1, description="In a suite, so many inconclusive nights in a row end Failed"
     )
     pairs: dict[str, PairGate] = Field(
         default_factory=dict,
@@ -117,6 +133,7 @@ class ComparedPair:
     reason: str | None = None
     flipped: tuple[Flipped, ...] = ()
     identical: bool = False  # every item's answers, score and signature are those of the baseline
+    reused: bool = False  # the candidate's model was asked nothing, and the gate does not allow that
 
     @property
     def key(self) -> GroupKey:
@@ -138,11 +155,15 @@ class ComparedRuns:
 
 @dataclass(frozen=True)
 class ComparisonRules:
-    """By what two runs are compared: aggregations, error bars, gate."""
+    """By what two runs are compared: aggregations, error bars, gate.
+
+    ``reused`` are the candidate's groups whose model was asked nothing: they say nothing of it as it is now.
+    """
 
     aggregation: AggregationOf
     statistics: StatisticsConfig = field(default_factory=StatisticsConfig)
     gate: Gate | None = None
+    reused: frozenset[GroupKey] = frozenset()
 
 
 def compare_runs(
@@ -206,7 +227,8 @@ def _compare(base: ComparedRun, candidate: ComparedRun, match: Match, rules: Com
     except NightjarError as error:
         return replace(pair, reason=str(error))
     same = base is not candidate and _identical((base, candidate), (match.base, match.candidate), joined)
-    return replace(pair, comparison=comparison, identical=same)
+    reused = gate is not None and gate.reused != "allow" and match.candidate in rules.reused
+    return replace(pair, comparison=comparison, identical=same, reused=reused)
 
 
 def _identical(
@@ -261,7 +283,7 @@ def _p_regression(pair: ComparedPair) -> float:
 
 def _judged(pair: ComparedPair, beyond: float | None, different: float | None) -> ComparedPair:
     """The pair with the gate's answer, given its corrected p-values of a loss beyond the margin and of a
-    difference; what can't be compared, or covers too little, is inconclusive."""
+    difference; what can't be compared, covers too little, or was not asked for anew is inconclusive."""
     pair, terms = replace(pair, p_adjusted=different), pair.terms
     if terms is None:
         return pair
@@ -270,6 +292,8 @@ def _judged(pair: ComparedPair, beyond: float | None, different: float | None) -
     if pair.joined.coverage < terms.coverage:
         reason = f"coverage {pair.joined.coverage:.4g} is below the {terms.coverage:.4g} asked for"
         return replace(pair, verdict="inconclusive", reason=reason)
+    if pair.reused:
+        return replace(pair, verdict="inconclusive", reason=REUSED)
     if pair.identical:
         return replace(pair, verdict="pass", reason="every item has the same answer and the same score")
     found = decide(pair.comparison, terms.margin, terms.alpha, (beyond, different), pair.higher_is_better)

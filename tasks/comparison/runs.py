@@ -88,6 +88,28 @@ def merged_run(name: str, runs: Mapping[str, ComparedRun]) -> ComparedRun:
     return ComparedRun(name, groups, results, parts=manifests)
 
 
+def reused_groups(runs: Mapping[str, ComparedRun]) -> frozenset[GroupKey]:
+    """The groups, named as in ``merged_run``, of models that were asked nothing: all answers were kept ones.
+
+    A recording is never asked, and is not meant. A group over several models counts if all of them are such.
+    """
+    found = set()
+    for run in runs.values():
+        models = run.manifest.get("models") or {}
+        reused = {name for name, counts in models.items() if counts.get("cached") and not counts.get("sent")}
+        reused -= _recordings(run.manifest)
+        for key in run.groups:
+            model = key.facet(MODEL)
+            if reused and (model in reused if model is not None else reused == set(models)):
+                found.add(key_with_model(key, run))
+    return frozenset(found)
+
+
+def _recordings(manifest: Mapping[str, Any]) -> set[str]:
+    models = (manifest.get("config") or {}).get("models") or ()
+    return {model["name"] for model in models if model.get("type") == "replay"}
+
+
 def baseline_run(name: str, nights: Sequence[Mapping[str, ComparedRun]]) -> ComparedRun:
     """Several nights, oldest first, as one baseline: each item's mean."""
     if not nights:

@@ -1,0 +1,198 @@
+"""How nights count: by the gate, the nights before, a fixed anchor, and whether a model was asked."""
+
+import json
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from flows.suite.config import load_suite
+from flows.suite.margins import check_margins
+from flows.suite.night import JudgedNight, headline, judge_night, night_document, noteworthy_pairs
+from flows.suite.plan import SuiteOptions, check_suite, plan_night
+from metrics.errors import ConfigError
+from tasks.history.record import NightEvaluation, record_night, record_run
+from tasks.store.schemas import ITEM_ROWS, RESULTS
+from tasks.store.storage import Store
+
+Judge = Callable[..., JudgedNight]
+BENCHMARK = {
+    "name": "sums", "output_type": "generate_until", "dataset": "items.jsonl", "target": "{{answer}}",
+    "prompt_template": "{{question}}", "metric_list": ["exact_match"],
+    "models": [{"name": "own", "type": "demo"}],
+}  # fmt: skip
+PAIR = {"benchmark": "sums", "filter": "none", "metric": "exact_match", "reduction": "mean", "label": None,
+        "facets": json.dumps({"model_name": "own"})}  # fmt: skip
+
+
+def suite_file(folder: Path, items: int = 5, **keys: Any) -> Path:
+    """A suite on one benchmark."""
+    lines = (json.dumps({"question": f"{n}+1?", "answer": str(n + 1)}) + "\n" for n in range(items))
+    (folder / "items.jsonl").write_text("".join(lines))
+    (folder / "sums.yaml").write_text(json.dumps(BENCHMARK | keys.pop("benchmark", {})))
+    path = folder / "suite.yaml"
+    path.write_text(json.dumps({"name": "night", "benchmarks": ["sums.yaml"], **keys}))
+    return path
+
+
+@pytest.fixture
+def night(tmp_path: Path) -> Judge:
+    """Judges and records nights one after the other: ``night(right answers, of, gate…)``."""
+    count = 0
+
+    def judged(
+        wrong: Sequence[int] = (),
+        of: int = 1000,
+        sent: int = 5,
+        ok: bool = True,
+        model: str = "demo",
+        **gate: Any,
+    ) -> JudgedNight:
+        nonlocal count
+        count += 1
+        planned = plan_night(
+            load_suite(suite_file(tmp_path, gate=gate)),
+            SuiteOptions(store=str(tmp_path / "store"), output=str(tmp_path / "out")),
+            f"{count:032}",
+        )
+        run_id, name = str(planned.evaluations[0].options.run_id), planned.evaluations[0].name
+        values = [0.0 if item in set(wrong) else 1.0 for item in range(of)]
+        items = pa.Table.from_pylist(
+            [
+                PAIR | {"item_id": f"q{n}", "item_digest": f"q{n}", "value": value, "statistics": [value],
+                        "n_samples": 1, "n_scored": 1}
+                for n, value in enumerate(values)
+            ],
+            schema=ITEM_ROWS,
+        )  # fmt: skip
+        result = PAIR | {"status": "ok", "signature": "exact_match|agg:mean", "higher_is_better": True,
+                         "n_items": of, "n_samples": of, "n_scored": of, "n_unscored": 0}  # fmt: skip
+        manifest = {
+            "run_id": run_id, "benchmark": "sums", "artifacts": {"filter": [{"digest": str(sorted(wrong))}]},
+            "models": {"own": {"sent": sent, "cached": of - sent}},
+            "config": {"models": [{"name": "own", "type": model}]},
+        }  # fmt: skip
+        results = pa.Table.from_pylist([result], schema=RESULTS)
+        record_run(Store(planned.store), manifest, [results], [items])
+        found = judge_night(planned, (NightEvaluation(name=name, run_id=run_id, ok=ok),))
+        record_night(Store(planned.store), found.night)
+        return found
+
+    return judged
+
+
+def test_six_identical_nights_pass_however_few_their_items(night: Judge) -> None:
+    outcomes = [night(wrong=[3], of=42, margin=0.02).outcome for _ in range(6)]
+    assert outcomes == [None, *["pass"] * 5]
+
+
+def test_inconclusive_nights_in_a_row_end_undecided_and_another_verdict_starts_the_count_anew(
+    night: Judge,
+) -> None:
+    night(of=42)
+    few = [night(wrong=[number], of=42, margin=0.02) for number in range(2)]
+    assert [judged.outcome for judged in few] == ["inconclusive", "inconclusive"]
+    assert all(judged.ok for judged in few)
+    assert night(of=42, margin=0.02).outcome == "pass"
+    again = [night(wrong=[number], of=42, margin=0.02) for number in range(4)]
+    assert [judged.outcome for judged in again] == ["inconclusive", "inconclusive", "undecided", "undecided"]
+    assert [judged.ok for judged in again] == [True, True, False, False]
+    assert "3 inconclusive nights in a row" in headline(again[2])
+    assert {judged.night.baseline for judged in again} == {(again[0].night.baseline)}
+
+
+def test_the_number_of_inconclusive_nights_is_the_gates(night: Judge) -> None:
+    night(of=42)
+    assert night(wrong=[1], of=42, inconclusive_nights=1).outcome == "undecided"
+
+
+def test_a_loss_within_the_margin_is_worse_is_told_and_is_no_baseline(night: Judge) -> None:
+    first = night()
+    worse = night(wrong=range(20), margin=0.05)
+    assert (worse.outcome, worse.ok, worse.night.passed) == ("worse", True, False)
+    assert night(wrong=range(20), margin=0.05).night.baseline == (first.night.run_id,)
+    told = noteworthy_pairs(worse)
+    assert [(entry["pair"], entry["verdict"]) for entry in told] == [("exact_match,none (own)", "worse")]
+    assert told[0]["difference"] == pytest.approx(-0.02)
+    assert not night(wrong=range(20), margin=0.05, fail_on="worse").ok
+
+
+def test_a_loss_beyond_the_margin_fails_the_night(night: Judge) -> None:
+    night()
+    judged = night(wrong=range(60), margin=0.02)
+    assert (judged.outcome, judged.ok) == ("regression", False)
+
+
+def test_a_model_that_was_asked_nothing_decides_nothing_unless_that_is_allowed(night: Judge) -> None:
+    night(of=42)
+    silent = night(of=42, sent=0)
+    assert silent.outcome == "inconclusive"
+    assert "asked nothing" in str(noteworthy_pairs(silent)[0]["reason"])
+    assert night(of=42, sent=0, reused="allow").outcome == "pass"
+    assert night(wrong=range(40), of=42, sent=0, reused="allow").outcome == "regression"
+    assert night(of=42, sent=1).outcome == "pass"
+    assert night(of=42, sent=0, model="replay").outcome == "pass"  # nobody can ask a recording
+
+
+def test_a_failed_evaluation_is_said_before_that_nothing_was_asked(night: Judge) -> None:
+    night(of=42)
+    judged = night(of=20, sent=0)
+    assert judged.outcome == "inconclusive"
+    assert "coverage" in str(noteworthy_pairs(judged)[0]["reason"])
+
+
+def test_small_steps_add_up_against_the_anchor(night: Judge) -> None:
+    first = night()
+    anchor, nights = first.night.run_id, []
+    for step in range(1, 6):
+        nights.append(night(wrong=range(5 * step), margin=0.01, anchor=anchor))
+    assert [judged.outcome for judged in nights[:2]] == ["pass", "pass"]
+    fallen = next(judged for judged in nights if judged.outcome == "worse")
+    assert fallen.compared is not None
+    assert fallen.compared.verdict == "pass"
+    assert f"against the anchor {anchor}" in headline(fallen)
+    assert [entry["against"] for entry in noteworthy_pairs(fallen)] == [anchor]
+    assert night_document(fallen)["anchor"]["verdict"] == "regression"
+    assert not fallen.night.passed
+
+
+def test_an_anchor_that_is_not_there_is_refused_before_the_night(tmp_path: Path) -> None:
+    suite = load_suite(suite_file(tmp_path, gate={"anchor": "yesteryear"}))
+    with pytest.raises(ConfigError, match="'yesteryear'"):
+        check_suite(suite, SuiteOptions(store=str(tmp_path / "store")))
+
+
+@pytest.mark.parametrize(
+    ("items", "keys", "gate", "said"),
+    [
+        (42, {}, {"margin": 0.02}, "42 items can't decide a margin of 0.02; 439 would do"),
+        (42, {}, {"margin": 0}, "no number of items decides a margin of 0"),
+        (42, {}, {"margin": 0.5}, None),
+        (440, {}, {"margin": 0.02}, None),
+        (440, {}, {"margin": 0.02, "pairs": {"exact_match,none": {"margin": 0.01}}}, "440 items"),
+        # Repeats spread an item's score: nothing is known of that before there are answers.
+        (42, {"sample_params": {"num_samples": 4}}, {"margin": 0.02}, None),
+        (4, {"sample_params": {"num_samples": 4}}, {"margin": 0.02}, "4 items can't decide"),
+        (42, {"dataset": "nowhere.jsonl"}, {"margin": 0.02}, None),  # that evaluation fails by itself
+    ],
+)
+def test_a_margin_that_the_items_can_not_decide_is_told_with_the_number_that_would_do(
+    tmp_path: Path, items: int, keys: dict[str, Any], gate: dict[str, Any], said: str | None
+) -> None:
+    options = SuiteOptions(store=str(tmp_path / "store"))
+    path = suite_file(tmp_path, items, benchmark=keys, gate=gate)
+    found = check_margins(plan_night(load_suite(path), options, "x"))
+    assert len(found) == (said is not None)
+    assert said is None or said in found[0]
+    path = suite_file(tmp_path, items, benchmark=keys, gate=gate | {"undecidable": "refuse"})
+    if said is not None:
+        with pytest.raises(ConfigError, match="undecidable: warn"):
+            check_margins(plan_night(load_suite(path), options, "x"))
+
+
+def test_a_limit_counts_where_margins_are_checked(tmp_path: Path) -> None:
+    suite = load_suite(suite_file(tmp_path, 1000, gate={"margin": 0.02}))
+    assert check_margins(plan_night(suite, SuiteOptions(limit=100), "x"))
+    assert not check_margins(plan_night(suite, SuiteOptions(), "x"))
