@@ -3,6 +3,7 @@ its own."""
 
 import fcntl
 import gc
+import itertools
 import json
 import os
 import signal
@@ -15,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 
 from flows.eval.__main__ import main
@@ -129,17 +131,56 @@ def evaluate(home: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> 
     """
 
     def call(*arguments: str | Path, env: Mapping[str, str] | None = None) -> Ran:
-        capsys.readouterr()
-        with as_new_process({**own(home), **(env or {})}, ["flows.eval", *arguments_of(tmp_path, arguments)]):
-            try:
-                main()
-                code = 0
-            except SystemExit as ended:
-                code = ended.code if isinstance(ended.code, int) else int(ended.code is not None)
-        said = capsys.readouterr()
-        return Ran(code, said.out, said.err)
+        named = ["flows.eval", *arguments_of(tmp_path, arguments)]
+        return _called(main, named, {**own(home), **(env or {})}, capsys)
 
     return call
+
+
+@pytest.fixture
+def suite_night(home: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Evaluate:
+    """``python -m flows.suite`` in the process of the tests, with a store of the test's own and a folder for
+    each night."""
+    from flows.suite.__main__ import main as suite_main
+
+    numbers = itertools.count(1)
+
+    def call(*arguments: str | Path, env: Mapping[str, str] | None = None) -> Ran:
+        named = ["flows.suite", *map(str, arguments), "--json", "--store", str(tmp_path / "store")]
+        named += ["--output", str(tmp_path / f"night-{next(numbers)}")]
+        return _called(suite_main, named, {**own(home), **(env or {})}, capsys)
+
+    return call
+
+
+def _called(
+    main: Callable[[], None],
+    arguments: list[str],
+    environment: Mapping[str, str],
+    capsys: pytest.CaptureFixture[str],
+) -> Ran:
+    capsys.readouterr()
+    with as_new_process(environment, arguments):
+        try:
+            main()
+            code = 0
+        except SystemExit as ended:
+            code = ended.code if isinstance(ended.code, int) else int(ended.code is not None)
+    said = capsys.readouterr()
+    return Ran(code, said.out, said.err)
+
+
+@pytest.fixture
+def prefect_api(home: Path) -> Callable[[str, str, Any], Any]:
+    """Asks the session's server as its UI does: ``prefect_api("GET", "/flow_runs/…", None)``."""
+
+    def ask(method: str, path: str, body: Any = None) -> Any:
+        port = json.loads((home / "server" / "server.json").read_text())["port"]
+        answer = httpx.request(method, f"http://127.0.0.1:{port}/api{path}", json=body, timeout=30)
+        assert answer.is_success, answer.text
+        return answer.json()
+
+    return ask
 
 
 @contextmanager
