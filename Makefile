@@ -26,7 +26,7 @@ PYTEST = $(RUN) -m pytest -n $(WORKERS) --dist worksteal
 BASE := $(VENV)/.base-installed
 DEV := $(VENV)/.dev-installed
 
-.PHONY: eval test test-slow test-services check format bench ui stop deploy docs clean
+.PHONY: eval test test-slow test-services check format bench ui stop deploy docs reference clean
 
 eval: $(BASE)
 	$(RUN) -m flows.eval
@@ -77,6 +77,11 @@ deploy: $(BASE)
 
 docs: $(BASE)
 	$(RUN) docs/build.py
+
+# The page of every config key, and the schema that editors check a config with.
+reference: $(BASE)
+	$(RUN) -m flows.catalog config --markdown > docs/config.md
+	$(RUN) -m flows.catalog config --schema > docs/config.schema.json
 
 stop:
 	@test ! -x $(RUN) || deployments/local.sh stop

@@ -1,18 +1,22 @@
-"""``python -m flows.catalog [KIND]``: every name that a config may use, its meaning and its source."""
+"""``python -m flows.catalog [KIND]``: every name that a config may use, its meaning and its source; and with
+``config [KEY]`` every key."""
 
 import inspect
 import math
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass
-from typing import Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 from pydantic import BaseModel
 
-from flows.command_line import command_line, new_app, print_json
+from flows.command_line import command_line, examples, new_app, print_json
 from metrics.errors import ConfigError, nearest
 from metrics.registry import AGGREGATIONS, METRICS, REDUCTIONS, MetricDefinition, NamedFunction
+
+if TYPE_CHECKING:
+    from rich.console import Console
 
 OF_METRIC: Final = "the metric's"
 OWN: Final = "this project"
@@ -248,56 +252,122 @@ def _number(value: float) -> str:
 
 
 app = new_app()
-WIDTH: Final = 150  # columns where the output is no terminal
-ROOMY: Final = 120
+WIDTH: Final = 100  # columns where the output is no terminal, and at most
+CONFIG: Final = "config"
 _ALIASES: Final = {"model_types": "models", "model_type": "models"}
 
 
-def _print_table(kind: str, entries: list[CatalogEntry]) -> None:
+def _console() -> "Console":
     from rich.console import Console
-    from rich.table import Table
+
+    console = Console(width=None if sys.stdout.isatty() else WIDTH, highlight=False)
+    console.width = min(console.width, WIDTH)
+    return console
+
+
+def _block(console: "Console", name: str, beside: str, below: Iterable[str]) -> None:
+    """One entry: its name, what is short beside it, and whole texts below. Brackets in them are no markup."""
+    from rich.padding import Padding
     from rich.text import Text
 
-    console = Console(width=None if sys.stdout.isatty() else WIDTH)
-    table = Table(
-        title=kind.replace("_", " "), title_justify="left", title_style="bold", box=None, padding=(0, 2, 0, 0)
-    )
-    # A name is kept on one line where there is room beside it; no text is cut, however narrow it gets.
-    roomy = console.width >= ROOMY
-    table.add_column("name", no_wrap=roomy, overflow="fold")
-    columns = ["range", "direction", "meaning", "default", "applies_to", "source"]
-    columns = [name for name in columns if any(getattr(entry, name) for entry in entries)]
-    for column in columns:
-        narrow = roomy and column in ("range", "direction")
-        table.add_column(column.replace("_", " "), no_wrap=narrow, overflow="fold")
+    head = Text.assemble((name, "bold"), f"   {beside}" if beside else "", overflow="fold")
+    console.print(head, soft_wrap=False)
+    for text in below:
+        console.print(Padding(Text(text, overflow="fold"), (0, 0, 0, 4), expand=False))
+
+
+def print_entries(kind: str, entries: list[CatalogEntry]) -> None:
+    """The entries of a kind, readable at any width: nothing is cut."""
+    console = _console()
+    console.print(kind.replace("_", " ").upper(), style="bold underline")
     for entry in entries:
-        # As Text: brackets of a default are no markup.
-        table.add_row(Text(entry.name), *(Text(getattr(entry, column)) for column in columns))
-    console.print(table)
+        beside = "; ".join(part for part in (entry.range, entry.direction) if part)
+        scope = f"for: {entry.applies_to}" if kind == "metrics" else entry.applies_to
+        default = f"default: {entry.default}" if entry.default else ""
+        source = f"source: {entry.source}" if entry.source else ""
+        told = [text for text in (default, scope if entry.applies_to else "", source) if text]
+        _block(console, entry.name, beside, [text for text in (entry.meaning, *told) if text])
     console.print()
 
 
-@app.command()
+def _print_keys(key: str | None) -> None:
+    """The keys of a config, or those below one of them."""
+    from flows.config.reference import keys_named, known_paths, sections
+
+    found = sections() if key is None else keys_named(key)
+    if not found:
+        raise ConfigError(
+            f"key '{key}' is not known{nearest(str(key), known_paths())} "
+            "(python -m flows.catalog config lists them)"
+        )
+    console = _console()
+    for section in found:
+        if section.title:
+            console.print(section.title, style="bold underline", markup=False)
+        if section.about:
+            console.print(section.about, style="italic", markup=False)
+        for entry in section.keys:
+            default = f"; {entry.default}" if entry.default == "required" else f"; default {entry.default}"
+            _block(console, entry.path, entry.value + (default if entry.default else ""), [entry.meaning])
+        console.print()
+
+
+@app.command(
+    epilog=examples(
+        "python -m flows.catalog metrics",
+        "python -m flows.catalog config models.config",
+        "python -m flows.catalog config --schema > config.schema.json",
+    )
+)
 def catalog_command(
     kind: Annotated[
-        str | None, typer.Argument(help=f"One of {', '.join(LISTINGS)}; without it all of them")
+        str | None,
+        typer.Argument(
+            help=f"One of {', '.join(LISTINGS)}, or config: the keys of a config file; without it all names"
+        ),
+    ] = None,
+    key: Annotated[
+        str | None, typer.Argument(help="With config: one key, such as models.config or prices")
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON document")] = False,
+    schema: Annotated[
+        bool, typer.Option("--schema", help="With config: its JSON Schema, for editors")
+    ] = False,
+    markdown: Annotated[bool, typer.Option("--markdown", help="With config: as docs/config.md")] = False,
 ) -> None:
-    """Lists the names that a config may use."""
+    """Lists the names and the keys that a config may use."""
     listing = kind.lower().replace("-", "_").replace(" ", "_") if kind is not None else None
+    if listing == CONFIG:
+        _config_reference(key, as_json, schema, markdown)
+        return
+    if key is not None or schema or markdown:
+        raise ConfigError("KEY, --schema and --markdown belong to: python -m flows.catalog config")
     listing = _ALIASES.get(listing or "", listing)
     if listing is not None and listing not in LISTINGS:
         listing = listing + "s" if listing + "s" in LISTINGS else listing
     if listing is not None and listing not in LISTINGS:
         raise ConfigError(
-            f"kind '{kind}' is not known{nearest(listing, LISTINGS)} (known: {', '.join(LISTINGS)})"
+            f"kind '{kind}' is not known{nearest(listing, [*LISTINGS, CONFIG])} "
+            f"(known: {', '.join([*LISTINGS, CONFIG])})"
         )
     if as_json:
         print_json([asdict(entry) for entry in catalog(listing)])
         return
     for name in LISTINGS if listing is None else [listing]:
-        _print_table(name, catalog(name))
+        print_entries(name, catalog(name))
+
+
+def _config_reference(key: str | None, as_json: bool, schema: bool, markdown: bool) -> None:
+    from flows.config.reference import as_markdown, json_schema, keys_named, sections
+
+    if schema:
+        print_json(json_schema())
+    elif markdown:
+        print(as_markdown(), end="")
+    elif as_json:
+        print_json([asdict(section) for section in (sections() if key is None else keys_named(key))])
+    else:
+        _print_keys(key)
 
 
 if __name__ == "__main__":

@@ -25,8 +25,13 @@ INTERRUPTED: Final = 130
 
 
 def new_app() -> typer.Typer:
-    """An application without completion, markup in its help and tracebacks of typer's own."""
+    """An application without markup in its help and tracebacks of typer's own."""
     return typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
+
+
+def examples(*lines: str) -> str:
+    """The end of a command's help: commands to copy, one a line."""
+    return "\n".join(["\b", "Examples:", *(f"  {line}" for line in lines)])
 
 
 def command_line(app: typer.Typer, arguments: Sequence[str] | None = None) -> None:

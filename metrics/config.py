@@ -33,7 +33,7 @@ class MetricConfig(BaseModel):
     )
     reduction: list[str] | None = Field(None, description="How repeats become one row: mean, pass@8, maj@8 …")
     aggregation: str | None = Field(None, description="How items become one number")
-    higher_is_better: bool | None = None
+    higher_is_better: bool | None = Field(None, description="Default: as the metric says")
     kwargs: dict[str, Any] = Field(default_factory=dict, description="Arguments of the metric")
 
     @model_validator(mode="before")

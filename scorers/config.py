@@ -44,14 +44,14 @@ class _Frozen(BaseModel):
 class DefaultScorerConfig(_Frozen):
     """A scorer without knobs: what the factory takes by itself when the config names none."""
 
-    type: Literal["generation", "loglikelihood", "process_results"]
+    type: Literal["generation", "loglikelihood", "process_results"] = Field(description="Its name")
 
 
 class RewardModelConfig(_Frozen):
     """A reward model beside the benchmark's metrics: a function ``fn(responses, docs)``, or a model that is
     asked."""
 
-    type: Literal["reward_model"] = "reward_model"
+    type: Literal["reward_model"] = Field("reward_model", description="Its name")
     function: str | None = Field(None, description="file.py:fn, one number per response")
     params: dict[str, Any] = Field(default_factory=dict, description="Further keywords of the function")
     model: str | dict[str, Any] | None = Field(
@@ -82,22 +82,22 @@ class EnsembleMember(_Frozen):
     metric: MetricConfig | None = Field(
         None, description="Default: the scorer's own metric (reward, llm_judge)"
     )
-    weight: float = Field(1.0, gt=0, allow_inf_nan=False)
+    weight: float = Field(1.0, gt=0, allow_inf_nan=False, description="Of this member beside the others")
     scorer: "ScorerConfig | None" = Field(None, description="Default: by output type, as without an ensemble")
 
 
 class EnsembleConfig(_Frozen):
     """Weighted combination of other scorers' numbers, sample by sample, under the metric ``ensemble``."""
 
-    type: Literal["ensemble"] = "ensemble"
-    members: tuple[EnsembleMember, ...] = Field(min_length=1)
+    type: Literal["ensemble"] = Field("ensemble", description="Its name")
+    members: tuple[EnsembleMember, ...] = Field(min_length=1, description="The scorers that are combined")
     normalize: bool = Field(True, description="Divide by the sum of the weights: a mean; else a weighted sum")
 
 
 class AgreementConfig(_Frozen):
     """Beside the benchmark's metrics: how far the filters' predictions of a response agree."""
 
-    type: Literal["agreement"] = "agreement"
+    type: Literal["agreement"] = Field("agreement", description="Its name")
     filters: tuple[str, ...] | None = Field(None, description="Filters to compare; default: all")
 
 
@@ -105,7 +105,9 @@ class UserScorerConfig(_Frozen):
     """A scorer class in the user's file; all other keys are arguments of its constructor."""
 
     type: str = Field(description="file.py:Class")
-    kwargs: dict[str, Any] = Field(default_factory=dict)
+    kwargs: dict[str, Any] = Field(
+        default_factory=dict, description="Arguments of the class; they may stand beside type as well"
+    )
 
     @model_validator(mode="before")
     @classmethod

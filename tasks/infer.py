@@ -12,7 +12,7 @@ from prefect import task
 from metrics.errors import NightjarError
 from tasks.caching import Workspace, artifact_key, cached_task
 from tasks.models.answers.segments import AnswerStore
-from tasks.models.config import ErrorBudget, ModelConfig, Price, RunLimits, SampleParams
+from tasks.models.config import ErrorBudget, ModelConfig, Prices, RunLimits, SampleParams
 from tasks.models.connection import probe
 from tasks.models.options import InferenceOptions, RequestTally
 from tasks.models.respond import count_missing, respond
@@ -34,7 +34,7 @@ class InferSetup(Unkeyed):
     sampling: SampleParams
     errors: ErrorBudget
     limits: RunLimits
-    prices: dict[str, Price]
+    prices: Prices
     base_dir: str
     role: Literal["model", "judge"] = "model"
     not_before: float = 0.0
@@ -46,7 +46,7 @@ class InferSetup(Unkeyed):
             sampling=self.sampling,
             journal_dir=Path(workspace.journal_dir),
             limits=self.limits,
-            price=self.prices.get(self.model.name),
+            price=self.prices.of(self.model.name),
             run_id=self.run_id,
             expected=expected,
             not_before=self.not_before,

@@ -6,7 +6,7 @@ for problems that other checks find.
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from types import UnionType
-from typing import Annotated, Any, Literal, NamedTuple, TypeVar, Union, get_args, get_origin
+from typing import Annotated, Any, Literal, NamedTuple, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from pydantic import BaseModel, ValidationError
 
@@ -237,6 +237,8 @@ def _inside(annotation: Any, part: str | int) -> Iterator[Any]:
         if isinstance(option, type) and issubclass(option, BaseModel):
             if part in option.model_fields:
                 yield option.model_fields[str(part)].annotation
+            elif option.model_config.get("extra") == "allow":  # entries under names of the user's own
+                yield from get_args(get_type_hints(option).get("__pydantic_extra__"))[1:]
         elif get_origin(option) in (list, tuple) and isinstance(part, int):
             yield get_args(option)[0]
         elif get_origin(option) is dict:

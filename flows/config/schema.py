@@ -15,7 +15,7 @@ from metrics.config import MetricConfig, StatisticsConfig
 from scorers.config import DefaultScorerConfig, FilterConfig, ScorerConfig, ScoringConfig
 from scorers.metric_lists import DEFAULT_METRICS
 from tasks.benchmarks.config import BenchmarkFields, PlacedError
-from tasks.models.config import ErrorBudget, ModelConfig, Price, RunLimits, SampleParams
+from tasks.models.config import ErrorBudget, ModelConfig, Prices, RunLimits, SampleParams
 from tasks.verdicts.config import EvaluationMethodConfig, EvaluationMetricConfig, lacking_samples
 
 MUTUAL_INFORMATION_METRICS: Final = frozenset({"acc_mutual_info"})
@@ -68,7 +68,9 @@ class EvalConfig(BenchmarkFields):
     statistics: StatisticsConfig = Field(default_factory=StatisticsConfig, description="Error bars")
     errors: ErrorBudget = Field(default_factory=ErrorBudget, description="How many requests may fail")
     limits: RunLimits = Field(default_factory=RunLimits, description="Where inference stops")
-    prices: dict[str, Price] = Field(default_factory=dict, description="Prices per million tokens, by model")
+    prices: Prices = Field(
+        default_factory=Prices, description="Prices per million tokens, by model, and their currency"
+    )
     config_file: str | None = Field(
         default=None, description="Name of the file in base_dir that this was read from"
     )

@@ -52,11 +52,12 @@ class FilterConfig(BaseModel):
     @model_validator(mode="before")
     @classmethod
     def _one_step_or_many(cls, data: Any) -> Any:
-        if isinstance(data, Mapping) and isinstance(data.get("filter"), str | Mapping):
-            return {**data, "filter": [data["filter"]]}
-        if isinstance(data, Mapping) and isinstance(data.get("metric_list"), str | Mapping):
-            return {**data, "metric_list": [data["metric_list"]]}
-        return data
+        if not isinstance(data, Mapping):
+            return data
+        alone = {
+            key: [data[key]] for key in ("filter", "metric_list") if isinstance(data.get(key), str | Mapping)
+        }
+        return {**data, **alone}
 
     @model_validator(mode="after")
     def _name_can_be_shown(self) -> "FilterConfig":

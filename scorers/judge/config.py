@@ -16,7 +16,7 @@ class _Frozen(BaseModel):
 class ChoiceReading(_Frozen):
     """The reply names one of several labels, each worth a number."""
 
-    type: Literal["choice"] = "choice"
+    type: Literal["choice"] = Field("choice", description="How the reply is read")
     choices: dict[str, float] = Field(
         min_length=2, description="Label → grade, such as {CORRECT: 1, INCORRECT: 0}"
     )
@@ -25,9 +25,9 @@ class ChoiceReading(_Frozen):
 class NumberReading(_Frozen):
     """The reply holds a number from ``min`` to ``max``; one outside is unreadable, never clipped."""
 
-    type: Literal["number"] = "number"
-    min: float = 0.0
-    max: float = 10.0
+    type: Literal["number"] = Field("number", description="How the reply is read")
+    min: float = Field(0.0, description="The lowest grade")
+    max: float = Field(10.0, description="The highest grade")
     normalize: bool = Field(False, description="Map min … max to 0 … 1")
 
     @model_validator(mode="after")
@@ -41,23 +41,23 @@ class FieldReading(_Frozen):
     """The reply holds a JSON object; the grade is one of its fields: a number, a boolean, or a label of
     ``choices``."""
 
-    type: Literal["json"] = "json"
+    type: Literal["json"] = Field("json", description="How the reply is read")
     field: str = Field("score", description="Dotted path inside the object")
-    choices: dict[str, float] | None = None
-    min: float | None = None
-    max: float | None = None
+    choices: dict[str, float] | None = Field(None, description="Label → grade; without it a number")
+    min: float | None = Field(None, description="A number below is unreadable")
+    max: float | None = Field(None, description="A number above is unreadable")
 
 
 class PatternReading(_Frozen):
     """The grade is group ``group`` of a regular expression's last match: a number, or a label of
     ``choices``."""
 
-    type: Literal["regex"] = "regex"
-    pattern: str
-    group: int = Field(1, ge=0)
-    choices: dict[str, float] | None = None
-    min: float | None = None
-    max: float | None = None
+    type: Literal["regex"] = Field("regex", description="How the reply is read")
+    pattern: str = Field(description="Regular expression; its last match counts")
+    group: int = Field(1, ge=0, description="The group that holds the grade; 0: the whole match")
+    choices: dict[str, float] | None = Field(None, description="Label → grade; without it a number")
+    min: float | None = Field(None, description="A number below is unreadable")
+    max: float | None = Field(None, description="A number above is unreadable")
 
     @model_validator(mode="after")
     def _compiles(self) -> "PatternReading":
@@ -78,7 +78,7 @@ Reading = Annotated[
 class JudgeModel(_Frozen):
     """A judge: the name of an entry of ``models:``, or such an entry itself (all keys besides ``name``)."""
 
-    name: str = Field(min_length=1)
+    name: str = Field(min_length=1, description="Entry of models:, or a name of its own")
     entry: dict[str, Any] = Field(
         default_factory=dict, description="type, config, sample_params … as in models:"
     )
@@ -97,8 +97,8 @@ class JudgeModel(_Frozen):
 class JudgeMessage(_Frozen):
     """One chat message of a grading prompt; its content is a Jinja2 template."""
 
-    role: Literal["system", "user", "assistant"]
-    content: str
+    role: Literal["system", "user", "assistant"] = Field(description="Whose turn it is")
+    content: str = Field(description="Jinja2")
 
 
 class Pairwise(_Frozen):
@@ -118,9 +118,9 @@ class CalibrationRow(BaseModel):
 
     model_config = ConfigDict(extra="allow", frozen=True)
 
-    human: bool
-    judge: bool | None = None
-    response: str | None = None
+    human: bool = Field(description="What a person said of the answer")
+    judge: bool | None = Field(None, description="What the judge said of it; without it, it is asked")
+    response: str | None = Field(None, description="The answer, for a judge that is still to be asked")
 
     @model_validator(mode="after")
     def _can_be_judged(self) -> "CalibrationRow":
@@ -140,21 +140,23 @@ class JudgeConfig(_Frozen):
     speaks of answer A.
     """
 
-    type: Literal["llm_judge"] = "llm_judge"
+    type: Literal["llm_judge"] = Field("llm_judge", description="Its name")
     prompt: str | None = Field(None, description="Jinja2: one user message")
     messages: tuple[JudgeMessage, ...] | None = Field(None, description="Chat turns instead of a prompt")
-    system_prompt: str | None = None
+    system_prompt: str | None = Field(None, description="Jinja2: the system message before them")
     judges: tuple[JudgeModel, ...] = Field(
         min_length=1, description="Entries of models:, or entries of their own"
     )
     repeats: int = Field(1, ge=1, description="Verdicts asked of each judge")
-    sample_params: dict[str, Any] = Field(default_factory=lambda: {"temperature": 0.0})
+    sample_params: dict[str, Any] = Field(
+        default_factory=lambda: {"temperature": 0.0}, description="How verdicts are drawn"
+    )
     parse: Reading = Field(description="How a grade is read off the reply")
     combine: Literal["mean", "majority"] = Field("mean", description="How verdicts become the sample's score")
     quorum: int | None = Field(
         None, ge=1, description="Judges that must be readable for a sample to be scored; default: all"
     )
-    pairwise: Pairwise | None = None
+    pairwise: Pairwise | None = Field(None, description="Compare the response with another answer")
     calibration: str | tuple[CalibrationRow, ...] | None = Field(
         None, description="File with human verdicts, or its rows; or {path: FILE, method: ppi | rates}"
     )

@@ -22,7 +22,7 @@ class MessageTemplate(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    role: Literal["system", "developer", "user", "assistant"]
+    role: Literal["system", "developer", "user", "assistant"] = Field(description="Whose turn it is")
     content: str = Field(description="Template of the turn's text")
 
 

@@ -37,23 +37,31 @@ class SampleParams(Frozen):
         description="answers asked for in one request; they share one seed, so keep it for cheap repeats",
     )
     seed: int | None = Field(None, ge=-(2**63), lt=2**63, description="sample i is drawn with seed + i")
-    temperature: float | None = Field(None, ge=0)
-    max_tokens: int | None = Field(None, ge=1)
+    temperature: float | None = Field(None, ge=0, description="0: the likeliest token each time")
+    max_tokens: int | None = Field(None, ge=1, description="tokens of an answer, at most")
     max_completion_tokens: int | None = Field(
         None, ge=1, description="what newer chat models take for max_tokens"
     )
-    top_p: float | None = Field(None, gt=0, le=1)
-    top_k: int | None = None
-    min_p: float | None = Field(None, ge=0, le=1)
-    stop: Stop | None = None
-    presence_penalty: float | None = None
-    frequency_penalty: float | None = None
-    repetition_penalty: float | None = None
-    logit_bias: dict[str, float] | None = None
+    top_p: float | None = Field(
+        None, gt=0, le=1, description="draw from the likeliest tokens that have this share together"
+    )
+    top_k: int | None = Field(None, description="draw from this many of the likeliest tokens")
+    min_p: float | None = Field(
+        None, ge=0, le=1, description="draw from tokens with this share of the likeliest one's probability"
+    )
+    stop: Stop | None = Field(None, description="texts that end an answer")
+    presence_penalty: float | None = Field(None, description="against tokens that were said before")
+    frequency_penalty: float | None = Field(None, description="against tokens by how often they were said")
+    repetition_penalty: float | None = Field(None, description="divides the logits of tokens said before")
+    logit_bias: dict[str, float] | None = Field(None, description="token id → what is added to its logit")
     logprobs: bool | None = Field(None, description="keep the log-probabilities of the answer's tokens")
-    top_logprobs: int | None = Field(None, ge=0, le=20)
-    response_format: dict[str, Any] | None = None
-    reasoning_effort: str | None = None
+    top_logprobs: int | None = Field(
+        None, ge=0, le=20, description="alternatives kept at each token, with logprobs"
+    )
+    response_format: dict[str, Any] | None = Field(
+        None, description="as the endpoint takes it, such as {type: json_object}"
+    )
+    reasoning_effort: str | None = Field(None, description="as the endpoint takes it: low, medium, high")
 
     def merged(self, over: Self) -> Self:
         """These parameters with every field that ``over`` sets taking its value."""
@@ -71,14 +79,18 @@ class EndpointConfig(Frozen):
     """An OpenAI-compatible endpoint and how hard it may be driven."""
 
     model: str | None = Field(None, description="the served model's name; default: the entry's own name")
-    base_url: str = LOCAL_URL
-    api: Literal["chat", "completions"] = "chat"
+    base_url: str = Field(LOCAL_URL, description="address of the endpoint, up to /v1")
+    api: Literal["chat", "completions"] = Field(
+        "chat", description="chat: /chat/completions, messages; completions: /completions, one text"
+    )
     api_key_env: str | None = Field(None, description="environment variable that holds the key")
     api_key_secret: str | None = Field(None, description="Prefect Secret block that holds the key")
     extra_body: dict[str, Any] = Field(
         default_factory=dict, description="sent along with every request as it is"
     )
-    stream: bool = False
+    stream: bool = Field(
+        False, description="receive answers piece by piece, through proxies that cut long silences"
+    )
     client: Literal["http", "openai"] = Field(
         "http",
         description="http: the thin path that reaches the endpoint's speed; openai: the official client",
@@ -89,10 +101,10 @@ class EndpointConfig(Frozen):
     concurrency_limit: str | None = Field(
         None, description="Prefect global concurrency limit, shared by processes"
     )
-    requests_per_minute: float | None = Field(None, gt=0)
-    tokens_per_minute: float | None = Field(None, gt=0)
+    requests_per_minute: float | None = Field(None, gt=0, description="the endpoint's rate limit")
+    tokens_per_minute: float | None = Field(None, gt=0, description="the endpoint's limit of tokens")
     timeout: float = Field(120, gt=0, description="seconds for one attempt")
-    max_retries: int = Field(6, ge=0)
+    max_retries: int = Field(6, ge=0, description="attempts after the first that failed")
     deadline: float | None = Field(
         None, gt=0, description="seconds for a request with all its retries; default 10 × timeout"
     )
@@ -123,10 +135,10 @@ class DemoConfig(Frozen):
 
     error_rate: float = Field(0.2, ge=0, le=1, description="share of prompts that are worked out wrongly")
     latency: float = Field(0.0, ge=0, description="seconds before each answer")
-    api: Literal["chat", "completions"] = "chat"
-    max_concurrency: int = Field(64, ge=1)
-    timeout: float = Field(60, gt=0)
-    max_retries: int = Field(6, ge=0)
+    api: Literal["chat", "completions"] = Field("chat", description="which of its two interfaces is asked")
+    max_concurrency: int = Field(64, ge=1, description="requests in flight, at most")
+    timeout: float = Field(60, gt=0, description="seconds for one attempt")
+    max_retries: int = Field(6, ge=0, description="attempts after the first that failed")
 
 
 class ReplayConfig(Frozen):
@@ -149,9 +161,14 @@ class ReplayConfig(Frozen):
 class ModelConfig(Frozen):
     """One model of the evaluation. A bare string is the name of a model at ``http://localhost:1234/v1``."""
 
-    name: str = Field(min_length=1)
-    type: Literal["openai", "replay", "demo"] = "openai"
-    config: EndpointConfig | ReplayConfig | DemoConfig = Field(default_factory=EndpointConfig)
+    name: str = Field(min_length=1, description="its name in results")
+    type: Literal["openai", "replay", "demo"] = Field(
+        "openai",
+        description="openai: an OpenAI-compatible endpoint; replay: recorded responses; demo: embedded",
+    )
+    config: EndpointConfig | ReplayConfig | DemoConfig = Field(
+        default_factory=EndpointConfig, description="what a model of its type needs"
+    )
     sample_params: SampleParams = Field(
         default_factory=SampleParams, description="over the global sample_params"
     )
@@ -207,16 +224,32 @@ class ErrorBudget(Frozen):
 class RunLimits(Frozen):
     """Where a run stops asking, with what it has."""
 
-    max_tokens: int | None = Field(None, ge=1)
+    max_tokens: int | None = Field(None, ge=1, description="tokens sent and received")
     max_cost: float | None = Field(None, gt=0, description="in the currency of prices")
-    max_seconds: float | None = Field(None, gt=0)
+    max_seconds: float | None = Field(None, gt=0, description="seconds since the run began")
 
 
 class Price(Frozen):
-    """Price of a million tokens, in any one currency."""
+    """Price of a million tokens of one model."""
 
-    prompt: float = Field(0.0, ge=0)
-    completion: float = Field(0.0, ge=0)
+    prompt: float = Field(0.0, ge=0, description="a million tokens of prompts")
+    completion: float = Field(0.0, ge=0, description="a million tokens of answers")
     cached: float | None = Field(
         None, ge=0, description="prompt tokens that the server had cached; default: prompt"
     )
+
+
+class Prices(BaseModel):
+    """What models cost, by their names: ``{currency: USD, qwen: {prompt: 0.1, completion: 0.4}}``.
+
+    All prices of a config are in one currency; without its name costs are bare numbers.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="allow")
+    __pydantic_extra__: dict[str, Price]
+
+    currency: str | None = Field(None, min_length=1, description="what costs are shown in, such as USD")
+
+    def of(self, model: str) -> Price | None:
+        """The price of a model; None where the config names none."""
+        return self.__pydantic_extra__.get(model)

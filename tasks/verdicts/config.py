@@ -20,10 +20,10 @@ class _Named(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    name: str = Field(min_length=1)
-    function: str | None = None  # "file.py:fn"
-    description: str | None = None
-    params: dict[str, Any] = Field(default_factory=dict)
+    name: str = Field(min_length=1, description="Its name in results")
+    function: str | None = Field(None, description="file.py:fn, a function of your own instead of a type")
+    description: str | None = Field(None, description="A note for readers of the config")
+    params: dict[str, Any] = Field(default_factory=dict, description="Arguments of the built-in or function")
 
 
 class EvaluationMethodConfig(_Named):
@@ -32,7 +32,7 @@ class EvaluationMethodConfig(_Named):
     A built-in gives the label ``name``; a name of a built-in alone is that built-in.
     """
 
-    type: MethodType | None = None
+    type: MethodType | None = Field(None, description="The built-in; default: the one that name names")
 
     @model_validator(mode="before")
     @classmethod
@@ -52,8 +52,8 @@ class LabelSelection(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    include: tuple[str, ...] | None = None
-    exclude: tuple[str, ...] | None = None
+    include: tuple[str, ...] | None = Field(None, description="Only these labels")
+    exclude: tuple[str, ...] | None = Field(None, description="All labels but these")
 
     @model_validator(mode="after")
     def _is_one_of_them(self) -> "LabelSelection":
@@ -75,9 +75,11 @@ class EvaluationMetricConfig(_Named):
     label is always a facet and need not be named.
     """
 
-    type: MetricType | None = None
-    facets: tuple[str, ...] | None = None
-    labels: LabelSelection | None = None
+    type: MetricType | None = Field(None, description="The built-in; default: the one that name names")
+    facets: tuple[str, ...] | None = Field(
+        None, description="Dotted fields of response or result; default: the run's own facets"
+    )
+    labels: LabelSelection | None = Field(None, description="Which labels it looks at; default: all")
 
     @model_validator(mode="before")
     @classmethod
@@ -136,23 +138,23 @@ class Params(BaseModel):
 class TruthParams(Params):
     """``ground_truth_field`` names the field to compare of a ground truth that is a mapping, dots inside."""
 
-    ground_truth_field: str | None = None
+    ground_truth_field: str | None = Field(None, description="Field of a ground truth that is a mapping")
 
 
 class ExactMatchParams(TruthParams):
     """Equal texts after the normalisation asked for; white space at the ends counts unless ``strip``."""
 
-    ignore_case: bool = False
-    ignore_punctuation: bool = False
-    strip: bool = True
+    ignore_case: bool = Field(False, description="A equals a")
+    ignore_punctuation: bool = Field(False, description="Marks do not count")
+    strip: bool = Field(True, description="White space at the ends does not count")
 
 
 class ContainsParams(TruthParams):
     """The ground truth, or ``values`` instead of it, stands in the response: any of them, or all."""
 
-    values: tuple[str, ...] | None = None
-    mode: Literal["any", "all"] = "any"
-    ignore_case: bool = False
+    values: tuple[str, ...] | None = Field(None, description="Looked for instead of the ground truth")
+    mode: Literal["any", "all"] = Field("any", description="How many of them must be there")
+    ignore_case: bool = Field(False, description="A equals a")
 
 
 class RegexMatchParams(TruthParams):
@@ -161,12 +163,12 @@ class RegexMatchParams(TruthParams):
     With ``group`` (number or name) the text of that group has to equal the ground truth.
     """
 
-    pattern: str | None = None
-    mode: Literal["search", "match", "fullmatch"] = "search"
-    group: int | str | None = None
-    ignore_case: bool = False
-    multiline: bool = False
-    dotall: bool = False
+    pattern: str | None = Field(None, description="Regular expression; default: the ground truth is one")
+    mode: Literal["search", "match", "fullmatch"] = Field("search", description="As in Python's re")
+    group: int | str | None = Field(None, description="Group whose text equals the ground truth")
+    ignore_case: bool = Field(False, description="re.IGNORECASE")
+    multiline: bool = Field(False, description="re.MULTILINE")
+    dotall: bool = Field(False, description="re.DOTALL")
 
     @model_validator(mode="after")
     def _compiles(self) -> "RegexMatchParams":
@@ -194,26 +196,30 @@ def _has_group(pattern: "re.Pattern[str]", group: int | str) -> bool:
 class JsonMatchParams(TruthParams):
     """The response is JSON with the ground truth's structure and, with ``compare: values``, its values."""
 
-    compare: Literal["values", "structure"] = "values"
-    allow_extra_keys: bool = False
-    ignore_order: bool = False  # of lists
-    tolerance: float = Field(default=0.0, ge=0, allow_inf_nan=False)  # absolute, for numbers
+    compare: Literal["values", "structure"] = Field("values", description="structure: keys and types only")
+    allow_extra_keys: bool = Field(False, description="Keys that the ground truth lacks do no harm")
+    ignore_order: bool = Field(False, description="Of lists")
+    tolerance: float = Field(default=0.0, ge=0, allow_inf_nan=False, description="Absolute, for numbers")
 
 
 class NumericMatchParams(TruthParams):
     """A number of the response is off by ``tolerance + relative_tolerance × |ground truth|`` at most."""
 
-    tolerance: float = Field(default=1e-9, ge=0, allow_inf_nan=False)
-    relative_tolerance: float = Field(default=0.0, ge=0, allow_inf_nan=False)
-    take: Literal["last", "first", "whole"] = "last"  # which number; whole: the response is nothing else
+    tolerance: float = Field(default=1e-9, ge=0, allow_inf_nan=False, description="Absolute")
+    relative_tolerance: float = Field(
+        default=0.0, ge=0, allow_inf_nan=False, description="Share of the ground truth, added to it"
+    )
+    take: Literal["last", "first", "whole"] = Field(
+        "last", description="Which number; whole: the response is nothing else"
+    )
 
 
 class LengthCheckParams(Params):
     """The response's length lies between ``min_length`` and ``max_length``, both included."""
 
-    min_length: int | None = Field(default=None, ge=0)
-    max_length: int | None = Field(default=None, ge=0)
-    unit: Literal["characters", "words", "lines"] = "characters"
+    min_length: int | None = Field(default=None, ge=0, description="The shortest that passes")
+    max_length: int | None = Field(default=None, ge=0, description="The longest that passes")
+    unit: Literal["characters", "words", "lines"] = Field("characters", description="What is counted")
 
     @model_validator(mode="after")
     def _is_a_range(self) -> "LengthCheckParams":
@@ -232,10 +238,12 @@ class PassAtKParams(Params):
     those. ``unbiased`` is the mean over items of 1 − C(n−c, k) / C(n, k) over all n samples, c of which pass.
     """
 
-    k: int = Field(default=1, ge=1)
-    num_trials: int | None = Field(default=None, ge=1)
-    aggregation: Literal["mean", "median", "min", "max"] = "mean"
-    estimator: Literal["trials", "unbiased"] = "trials"
+    k: int = Field(default=1, ge=1, description="Samples of a trial, one of which has to pass")
+    num_trials: int | None = Field(default=None, ge=1, description="Trials of an item; default: 1")
+    aggregation: Literal["mean", "median", "min", "max"] = Field(
+        "mean", description="How the trials' rates become one number"
+    )
+    estimator: Literal["trials", "unbiased"] = Field("trials", description="See above")
 
     @model_validator(mode="after")
     def _fits_estimator(self) -> "PassAtKParams":
@@ -252,9 +260,11 @@ class ClassificationParams(Params):
     fractions; a measure without cases is null.
     """
 
-    value: Literal["f1", "precision", "recall", "balanced_accuracy", "accuracy", "specificity"] = "f1"
-    num_trials: int = Field(default=1, ge=1)
-    estimator: Literal["trials", "items"] = "trials"
+    value: Literal["f1", "precision", "recall", "balanced_accuracy", "accuracy", "specificity"] = Field(
+        "f1", description="The measure that is the row's value"
+    )
+    num_trials: int = Field(default=1, ge=1, description="Samples of an item that count")
+    estimator: Literal["trials", "items"] = Field("trials", description="See above")
 
     @model_validator(mode="after")
     def _fits_estimator(self) -> "ClassificationParams":
@@ -266,13 +276,13 @@ class ClassificationParams(Params):
 class SamplesParams(Params):
     """``estimator: samples`` is over all samples; ``items`` over the items' means, which weigh the same."""
 
-    estimator: Literal["samples", "items"] = "samples"
+    estimator: Literal["samples", "items"] = Field("samples", description="What the number is over")
 
 
 class PercentileParams(SamplesParams):
     """``percentile``: which one, in percent."""
 
-    percentile: float = Field(default=95.0, ge=0, le=100)
+    percentile: float = Field(default=95.0, ge=0, le=100, description="Which one, in percent")
 
 
 class NoParams(Params):

@@ -7,7 +7,7 @@ from io import StringIO
 
 import pytest
 
-from flows.catalog import LISTINGS, _print_table, catalog
+from flows.catalog import LISTINGS, catalog, print_entries
 from metrics.registry import AGGREGATIONS, METRICS, REDUCTIONS
 from scorers.config import SCORER_TYPES
 from scorers.filters import FILTERS
@@ -77,7 +77,7 @@ def test_texts_are_whole_at_any_width(width: int, monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr("flows.catalog.WIDTH", width)
     entries = catalog("aggregations")
     with redirect_stdout(StringIO()) as printed:
-        _print_table("aggregations", entries)
+        print_entries("aggregations", entries)
     letters = Counter("".join(printed.getvalue().split()))
     due = Counter("".join(f"{entry.name}{entry.meaning}{entry.source}" for entry in entries).replace(" ", ""))
     assert not due - letters
