@@ -166,7 +166,7 @@ def _inside(model: Model, path: str) -> Iterator[tuple[Model, str, str]]:
 def _places() -> dict[Model, str]:
     """Where each model is told: at its shortest path, the first of those."""
     at: dict[Model, str] = {EvalConfig: ""}
-    waiting = [(EvalConfig, "")]
+    waiting: list[tuple[Model, str]] = [(EvalConfig, "")]
     while waiting:
         model, path = waiting.pop(0)
         for inner, below, _ in _inside(model, path):
@@ -398,7 +398,7 @@ def _config_of(kind: str, config: Model) -> dict[str, Any]:
 
 
 def _or_one(entry: dict[str, Any]) -> dict[str, Any]:
-    about = {key: entry.pop(key) for key in ("description", "default", "title") if key in entry}
+    about: dict[str, Any] = {name: entry.pop(name) for name in ("description", "default") if name in entry}
     options = entry.pop("anyOf", [entry])
     single = [option["items"] for option in options if option.get("type") == "array" and "items" in option]
     return {**about, "anyOf": [*options, *single]}
