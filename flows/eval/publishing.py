@@ -213,6 +213,7 @@ def run_manifest(
             "total": total.total_tokens,
         },
         "cost": total.cost,
+        "currency": config.prices.currency,
         "saved": {"tokens": total.saved_tokens, "cost": total.saved_cost, "seconds": total.saved_seconds},
         "models": {
             name: _model(plan.models[name].setup, run.served.get(name), tally)
