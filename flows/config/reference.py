@@ -14,7 +14,6 @@ from typing import Annotated, Any, Final, Literal, Union, get_args, get_origin, 
 
 from pydantic import BaseModel, JsonValue
 from pydantic.fields import FieldInfo
-from pydantic_core import PydanticUndefined
 
 from flows.config.schema import EvalConfig
 from metrics.config import MetricConfig
@@ -196,7 +195,7 @@ def _default(model: Model, name: str, info: FieldInfo) -> str:
     if info.is_required():
         return "the file's name" if model is EvalConfig else "required"
     value = info.get_default(call_default_factory=True, validated_data={})
-    if value is None or value is PydanticUndefined or value in ((), {}, []):
+    if value in (None, (), {}, []):
         return ""
     if isinstance(value, BaseModel):
         return ""
