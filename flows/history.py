@@ -1,6 +1,8 @@
-"""``python -m flows.history "SELECT …"`` or ``--prune``: SQL over all runs of a store, and pruning it."""
+"""``python -m flows.history "SELECT …"``, ``--prune`` or ``--compact``: SQL over all runs of a store, and its
+upkeep."""
 
-from collections.abc import Sequence
+import sys
+from collections.abc import Iterable, Sequence
 from decimal import Decimal
 from typing import Annotated, Any
 
@@ -8,6 +10,8 @@ import typer
 
 from flows.command_line import command_line, new_app, print_json
 from metrics.errors import ConfigError
+from tasks.history.compaction import compact
+from tasks.history.layout import Skipped
 from tasks.history.prune import Pruning, plan_pruning, prune
 from tasks.history.query import QueryResult, query
 from tasks.store.home import default_store
@@ -34,6 +38,9 @@ def history_command(
     remove: Annotated[
         bool, typer.Option("--prune", help="Remove artifacts that no kept run refers to")
     ] = False,
+    anew: Annotated[
+        bool, typer.Option("--compact", help="Write the history's few files anew from its records")
+    ] = False,
     keep: Annotated[
         int | None,
         typer.Option(min=1, help="With --prune: forget all but the N newest runs of each benchmark"),
@@ -45,17 +52,30 @@ def history_command(
     """Answers a query or prunes; raises NightjarError for a query or arguments that can't be used."""
     opened = Store(store or default_store())
     opened.check_readable()
-    if remove == (sql is not None):
-        raise ConfigError("expected either a SQL query or --prune; for example:\n  " + EXAMPLE)
+    if [remove, anew, sql is not None].count(True) != 1:
+        raise ConfigError("expected either a SQL query or --prune or --compact; for example:\n  " + EXAMPLE)
     if not remove and (keep is not None or dry_run):
         raise ConfigError("--keep and --dry-run belong to --prune")
     if sql is not None:
-        print_rows(query(opened, sql), as_json)
+        found = query(opened, sql)
+        warn_of(found.skipped)
+        print_rows(found, as_json)
+        return
+    if anew:
+        runs, skipped = compact(opened, anew=True)
+        warn_of(skipped)
+        print_json({"runs": runs}) if as_json else print(f"{runs} runs compacted")
         return
     pruning = plan_pruning(opened, keep)
     if not dry_run:
         prune(opened, pruning)
     print_pruning(pruning, dry_run, as_json)
+
+
+def warn_of(skipped: Iterable[Skipped]) -> None:
+    """Names on stderr the records that nobody can read."""
+    for record in skipped:
+        print(f"warning: {record}", file=sys.stderr)
 
 
 def print_rows(found: QueryResult, as_json: bool) -> None:

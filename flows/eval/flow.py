@@ -32,7 +32,7 @@ from flows.eval.stages import (
 )
 from flows.eval.start import asking_stops_on_termination, flow_run_name, refuse_unanswered, start_run
 from flows.plan.forecast import unanswered
-from tasks.history.record import active_run
+from tasks.history.activity import active_run
 from tasks.infer import infer
 from tasks.load import load
 from tasks.preflight import preflight

@@ -31,7 +31,8 @@ from tasks.comparison.runs import (
     reused_groups,
 )
 from tasks.comparison.trends import PairCourse, pair_courses
-from tasks.history.record import Night, NightEvaluation, baseline_nights, past_nights
+from tasks.history.layout import Skipped
+from tasks.history.record import Night, NightEvaluation, baseline_nights, read_nights
 from tasks.store.files import finite
 from tasks.store.storage import Store
 
@@ -51,7 +52,8 @@ class JudgedNight:
     """A night with what stands against it; ``compared`` is None where there was no baseline yet.
 
     ``anchored`` is the comparison with the gate's fixed second baseline, if it has one. ``inconclusive`` is
-    how many nights in a row, this one included, could not be decided.
+    how many nights in a row, this one included, could not be decided. ``skipped`` are records of
+    earlier nights that nobody can read.
     """
 
     night: Night
@@ -60,6 +62,7 @@ class JudgedNight:
     gate: Gate | None = None
     anchored: ComparedRuns | None = None
     inconclusive: int = 0
+    skipped: tuple[Skipped, ...] = ()
 
     @property
     def outcome(self) -> Outcome | None:
@@ -105,7 +108,8 @@ def judge_night(planned: PlannedNight, evaluations: tuple[NightEvaluation, ...])
     store, gate = Store(planned.store), planned.suite.gate
     started = datetime.now(UTC).isoformat(timespec="seconds")
     night = Night(suite=planned.slug, run_id=planned.run_id, started=started, evaluations=evaluations)
-    past = past_nights(store, planned.slug, before=planned.run_id)
+    recorded = read_nights(store, planned.slug)
+    past = [entry for entry in recorded.found.values() if entry.run_id != planned.run_id]
     chosen = baseline_nights(store, past, planned.baseline, planned.suite.nights)
     tonight = open_night(night, store)
     compared = _compared(planned, planned.baseline, [open_night(entry, store) for entry in chosen], tonight)
@@ -126,6 +130,7 @@ def judge_night(planned: PlannedNight, evaluations: tuple[NightEvaluation, ...])
         gate=gate,
         anchored=anchored,
         inconclusive=sum(1 for _ in undecided),
+        skipped=recorded.skipped,
     )
 
 
@@ -187,6 +192,9 @@ def _markdown(judged: JudgedNight) -> Iterator[str]:
     if judged.anchored is not None:
         yield from _comparison(judged.anchored)
     yield from _courses(judged.courses)
+    if judged.skipped:
+        yield "\n## Records of earlier nights that can't be read\n"
+        yield from (f"- {_cell(str(skipped))}" for skipped in judged.skipped)
 
 
 def _comparison(compared: ComparedRuns) -> Iterator[str]:
@@ -256,6 +264,7 @@ def night_document(judged: JudgedNight) -> dict[str, Any]:
         "outcome": judged.outcome,
         "headline": headline(judged),
         "inconclusive_nights": judged.inconclusive,
+        "skipped": [str(skipped) for skipped in judged.skipped],
         "comparison": comparison_document(judged.compared) if judged.compared is not None else None,
         "anchor": comparison_document(judged.anchored) if judged.anchored is not None else None,
         "trends": [

@@ -4,21 +4,25 @@
 ``history/results/<run_id>.parquet``  its result rows
 ``history/items/<run_id>.parquet``    its item rows
 ``history/forgotten/<run_id>.json``   the manifest of a run whose rows stay although its artifacts need not
+``history/compacted/…``               all of these again in few files: made anew from them at any time
 ``active/<run_id>.json``              a mark of a run in progress, whose artifacts no manifest names yet
+
+A record that can't be read, or is of a later format, costs itself only: who reads several gets the others,
+and the names of those left out with the reason (``Records``).
 """
 
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any, Final
+from typing import Any, Final, Generic, TypeVar
 
 import pyarrow as pa
 
 from metrics.errors import ConfigError, NightjarError
 from tasks.store.schemas import ITEM_ROWS, RESULTS
-from tasks.store.storage import ArtifactRef, Store
+from tasks.store.storage import FORMAT, ArtifactRef, Store
 
 RUNS: Final = "runs"
 ACTIVE: Final = "active"
@@ -28,10 +32,44 @@ ITEMS: Final = "history/items"
 HISTORY_RESULTS: Final = RESULTS
 HISTORY_ITEMS: Final = pa.schema([pa.field("run_id", pa.string(), nullable=False), *ITEM_ROWS])
 _RUN_ID: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+R = TypeVar("R")
 
 
 class HistoryError(NightjarError):
     """The history can't be read or asked that."""
+
+
+@dataclass(frozen=True)
+class Skipped:
+    """A record that was left out: its file's name below the store's root, and why."""
+
+    name: str
+    reason: str
+
+    def __str__(self) -> str:
+        return f"left out: {self.reason}"
+
+
+@dataclass(frozen=True)
+class Records(Generic[R]):
+    """Records by name, and those that were left out because nobody can read them."""
+
+    found: Mapping[str, R]
+    skipped: tuple[Skipped, ...] = ()
+
+
+@dataclass(frozen=True)
+class RunRecord:
+    """Where a run's manifest lies and in which state: a record written again has another ``token``."""
+
+    run_id: str
+    name: str
+    token: str
+
+    @property
+    def kept(self) -> bool:
+        """Whether the run's artifacts are kept."""
+        return self.name.startswith(f"{RUNS}/")
 
 
 @dataclass(frozen=True)
@@ -45,16 +83,34 @@ class Reference:
 
 
 def kept_runs(store: Store) -> dict[str, dict[str, Any]]:
-    """Manifests of the runs whose artifacts are kept, by run id, sorted."""
-    return {run_id: read_json(store, f"{RUNS}/{run_id}.json") for run_id in names_in(store, RUNS, ".json")}
-
-
-def forgotten_runs(store: Store) -> dict[str, dict[str, Any]]:
-    """Manifests of the runs of which only the rows are left, by run id, sorted."""
+    """Manifests of the runs whose artifacts are kept, by run id, sorted; raises HistoryError for one that
+    can't be read."""
     return {
-        run_id: read_json(store, f"{FORGOTTEN}/{run_id}.json")
-        for run_id in names_in(store, FORGOTTEN, ".json")
+        run_id: read_manifest(store, f"{RUNS}/{run_id}.json") for run_id in names_in(store, RUNS, ".json")
     }
+
+
+def run_records(store: Store) -> dict[str, RunRecord]:
+    """All runs of the history by id, kept or forgotten, from two listings: no record is opened."""
+    found = {}
+    for folder in (FORGOTTEN, RUNS):  # one that is being forgotten is in both, and still kept
+        for name, token in _tokens(store, folder).items():
+            found[name.removesuffix(".json")] = RunRecord(
+                name.removesuffix(".json"), f"{folder}/{name}", token
+            )
+    return dict(sorted(found.items()))
+
+
+def read_records(names: Iterable[tuple[str, str]], read: Callable[[str], R]) -> Records[R]:
+    """What ``read`` makes of records, given as key and file name; one that it refuses is left out and
+    named."""
+    found, skipped = {}, []
+    for key, name in names:
+        try:
+            found[key] = read(name)
+        except NightjarError as error:
+            skipped.append(Skipped(name, str(error)))
+    return Records(found, tuple(skipped))
 
 
 def known_runs(store: Store) -> list[str]:
@@ -65,7 +121,40 @@ def known_runs(store: Store) -> list[str]:
 def find_manifest(store: Store, run_id: str) -> dict[str, Any]:
     """A run's manifest, whether the run is kept or forgotten; raises HistoryError."""
     kept = run_id in names_in(store, RUNS, ".json")
-    return read_json(store, f"{RUNS if kept else FORGOTTEN}/{check_run_id(run_id)}.json")
+    return read_manifest(store, f"{RUNS if kept else FORGOTTEN}/{check_run_id(run_id)}.json")
+
+
+def read_manifest(store: Store, name: str) -> dict[str, Any]:
+    """The manifest in a file; raises HistoryError for one that is torn, of a later format, or no manifest."""
+    manifest = read_json(store, name)
+    check_format(store, name, manifest)
+    if problem := _not_a_manifest(manifest):
+        raise HistoryError(f"store {store.uri}: {name} is no manifest of a run: {problem}")
+    return manifest
+
+
+def _not_a_manifest(document: Mapping[str, Any]) -> str | None:
+    """What keeps a document from being a run's manifest; None: nothing."""
+    if not isinstance(document.get("run_id"), str):
+        return "it has no run_id"
+    for key, kind in (("requests", object), ("steps", Mapping), ("artifacts", list)):
+        value = document.get(key) or {}
+        if not isinstance(value, Mapping) or not all(isinstance(entry, kind) for entry in value.values()):
+            return f"{key} is not what it should be"
+    entries = [entry for entries in (document.get("artifacts") or {}).values() for entry in entries]
+    if not all(isinstance(entry, Mapping) and {"kind", "key", "digest"} <= entry.keys() for entry in entries):
+        return "an artifact has no digest"
+    return None
+
+
+def check_format(store: Store, name: str, record: Mapping[str, Any]) -> None:
+    """Raises HistoryError for a record of a later version: what it says would be misread."""
+    version = record.get("format", 0)
+    if not isinstance(version, int) or version > FORMAT:
+        raise HistoryError(
+            f"store {store.uri}: {name} has format {version}, of a later version of Nightjar; this one reads"
+            f" formats up to {FORMAT}"
+        )
 
 
 def references(manifest: Mapping[str, Any]) -> Iterator[Reference]:
@@ -108,6 +197,22 @@ def names_in(store: Store, folder: str, suffix: str) -> list[str]:
     )
 
 
+def _tokens(store: Store, folder: str) -> dict[str, str]:
+    """The JSON files of a folder with what changes when one is written again, as far as the listing says."""
+    try:
+        store.fs.invalidate_cache()
+        entries = store.fs.ls(store.path(folder), detail=True)
+    except FileNotFoundError:
+        return {}
+    found = {}
+    for entry in entries:
+        name = str(entry["name"]).rstrip("/").rsplit("/", 1)[-1]
+        if name.endswith(".json") and not name.startswith("."):
+            said = (entry.get(key) for key in ("size", "mtime", "ino", "ETag", "LastModified", "created"))
+            found[name] = " ".join(str(value) for value in said if value is not None)
+    return found
+
+
 def read_json(store: Store, name: str) -> dict[str, Any]:
     """One JSON object of the store; raises HistoryError naming the file."""
     try:
@@ -115,7 +220,7 @@ def read_json(store: Store, name: str) -> dict[str, Any]:
             document = json.load(file)
     except FileNotFoundError:
         raise HistoryError(f"store {store.uri}: {name} is not there") from None
-    except (OSError, json.JSONDecodeError) as error:
+    except (OSError, ValueError, RecursionError) as error:  # torn, no UTF-8, no JSON
         raise HistoryError(f"store {store.uri}: {name} can't be read: {error}") from error
     if not isinstance(document, Mapping):
         raise HistoryError(f"store {store.uri}: {name} holds no JSON object")

@@ -7,80 +7,63 @@ scores   one row a sample and pair: the statistics artifacts that the kept runs 
 samples  one row a sample: the responses that the kept runs refer to
 """
 
-import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 
 from metrics.errors import ConfigError
-from tasks.history.layout import (
-    HISTORY_ITEMS,
-    HISTORY_RESULTS,
-    ITEMS,
-    RESULT_ROWS,
-    HistoryError,
-    forgotten_runs,
-    kept_runs,
-    names_in,
-    references,
-    started_at,
+from tasks.history.compaction import (
+    OF,
+    PARTS,
+    RUNS_VIEW,
+    check_rows,
+    compact,
+    open_history,
+    part_file,
 )
+from tasks.history.layout import HistoryError, Skipped, names_in, read_records
 from tasks.store.schemas import RESPONSES, STATISTICS
-from tasks.store.storage import Store
+from tasks.store.storage import Store, StoreError
 
 if TYPE_CHECKING:
     import duckdb
 
 
 READ_STATEMENTS = ("SELECT", "EXPLAIN")
-RUNS: Final = pa.schema(
-    [
-        pa.field("run_id", pa.string(), nullable=False),
-        pa.field("run_name", pa.string()),
-        pa.field("benchmark", pa.string()),
-        pa.field("status", pa.string()),  # ok | failed
-        pa.field("kept", pa.bool_(), nullable=False),  # false: its rows are here, its artifacts need not be
-        pa.field("started", pa.string()),  # ISO 8601, UTC: sorts as time does
-        pa.field("wall_seconds", pa.float64()),
-        pa.field("sent", pa.int64()),
-        pa.field("cached", pa.int64()),
-        pa.field("failed", pa.int64()),
-        pa.field("cost", pa.float64()),
-        pa.field("config_digest", pa.string()),
-        pa.field("dataset_digest", pa.string()),
-        pa.field("git_revision", pa.string()),
-        pa.field("manifest", pa.string()),  # all of it: SELECT manifest->>'$.versions.prefect' …
-    ]
-)
+LOOSE_RUNS: Final = 50
+"""A query that finds more runs than these in files of their own compacts the history first."""
 OF_SAMPLES: Final = ("model_name", "prompt_template", "step")
-OF: Final = (*OF_SAMPLES, "filter", "metric")
-FILES: Final = pa.schema([pa.field(name, pa.string()) for name in ("file", "run_id", *OF)])
 
 
 @dataclass(frozen=True)
 class QueryResult:
-    """What a query returned: column names and rows."""
+    """What a query returned: column names and rows, and the records that it had to do without."""
 
     columns: tuple[str, ...]
     rows: Sequence[tuple[Any, ...]]
+    skipped: tuple[Skipped, ...] = ()
 
 
 def query(store: Store, sql: str) -> QueryResult:
-    """Answers one SQL query over the views of ``views.py``.
+    """Answers one SQL query over the views that the module's docstring names.
 
     Nothing can be changed: only reading statements are taken, and no file outside the store's own folders is
-    read. Raises ConfigError for a statement that writes, HistoryError for one that DuckDB can't answer.
+    read. A record that nobody can read is left out and named in the result. Raises ConfigError for a
+    statement that writes, HistoryError for one that DuckDB can't answer.
     """
     import duckdb
 
     with duckdb.connect(":memory:") as connection:
         _check_reads(connection, sql)
-        create_views(connection, store)
+        skipped = create_views(connection, store, sql)
         try:
             cursor = connection.execute(sql)
-            return QueryResult(tuple(entry[0] for entry in cursor.description or ()), cursor.fetchall())
+            columns = tuple(entry[0] for entry in cursor.description or ())
+            return QueryResult(columns, cursor.fetchall(), skipped)
         except duckdb.Error as error:
             raise HistoryError(f"the query failed: {str(error).strip()}") from error
 
@@ -99,73 +82,102 @@ def _check_reads(connection: "duckdb.DuckDBPyConnection", sql: str) -> None:
         raise ConfigError(f"the history is read-only: expected a SELECT, got {kind}")
 
 
-def create_views(connection: "duckdb.DuckDBPyConnection", store: Store) -> None:
-    """Creates the views and closes every other way to a file."""
-    kept = kept_runs(store)
-    runs = forgotten_runs(store) | kept
+def create_views(
+    connection: "duckdb.DuckDBPyConnection", store: Store, sql: str = "samples scores"
+) -> tuple[Skipped, ...]:
+    """Creates the views that ``sql`` may mean, closes every other way to a file, and returns what is left
+    out of them."""
+    history = open_history(store)
+    if len(history.loose) > LOOSE_RUNS:
+        with suppress(StoreError, OSError):  # a store that only others may write answers all the same
+            compact(store)
+            history = open_history(store)
     if not store.local:
         connection.register_filesystem(store.fs)
-    _table(
-        connection,
-        "runs",
-        pa.Table.from_pylist(
-            [_run(run_id, manifest, run_id in kept) for run_id, manifest in runs.items()], schema=RUNS
-        ),
-    )
-    for view, folder, schema in (("results", RESULT_ROWS, HISTORY_RESULTS), ("items", ITEMS, HISTORY_ITEMS)):
+    skipped = list(history.skipped)
+    places = [
+        {"run_id": run_id, "segment": segment}
+        for segment, runs in history.compacted.items()
+        for run_id in runs
+    ]
+    schema = pa.schema([("run_id", pa.string()), ("segment", pa.string())])
+    _table(connection, "compacted", pa.Table.from_pylist(places, schema=schema))
+    for part, table in (("runs", "row"), ("artifacts", "artifacts")):
+        loose = pa.concat_tables(
+            [PARTS[part].empty_table(), *(getattr(run, table) for run in history.loose.values())]
+        )
+        _table(connection, f"loose_{part}", loose)
+        _part_view(connection, store, part, history.segments, f"FROM loose_{part}")
+    columns = ", ".join(RUNS_VIEW.names)
+    connection.execute(f"CREATE VIEW runs AS SELECT {columns} FROM all_runs")
+    for part in ("results", "items"):
         # A run that is being recorded has rows already; it is part of the history when its manifest is there.
-        names = [name for name in names_in(store, folder, ".parquet") if name in runs]
-        files = [_address(store, f"{folder}/{name}.parquet") for name in names]
-        _view(connection, view, schema, f"SELECT * FROM {_read(files)}" if files else None)
-    _artifact_view(connection, store, kept, ("samples", "infer", RESPONSES, OF_SAMPLES))
-    _artifact_view(connection, store, kept, ("scores", "score", STATISTICS, OF))
+        runs = ((run_id, run_id) for run_id in history.loose)
+        files = read_records(runs, partial(check_rows, store, part))
+        skipped += files.skipped
+        addresses = [_address(store, name) for name in files.found.values()]
+        _part_view(connection, store, part, history.segments, f"FROM {_read(addresses)}" if addresses else "")
+        connection.execute(f"CREATE VIEW {part} AS FROM all_{part}")
+    for view, stage, schema, of in (
+        ("samples", "infer", RESPONSES, OF_SAMPLES),
+        ("scores", "score", STATISTICS, OF),
+    ):
+        _artifact_view(connection, store, (view, stage, schema, of), meant=view in sql.lower())
     connection.execute(f"SET allowed_directories = [{_quoted(_address(store, ''))}]")
     connection.execute("SET enable_external_access = false")
     connection.execute("SET lock_configuration = true")
+    return tuple(skipped)
+
+
+def _part_view(
+    connection: "duckdb.DuckDBPyConnection", store: Store, part: str, segments: Sequence[str], loose: str
+) -> None:
+    """The view ``all_<part>`` of the segments' rows and the loose runs', with the columns of today whatever
+    the files hold."""
+    _table(connection, f"no_{part}", PARTS[part].empty_table())
+    pieces = [f"FROM no_{part}"]
+    if segments:
+        files = [_address(store, part_file(segment, part)) for segment in segments]
+        pieces.append(
+            f"SELECT rows.* EXCLUDE (filename) FROM {_read(files, filename=True)} AS rows "
+            "SEMI JOIN compacted "
+            "ON compacted.run_id = rows.run_id AND contains(rows.filename, compacted.segment)"
+        )
+    pieces += [loose] if loose else []
+    connection.execute(f"CREATE VIEW all_{part} AS " + " UNION ALL BY NAME ".join(pieces))
 
 
 def _artifact_view(
     connection: "duckdb.DuckDBPyConnection",
     store: Store,
-    manifests: Mapping[str, Mapping[str, Any]],
     view: tuple[str, str, pa.Schema, Sequence[str]],
+    meant: bool,
 ) -> None:
+    """The rows of the artifacts of a stage that kept runs refer to, as far as they are there; a view that no
+    query can mean stays empty, since a file a run would have to be opened for it."""
     name, stage, schema, of = view
-    there: dict[str, set[str]] = {}
-    rows = []
-    for run_id, manifest in manifests.items():
-        for reference in references(manifest):
-            if reference.stage != stage:
-                continue
-            folder, _, file = reference.name.rpartition("/")
-            if file in there.setdefault(
-                folder, {f"{entry}.parquet" for entry in names_in(store, folder, ".parquet")}
-            ):
-                rows.append({"file": _address(store, reference.name), "run_id": run_id, **reference.of})
-    _table(connection, f"{name}_files", pa.Table.from_pylist(rows, schema=FILES))
-    columns = ", ".join(f"files.{column}" for column in ("run_id", *of))
-    files = list(dict.fromkeys(str(row["file"]) for row in rows))
-    full = pa.schema([FILES.field(column) for column in ("run_id", *of)] + list(schema))
+    columns = ("run_id", *of)
+    full = pa.schema([pa.field(column, pa.string()) for column in columns] + list(schema))
+    listed: list[tuple[str, ...]] = []
+    if meant:
+        listed = connection.execute(
+            f"SELECT file, {', '.join(f'artifacts.{column}' for column in columns)} "
+            "FROM all_artifacts AS artifacts JOIN runs USING (run_id) "
+            f"WHERE kept AND stage = '{stage}' ORDER BY ALL"
+        ).fetchall()
+    there = {f"{stage}/{entry}.parquet" for entry in names_in(store, stage, ".parquet")} if listed else set()
+    rows = [(_address(store, file), *about) for file, *about in listed if file in there]
+    files = list(dict.fromkeys(row[0] for row in rows))
+    names = ("file", *columns)
+    of_files = [dict(zip(names, row, strict=True)) for row in rows]
+    table = pa.Table.from_pylist(of_files, schema=pa.schema([(column, pa.string()) for column in names]))
+    _table(connection, f"{name}_files", table)
     reading = (
-        f"SELECT {columns}, rows.* EXCLUDE (filename) FROM {_read(files, filename=True)} AS rows "
+        f"SELECT {', '.join(f'files.{column}' for column in columns)}, rows.* EXCLUDE (filename) "
+        f"FROM {_read(files, filename=True)} AS rows "
         f"JOIN {name}_files AS files ON files.file = rows.filename"
     )
     _view(connection, name, full, reading if files else None)
-
-
-def _run(run_id: str, manifest: Mapping[str, Any], kept: bool) -> dict[str, Any]:
-    requests = manifest.get("requests") or {}
-    row = {name: manifest.get(name) for name in RUNS.names} | {
-        name: requests.get(name) for name in ("sent", "cached", "failed")
-    }
-    row |= {"run_id": run_id, "kept": kept, "started": started_at(manifest), "status": _status(manifest)}
-    return row | {"manifest": json.dumps(manifest, ensure_ascii=False)}
-
-
-def _status(manifest: Mapping[str, Any]) -> str:
-    """ "failed" where a step failed or more requests than allowed, else "ok"."""
-    steps = (manifest.get("steps") or {}).values()
-    return "failed" if manifest.get("over_budget") or any(step.get("failed") for step in steps) else "ok"
 
 
 def _table(connection: "duckdb.DuckDBPyConnection", name: str, rows: pa.Table) -> None:

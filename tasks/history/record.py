@@ -1,36 +1,32 @@
 """When a run or a night is part of the history: its rows first, then one record that makes it so.
 
-Publish records runs, suites record nights and choose a baseline among past ones; a mark stands for each run
-in progress, so that pruning waits for it.
+Publish records runs, suites record nights and choose a baseline among past ones.
 """
 
 import json
-import os
-import socket
-import tempfile
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
-from datetime import UTC, datetime
-from pathlib import Path
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, ValidationError
 
 from metrics.errors import ConfigError, nearest
 from tasks.history.layout import (
-    ACTIVE,
     HISTORY_ITEMS,
     HISTORY_RESULTS,
     ITEMS,
     RESULT_ROWS,
     RUNS,
+    HistoryError,
+    Records,
+    check_format,
     check_run_id,
     known_runs,
     names_in,
     read_json,
+    read_records,
 )
-from tasks.store.storage import Store, StoreError, write_parquet
+from tasks.store.storage import FORMAT, Store, write_parquet
 
 RowBatches = Iterable[pa.RecordBatch | pa.Table]
 SUITES = "suites"
@@ -40,7 +36,7 @@ LAST, LAST_PASSED, ROLLING = "last", "last-passed", "rolling"
 class NightEvaluation(BaseModel):
     """One evaluation of a night; ``name`` is the same every night, ``run_id`` its run in the history."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="ignore")
 
     name: str
     run_id: str
@@ -49,9 +45,12 @@ class NightEvaluation(BaseModel):
 
 
 class Night(BaseModel):
-    """One run of a suite. ``verdict`` is the gate's, None where there was nothing to compare with."""
+    """One run of a suite. ``verdict`` is the gate's, None where there was nothing to compare with.
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    ``format`` is that of the store's records; a later version may add keys within one.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="ignore")
 
     suite: str
     run_id: str
@@ -59,6 +58,7 @@ class Night(BaseModel):
     evaluations: tuple[NightEvaluation, ...]
     baseline: tuple[str, ...] = ()
     verdict: str | None = None
+    format: int = FORMAT
 
     @property
     def passed(self) -> bool:
@@ -82,29 +82,8 @@ def record_run(store: Store, manifest: Mapping[str, Any], results: RowBatches, i
         (_with_run_id(rows, run_id) for rows in results),
     )
     _write(store, f"{ITEMS}/{run_id}.parquet", HISTORY_ITEMS, (_with_run_id(rows, run_id) for rows in items))
-    store.put_bytes(
-        f"{RUNS}/{run_id}.json", json.dumps(dict(manifest), ensure_ascii=False, indent=1).encode()
-    )
-
-
-@contextmanager
-def active_run(store: Store, run_id: str) -> Iterator[None]:
-    """Marks a run as in progress: until it is recorded no manifest names its artifacts, and pruning has to
-    wait."""
-    name = f"{ACTIVE}/{check_run_id(run_id)}.json"
-    mark = {
-        "run_id": run_id,
-        "host": socket.gethostname(),
-        "pid": os.getpid(),
-        "since": datetime.now(UTC).isoformat(),
-    }
-    store.put_bytes(name, json.dumps(mark).encode())
-    try:
-        yield
-    finally:
-        # A mark left behind only delays pruning: it must not turn a finished run into a failed one.
-        with suppress(OSError):
-            store.fs.rm_file(store.path(name))
+    record = {**manifest, "format": FORMAT}
+    store.put_bytes(f"{RUNS}/{run_id}.json", json.dumps(record, ensure_ascii=False, indent=1).encode())
 
 
 def record_night(store: Store, night: Night) -> None:
@@ -113,15 +92,31 @@ def record_night(store: Store, night: Night) -> None:
     store.put_bytes(name, night.model_dump_json(indent=1).encode())
 
 
-def past_nights(store: Store, suite: str, before: str | None = None) -> list[Night]:
-    """The suite's nights, oldest first, without the one called ``before`` (a retry is not its own
-    baseline)."""
+def read_nights(store: Store, suite: str) -> Records[Night]:
+    """All nights of a suite by their ids, oldest first, and the records that nobody can read."""
     folder = f"{SUITES}/{check_run_id(suite)}"
-    nights = [
-        Night.model_validate(read_json(store, f"{folder}/{name}.json"))
-        for name in names_in(store, folder, ".json")
-    ]
-    return sorted((night for night in nights if night.run_id != before), key=lambda night: night.started)
+    names = [(name, f"{folder}/{name}.json") for name in names_in(store, folder, ".json")]
+    read = read_records(names, lambda name: _night(store, name))
+    return Records(dict(sorted(read.found.items(), key=lambda entry: entry[1].started)), read.skipped)
+
+
+def past_nights(store: Store, suite: str, before: str | None = None) -> list[Night]:
+    """The suite's nights that can be read, oldest first, without the one called ``before`` (a retry is not
+    its own baseline)."""
+    return [night for night in read_nights(store, suite).found.values() if night.run_id != before]
+
+
+def _night(store: Store, name: str) -> Night:
+    document = read_json(store, name)
+    check_format(store, name, document)
+    try:
+        return Night.model_validate({"format": 0, **document})
+    except ValidationError as error:
+        first = error.errors()[0]
+        place = ".".join(map(str, first["loc"]))
+        raise HistoryError(
+            f"store {store.uri}: {name} is no record of a night: {place}: {first['msg']}"
+        ) from error
 
 
 def baseline_nights(store: Store, nights: Sequence[Night], baseline: str, count: int) -> list[Night]:
@@ -158,16 +153,5 @@ def _with_run_id(rows: pa.RecordBatch | pa.Table, run_id: str) -> pa.Table:
 
 
 def _write(store: Store, name: str, schema: pa.Schema, batches: RowBatches) -> None:
-    target = Path(store.path(name)) if store.local else Path(tempfile.gettempdir()) / "history"
-    temporary = target.parent / f".{os.getpid()}-{Path(name).name}.tmp"
-    try:
-        temporary.parent.mkdir(parents=True, exist_ok=True)
+    with store.writing(name) as temporary:
         write_parquet(temporary, schema, batches)
-        if store.local:
-            temporary.replace(target)
-        else:
-            store.fs.put_file(str(temporary), store.path(name))
-    except OSError as error:
-        raise StoreError(f"store {store.uri}: can't write {name}: {error.strerror or error}") from error
-    finally:
-        temporary.unlink(missing_ok=True)

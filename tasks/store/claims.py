@@ -45,6 +45,15 @@ def claim(store: Store, name: str) -> Iterator[bool]:
         own.remove(own.id)
 
 
+def wait_until_free(store: Store, name: str) -> bool:
+    """Returns when nobody who lives has a claim to ``name``; whether anybody had one."""
+    return _wait(_Claim(store, name, _AFTER_ALL))
+
+
+_AFTER_ALL = "~"
+"""Comes after every claim's id, which begins with its time."""
+
+
 @dataclass(frozen=True)
 class _Claim:
     store: Store

@@ -1,12 +1,14 @@
 """The content-addressed store: Parquet artifacts below one URI, local or on any fsspec file system."""
 
 import hashlib
+import json
 import os
 import uuid
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from datetime import UTC, datetime
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, Final
 
 import fsspec
 import numpy as np
@@ -58,6 +60,11 @@ class ArtifactRef(BaseModel):
         """
         return f"{self.kind}/{self.key}.{self.digest[:16]}.parquet"
 
+
+FORMAT: Final = 1
+"""Version of what lies in a store. A change that this version would misread raises it; keys and columns that
+are only added do not. A store without a mark is of version 0 (0.1.0), and is read as it is."""
+FORMAT_MARK: Final = "format.json"
 
 ROW_GROUP = 20_000
 """Rows a row group: smaller ones cost milliseconds to open, larger ones gain nothing."""
@@ -170,28 +177,70 @@ class Store:
 
     def put_bytes(self, name: str, content: bytes) -> None:
         """Writes a small file (a manifest) whole or not at all; raises StoreError."""
+        with self.writing(name) as temporary:
+            temporary.write_bytes(content)
+
+    @contextmanager
+    def writing(self, name: str) -> Iterator[Path]:
+        """A local path to write to, which becomes ``name`` when the block ends well: whole or not at all.
+
+        Raises StoreError when the store can't be written; nothing is left behind then.
+        """
         temporary = self._temporary(name.rsplit("/", 1)[0] if "/" in name else "")
         try:
-            temporary.write_bytes(content)
+            yield temporary
             self._publish(temporary, name)
         except OSError as error:
             raise StoreError(f"store {self.uri}: can't write {name}: {error.strerror or error}") from error
         finally:
             temporary.unlink(missing_ok=True)
 
+    def format(self) -> tuple[int, datetime | None]:
+        """The version of what lies here, and since when: 0 and None where nothing says it.
+
+        Raises StoreError for a mark that can't be read, and for a store of a later version: what it holds
+        would be misread.
+        """
+        try:
+            mark = json.loads(self.fs.cat_file(self.path(FORMAT_MARK)))
+            version, since = int(mark["format"]), datetime.fromisoformat(mark["since"])
+        except FileNotFoundError:
+            return 0, None
+        except (ValueError, KeyError, TypeError) as error:
+            raise StoreError(
+                f"store {self.uri}: {FORMAT_MARK} can't be read ({type(error).__name__}: {error}); if no"
+                " later version of Nightjar has written there, remove it"
+            ) from error
+        if version > FORMAT:
+            raise StoreError(
+                f"store {self.uri} has format {version}, of a later version of Nightjar; this one reads"
+                f" formats up to {FORMAT}: install that version, or name another store"
+            )
+        return version, since
+
+    def mark_format(self) -> None:
+        """Says in the store which version's records it holds from now on; raises StoreError as ``format``
+        does."""
+        if self.format()[0] < FORMAT:
+            mark = {"format": FORMAT, "since": datetime.now(UTC).isoformat(timespec="seconds")}
+            self.put_bytes(FORMAT_MARK, json.dumps(mark).encode())
+
     def check_writable(self) -> None:
-        """Raises StoreError where nothing can be written: better before a run than after its answers."""
+        """Raises StoreError where nothing can be written, better before a run than after its answers, and for
+        a store of a later version."""
         name = f".{uuid.uuid4().hex}"
         with self._reachable():
+            self.format()
             self.put_bytes(name, b"")
             self.fs.rm_file(self.path(name))
 
     def check_readable(self) -> None:
-        """Raises StoreError where nobody can say what is there; a store that is not there yet is an empty
-        one.
+        """Raises StoreError where nobody can say what is there, and for a store of a later version; a store
+        that is not there yet is an empty one.
         """
         with self._reachable():
             self.fs.exists(self.root)
+            self.format()
 
     @contextmanager
     def _reachable(self) -> Iterator[None]:

@@ -41,6 +41,18 @@ def test_rows_are_a_table_without_json(store: Store) -> None:
     assert "0.123457" in answer.stdout
 
 
+def test_a_record_that_can_not_be_read_is_named_on_stderr_and_the_others_answer(store: Store) -> None:
+    record_run(store, {"run_id": "monday"}, [RESULTS.empty_table()], [ITEM_ROWS.empty_table()])
+    store.put_bytes("runs/torn.json", b"{")
+    answer = history(store, "SELECT run_id FROM runs", "--json")
+    assert (answer.exit_code, json.loads(answer.stdout)) == (0, [{"run_id": "monday"}])
+    assert "warning: left out" in answer.stderr
+    assert "runs/torn.json" in answer.stderr
+    answer = history(store, "--compact", "--json")
+    assert json.loads(answer.stdout) == {"runs": 1}
+    assert "runs/torn.json" in answer.stderr
+
+
 def test_pruning_says_what_it_removed(store: Store) -> None:
     ref = stray(store)
     answer = history(store, "--prune")

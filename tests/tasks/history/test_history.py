@@ -8,15 +8,18 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from metrics.errors import ConfigError
+from tasks.history.activity import active_run
+from tasks.history.compaction import FOLDER, compact
 from tasks.history.layout import HistoryError
 from tasks.history.prune import plan_pruning, prune
 from tasks.history.query import query
-from tasks.history.record import active_run, record_run
+from tasks.history.record import Night, past_nights, read_nights, record_night, record_run
 from tasks.store.schemas import ITEM_ROWS, RESPONSES, RESULTS, STATISTICS
-from tasks.store.storage import ArtifactRef, Store
+from tasks.store.storage import FORMAT, ArtifactRef, Store, StoreError
 
 
 @pytest.fixture
@@ -144,6 +147,157 @@ def test_an_unknown_column_is_answered_by_name(store: Store) -> None:
 def test_a_run_id_that_is_no_file_name_is_refused(store: Store, run_id: str) -> None:
     with pytest.raises(ConfigError, match="run id"):
         record(store, run_id)
+
+
+TORN = {
+    "torn": b'{"run_id": "bad", "bench',
+    "empty": b"",
+    "no text": b"\xff\xfe\x00 no text",
+    "another thing": b'["not", "a", "manifest"]',
+    "no manifest": b'{"hello": "there"}',
+    "strange artifacts": b'{"run_id": "bad", "artifacts": {"filter": [{"kind": "filter"}]}}',
+    "strange numbers": b'{"run_id": "bad", "wall_seconds": {"a": 1}}',
+    "of a later format": b'{"run_id": "bad", "format": 99}',
+}
+
+
+@pytest.mark.parametrize("content", TORN.values(), ids=TORN)
+@pytest.mark.parametrize("compacted", [False, True], ids=["loose", "compacted"])
+def test_a_record_that_can_not_be_read_costs_itself_only(
+    store: Store, content: bytes, compacted: bool
+) -> None:
+    record(store, "monday", 0.25)
+    record(store, "bad", 0.5)
+    record(store, "tuesday", 0.75)
+    store.put_bytes("runs/bad.json", content)
+    if compacted:
+        assert [skipped.name for skipped in compact(store)[1]] == ["runs/bad.json"]
+    answer = query(store, "SELECT run_id, value FROM results ORDER BY run_id")
+    assert answer.rows == [("monday", 0.25), ("tuesday", 0.75)]
+    assert [skipped.name for skipped in answer.skipped] == ["runs/bad.json"]
+    assert "runs/bad.json" in str(answer.skipped[0])
+
+
+@pytest.mark.parametrize("file", ["history/results/bad.parquet", "history/items/bad.parquet"])
+@pytest.mark.parametrize("damage", ["cut", "gone"])
+def test_rows_that_can_not_be_read_cost_their_run_only(store: Store, file: str, damage: str) -> None:
+    for run_id in ("bad", "monday"):
+        record(store, run_id)
+    path = Path(store.path(file))
+    content = path.read_bytes()
+    path.unlink()
+    if damage == "cut":
+        path.write_bytes(content[: len(content) // 2])
+    view = "results" if "results" in file else "items"
+    for _ in range(2):
+        answer = query(store, f"SELECT run_id FROM {view}")
+        assert answer.rows == [("monday",)]
+        assert file in str(answer.skipped[0])
+        assert query(store, "SELECT run_id FROM runs ORDER BY ALL").rows == [("bad",), ("monday",)]
+        compact(store)  # the second time from a segment
+
+
+def everything(store: Store) -> list[Any]:
+    views = ("runs", "results", "items", "scores", "samples")
+    return [query(store, f"SELECT * FROM {view} ORDER BY ALL").rows for view in views]
+
+
+def test_a_compacted_history_gives_the_same_rows(store: Store) -> None:
+    statistics = rows(STATISTICS, {"item_id": "q1", "score": 1.0})
+    score = store.write("score", "b" * 64, STATISTICS, [statistics])
+    listed = {"score": [entry(score, filter="none", metric="exact_match")]}
+    for run_id in ("monday", "tuesday", "wednesday"):
+        record(store, run_id, artifacts=listed, requests={"sent": 1}, steps={"infer": {"failed": 0}})
+    loose = everything(store)
+    assert all(loose[:4])
+    assert compact(store) == (3, ())
+    assert everything(store) == loose
+    record(store, "thursday")
+    mixed = everything(store)
+    assert len(mixed[0]) == 4
+    assert compact(store) == (1, ())
+    assert everything(store) == mixed
+    assert compact(store) == (0, ())
+    assert compact(store, anew=True) == (4, ())
+    assert everything(store) == mixed
+
+
+def test_a_run_recorded_again_or_forgotten_is_not_read_from_an_old_segment(store: Store) -> None:
+    record(store, "monday", 0.25, started="2026-01-05")
+    record(store, "tuesday", 0.5, started="2026-01-06")
+    compact(store)
+    record(store, "monday", 0.3, started="2026-01-05")
+    assert query(store, "SELECT run_id, value FROM results ORDER BY run_id").rows == [
+        ("monday", 0.3),
+        ("tuesday", 0.5),
+    ]
+    store.fs.makedirs(store.path("history/forgotten"), exist_ok=True)
+    store.fs.mv(store.path("runs/tuesday.json"), store.path("history/forgotten/tuesday.json"))
+    assert query(store, "SELECT run_id, kept FROM runs ORDER BY ALL").rows == [
+        ("monday", True),
+        ("tuesday", False),
+    ]
+    store.fs.rm_file(store.path("runs/monday.json"))
+    assert query(store, "SELECT run_id FROM results").rows == [("tuesday",)]
+
+
+def test_a_damaged_segment_is_made_anew_from_the_records(store: Store) -> None:
+    record(store, "monday")
+    compact(store)
+    before = everything(store)
+    for path in Path(store.path(FOLDER)).iterdir():
+        path.write_bytes(path.read_bytes()[:-20])
+    assert everything(store) == before
+    assert compact(store) == (1, ())
+    assert everything(store) == before
+
+
+def test_a_query_over_many_runs_compacts_them_and_many_segments_become_one(store: Store) -> None:
+    folder = Path(store.path(FOLDER))
+    for number in range(51):
+        record(store, f"run-{number}")
+    assert query(store, "SELECT count(*) FROM results").rows == [(51,)]
+    assert len(list(folder.glob("*.runs.parquet"))) == 1
+    for number in range(51, 59):
+        record(store, f"run-{number}")
+        compact(store)
+    newest = max(folder.glob("*.runs.parquet"))
+    with pq.ParquetFile(newest) as file:
+        assert file.metadata.num_rows == 59
+    assert query(store, "SELECT count(*), count(DISTINCT run_id) FROM results").rows == [(59, 59)]
+
+
+def test_a_night_that_can_not_be_read_costs_itself_only(store: Store) -> None:
+    for number in (1, 2, 3):
+        record_night(
+            store, Night(suite="s", run_id=f"n{number}", started=f"2026-01-0{number}", evaluations=())
+        )
+    store.put_bytes("suites/s/n2.json", b'{"suite": "s", "run')
+    store.put_bytes("suites/s/n4.json", b'{"suite": "s", "run_id": "n4", "format": 99}')
+    store.put_bytes("suites/s/n5.json", b'{"suite": "s", "run_id": "n5", "started": "x"}')
+    added = {"suite": "s", "run_id": "n6", "started": "2026-01-06", "evaluations": [], "added_later": 1}
+    store.put_bytes("suites/s/n6.json", json.dumps(added).encode())
+    found = read_nights(store, "s")
+    assert list(found.found) == ["n1", "n3", "n6"]
+    assert [skipped.name for skipped in found.skipped] == [f"suites/s/n{number}.json" for number in (2, 4, 5)]
+    assert [night.run_id for night in past_nights(store, "s", before="n6")] == ["n1", "n3"]
+
+
+def test_a_run_marks_the_format_and_a_store_of_a_later_one_is_refused(store: Store) -> None:
+    assert store.format() == (0, None)
+    with active_run(store, "tonight"):
+        pass
+    assert store.format()[0] == FORMAT
+    record(store, "tonight")
+    assert json.loads(Path(store.path("runs/tonight.json")).read_bytes())["format"] == FORMAT
+    mark = {"format": FORMAT + 1, "since": "2030-01-01T00:00:00+00:00"}
+    store.put_bytes("format.json", json.dumps(mark).encode())
+    for use in (store.check_readable, store.check_writable, active_run(store, "late").__enter__):
+        with pytest.raises(StoreError, match=f"has format {FORMAT + 1}, of a later version of Nightjar"):
+            use()
+    store.put_bytes("format.json", b"{")
+    with pytest.raises(StoreError, match=r"format\.json can't be read"):
+        store.check_readable()
 
 
 def test_pruning_removes_what_no_kept_run_refers_to_and_nothing_else(store: Store) -> None:
