@@ -16,11 +16,20 @@ from tasks.usercode.load import resolver
 
 
 class FilterSetup(Unkeyed):
-    """The pipeline's config and the folder that its functions are relative to."""
+    """The pipeline's config and the folder that its functions are relative to.
+
+    ``own_modules``: its functions' files are imported for it alone (see ``UserModules``).
+    """
 
     config: FilterConfig
     output_type: OutputType
     base_dir: str
+    own_modules: bool = False
+
+    def pipeline(self) -> FilterPipeline:
+        """The pipeline, ready to be applied."""
+        resolve = resolver(self.base_dir, own=self.own_modules)
+        return FilterPipeline.build(self.config, resolve, self.output_type)
 
 
 @artifact_task("filter", PREDICTIONS)
@@ -29,7 +38,7 @@ def filter_responses(
 ) -> Iterator[pa.RecordBatch]:
     """Applies one filter pipeline to the responses of one model to one prompt."""
     setup, store = step.setup, workspace.open()
-    pipeline = FilterPipeline.build(setup.config, resolver(setup.base_dir), setup.output_type)
+    pipeline = setup.pipeline()
     yield from prediction_batches(
         pipeline,
         store.batches(requests, REQUEST_COLUMNS),

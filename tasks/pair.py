@@ -18,18 +18,19 @@ from tasks.usercode.load import resolver
 
 class PairSetup(Unkeyed):
     """Which pair it is, and what its scorer and metric are built from: user functions cross processes by
-    name."""
+    name, and ``own_modules`` says that their files are imported for each step alone (see ``UserModules``)."""
 
     benchmark: str
     scoring: ScoringConfig
     filter: str
     metric: str
     base_dir: str
+    own_modules: bool = False
     facets: tuple[str, ...] = ()
 
     def scorer(self) -> Scorer:
         """The benchmark's scorer."""
-        return build_scorer(self.scoring, resolver(self.base_dir))
+        return build_scorer(self.scoring, resolver(self.base_dir, own=self.own_modules))
 
     def metric_record(self, scorer: Scorer | None = None) -> Metric:
         """The pair's metric, as ``scorer`` knows it (default: the benchmark's)."""

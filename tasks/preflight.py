@@ -15,7 +15,6 @@ from prefect import get_run_logger, task
 from metrics.errors import ConfigError, DataError
 from metrics.user_results import warn_once
 from scorers.base import ALL_FILTERS, Batch
-from scorers.filters import FilterPipeline
 from tasks.benchmarks.config import BenchmarkFields
 from tasks.benchmarks.open import open_benchmark
 from tasks.benchmarks.records import Rendered
@@ -23,7 +22,6 @@ from tasks.filter import FilterSetup
 from tasks.infer import InferSetup, probe_model
 from tasks.pair import PairSetup
 from tasks.steps import Unkeyed
-from tasks.usercode.load import resolver
 
 
 class Checks(Unkeyed):
@@ -101,7 +99,7 @@ def _try_pairs(checks: Checks, item: Rendered) -> list[str]:
     """Sentences about filters and metrics that raise on the first item; what can't even be built is
     refused."""
     doubts: list[str] = []
-    pipelines = {setup.config.name: _pipeline(setup) for setup in checks.filters}
+    pipelines = {setup.config.name: setup.pipeline() for setup in checks.filters}
     if item.kind != "generate":
         for pair in checks.pairs:
             pair.metric_record()
@@ -118,10 +116,6 @@ def _try_pairs(checks: Checks, item: Rendered) -> list[str]:
         doubts += _try_pair(pair, item, text, predictions)
     warn_once.cache_clear()  # what was said here nobody heard
     return doubts
-
-
-def _pipeline(setup: FilterSetup) -> FilterPipeline:
-    return FilterPipeline.build(setup.config, resolver(setup.base_dir), setup.output_type)
 
 
 def _try_pair(pair: PairSetup, item: Rendered, text: str, predictions: Mapping[str, Any]) -> Sequence[str]:

@@ -13,6 +13,7 @@ from tasks.steps import Answered, Step
 from tasks.store.keys import text_value, value_text
 from tasks.store.schemas import PROCESSED, STATISTICS
 from tasks.store.storage import ArtifactRef
+from tasks.usercode.standin import stand_ins
 
 
 @artifact_task("score", STATISTICS)
@@ -60,7 +61,9 @@ def process_results(
     """A user's ``process_results``, once for a filter; its pairs then take their columns."""
     scorer = _process_scorer(step.setup)
     for part in joined_batches(workspace.open(), requests, predictions, answered.responses):
-        texts = [None if row is None else value_text(row) for row in scorer.process(part.batch)]
+        with stand_ins():  # functions import libraries in their bodies, too
+            results = scorer.process(part.batch)
+        texts = [None if row is None else value_text(row) for row in results]
         names = ("item_id", "doc_id", "sample_index", "scored")
         columns = [part.samples.column(name).combine_chunks() for name in names]
         yield pa.RecordBatch.from_arrays([*columns, pa.array(texts, pa.string())], schema=PROCESSED)

@@ -17,7 +17,7 @@ from flows.config.yaml import OVERRIDE, Location, YamlSource
 from metrics import Metric
 from metrics.build import build_metric
 from metrics.config import MetricConfig
-from metrics.errors import NightjarError, nearest
+from metrics.errors import ConfigError, NightjarError, nearest
 from metrics.types import Resolve
 from scorers.config import EnsembleConfig, FilterConfig, JudgeConfig, RewardModelConfig, UserScorerConfig
 from scorers.factory import build_scorer
@@ -98,7 +98,9 @@ def _dataset(config: EvalConfig, resolve: Resolve) -> Iterator[Problem]:
 
 def _functions(config: EvalConfig, resolve: Resolve) -> Iterator[Problem]:
     if config.process_results is not None:
-        yield from _callable(("process_results",), config.process_results, ("doc", "results"), resolve)
+        yield from problem_of(
+            ("process_results",), partial(_check_process_results, config.process_results, resolve)
+        )
     for index, method in enumerate(config.evaluation_methods):
         if method.function is not None:
             taken = (*METHOD_KEYWORDS, *method.params)
@@ -107,6 +109,17 @@ def _functions(config: EvalConfig, resolve: Resolve) -> Iterator[Problem]:
         if metric.function is not None:
             taken = (*EVALUATION_METRIC_KEYWORDS, *metric.params)
             yield from _callable(("metrics", index, "function"), metric.function, taken, resolve)
+
+
+def _check_process_results(reference: str, resolve: Resolve) -> None:
+    """It is called by position, as lm-evaluation-harness does: whatever its parameters are called."""
+    function = resolve(reference)
+    try:
+        inspect.signature(function).bind(None, None)
+    except TypeError as error:
+        raise ConfigError(f"'{reference}' is called as (doc, results): {error}") from error
+    except ValueError:  # a builtin that tells no signature
+        return
 
 
 def _callable(

@@ -51,7 +51,9 @@ def filter_plan(
         "steps": [step.model_dump(mode="json") for step in entry.filter],
         "code": sources_of(*pipeline.code()),
     }
-    setup = FilterSetup(config=entry, output_type=config.output_type, base_dir=config.base_dir)
+    setup = FilterSetup(
+        config=entry, output_type=config.output_type, base_dir=config.base_dir, own_modules=_owns(config)
+    )
     scored = _ScoringOf(config, scoring, scorer, entry.name)
     return FilterPlan(
         name=entry.name,
@@ -61,6 +63,11 @@ def filter_plan(
     )
 
 
+def _owns(config: EvalConfig) -> bool:
+    """Whether the functions' files are imported for this benchmark alone: the harness's keep state."""
+    return config.harness is not None
+
+
 def _process(
     config: EvalConfig, scoring: ScoringConfig, name: str, resolve: Resolve
 ) -> Step[PairSetup] | None:
@@ -68,8 +75,9 @@ def _process(
         return None
     code = sources_of(resolve(config.process_results), ProcessResultsScorer)
     setup = PairSetup(
-        benchmark=config.name, scoring=scoring, filter=name, metric="", base_dir=config.base_dir
-    )
+        benchmark=config.name, scoring=scoring, filter=name, metric="", base_dir=config.base_dir,
+        own_modules=_owns(config),
+    )  # fmt: skip
     identity = {
         "function": config.process_results.rpartition(":")[2],
         "code": code,
@@ -96,6 +104,7 @@ def _pair(shared: _ScoringOf, metric: Metric) -> PairPlan:
         filter=source,
         metric=metric.name,
         base_dir=config.base_dir,
+        own_modules=_owns(config),
         facets=config.facets,
     )
     identity = setup.identity()

@@ -29,6 +29,9 @@ USER = """\
 def two(a, b):
     return a
 
+def three(a, b, c):
+    return a
+
 def metric(references, predictions, scale=1):
     return 1.0
 

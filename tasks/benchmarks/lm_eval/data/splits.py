@@ -5,7 +5,8 @@ function of the definition's own, or a hub. ``HarnessBenchmark`` enters by ``Spl
 """
 
 import random
-from collections.abc import Callable, Iterator, Mapping
+import threading
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
@@ -26,8 +27,8 @@ from tasks.benchmarks.lm_eval.read.yaml import FunctionName
 from tasks.datasets.config import DatasetError
 from tasks.store.keys import digest, file_digest
 from tasks.usercode.documents import Documents
-from tasks.usercode.load import load_function
-from tasks.usercode.standin import datasets_stand_in, library_installed
+from tasks.usercode.load import UserModules
+from tasks.usercode.standin import library_installed, stand_ins
 
 # What the harness seeds the global generators with; a process_docs that shuffles draws from them.
 PYTHON_SEED: Final = 0
@@ -36,6 +37,7 @@ INHERITED: Final = (
     "process_docs", "fewshot_delimiter", "target_delimiter", "gen_prefix", "doc_to_text", "doc_to_choice",
     "doc_to_target",
 )  # fmt: skip
+_drawing = threading.RLock()
 DEFAULTS: Final = {"fewshot_delimiter": "\n\n", "target_delimiter": " "}
 
 
@@ -46,13 +48,16 @@ def fewshot_settings(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 class Splits:
-    """Documents by role, read once."""
+    """Documents by role, read once, by functions of ``modules``: a set of the benchmark's own."""
 
-    def __init__(self, config: Mapping[str, Any], base_dir: Path, where: str) -> None:
+    def __init__(
+        self, config: Mapping[str, Any], base_dir: Path, where: str, modules: UserModules | None = None
+    ) -> None:
         self._config = config
         self._base_dir = base_dir
         self._where = where
-        self.source = DefinitionDataset(config, base_dir, where)
+        self.modules = modules or UserModules(own=True)
+        self.source = DefinitionDataset(config, base_dir, where, self.modules)
         self._processing: dict[tuple[str, FunctionName], Any] = {}
         self._evaluated: list[dict[str, Any]] | None = None
         self._fewshot: list[Document] | None = None
@@ -111,9 +116,9 @@ class Splits:
         return self._processing[split, function]
 
     def _call(self, name: FunctionName, *arguments: Any) -> Any:
-        function: Callable[..., Any] = load_function(name, self._base_dir)
+        function = self.modules.function(name, self._base_dir)
         try:
-            with datasets_stand_in():  # functions import the library in their bodies, too
+            with stand_ins():  # functions import the library in their bodies, too
                 docs = function(*arguments)
             return docs if hasattr(docs, "features") else list(docs)
         except Exception as error:
@@ -125,15 +130,16 @@ class Splits:
 @contextmanager
 def seeded() -> Iterator[None]:
     """The global generators in the state that the harness starts with; afterwards in the state they were
-    in."""
-    python, numpy = random.getstate(), np.random.get_state()
-    random.seed(PYTHON_SEED)
-    np.random.seed(NUMPY_SEED)
-    try:
-        yield
-    finally:
-        random.setstate(python)
-        np.random.set_state(numpy)
+    in. One benchmark at a time draws from them."""
+    with _drawing:
+        python, numpy = random.getstate(), np.random.get_state()
+        random.seed(PYTHON_SEED)
+        np.random.seed(NUMPY_SEED)
+        try:
+            yield
+        finally:
+            random.setstate(python)
+            np.random.set_state(numpy)
 
 
 def _library_dataset(rows: Any) -> Any:
@@ -153,10 +159,11 @@ def _columns(docs: Any, rows: list[dict[str, Any]]) -> tuple[str, ...]:
 class DefinitionDataset:
     """The dataset of a definition, read once and when first asked for."""
 
-    def __init__(self, config: Mapping[str, Any], base_dir: Path, where: str) -> None:
+    def __init__(self, config: Mapping[str, Any], base_dir: Path, where: str, modules: UserModules) -> None:
         self._config = config
         self._base_dir = base_dir
         self._where = where
+        self._modules = modules
         self._splits: Mapping[str, Any] | None = None
 
     @property
@@ -220,8 +227,8 @@ class DefinitionDataset:
     def _from_function(self, name: FunctionName) -> Mapping[str, Any]:
         arguments = {**(self._config.get("metadata") or {}), **self.options}
         try:
-            with datasets_stand_in():
-                splits = load_function(name, self._base_dir)(**arguments)
+            with stand_ins():
+                splits = self._modules.function(name, self._base_dir)(**arguments)
         except ConfigError:
             raise
         except Exception as error:

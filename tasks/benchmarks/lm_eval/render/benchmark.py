@@ -135,7 +135,7 @@ class Prompter:
         self._config = config
         self._docs = splits.evaluated()
         self._where = f"benchmark {harness.get('task')}"
-        self._fields = Fields(config, splits.columns(), base_dir, self._where)
+        self._fields = Fields(config, splits.columns(), base_dir, self._where, splits.modules)
         self._output_type: str = config.get("output_type", "generate_until")
         self._fewshot = fewshot_settings(config)
         self._pool = self._fewshot_pool(splits)

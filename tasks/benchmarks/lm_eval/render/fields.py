@@ -16,23 +16,30 @@ from tasks.benchmarks.lm_eval.data.items import Document, json_value
 from tasks.benchmarks.lm_eval.read.yaml import FunctionName
 from tasks.benchmarks.lm_eval.templates import render_template
 from tasks.datasets.config import DatasetError
-from tasks.usercode.load import load_function
+from tasks.usercode.load import UserModules
+from tasks.usercode.standin import stand_ins
 
 
 class Fields:
     """What a definition says about a document, for one set of columns.
 
     A text that is the name of a column stands for the column; any other text is a template. ``where`` begins
-    messages.
+    messages; functions are those of ``modules``, by default a set that nobody else has.
     """
 
     def __init__(
-        self, config: Mapping[str, Any], columns: Collection[str], base_dir: Path, where: str
+        self,
+        config: Mapping[str, Any],
+        columns: Collection[str],
+        base_dir: Path,
+        where: str,
+        modules: UserModules | None = None,
     ) -> None:
         self.config = config
         self.columns = frozenset(columns)
         self.where = where
         self._base_dir = base_dir
+        self._modules = modules or UserModules(own=True)
         self._functions: dict[str, Callable[..., Any]] = {}
 
     def text(self, doc: Document, source: Any = None) -> str | int:
@@ -102,9 +109,12 @@ class Fields:
     def call(self, name: FunctionName, *arguments: Any) -> Any:
         """The function's value; raises DataError naming it where it raises."""
         if name not in self._functions:
-            self._functions[name] = load_function(name, self._base_dir)
+            self._functions[name] = self._modules.function(name, self._base_dir)
         try:
-            return self._functions[name](*arguments)
+            with stand_ins():
+                return self._functions[name](*arguments)
+        except ConfigError:
+            raise
         except Exception as error:
             raise DatasetError(f"{self.where}: {name} failed: {type(error).__name__}: {error}") from error
 

@@ -11,7 +11,7 @@ from tasks.benchmarks.lm_eval.data.splits import Splits
 from tasks.benchmarks.lm_eval.read.yaml import FunctionName
 from tasks.usercode.documents import Documents
 from tasks.usercode.load import load_function
-from tasks.usercode.standin import datasets_stand_in, library_installed
+from tasks.usercode.standin import library_installed, stand_ins
 
 pytestmark = pytest.mark.skipif(library_installed(), reason="the library itself is installed")
 
@@ -27,7 +27,7 @@ def test_a_file_that_imports_the_library_loads_and_gets_tables(tmp_path: Path):
 
 
 def test_nothing_stands_in_afterwards():
-    with datasets_stand_in():
+    with stand_ins():
         import datasets
 
         assert datasets.Dataset is Documents

@@ -1,0 +1,371 @@
+"""``evaluate.load(name).compute(…)`` as benchmarks' files call it, computed by this program's own metrics.
+
+The library itself fetches the code of a metric from a hub. The metrics that benchmarks use are here: the same
+arguments, the same keys and the same numbers.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final
+
+import numpy as np
+
+from metrics.aggregations.aggregation import build_aggregation
+from metrics.errors import ConfigError, nearest
+from metrics.registry import METRICS
+
+Result = Any
+Compute = Callable[..., Result]
+
+
+class EvaluationModule:
+    """A loaded metric: collects predictions and references, and computes one number of them."""
+
+    def __init__(self, name: str, function: Compute) -> None:
+        self.name = name
+        self._function = function
+        self._predictions: list[Any] = []
+        self._references: list[Any] = []
+
+    def compute(self, *, predictions: Any = None, references: Any = None, **arguments: Any) -> Result:
+        """The metric of what is given and what was added before; nothing is left added."""
+        self.add_batch(predictions=predictions, references=references)
+        given, self._predictions = self._predictions, []
+        golds, self._references = self._references, []
+        return self._function(given, golds, **arguments)
+
+    def add(self, *, prediction: Any = None, reference: Any = None, **_: Any) -> None:
+        """Adds one prediction and its reference."""
+        self._predictions.append(prediction)
+        self._references.append(reference)
+
+    def add_batch(self, *, predictions: Any = None, references: Any = None, **_: Any) -> None:
+        """Adds several."""
+        self._predictions.extend([] if predictions is None else predictions)
+        self._references.extend([] if references is None else references)
+
+
+def load(
+    path: str, *arguments: Any, library: Callable[[], Any] = lambda: None, **options: Any
+) -> EvaluationModule:
+    """The metric called ``path``. One that is not here is that of ``library()``, where that gives one.
+
+    ``compute`` of any other raises ConfigError: files load more metrics than a benchmark is scored by.
+    """
+    name = path.rpartition("/")[2]
+    if name in METRICS_OF_EVALUATE:
+        return EvaluationModule(name, METRICS_OF_EVALUATE[name])
+
+    def elsewhere(predictions: Any, references: Any, **given: Any) -> Result:
+        if name in REFUSED:
+            raise ConfigError(f"evaluate.load('{path}') {REFUSED[name]}")
+        theirs = library()
+        if theirs is None:
+            raise ConfigError(
+                f"evaluate.load('{path}') needs the library itself (pip install evaluate); here are "
+                f"{', '.join(METRICS_OF_EVALUATE)}{nearest(name, METRICS_OF_EVALUATE)}"
+            )
+        try:
+            module = theirs.load(path, *arguments, **options)
+        except Exception as error:
+            raise ConfigError(
+                f"evaluate.load('{path}') can't be had: {type(error).__name__}: {error}"
+            ) from error
+        return module.compute(predictions=predictions, references=references, **given)
+
+    return EvaluationModule(name, elsewhere)
+
+
+def combine(
+    evaluations: Sequence[str | EvaluationModule], *, library: Callable[[], Any] = lambda: None, **_: Any
+) -> EvaluationModule:
+    """Several metrics as one, whose result holds the entries of all."""
+    modules = [load(entry, library=library) if isinstance(entry, str) else entry for entry in evaluations]
+
+    def all_of(predictions: Any, references: Any, **arguments: Any) -> Result:
+        found: dict[str, Any] = {}
+        for module in modules:
+            value = module.compute(predictions=predictions, references=references, **arguments)
+            found |= value if isinstance(value, Mapping) else {module.name: value}
+        return found
+
+    return EvaluationModule("combined", all_of)
+
+
+def _accuracy(
+    predictions: Sequence[Any], references: Sequence[Any], normalize: bool = True, sample_weight: Any = None
+) -> Result:
+    right = np.array([own == gold for own, gold in zip(predictions, references, strict=True)], dtype=float)
+    if not normalize:
+        return {
+            "accuracy": float(np.dot(right, np.ones(len(right)) if sample_weight is None else sample_weight))
+        }
+    return {"accuracy": float(np.average(right, weights=sample_weight))}
+
+
+def _exact_match(predictions: Sequence[Any], references: Sequence[Any], **arguments: Any) -> Result:
+    scores = METRICS["exact_match"].function(
+        [[str(gold)] for gold in references], [str(own) for own in predictions], **arguments
+    )
+    return {"exact_match": float(np.mean(scores.score))}
+
+
+def _f1(
+    predictions: Sequence[Any],
+    references: Sequence[Any],
+    labels: Any = None,
+    pos_label: Any = 1,
+    average: str | None = "binary",
+    sample_weight: Any = None,
+) -> Result:
+    if labels is not None or sample_weight is not None or average is None:
+        raise ConfigError(
+            "evaluate.load('f1') here takes pos_label and average: binary, macro, micro or weighted"
+        )
+    arguments: dict[str, Any] = {"average": average}
+    if average == "binary":
+        arguments["pos_label"] = pos_label
+    return {"f1": _aggregated("f1", list(zip(references, predictions, strict=True)), arguments)}
+
+
+def _mcc(predictions: Sequence[Any], references: Sequence[Any], sample_weight: Any = None) -> Result:
+    if sample_weight is not None:
+        raise ConfigError("evaluate.load('matthews_correlation') here takes no sample_weight")
+    pairs = list(zip(references, predictions, strict=True))
+    return {"matthews_correlation": _aggregated("matthews_corrcoef", pairs, {})}
+
+
+def _squad(predictions: Sequence[Any], references: Sequence[Any]) -> Result:
+    texts = {row["id"]: row["prediction_text"] for row in predictions}
+    golds = [(list(row["answers"]["text"]), texts.get(row["id"])) for row in references]
+    asked = [(own, text) for own, text in golds if text is not None]
+    total = max(len(golds), 1)  # the library counts what was not answered as wrong
+    return {
+        "exact_match": _squad_mean("squad_exact_match", asked, total),
+        "f1": _squad_mean("token_f1", asked, total),
+    }
+
+
+def _squad_mean(name: str, asked: Sequence[tuple[list[str], str]], total: int) -> float:
+    if not asked:
+        return 0.0
+    scores = METRICS[name].function([own for own, _ in asked], [text for _, text in asked])
+    return 100.0 * float(np.sum(scores)) / total
+
+
+def _rouge(
+    predictions: Sequence[str],
+    references: Sequence[Any],
+    rouge_types: Sequence[str] | None = None,
+    use_aggregator: bool = True,
+    use_stemmer: bool = False,
+    tokenizer: Callable[[str], list[str]] | None = None,
+) -> Result:
+    kinds = list(rouge_types or ("rouge1", "rouge2", "rougeL", "rougeLsum"))
+    if tokenizer is not None or not set(kinds) <= {"rouge1", "rouge2", "rougeL", "rougeLsum"}:
+        return _rouge_by_library(predictions, references, kinds, use_aggregator, use_stemmer, tokenizer)
+    golds = [[gold] if isinstance(gold, str) else list(gold) for gold in references]
+    columns = {
+        kind: METRICS[kind].function(golds, list(predictions), use_stemmer=use_stemmer, scale=1.0)
+        for kind in kinds
+    }
+    if not use_aggregator:
+        return {kind: column.tolist() for kind, column in columns.items()}
+    return {kind: _middle(column) for kind, column in columns.items()}
+
+
+def _rouge_by_library(
+    predictions: Sequence[str],
+    references: Sequence[Any],
+    kinds: Sequence[str],
+    use_aggregator: bool,
+    use_stemmer: bool,
+    tokenizer: Callable[[str], list[str]] | None,
+) -> Result:
+    """By rouge-score, for other orders of n-grams and for a tokeniser of the caller's."""
+    from rouge_score.rouge_scorer import RougeScorer
+
+    wrapped = None
+    if tokenizer is not None:
+        wrapped = type("Tokenizer", (), {"tokenize": staticmethod(tokenizer)})()
+    scorer = RougeScorer(list(kinds), use_stemmer=use_stemmer, tokenizer=wrapped)
+    scores = [
+        scorer.score(gold, own) if isinstance(gold, str) else scorer.score_multi(list(gold), own)
+        for gold, own in zip(references, predictions, strict=True)
+    ]
+    columns = {kind: np.array([score[kind].fmeasure for score in scores]) for kind in kinds}
+    return {kind: _middle(column) if use_aggregator else column.tolist() for kind, column in columns.items()}
+
+
+DRAWS: Final = 1000
+
+
+def _middle(column: np.ndarray[Any, np.dtype[np.float64]]) -> float:
+    """The median of 1,000 bootstrapped means, as rouge-score's aggregator has it; it draws from numpy's
+    global generator, and so does this: of one text it is its own score."""
+    if len(column) == 1:
+        return float(column[0])
+    size = len(column)
+    means = [np.mean(column[np.random.choice(np.arange(size), size=size)]) for _ in range(DRAWS)]
+    return float(np.percentile(means, 50))
+
+
+def _bleu(
+    predictions: Sequence[str],
+    references: Sequence[Any],
+    tokenizer: Callable[[str], list[str]] | None = None,
+    max_order: int = 4,
+    smooth: bool = False,
+) -> Result:
+    golds = [[gold] if isinstance(gold, str) else list(gold) for gold in references]
+    if tokenizer is None:
+        from sacrebleu.tokenizers.tokenizer_13a import Tokenizer13a
+
+        line = Tokenizer13a()
+
+        def tokenizer(text: str) -> list[str]:
+            return str(line(text)).split()
+
+    return _nmt_bleu(
+        [tokenizer(text) for text in predictions],
+        [[tokenizer(gold) for gold in own] for own in golds],
+        max_order,
+        smooth,
+    )
+
+
+def _nmt_bleu(
+    texts: Sequence[Sequence[str]], golds: Sequence[Sequence[Sequence[str]]], order: int, smooth: bool
+) -> Result:
+    """BLEU of the tensorflow/nmt script: the shortest reference's length, matches clipped by the union."""
+    from collections import Counter
+
+    def grams(tokens: Sequence[str], size: int) -> "Counter[tuple[str, ...]]":
+        return Counter(tuple(tokens[at : at + size]) for at in range(len(tokens) - size + 1))
+
+    matches, possible = [0] * order, [0] * order
+    own_length = gold_length = 0
+    for own, references in zip(texts, golds, strict=True):
+        own_length += len(own)
+        gold_length += min(map(len, references))
+        for size in range(1, order + 1):
+            union: Counter[tuple[str, ...]] = Counter()
+            for reference in references:
+                union |= grams(reference, size)
+            matches[size - 1] += sum((grams(own, size) & union).values())
+            possible[size - 1] += max(len(own) - size + 1, 0)
+    precisions = [
+        (right + 1.0) / (all_ + 1.0) if smooth else (right / all_ if all_ > 0 else 0.0)
+        for right, all_ in zip(matches, possible, strict=True)
+    ]
+    mean = float(np.exp(sum(np.log(precisions)) / order)) if min(precisions) > 0 else 0.0
+    ratio = own_length / gold_length
+    brevity = 1.0 if ratio > 1.0 else float(np.exp(1 - 1.0 / ratio)) if ratio > 0 else 0.0
+    return {
+        "bleu": mean * brevity, "precisions": precisions, "brevity_penalty": brevity, "length_ratio": ratio,
+        "translation_length": own_length, "reference_length": gold_length,
+    }  # fmt: skip
+
+
+def _sacrebleu(
+    predictions: Sequence[str],
+    references: Sequence[Any],
+    smooth_method: str = "exp",
+    smooth_value: float | None = None,
+    force: bool = False,
+    lowercase: bool = False,
+    tokenize: str | None = None,
+    use_effective_order: bool = False,
+) -> Result:
+    import sacrebleu
+
+    chosen = {} if tokenize is None else {"tokenize": tokenize}
+    output = sacrebleu.corpus_bleu(
+        list(predictions), _columns(references), smooth_method=smooth_method, smooth_value=smooth_value,
+        force=force, lowercase=lowercase, use_effective_order=use_effective_order, **chosen,
+    )  # fmt: skip
+    return {
+        "score": output.score, "counts": output.counts, "totals": output.totals,
+        "precisions": output.precisions, "bp": output.bp, "sys_len": output.sys_len,
+        "ref_len": output.ref_len,
+    }  # fmt: skip
+
+
+def _chrf(
+    predictions: Sequence[str],
+    references: Sequence[Any],
+    char_order: int = 6,
+    word_order: int = 0,
+    beta: int = 2,
+    lowercase: bool = False,
+    whitespace: bool = False,
+    eps_smoothing: bool = False,
+) -> Result:
+    options = {
+        "char_order": char_order, "word_order": word_order, "beta": beta, "lowercase": lowercase,
+        "whitespace": whitespace, "eps_smoothing": eps_smoothing,
+    }  # fmt: skip
+    score = _aggregated("chrf", _text_pairs(predictions, references), options)
+    return {"score": score, "char_order": char_order, "word_order": word_order, "beta": beta}
+
+
+def _ter(
+    predictions: Sequence[str],
+    references: Sequence[Any],
+    normalized: bool = False,
+    ignore_punct: bool = False,
+    support_zh_ja_chars: bool = False,
+    case_sensitive: bool = False,
+) -> Result:
+    options = {
+        "normalized": normalized, "no_punct": ignore_punct, "asian_support": support_zh_ja_chars,
+        "case_sensitive": case_sensitive,
+    }  # fmt: skip
+    built = build_aggregation("ter", options)
+    scores = built.scores(_text_pairs(predictions, references))
+    edits, length = np.asarray(scores.statistics).sum(axis=0).tolist()
+    value = built.value(scores.statistics, scores.values)
+    return {"score": value, "num_edits": int(edits), "ref_length": length}
+
+
+def _wer(predictions: Sequence[str], references: Sequence[str], **_: Any) -> Result:
+    return _aggregated("wer", list(zip(references, predictions, strict=True)), {})
+
+
+def _text_pairs(predictions: Sequence[str], references: Sequence[Any]) -> list[tuple[list[str], str]]:
+    return [
+        ([gold] if isinstance(gold, str) else list(gold), own)
+        for gold, own in zip(references, predictions, strict=True)
+    ]
+
+
+def _columns(references: Sequence[Any]) -> list[list[str]]:
+    """References by column, as sacrebleu takes them; every prediction has as many."""
+    golds = [[gold] if isinstance(gold, str) else list(gold) for gold in references]
+    return [list(column) for column in zip(*golds, strict=True)]
+
+
+def _aggregated(name: str, values: Sequence[Any], arguments: Mapping[str, Any]) -> float:
+    built = build_aggregation(name, arguments)
+    scores = built.scores(values)
+    return built.value(scores.statistics, scores.values)
+
+
+METRICS_OF_EVALUATE: Final[Mapping[str, Compute]] = {
+    "accuracy": _accuracy,
+    "bleu": _bleu,
+    "chrf": _chrf,
+    "exact_match": _exact_match,
+    "f1": _f1,
+    "matthews_correlation": _mcc,
+    "rouge": _rouge,
+    "sacrebleu": _sacrebleu,
+    "squad": _squad,
+    "ter": _ter,
+    "wer": _wer,
+}
+REFUSED: Final[Mapping[str, str]] = {
+    "code_eval": "runs programs that a model wrote, which takes a sandbox: benchmarks that score by it can't "
+    "be run yet",
+    "perplexity": "runs a language model of its own; score log-likelihoods (output_type "
+    "loglikelihood_rolling) instead",
+}

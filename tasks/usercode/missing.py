@@ -1,0 +1,35 @@
+"""Says how to install a package that a user's file imports and that is not there.
+
+Benchmarks of lm-evaluation-harness import some thirty packages beside their own files. The extra ``harness``
+brings those that most of them need; the rest are named one by one.
+"""
+
+import sys
+from typing import Final
+
+EXTRA: Final = "harness"
+IN_EXTRA: Final[dict[str, str]] = {}
+"""Top-level module → the distribution that the extra installs for it."""
+BESIDE: Final[dict[str, str]] = {}
+"""Top-level module → the distribution that holds it, for what the extra leaves out."""
+
+
+def missing_package(error: BaseException) -> str:
+    """``"; pip install …"`` where ``error`` is the import of a package that is not installed, else an empty
+    text.
+
+    >>> missing_package(ModuleNotFoundError("No module named 'json'", name="json"))
+    ''
+    """
+    cause: BaseException | None = error
+    while cause is not None and not isinstance(cause, ModuleNotFoundError):
+        cause = cause.__cause__ or cause.__context__
+    name = cause.name if isinstance(cause, ModuleNotFoundError) else None
+    if not name:
+        return ""
+    top = name.partition(".")[0]
+    if top in sys.modules or top in sys.stdlib_module_names:
+        return ""  # the package is there, and a module of it is not: installing it again would not help
+    if top in IN_EXTRA:
+        return f"; the extra '{EXTRA}' brings it: pip install -e '.[{EXTRA}]'"
+    return f"; it is in no extra: pip install {BESIDE.get(top, top)}"
