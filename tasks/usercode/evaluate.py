@@ -220,7 +220,7 @@ def _bleu(
     if tokenizer is None:
         from sacrebleu.tokenizers.tokenizer_13a import Tokenizer13a
 
-        line = Tokenizer13a()
+        line = Tokenizer13a()  # type: ignore[no-untyped-call]  # sacrebleu has no types
 
         def tokenizer(text: str) -> list[str]:
             return str(line(text)).split()
