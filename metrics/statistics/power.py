@@ -9,7 +9,10 @@ import math
 from functools import lru_cache
 from statistics import NormalDist
 
+import numpy as np
+
 from metrics.statistics.intervals import beta_share, normal_quantile, student_quantile
+from metrics.types import Floats
 
 POWER = 0.8
 """Chance of seeing a true difference as large as the minimum detectable effect."""
@@ -111,6 +114,36 @@ def shift_mde(stderr: float, degrees: float, ties: float, size: float, alpha: fl
     squared = (reach * stderr) ** 2
     growth = ties / size if size > 0 else 0.0
     return (squared * growth + math.sqrt((squared * growth) ** 2 + 4 * squared)) / 2
+
+
+def foreseen_mde(
+    units: int,
+    stderr: float,
+    alpha: float,
+    *,
+    means: Floats | None = None,
+    repeats: Floats | None = None,
+    sampling: float | None = None,
+) -> float:
+    """The loss that a comparison of a mean with another run of the same items finds, as far as one run tells.
+
+    ``sampling`` is the part of ``stderr`` that repeats explain, ``means`` and ``repeats`` (n,) each item's:
+    the other run is taken to answer the same items anew. Of single answers nothing says how many items of
+    another run would differ, and the runs are taken to be unrelated, the worst that is usual. NaN for too few
+    units.
+    """
+    if units < units_needed(alpha) or not math.isfinite(stderr):
+        return math.nan
+    if sampling is not None and means is not None and repeats is not None:
+        if sampling <= 0:
+            return mcnemar_mde(units, 0.0, alpha)
+        ties = float(((means <= 0) | (means >= 1)).mean())
+        apart = float(np.sqrt(4 / math.pi * means * (1 - means) / repeats).mean())
+        return shift_mde(math.sqrt(2) * sampling, units - 1, ties, apart, alpha)
+    if means is not None and len(means) == units and bool(((means == 0) | (means == 1)).all()):
+        share = float(means.mean())
+        return mcnemar_mde(units, units * share * (1 - share), alpha)
+    return shift_mde(math.sqrt(2) * stderr, units - 1, 0.0, 1.0, alpha)
 
 
 def units_needed(alpha: float) -> int:

@@ -123,21 +123,33 @@ def result_row(
         "status": "ok",
         "error": "; ".join(doubt for doubt in doubts if doubt) or None,
         "signature": signature(pair, cell.reduction, estimated, options),
-        **_components(pair, cell, estimated),
+        **_foreseen(pair, cell, estimated, options),
         "warning": estimated.warning,
     }
 
 
-def _components(pair: PairIdentity, cell: ResultCell, estimated: "Estimate") -> Row:
-    """Which part of a mean's standard error is the choice of items, and which the sampling of answers; of
-    means of 0/1 samples, whose own spread the means tell."""
+def _foreseen(
+    pair: PairIdentity, cell: ResultCell, estimated: "Estimate", options: "StatisticsConfig"
+) -> Row:
+    """Which part of a mean's standard error is the choice of items, and which the sampling of answers (of
+    means of 0/1 samples, whose own spread the means tell); and the loss that a comparison would find."""
     from metrics.statistics.formulas import variance_components
+    from metrics.statistics.power import foreseen_mde
 
-    plain = pair.metric.aggregation.name == "mean" and cell.reduction == "mean"
-    if not plain or cell.statistics is None or cell.repeats is None or math.isnan(estimated.stderr):
+    if math.isnan(estimated.stderr):
         return {}
-    parts = variance_components(cell.statistics[:, 0], cell.repeats.astype(np.float64), estimated.stderr)
-    return {} if parts is None else {"stderr_items": parts[0], "stderr_sampling": parts[1]}
+    units = cell.n_valid if cell.clusters is None else len(np.unique(cell.clusters))
+    level = 1 - options.ci_level
+    if pair.metric.aggregation.rule != "mean" or cell.statistics is None:
+        return {"mde": _number(foreseen_mde(units, estimated.stderr, level))}
+    means, parts, repeats = cell.statistics[:, 0], None, None
+    if pair.metric.aggregation.name == "mean" and cell.reduction == "mean" and cell.repeats is not None:
+        repeats = cell.repeats.astype(np.float64)
+        parts = variance_components(means, repeats, estimated.stderr)
+    sampling = None if parts is None else parts[1]
+    mde = foreseen_mde(units, estimated.stderr, level, means=means, repeats=repeats, sampling=sampling)
+    found: Row = {"mde": _number(mde)}
+    return found if parts is None else found | {"stderr_items": parts[0], "stderr_sampling": parts[1]}
 
 
 def failed_row(pair: PairIdentity, cell: ResultCell, error: str) -> Row:

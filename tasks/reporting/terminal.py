@@ -20,7 +20,11 @@ from tasks.reporting import numbers
 from tasks.reporting.diagnostics.findings import Diagnostic
 from tasks.reporting.view import ResultRow, facet_names, facet_text, result_rows
 
-ASCII = str.maketrans({"↑": "^", "↓": "v", "±": "+", "–": "-", "×": "x", "∞": "inf", "…": ".", "·": "|"})
+ASCII = str.maketrans(
+    {"↑": "^", "↓": "v", "±": "+", "–": "-", "→": ">", "×": "x", "∞": "inf", "…": ".", "·": "|"}
+)
+DOUBLINGS = 4
+"""Rows at most that say what twice the samples or items would give; the report says it of all."""
 SEVERITY_STYLE = {"error": "bold red", "warning": "yellow", "note": "cyan"}
 
 
@@ -48,6 +52,7 @@ class ResultsTable:
             yield Text(self.title, style="bold")
         if computed:
             yield _table(computed, ascii_only=options.ascii_only)
+            yield from _doublings(computed, ascii_only=options.ascii_only)
         if failed:
             yield from _failures(failed, self.command, ascii_only=options.ascii_only)
         if not self.rows:
@@ -135,6 +140,14 @@ def _columns(rows: Sequence[ResultRow]) -> dict[str, list[str]]:
 
 def _stderr(row: ResultRow) -> str:
     return numbers.number(row.stderr, like=row.value)
+
+
+def _doublings(rows: Sequence[ResultRow], ascii_only: bool) -> RenderResult:
+    """What more samples or items would give, for the first rows whose repeats tell."""
+    telling = [row for row in rows if row.doubling is not None]
+    for row in telling[:DOUBLINGS]:
+        group = "" if len(telling) == 1 else f", {row.group}"
+        yield Text(_plain(f"{row.metric_key}, {row.filter}{group}: {row.doubling}", ascii_only), style="dim")
 
 
 def _failures(failed: Sequence[ResultRow], command: Sequence[str], ascii_only: bool) -> RenderResult:

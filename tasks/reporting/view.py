@@ -19,6 +19,8 @@ from typing import Any, Literal
 
 import pyarrow as pa
 
+from tasks.reporting import numbers
+
 ResponseStatus = Literal["ok", "model_error", "infra_error"]
 Extractor = Callable[[list[list[Any]], list[Mapping[str, Any]]], list[list[Any]]]
 ARROWS = {True: "↑", False: "↓", None: ""}
@@ -155,6 +157,9 @@ class ResultRow:
     status: str
     error: str | None
     signature: str | None
+    stderr_items: float | None = None
+    stderr_sampling: float | None = None
+    mde: float | None = None
 
     @property
     def pair(self) -> str:
@@ -170,6 +175,23 @@ class ResultRow:
     def arrow(self) -> str:
         """Which way is better: ↑, ↓ or nothing."""
         return ARROWS[self.higher_is_better]
+
+    @property
+    def doubling(self) -> str | None:
+        """What twice the samples or twice the items would make of the standard error; None without repeats
+        that tell."""
+        if self.stderr is None or self.stderr_items is None or self.stderr_sampling is None:
+            return None
+        samples, items = round(self.n_samples / self.n_items), self.n_items
+        more = math.hypot(self.stderr_items, self.stderr_sampling / math.sqrt(2))
+        now, sampled, widened = (
+            numbers.number(error, like=self.value)
+            for error in (self.stderr, more, self.stderr / math.sqrt(2))
+        )
+        return (
+            f"{samples} → {2 * samples} samples: ± {now} → {sampled}; "
+            f"{numbers.count(items)} → {numbers.count(2 * items)} items: → {widened}"
+        )
 
     @cached_property
     def other_facets(self) -> dict[str, Any]:
@@ -194,7 +216,7 @@ def result_rows(results: pa.Table) -> list[ResultRow]:
     """Rows of a RESULTS table in order, failed pairs last."""
     names = [name for name in ResultRow.__dataclass_fields__ if name != "facets"]
     rows = [
-        ResultRow(facets=json.loads(row["facets"] or "{}"), **{name: row[name] for name in names})
+        ResultRow(facets=json.loads(row["facets"] or "{}"), **{name: row.get(name) for name in names})
         for row in results.to_pylist()
     ]
     return sorted(rows, key=lambda row: row.status == "failed")

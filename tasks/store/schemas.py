@@ -193,6 +193,7 @@ RESULTS: Final = pa.schema(
         pa.field("signature", pa.string()),  # says exactly how the number was computed
         pa.field("stderr_items", pa.float64()),  # what endless repeats of these items would leave of stderr
         pa.field("stderr_sampling", pa.float64()),  # what endless other items would not take: the repeats'
+        pa.field("mde", pa.float64()),  # true loss that a comparison with another run of the items finds
         pa.field("warning", pa.string()),  # a doubt about the error bar, in words
     ]
 )

@@ -14,7 +14,9 @@ import pytest
 from metrics.aggregations.aggregation import Aggregation, build_aggregation
 from metrics.config import StatisticsConfig
 from metrics.statistics.comparison import Comparison, ItemColumn, compare_items
+from metrics.statistics.formulas import variance_components
 from metrics.statistics.gate import decide
+from metrics.statistics.power import foreseen_mde
 
 pytestmark = pytest.mark.slow
 
@@ -106,6 +108,47 @@ def test_power_at_the_effect_that_is_printed() -> None:
         assert 0.75 - noise <= power <= 0.9 + noise, (name, loss, power)
     assert len(POWERED) == 30
     assert printed >= 20
+
+
+FORESEEN: dict[str, tuple[int, int, float]] = {
+    "single answers": (300, 1, 0.7),
+    "single answers, nearly all right": (300, 1, 0.97),
+    "four repeats": (100, 4, 0.7),
+    "sixteen repeats": (100, 16, 0.8),
+    "sixteen repeats, nearly all right": (300, 16, 0.96),
+}
+
+
+@pytest.mark.parametrize("name", FORESEEN)
+def test_power_at_the_effect_that_one_run_foresees(name: str) -> None:
+    """With repeats the other run answers the same items anew; without, the items have nothing in common."""
+    n, repeats, p = FORESEEN[name]
+    rng = np.random.default_rng(14)
+
+    def run(chance: Any) -> Any:
+        return rng.binomial(repeats, chance, n) / repeats
+
+    def chances() -> Any:
+        return rng.beta(3 * p, 3 * (1 - p), n)
+
+    promised = []
+    for _ in range(300):
+        means = run(chances())
+        stderr = float(means.std(ddof=1)) / math.sqrt(n)
+        repeated = np.full(n, float(repeats))
+        parts = variance_components(means, repeated, stderr)
+        sampling = None if parts is None else parts[1]
+        promised.append(foreseen_mde(n, stderr, 0.05, means=means, repeats=repeated, sampling=sampling))
+    loss = float(np.nanmedian(promised))
+    found = 0
+    for _ in range(500):
+        chance = chances()
+        base, other = run(chance), chance if repeats > 1 else chances()
+        candidate = run(other * (1 - loss / p))
+        runs = [ItemColumn(column, column.reshape(-1, 1)) for column in (base, candidate)]
+        found += compare_items(SHARE, *runs, None, OPTIONS).p_value < 0.05
+    noise = 2 * math.sqrt(0.8 * 0.2 / 500)
+    assert 0.75 - noise <= found / 500 <= 0.9 + noise, (loss, found / 500)
 
 
 NULLS = {

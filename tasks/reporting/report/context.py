@@ -97,6 +97,7 @@ def page_context(
         "facts": facts(manifest, rows, usage),
         "rows": rows,
         "failed": list(failed.values()),
+        "doublings": [row for row in computed if row.doubling is not None],
         "command": _command(manifest),
         "facet_names": facet_names(rows),
         "facet_text": facet_text,
@@ -281,6 +282,7 @@ def _optional_columns(rows: Sequence[ResultRow]) -> frozenset[str]:
         "prompt_template": {row.prompt_template for row in rows},
         "label": {row.label for row in rows},
         "n_samples": {row.n_samples - row.n_items for row in rows} | {0},
+        "mde": {row.mde for row in rows} | {None},
         "note": {row.error for row in rows if row.status != "failed"} | {None},
     }
     return frozenset(name for name, values in values_of.items() if len(values) > 1)

@@ -64,6 +64,22 @@ def test_a_mean_of_repeats_says_how_much_of_its_error_is_items_and_how_much_samp
     assert (single["stderr_items"], single["stderr_sampling"]) == (None, None)
 
 
+def test_a_row_says_what_loss_a_comparison_would_find(part: Callable[..., Part]) -> None:
+    samples = [[1, 1, 1, 0], [0, 1, 0, 0], [1, 1, 1, 1], [0, 0, 1, 1]] * 30
+
+    def mde(take: int, items: int = len(samples)) -> float | None:
+        taken = enumerate(samples[:items])
+        [row] = results(pair(), [part([{"doc_id": n, "samples": own[:take]} for n, own in taken])])
+        found: float | None = row["mde"]
+        return found
+
+    repeated, single = mde(4), mde(1)
+    assert repeated is not None
+    assert single is not None
+    assert 0.02 < repeated < single < 0.25
+    assert mde(1, 4) is None  # four items find nothing
+
+
 def test_a_doubt_about_the_error_bar_has_a_column_of_its_own(part: Callable[..., Part]) -> None:
     [row] = results(pair(), [part([{"doc_id": 0, "samples": [0.5]}])])
     assert row["warning"] == row["error"] == "one item has no spread"

@@ -50,6 +50,14 @@ def printed(results: pa.Table, **arguments: Any) -> str:
     return out.getvalue()
 
 
+def test_what_more_samples_or_items_would_give_is_said_below_the_table() -> None:
+    errors = {"stderr": 0.0119, "stderr_items": 0.01148, "stderr_sampling": 0.00313}
+    text = printed(table(row(n_items=1319, n_samples=16 * 1319, **errors)))
+    said = "16 → 32 samples: ± 0.0119 → 0.0117; 1,319 → 2,638 items: → 0.0084"
+    assert f"exact_match, strict: {said}" in text
+    assert "→" not in printed(table(row()))  # nothing tells, without repeats
+
+
 def test_a_line_holds_direction_error_interval_and_unscored() -> None:
     text = printed(table(row(n_unscored=7)))
     line = next(line for line in text.splitlines() if "exact_match" in line)
