@@ -7,6 +7,7 @@ truth lies inside. ``make test-slow`` holds the bounds.
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from statistics import NormalDist
 from typing import Any
 
 import numpy as np
@@ -177,6 +178,36 @@ def clusters() -> Iterator[Setting]:
         )  # fmt: skip
 
 
+def crossed_clusters() -> Iterator[Setting]:
+    """Questions × prompts that both differ, all of them asked or every other: right or wrong, and numbers."""
+    for questions, prompts, spread, whole in (
+        (60, 12, (1.0, 0.3), True), (30, 30, (1.0, 1.0), True), (100, 20, (0.0, 0.0), True),
+        (50, 20, (0.7, 0.7), False), (200, 40, (1.0, 0.2), False),
+    ):  # fmt: skip
+        scale = math.sqrt(1 + spread[0] ** 2 + spread[1] ** 2)
+        for kind in ("0/1", "numbers"):
+
+            def draw(
+                rng: Rng, count: int, a: int = questions, b: int = prompts, spread: Any = spread,
+                whole: bool = whole, shift: float = 0.8 * scale, cut: bool = kind == "0/1",
+            ) -> Iterator[tuple[Any, Any, Any]]:  # fmt: skip
+                question, prompt = np.divmod(np.arange(a * b), b)
+                for _ in range(count):
+                    numbers = rng.normal(0, spread[0], a)[question] + rng.normal(0, spread[1], b)[prompt]
+                    numbers = numbers + shift + rng.normal(0, 1, a * b)
+                    asked = np.full(a * b, True) if whole else rng.random(a * b) < 0.5
+                    rows = (numbers > 0).astype(np.float64) if cut else numbers
+                    yield rows[asked].reshape(-1, 1), None, np.column_stack([question, prompt])[asked]
+
+            truth = NormalDist().cdf(0.8) if kind == "0/1" else 0.8 * scale
+            called = f"{questions} × {prompts}{'' if whole else ', half asked'}, {kind}"
+            if spread == (0.0, 0.0):
+                called += ", alike"
+            yield Setting(
+                "crossed clusters", called, SHARE if kind == "0/1" else MEAN, draw, truth, rounds=4_000
+            )
+
+
 def grades() -> Iterator[Setting]:
     """Grades from 1 to 5."""
     aggregation = replace(MEAN, bounds=(1.0, 5.0))
@@ -325,8 +356,8 @@ def own_functions() -> Iterator[Setting]:
 
 
 FAMILIES = (
-    shares, repeats, passes, clusters, grades, texts, error_rates, likelihoods, numbers, quantiles, classes,
-    own_functions,
+    shares, repeats, passes, clusters, crossed_clusters, grades, texts, error_rates, likelihoods, numbers,
+    quantiles, classes, own_functions,
 )  # fmt: skip
 
 

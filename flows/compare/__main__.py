@@ -39,6 +39,9 @@ def compare_command(
     across: Annotated[
         str | None, typer.Option(help="facet: every two of its values within the run BASE")
     ] = None,
+    unpaired: Annotated[
+        bool, typer.Option("--unpaired", help="two samples of items: nothing is joined")
+    ] = False,
     flips: Annotated[int, typer.Option(min=0, help="flipped items named for each pair")] = 5,
 ) -> None:
     """Compares two runs item by item, and says which differences could be chance."""
@@ -49,7 +52,7 @@ def compare_command(
     place.check_readable()
     first = open_run(base, place)
     second = open_run(candidate, place) if candidate is not None else first
-    compared = compare_opened(first, second, terms, across)
+    compared = compare_opened(first, second, terms, across, unpaired=unpaired)
     document = comparison_document(compared)
     if output is not None:
         write_comparison(output, compared, document)

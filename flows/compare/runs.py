@@ -29,8 +29,11 @@ def compare_opened(
     gate: Gate | None = None,
     across: str | None = None,
     reused: frozenset[GroupKey] = frozenset(),
+    *,
+    unpaired: bool = False,
 ) -> ComparedRuns:
-    """Compares two runs, or, with ``across``, every two values of a facet within ``base``.
+    """Compares two runs, or, with ``across``, every two values of a facet within ``base``; ``unpaired``: as
+    two samples of items, whichever they share.
 
     ``reused`` are the candidate's groups whose model was asked nothing: in a suite they decide nothing.
     Raises ConfigError for runs or a gate that do not fit together.
@@ -46,7 +49,10 @@ def compare_opened(
     for manifest in (*base.manifests, *candidate.manifests):
         known |= configured_aggregations(manifest)
     rules = ComparisonRules(
-        aggregations(known, [*base.results, *candidate.results]), gate=gate, reused=reused
+        aggregations(known, [*base.results, *candidate.results]),
+        gate=gate,
+        reused=reused,
+        method="unpaired" if unpaired else "auto",
     )
     return compare_runs(base, candidate, matches, rules)
 

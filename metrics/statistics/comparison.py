@@ -9,9 +9,11 @@ import numpy as np
 
 from metrics.aggregations.aggregation import Aggregation
 from metrics.errors import MetricError
-from metrics.statistics.bootstrap import MAX_BLOCKS, MAX_ITEM_DRAWS, resampled_totals
-from metrics.statistics.formulas import FEW_CLUSTERS, FEW_UNITS
+from metrics.statistics.bootstrap import MAX_BLOCKS, MAX_ITEM_DRAWS, crossed_picks, resampled_totals
+from metrics.statistics.clusters import Crossed, counts, numbered, wider
+from metrics.statistics.formulas import FEW_CLUSTERS, FEW_UNITS, Sampled, influences
 from metrics.statistics.intervals import Shape, normal_quantile, skewed
+from metrics.statistics.permutation import sign_flip
 from metrics.statistics.power import mcnemar, mcnemar_mde, shift_mde, units_needed
 from metrics.types import Floats, Ints, Values
 
@@ -19,7 +21,7 @@ if TYPE_CHECKING:
     from metrics.config import StatisticsConfig
 
 
-Method = Literal["auto", "mcnemar", "permutation", "bootstrap"]
+Method = Literal["auto", "mcnemar", "permutation", "bootstrap", "unpaired"]
 Ends = Callable[[float], tuple[float, float]]
 Chance = Callable[[float], float]
 
@@ -88,8 +90,9 @@ def _with_zero(ends: tuple[float, float], p_value: float, level: float) -> tuple
 
 
 @dataclass(frozen=True)
-class _Difference:
-    """A difference's standard error, interval, test and smallest effect."""
+class Difference:
+    """A difference's standard error, test and smallest effect, its interval of any level and the p-value of
+    any other difference."""
 
     stderr: float
     test: str
@@ -100,9 +103,16 @@ class _Difference:
     warning: str | None = None
 
     @classmethod
-    def unsaid(cls, warning: str) -> "_Difference":
+    def unsaid(cls, warning: str) -> "Difference":
         """What there is to say where nothing can be tested."""
         return cls(math.nan, "none", math.nan, math.nan, warning=warning)
+
+    def interval(self, level: float) -> tuple[float, float]:
+        """The interval of a level, with 0 in it unless the test finds a difference; NaN where there is
+        none."""
+        if self.ends is None:
+            return math.nan, math.nan
+        return _with_zero(self.ends(level), self.p_value, level)
 
 
 @np.errstate(over="ignore", invalid="ignore")  # infinities: the warning says what they leave unsaid
@@ -116,7 +126,8 @@ def compare_items(
     method: Method = "auto",
     higher_is_better: bool = True,
 ) -> Comparison:
-    """Compare two runs item by item; ``clusters`` (n,) are any integers, equal ones belonging together.
+    """Compare two runs item by item; ``clusters`` (n,) are any integers, equal ones belonging together, or
+    (n, 2) where two fields cross.
 
     ``auto``: exact McNemar test for 0/1 means without clusters, sign-flip permutation for other means, paired
     bootstrap of the statistics for everything else. With clusters, a cluster's items flip, or are drawn,
@@ -124,15 +135,12 @@ def compare_items(
     """
     if len(base) != len(candidate):
         raise MetricError(f"the runs have {len(base)} and {len(candidate)} items; compare those they share")
-    groups = None if clusters is None else np.unique(np.asarray(clusters), return_inverse=True)[1].reshape(-1)
+    groups = numbered(clusters)
     first, second = (
-        aggregation.value(run.statistics, _values(aggregation, run)) for run in (base, candidate)
+        aggregation.value(run.statistics, aggregated_values(aggregation, run)) for run in (base, candidate)
     )
     found = _difference(aggregation, (base, candidate), groups, options, method, higher_is_better)
-    level = options.ci_level
-    low, high = (
-        (math.nan, math.nan) if found.ends is None else _with_zero(found.ends(level), found.p_value, level)
-    )
+    low, high = found.interval(options.ci_level)
     better = candidate.value - base.value if higher_is_better else base.value - candidate.value
     return Comparison(
         base=first,
@@ -149,7 +157,7 @@ def compare_items(
         ties=int((better == 0).sum()),
         mde=found.mde,
         n_items=len(base),
-        n_clusters=None if groups is None else int(groups.max(initial=-1)) + 1,
+        n_clusters=None if groups is None else min(counts(groups)),
         warning=found.warning,
         ends=found.ends,
         chance=found.chance,
@@ -163,43 +171,49 @@ def _difference(
     options: "StatisticsConfig",
     method: Method,
     higher_is_better: bool,
-) -> _Difference:
-    n, units = len(runs[0]), len(runs[0]) if groups is None else int(groups.max(initial=-1)) + 1
+) -> Difference:
+    n, units = len(runs[0]), len(runs[0]) if groups is None else min(counts(groups))
     if n == 0 or units < 2:
-        return _Difference.unsaid(
+        return Difference.unsaid(
             "no items in common" if n == 0 else f"one {'item' if groups is None else 'cluster'} has no spread"
         )
+    if method == "unpaired":
+        raise MetricError("an unpaired comparison is that of compare_unpaired")
     averaged = aggregation.rule == "mean"
     if not averaged or method == "bootstrap":
         if method in ("mcnemar", "permutation"):
             raise MetricError(f"a {method} test is for means; {aggregation.name} is compared by bootstrap")
         return _by_bootstrap(aggregation, runs, groups, options)
-    first, second = (_column(run) for run in runs)
+    first, second = (score_column(run) for run in runs)
     if not (np.isfinite(first).all() and np.isfinite(second).all()):
-        return _Difference.unsaid("some items have a value that is not finite")
-    width = _width(aggregation, first, second)
+        return Difference.unsaid("some items have a value that is not finite")
+    low, high = range_of(aggregation, first, second)
+    width = high - low
     binary = width == 1 and all(bool(((column == 0) | (column == 1)).all()) for column in (first, second))
     if method == "mcnemar" and not (binary and groups is None):
         raise MetricError("a McNemar test takes scores of 0 and 1 without clusters; use permutation")
     if binary and groups is None and method != "permutation":
         return _by_mcnemar(first, second, options, higher_is_better)
+    if groups is not None and groups.ndim == 2:
+        return _by_crossed(second - first, groups, options, width)
     return _by_permutation(second - first, groups, options, width, higher_is_better)
 
 
-def _width(aggregation: Aggregation, first: Floats, second: Floats) -> float:
-    """How far two items can differ: the metric's range, or 1 where all numbers are 0 or 1 and both occur;
-    infinite where nothing is known."""
+def range_of(aggregation: Aggregation, first: Floats, second: Floats) -> tuple[float, float]:
+    """Between what an item's numbers lie: the metric's range, or 0 and 1 where all numbers are one of these
+    and both occur; infinite where nothing is known."""
     low, high = aggregation.bounds
     lowest, highest = min(first.min(), second.min()), max(first.max(), second.max())
     if math.isfinite(low) and math.isfinite(high) and low <= lowest and highest <= high:
-        return high - low
+        return low, high
     both = np.concatenate([first, second])
-    return 1.0 if lowest < highest and bool(((both == 0) | (both == 1)).all()) else math.inf
+    known = lowest < highest and bool(((both == 0) | (both == 1)).all())
+    return (0.0, 1.0) if known else (-math.inf, math.inf)
 
 
 def _by_mcnemar(
     first: Floats, second: Floats, options: "StatisticsConfig", higher_is_better: bool
-) -> _Difference:
+) -> Difference:
     n, (gained, lost) = len(first), discordant(first, second)
     centre, spread = _agresti_min(gained, lost, n)
 
@@ -208,7 +222,7 @@ def _by_mcnemar(
         return max(centre - reach, -1.0), min(centre + reach, 1.0)
 
     mde = mcnemar_mde(n, gained if higher_is_better else lost, 1 - options.ci_level)
-    return _Difference(
+    return Difference(
         _standard_error(second - first, None),
         "McNemar, exact",
         mcnemar(gained, lost),
@@ -231,7 +245,7 @@ def _by_permutation(
     options: "StatisticsConfig",
     width: float,
     higher_is_better: bool,
-) -> _Difference:
+) -> Difference:
     n, kind = len(differences), "items" if groups is None else "clusters"
     sizes = np.ones(n) if groups is None else np.bincount(groups).astype(np.float64)
     units = differences if groups is None else np.bincount(groups, weights=differences)
@@ -242,7 +256,7 @@ def _by_permutation(
     differing = int((sums != 0).sum())
     if not differing and not math.isfinite(width):
         said = "the runs do not differ on any item, and the metric's range is not known"
-        return _Difference(0.0, test, 1.0, math.nan, warning=said)
+        return Difference(0.0, test, 1.0, math.nan, warning=said)
     influence = (sums - sizes * mean) * (count / n)
     stderr = math.sqrt(float(influence @ influence) / (count - 1) / count)
     # What a unit differs by, where it does; units that tie hide how many more may differ (Agresti and Min).
@@ -270,7 +284,7 @@ def _by_permutation(
     else:
         size = float(np.abs(sums).sum()) / n
         mde = shift_mde(spread, shape.degrees, ties, size, alpha)
-    return _Difference(
+    return Difference(
         stderr,
         test,
         p_value,
@@ -278,6 +292,44 @@ def _by_permutation(
         lambda level: skewed(mean, spread, shape, level),
         lambda value: shape.chance(_apart(mean - value, spread)),
         warning or _few_units(groups, count, width),
+    )
+
+
+def _by_crossed(differences: Floats, ways: Ints, options: "StatisticsConfig", width: float) -> Difference:
+    """Clusters of two fields that cross: the largest p-value of the two sign-flip permutations, by either
+    field alone, and of the interval, whose variance has both."""
+    test, alpha, n = "sign-flip permutation, clustered two ways", 1 - options.ci_level, len(differences)
+    mean = float(differences.mean())
+    sums = [np.bincount(column, weights=differences) for column in ways.T]
+    differing = int((differences != 0).sum())
+    if not differing and not math.isfinite(width):
+        said = "the runs do not differ on any item, and the metric's range is not known"
+        return Difference(0.0, test, 1.0, math.nan, warning=said)
+    crossed = Crossed.of(differences - mean, ways)
+    own, units = sums[crossed.way], len(sums[crossed.way])
+    moved = int((own != 0).sum())
+    typical = float((own * own).sum()) / moved if moved else (width * n / units) ** 2
+    spread = math.sqrt(crossed.variance + (2 - moved / units) * typical / n**2)
+    rng = np.random.default_rng(options.seed)
+    flipped = [sign_flip(np.asarray(own), options.bootstrap_iters, rng) for own in sums]
+    p_value = max(*flipped, crossed.shape.chance(_apart(mean, spread)))
+    fewest, needed, warning = min(counts(ways)), units_needed(alpha), None
+    mde = math.nan
+    if fewest < needed:
+        warning = f"{fewest} clusters can't reach p < {alpha:g} whatever they say; it takes {needed}"
+    elif crossed.shape.degrees < _UNEVEN:
+        warning = "few clusters make most of the difference: what such a comparison would find is not known"
+    else:
+        size = float(np.abs(own).sum()) / n
+        mde = shift_mde(spread, crossed.shape.degrees, 1 - moved / units, size, alpha)
+    return Difference(
+        crossed.stderr,
+        test,
+        p_value,
+        mde,
+        lambda level: skewed(mean, spread, crossed.shape, level),
+        lambda value: crossed.shape.chance(_apart(mean - value, spread)),
+        warning or _few_units(ways, fewest, width),
     )
 
 
@@ -299,15 +351,20 @@ def _by_bootstrap(
     runs: tuple[ItemColumn, ItemColumn],
     groups: Ints | None,
     options: "StatisticsConfig",
-) -> _Difference:
+) -> Difference:
     test = "paired bootstrap" if groups is None else "paired bootstrap, clustered"
+    ways = groups if groups is not None and groups.ndim == 2 else None
     if options.bootstrap_iters <= 0 or aggregation.rule == "none":
-        return _Difference.unsaid(f"no test for {aggregation.name}")
-    tables = [(run.statistics, _values(aggregation, run)) for run in runs]
+        return Difference.unsaid(f"no test for {aggregation.name}")
+    tables = [(run.statistics, aggregated_values(aggregation, run)) for run in runs]
+    if ways is not None and (found := _by_crossed_jackknife(aggregation, tables, ways, options)) is not None:
+        return found
     observed, draws = resampled_differences(aggregation, tables, groups, options)
     draws = draws[np.isfinite(draws)]
     if not math.isfinite(observed) or len(draws) < 2:
-        return _Difference.unsaid("the difference is not finite")
+        return Difference.unsaid("the difference is not finite")
+    if ways is not None:
+        groups, test = wider(ways), f"{test} two ways"
     units = len(runs[0]) if groups is None else int(groups.max()) + 1
     widening = math.sqrt(units / (units - 1))  # resamples spread less than samples by this factor
     stderr = float(draws.std(ddof=1)) * widening
@@ -316,10 +373,10 @@ def _by_bootstrap(
         said = "the runs do not differ on any item" if same else "every resample differs by the same"
         p_value = 1.0 if same else 1 / (1 + len(draws))
         ends = None if same else (lambda level: (observed, observed))
-        return _Difference(stderr, test, p_value, math.nan, ends, lambda value: p_value, said)
+        return Difference(stderr, test, p_value, math.nan, ends, lambda value: p_value, said)
     influence = _influence_of_difference(aggregation, tables, groups, units)
     shape = Shape(0.0, units - 1.0) if influence is None else Shape.of(influence)
-    return _Difference(
+    return Difference(
         stderr,
         test,
         shape.chance(observed / stderr),
@@ -327,6 +384,32 @@ def _by_bootstrap(
         lambda level: skewed(observed, stderr, shape, level),
         lambda value: shape.chance((observed - value) / stderr),
         _few_units(groups, units, math.inf),
+    )
+
+
+def _by_crossed_jackknife(
+    aggregation: Aggregation, runs: "Sequence[RunColumn]", ways: Ints, options: "StatisticsConfig"
+) -> Difference | None:
+    """A difference of sums' aggregates by what leaving out each item does to it; None for what has no sums,
+    or no value without some item."""
+    tabled = [aggregation.tabled(*run) for run in runs]
+    sampled = [Sampled.of(adding, table, ways, options) for adding, table in tabled if table is not None]
+    own = [influences(one) for one in sampled]
+    if len(own) < 2 or own[0] is None or own[1] is None:
+        return None
+    observed = sampled[1].value - sampled[0].value
+    crossed = Crossed.of(own[1] - own[0], ways)
+    if not math.isfinite(observed) or crossed.variance <= 0:
+        return None
+    fewest = min(counts(ways))
+    return Difference(
+        crossed.stderr,
+        "paired jackknife, clustered two ways",
+        crossed.shape.chance(observed / crossed.stderr),
+        shift_mde(crossed.stderr, crossed.shape.degrees, 0.0, 1.0, 1 - options.ci_level),
+        lambda level: skewed(observed, crossed.stderr, crossed.shape, level),
+        lambda value: crossed.shape.chance((observed - value) / crossed.stderr),
+        _few_units(ways, fewest, math.inf),
     )
 
 
@@ -381,11 +464,13 @@ def _correlation(first: Floats, second: Floats) -> float:
     return float(np.corrcoef(a, b)[0, 1])
 
 
-def _column(run: ItemColumn) -> Floats:
+def score_column(run: ItemColumn) -> Floats:
+    """The number of each item that a mean is of (n,)."""
     return run.value if run.statistics is None else np.asarray(run.statistics[:, 0])
 
 
-def _values(aggregation: Aggregation, run: ItemColumn) -> Values | None:
+def aggregated_values(aggregation: Aggregation, run: ItemColumn) -> Values | None:
+    """What an aggregation of kind "values" takes of a run; None for sums."""
     if aggregation.kind == "sums":
         return None
     return run.values if run.values is not None else run.value
@@ -408,6 +493,8 @@ def resampled_differences(
     assert candidate is not None
     n, width = len(base), base.shape[1]
     joint = np.column_stack([base, candidate, np.ones(n)])
+    if groups is not None and groups.ndim == 2:
+        groups = wider(groups)  # where no jackknife can tell
     if groups is not None:
         joint = np.column_stack([np.bincount(groups, weights=column) for column in joint.T])
     parts = [
@@ -426,13 +513,16 @@ def _of_values(
     draws: int,
     rng: np.random.Generator,
 ) -> tuple[float, Floats]:
-    n = len(columns[0])
-    units = n if groups is None else int(groups.max()) + 1
-    members = None if groups is None else [np.flatnonzero(groups == unit) for unit in range(units)]
+    n, crossed = len(columns[0]), groups is not None and groups.ndim == 2
+    units = n if groups is None or crossed else int(groups.max()) + 1
+    members = None if groups is None or crossed else [np.flatnonzero(groups == unit) for unit in range(units)]
     differences = np.empty(min(draws, MAX_ITEM_DRAWS))
     for draw in range(len(differences)):
-        picks = rng.integers(0, units, size=units)
-        rows = picks if members is None else np.concatenate([members[pick] for pick in picks])
+        if groups is not None and crossed:
+            rows = crossed_picks(groups, rng)
+        else:
+            picks = rng.integers(0, units, size=units)
+            rows = picks if members is None else np.concatenate([members[pick] for pick in picks])
         base, candidate = (aggregation.of_values(_taken(column, rows)) for column in columns)
         differences[draw] = candidate - base
     base, candidate = (aggregation.of_values(column) for column in columns)
@@ -445,46 +535,8 @@ def _taken(column: Values, rows: Ints) -> Values:
 
 _SPARSE = 30  # units that differ, up to which they are counted and not averaged
 _UNEVEN = 12  # degrees of freedom below which clusters are too uneven to foresee others
-_EXACT_UNITS = 16  # up to here all sign patterns are tried
-_FEW_SIZES = 64
 
 
 def discordant(first: Floats, second: Floats) -> tuple[int, int]:
     """How many 0/1 items went from wrong to right, and from right to wrong."""
     return int(((first == 0) & (second == 1)).sum()), int(((first == 1) & (second == 0)).sum())
-
-
-def sign_flip(units: Floats, draws: int, rng: np.random.Generator) -> float:
-    """Two-sided p-value of the sum of ``units`` under random signs; 1 if all are 0, NaN for no draws.
-
-    All patterns for few units; else random ones, the observed pattern counted as one of them. A unit is an
-    item's difference, or the sum of a cluster's.
-    """
-    sizes = np.abs(units[units != 0])
-    observed = abs(float(units.sum()))
-    if len(sizes) == 0:
-        return 1.0
-    slack = 1e-9 * float(sizes.sum())  # sums that are equal but for rounding count as equal
-    if len(sizes) <= _EXACT_UNITS:
-        signs = 1 - 2 * ((np.arange(1 << len(sizes))[:, None] >> np.arange(len(sizes))) & 1)
-        return float((np.abs(signs @ sizes) >= observed - slack).mean())
-    if draws <= 0:
-        return math.nan
-    distinct, counts = np.unique(sizes, return_counts=True)
-    if len(distinct) <= _FEW_SIZES:
-        positive = rng.binomial(counts, 0.5, size=(draws, len(distinct)))
-        sums = (2 * positive - counts) @ distinct
-    else:
-        sums = _signed_sums(sizes, draws, rng)
-    return (1 + int((np.abs(sums) >= observed - slack).sum())) / (1 + draws)
-
-
-def _signed_sums(sizes: Floats, draws: int, rng: np.random.Generator) -> Floats:
-    """Sums of ``sizes`` under ``draws`` random sign vectors: the 256 sums of every eight sizes, picked by a
-    byte."""
-    signs = 1.0 - 2.0 * np.unpackbits(np.arange(256, dtype=np.uint8)[:, None], axis=1)
-    padded = np.concatenate([sizes, np.zeros(-len(sizes) % 8)]).reshape(-1, 8)
-    sums = np.zeros(draws)
-    for block in padded:
-        sums += (signs @ block)[rng.integers(0, 256, size=draws, dtype=np.uint8)]
-    return sums

@@ -26,6 +26,7 @@ import numpy as np
 from metrics.aggregations.aggregation import Aggregation
 from metrics.errors import ConfigError
 from metrics.statistics.bootstrap import bootstrap_items, bootstrap_sums
+from metrics.statistics.clusters import counts, numbered
 from metrics.statistics.formulas import (
     FEW_CLUSTERS,
     NOTHING,
@@ -54,16 +55,22 @@ _BY_RULE: dict[str, Method] = {
     "sum": sum_error,
     "moments": perplexity_error,
     "jackknife": jackknife,
-    "multinomial": lambda sampled: bootstrap_sums(sampled, accelerated=True),
-    "bootstrap": lambda sampled: bootstrap_sums(sampled, accelerated=False),
+    "multinomial": lambda sampled: _resampled(sampled, accelerated=True),
+    "bootstrap": lambda sampled: _resampled(sampled, accelerated=False),
     "none": lambda sampled: NOTHING,
 }
 _BY_NAME: dict[str, Method] = {
     "delta": delta,
     "jackknife": jackknife,
-    "bootstrap": lambda sampled: bootstrap_sums(sampled, accelerated=False),
-    "bca": lambda sampled: bootstrap_sums(sampled, accelerated=True),
+    "bootstrap": lambda sampled: _resampled(sampled, accelerated=False),
+    "bca": lambda sampled: _resampled(sampled, accelerated=True),
 }
+
+
+def _resampled(sampled: Sampled, accelerated: bool) -> Spread:
+    """The bootstrap; where clusters of two fields cross no resample is like the sample, and it is the
+    jackknife."""
+    return bootstrap_sums(sampled, accelerated) if sampled.ways is None else jackknife(sampled)
 
 
 def estimate(
@@ -86,7 +93,7 @@ def estimate(
     n = len(table) if table is not None else len(values if values is not None else [])
     if n == 0:
         return Estimate(math.nan, math.nan, "none", math.nan, math.nan, 0, "no scored items")
-    groups = None if clusters is None else np.unique(np.asarray(clusters), return_inverse=True)[1].reshape(-1)
+    groups = numbered(clusters)
     if table is not None:
         return _of_sums(Sampled.of(adding, table, groups, options, samples), table, groups)
     return _of_values(aggregation, values if values is not None else [], groups, options)
@@ -132,7 +139,7 @@ def _of_values(
     if options.bootstrap_iters <= 0 or aggregation.rule == "none":
         warning = f"no error bar for {aggregation.name}" if options.bootstrap_iters > 0 else None
         return _without_error(value, n, warning)
-    if n == 1 or (groups is not None and groups.max() == 0):
+    if n == 1 or (groups is not None and min(counts(groups)) == 1):
         return _without_error(value, n, _single(groups))
     if aggregation.q is not None:
         spread = _quantile(np.asarray(values, dtype=np.float64), aggregation.q, groups, options.ci_level)
@@ -158,15 +165,20 @@ def _estimate(
         return _without_error(value, n, spread.warning or f"no error bar for {aggregation.name}")
     lowest, highest = aggregation.bounds  # rounding may carry the value itself a hair beyond
     low, high = max(spread.low, min(lowest, value)), min(spread.high, max(highest, value))
-    method = spread.method if groups is None else f"{spread.method}, clustered"
+    method = spread.method if groups is None else f"{spread.method}, {clustered(groups)}"
     finite = math.isfinite(spread.stderr)
     wide = None if finite or n == 1 else "the spread is too wide for a standard error"
     said = "; ".join(sentence for sentence in (wide, spread.warning, _few(groups)) if sentence)
     return Estimate(value, spread.stderr if finite else math.nan, method, low, high, n, said or None)
 
 
+def clustered(groups: Ints) -> str:
+    """How ``stderr_method`` and the name of a test end."""
+    return "clustered" if groups.ndim == 1 else "clustered two ways"
+
+
 def _few(groups: Ints | None) -> str | None:
-    clusters = 0 if groups is None else int(groups.max()) + 1
+    clusters = 0 if groups is None else min(counts(groups))
     if not 1 < clusters < FEW_CLUSTERS:
         return None
     return f"only {clusters} clusters: the error bar is a rough guide"

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from metrics.aggregations.aggregation import Aggregation, total_of
+from metrics.statistics.clusters import Crossed, counts
 from metrics.statistics.intervals import (
     Bounded,
     Shape,
@@ -51,7 +52,8 @@ NOTHING = Spread(math.nan, "none", math.nan, math.nan)
 
 @dataclass(frozen=True)
 class Sampled:
-    """n items as G independent units: ``table`` (G, k) sums and ``sizes`` (G,) items of each."""
+    """n items as G independent units: ``table`` (G, k) sums and ``sizes`` (G,) items of each. Where clusters
+    of two fields cross, the units are the items, and ``ways`` (n, 2) numbers what each belongs to."""
 
     aggregation: Aggregation
     table: Floats
@@ -60,6 +62,7 @@ class Sampled:
     options: "StatisticsConfig"
     clustered: bool
     samples: float | None = None  # scored samples altogether, where that is known
+    ways: Ints | None = None
 
     @classmethod
     def of(
@@ -70,10 +73,11 @@ class Sampled:
         options: "StatisticsConfig",
         samples: float | None = None,
     ) -> "Sampled":
-        """Items added up within their groups (0 … G-1), or as they are."""
+        """Items added up within their groups (n,), 0 … G-1, or as they are; groups (n, 2) cross."""
         value = aggregation.of_total(total_of(table), float(len(table)))
-        if groups is None:
-            return cls(aggregation, table, np.ones(len(table)), value, options, False, samples)
+        if groups is None or groups.ndim == 2:
+            crossed = groups is not None
+            return cls(aggregation, table, np.ones(len(table)), value, options, crossed, samples, groups)
         count = int(groups.max()) + 1
         sums = np.column_stack([np.bincount(groups, weights=column, minlength=count) for column in table.T])
         sizes: Floats = np.bincount(groups, minlength=count).astype(np.float64)
@@ -81,8 +85,13 @@ class Sampled:
 
     @property
     def units(self) -> int:
-        """Number of independent units: items, or clusters."""
+        """Number of rows: items, or clusters."""
         return len(self.table)
+
+    @property
+    def independent(self) -> int:
+        """Number of independent units: items, clusters, or the clusters of the field that has fewer."""
+        return self.units if self.ways is None else min(counts(self.ways))
 
     @property
     def n(self) -> float:
@@ -98,6 +107,13 @@ class Sampled:
         """The generator that the config's seed makes."""
         return np.random.default_rng(self.options.seed)
 
+    def spread(self, influence: Floats) -> tuple[float, Shape]:
+        """Standard error and shape of an estimate that each unit raises by ``influence`` (G,) over G."""
+        if self.ways is None:
+            return _stderr(influence), Shape.of(influence)
+        crossed = Crossed.of(influence, self.ways)
+        return crossed.stderr, crossed.shape
+
     def alone(self) -> Spread:
         """What to answer for a single unit."""
         said = "one cluster has no spread" if self.clustered else "one item has no spread"
@@ -110,7 +126,7 @@ def mean_error(sampled: Sampled) -> Spread:
     low, high = _range(sampled)
     if math.isfinite(low) and math.isfinite(high) and high > low:
         return _bounded_mean(sampled, low, high)
-    if sampled.units < 2:
+    if sampled.independent < 2:
         return sampled.alone()
     spread = _skewed(sampled, _mean_influence(sampled), "closed form")
     if spread.stderr == 0:
@@ -134,12 +150,12 @@ def _bounded_mean(sampled: Sampled, low: float, high: float) -> Spread:
     width, method = high - low, "wilson"
     share = min(max((sampled.value - low) / width, 0.0), 1.0)
     level = sampled.options.ci_level
-    if sampled.units < 2:
+    if sampled.independent < 2:
         if share not in (0.0, 1.0) or sampled.clustered:
             return sampled.alone()
         stderr, size, warning = math.nan, 1.0, sampled.alone().warning
     else:
-        stderr, warning = _stderr(_mean_influence(sampled)), None
+        stderr, warning = sampled.spread(_mean_influence(sampled))[0], None
         size = bounded_share(sampled, low, width).size(level)
     chosen = sampled.options.method
     if chosen in _PROPORTIONS and size == sampled.n:
@@ -151,17 +167,28 @@ def _bounded_mean(sampled: Sampled, low: float, high: float) -> Spread:
 def bounded_share(sampled: Sampled, low: float, width: float) -> Bounded:
     """The mean as a share of the way from ``low`` to ``low + width``, for Wilson's interval; two units at
     least."""
-    influence = _mean_influence(sampled)
-    means = (sampled.table[:, 0] / sampled.sizes - low) / width
+    stderr, shape = sampled.spread(_mean_influence(sampled))
+    sums, sizes = _of_larger_way(sampled)
+    means = (sums / sizes - low) / width
     return Bounded(
         value=min(max((float(sampled.table[:, 0].sum()) / sampled.n - low) / width, 0.0), 1.0),
-        variance=(_stderr(influence) / width) ** 2,
-        units=sampled.units,
-        degrees=Shape.of(influence).degrees,
+        variance=(stderr / width) ** 2,
+        units=len(sums),
+        degrees=shape.degrees,
         extreme=float(((means <= 0) | (means >= 1)).mean()),
-        least=sampled.n**2 / float((sampled.sizes**2).sum()),
+        least=sampled.n**2 / float((sizes**2).sum()),
         most=_most(sampled, low, width),
     )
+
+
+def _of_larger_way(sampled: Sampled) -> tuple[Floats, Floats]:
+    """Sums and sizes of the units; of crossed clusters, those of the field that the larger part of the
+    variance comes from."""
+    if sampled.ways is None:
+        return sampled.table[:, 0], sampled.sizes
+    groups = sampled.ways[:, Crossed.of(_mean_influence(sampled), sampled.ways).way]
+    sums = np.bincount(groups, weights=sampled.table[:, 0])
+    return sums.astype(np.float64), np.bincount(groups).astype(np.float64)
 
 
 def _most(sampled: Sampled, low: float, width: float) -> float:
@@ -185,10 +212,11 @@ def _stderr(influence: Floats) -> float:
 
 def _skewed(sampled: Sampled, influence: Floats, method: str, stderr: float | None = None) -> Spread:
     """The interval of an estimate without known ends, with a doubt where there are too few units for one."""
-    stderr = _stderr(influence) if stderr is None else stderr
+    own, shape = sampled.spread(influence)
+    stderr = own if stderr is None else stderr
     if not math.isfinite(stderr):
         return Spread(stderr, method, -math.inf, math.inf)
-    low, high = skewed(sampled.value, stderr, Shape.of(influence), sampled.options.ci_level)
+    low, high = skewed(sampled.value, stderr, shape, sampled.options.ci_level)
     return Spread(stderr, method, low, high, _few_units(sampled))
 
 
@@ -198,11 +226,11 @@ def _few_units(sampled: Sampled) -> str | None:
     if math.isfinite(low) and math.isfinite(high):
         return None
     kind = "clusters" if sampled.clustered else "items"
-    if sampled.clustered and sampled.units < FEW_CLUSTERS:
+    if sampled.clustered and sampled.independent < FEW_CLUSTERS:
         return None  # said whatever the interval is
-    if sampled.units < FEW_UNITS:
+    if sampled.independent < FEW_UNITS:
         return (
-            f"only {sampled.units} {kind}: the interval holds for numbers without rare large ones; "
+            f"only {sampled.independent} {kind}: the interval holds for numbers without rare large ones; "
             f"{FEW_UNITS} and more are safer"
         )
     weight = sampled.aggregation.weight
@@ -236,7 +264,7 @@ def variance_components(means: Floats, repeats: Floats, stderr: float) -> tuple[
 
 def sum_error(sampled: Sampled) -> Spread:
     """Standard error of a sum: n times that of the mean."""
-    if sampled.units < 2:
+    if sampled.independent < 2:
         return sampled.alone()
     return _skewed(sampled, sampled.n * _mean_influence(sampled), "closed form")
 
@@ -247,7 +275,7 @@ def perplexity_error(sampled: Sampled) -> Spread:
 
     A resampled mean is a sum of n independent parts, so that E[exp(-t mean*)] = (mean of exp(-t x_i / n))^n.
     """
-    if sampled.units < 2:
+    if sampled.independent < 2:
         return sampled.alone()
     n, column, influence = sampled.units, sampled.table[:, 0], _mean_influence(sampled)
     centre = float(column.sum()) / sampled.n
@@ -267,15 +295,25 @@ def perplexity_error(sampled: Sampled) -> Spread:
 
 def jackknife(sampled: Sampled) -> Spread:
     """Standard error from leaving out each unit in turn: √((G-1)/G Σ (f_-i - mean)²)."""
-    if sampled.units < 2:
+    if sampled.independent < 2:
         return sampled.alone()
     left_out = leave_one_out(sampled)
     if not np.isfinite(left_out).all():
         return Spread(
             math.nan, "none", math.nan, math.nan, "a single item decides whether the value is defined"
         )
-    influence = (left_out.mean() - left_out) * (sampled.units - 1)
-    return _skewed(sampled, influence, "jackknife")
+    return _skewed(sampled, (left_out.mean() - left_out) * (sampled.units - 1), "jackknife")
+
+
+def influences(sampled: Sampled) -> Floats | None:
+    """By how much each unit raises the value, times the number of units (G,); None where a single one decides
+    whether there is a value."""
+    if sampled.aggregation.rule == "mean":
+        return _mean_influence(sampled)
+    left_out = leave_one_out(sampled)
+    if not np.isfinite(left_out).all():
+        return None
+    return np.asarray((left_out.mean() - left_out) * (sampled.units - 1))
 
 
 def leave_one_out(sampled: Sampled) -> Floats:
@@ -285,7 +323,7 @@ def leave_one_out(sampled: Sampled) -> Floats:
 
 def delta(sampled: Sampled) -> Spread:
     """Standard error from the gradient of the value and the spread of the units' statistics."""
-    if sampled.units < 2:
+    if sampled.independent < 2:
         return sampled.alone()
     total, n, units = sampled.total, sampled.n, sampled.units
     gradient = sampled.aggregation.gradient(total, n)
@@ -343,10 +381,15 @@ def woodruff(values: Floats, clusters: Ints, q: float, level: float) -> tuple[fl
     values' own distribution, is the quantile's.
     """
     ordered = np.sort(values)
-    n, groups = len(values), int(clusters.max()) + 1
-    residual = np.bincount(clusters, weights=(values <= np.quantile(values, q)) - q, minlength=groups)
-    spread = math.sqrt(groups / (groups - 1) * float(residual @ residual)) / n
-    reach = student_quantile(level, groups - 1)
+    n, below = len(values), np.asarray((values <= np.quantile(values, q)) - q, dtype=np.float64)
+    if clusters.ndim == 2:
+        crossed = Crossed.of(below, clusters)
+        spread, degrees = crossed.stderr, crossed.shape.degrees
+    else:
+        groups = int(clusters.max()) + 1
+        residual = np.bincount(clusters, weights=below, minlength=groups)
+        spread, degrees = math.sqrt(groups / (groups - 1) * float(residual @ residual)) / n, groups - 1.0
+    reach = student_quantile(level, degrees)
     low, high = (
         float(np.quantile(ordered, min(max(q + sign * reach * spread, 0.0), 1.0))) for sign in (-1, 1)
     )

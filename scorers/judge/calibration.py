@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from metrics.aggregations.aggregation import Aggregation, Count, Total, as_column, build_aggregation
 from metrics.config import StatisticsConfig
 from metrics.errors import ConfigError, MetricError
+from metrics.statistics.clusters import counts, numbered
 from metrics.statistics.formulas import FEW_CLUSTERS, Sampled, bounded_share
 from metrics.statistics.intervals import Bounded, normal_quantile, wilson
 from metrics.types import Estimate, Floats, Scores
@@ -174,8 +175,8 @@ def ppi_estimate(
     if not n:
         return Estimate(np.nan, np.nan, "none", np.nan, np.nan, n)
     rate = float(positives.mean())
-    groups = None if clusters is None else np.unique(clusters, return_inverse=True)[1].reshape(-1)
-    if groups is not None and int(groups.max()) < 1:
+    groups = numbered(clusters)
+    if groups is not None and min(counts(groups)) < 2:
         said = "one cluster has no spread"
         return Estimate(float(rectified(calibration, rate, n)[0]), np.nan, "none", np.nan, np.nan, n, said)
     size = _effective_size(positives, rate, groups, level)
@@ -207,8 +208,8 @@ def corrected_estimate(
         return Estimate(np.nan, np.nan, "none", np.nan, np.nan, n, calibration.doubt if n else None)
     rate = float(positives.mean())
     value = float(calibration.corrected(rate))
-    groups = None if clusters is None else np.unique(clusters, return_inverse=True)[1].reshape(-1)
-    units = n if groups is None else int(groups.max()) + 1
+    groups = numbered(clusters)
+    units = n if groups is None else min(counts(groups))
     if groups is not None and units < 2:
         return Estimate(value, np.nan, "none", np.nan, np.nan, n, "one cluster has no spread")
     few = None

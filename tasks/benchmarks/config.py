@@ -118,7 +118,9 @@ class BenchmarkFields(BaseModel):
     )
     target_delimiter: str = Field(default=" ", description="Text between prompt and answer")
     fewshot: FewshotConfig | None = Field(default=None, description="Solved examples before the question")
-    cluster: str | None = Field(default=None, description="Field whose equal values belong together")
+    cluster: str | tuple[str, str] | None = Field(
+        default=None, description="Field whose equal values belong together; [a, b]: two that cross"
+    )
     mutual_information: bool = Field(
         default=False, description="Ask for the choices without context too; set where a metric needs it"
     )

@@ -12,13 +12,24 @@ from typing import Annotated, Any, Literal, Self
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field
 
+from metrics.aggregations.aggregation import Aggregation
 from metrics.config import StatisticsConfig
 from metrics.errors import ConfigError, NightjarError, nearest
 from metrics.statistics.comparison import Comparison, Method, compare_items
 from metrics.statistics.gate import Verdict, adjust, decide, p_regression, worst_of
+from metrics.statistics.unpaired import UNPAIRED, compare_unpaired
 from tasks.comparison.changes import Change, changes
-from tasks.comparison.items import AggregationOf, GroupKey, result_key
-from tasks.comparison.matching import Flipped, JoinedItems, Match, clusters_of, column_of, flipped_items, join
+from tasks.comparison.items import AggregationOf, GroupKey, ItemGroup, result_key
+from tasks.comparison.matching import (
+    Flipped,
+    JoinedItems,
+    Match,
+    apart,
+    clusters_of,
+    column_of,
+    flipped_items,
+    join,
+)
 from tasks.comparison.runs import ComparedRun
 
 Correction = Literal["holm", "bh", "none"]
@@ -38,7 +49,7 @@ class PairGate(BaseModel):
     )
     alpha: Level | None = Field(None, description="Level of the test, after correction over all gated pairs")
     method: Method | None = Field(
-        None, description="Test of the difference; auto chooses by the kind of metric"
+        None, description="Test of the difference; auto chooses by the kind of metric; unpaired: other items"
     )
     coverage: Share | None = Field(
         None, description="Share of the baseline's items to be scored in the candidate"
@@ -66,7 +77,10 @@ class Gate(BaseModel):
         0.99, description="Share of the baseline's items that must be scored in the candidate"
     )
     margin: Margin = Field(0.01, description="A loss up to this is acceptable, in the metric's own units")
-    method: Method = Field("auto", description="Test of the difference; auto chooses by the kind of metric")
+    method: Method = Field(
+        "auto",
+        description="Test of the difference; auto chooses by the kind of metric; unpaired: other items",
+    )
     fail_on: Literal["regression", "worse"] = Field(
         "regression", description="worse: a loss within the margin ends with exit code 1 too"
     )
@@ -158,12 +172,14 @@ class ComparisonRules:
     """By what two runs are compared: aggregations, error bars, gate.
 
     ``reused`` are the candidate's groups whose model was asked nothing: they say nothing of it as it is now.
+    ``method`` is the test of what the gate does not name one for.
     """
 
     aggregation: AggregationOf
     statistics: StatisticsConfig = field(default_factory=StatisticsConfig)
     gate: Gate | None = None
     reused: frozenset[GroupKey] = frozenset()
+    method: Method = "auto"
 
 
 def compare_runs(
@@ -209,26 +225,44 @@ def _compare(base: ComparedRun, candidate: ComparedRun, match: Match, rules: Com
     if match.base is None or match.candidate is None:
         return replace(pair, reason=_why_missing(base, candidate, match))
     before, after = base.groups[match.base], candidate.groups[match.candidate]
-    joined = join(before, after)
-    pair = replace(pair, joined=joined, flipped=flipped_items(before, after, joined))
-    if not len(joined):
-        return replace(pair, reason="the runs have no scored item in common")
+    method = terms.method if terms is not None and terms.method != "auto" else rules.method
+    joined = apart(before, after) if method == "unpaired" else join(before, after)
+    pair = replace(pair, joined=joined, flipped=flipped_items(before, after, joined) if joined.paired else ())
+    if joined.paired and not len(joined):
+        separate = apart(before, after)
+        if not len(separate.base) or not len(separate.candidate):
+            return replace(pair, reason="the runs have no scored item in common")
+        joined = separate  # what they share decides the coverage; what can be said is said of both
     try:
         aggregation = rules.aggregation(match.base, before)
-        comparison = compare_items(
-            aggregation,
-            column_of(before, joined.base, aggregation),
-            column_of(after, joined.candidate, aggregation),
-            clusters_of(before, joined),
-            _options(rules.statistics, terms),
-            method=terms.method if terms is not None else "auto",
-            higher_is_better=pair.higher_is_better,
-        )
+        comparison = _compared(aggregation, (before, after), joined, (method, rules), pair)
     except NightjarError as error:
         return replace(pair, reason=str(error))
-    same = base is not candidate and _identical((base, candidate), (match.base, match.candidate), joined)
     reused = gate is not None and gate.reused != "allow" and match.candidate in rules.reused
+    if not joined.paired:
+        return replace(pair, comparison=comparison, reason=UNPAIRED, reused=reused)
+    same = base is not candidate and _identical((base, candidate), (match.base, match.candidate), joined)
     return replace(pair, comparison=comparison, identical=same, reused=reused)
+
+
+def _compared(
+    aggregation: Aggregation,
+    groups: tuple[ItemGroup, ItemGroup],
+    joined: JoinedItems,
+    by: tuple[Method, ComparisonRules],
+    pair: ComparedPair,
+) -> Comparison:
+    method, rules = by
+    options, higher = _options(rules.statistics, pair.terms), pair.higher_is_better
+    columns = (
+        column_of(groups[0], joined.base, aggregation),
+        column_of(groups[1], joined.candidate, aggregation),
+    )
+    clusters = clusters_of(groups[0], joined.base)
+    if joined.paired:
+        return compare_items(aggregation, *columns, clusters, options, method=method, higher_is_better=higher)
+    both = clusters, clusters_of(groups[1], joined.candidate)
+    return compare_unpaired(aggregation, columns, both, options, higher_is_better=higher)
 
 
 def _identical(

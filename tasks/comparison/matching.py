@@ -15,6 +15,7 @@ from metrics.aggregations.aggregation import Aggregation
 from metrics.errors import ConfigError
 from metrics.statistics.comparison import ItemColumn
 from tasks.comparison.items import GroupKey, ItemGroup
+from tasks.store.schemas import cluster_ways
 
 
 @dataclass(frozen=True)
@@ -38,7 +39,8 @@ class JoinedItems:
 
     ``base`` and ``candidate`` are row numbers of equal length. The counts say what became of the rest:
     ``missing`` items of the baseline are not in the candidate, ``unscored`` ones are but have no score there,
-    ``unscored_base`` have none in the baseline, ``new`` ones the baseline does not know.
+    ``unscored_base`` have none in the baseline, ``new`` ones the baseline does not know. Where rows are not
+    ``paired`` the row numbers are all scored ones of either group, and of different length.
     """
 
     base: NDArray[np.intp]
@@ -49,10 +51,14 @@ class JoinedItems:
     unscored: int
     unscored_base: int
     new: int
+    paired: bool = True
 
     @property
     def coverage(self) -> float:
-        """Share of the baseline's items that are in the candidate and scored there; NaN without items."""
+        """Share of the baseline's items that are in the candidate and scored there, or, unpaired, of the
+        candidate's own items that are scored; NaN without items."""
+        if not self.paired:
+            return len(self.candidate) / self.n_candidate if self.n_candidate else float("nan")
         return (self.n_base - self.missing - self.unscored) / self.n_base if self.n_base else float("nan")
 
     def __len__(self) -> int:
@@ -135,6 +141,21 @@ def join(base: ItemGroup, candidate: ItemGroup) -> JoinedItems:
     )
 
 
+def apart(base: ItemGroup, candidate: ItemGroup) -> JoinedItems:
+    """All scored rows of two groups whose items need not be the same."""
+    return JoinedItems(
+        base=np.flatnonzero(base.scored),
+        candidate=np.flatnonzero(candidate.scored),
+        n_base=len(base),
+        n_candidate=len(candidate),
+        missing=0,
+        unscored=len(candidate) - int(candidate.scored.sum()),
+        unscored_base=len(base) - int(base.scored.sum()),
+        new=0,
+        paired=False,
+    )
+
+
 def flipped_items(base: ItemGroup, candidate: ItemGroup, joined: JoinedItems) -> tuple[Flipped, ...]:
     """The items that changed between right and wrong; none for a metric with other values than 0 and 1."""
     before, after = base.value[joined.base], candidate.value[joined.candidate]
@@ -175,13 +196,20 @@ def column_of(group: ItemGroup, rows: NDArray[np.intp], aggregation: Aggregation
     )
 
 
-def clusters_of(base: ItemGroup, joined: JoinedItems) -> NDArray[np.int64] | None:
-    """Numbers of the clusters that the joined items belong to; an item without one is a cluster of its
-    own."""
-    if base.clusters is None:
+def clusters_of(group: ItemGroup, rows: NDArray[np.intp]) -> NDArray[np.int64] | None:
+    """Numbers of the clusters that some items belong to, (n,), or (n, 2) where two fields cross; an item
+    without one is a cluster of its own."""
+    if group.clusters is None:
         return None
-    numbers: dict[object, int] = {}
     own = [
-        (cluster,) if cluster is not None else row for row, cluster in enumerate(base.clusters[joined.base])
+        cluster_ways(cluster) if cluster is not None else (row,)
+        for row, cluster in zip(rows.tolist(), group.clusters[rows], strict=True)
     ]
-    return np.array([numbers.setdefault(cluster, len(numbers)) for cluster in own], dtype=np.int64)
+    ways = max((len(entry) for entry in own), default=1)
+    columns = []
+    for way in range(ways):
+        numbers: dict[object, int] = {}
+        entries = [entry[way] if way < len(entry) else entry for entry in own]
+        columns.append([numbers.setdefault(entry, len(numbers)) for entry in entries])
+    codes = np.array(columns, dtype=np.int64)
+    return codes[0] if ways == 1 else codes.T

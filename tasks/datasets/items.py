@@ -11,7 +11,8 @@ import hashlib
 import inspect
 import json
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,17 +21,20 @@ from tasks.datasets.config import DatasetConfig, DatasetError, field_at
 from tasks.datasets.files import SourceRow, read_rows, type_name
 from tasks.datasets.item import Item
 from tasks.store.keys import digest, file_digest
+from tasks.store.schemas import cluster_text
 from tasks.usercode.load import load_function
 
 DERIVED_ID_DIGITS = 16
+Cluster = str | Sequence[str] | None
+"""Dotted path of the field whose equal values belong together, or of two that cross."""
 
 
-def open_dataset(config: DatasetConfig, base_dir: str | Path, cluster: str | None = None) -> Iterator[Item]:
+def open_dataset(config: DatasetConfig, base_dir: str | Path, cluster: Cluster = None) -> Iterator[Item]:
     """The dataset's items in order, read as they are asked for.
 
     A row is either ``{"id", "data": {…}, "ground_truth"}`` or flat. ``cluster`` is the dotted path of the
-    field whose equal values belong together. Raises DataError, naming the source and the line, for a row
-    that is no item, an id that came before, and a dataset without items.
+    field whose equal values belong together, or those of two fields that cross. Raises DataError, naming the
+    source and the line, for a row that is no item, an id that came before, and a dataset without items.
     """
     source = Path(config.path).name if config.path is not None else f"dataset {config.describe()}"
     places: dict[str, str] = {}
@@ -48,7 +52,7 @@ def open_dataset(config: DatasetConfig, base_dir: str | Path, cluster: str | Non
         raise DatasetError(f"{source} holds no items; a dataset needs at least one")
 
 
-def dataset_digest(config: DatasetConfig, base_dir: str | Path, cluster: str | None = None) -> str:
+def dataset_digest(config: DatasetConfig, base_dir: str | Path, cluster: Cluster = None) -> str:
     """Digest of everything that decides what ``open_dataset`` yields.
 
     A file counts by its bytes and suffix, not by its name; what a function or a hub's branch yields is read
@@ -115,15 +119,19 @@ def _item_id(value: Any, where: str, required: bool) -> str:
     raise DatasetError(f"{where}: an id is text or an integer, got {type_name(value)} {value!r}")
 
 
-def _clustered(item: Item, cluster: str, where: str) -> Item:
-    try:
-        value = field_at(item.data, cluster)
-    except KeyError:
-        raise DatasetError(
-            f"{where}: no field '{cluster}' (cluster); it has {', '.join(item.data)}"
-        ) from None
-    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, sort_keys=True)
-    return Item(item.item_id, item.doc_id, item.data, item.ground_truth, text)
+def _clustered(item: Item, cluster: str | Sequence[str], where: str) -> Item:
+    texts = []
+    for field in [cluster] if isinstance(cluster, str) else cluster:
+        try:
+            value = field_at(item.data, field)
+        except KeyError:
+            raise DatasetError(
+                f"{where}: no field '{field}' (cluster); it has {', '.join(item.data)}"
+            ) from None
+        texts.append(
+            value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, sort_keys=True)
+        )
+    return replace(item, cluster=cluster_text(texts))
 
 
 def _duplicate_message(item: Item, row: SourceRow, where: str, first: str) -> str:

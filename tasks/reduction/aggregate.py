@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from tasks.reduction.facets import Codes, Vocabulary, facets_text, integers, missing_facets, parse_facets
 from tasks.rows.parts import UNKNOWN, FailedPart, Origin, PairIdentity, Row, locate, resolve
 from tasks.store.keys import text_value
-from tasks.store.schemas import RESULTS
+from tasks.store.schemas import RESULTS, cluster_ways
 
 if TYPE_CHECKING:
     from metrics.config import StatisticsConfig
@@ -138,7 +138,7 @@ def _foreseen(
 
     if math.isnan(estimated.stderr):
         return {}
-    units = cell.n_valid if cell.clusters is None else len(np.unique(cell.clusters))
+    units = cell.n_valid if cell.clusters is None else _fewest(cell.clusters)
     level = 1 - options.ci_level
     if pair.metric.aggregation.rule != "mean" or cell.statistics is None:
         return {"mde": _number(foreseen_mde(units, estimated.stderr, level))}
@@ -150,6 +150,11 @@ def _foreseen(
     mde = foreseen_mde(units, estimated.stderr, level, means=means, repeats=repeats, sampling=sampling)
     found: Row = {"mde": _number(mde)}
     return found if parts is None else found | {"stderr_items": parts[0], "stderr_sampling": parts[1]}
+
+
+def _fewest(clusters: "Codes") -> int:
+    """Number of clusters, of the field that has fewer."""
+    return min(len(np.unique(column)) for column in clusters.reshape(len(clusters), -1).T)
 
 
 def failed_row(pair: PairIdentity, cell: ResultCell, error: str) -> Row:
@@ -278,7 +283,7 @@ def cells(item_rows: Iterable[pa.RecordBatch]) -> Iterator[ResultCell]:
     cell = np.concatenate(columns.cell)
     order = np.argsort(cell, kind="stable")
     bounds = np.searchsorted(cell[order], np.arange(len(names.values) + 1))
-    whole = _AllColumns.of(columns)
+    whole = _AllColumns.of(columns, [cluster_ways(text) for text in clusters.values])
     for number, (reduction, label, facets) in enumerate(names.values):
         rows = order[bounds[number] : bounds[number + 1]]
         yield whole.cell((reduction, label, facets), rows, columns.unscored.get(number, []))
@@ -363,13 +368,14 @@ class _AllColumns:
     n_scored: Codes
 
     @classmethod
-    def of(cls, columns: _BatchColumns) -> "_AllColumns":
+    def of(cls, columns: _BatchColumns, ways: Sequence[tuple[str, ...]]) -> "_AllColumns":
+        """``ways`` are the values of each cluster's field, or of both fields that cross."""
         valid = np.concatenate(columns.valid)
         return cls(
             valid=valid,
             place=np.cumsum(valid) - 1,
             value=np.concatenate(columns.value),
-            cluster=np.concatenate(columns.cluster),
+            cluster=_cluster_columns(np.concatenate(columns.cluster), ways),
             statistics=np.concatenate(columns.statistics) if columns.statistics else None,
             objects=columns.objects or None,
             n_samples=np.concatenate(columns.n_samples),
@@ -399,8 +405,22 @@ class _AllColumns:
         return [self.objects[place] for place in self.place[rows].tolist()]
 
 
+def _cluster_columns(codes: Codes, ways: Sequence[tuple[str, ...]]) -> Codes:
+    """The clusters (rows,), or (rows, 2) of two fields that cross; −1 without one."""
+    if max(map(len, ways), default=1) == 1:
+        return codes
+    numbers = [Vocabulary(), Vocabulary()]
+    table = np.array(
+        [*([own.code(text) for own, text in zip(numbers, texts, strict=True)] for texts in ways), [-1, -1]]
+    )
+    return np.asarray(table[codes])
+
+
 def _own_cluster(clusters: Codes) -> Codes | None:
     """None where no item has a cluster; an item without one beside others that have is its own cluster."""
+    if clusters.ndim == 2:
+        first, second = (_own_cluster(column) for column in clusters.T)
+        return None if first is None or second is None else np.column_stack([first, second])
     alone = clusters < 0
     if alone.all():
         return None

@@ -170,10 +170,12 @@ def quantile_estimate(
     values: "Values", q: float, clusters: Any, options: "StatisticsConfig"
 ) -> "Estimate | None":
     """The quantile with its error over resamples of items, or of whole clusters; None: nothing to say."""
+    from metrics.statistics.clusters import numbered, wider
     from metrics.types import Estimate
 
     samples, owners = pooled(values)
-    units = owners if clusters is None else np.unique(clusters, return_inverse=True)[1].reshape(-1)[owners]
+    groups = numbered(clusters)
+    units = owners if groups is None else wider(groups)[owners]
     count = int(units.max()) + 1 if len(units) else 0
     if options.bootstrap_iters <= 0 or count < 2 or not np.isfinite(samples).all():
         return None

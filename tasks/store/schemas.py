@@ -4,6 +4,7 @@ Field names are those of the exports (responses.jsonl, results.parquet …), so 
 exported files can read the store. Columns named ``*_json`` hold canonical JSON text.
 """
 
+from collections.abc import Sequence
 from typing import Final
 
 import pyarrow as pa
@@ -12,6 +13,18 @@ import pyarrow as pa
 TEXT: Final = pa.dictionary(pa.int32(), pa.string())
 FLOATS: Final = pa.list_(pa.float64())
 STRINGS: Final = pa.list_(pa.string())
+_BETWEEN_WAYS: Final = "\x1f"  # unit separator: in no value that anyone types
+
+
+def cluster_text(values: Sequence[str]) -> str:
+    """The column ``cluster`` of an item: the value of its field, or those of two fields that cross."""
+    return _BETWEEN_WAYS.join(values)
+
+
+def cluster_ways(text: str) -> tuple[str, ...]:
+    """The values that ``cluster_text`` joined."""
+    return tuple(text.split(_BETWEEN_WAYS))
+
 
 ITEMS: Final = pa.schema(
     [
@@ -20,7 +33,7 @@ ITEMS: Final = pa.schema(
         pa.field("item_digest", pa.string(), nullable=False),  # of data and ground truth: joins two runs
         pa.field("data_json", pa.string(), nullable=False),  # the row's fields, a JSON object
         pa.field("ground_truth_json", pa.string()),  # any JSON value; null: the item has none
-        pa.field("cluster", pa.string()),  # value of the cluster field: clustered standard errors
+        pa.field("cluster", pa.string()),  # value of the cluster field; of two fields, see cluster_text
     ]
 )
 

@@ -155,6 +155,20 @@ def test_a_folder_without_samples_is_compared_and_an_old_page_does_not_stay(
     assert [path.name for path in out.iterdir()] == ["comparison.json"]
 
 
+def test_runs_are_compared_as_two_samples_where_that_is_asked_for(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    base, candidate = folder(tmp_path / "base", 200), folder(tmp_path / "candidate", 190)
+    joined = json.loads(compare(capsys, base, candidate, "--json")[1])["pairs"][0]
+    apart = json.loads(compare(capsys, base, candidate, "--json", "--unpaired")[1])["pairs"][0]
+    assert (joined["n_items"], apart["n_items"]) == (300, 600)
+    assert apart["difference"] == pytest.approx(joined["difference"])
+    assert apart["stderr"] > 2 * joined["stderr"]
+    assert apart["mde"] > joined["mde"]
+    said = gate(tmp_path, "{method: unpaired, margin: 0.2}\n")
+    assert compare(capsys, base, candidate, "--gate", said)[0] == 0
+
+
 def test_without_an_output_nothing_is_written(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -14,11 +14,14 @@ from hypothesis import strategies as st
 from metrics.aggregations.aggregation import build_aggregation
 from metrics.config import StatisticsConfig
 from metrics.errors import ConfigError, MetricError
-from metrics.statistics.comparison import Comparison, ItemColumn, compare_items, sign_flip
+from metrics.statistics.clusters import numbered
+from metrics.statistics.comparison import Comparison, ItemColumn, compare_items
 from metrics.statistics.estimate import estimate, group_aggregate
 from metrics.statistics.gate import adjust, decide, p_regression, worst_of
 from metrics.statistics.intervals import normal_quantile, wilson
+from metrics.statistics.permutation import sign_flip
 from metrics.statistics.power import mcnemar
+from metrics.statistics.unpaired import compare_unpaired
 from metrics.types import Estimate
 
 FEW = StatisticsConfig(bootstrap_iters=5000)
@@ -353,3 +356,77 @@ def test_infinite_values_have_no_test_and_say_so(name: str) -> None:
     made = compare_items(build_aggregation(name), *runs, None, StatisticsConfig(bootstrap_iters=200))
     assert name == "median" or (math.isnan(made.p_value) and made.warning is not None)
     assert (made.wins, made.losses) == (0, 1)
+
+
+def test_runs_on_other_items_are_compared_by_their_two_errors() -> None:
+    rng = np.random.default_rng(6)
+    base, candidate = rng.normal(0, 1, 40), rng.normal(1.5, 3, 90)
+    made = compare_unpaired(MEAN, (scalar(base), scalar(candidate)), (None, None), FEW)
+    expected = scipy.stats.ttest_ind(candidate, base, equal_var=False)
+    assert made.test == "unpaired, Welch"
+    assert made.stderr == pytest.approx(math.sqrt(base.var(ddof=1) / 40 + candidate.var(ddof=1) / 90))
+    assert made.p_value == pytest.approx(expected.pvalue, abs=0.01)
+    assert (made.wins, made.losses, made.ties, made.n_items) == (0, 0, 0, 130)
+    assert (made.p_value < 0.05) == (not made.ci_low <= 0 <= made.ci_high)
+
+
+def test_shares_of_other_items_are_compared_with_an_answer_of_either_kind_added() -> None:
+    share = replace(MEAN, bounds=(0.0, 1.0))
+    base, candidate = scalar([1] * 30), scalar([1] * 20 + [0] * 10)
+    made = compare_unpaired(share, (base, candidate), (None, None), FEW)
+    first, second = 31 / 32, 21 / 32
+    spread = math.sqrt(first * (1 - first) / 32 + second * (1 - second) / 32)
+    assert made.ci_low == pytest.approx(second - first - 1.959964 * spread, abs=1e-6)
+    assert made.difference == pytest.approx(-1 / 3)
+    alike = compare_unpaired(share, (base, base), (None, None), FEW)
+    assert alike.ci_low < 0 < alike.ci_high
+    one = compare_unpaired(share, (scalar([1]), base), (None, None), FEW)
+    assert math.isnan(one.p_value)
+
+
+def test_clusters_of_two_fields_that_do_not_cross_are_those_of_one() -> None:
+    passage = np.arange(40) // 4
+    for ways in (np.column_stack([np.arange(40), passage]), np.column_stack([passage, np.zeros(40, int)])):
+        assert numbered(ways).tolist() == passage.tolist()
+    crossed = numbered(np.column_stack([passage, np.arange(40) % 4]))
+    assert crossed.shape == (40, 2)
+
+
+def test_the_variance_of_crossed_clusters_is_that_of_both_less_what_both_hold() -> None:
+    rng = np.random.default_rng(7)
+    ways = np.column_stack([np.arange(200) // 10, np.arange(200) % 10])
+    values = rng.normal(0, 1, 20)[ways[:, 0]] + rng.normal(0, 1, 10)[ways[:, 1]] + rng.normal(0, 0.5, 200)
+    residual = values - values.mean()
+
+    def between(groups: Any, count: int) -> float:
+        sums = np.bincount(groups, weights=residual)
+        return count / (count - 1) * float(sums @ sums) / 200**2
+
+    expected = between(ways[:, 0], 20) + between(ways[:, 1], 10) - between(np.arange(200), 200)
+    made = estimate(MEAN, values[:, None], None, ways, FEW)
+    assert made.stderr == pytest.approx(math.sqrt(expected))
+    assert made.stderr_method == "closed form, clustered two ways"
+    # A jackknife of a mean, and a bootstrap of both fields, come to about the same.
+    nan = build_aggregation("nanmean")
+    other = estimate(nan, nan.scores(values.tolist()).statistics, None, ways, FEW)
+    assert other.stderr == pytest.approx(made.stderr, rel=0.02)
+    own = build_aggregation("own.py:fn", None, lambda _: lambda v: sum(v) / len(v))
+    drawn = estimate(own, None, values, ways, FEW)
+    assert drawn.stderr == pytest.approx(made.stderr, rel=0.25)
+    spread = estimate(build_aggregation("median"), None, values, ways, FEW)
+    assert spread.stderr > estimate(build_aggregation("median"), None, values, None, FEW).stderr
+
+
+def test_a_difference_of_crossed_clusters_tests_both_fields() -> None:
+    rng = np.random.default_rng(8)
+    ways = np.column_stack([np.arange(240) // 12, np.arange(240) % 12])
+    base = rng.normal(0, 1, 240)
+    by_prompt = rng.normal(0.4, 0.8, 12)[ways[:, 1]]
+    alone = compare_items(MEAN, scalar(base), scalar(base + by_prompt), ways[:, 0], FEW)
+    crossed = compare_items(MEAN, scalar(base), scalar(base + by_prompt), ways, FEW)
+    assert crossed.test == "sign-flip permutation, clustered two ways"
+    assert crossed.n_clusters == 12
+    assert crossed.p_value > alone.p_value  # twelve prompts differ, and not 240 items
+    bleu = build_aggregation("nanmean")
+    columns = [ItemColumn(x, bleu.scores(x.tolist()).statistics) for x in (base, base + by_prompt)]
+    assert compare_items(bleu, *columns, ways, FEW).stderr == pytest.approx(crossed.stderr, rel=0.02)

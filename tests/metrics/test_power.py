@@ -17,6 +17,7 @@ from metrics.statistics.comparison import Comparison, ItemColumn, compare_items
 from metrics.statistics.formulas import variance_components
 from metrics.statistics.gate import decide
 from metrics.statistics.power import foreseen_mde
+from metrics.statistics.unpaired import compare_unpaired
 
 pytestmark = pytest.mark.slow
 
@@ -166,6 +167,88 @@ def test_tests_keep_their_level(name: str) -> None:
     draw, aggregation, rounds = NULLS[name]
     rng = np.random.default_rng(12)
     found = np.mean([compared(draw, rng, 0.0, aggregation).p_value < 0.05 for _ in range(rounds)])
+    assert found <= 0.05 + 3 * math.sqrt(0.05 * 0.95 / rounds)
+
+
+def apart(rng: np.random.Generator, kind: str, n: int, p: float, loss: float) -> tuple[Any, Any]:
+    """A run's items and clusters: right or wrong, repeats, clusters, or numbers."""
+    if kind == "clusters":
+        clusters = np.repeat(np.arange(n), rng.integers(1, 20, n))
+        chance = rng.beta((p - loss) * 7 / 3, (1 - p + loss) * 7 / 3, n)[clusters]
+        return (rng.random(len(chance)) < chance).astype(np.float64), clusters
+    if kind == "repeats":
+        return rng.binomial(8, rng.beta(3 * p, 3 * (1 - p), n) * (1 - loss / p)) / 8, None
+    if kind == "lognormal":
+        return np.exp(rng.normal(0, 1, n)) - loss, None
+    if kind == "normal":
+        return rng.normal(0, 1 + p, n) - loss, None
+    return (rng.random(n) < p - loss).astype(np.float64), None
+
+
+UNPAIRED = {
+    **{f"0/1, {n} and {m}, {p}": ("0/1", n, m, p)
+       for n, m in ((20, 20), (100, 100), (50, 400), (1000, 1000)) for p in (0.5, 0.9)},
+    **{f"repeats, {n} and {m}": ("repeats", n, m, 0.8) for n, m in ((20, 20), (100, 30))},
+    **{f"clusters, {n} and {m}": ("clusters", n, m, 0.8) for n, m in ((10, 10), (20, 20), (100, 50))},
+    "normal, 20 and 60": ("normal", 20, 60, 0.0),
+    "lognormal, 30 and 30": ("lognormal", 30, 30, 0.0),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", UNPAIRED)
+def test_unpaired_tests_keep_their_level_and_have_the_power_that_is_printed(name: str) -> None:
+    kind, n, m, p = UNPAIRED[name]
+    aggregation = MEAN if kind in ("normal", "lognormal") else SHARE
+    rng, rounds = np.random.default_rng(15), 4_000
+
+    def compared_apart(loss: float) -> Comparison:
+        runs = [apart(rng, kind, size, p, lost) for size, lost in ((n, 0.0), (m, loss))]
+        columns = [ItemColumn(column, column.reshape(-1, 1)) for column, _ in runs]
+        return compare_unpaired(aggregation, (columns[0], columns[1]), (runs[0][1], runs[1][1]), OPTIONS)
+
+    made = [compared_apart(0.0) for _ in range(rounds)]
+    most = 0.05 + 3 * math.sqrt(0.05 * 0.95 / rounds)
+    assert np.mean([one.p_value < 0.05 for one in made]) <= most
+    assert np.mean([not one.ci_low <= 0 <= one.ci_high for one in made]) <= most
+    promised = np.array([one.mde for one in made])
+    if np.isnan(promised).mean() > 0.35 or kind == "lognormal":
+        return
+    loss = float(np.nanmedian(promised))
+    power = np.mean([compared_apart(loss).p_value < 0.05 for _ in range(500)])
+    noise = 2 * math.sqrt(0.8 * 0.2 / 500)
+    assert 0.7 - noise <= power <= 0.9 + noise, (loss, power)
+
+
+def crossed(a: int, b: int, spread: tuple[float, float]) -> Draw:
+    """Right or wrong of questions × prompts, both of which differ, and matter to the candidate otherwise."""
+
+    def draw(rng: np.random.Generator, loss: float) -> tuple[Any, Any, Any]:
+        ways = np.column_stack(np.divmod(np.arange(a * b), b))
+        of_question, of_prompt = rng.normal(0, 1, a)[ways[:, 0]], rng.normal(0, 0.5, b)[ways[:, 1]]
+        own = rng.normal(0, spread[0], a)[ways[:, 0]] + rng.normal(0, spread[1], b)[ways[:, 1]]
+        other = rng.normal(0, spread[0], a)[ways[:, 0]] + rng.normal(0, spread[1], b)[ways[:, 1]]
+        answers = [
+            (0.8 + of_question + of_prompt + moved + rng.normal(0, 1, a * b) > 0).astype(np.float64)
+            for moved in (own, other)
+        ]
+        return answers[0], answers[1], ways
+
+    return draw
+
+
+CROSSED = {
+    "questions differ": (60, 12, (0.5, 0.0)),
+    "prompts differ": (60, 12, (0.0, 0.3)),
+    "both differ": (30, 30, (0.5, 0.3)),
+    "neither differs": (100, 10, (0.0, 0.0)),
+}
+
+
+@pytest.mark.parametrize("name", CROSSED)
+def test_tests_of_crossed_clusters_keep_their_level(name: str) -> None:
+    draw, rounds = crossed(*CROSSED[name]), 4_000
+    rng = np.random.default_rng(16)
+    found = np.mean([compared(draw, rng, 0.0, SHARE).p_value < 0.05 for _ in range(rounds)])
     assert found <= 0.05 + 3 * math.sqrt(0.05 * 0.95 / rounds)
 
 

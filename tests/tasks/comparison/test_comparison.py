@@ -1,6 +1,7 @@
 """Two runs joined item by item: matching, coverage, verdicts, identity, trends."""
 
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,10 +11,11 @@ import pyarrow.parquet as pq
 import pytest
 
 from metrics.errors import ConfigError
+from metrics.statistics.unpaired import UNPAIRED
 from tasks.comparison.changes import changes
 from tasks.comparison.compare import ComparedPair, ComparedRuns, ComparisonRules, Gate, compare_runs
 from tasks.comparison.items import ComparisonError, GroupKey, aggregations, read_groups
-from tasks.comparison.matching import Match, join, match_across, match_runs
+from tasks.comparison.matching import Match, clusters_of, join, match_across, match_runs
 from tasks.comparison.runs import ComparedRun, pooled_groups
 from tasks.comparison.trends import flapping_items, trend
 
@@ -348,3 +350,41 @@ def test_a_changed_system_fingerprint_is_told() -> None:
     told = list(changes(run("fp_1"), run("fp_2")))
     assert [(change.kind, change.what) for change in told] == [("model identity", "qwen: system_fingerprint")]
     assert list(changes(run("fp_1"), run("fp_1"))) == []
+
+
+def test_runs_on_different_items_are_compared_as_two_samples(tmp_path: Path) -> None:
+    base, candidate = groups(tmp_path, items(200, 160)), groups(tmp_path, items(200, 90, "other"))
+    pair = only(compared(run(base), run(candidate)))
+    assert pair.comparison is not None
+    assert pair.comparison.test == "unpaired, Agresti–Caffo"
+    assert pair.comparison.difference == pytest.approx(-0.35)
+    assert pair.comparison.p_value < 1e-6
+    assert (pair.comparison.n_items, pair.reason) == (400, UNPAIRED)
+    # A gate does not take other items for the baseline's unless it says so.
+    undecided = only(compared(run(base), run(candidate), Gate(margin=0.1)))
+    assert (undecided.verdict, undecided.reason) == (
+        "inconclusive",
+        "coverage 0 is below the 0.99 asked for",
+    )
+    said = only(compared(run(base), run(candidate), Gate(margin=0.1, method="unpaired")))
+    assert said.verdict == "regression"
+    near = groups(tmp_path, items(2000, 1600, "more"))
+    close = only(compared(run(base), run(near), Gate(margin=0.1, method="unpaired")))
+    assert close.verdict == "pass"
+
+
+def test_clusters_of_two_fields_cross(tmp_path: Path) -> None:
+    right = items(160, 100)
+    own = groups(tmp_path, right, cluster="x")
+    before, after = ({KEY: replace(own[KEY], clusters=_ways(160))} for _ in range(2))
+    codes = clusters_of(before[KEY], np.arange(160))
+    assert codes is not None
+    assert codes.shape == (160, 2)
+    assert [len(np.unique(column)) for column in codes.T] == [20, 8]
+    pair = only(compared(run(before), run(after)))
+    assert pair.comparison is not None
+    assert pair.comparison.n_clusters == 8
+
+
+def _ways(n: int) -> Any:
+    return np.array([f"question {row // 8}\x1fprompt {row % 8}" for row in range(n)], dtype=object)

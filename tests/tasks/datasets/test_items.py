@@ -1,5 +1,6 @@
 import json
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -8,6 +9,7 @@ import pytest
 from tasks.datasets.config import DatasetConfig, DatasetError
 from tasks.datasets.item import Item
 from tasks.datasets.items import content_digest, dataset_digest, open_dataset
+from tasks.store.schemas import cluster_ways
 
 ROWS = [{"id": "a", "question": "2+2?", "answer": "4"}, {"id": "b", "question": "3+3?", "answer": "6"}]
 
@@ -26,7 +28,7 @@ def write(folder: Path, name: str, rows: list[dict]) -> str:
     return name
 
 
-def read(folder: Path, config: str | dict, cluster: str | None = None) -> list[Item]:
+def read(folder: Path, config: str | dict, cluster: Any = None) -> list[Item]:
     return list(open_dataset(DatasetConfig.model_validate(config), folder, cluster))
 
 
@@ -200,6 +202,18 @@ def test_a_named_field_that_a_row_lacks_is_refused(tmp_path: Path, key: str) -> 
 def test_an_empty_id_is_refused_where_the_config_names_the_field(tmp_path: Path) -> None:
     with pytest.raises(DatasetError, match=r"^x\.jsonl:1: the id is empty"):
         read(tmp_path, {"path": write(tmp_path, "x.jsonl", [{"key": "", "q": 1}]), "id": "key"})
+
+
+def test_two_cluster_fields_make_a_text_that_can_be_told_apart_again(tmp_path: Path) -> None:
+    rows = [{"id": n, "question": f"q{n // 2}", "wording": {"id": n % 2}, "answer": 1} for n in range(4)]
+    (tmp_path / "x.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    clusters = [item.cluster for item in read(tmp_path, "x.jsonl", ("question", "wording.id"))]
+    assert [cluster_ways(text) for text in clusters if text] == [
+        ("q0", "0"), ("q0", "1"), ("q1", "0"), ("q1", "1"),
+    ]  # fmt: skip
+    with pytest.raises(DatasetError) as refused:
+        read(tmp_path, "x.jsonl", ("question", "passage"))
+    assert "no field 'passage' (cluster)" in str(refused.value)
 
 
 def test_a_cluster_field_that_a_row_lacks_is_refused(tmp_path: Path) -> None:

@@ -93,6 +93,23 @@ def test_model_and_prompt_have_columns_where_facets_hold_them_apart(part: Callab
     assert (row["model_name"], row["prompt_template"], row["facets"]) == (None, None, {})
 
 
+def test_clusters_of_two_fields_widen_the_error_twice(part: Callable[..., Part]) -> None:
+    rng = np.random.default_rng(3)
+    question, prompt = np.divmod(np.arange(240), 12)
+    scores = (rng.normal(0, 1, 20)[question] + rng.normal(0, 1, 12)[prompt] + rng.normal(0, 1, 240) > 0) * 1.0
+    texts = [f"q{q}" + "\x1f" + f"p{p}" for q, p in zip(question, prompt, strict=True)]
+    items = [{"doc_id": n, "samples": [score]} for n, score in enumerate(scores)]
+    rows = [[{**item, "cluster": text} for item, text in zip(items, own, strict=True)]
+            for own in (texts, [text.partition("\x1f")[0] for text in texts])]  # fmt: skip
+    [both], [one] = (results(pair(), [part(own)]) for own in rows)
+    expected = estimate(
+        pair().metric.aggregation, scores[:, None], None, np.column_stack([question, prompt]), OPTIONS
+    )
+    assert both["stderr"] == pytest.approx(expected.stderr)
+    assert both["stderr_method"].endswith(", clustered two ways")
+    assert both["stderr"] > one["stderr"]
+
+
 def test_clusters_widen_the_error_and_an_item_without_one_is_its_own(part: Callable[..., Part]) -> None:
     scores = [1, 1, 1, 0, 0, 0, 1, 0]
     free = [{"doc_id": n, "samples": [score]} for n, score in enumerate(scores)]

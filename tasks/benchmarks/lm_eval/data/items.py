@@ -13,7 +13,8 @@ from typing import Any, Final
 from metrics.errors import ConfigError
 from tasks.datasets.config import DatasetError, field_at
 from tasks.datasets.item import Item
-from tasks.datasets.items import content_digest
+from tasks.datasets.items import Cluster, content_digest
+from tasks.store.schemas import cluster_text
 
 ID_DIGITS: Final = 16
 
@@ -46,7 +47,7 @@ def json_document(row: Any, where: str) -> dict[str, Any]:
     return {str(key): json_value(value) for key, value in row.items()}
 
 
-def document_items(rows: Iterable[Mapping[str, Any]], cluster: str | None, where: str) -> Iterator[Item]:
+def document_items(rows: Iterable[Mapping[str, Any]], cluster: Cluster, where: str) -> Iterator[Item]:
     """Documents as items in order; equal documents are told apart by a number. Raises DataError without
     ``cluster``."""
     seen: Counter[str] = Counter()
@@ -58,12 +59,15 @@ def document_items(rows: Iterable[Mapping[str, Any]], cluster: str | None, where
         yield replace(item, item_id=item_id, cluster=_cluster_of(row, cluster, where))
 
 
-def _cluster_of(row: Mapping[str, Any], cluster: str | None, where: str) -> str | None:
+def _cluster_of(row: Mapping[str, Any], cluster: Cluster, where: str) -> str | None:
     if cluster is None:
         return None
-    try:
-        return str(field_at(row, cluster))
-    except KeyError:
-        raise DatasetError(
-            f"{where}: no field '{cluster}' (cluster); documents have {', '.join(row)}"
-        ) from None
+    texts = []
+    for field in [cluster] if isinstance(cluster, str) else cluster:
+        try:
+            texts.append(str(field_at(row, field)))
+        except KeyError:
+            raise DatasetError(
+                f"{where}: no field '{field}' (cluster); documents have {', '.join(row)}"
+            ) from None
+    return cluster_text(texts)

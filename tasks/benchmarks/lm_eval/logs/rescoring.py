@@ -28,6 +28,7 @@ from tasks.benchmarks.lm_eval.translate.config import translate_definition
 from tasks.benchmarks.records import Rendered
 from tasks.datasets.config import DatasetError
 from tasks.datasets.item import Item
+from tasks.datasets.items import Cluster
 from tasks.store.files import write_lines
 from tasks.store.fingerprint import sources_of
 from tasks.store.keys import digest, file_digest
@@ -172,7 +173,7 @@ class LoggedBenchmark:
     """
 
     def __init__(
-        self, harness: Mapping[str, Any], base_dir: str | Path, name: str, cluster: str | None = None
+        self, harness: Mapping[str, Any], base_dir: str | Path, name: str, cluster: Cluster = None
     ) -> None:
         self.name = name
         self._config: dict[str, Any] = decoded(harness["config"])

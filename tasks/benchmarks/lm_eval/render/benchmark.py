@@ -29,6 +29,7 @@ from tasks.benchmarks.lm_eval.render.prompts import (
 from tasks.benchmarks.records import Rendered
 from tasks.datasets.config import DatasetError
 from tasks.datasets.item import Item
+from tasks.datasets.items import Cluster
 from tasks.store.fingerprint import Sources, sources_of
 from tasks.store.keys import digest
 from tasks.usercode.load import load_function
@@ -52,7 +53,7 @@ class HarnessBenchmark:
     """
 
     def __init__(
-        self, harness: Mapping[str, Any], base_dir: str | Path, name: str, cluster: str | None = None
+        self, harness: Mapping[str, Any], base_dir: str | Path, name: str, cluster: Cluster = None
     ) -> None:
         self.name = name
         self._harness = harness

@@ -1,0 +1,93 @@
+"""Which items belong together: by one field, or by two that cross, such as question and prompt.
+
+Clusters of one field are added up and are then the units. Where two fields cross, an item is alike with those
+of its own question and with those of its own prompt: the variance is that between the first field's clusters,
+plus that between the second's, less that between their combinations, which both hold (Cameron, Gelbach and
+Miller 2011).
+"""
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from metrics.statistics.intervals import Shape
+from metrics.types import Floats, Ints
+
+
+def numbered(clusters: Ints | None) -> Ints | None:
+    """Any integers (n,), or (n, 2) for two fields, as 0 … G - 1 in each column.
+
+    Two fields become one where they do not cross: of a field within the other the wider one decides, and one
+    that has the same value throughout says nothing."""
+    if clusters is None:
+        return None
+    given = np.asarray(clusters)
+    if given.ndim == 1:
+        return np.unique(given, return_inverse=True)[1].reshape(-1)
+    ways = np.column_stack([np.unique(column, return_inverse=True)[1].reshape(-1) for column in given.T])
+    both = int(combined(ways).max(initial=-1)) + 1
+    alone = [way for way, other in ((0, 1), (1, 0)) if counts(ways)[other] in (1, both)]
+    return np.asarray(ways[:, alone[0]]) if alone else ways
+
+
+def counts(ways: Ints) -> tuple[int, ...]:
+    """Number of clusters of each field."""
+    columns = ways.reshape(len(ways), -1).T
+    return tuple(int(column.max(initial=-1)) + 1 for column in columns)
+
+
+def wider(ways: Ints) -> Ints:
+    """The clusters (n,) of the field that has fewer, for what knows only one field."""
+    return ways if ways.ndim == 1 else np.asarray(ways[:, int(np.argmin(counts(ways)))])
+
+
+def combined(ways: Ints) -> Ints:
+    """Numbers (n,) of the combinations of two fields."""
+    codes = ways[:, 0] * (int(ways[:, 1].max(initial=0)) + 1) + ways[:, 1]
+    return np.asarray(np.unique(codes, return_inverse=True)[1].reshape(-1))
+
+
+@dataclass(frozen=True)
+class Crossed:
+    """The variance of an estimate whose items cross two fields, and its shape; ``way`` is the field that the
+    larger part comes from."""
+
+    variance: float
+    shape: Shape
+    way: int
+
+    @property
+    def stderr(self) -> float:
+        """Standard error."""
+        return math.sqrt(self.variance)
+
+    @classmethod
+    def of(cls, influence: Floats, ways: Ints) -> "Crossed":
+        """From by how much each of the n items raises the estimate, times n, and its clusters (n, 2).
+
+        The variance is never below that of either field alone. Its degrees of freedom are those of its parts
+        (Satterthwaite): few prompts that differ count as few.
+        """
+        parts = [_part(influence, column) for column in (*ways.T, combined(ways))]
+        (first, of_first), (second, of_second), (both, _) = parts
+        variance = max(first + second - both, first, second)
+        way = int(second > first)
+        if variance <= 0:
+            return cls(0.0, Shape(0.0, float(min(counts(ways)) - 1)), way)
+        noise = sum(part**2 / max(shape.degrees, 1.0) for part, shape in parts)
+        least = min(of_first.degrees, of_second.degrees)
+        degrees = max(min(variance**2 / noise, max(of_first.degrees, of_second.degrees)), least)
+        larger, shape = parts[way]
+        skew = shape.skew * (larger / variance) ** 1.5
+        return cls(variance, Shape(skew, degrees), way)
+
+
+def _part(influence: Floats, groups: Ints) -> tuple[float, Shape]:
+    """The variance between the clusters of one field, and its shape."""
+    sums: Floats = np.bincount(groups, weights=influence).astype(np.float64)
+    units = len(sums)
+    if units < 2:
+        return 0.0, Shape(0.0, 0.0)
+    variance = units / (units - 1) * float(sums @ sums) / len(influence) ** 2
+    return variance, Shape.of(sums)

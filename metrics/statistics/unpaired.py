@@ -1,0 +1,242 @@
+"""Two runs on different items: the difference of two independent estimates.
+
+Nothing can be joined, so the error is that of both runs together, and a difference has to be larger to be
+found than on the same items. Means within a known range are compared as proportions at their effective sizes
+(Agresti and Caffo 2000), other numbers by Welch's test with the skewness taken out.
+"""
+
+import math
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from metrics.aggregations.aggregation import Aggregation
+from metrics.statistics.clusters import counts, numbered
+from metrics.statistics.comparison import (
+    Comparison,
+    Difference,
+    ItemColumn,
+    aggregated_values,
+    range_of,
+    score_column,
+)
+from metrics.statistics.estimate import estimate
+from metrics.statistics.formulas import FEW_UNITS, Sampled, bounded_share, influences
+from metrics.statistics.intervals import Shape, normal_quantile, skewed
+from metrics.statistics.power import POWER, shift_mde
+from metrics.types import Floats, Ints
+
+if TYPE_CHECKING:
+    from metrics.config import StatisticsConfig
+
+UNPAIRED = "the runs do not have the same items: compared as two samples of items, which finds less"
+_STEPS = 40
+Runs = tuple[ItemColumn, ItemColumn]
+Groups = tuple[Ints | None, Ints | None]
+
+
+@np.errstate(over="ignore", invalid="ignore")  # infinities: the warning says what they leave unsaid
+def compare_unpaired(
+    aggregation: Aggregation,
+    runs: Runs,
+    clusters: Groups,
+    options: "StatisticsConfig",
+    *,
+    higher_is_better: bool = True,
+) -> Comparison:
+    """Compares the candidate, ``runs[1]``, with a base on other items; ``clusters`` are each run's own.
+
+    Wins, losses and ties are 0 and the correlation is NaN: they belong to items in common. ``n_items`` counts
+    the items of both runs.
+    """
+    base, candidate = (aggregation.value(run.statistics, aggregated_values(aggregation, run)) for run in runs)
+    groups = numbered(clusters[0]), numbered(clusters[1])
+    found = _difference(aggregation, runs, groups, options, higher_is_better)
+    low, high = found.interval(options.ci_level)
+    clustered = [min(counts(own)) for own in groups if own is not None]
+    return Comparison(
+        base=base,
+        candidate=candidate,
+        difference=candidate - base,
+        stderr=found.stderr,
+        ci_low=low,
+        ci_high=high,
+        test=found.test,
+        p_value=found.p_value,
+        correlation=math.nan,
+        wins=0,
+        losses=0,
+        ties=0,
+        mde=found.mde,
+        n_items=len(runs[0]) + len(runs[1]),
+        n_clusters=sum(clustered) if clustered else None,
+        warning="; ".join(filter(None, (UNPAIRED, found.warning))),
+        ends=found.ends,
+        chance=found.chance,
+    )
+
+
+def _difference(
+    aggregation: Aggregation,
+    runs: Runs,
+    groups: Groups,
+    options: "StatisticsConfig",
+    higher_is_better: bool,
+) -> Difference:
+    units = [len(run) if own is None else min(counts(own)) for run, own in zip(runs, groups, strict=True)]
+    if min(units) < 2:
+        return Difference.unsaid("a run of one item, or of one cluster, has no spread")
+    if aggregation.rule == "mean":
+        columns = [score_column(run) for run in runs]
+        if not all(bool(np.isfinite(column).all()) for column in columns):
+            return Difference.unsaid("some items have a value that is not finite")
+        low, high = range_of(aggregation, *columns)
+        if math.isfinite(low) and math.isfinite(high):
+            known = replace(aggregation, bounds=(low, high))
+            sampled = [
+                Sampled.of(known, column.reshape(-1, 1), own, options)
+                for column, own in zip(columns, groups, strict=True)
+            ]
+            shares = [_Share.of(one, low, high - low) for one in sampled]
+            found = _of_shares(shares[0], shares[1], high - low, options, higher_is_better)
+            clustered = any(own is not None for own in groups)
+            return _unforeseen(found, min(units)) if clustered and min(units) < FEW_UNITS else found
+    return _by_welch(aggregation, runs, groups, options)
+
+
+def _unforeseen(found: Difference, clusters: int) -> Difference:
+    said = f"only {clusters} clusters: the error bar is a rough guide, and what would be found is not known"
+    return replace(found, mde=math.nan, warning=said)
+
+
+@dataclass(frozen=True)
+class _Share:
+    """A mean as a share of its range: its standard error, and how many right-or-wrong answers are as
+    uncertain."""
+
+    value: float
+    stderr: float
+    size: float
+    items: float
+
+    @classmethod
+    def of(cls, sampled: Sampled, low: float, width: float) -> "_Share":
+        bounded = bounded_share(sampled, low, width)
+        return cls(
+            bounded.value, math.sqrt(bounded.variance), bounded.size(sampled.options.ci_level), sampled.n
+        )
+
+    @property
+    def centre(self) -> float:
+        """The share with one answer of either kind added."""
+        return (self.value * self.size + 1) / (self.size + 2)
+
+    def variance(self, share: float) -> float:
+        """Of the centre of such a run whose true share that is. Items that are right or wrong as a whole then
+        spread otherwise; those that are neither just lie elsewhere."""
+        share = share if self.size <= 1.5 * self.items else self.centre
+        return share * (1 - share) / (self.size + 2)
+
+
+def _of_shares(
+    base: _Share, candidate: _Share, width: float, options: "StatisticsConfig", higher_is_better: bool
+) -> Difference:
+    """Agresti and Caffo's interval of a difference of proportions, at the effective sizes of the runs."""
+    centre = candidate.centre - base.centre
+    spread = math.sqrt(base.variance(base.centre) + candidate.variance(candidate.centre))
+
+    def ends(level: float) -> tuple[float, float]:
+        reach = normal_quantile(level) * spread
+        return width * max(centre - reach, -1.0), width * min(centre + reach, 1.0)
+
+    def chance(value: float) -> float:
+        return math.erfc(abs(centre - value / width) / spread / math.sqrt(2))
+
+    mde = width * _share_mde(base, candidate, 1 - options.ci_level, higher_is_better)
+    return Difference(
+        width * math.hypot(base.stderr, candidate.stderr),
+        "unpaired, Agresti–Caffo",
+        chance(0.0),
+        mde,
+        ends,
+        chance,
+        "no difference would be found four times of five" if math.isnan(mde) else None,
+    )
+
+
+def _share_mde(base: _Share, candidate: _Share, alpha: float, higher_is_better: bool) -> float:
+    """The loss that the test finds: the candidate's share is that of the base less it."""
+    start, centre = base.value, base.centre
+    if not higher_is_better:
+        start, centre = 1 - start, 1 - centre
+    reach = normal_quantile(1 - alpha) + normal_quantile(2 * POWER - 1)
+
+    def found(loss: float) -> bool:
+        spread = math.sqrt(base.variance(base.centre) + candidate.variance(max(start - loss, 0.0)))
+        expected = ((start - loss) * candidate.size + 1) / (candidate.size + 2)
+        return centre - expected >= reach * spread
+
+    low, high = 0.0, start
+    if not found(high):
+        return math.nan
+    for _ in range(_STEPS):
+        middle = (low + high) / 2
+        low, high = (low, middle) if found(middle) else (middle, high)
+    return high
+
+
+def _by_welch(
+    aggregation: Aggregation, runs: Runs, groups: Groups, options: "StatisticsConfig"
+) -> Difference:
+    """Any other number: its own standard errors, degrees of freedom after Welch and Satterthwaite, and the
+    skewness of both runs' influences."""
+    made = [
+        estimate(aggregation, run.statistics, aggregated_values(aggregation, run), own, options)
+        for run, own in zip(runs, groups, strict=True)
+    ]
+    if not all(math.isfinite(one.value) and math.isfinite(one.stderr) for one in made):
+        reasons = [one.warning for one in made if one.warning]
+        return Difference.unsaid(reasons[0] if reasons else f"no error bar for {aggregation.name}")
+    observed = made[1].value - made[0].value
+    variances = [one.stderr**2 for one in made]
+    stderr = math.sqrt(sum(variances))
+    if stderr == 0:
+        return Difference.unsaid("neither run has any spread")
+    shapes = [_shape(aggregation, run, own, options) for run, own in zip(runs, groups, strict=True)]
+    parts = zip(variances, shapes, strict=True)
+    degrees = stderr**4 / sum(variance**2 / max(shape.degrees, 1.0) for variance, shape in parts)
+    skew = (shapes[1].skew * variances[1] ** 1.5 - shapes[0].skew * variances[0] ** 1.5) / stderr**3
+    shapes = [Shape(skew, degrees), Shape(0.0, degrees)]
+
+    def ends(level: float) -> tuple[float, float]:
+        made = [skewed(observed, stderr, shape, level) for shape in shapes]
+        return min(low for low, _ in made), max(high for _, high in made)
+
+    def chance(value: float) -> float:
+        # Where two runs are skewed alike their difference is not, and what is left of it is noise.
+        return max(shape.chance((observed - value) / stderr) for shape in shapes)
+
+    return Difference(
+        stderr,
+        "unpaired, Welch",
+        chance(0.0),
+        shift_mde(stderr, degrees, 0.0, 1.0, 1 - options.ci_level),
+        ends,
+        chance,
+        "; ".join(dict.fromkeys(one.warning for one in made if one.warning)) or None,
+    )
+
+
+def _shape(
+    aggregation: Aggregation, run: ItemColumn, groups: Ints | None, options: "StatisticsConfig"
+) -> Shape:
+    """Skewness and degrees of freedom of one run's number; a median's, or that of a function, has none of the
+    first."""
+    adding, table = aggregation.tabled(run.statistics, aggregated_values(aggregation, run))
+    units = len(run) if groups is None else min(counts(groups))
+    if table is None:
+        return Shape(0.0, units - 1.0)
+    sampled = Sampled.of(adding, table, groups, options)
+    influence: Floats | None = influences(sampled)
+    return Shape(0.0, units - 1.0) if influence is None else sampled.spread(influence)[1]
