@@ -31,7 +31,7 @@ def new_app() -> typer.Typer:
 
 def examples(*lines: str) -> str:
     """The end of a command's help: commands to copy, one a line."""
-    return "\n".join(["\b", "Examples:", *(f"  {line}" for line in lines)])
+    return "\n".join(["\b", "Examples:", *(f"  {line}" for line in lines)]) + "\n"
 
 
 def command_line(app: typer.Typer, arguments: Sequence[str] | None = None) -> None:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 from pydantic import ValidationError
 
 from flows.config.errors import Problem, refusal, schema_problems
+from flows.config.model_flags import NO_FLAGS, ModelFlags
 from flows.config.schema import EvalConfig
 from flows.config.two_phase import TwoPhaseSettings, notes_of, read_native
 from flows.config.yaml import Location, YamlSource, origin_of, parse_override, put, with_overrides
@@ -46,6 +47,7 @@ class CommandInputs:
     tasks: str | None = None
     include_path: tuple[Path, ...] = ()
     from_samples: Path | None = None
+    models: ModelFlags = NO_FLAGS
 
     @property
     def names(self) -> list[str]:
@@ -103,17 +105,20 @@ def load_configs(
 def choose_configs(inputs: CommandInputs) -> ChosenConfigs:
     """The evaluations, user code imported and everything checked; raises NightjarError."""
     if inputs.from_samples is not None:
+        if inputs.models:
+            raise ConfigError("--from-samples takes the answers of the logs, and no --model is asked")
         return ChosenConfigs(_rescored(inputs.from_samples, inputs.include_path))
     if inputs.tasks is not None:
         return _chosen_by_name(inputs, inputs.names, strict=True)
     if not inputs.configs:
-        return ChosenConfigs((load_config(None, inputs.overrides),))
+        return ChosenConfigs((load_config(None, _overrides(inputs, None)),))
     configs: list[EvalConfig] = []
     settings: list[TwoPhaseSettings | None] = []
     for path in inputs.configs:
-        loaded = load_configs(path, inputs.overrides)
+        overrides = _overrides(inputs, path)
+        loaded = load_configs(path, overrides)
         configs += loaded
-        about = None if is_harness_file(path) else read_native(path, inputs.overrides)[1]
+        about = None if is_harness_file(path) else read_native(path, overrides)[1]
         settings += [about] * len(loaded)
     return ChosenConfigs(
         tuple(configs),
@@ -123,17 +128,38 @@ def choose_configs(inputs: CommandInputs) -> ChosenConfigs:
     )
 
 
+def _overrides(inputs: CommandInputs, path: Path | None) -> tuple[str, ...]:
+    """The overrides of one file: the flags' models, which depend on those that the file has, and before what
+    ``--set`` changes of them."""
+    if not inputs.models:
+        return inputs.overrides
+    models = next((config.models for config in load_configs(path, strict=False)), ())
+    return (inputs.models.override(models), *inputs.overrides)
+
+
 def validation_document(inputs: CommandInputs) -> tuple[dict[str, Any], int]:
     """Resolves and validates without opening a dataset or importing user code: a document, and the exit code.
 
     Every config has an entry of its own: one that is refused leaves the others their answer.
     """
     if inputs.tasks is None:
-        entries = validate_configs(inputs.configs or (DEFAULT_CONFIG,), inputs.overrides)
+        paths = inputs.configs or (DEFAULT_CONFIG,)
+        if inputs.models:
+            entries = [_validation_with_flags(inputs, path) for path in paths]
+        else:
+            entries = validate_configs(paths, inputs.overrides)
     else:
         entries = [entry for name in inputs.names for entry in _validation_of(inputs, name)]
     refused = any(entry["status"] == "refused" for entry in entries)
     return {"configs": entries}, 2 if refused else 0
+
+
+def _validation_with_flags(inputs: CommandInputs, path: Path) -> dict[str, Any]:
+    try:
+        overrides = _overrides(inputs, path)
+    except NightjarError as error:
+        return {"path": str(path), "status": "refused", "reason": str(error)}
+    return validate_configs([path], overrides)[0]
 
 
 def _validation_of(inputs: CommandInputs, name: str) -> list[dict[str, Any]]:
@@ -151,7 +177,8 @@ def _chosen_by_name(inputs: CommandInputs, names: Sequence[str], strict: bool) -
         raise ConfigError(
             "--tasks needs --include-path DIR: the folder with the YAML files of the benchmarks"
         )
-    configs, selection = load_selected(names, inputs.include_path, inputs.overrides, strict=strict)
+    flags = (inputs.models.override(()),) if inputs.models else ()
+    configs, selection = load_selected(names, inputs.include_path, (*flags, *inputs.overrides), strict=strict)
     return ChosenConfigs(configs, selection.groups, tuple(selection.warnings))
 
 

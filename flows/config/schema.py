@@ -15,6 +15,7 @@ from metrics.config import MetricConfig, StatisticsConfig
 from scorers.config import DefaultScorerConfig, FilterConfig, ScorerConfig, ScoringConfig
 from scorers.metric_lists import DEFAULT_METRICS
 from tasks.benchmarks.config import BenchmarkFields, PlacedError
+from tasks.datasets.selection import Selection
 from tasks.models.config import ErrorBudget, ModelConfig, Prices, RunLimits, SampleParams
 from tasks.verdicts.config import EvaluationMethodConfig, EvaluationMetricConfig, lacking_samples
 
@@ -192,6 +193,10 @@ class RunOptions(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     limit: int | None = Field(default=None, ge=1, description="Only the first items")
+    samples: str | None = Field(
+        default=None, description="Which items: positions from 0 as 7,9,100-120, or random:200@SEED"
+    )
+    shuffle: bool = Field(default=False, description="With limit: random items, always the same ones")
     output: str | None = Field(
         default=None, description="Folder of the run's files; default: results/<run id>"
     )
@@ -207,6 +212,15 @@ class RunOptions(BaseModel):
     refresh: tuple[str, ...] = Field(
         default=(), description="Stages, or pairs as 'filter:metric', to compute whatever the store holds"
     )
+
+    @model_validator(mode="after")
+    def _can_select(self) -> "RunOptions":
+        self.selection()
+        return self
+
+    def selection(self) -> Selection:
+        """Which items the run takes."""
+        return Selection(samples=self.samples, shuffle=self.shuffle, limit=self.limit)
 
 
 DEFAULT_OPTIONS = RunOptions()

@@ -12,10 +12,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from pydantic import ValidationError
 
-from flows.command_line import command_line, new_app, print_json, quiet_prefect
+from flows.command_line import command_line, examples, new_app, print_json, quiet_prefect
 from flows.config.schema import Phase, RunOptions
 from metrics.errors import ConfigError
+from tasks.datasets.selection import Selection
 from tasks.process import collect_rarely, freeze_imports
 
 if TYPE_CHECKING:
@@ -29,45 +31,71 @@ if TYPE_CHECKING:
 app = new_app()
 
 
-@app.command()
+@app.command(
+    epilog=examples(
+        "python -m flows.eval my_benchmark.yaml --dry-run",
+        "python -m flows.eval my_benchmark.yaml --limit 20 --model Qwen/Qwen3-8B",
+        "python -m flows.eval my_benchmark.yaml --model gpt-4o-mini \\",
+        "    --base-url https://api.openai.com/v1 --api-key-env OPENAI_API_KEY",
+        "python -m flows.eval my_benchmark.yaml --samples random:200@1",
+        "python -m flows.eval my_benchmark.yaml --set sample_params.temperature=0",
+    )
+)
 def evaluate_command(
     configs: Annotated[
         list[Path] | None, typer.Argument(help="YAML files; without any, the embedded default")
     ] = None,
     overrides: Annotated[list[str] | None, typer.Option("--set", help="KEY=VALUE, over the config")] = None,
-    limit: Annotated[int | None, typer.Option(min=1, help="only the first items")] = None,
-    output: Annotated[Path | None, typer.Option(help="folder of the run's files")] = None,
+    model: Annotated[
+        list[str] | None,
+        typer.Option(help="Instead of the config's models: one of them by name, or another; repeatable"),
+    ] = None,
+    base_url: Annotated[
+        str | None, typer.Option(help="Its address; without, that of the config's first endpoint")
+    ] = None,
+    api: Annotated[str | None, typer.Option(help="chat or completions")] = None,
+    api_key_env: Annotated[str | None, typer.Option(help="Environment variable that holds its key")] = None,
+    limit: Annotated[int | None, typer.Option(min=1, help="Only the first items")] = None,
+    samples: Annotated[
+        str | None, typer.Option(help="Positions from 0, as 7,9,100-120, or random:200@SEED; before --limit")
+    ] = None,
+    shuffle: Annotated[
+        bool, typer.Option("--shuffle", help="With --limit: random items instead of the first")
+    ] = False,
+    output: Annotated[Path | None, typer.Option(help="Folder of the run's files")] = None,
     store: Annotated[str | None, typer.Option(help="URI of the artifact store")] = None,
-    run_name: Annotated[str | None, typer.Option(help="name of the run")] = None,
+    run_name: Annotated[str | None, typer.Option(help="Name of the run")] = None,
     refresh: Annotated[
-        list[str] | None, typer.Option(help="stage, or FILTER:METRIC, to compute again")
+        list[str] | None, typer.Option(help="Stage, or FILTER:METRIC, to compute again; repeatable")
     ] = None,
     phase: Annotated[
         Phase | None,
         typer.Option(help="infer: ask only; score: score what is answered already; default: all"),
     ] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="print the plan, send nothing")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the plan, send nothing")] = False,
     no_data: Annotated[
-        bool, typer.Option("--no-data", help="with --dry-run: leave the dataset unopened")
+        bool, typer.Option("--no-data", help="With --dry-run: leave the dataset unopened")
     ] = False,
     task_runner: Annotated[str, typer.Option(help="threads, processes, dask or dask:ADDRESS")] = "threads",
-    as_json: Annotated[bool, typer.Option("--json", help="one JSON document on stdout")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON document on stdout")] = False,
     tasks: Annotated[
-        str | None, typer.Option(help="lm-evaluation-harness benchmarks: NAME,… or patterns")
+        str | None, typer.Option(help="Benchmarks of lm-evaluation-harness: NAME,… or patterns")
     ] = None,
-    include_path: Annotated[list[Path] | None, typer.Option(help="folder of their YAML files")] = None,
-    from_samples: Annotated[Path | None, typer.Option(help="sample logs of lm-evaluation-harness")] = None,
+    include_path: Annotated[list[Path] | None, typer.Option(help="Folder of their YAML files")] = None,
+    from_samples: Annotated[Path | None, typer.Option(help="Sample logs of lm-evaluation-harness")] = None,
 ) -> None:
     """Evaluates language models on benchmarks, and keeps every step so that nothing is computed twice."""
     from flows.config.load import CommandInputs, choose_configs, validation_document
+    from flows.config.model_flags import ModelFlags
 
     options = RunOptions(
-        limit=limit, output=str(output) if output else None, store=store, run_name=run_name,
-        refresh=tuple(refresh or ()), phase=phase or Phase.ALL,
+        **_chosen_items(samples, shuffle, limit), output=str(output) if output else None, store=store,
+        run_name=run_name, refresh=tuple(refresh or ()), phase=phase or Phase.ALL,
     )  # fmt: skip
     inputs = CommandInputs(
-        tuple(configs or ()), tuple(overrides or ()), tasks, tuple(include_path or ()), from_samples
-    )
+        tuple(configs or ()), tuple(overrides or ()), tasks, tuple(include_path or ()), from_samples,
+        ModelFlags(tuple(model or ()), base_url, api, api_key_env),
+    )  # fmt: skip
     if dry_run and no_data:
         document, code = validation_document(inputs)
         _print(document, as_json)
@@ -89,6 +117,14 @@ def evaluate_command(
     own_options = list(_own_options(chosen, options, phase))
     session = SessionOptions(task_runner, as_json, inputs.overrides)
     raise typer.Exit(_run_all(chosen, own_options, session, options.output))
+
+
+def _chosen_items(samples: str | None, shuffle: bool, limit: int | None) -> dict[str, Any]:
+    """The options that choose items; raises ConfigError for ``--samples`` that can't be read."""
+    try:
+        return Selection(samples=samples, shuffle=shuffle, limit=limit).model_dump()
+    except ValidationError as error:
+        raise ConfigError(f"--samples {error.errors()[0]['msg'].removeprefix('Value error, ')}") from error
 
 
 def _run_all(

@@ -233,6 +233,8 @@ def run_manifest(
         "store": run.options.store,
         "output": run.options.output,
         "limit": run.options.limit,
+        "samples": run.options.samples,
+        "shuffle": run.options.shuffle,
         "command": shlex.split(run.options.command) if run.options.command else None,
         "versions": dict(info.versions),
         "git_revision": info.git_revision,

@@ -13,7 +13,6 @@ import uuid
 from collections.abc import Coroutine
 from contextlib import nullcontext
 from dataclasses import dataclass
-from itertools import islice
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -130,7 +129,7 @@ def _check_refresh(plan: Plan, options: RunOptions) -> None:
 def _check_dataset(plan: Plan, options: RunOptions, overrides: tuple[str, ...]) -> None:
     """Reads the items that the run will take, all of them unless they were read before: a line that can't be
     used is refused now and not in the flow."""
-    items = iter(islice(open_benchmark(plan.load.setup.benchmark).items(), options.limit))
+    items = options.selection().of(open_benchmark(plan.load.setup.benchmark).items())
     first = next(items, None)
     if first is not None:
         check_templates(plan.config, first, overrides)

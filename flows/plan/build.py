@@ -16,6 +16,7 @@ from tasks.ask import sampling_text
 from tasks.benchmarks.config import BenchmarkFields
 from tasks.benchmarks.open import open_benchmark
 from tasks.benchmarks.records import Benchmark
+from tasks.datasets.selection import Selection
 from tasks.infer import InferSetup
 from tasks.load import LoadSetup
 from tasks.models.config import ModelConfig, SampleParams
@@ -38,7 +39,7 @@ def make_plan(config: EvalConfig, options: RunOptions, began: float = 0.0) -> Pl
     scorer = build_scorer(scoring, resolve)
     return Plan(
         config=config,
-        load=_load(fields, benchmark, options.limit),
+        load=_load(fields, benchmark, options.selection()),
         prompts={name: _render(fields, benchmark, name) for name in benchmark.prompt_names()},
         models={model.name: _infer(config, model, options, began) for model in config.models},
         filters=tuple(
@@ -78,14 +79,15 @@ def scoring_config(config: EvalConfig) -> ScoringConfig:
     )
 
 
-def _load(fields: BenchmarkFields, benchmark: Benchmark, limit: int | None) -> Step[LoadSetup]:
+def _load(fields: BenchmarkFields, benchmark: Benchmark, selection: Selection) -> Step[LoadSetup]:
     identity = {
         "dataset": benchmark.dataset_digest(),
         "cluster": fields.cluster,
-        "limit": limit,
+        **selection.identity(),
         "reader": {"code": sources_of(type(benchmark))},
     }
-    return Step(name=f"load {fields.name}", identity=identity, setup=LoadSetup(benchmark=fields, limit=limit))
+    setup = LoadSetup(benchmark=fields, selection=selection)
+    return Step(name=f"load {fields.name}", identity=identity, setup=setup)
 
 
 def _render(fields: BenchmarkFields, benchmark: Benchmark, prompt: str) -> Step[RenderSetup]:

@@ -354,4 +354,4 @@ def _requests(
 
 def _items(plan: Plan) -> Iterator[pa.RecordBatch]:
     setup = plan.load.setup
-    return item_batches(islice(open_benchmark(setup.benchmark).items(), setup.limit))
+    return item_batches(setup.selection.of(open_benchmark(setup.benchmark).items()))

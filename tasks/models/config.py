@@ -4,7 +4,17 @@ from collections.abc import Mapping
 from typing import Annotated, Any, Literal, Self
 from urllib.parse import urlsplit
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_validator, model_validator
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    ValidationInfo,
+    field_validator,
+    model_validator,
+)
+
+from tasks.models.providers import answer_to
 
 LOCAL_URL = "http://localhost:1234/v1"
 """Where a model given by name alone is looked for."""
@@ -179,6 +189,14 @@ class ModelConfig(Frozen):
     identity: str | None = Field(
         None, description="stands for base_url in cache keys, for endpoints that move"
     )
+
+    @field_validator("type", mode="before")
+    @classmethod
+    def _is_no_provider(cls, value: Any, info: ValidationInfo) -> Any:
+        told = answer_to(value, str(info.data.get("name", "NAME"))) if isinstance(value, str) else None
+        if told is not None:
+            raise ValueError(told)
+        return value
 
     @model_validator(mode="before")
     @classmethod

@@ -1,0 +1,99 @@
+"""Which items of a dataset a run takes: some positions, a random sample, the first ones or any.
+
+They keep the dataset's order, in which all stages go through them.
+
+Random choices depend on a seed and the items' ids alone: a sample of 100 lies within the sample of 200 of the
+same seed, and an item that is added to the dataset displaces one other at most.
+"""
+
+import heapq
+import re
+from collections.abc import Iterable, Iterator
+from itertools import islice
+from typing import Final
+
+from pydantic import BaseModel, ConfigDict, Field, field_validator
+
+from tasks.datasets.config import DatasetError
+from tasks.datasets.item import Item
+from tasks.store.keys import digest
+
+_RANDOM: Final = re.compile(r"random:(\d+)(?:@(-?\d+))?")
+_RANGE: Final = re.compile(r"(\d+)(?:-(\d+))?")
+EXPECTED: Final = "positions counted from 0 such as 7,9,100-120, or random:NUMBER such as random:200@1"
+
+
+class Selection(BaseModel):
+    """First ``samples`` choose, then ``limit`` takes the first of what is left, with ``shuffle`` any."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    samples: str | None = Field(None, description=f"Which items: {EXPECTED} (the number after @ is the seed)")
+    shuffle: bool = Field(False, description="limit takes random items, always the same ones")
+    limit: int | None = Field(None, ge=1, description="Only the first items")
+
+    @field_validator("samples")
+    @classmethod
+    def _readable(cls, value: str | None) -> str | None:
+        if value is None:
+            return None
+        drawn = _RANDOM.fullmatch(value.strip())
+        if drawn is not None:
+            if int(drawn[1]) < 1:
+                raise ValueError(f"'{value}': expected at least one item")
+            return value.strip()
+        if not value.strip() or any(not _positions(part) for part in value.split(",")):
+            raise ValueError(f"'{value}': expected {EXPECTED}")
+        return value.strip()
+
+    def of(self, items: Iterable[Item]) -> Iterator[Item]:
+        """The chosen items; raises DatasetError for a position that the dataset does not have."""
+        chosen: Iterable[Item] = items
+        if self.samples is not None:
+            drawn = _RANDOM.fullmatch(self.samples)
+            if drawn is not None:
+                chosen = _drawn(items, int(drawn[1]), int(drawn[2] or 0))
+            else:
+                chosen = _at(items, self.samples)
+        if self.shuffle and self.limit is not None:
+            return _drawn(chosen, self.limit, 0)
+        return islice(chosen, self.limit)
+
+    def identity(self) -> dict[str, object]:
+        """What of it decides the items."""
+        return {
+            "limit": self.limit,
+            **({"samples": self.samples} if self.samples is not None else {}),
+            **({"shuffle": True} if self.shuffle and self.limit is not None else {}),
+        }
+
+
+def _positions(part: str) -> range:
+    """The positions of "7" or "100-120"; none where it is neither."""
+    found = _RANGE.fullmatch(part.strip())
+    return range(int(found[1]), int(found[2] or found[1]) + 1) if found else range(0)
+
+
+def _place(item: Item, seed: int) -> str:
+    return digest([seed, item.item_id])
+
+
+def _drawn(items: Iterable[Item], number: int, seed: int) -> Iterator[Item]:
+    """The items with the smallest digests, in the order of the dataset; all where there are not so many."""
+    smallest = heapq.nsmallest(number, ((_place(item, seed), item.doc_id, item) for item in items))
+    return iter(sorted((item for _, _, item in smallest), key=lambda item: item.doc_id))
+
+
+def _at(items: Iterable[Item], text: str) -> Iterator[Item]:
+    wanted = {position: part for part in text.split(",") for position in _positions(part)}
+    last = max(wanted)
+    count = 0
+    for count, item in enumerate(items, start=1):
+        if count - 1 in wanted:
+            yield item
+        if count > last:
+            return
+    beyond = min(position for position in wanted if position >= count)
+    raise DatasetError(
+        f"--samples {wanted[beyond].strip()}: the dataset has {count} items, at positions 0 to {count - 1}"
+    )

@@ -1,0 +1,252 @@
+"""Another model, or other items, by one flag."""
+
+import json
+import threading
+from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from flows.config.load import CommandInputs, choose_configs, validation_document
+from flows.config.model_flags import ModelFlags
+from flows.config.schema import EvalConfig
+from metrics.errors import ConfigError
+from tasks.models.providers import PROVIDERS, answer_to, provider
+
+Evaluate = Callable[..., Any]
+EXCHANGES = yaml.safe_load((Path(__file__).parent / "provider_exchanges.yaml").read_text(encoding="utf-8"))
+BENCH = """\
+name: bench
+dataset: items.jsonl
+prompt_template: "{{question}}"
+target: "{{answer}}"
+sample_params: {temperature: 0, max_tokens: 16}
+models:
+  - name: own
+    config: {model: served/own, base_url: "http://10.0.0.1:8000/v1", api_key_env: OWN_KEY, max_concurrency: 3}
+  - {name: demo, type: demo}
+metric_list: [exact_match]
+"""
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Path:
+    (tmp_path / "items.jsonl").write_text('{"question": "Say hello.", "answer": "Hello!"}\n')
+    (tmp_path / "bench.yaml").write_text(BENCH)
+    return tmp_path / "bench.yaml"
+
+
+def chosen(bench: Path, *overrides: str, **flags: Any) -> EvalConfig:
+    flags["names"] = tuple(flags.get("names", ()))
+    (config,) = choose_configs(CommandInputs((bench,), overrides, models=ModelFlags(**flags))).configs
+    return config
+
+
+def test_a_name_of_the_config_keeps_its_entry(bench: Path) -> None:
+    (model,) = chosen(bench, names=["demo"]).models
+    assert (model.name, model.type) == ("demo", "demo")
+
+
+def test_another_name_is_asked_at_the_address_of_the_configs_first_endpoint(bench: Path) -> None:
+    (model,) = chosen(bench, names=["other/model"]).models
+    assert model.served_name == "other/model"
+    assert model.config.model_dump(exclude_unset=True) == {
+        "base_url": "http://10.0.0.1:8000/v1",
+        "api_key_env": "OWN_KEY",
+        "max_concurrency": 3,
+    }
+
+
+def test_a_key_is_not_taken_along_to_another_address(bench: Path) -> None:
+    (model,) = chosen(bench, names=["other"], base_url="https://else.where/v1").models
+    assert model.config.model_dump(exclude_unset=True) == {
+        "base_url": "https://else.where/v1",
+        "max_concurrency": 3,
+    }
+    (model,) = chosen(
+        bench, names=["other"], base_url="https://else.where/v1", api_key_env="ELSE", api="completions"
+    ).models
+    assert (model.config.api_key_env, model.config.api) == ("ELSE", "completions")  # type: ignore[union-attr]
+
+
+def test_several_models_and_what_set_changes_of_them(bench: Path) -> None:
+    config = chosen(bench, "models.1.config.timeout=7", names=["own", "other"])
+    assert [model.name for model in config.models] == ["own", "other"]
+    assert config.models[1].config.timeout == 7  # type: ignore[union-attr]
+
+
+def test_an_address_alone_moves_every_endpoint_of_the_config(bench: Path) -> None:
+    own, demo = chosen(bench, base_url="http://10.0.0.2/v1").models
+    assert own.config.base_url == "http://10.0.0.2/v1"  # type: ignore[union-attr]
+    assert own.served_name == "served/own"
+    assert demo.type == "demo"
+
+
+def test_a_config_without_models_takes_those_of_the_flags(bench: Path) -> None:
+    bench.write_text(BENCH.replace(BENCH[BENCH.index("models:") : BENCH.index("metric_list")], ""))
+    (model,) = chosen(bench, names=["qwen"]).models
+    assert model.config.base_url == "http://localhost:1234/v1"  # type: ignore[union-attr]
+    with pytest.raises(ConfigError, match="add --model NAME"):
+        chosen(bench, base_url="http://10.0.0.2/v1")
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (
+            {"names": ["x"], "base_url": "localhost:1"},
+            r"^--base-url: expected an http:// or https:// address",
+        ),
+        ({"names": ["x"], "api": "responses"}, r"^--api: Input should be 'chat' or 'completions'"),
+        ({"names": ["demo"], "api": "chat"}, r"^--model demo: the config has it as demo"),
+        (
+            {"names": ["anthropic/claude-sonnet-4-5"]},
+            "--base-url https://api.anthropic.com/v1 --api-key-env ANTHROPIC_API_KEY",
+        ),
+        ({"names": ["bedrock/claude"]}, "--model bedrock/claude --base-url http://localhost:4000/v1"),
+    ],
+)
+def test_flags_that_can_not_work_are_refused_by_their_names(
+    bench: Path, flags: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(ConfigError, match=message):
+        chosen(bench, **flags)
+
+
+def test_a_plan_without_data_answers_for_each_config(bench: Path) -> None:
+    inputs = CommandInputs((bench,), models=ModelFlags(names=("x",), api="responses"))
+    document, code = validation_document(inputs)
+    assert code == 2
+    assert document["configs"][0]["reason"].startswith("--api: ")
+
+
+@pytest.mark.parametrize("kind", [*PROVIDERS, "Google", "AWS"])
+def test_the_entry_that_a_provider_is_answered_with_is_one_that_works(kind: str) -> None:
+    told = answer_to(kind, "mine")
+    assert told is not None
+    assert len(told.splitlines()) == 2
+    (entry,) = yaml.safe_load(f"[{told.splitlines()[1].strip()}]")
+    config = EvalConfig.model_validate(
+        {"name": "x", "dataset": "a.jsonl", "prompt_template": "x", "models": [entry]}
+    )
+    found = provider(kind)
+    assert found is not None
+    assert config.models[0].served_name == found.model
+
+
+def test_a_type_that_is_a_providers_name_is_answered_with_file_and_line(bench: Path) -> None:
+    bench.write_text(BENCH.replace("type: demo", "type: gemini"))
+    with pytest.raises(ConfigError) as refused:
+        chosen(bench)
+    assert str(refused.value).splitlines() == [
+        "bench.yaml:9: models.1.type: 'gemini' is asked in OpenAI's protocol; write",
+        '  {name: demo, config: {model: "gemini-2.5-flash", '
+        'base_url: "https://generativelanguage.googleapis.com/v1beta/openai", api_key_env: GEMINI_API_KEY}}',
+    ]
+
+
+class Provider:
+    """A server on loopback that gives one recorded reply, and keeps what it was asked."""
+
+    def __init__(self, reply: dict[str, Any]) -> None:
+        self.reply, self.asked = reply, []  # type: ignore[var-annotated]
+        provided = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_GET(self) -> None:
+                self.answer(404, b"{}")
+
+            def do_POST(self) -> None:
+                body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+                provided.asked.append((self.path, dict(self.headers), body))
+                self.answer(provided.reply["status"], json.dumps(provided.reply["body"]).encode())
+
+            def answer(self, status: int, content: bytes) -> None:
+                self.send_response(status)
+                self.send_header("Content-Type", "application/json")
+                self.send_header("Content-Length", str(len(content)))
+                self.end_headers()
+                self.wfile.write(content)
+
+            def log_message(self, *_: Any) -> None:
+                pass
+
+        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        threading.Thread(target=self.server.serve_forever, daemon=True).start()
+
+    @property
+    def address(self) -> str:
+        return f"http://127.0.0.1:{self.server.server_port}"
+
+
+@pytest.fixture
+def providing() -> Iterator[Any]:
+    running: list[Provider] = []
+
+    def start(reply: dict[str, Any]) -> Provider:
+        running.append(Provider(reply))
+        return running[-1]
+
+    yield start
+    for one in running:
+        one.server.shutdown()
+        one.server.server_close()
+
+
+@pytest.mark.parametrize("name", EXCHANGES)
+def test_a_providers_exchange_comes_to_an_answer_or_to_its_own_words(
+    name: str, bench: Path, evaluate: Evaluate, providing: Any
+) -> None:
+    exchange = EXCHANGES[name]
+    found = provider(exchange["type"])
+    assert found is not None
+    served = providing(exchange["reply"])
+    path = "/" + found.base_url.split("/", 3)[3]
+    key = ["--api-key-env", found.key] if found.key else []
+    ran = evaluate(
+        bench, "--json", "--model", found.model, "--base-url", served.address + path, *key,
+        "--set", "models.0.config.max_retries=0", env={found.key or "UNUSED": "the-key"},
+    )  # fmt: skip
+    asked, headers, body = served.asked[0]
+    assert asked == exchange["path"]
+    assert headers.get("Authorization") == ("Bearer the-key" if found.key else None)
+    assert (body["model"], body["messages"]) == (found.model, [{"role": "user", "content": "Say hello."}])
+    if exchange["reply"]["status"] == 200:
+        assert ran.code == 0
+        assert ran.value("exact_match,none") == 1.0
+        usage = exchange["reply"]["body"]["usage"]
+        assert ran.document["tokens"]["completion"] == usage["completion_tokens"]
+    else:
+        assert ran.code == 1
+        responses = (Path(ran.document["output"]) / "responses.jsonl").read_text(encoding="utf-8")
+        assert exchange["says"] in json.loads(responses.splitlines()[0])["error"]
+
+
+def test_samples_are_asked_and_named_in_the_manifest(evaluate: Evaluate) -> None:
+    ran = evaluate("--json", "--samples", "3,7,40-41", "--limit", "3")
+    assert ran.document["requests"]["sent"] == 3
+    folder = Path(ran.document["output"])
+    positions = {
+        json.loads(line)["doc_id"] for line in (folder / "samples_demo_gsm8k.jsonl").read_text().splitlines()
+    }
+    assert positions == {3, 7, 40}
+    manifest = json.loads((folder / "manifest.json").read_text())
+    assert (manifest["samples"], manifest["limit"]) == ("3,7,40-41", 3)
+    again = evaluate("--json", "--samples", "7,3")
+    assert again.document["requests"] == {"sent": 0, "cached": 2, "failed": 0}
+    refused = evaluate("--samples", "41,42")
+    assert (refused.code, refused.out) == (2, "")
+    assert refused.err.strip().endswith("--samples 42: the dataset has 42 items, at positions 0 to 41")
+
+
+def test_a_shuffled_run_asks_random_items_and_the_whole_asks_for_the_rest(evaluate: Evaluate) -> None:
+    few = evaluate("--json", "--shuffle", "--limit", "10")
+    assert few.code == 0
+    assert few.document["requests"]["sent"] == 10
+    ids = {row["n_items"] for row in few.document["results"]}
+    assert ids == {10}
+    assert evaluate("--json").document["requests"] == {"sent": 32, "cached": 10, "failed": 0}
+    assert evaluate("--json", "--shuffle").steps("load") == (0, 1)
