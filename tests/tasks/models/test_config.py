@@ -32,7 +32,7 @@ def test_a_config_survives_json():
         ({"config": {"base_url": "host:80"}}, "http://"),
         ({"config": {"api_key": "sk"}}, "Extra inputs"),
         ({"config": {"max_concurency": 3}}, "Extra inputs"),
-        ({"type": "hf"}, "openai"),
+        ({"type": "hf"}, "in OpenAI.s protocol, after vllm serve"),
         ({"type": "replay"}, "config.path"),
         ({"type": "replay", "config": {"path": "a", "field": "b"}}, "config.path"),
         ({"type": "demo", "config": {"error_rate": 2}}, "less than or equal to 1"),
