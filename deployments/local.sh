@@ -10,12 +10,11 @@ home="${NIGHTJAR_HOME:-$PWD/.nightjar}"
 export DO_NOT_TRACK=1
 
 use_server() {
-  # Whatever PREFECT_API_URL names, else the project's own server.
-  if [ -z "${PREFECT_API_URL:-}" ]; then
-    python -m flows.server start
-    PREFECT_API_URL="$(python -c 'from flows.server import start; print(start().api)')"
-    export PREFECT_API_URL
-  fi
+  # Whatever PREFECT_API_URL names, else the project's own server, with its credential.
+  [ -n "${PREFECT_API_URL:-}" ] || python -m flows.server start
+  local exports
+  exports="$(python -m flows.server env)"
+  eval "$exports"
 }
 
 worker_runs() {
@@ -52,7 +51,7 @@ case "${1:-}" in
     deployments/work-pools.sh local
     prefect --no-prompt deploy --all
     start_worker
-    echo "start a night now: PREFECT_API_URL=$PREFECT_API_URL prefect deployment run suite/nightly"
+    echo "start a night now: eval \"\$(.venv/bin/python -m flows.server env)\" && .venv/bin/prefect deployment run suite/nightly"
     ;;
   stop)
     stop_worker

@@ -7,16 +7,13 @@ taken, on the server of PREFECT_API_URL, else on the project's own. Needs what d
 """
 
 import argparse
-import json
-import os
 import sys
-import urllib.request
 from pathlib import Path
 from typing import Any
 
 from screenshots import NoBrowser, headless
 
-from flows.server import status
+from flows.server import ask, link, use_server
 
 WINDOW = {"width": 1440, "height": 900}
 TALL = {"width": 1440, "height": 1400}
@@ -46,36 +43,27 @@ def main() -> int:
 
 def newest() -> str:
     """Address of the page of the evaluation that completed last. Raises NoRun."""
-    own = status()
-    api = os.environ.get("PREFECT_API_URL") or (own.api if own else None)
-    if api is None:
-        raise NoRun("no Prefect server is running; python -m flows.eval starts one")
+    address = use_server()
     wanted = {
         "flows": {"name": {"any_": [FLOW]}},
         "flow_runs": {"state": {"type": {"any_": ["COMPLETED"]}}},
         "sort": "END_TIME_DESC",
         "limit": 1,
     }
-    request = urllib.request.Request(
-        f"{api}/flow_runs/filter",
-        data=json.dumps(wanted).encode(),
-        headers={"Content-Type": "application/json"},
-    )
     try:
-        with urllib.request.urlopen(request, timeout=30) as reply:
-            runs = json.load(reply)
+        runs = ask("/flow_runs/filter", wanted)
     except OSError as error:
-        raise NoRun(f"the Prefect server at {api} does not answer: {error}") from error
+        raise NoRun(f"the Prefect server at {address} does not answer: {error}") from error
     if not runs:
-        raise NoRun(f"{api} has no completed evaluation; python -m flows.eval makes one")
-    return f"{api.removesuffix('/').removesuffix('/api')}/runs/flow-run/{runs[0]['id']}"
+        raise NoRun(f"{address} has no completed evaluation; python -m flows.eval makes one")
+    return f"{address}/runs/flow-run/{runs[0]['id']}"
 
 
 def take(address: str, output: Path) -> None:
     """The run's page down to its tabs, and from these on its artifacts."""
     with headless() as browser:
         page = browser.new_page(viewport=WINDOW, reduced_motion="reduce")
-        page.goto(address)
+        page.goto(link(address, always=True))
         tabs, cards = page.locator(".p-tab-navigation").first, page.locator(".p-card")
         page.locator("canvas").wait_for()
         page.wait_for_timeout(SETTLED)

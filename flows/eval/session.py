@@ -20,7 +20,6 @@ from typing import Any
 from prefect import Flow
 from prefect.client.schemas.objects import State
 from prefect.context import FlowRunContext
-from prefect.settings import PREFECT_API_URL
 
 from flows.command_line import FAILED, INTERRUPTED
 from flows.config.checks import check_templates
@@ -32,7 +31,7 @@ from flows.eval.start import config_for_phase, refuse_unanswered, with_defaults,
 from flows.plan.build import make_plan
 from flows.plan.forecast import forecast, unanswered
 from flows.plan.steps import Plan
-from flows.server import serving
+from flows.server import link, send, serving
 from metrics.errors import ConfigError, NightjarError, nearest
 from tasks.benchmarks.open import open_benchmark
 from tasks.caching import peek
@@ -163,9 +162,8 @@ def print_evaluation(evaluation: Evaluation, document: dict[str, Any]) -> None:
         out.print(f"{model}: {reason}", style="bold red")
     if document["status"] != "Completed":
         out.print(f"compute only what is missing: {shlex.join(command)}")
-    out.print(
-        f"report:  {evaluation.report}\nPrefect: {document['flow_run_url']}  (make stop ends the server)"
-    )
+    page = link(document["flow_run_url"])
+    out.print(f"report:  {evaluation.report}\nPrefect: {page}  (make stop ends the server)")
 
 
 def _diagnostic(entry: dict[str, Any]) -> Diagnostic:
@@ -241,15 +239,7 @@ class interruptible:  # noqa: N801 - reads as a verb where it is used
 
 def _cancel_flow_run() -> None:
     """Says so on the run's page, if the server answers in time."""
-    import httpx
-
     context = FlowRunContext.get()
-    if context is None or context.flow_run is None:
-        return
-    state = {"state": {"type": "CANCELLED", "name": "Cancelled", "message": "interrupted"}, "force": True}
-    try:
-        httpx.post(
-            f"{PREFECT_API_URL.value()}/flow_runs/{context.flow_run.id}/set_state", json=state, timeout=2
-        )
-    except httpx.HTTPError:
-        return
+    if context is not None and context.flow_run is not None:
+        state = {"type": "CANCELLED", "name": "Cancelled", "message": "interrupted"}
+        send(f"/flow_runs/{context.flow_run.id}/set_state", {"state": state, "force": True}, seconds=2)

@@ -51,8 +51,10 @@ def _run(suite: Path, options: Any, as_json: bool) -> int:
     if as_json:
         print_json(document)
     else:
+        from flows.server import link
+
         print(document.pop("markdown", state.message))
-        print(f"\nfiles:   {document.get('output')}\nPrefect: {document['flow_run_url']}")
+        print(f"\nfiles:   {document.get('output')}\nPrefect: {link(document['flow_run_url'])}")
     complete = all(entry["ok"] for entry in document.get("evaluations", ()))
     if complete and document.get("verdict") == "inconclusive":
         return UNDECIDED

@@ -14,3 +14,18 @@ def home() -> Path:
 def default_store() -> str:
     """URI of the store where none is named: ``NIGHTJAR_STORE``, else the project's own."""
     return os.environ.get("NIGHTJAR_STORE") or str(home() / "store")
+
+
+def private_folder(path: Path) -> Path:
+    """Makes the folder, and what is missing above it, for this user alone (mode 700), and returns it.
+
+    A folder that is there keeps its mode: one that was made for several users stays theirs.
+    """
+    missing = []
+    folder = path
+    while not folder.is_dir():
+        missing.append(folder)
+        folder = folder.parent
+    for folder in reversed(missing):
+        folder.mkdir(mode=0o700, exist_ok=True)
+    return path

@@ -14,6 +14,7 @@ BEFORE_PREFECT = [
     "flows.eval.__main__",
     "flows.history",
     "flows.server",
+    "flows.server.__main__",
     "flows.suite.__main__",
 ]
 

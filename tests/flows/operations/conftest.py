@@ -10,6 +10,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import uuid
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
@@ -92,7 +93,7 @@ class Process:
 
 @dataclass
 class Prefect:
-    """A Prefect server with a home of its own, and its API as the UI uses it."""
+    """A server as the project starts its own, with a home of its own, and its API as the UI uses it."""
 
     folder: Path
     port: int
@@ -108,25 +109,27 @@ class Prefect:
         """What a client needs: a worker, a flow run, the command line."""
         return {
             "PREFECT_API_URL": self.api,
+            "PREFECT_API_AUTH_STRING": self.credential,
             "PREFECT_HOME": str(self.folder / "client"),
             "NIGHTJAR_HOME": str(self.folder / "nightjar"),
             "NIGHTJAR_STORE": str(self.folder / "store"),
             "DO_NOT_TRACK": "1",
         }
 
+    @property
+    def credential(self) -> str:
+        return (self.folder / "nightjar" / "server" / "credential").read_text().strip()
+
     def start(self) -> "Prefect":
         env = {
+            "NIGHTJAR_HOME": str(self.folder / "nightjar"),
             "PREFECT_HOME": str(self.folder / "server"),
-            "PREFECT_SERVER_API_HOST": "127.0.0.1",
             "PREFECT_SERVER_API_PORT": str(self.port),
-            "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
-            "PREFECT_UI_URL": f"http://127.0.0.1:{self.port}",
             "PREFECT_SERVER_SERVICES_SCHEDULER_LOOP_SECONDS": "2",
-            "DO_NOT_TRACK": "1",
         }
         if self.database is not None:
             env["PREFECT_SERVER_DATABASE_CONNECTION_URL"] = self.database
-        command = [sys.executable, "-m", "prefect", "server", "start", "--host", "127.0.0.1"]
+        command = [sys.executable, "-m", "flows.server.app"]
         self.process = Process(command, self.folder / "server.log", env).start()
         until(self.healthy, "the Prefect server answers")
         return self
@@ -152,11 +155,16 @@ class Prefect:
 
     def ask(self, method: str, path: str, body: Any = None) -> Any:
         # SQLite takes one writer at a time: Prefect answers 503 while it is locked, and clients ask again.
-        for _ in range(20):
-            answer = httpx.request(method, f"{self.api}{path}", json=body, timeout=120)
-            if answer.status_code != 503:
-                break
-            time.sleep(0.5)
+        user, _, password = self.credential.partition(":")
+        with httpx.Client(auth=(user, password), timeout=120) as client:
+            who = str(uuid.uuid4())
+            token = client.get(f"{self.api}/csrf-token", params={"client": who}).json()["token"]
+            client.headers.update({"Prefect-Csrf-Token": token, "Prefect-Csrf-Client": who})
+            for _ in range(20):
+                answer = client.request(method, f"{self.api}{path}", json=body)
+                if answer.status_code != 503:
+                    break
+                time.sleep(0.5)
         assert answer.is_success, f"{method} {path}: {answer.status_code} {answer.text}"
         return answer.json() if answer.content else None
 

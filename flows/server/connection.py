@@ -1,0 +1,140 @@
+"""How a process gets to its Prefect server: address, credential, and the links it shows to people.
+
+The own server's credential is set together with the own server's address and never without it: whoever names
+another server by ``PREFECT_API_URL`` sends that one nothing of ours.
+"""
+
+import json
+import os
+import shlex
+import sys
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final
+from urllib.parse import urlencode, urlsplit
+
+from flows.server.credential import authorization, credential, known_credential
+from flows.server.own import Server, ServerError, start, status
+
+ADDRESS: Final = "PREFECT_API_URL"
+CREDENTIAL: Final = "PREFECT_API_AUTH_STRING"
+
+
+def use_server() -> str:
+    """Makes this process, and those it starts, talk to a running server; returns the address of its UI.
+
+    Must be called before Prefect is imported. Raises ServerError with the log's place when the server does
+    not start.
+    """
+    os.environ.setdefault("DO_NOT_TRACK", "1")
+    configured = os.environ.get(ADDRESS) or _profile_url()
+    own = _own_at(configured) if configured else start()
+    if own is not None:
+        os.environ[ADDRESS] = own.api
+        os.environ[CREDENTIAL] = credential()
+        return own.url
+    if os.environ.get(CREDENTIAL) in (known_credential(), ""):
+        os.environ.pop(CREDENTIAL, None)
+    return _ui_of(str(configured))
+
+
+@contextmanager
+def serving() -> Iterator[str]:
+    """A block that talks to the server of ``use_server``; gives the address of its UI.
+
+    Raises ServerError where the server that the user's settings name does not answer.
+    """
+    from prefect.settings import PREFECT_API_AUTH_STRING, PREFECT_API_URL, temporary_settings
+
+    named = os.environ.get(ADDRESS) or PREFECT_API_URL.value()
+    ui = use_server()
+    api = os.environ.get(ADDRESS, f"{ui}/api")
+    # Prefect may have read its settings before the environment was what it is now.
+    secret = os.environ.get(CREDENTIAL)
+    stale = PREFECT_API_AUTH_STRING.value() in (known_credential(), "")
+    updates = {PREFECT_API_URL: api} | ({PREFECT_API_AUTH_STRING: secret} if secret else {})
+    forgotten = {PREFECT_API_AUTH_STRING} if stale and not secret else set()
+    with temporary_settings(updates, restore_defaults=forgotten):
+        if named:
+            _check_answers(api)
+        yield ui
+
+
+def shell_exports() -> str:
+    """What a shell evaluates so that ``prefect …`` talks to the server of ``use_server``, with its
+    credential if it is the own one: ``eval "$(python -m flows.server env)"``."""
+    use_server()
+    lines = [
+        f"export {name}={shlex.quote(os.environ[name])}" if os.environ.get(name) else f"unset {name}"
+        for name in (ADDRESS, CREDENTIAL)
+    ]
+    return "\n".join(["export DO_NOT_TRACK=1", *lines])
+
+
+def link(address: str, always: bool = False) -> str:
+    """``address`` as a person can click it: with a code that opens the own server's UI once.
+
+    Without one where nobody reads it on a terminal (unless ``always``), and of other servers: reports, logs
+    and files must not hold what lets their readers in.
+    """
+    if not (always or sys.stdout.isatty()):
+        return address
+    parts = urlsplit(address)
+    own = _own_at(f"{parts.scheme}://{parts.netloc}/api")
+    code = _new_code(own) if own is not None else None
+    if own is None or code is None:
+        return address
+    place = parts.path or "/"
+    return f"{own.url}/nightjar/open#{urlencode({'code': code, 'to': place}, safe='/')}"
+
+
+def _new_code(own: Server) -> str | None:
+    request = urllib.request.Request(
+        f"{own.url}/nightjar/codes", method="POST", headers={"Authorization": authorization(credential())}
+    )
+    try:
+        with urllib.request.urlopen(request, timeout=5) as answer:
+            return str(json.load(answer)["code"])
+    except (urllib.error.URLError, OSError, ValueError, KeyError):
+        return None
+
+
+def _own_at(api: str) -> Server | None:
+    """The own server if that is what answers at this address."""
+    own = status()
+    if own is None:
+        return None
+    asked, ours = urlsplit(api), urlsplit(own.api)
+    local = asked.hostname in ("127.0.0.1", "localhost")
+    return own if local and asked.scheme == "http" and asked.port == ours.port else None
+
+
+def _ui_of(api: str) -> str:
+    return api.removesuffix("/").removesuffix("/api")
+
+
+def _profile_url() -> str | None:
+    """The API address of the active Prefect profile, if the user has one."""
+    profiles = Path(os.environ.get("PREFECT_HOME") or Path.home() / ".prefect") / "profiles.toml"
+    if not profiles.is_file():
+        return None
+    from prefect.settings import PREFECT_API_URL
+
+    return PREFECT_API_URL.value() or None
+
+
+def _check_answers(api: str) -> None:
+    from prefect.client.orchestration import get_client
+
+    try:
+        with get_client(sync_client=True) as client:
+            client.api_version()
+    except Exception as error:
+        reason = str(error).partition("\n")[0] or type(error).__name__
+        raise ServerError(
+            f"no Prefect server can be used at {api} ({reason}); start it, or unset PREFECT_API_URL and the "
+            "project's own is used"
+        ) from error

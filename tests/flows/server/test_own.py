@@ -1,0 +1,217 @@
+"""The own server as a process: what is there is found and ended, and its files are its user's alone."""
+
+import json
+import os
+import stat
+import subprocess
+import sys
+from collections.abc import Callable
+from importlib.metadata import version
+from pathlib import Path
+
+import pytest
+
+from flows.server import own
+from flows.server.connection import CREDENTIAL, link, shell_exports, use_server
+from flows.server.credential import credential
+
+PROJECT = Path(__file__).resolve().parents[3]
+
+
+@pytest.fixture
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A home of the test's own, without a server."""
+    monkeypatch.setenv("NIGHTJAR_HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("PREFECT_HOME", str(tmp_path / "no-profile"))
+    for name in ("PREFECT_API_URL", CREDENTIAL):
+        monkeypatch.setenv(name, "")
+    return tmp_path / "home"
+
+
+def serving_on(home: Path) -> list[int]:
+    """Processes of the system that serve this home."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                environment = (entry / "environ").read_bytes().split(b"\0")
+            except OSError:
+                continue
+            if f"PREFECT_HOME={home / 'server'}".encode() in environment:
+                found.append(int(entry.name))
+    return found
+
+
+@pytest.fixture
+def unrecorded(place: Path) -> Callable[[list[str]], "subprocess.Popen[bytes]"]:
+    """Starts a process as the own server is started, and records nothing."""
+
+    def begin(command: list[str]) -> "subprocess.Popen[bytes]":
+        environment = {**os.environ, "PREFECT_HOME": str(place / "server")}
+        return subprocess.Popen(command, env=environment, cwd=PROJECT, start_new_session=True)
+
+    return begin
+
+
+def mode(path: Path) -> str:
+    return oct(stat.S_IMODE(path.stat().st_mode))
+
+
+@pytest.mark.filterwarnings("ignore:subprocess .* is still running:ResourceWarning")
+def test_a_server_that_starts_too_slowly_is_ended_before_the_error(
+    place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(own, "START_SECONDS", 0.3)
+    with pytest.raises(own.ServerError, match=r"did not answer within .*server\.log"):
+        own.start()
+    assert serving_on(place) == []
+    assert not (place / "server" / "server.json").exists()
+
+
+@pytest.mark.filterwarnings("ignore:subprocess .* is still running:ResourceWarning")
+def test_an_interrupted_start_leaves_no_server(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(server: own.Server) -> bool:
+        assert (place / "server" / "server.json").exists(), "it can be stopped from elsewhere"
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(own, "_answers", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        own.start()
+    assert serving_on(place) == []
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        [sys.executable, "-c", "import time; time.sleep(600)", "flows.server.app"],
+        [sys.executable, "-c", "import time; time.sleep(600)", "prefect", "server", "start"],
+    ],
+    ids=["of now", "of earlier versions"],
+)
+def test_stop_ends_a_server_that_nothing_records(
+    command: list[str], place: Path, unrecorded: Callable[[list[str]], "subprocess.Popen[bytes]"]
+) -> None:
+    process = unrecorded(command)
+    try:
+        while serving_on(place) != [process.pid]:
+            assert process.poll() is None
+        assert own.stop()
+        assert process.wait(30) != 0
+        assert not own.stop()
+    finally:
+        process.kill()
+
+
+def test_stop_leaves_servers_of_other_homes_alone(
+    place: Path, unrecorded: Callable[[list[str]], "subprocess.Popen[bytes]"], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    process = unrecorded([sys.executable, "-c", "import time; time.sleep(600)", "flows.server.app"])
+    try:
+        monkeypatch.setenv("NIGHTJAR_HOME", str(place.parent / "another"))
+        (place.parent / "another" / "server").mkdir(parents=True)
+        recorded = {"pid": process.pid, "port": 1, "prefect": version("prefect")}
+        (place.parent / "another" / "server" / "server.json").write_text(json.dumps(recorded))
+        assert not own.stop()
+        assert process.poll() is None
+    finally:
+        process.kill()
+        process.wait()
+
+
+def test_a_recorded_server_that_does_not_know_the_credential_is_not_ours(
+    place: Path, unrecorded: Callable[[list[str]], "subprocess.Popen[bytes]"]
+) -> None:
+    """As a server of an earlier version answers: everything with 200, and asking for nothing."""
+    code = """
+import http.server, pathlib, sys
+class Answer(http.server.BaseHTTPRequestHandler):
+    def do_GET(self):
+        self.send_response(200); self.end_headers(); self.wfile.write(b'{"proof": "none"}')
+    def log_message(self, *_): pass
+server = http.server.HTTPServer(("127.0.0.1", 0), Answer)
+pathlib.Path(sys.argv[1]).write_text(str(server.server_address[1]))
+server.serve_forever()
+"""
+    told = place.parent / "port"
+    process = unrecorded([sys.executable, "-c", code, str(told), "prefect", "server", "start"])
+    try:
+        while not (told.exists() and told.read_text()):
+            assert process.poll() is None
+        credential()
+        recorded = {"pid": process.pid, "port": int(told.read_text()), "prefect": version("prefect")}
+        (place / "server" / "server.json").write_text(json.dumps(recorded))
+        assert own.status() is None
+        assert own.stop()
+        process.wait(30)
+    finally:
+        process.kill()
+
+
+def test_the_credential_is_one_and_its_users_alone(place: Path) -> None:
+    command = [sys.executable, "-c", "from flows.server.credential import credential; print(credential())"]
+    at_once = [subprocess.Popen(command, cwd=PROJECT, stdout=subprocess.PIPE, text=True) for _ in range(4)]
+    said = {process.communicate(timeout=120)[0].strip() for process in at_once}
+    assert said == {credential()}
+    assert len(credential()) > 40
+    assert [path.name for path in (place / "server").iterdir()] == ["credential"]
+    assert (mode(place), mode(place / "server")) == ("0o700", "0o700")
+    assert mode(place / "server" / "credential") == "0o600"
+    (place / "server" / "credential").chmod(0o644)
+    credential()
+    assert mode(place / "server" / "credential") == "0o600"
+
+
+def test_the_own_credential_is_not_sent_to_another_server(
+    place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PREFECT_API_URL", "http://127.0.0.1:9/api")
+    monkeypatch.setenv(CREDENTIAL, credential())  # of a shell that evaluated ``flows.server env`` before
+    assert use_server() == "http://127.0.0.1:9"
+    assert CREDENTIAL not in os.environ
+    monkeypatch.setenv(CREDENTIAL, "somebody:of that server")
+    use_server()
+    assert os.environ[CREDENTIAL] == "somebody:of that server"
+
+
+def test_the_own_servers_address_brings_its_credential(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NIGHTJAR_HOME", str(home))
+    running = own.status()
+    assert running is not None
+    for address in (running.api, f"http://localhost:{running.port}/api"):
+        monkeypatch.setenv("PREFECT_API_URL", address)
+        monkeypatch.setenv(CREDENTIAL, "")
+        assert use_server() == running.url
+        assert os.environ[CREDENTIAL] == credential()
+
+
+def test_a_shell_talks_to_it_after_one_line(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NIGHTJAR_HOME", str(home))
+    for name in ("PREFECT_API_URL", CREDENTIAL):
+        monkeypatch.setenv(name, "")
+    environment = dict(os.environ)
+    exports = shell_exports()
+    asked = subprocess.run(
+        ["sh", "-c", f'{exports}\nexec "$0" -m prefect work-pool ls', sys.executable],
+        env=environment, capture_output=True, text=True, timeout=120, check=False,
+    )  # fmt: skip
+    assert asked.returncode == 0, asked.stdout + asked.stderr
+
+
+def test_a_link_has_a_code_for_a_terminal_only(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NIGHTJAR_HOME", str(home))
+    running = own.status()
+    assert running is not None
+    page = f"{running.url}/runs/flow-run/1"
+    assert link(page) == page  # nobody reads this on a terminal
+    opened = link(page, always=True)
+    assert opened.startswith(f"{running.url}/nightjar/open#code=")
+    assert opened.endswith("&to=/runs/flow-run/1")
+    assert link(page, always=True) != opened
+    assert link("http://127.0.0.1:9/runs/flow-run/1", always=True) == "http://127.0.0.1:9/runs/flow-run/1"
+    assert credential().partition(":")[2] not in opened
+
+
+def test_files_of_the_server_are_its_users_alone(home: Path) -> None:
+    files = [path for path in (home / "server").rglob("*") if path.is_file()]
+    assert {"prefect.db", "server.json", "server.log", "credential"} <= {path.name for path in files}
+    assert {path.name: mode(path) for path in files if path.stat().st_mode & 0o077} == {}
