@@ -22,7 +22,16 @@ worker_runs() {
     tr '\0' ' ' <"/proc/$(cat "$home/worker.pid")/cmdline" 2>/dev/null | grep -q "worker start"
 }
 
+# Which server, and with which credential, an environment asks.
+server_in() { tr '\0' '\n' | grep -E '^PREFECT_API_(URL|AUTH_STRING)=.' | sort; }
+
+worker_asks_here() { [ "$(server_in <"/proc/$(cat "$home/worker.pid")/environ")" = "$(env -0 | server_in)" ]; }
+
 start_worker() {
+  if worker_runs && ! worker_asks_here; then
+    echo "the worker that runs asks another server, or without its credential: it is replaced"
+    stop_worker
+  fi
   if worker_runs; then
     echo "worker of the pool 'local' is running (process $(cat "$home/worker.pid"))"
     return

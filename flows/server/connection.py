@@ -16,8 +16,9 @@ from pathlib import Path
 from typing import Final
 from urllib.parse import urlencode, urlsplit
 
+from flows.server.boundary import HOST
 from flows.server.credential import authorization, credential, known_credential
-from flows.server.own import Server, ServerError, start, status
+from flows.server.own import ServerError, knows_credential, start
 
 ADDRESS: Final = "PREFECT_API_URL"
 CREDENTIAL: Final = "PREFECT_API_AUTH_STRING"
@@ -31,11 +32,11 @@ def use_server() -> str:
     """
     os.environ.setdefault("DO_NOT_TRACK", "1")
     configured = os.environ.get(ADDRESS) or _profile_url()
-    own = _own_at(configured) if configured else start()
+    own = _own_url(configured) if configured else start().url
     if own is not None:
-        os.environ[ADDRESS] = own.api
+        os.environ[ADDRESS] = f"{own}/api"
         os.environ[CREDENTIAL] = credential()
-        return own.url
+        return own
     if os.environ.get(CREDENTIAL) in (known_credential(), ""):
         os.environ.pop(CREDENTIAL, None)
     return _ui_of(str(configured))
@@ -83,17 +84,17 @@ def link(address: str, always: bool = False) -> str:
     if not (always or sys.stdout.isatty()):
         return address
     parts = urlsplit(address)
-    own = _own_at(f"{parts.scheme}://{parts.netloc}/api")
+    own = _own_url(address)
     code = _new_code(own) if own is not None else None
     if own is None or code is None:
         return address
     place = parts.path or "/"
-    return f"{own.url}/nightjar/open#{urlencode({'code': code, 'to': place}, safe='/')}"
+    return f"{own}/nightjar/open#{urlencode({'code': code, 'to': place}, safe='/')}"
 
 
-def _new_code(own: Server) -> str | None:
+def _new_code(own: str) -> str | None:
     request = urllib.request.Request(
-        f"{own.url}/nightjar/codes", method="POST", headers={"Authorization": authorization(credential())}
+        f"{own}/nightjar/codes", method="POST", headers={"Authorization": authorization(credential())}
     )
     try:
         with urllib.request.urlopen(request, timeout=5) as answer:
@@ -102,14 +103,11 @@ def _new_code(own: Server) -> str | None:
         return None
 
 
-def _own_at(api: str) -> Server | None:
-    """The own server if that is what answers at this address."""
-    own = status()
-    if own is None:
-        return None
-    asked, ours = urlsplit(api), urlsplit(own.api)
-    local = asked.hostname in ("127.0.0.1", "localhost")
-    return own if local and asked.scheme == "http" and asked.port == ours.port else None
+def _own_url(address: str) -> str | None:
+    """The own server's address if that is what answers at this one: it proves that it has the credential."""
+    parts = urlsplit(address)
+    local = parts.scheme == "http" and parts.hostname in ("127.0.0.1", "localhost") and parts.port
+    return f"http://{HOST}:{parts.port}" if local and knows_credential(int(local)) else None
 
 
 def _ui_of(api: str) -> str:

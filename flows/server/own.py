@@ -22,7 +22,7 @@ from importlib.metadata import version
 from pathlib import Path
 
 from flows.server.boundary import HOST
-from flows.server.credential import credential, proof, server_folder
+from flows.server.credential import credential, known_credential, proof, server_folder
 from metrics.errors import NightjarError
 from tasks.store.home import PROJECT, home
 
@@ -83,7 +83,7 @@ def status() -> Server | None:
     # The process must live, too: somebody else's server may have taken the port since.
     if recorded is None or recorded.prefect != version("prefect") or not _is_own(recorded.pid):
         return None
-    return recorded if _answers(recorded) else None
+    return recorded if knows_credential(recorded.port) else None
 
 
 def stop() -> bool:
@@ -99,6 +99,7 @@ def stop() -> bool:
 
 def _launch(folder: Path, port: int) -> Server:
     log = folder / "server.log"
+    credential()
     with open(log, "ab", opener=_private) as output:
         # A session of its own and no pipes of ours: Ctrl-C ends the run and not the server, and whoever
         # captures the run's output does not wait for it. The working folder is the project's: its
@@ -124,7 +125,7 @@ def _launch(folder: Path, port: int) -> Server:
 def _wait_until_it_answers(server: Server, process: "subprocess.Popen[bytes]", log: Path) -> None:
     begun = time.monotonic()
     said = False
-    while not _answers(server):
+    while not knows_credential(server.port):
         took = time.monotonic() - begun
         if process.poll() is not None:
             raise ServerError(f"the Prefect server ended before it answered; its log is {log}")
@@ -154,15 +155,19 @@ def _recorded() -> Server | None:
         return None
 
 
-def _answers(server: Server) -> bool:
-    """Whether the server is up and knows the credential. Nothing of the credential is sent to find out."""
-    nonce = secrets.token_hex(16)
+def knows_credential(port: int) -> bool:
+    """Whether a server answers at this port of loopback that has the credential. Nothing of it is sent to
+    find out."""
+    secret, nonce = known_credential(), secrets.token_hex(16)
+    address = f"http://{HOST}:{port}/nightjar/proof?nonce={nonce}"
     try:
-        with urllib.request.urlopen(f"{server.url}/nightjar/proof?nonce={nonce}", timeout=5) as answer:
+        with urllib.request.urlopen(address, timeout=5) as answer:
             said = json.load(answer)["proof"]
     except (urllib.error.URLError, OSError, ValueError, KeyError, TypeError):
         return False
-    return isinstance(said, str) and secrets.compare_digest(said, proof(credential(), server.port, nonce))
+    if secret is None or not isinstance(said, str):
+        return False
+    return secrets.compare_digest(said.encode(), proof(secret, port, nonce).encode())
 
 
 def _is_own(pid: int) -> bool:

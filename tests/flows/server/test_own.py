@@ -70,11 +70,11 @@ def test_a_server_that_starts_too_slowly_is_ended_before_the_error(
 
 @pytest.mark.filterwarnings("ignore:subprocess .* is still running:ResourceWarning")
 def test_an_interrupted_start_leaves_no_server(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def interrupted(server: own.Server) -> bool:
+    def interrupted(port: int) -> bool:
         assert (place / "server" / "server.json").exists(), "it can be stopped from elsewhere"
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(own, "_answers", interrupted)
+    monkeypatch.setattr(own, "knows_credential", interrupted)
     with pytest.raises(KeyboardInterrupt):
         own.start()
     assert serving_on(place) == []
