@@ -8,6 +8,9 @@ _._resolve_path
 _.aread_path
 _.awrite_path
 
+# Deployments name them in prefect.yaml
+prune_store
+
 # Templates of the pages
 _.note
 _.alarming

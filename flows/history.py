@@ -4,16 +4,18 @@ upkeep."""
 import sys
 from collections.abc import Iterable, Sequence
 from decimal import Decimal
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from flows.command_line import command_line, new_app, print_json
+from flows.upkeep import Pruned, load_retention, prune_all
 from metrics.errors import ConfigError
 from tasks.history.compaction import compact
 from tasks.history.layout import Skipped
-from tasks.history.prune import Pruning, plan_pruning, prune
 from tasks.history.query import QueryResult, query
+from tasks.history.retention import EVERYTHING as KEEP_ALL
 from tasks.store.home import default_store
 from tasks.store.storage import Store
 
@@ -43,7 +45,11 @@ def history_command(
     ] = False,
     keep: Annotated[
         int | None,
-        typer.Option(min=1, help="With --prune: forget all but the N newest runs of each benchmark"),
+        typer.Option(min=1, help="With --prune: forget all but the N newest runs of each benchmark × model"),
+    ] = None,
+    retention: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="With --prune: a YAML file with keep, results, answers, logs"),
     ] = None,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="With --prune: say what would go, remove nothing")
@@ -54,8 +60,10 @@ def history_command(
     opened.check_readable()
     if [remove, anew, sql is not None].count(True) != 1:
         raise ConfigError("expected either a SQL query or --prune or --compact; for example:\n  " + EXAMPLE)
-    if not remove and (keep is not None or dry_run):
-        raise ConfigError("--keep and --dry-run belong to --prune")
+    if not remove and (keep is not None or retention is not None or dry_run):
+        raise ConfigError("--keep, --retention and --dry-run belong to --prune")
+    if keep is not None and retention is not None:
+        raise ConfigError("--keep is part of --retention: name one of them")
     if sql is not None:
         found = query(opened, sql)
         warn_of(found.skipped)
@@ -66,10 +74,8 @@ def history_command(
         warn_of(skipped)
         print_json({"runs": runs}) if as_json else print(f"{runs} runs compacted")
         return
-    pruning = plan_pruning(opened, keep)
-    if not dry_run:
-        prune(opened, pruning)
-    print_pruning(pruning, dry_run, as_json)
+    kept = load_retention(retention) if retention is not None else KEEP_ALL.model_copy(update={"keep": keep})
+    print_pruning(prune_all(opened, kept, dry_run), dry_run, as_json)
 
 
 def warn_of(skipped: Iterable[Skipped]) -> None:
@@ -96,20 +102,27 @@ def print_rows(found: QueryResult, as_json: bool) -> None:
     console().print(f"{len(found.rows)} rows")
 
 
-def print_pruning(pruning: Pruning, dry_run: bool, as_json: bool) -> None:
+def print_pruning(pruned: Pruned, dry_run: bool, as_json: bool) -> None:
     """Says what was removed, or would be."""
+    pruning, leftovers = pruned.pruning, pruned.leftovers
+    files = [(entry.name, entry.bytes) for entry in pruning.artifacts]
+    files += [(entry.name, entry.bytes) for entry in pruning.answers]
+    paths = [str(path) for path in (*leftovers.folders, *leftovers.logs)]
     if as_json:
-        removed = [{"name": artifact.name, "bytes": artifact.bytes} for artifact in pruning.artifacts]
-        document = {"dry_run": dry_run, "forgotten": pruning.runs, "removed": removed, "bytes": pruning.bytes}
-        print_json(document | {"kept": pruning.kept})
+        removed = [{"name": name, "bytes": size} for name, size in files]
+        document = {"dry_run": dry_run, "forgotten": pruning.runs, "removed": removed, "bytes": pruned.bytes}
+        print_json(document | {"kept": pruning.kept, "folders": paths, "cut": list(map(str, leftovers.cut))})
         return
     verb = "would remove" if dry_run else "removed"
     for run_id in pruning.runs:
         print(f"{'would forget' if dry_run else 'forgot'} run {run_id} (its rows stay in the history)")
-    for artifact in pruning.artifacts:
-        print(f"{verb} {artifact.name} ({artifact.bytes:,} bytes)")
-    total = f"{len(pruning.artifacts)} artifacts, {pruning.bytes:,} bytes"
-    print(f"{verb} {total}; {pruning.kept} are in use by kept runs")
+    for name, size in files:
+        print(f"{verb} {name} ({size:,} bytes)")
+    for path in paths:
+        print(f"{verb} {path}")
+    for log in leftovers.cut:
+        print(f"{'would cut' if dry_run else 'cut'} {log}")
+    print(f"{verb} {pruned.summary}")
 
 
 def _cell(value: Any) -> str:

@@ -24,10 +24,9 @@ from metrics.errors import ConfigError
 from tasks.caching import Workspace
 from tasks.models.config import ModelConfig, ReplayConfig
 from tasks.models.engine import interrupted
-from tasks.store.home import default_store, home
+from tasks.store.home import default_store, home, results_folder
 from tasks.store.keys import digest
 
-RESULTS = Path("results")
 RESPONSES = "responses.jsonl"
 
 
@@ -55,7 +54,7 @@ def with_defaults(config: EvalConfig, options: RunOptions, unique: str) -> RunOp
         update={
             "run_id": run_id,
             "store": options.store or default_store(),
-            "output": str(Path(options.output or RESULTS / run_id).resolve()),
+            "output": str(Path(options.output or results_folder() / run_id).resolve()),
         }
     )
 

@@ -13,12 +13,12 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from flows.config.load import load_configs
 from flows.config.schema import EvalConfig, RunOptions
-from flows.eval.start import RESULTS, run_id_of, slug
+from flows.eval.start import run_id_of, slug
 from flows.suite.config import SuiteBenchmark, SuiteConfig
 from metrics.errors import ConfigError, NightjarError, nearest
 from scorers.factory import build_scorer
 from tasks.history.record import baseline_nights, past_nights
-from tasks.store.home import default_store
+from tasks.store.home import default_store, results_folder
 from tasks.store.storage import Store
 from tasks.usercode.load import resolver
 
@@ -71,7 +71,7 @@ def plan_night(suite: SuiteConfig, options: SuiteOptions, unique: str) -> Planne
         suite=suite,
         run_id=run_id,
         store=options.store or default_store(),
-        output=str(Path(options.output or RESULTS / run_id).resolve()),
+        output=str(Path(options.output or results_folder() / run_id).resolve()),
         baseline=options.baseline or suite.baseline,
         evaluations=(),
     )

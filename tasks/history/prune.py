@@ -1,30 +1,25 @@
-"""Which artifacts no kept run refers to, and in which order they go, so that no kept run ever lacks one.
+"""Which runs are forgotten and what goes with them, in such an order that no kept run ever lacks an artifact.
 
-``plan_pruning`` decides and changes nothing; ``prune`` does what the plan says.
+``plan_pruning`` decides and changes nothing; ``prune`` does it while no run is in progress. What lies outside
+the store (output folders, logs) is the business of ``leftovers``.
 """
 
 import json
-import os
-import socket
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
-from tasks.history.layout import (
-    ACTIVE,
-    FORGOTTEN,
-    RUNS,
-    HistoryError,
-    kept_runs,
-    names_in,
-    read_json,
-    references,
-    started_at,
-)
+from tasks.history.activity import pruning, refuse_while_active
+from tasks.history.compaction import compact
+from tasks.history.layout import FORGOTTEN, RUNS, HistoryError, kept_runs, read_json, references, started_at
+from tasks.history.retention import EVERYTHING, Retention
+from tasks.models.answers.retention import AnswerFile, unneeded_answers
 from tasks.store.storage import Store
 
-MARK_EXPIRES_AFTER = timedelta(days=7)
-"""A mark of a run on another machine counts for this long: a machine that died never takes its mark away."""
+TORN_AFTER = timedelta(days=1)
+"""A temporary file that is older was left behind by a process that was killed."""
 
 
 @dataclass(frozen=True)
@@ -38,121 +33,128 @@ class Unreferenced:
 
 @dataclass(frozen=True)
 class Pruning:
-    """What pruning does: ``runs`` are forgotten, ``artifacts`` removed, ``kept`` artifacts stay."""
+    """What pruning does: ``runs`` are forgotten, ``artifacts``, ``answers`` and files of killed processes
+    (``torn``) removed, ``kept`` artifacts stay."""
 
     runs: tuple[str, ...]
     artifacts: tuple[Unreferenced, ...]
     kept: int
+    answers: tuple[AnswerFile, ...] = ()
+    torn: tuple[str, ...] = ()
 
     @property
     def bytes(self) -> int:
         """Bytes that are freed."""
-        return sum(artifact.bytes for artifact in self.artifacts)
+        return sum(entry.bytes for entry in self.artifacts) + sum(entry.bytes for entry in self.answers)
 
 
-def plan_pruning(store: Store, keep: int | None = None) -> Pruning:
-    """What ``prune`` would do now.
+def plan_pruning(store: Store, retention: Retention = EVERYTHING, now: datetime | None = None) -> Pruning:
+    """What ``prune`` would do at the moment ``now``.
 
-    Runs are kept unless ``keep`` says how many of the newest of each benchmark are. Answers of models are no
-    artifacts and always stay. Raises HistoryError while a run is in progress, since no manifest names what it
-    has computed or taken from the cache so far, and for a manifest that can't be read: it may refer to
-    anything.
+    Raises HistoryError while a run is in progress, since no manifest names what it has computed or taken
+    from the cache so far, and for a manifest that can't be read: it may refer to anything.
     """
-    if running := [run_id for run_id in names_in(store, ACTIVE, ".json") if _is_active(store, run_id)]:
+    refuse_while_active(store)
+    return _planned(store, retention, now or datetime.now(UTC))
+
+
+def prune(store: Store, retention: Retention = EVERYTHING, now: datetime | None = None) -> Pruning:
+    """Removes what the retention does not keep, and returns what that was; runs that begin meanwhile wait.
+
+    First forgets the runs, then removes artifacts, so that no kept run ever lacks one. Result and item rows
+    of a forgotten run stay in the history, which is compacted afterwards. Raises as ``plan_pruning`` does.
+    """
+    with pruning(store):
+        plan = _planned(store, retention, now or datetime.now(UTC))
+        for run_id in plan.runs:
+            manifest = json.dumps(read_json(store, f"{RUNS}/{run_id}.json"), ensure_ascii=False, indent=1)
+            store.put_bytes(f"{FORGOTTEN}/{run_id}.json", manifest.encode())
+            store.fs.rm_file(store.path(f"{RUNS}/{run_id}.json"))
+        for artifact in plan.artifacts:
+            # Prefect's record of the step goes first: without it the step is simply not cached.
+            name = f"records/{_key(artifact.name).replace('/', '-')}"
+            _remove(store, *([name, f"{name}.why.json"] if artifact.alone else []), artifact.name)
+        for answers in plan.answers:
+            _remove(store, answers.name, answers.mark)
+        _remove(store, *plan.torn)
+        compact(store)
+    return plan
+
+
+def _planned(store: Store, retention: Retention, now: datetime) -> Pruning:
+    try:
+        manifests = kept_runs(store)
+    except HistoryError as error:
         raise HistoryError(
-            f"store {store.uri}: run {', '.join(running)} is in progress: prune when it has ended"
-            f" (or remove {store.path(ACTIVE)} if its machine is gone)"
-        )
-    manifests = kept_runs(store)
-    forgotten = _older(manifests, keep) if keep is not None else []
+            f"{error}\nIts run may need anything, so nothing is pruned: mend the file, or remove it"
+        ) from error
+    forgotten = _older(manifests, retention.keep) if retention.keep is not None else []
     referred = {
         reference.name
         for run_id, manifest in manifests.items()
         if run_id not in forgotten
         for reference in references(manifest)
     }
-    referred_keys = {_key(name) for name in referred}
+    files = _files(store)
+    referred_keys = {_key(name) for name in referred & files.keys()}
     unreferenced, kept = [], 0
-    for name, size in _artifacts(store):
+    for name, size in files.items():
+        if not _is_artifact(name):
+            continue
         if name in referred:
             kept += 1
         else:
             unreferenced.append(Unreferenced(name, size, alone=_key(name) not in referred_keys))
-    return Pruning(tuple(forgotten), tuple(unreferenced), kept)
+    answers = retention.answers
+    unneeded = unneeded_answers(store, now, answers.unused, answers.age) if answers is not None else ()
+    return Pruning(tuple(forgotten), tuple(unreferenced), kept, tuple(unneeded), _torn(store, files, now))
 
 
-def prune(store: Store, pruning: Pruning) -> None:
-    """Does what the plan says: first forgets the runs, then removes artifacts, so that no kept run ever lacks
-    one.
-
-    Result and item rows of a forgotten run stay in the history.
-    """
-    for run_id in pruning.runs:
-        manifest = json.dumps(read_json(store, f"{RUNS}/{run_id}.json"), ensure_ascii=False, indent=1)
-        store.put_bytes(f"{FORGOTTEN}/{run_id}.json", manifest.encode())
-        store.fs.rm_file(store.path(f"{RUNS}/{run_id}.json"))
-    for artifact in pruning.artifacts:
-        # Prefect's record of the step goes first: without it the step is simply not cached.
-        name = f"records/{_key(artifact.name).replace('/', '-')}"
-        record = [name, f"{name}.why.json"] if artifact.alone else []
-        for name in (*record, artifact.name):
-            with suppress(FileNotFoundError):
-                store.fs.rm_file(store.path(name))
-
-
-def _older(manifests: dict[str, dict[str, object]], keep: int) -> list[str]:
-    """All runs but the ``keep`` newest of each benchmark."""
+def _older(manifests: Mapping[str, Mapping[str, Any]], keep: int) -> list[str]:
+    """All runs that are not among the ``keep`` newest of any benchmark × model."""
     newest_first = sorted(manifests, key=lambda run_id: started_at(manifests[run_id]), reverse=True)
-    seen: dict[str, int] = {}
+    seen: dict[tuple[str, str], int] = {}
     forgotten = []
     for run_id in newest_first:
-        benchmark = str(manifests[run_id].get("benchmark"))
-        seen[benchmark] = seen.get(benchmark, 0) + 1
-        if seen[benchmark] > keep:
+        benchmark, models = str(manifests[run_id].get("benchmark")), manifests[run_id].get("models")
+        groups = [(benchmark, str(model)) for model in models or ("",)]
+        for group in groups:
+            seen[group] = seen.get(group, 0) + 1
+        if all(seen[group] > keep for group in groups):
             forgotten.append(run_id)
     return sorted(forgotten)
 
 
-def _artifacts(store: Store) -> list[tuple[str, int]]:
-    """Name and size of every artifact: ``<stage>/<key>.<digest>.parquet``, whatever the stage."""
-    found = []
+def _files(store: Store) -> dict[str, int]:
+    """Name and size of every file of the store, sorted."""
     store.fs.invalidate_cache()
-    for path, entry in store.fs.find(store.root, maxdepth=2, detail=True).items():
-        name = str(path)[len(store.root) + 1 :]
-        _, _, file = name.partition("/")
-        parts = file.split(".")
-        if (
-            "/" not in file
-            and len(parts) == 3
-            and parts[2] == "parquet"
-            and len(parts[0]) == 64
-            and len(parts[1]) == 16
-        ):
-            found.append((name, int(entry["size"])))
-    return sorted(found)
+    found = store.fs.find(store.root, detail=True)
+    return {str(path)[len(store.root) + 1 :]: int(found[path]["size"] or 0) for path in sorted(found)}
+
+
+def _is_artifact(name: str) -> bool:
+    """Whether a name is ``<stage>/<key>.<digest>.parquet``, whatever the stage."""
+    _, _, file = name.partition("/")
+    key, *rest = file.split(".")
+    return (
+        "/" not in file and len(key) == 64 and len(rest) == 2 and len(rest[0]) == 16 and rest[1] == "parquet"
+    )
+
+
+def _torn(store: Store, files: Mapping[str, int], now: datetime) -> tuple[str, ...]:
+    """Temporary files of a local store that nobody writes any more."""
+    if not store.local:
+        return ()
+    names = [name for name in files if (file := name.rpartition("/")[2])[0] == "." and file.endswith(".tmp")]
+    return tuple(name for name in names if now - store.fs.modified(store.path(name)) > TORN_AFTER)
+
+
+def _remove(store: Store, *names: str) -> None:
+    for name in names:
+        with suppress(FileNotFoundError):
+            store.fs.rm_file(store.path(name))
 
 
 def _key(name: str) -> str:
     """``stage/key`` of an artifact's name ``stage/key.digest.parquet``."""
     return name.split(".", 1)[0]
-
-
-def _is_active(store: Store, run_id: str) -> bool:
-    try:
-        mark = read_json(store, f"{ACTIVE}/{run_id}.json")
-        since = datetime.fromisoformat(mark["since"])
-    except (HistoryError, KeyError, ValueError):
-        return False
-    if mark.get("host") == socket.gethostname():
-        return _process_lives(int(mark.get("pid", 0)))
-    return datetime.now(UTC) - since < MARK_EXPIRES_AFTER
-
-
-def _process_lives(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        return True
-    return pid > 0

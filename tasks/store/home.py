@@ -29,3 +29,9 @@ def private_folder(path: Path) -> Path:
     for folder in reversed(missing):
         folder.mkdir(mode=0o700, exist_ok=True)
     return path
+
+
+def results_folder() -> Path:
+    """Where runs that name no output folder put theirs: ``NIGHTJAR_RESULTS``, else ``results`` in the working
+    folder."""
+    return Path(os.environ.get("NIGHTJAR_RESULTS") or "results")

@@ -1,6 +1,7 @@
 """The history's command line."""
 
 import json
+import os
 from pathlib import Path
 
 import pyarrow as pa
@@ -78,12 +79,64 @@ def test_a_dry_pruning_names_the_same_and_removes_nothing(store: Store) -> None:
     assert store.holds(ref)
 
 
+def test_a_retention_file_says_what_is_kept(
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("NIGHTJAR_HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("NIGHTJAR_RESULTS", str(tmp_path / "results"))
+    for day in (1, 2, 3):
+        manifest = {"run_id": f"run-{day}", "benchmark": "sums", "started": f"2026-01-0{day}"}
+        record_run(store, manifest, [RESULTS.empty_table()], [ITEM_ROWS.empty_table()])
+    old = tmp_path / "results" / "run-1" / "manifest.json"
+    old.parent.mkdir(parents=True)
+    old.write_text("{}")
+    os.utime(old, (0, 0))
+    file = tmp_path / "retention.yaml"
+    file.write_text("keep: 2\nresults: 30d\nanswers: 4w\nlogs: null\n")
+    told = json.loads(history(store, "--prune", "--retention", str(file), "--dry-run", "--json").stdout)
+    assert (told["forgotten"], told["folders"]) == (["run-1"], [str(old.parent)])
+    assert old.exists()
+    answer = history(store, "--prune", "--retention", str(file))
+    assert "forgot run run-1" in answer.stdout
+    assert f"removed {old.parent}" in answer.stdout
+    assert not old.parent.exists()
+    assert [run["run_id"] for run in json.loads(history(store, "SELECT * FROM runs", "--json").stdout)] == [
+        "run-1",
+        "run-2",
+        "run-3",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("keep: 0", "keep"),
+        ("results: 30", "such as 20h or 90d"),
+        ("answers: {unsued: 3d}", "unsued"),
+        ("logs: 0d", "above zero"),
+    ],
+)
+def test_a_retention_that_can_not_be_meant_is_refused(
+    store: Store, tmp_path: Path, text: str, message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "retention.yaml"
+    file.write_text(text)
+    with pytest.raises(SystemExit) as ended:
+        main(["--prune", "--retention", str(file), "--store", store.uri])
+    assert ended.value.code == 2
+    said = capsys.readouterr().err
+    assert message in said
+    assert "retention.yaml:1" in said
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
         ([], "either a SQL query or --prune"),
         (["SELECT 1", "--prune"], "either a SQL query or --prune"),
         (["SELECT 1", "--keep", "3"], "belong to --prune"),
+        (["--prune", "--keep", "3", "--retention", "x.yaml"], "name one of them"),
+        (["--prune", "--compact"], "either a SQL query"),
         (["DELETE FROM runs"], "read-only"),
         (["SELECT nothing FROM runs"], "nothing"),
     ],

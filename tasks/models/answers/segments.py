@@ -22,6 +22,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
+from tasks.models.answers.retention import note_use
 from tasks.models.records import KeptAnswer
 from tasks.store.schemas import TEXT
 from tasks.store.storage import Store, StoreError
@@ -143,6 +144,10 @@ class ModelAnswers:
         """Renames a damaged segment, so that its answers count as missing from now on."""
         self._store.fs.mv(self.path(name), f"{self.path(name)}.damaged")
 
+    def note_use(self, name: str) -> None:
+        """Keeps that answers of a segment are used: what nobody uses for long is removed one day."""
+        note_use(self._store, self.identity, name)
+
     def group_sizes(self, name: str) -> list[int]:
         """Rows in each row group of a segment."""
         with self._store.fs.open(self.path(name), "rb") as source, pq.ParquetFile(source) as file:
@@ -232,6 +237,7 @@ class AnswerSnapshot:
         placed = 0
         for segment in np.unique(segments[segments >= 0]):
             at = np.flatnonzero(segments == segment)
+            self._answers.note_use(self._names[segment])
             for taken, table in self._rows_by_group(self._names[segment], rows[at]):
                 position[at[taken]] = placed + np.arange(len(taken))
                 parts.append(table)

@@ -1,9 +1,6 @@
-"""The history of a store: recording, asking, pruning."""
+"""The history of a store: recording and asking."""
 
 import json
-import os
-import socket
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +12,6 @@ from metrics.errors import ConfigError
 from tasks.history.activity import active_run
 from tasks.history.compaction import FOLDER, compact
 from tasks.history.layout import HistoryError
-from tasks.history.prune import plan_pruning, prune
 from tasks.history.query import query
 from tasks.history.record import Night, past_nights, read_nights, record_night, record_run
 from tasks.store.schemas import ITEM_ROWS, RESPONSES, RESULTS, STATISTICS
@@ -43,10 +39,6 @@ def record(store: Store, run_id: str, score: float = 0.5, **manifest: Any) -> No
     result = rows(RESULTS, {"benchmark": "sums", "metric": "exact_match", "value": score, "status": "ok"})
     item = rows(ITEM_ROWS, {"item_id": "q1", "metric": "exact_match", "value": score, "facets": "{}"})
     record_run(store, {"run_id": run_id, "benchmark": "sums", **manifest}, [result], [item])
-
-
-def artifact(store: Store, stage: str = "filter", key: str = "a" * 64) -> ArtifactRef:
-    return store.write(stage, key, pa.schema([("x", pa.int64())]), [pa.table({"x": [1]})])
 
 
 def test_a_recorded_run_answers_sql_over_runs_results_and_items(store: Store) -> None:
@@ -298,76 +290,3 @@ def test_a_run_marks_the_format_and_a_store_of_a_later_one_is_refused(store: Sto
     store.put_bytes("format.json", b"{")
     with pytest.raises(StoreError, match=r"format\.json can't be read"):
         store.check_readable()
-
-
-def test_pruning_removes_what_no_kept_run_refers_to_and_nothing_else(store: Store) -> None:
-    referred, stray = artifact(store), artifact(store, key="f" * 64)
-    record(store, "monday", artifacts={"filter": [entry(referred)]})
-    store.put_bytes("answers/model/segment-0.parquet", b"an answer")
-    store.put_bytes("filter/notes.txt", b"mine")
-    plan = plan_pruning(store)
-    assert [found.name for found in plan.artifacts] == [stray.name]
-    assert (plan.bytes, plan.kept) == (stray.bytes, 1)
-    prune(store, plan)
-    assert store.holds(referred)
-    assert not store.holds(stray)
-    assert store.fs.exists(store.path("answers/model/segment-0.parquet"))
-    assert store.fs.exists(store.path("filter/notes.txt"))
-    assert plan_pruning(store).artifacts == ()
-    assert query(store, "SELECT count(*) FROM results").rows == [(1,)]
-
-
-def test_an_artifact_of_a_forgotten_run_stays_while_a_kept_one_refers_to_it(store: Store) -> None:
-    shared, own = artifact(store), artifact(store, key="b" * 64)
-    record(store, "monday", started="2026-01-05", artifacts={"filter": [entry(shared), entry(own)]})
-    record(store, "tuesday", started="2026-01-06", artifacts={"filter": [entry(shared)]})
-    plan = plan_pruning(store, keep=1)
-    assert plan.runs == ("monday",)
-    prune(store, plan)
-    assert store.holds(shared)
-    assert not store.holds(own)
-    assert query(store, "SELECT run_id, kept FROM runs ORDER BY run_id").rows == [
-        ("monday", False),
-        ("tuesday", True),
-    ]
-    assert query(store, "SELECT count(*) FROM results").rows == [(2,)]
-
-
-def test_keeping_counts_runs_of_each_benchmark_apart(store: Store) -> None:
-    record(store, "a1", started="2026-01-01")
-    record(store, "b1", started="2026-01-02", benchmark="words")
-    record(store, "a2", started="2026-01-03")
-    assert plan_pruning(store, keep=1).runs == ("a1",)
-
-
-def test_pruning_waits_for_a_run_in_progress(store: Store) -> None:
-    with active_run(store, "tonight"), pytest.raises(HistoryError, match="tonight is in progress"):
-        plan_pruning(store)
-    assert plan_pruning(store).artifacts == ()
-
-
-@pytest.mark.parametrize(
-    "mark",
-    [
-        {"host": socket.gethostname(), "pid": 2**22 + 1, "since": datetime.now(UTC).isoformat()},
-        {"host": "a-machine-that-died", "pid": 1, "since": "2020-01-01T00:00:00+00:00"},
-    ],
-)
-def test_the_mark_of_a_run_that_died_does_not_stop_pruning(store: Store, mark: dict[str, Any]) -> None:
-    store.put_bytes("active/dead.json", json.dumps(mark).encode())
-    assert plan_pruning(store).artifacts == ()
-
-
-def test_a_run_on_another_machine_is_waited_for(store: Store) -> None:
-    mark = {"host": "another-machine", "pid": os.getpid(), "since": datetime.now(UTC).isoformat()}
-    store.put_bytes("active/far.json", json.dumps(mark).encode())
-    with pytest.raises(HistoryError, match="far is in progress"):
-        plan_pruning(store)
-
-
-def test_a_manifest_that_can_not_be_read_stops_pruning(store: Store) -> None:
-    stray = artifact(store)
-    store.put_bytes("runs/broken.json", b"{")
-    with pytest.raises(HistoryError, match=r"broken\.json can't be read"):
-        plan_pruning(store)
-    assert store.holds(stray)

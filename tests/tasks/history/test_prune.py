@@ -1,0 +1,453 @@
+"""What pruning removes and what it never does, alone and beside runs in progress."""
+
+import hashlib
+import json
+import os
+import socket
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from tasks.history import prune as pruning_module
+from tasks.history.activity import active_run
+from tasks.history.layout import HistoryError, names_in
+from tasks.history.leftovers import LONGEST_LOG, find_leftovers, remove_leftovers
+from tasks.history.prune import plan_pruning, prune
+from tasks.history.query import query
+from tasks.history.record import record_run
+from tasks.history.retention import EVERYTHING, AnswerRetention, Retention
+from tasks.models.answers.retention import note_use
+from tasks.store.schemas import ITEM_ROWS, RESULTS
+from tasks.store.storage import ArtifactRef, Store
+
+NOW = datetime(2026, 11, 22, 12, tzinfo=UTC)
+DAY = timedelta(days=1)
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    return Store(str(tmp_path / "store"))
+
+
+def keeping(count: int) -> Retention:
+    return EVERYTHING.model_copy(update={"keep": count})
+
+
+def record(store: Store, run_id: str, **manifest: Any) -> None:
+    document = {"run_id": run_id, "benchmark": "sums", "models": {"demo": {}}, **manifest}
+    record_run(store, document, [RESULTS.empty_table()], [ITEM_ROWS.empty_table()])
+
+
+def artifact(store: Store, stage: str = "filter", key: str = "a" * 64) -> ArtifactRef:
+    return store.write(stage, key, pa.schema([("x", pa.int64())]), [pa.table({"x": [1]})])
+
+
+def entry(ref: ArtifactRef) -> dict[str, str]:
+    return {"kind": ref.kind, "key": ref.key, "digest": ref.digest}
+
+
+def forgotten(store: Store, keep: int) -> tuple[str, ...]:
+    return plan_pruning(store, keeping(keep)).runs
+
+
+def test_pruning_removes_what_no_kept_run_refers_to_and_nothing_else(store: Store) -> None:
+    referred, stray = artifact(store), artifact(store, key="f" * 64)
+    record(store, "monday", artifacts={"filter": [entry(referred)]})
+    store.put_bytes("answers/model/segment-0.parquet", b"an answer")
+    store.put_bytes("filter/notes.txt", b"mine")
+    plan = plan_pruning(store)
+    assert [found.name for found in plan.artifacts] == [stray.name]
+    assert (plan.bytes, plan.kept) == (stray.bytes, 1)
+    assert prune(store) == plan
+    assert store.holds(referred)
+    assert not store.holds(stray)
+    assert store.fs.exists(store.path("answers/model/segment-0.parquet"))
+    assert store.fs.exists(store.path("filter/notes.txt"))
+    assert plan_pruning(store).artifacts == ()
+    assert query(store, "SELECT run_id FROM runs").rows == [("monday",)]
+
+
+def test_an_artifact_of_a_forgotten_run_stays_while_a_kept_one_refers_to_it(store: Store) -> None:
+    shared, own = artifact(store), artifact(store, key="b" * 64)
+    record(store, "monday", started="2026-01-05", artifacts={"filter": [entry(shared), entry(own)]})
+    record(store, "tuesday", started="2026-01-06", artifacts={"filter": [entry(shared)]})
+    assert prune(store, keeping(1)).runs == ("monday",)
+    assert store.holds(shared)
+    assert not store.holds(own)
+    assert query(store, "SELECT run_id, kept FROM runs ORDER BY run_id").rows == [
+        ("monday", False),
+        ("tuesday", True),
+    ]
+
+
+def test_keeping_counts_runs_of_each_benchmark_and_model_apart(store: Store) -> None:
+    record(store, "a1", started="2026-01-01")
+    record(store, "b1", started="2026-01-02", benchmark="words")
+    record(store, "a2", started="2026-01-03", models={"other": {}})
+    record(store, "a3", started="2026-01-04")
+    assert forgotten(store, 1) == ("a1",)
+    record(store, "both", started="2026-01-05", models={"demo": {}, "other": {}})
+    assert forgotten(store, 1) == ("a1", "a2", "a3")
+    assert forgotten(store, 2) == ("a1",)
+
+
+def test_a_run_of_several_models_stays_while_one_of_them_needs_it(store: Store) -> None:
+    record(store, "both", started="2026-01-01", models={"demo": {}, "other": {}})
+    record(store, "demo", started="2026-01-02")
+    assert forgotten(store, 1) == ()
+
+
+def test_pruning_waits_for_a_run_in_progress(store: Store) -> None:
+    with active_run(store, "tonight"):
+        for attempt in (plan_pruning, prune):
+            with pytest.raises(HistoryError, match="tonight is in progress"):
+                attempt(store)
+    assert prune(store).artifacts == ()
+
+
+@pytest.mark.parametrize(
+    "mark",
+    [
+        {"host": socket.gethostname(), "pid": 2**22 + 1, "since": datetime.now(UTC).isoformat()},
+        {"host": "a-machine-that-died", "pid": 1, "since": "2020-01-01T00:00:00+00:00"},
+        {
+            "host": "a-machine-that-died",
+            "pid": 1,
+            "since": datetime.now(UTC).isoformat(),
+            "renewed": (datetime.now(UTC) - timedelta(hours=2)).isoformat(),
+        },
+    ],
+    ids=["a process that ended", "a machine of long ago", "a machine that renews no more"],
+)
+def test_the_mark_of_a_run_that_died_does_not_stop_pruning(store: Store, mark: dict[str, Any]) -> None:
+    store.put_bytes("active/dead.json", json.dumps(mark).encode())
+    assert plan_pruning(store).artifacts == ()
+
+
+@pytest.mark.parametrize("renewed", [{}, {"renewed": datetime.now(UTC).isoformat()}], ids=["0.1.0", "now"])
+def test_a_run_on_another_machine_is_waited_for(store: Store, renewed: dict[str, str]) -> None:
+    since = datetime.now(UTC) - timedelta(hours=30)
+    mark = {"host": "another-machine", "pid": os.getpid(), "since": since.isoformat(), **renewed}
+    store.put_bytes("active/far.json", json.dumps(mark).encode())
+    with pytest.raises(HistoryError, match="far is in progress"):
+        plan_pruning(store)
+
+
+def test_a_run_that_begins_while_the_store_is_pruned_waits_until_that_has_ended(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stray, order = artifact(store), []
+    begun = threading.Event()
+
+    def run() -> None:
+        with active_run(store, "late"):
+            order.append("run")
+            begun.set()
+
+    late = threading.Thread(target=run)
+    plan = pruning_module._planned
+
+    def planned(*arguments: Any) -> Any:
+        found = plan(*arguments)
+        late.start()
+        while not names_in(store, "active", ".json"):
+            assert not begun.is_set()
+        # It has announced itself, and looked for prunings or is about to.
+        assert not begun.wait(1.5)
+        order.append("pruning")
+        return found
+
+    monkeypatch.setattr(pruning_module, "_planned", planned)
+    prune(store)
+    late.join(60)
+    assert order == ["pruning", "run"]
+    assert not store.holds(stray)
+
+
+def test_a_manifest_that_can_not_be_read_stops_pruning(store: Store) -> None:
+    stray = artifact(store)
+    store.put_bytes("runs/broken.json", b"{")
+    with pytest.raises(HistoryError, match=r"broken\.json can't be read(.|\n)*mend the file, or remove it"):
+        prune(store)
+    assert store.holds(stray)
+
+
+def test_what_killed_processes_left_half_written_goes_after_a_day(store: Store) -> None:
+    for name in ("filter/.one.tmp", "history/items/.two.tmp"):
+        store.put_bytes("filter/mine.txt", b"x")
+        Path(store.path(name)).parent.mkdir(parents=True, exist_ok=True)
+        Path(store.path(name)).write_bytes(b"half")
+    later = datetime.now(UTC) + timedelta(hours=25)
+    assert plan_pruning(store).torn == ()
+    assert set(prune(store, now=later).torn) == {"filter/.one.tmp", "history/items/.two.tmp"}
+    assert not list(Path(store.path("")).rglob("*.tmp"))
+
+
+# Runs over a small pool of artifacts, some made under one key with different contents.
+
+
+@dataclass(frozen=True)
+class Made:
+    started: int
+    benchmark: str
+    models: frozenset[str]
+    artifacts: frozenset[int]
+
+
+POOL = [f"{('filter', 'score')[number % 2]}/{number // 3:064x}.{number:016x}.parquet" for number in range(9)]
+MADE = st.builds(
+    Made,
+    st.integers(0, 5),
+    st.sampled_from("ab"),
+    st.frozensets(st.sampled_from("mn"), max_size=2),
+    st.frozensets(st.integers(0, len(POOL) - 1), max_size=4),
+)
+
+
+def reference(number: int) -> dict[str, str]:
+    kind, _, file = POOL[number].partition("/")
+    key, digest, _ = file.split(".")
+    return {"kind": kind, "key": key, "digest": digest + "0" * 48}
+
+
+def newest(runs: Mapping[str, Made], keep: int | None) -> set[str]:
+    """The runs that stay, by the rule as docs/operations.md has it."""
+    if keep is None:
+        return set(runs)
+    kept = set()
+    groups = {(run.benchmark, model) for run in runs.values() for model in run.models or {""}}
+    for benchmark, model in groups:
+        members = [
+            name for name, run in runs.items() if run.benchmark == benchmark and model in (run.models or {""})
+        ]
+        kept |= set(sorted(members, key=lambda name: (-runs[name].started, name))[:keep])
+    return kept
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    made=st.lists(MADE, max_size=8), lost=st.frozensets(st.integers(0, 8)), keep=st.sampled_from([None, 1, 2])
+)
+def test_whatever_is_pruned_every_kept_run_keeps_every_artifact(
+    tmp_path_factory: pytest.TempPathFactory, made: list[Made], lost: frozenset[int], keep: int | None
+) -> None:
+    store = Store(str(tmp_path_factory.mktemp("pruned")))
+    runs = {f"run-{number}": run for number, run in enumerate(made)}
+    present = {number for number in range(len(POOL)) if number not in lost}
+    for number in present:
+        kind, _, file = POOL[number].partition("/")
+        store.put_bytes(POOL[number], b"rows")
+        store.put_bytes(f"records/{kind}-{file[:64]}", b"{}")
+    for name, run in runs.items():
+        manifest = {
+            "run_id": name,
+            "benchmark": run.benchmark,
+            "started": run.started,
+            "models": {model: {} for model in run.models},
+            "artifacts": {"any": [reference(number) for number in run.artifacts]},
+        }
+        store.put_bytes(f"runs/{name}.json", json.dumps(manifest).encode())
+    prune(store, keeping(keep) if keep else EVERYTHING)
+    kept = newest(runs, keep)
+    needed = {number for name in kept for number in runs[name].artifacts}
+    there = {number for number in range(len(POOL)) if store.fs.exists(store.path(POOL[number]))}
+    assert set(names_in(store, "runs", ".json")) == kept
+    assert set(names_in(store, "history/forgotten", ".json")) == set(runs) - kept
+    assert there == needed & present
+    keys = {f"{POOL[number].partition('/')[0]}-{POOL[number].partition('/')[2][:64]}" for number in there}
+    assert set(names_in(store, "records", "")) == keys
+    again = plan_pruning(store, keeping(keep) if keep else EVERYTHING)
+    assert (again.runs, again.artifacts) == ((), ())
+
+
+def test_runs_that_reuse_artifacts_while_others_are_pruned_never_lose_one(store: Store) -> None:
+    """Each run refers to whatever it finds of some artifacts, and makes the others: what a pruning removes
+    between its look and its record would be missing."""
+    keys = [f"{number:064x}" for number in range(6)]
+    done, problems = threading.Event(), []
+
+    def evaluate(worker: int) -> None:
+        for number in range(4):
+            run_id = f"w{worker}-{number}"
+            with active_run(store, run_id):
+                refs = []
+                for key in (keys[number], keys[number + worker]):
+                    ref = artifact(store, key=key)
+                    if not store.holds(ref):
+                        problems.append(f"{run_id}: {ref.name} went while it ran")
+                    refs.append(ref)
+                listed = {"filter": [entry(ref) for ref in refs]}
+                record(store, run_id, started=number, artifacts=listed)
+
+    def upkeep() -> None:
+        while not done.is_set():
+            with suppress(HistoryError):
+                prune(store, keeping(1))
+
+    workers = [threading.Thread(target=evaluate, args=(worker,)) for worker in range(2)]
+    keeper = threading.Thread(target=upkeep)
+    for thread in (*workers, keeper):
+        thread.start()
+    for thread in workers:
+        thread.join(120)
+    done.set()
+    keeper.join(120)
+    prune(store, keeping(1))
+    assert problems == []
+    (kept,) = names_in(store, "runs", ".json")
+    manifest = json.loads(Path(store.path(f"runs/{kept}.json")).read_bytes())
+    for found in manifest["artifacts"]["filter"]:
+        name = f"{found['kind']}/{found['key']}.{found['digest'][:16]}.parquet"
+        assert store.fs.exists(store.path(name))
+
+
+# Answers
+
+
+def segment(store: Store, written: datetime, identity: str = "model", content: bytes = b"rows") -> str:
+    name = f"{int(written.timestamp() * 1000):013d}-{'a' * 12}.parquet"
+    store.put_bytes(f"answers/{identity}/{name}", content)
+    return name
+
+
+def used(store: Store, name: str, day: datetime, identity: str = "model") -> None:
+    mark = {"used": day.date().isoformat()}
+    store.put_bytes(f"answers/{identity}/used/{name.partition('.')[0]}.json", json.dumps(mark).encode())
+
+
+def answers_left(store: Store, **limits: timedelta | None) -> list[str]:
+    retention = EVERYTHING.model_copy(update={"answers": AnswerRetention(**{"unused": None, **limits})})
+    prune(store, retention, NOW)
+    return names_in(store, "answers/model", ".parquet")
+
+
+@pytest.fixture
+def marked(store: Store) -> Store:
+    """A store whose format was marked long ago."""
+    mark = {"format": 1, "since": (NOW - 400 * DAY).isoformat()}
+    store.put_bytes("format.json", json.dumps(mark).encode())
+    return store
+
+
+def test_answers_go_when_no_run_has_used_them_for_so_long(marked: Store) -> None:
+    idle, fresh, busy = (segment(marked, NOW - days * DAY) for days in (100, 10, 300))
+    used(marked, busy, NOW - 2 * DAY)
+    used(marked, idle, NOW - 95 * DAY)
+    left = answers_left(marked, unused=90 * DAY)
+    assert left == sorted(name.removesuffix(".parquet") for name in (fresh, busy))
+    assert names_in(marked, "answers/model/used", ".json") == [busy.removesuffix(".parquet")]
+
+
+def test_answers_go_at_an_age_whether_used_or_not(marked: Store) -> None:
+    old, young = (segment(marked, NOW - days * DAY) for days in (31, 29))
+    used(marked, old, NOW)
+    assert answers_left(marked, age=30 * DAY) == [young.removesuffix(".parquet")]
+
+
+def test_answers_of_a_store_from_before_marks_count_as_used_when_it_became_todays(store: Store) -> None:
+    segment(store, NOW - 300 * DAY)
+    assert len(answers_left(store, unused=90 * DAY)) == 1
+    mark = {"format": 1, "since": (NOW - 80 * DAY).isoformat()}
+    store.put_bytes("format.json", json.dumps(mark).encode())
+    assert len(answers_left(store, unused=90 * DAY)) == 1
+    assert answers_left(store, unused=70 * DAY) == []
+
+
+def test_a_use_is_noted_once_a_day(store: Store) -> None:
+    note_use(store, "model", "0000000000001-x.parquet")
+    path = Path(store.path("answers/model/used/0000000000001-x.json"))
+    assert json.loads(path.read_bytes()) == {"used": datetime.now(UTC).date().isoformat()}
+    path.unlink()
+    note_use(store, "model", "0000000000001-x.parquet")
+    assert not path.exists()
+
+
+# Beside the store
+
+
+def aged(path: Path, days: float, content: bytes = b"x") -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(content)
+    moment = (NOW - days * DAY).timestamp()
+    os.utime(path, (moment, moment))
+    return path
+
+
+def test_output_folders_go_when_nothing_was_written_to_them_for_so_long(tmp_path: Path) -> None:
+    results = tmp_path / "results"
+    aged(results / "old" / "manifest.json", 91)
+    aged(results / "night" / "suite.json", 91)
+    aged(results / "night" / "sums-demo" / "manifest.json", 91)
+    aged(results / "published-again" / "manifest.json", 91)
+    aged(results / "published-again" / "report.html", 1)
+    aged(results / "new" / "manifest.json", 1)
+    aged(results / "notes" / "thesis.tex", 900)
+    aged(results / "index.html", 900)
+    aged(tmp_path / "elsewhere" / "manifest.json", 900)
+    (results / "link").symlink_to(tmp_path / "elsewhere")
+    found = find_leftovers(results, tmp_path / "home", Retention(results=90 * DAY), NOW)
+    assert [folder.name for folder in found.folders] == ["night", "old"]
+    remove_leftovers(found)
+    left = {path.name for path in results.iterdir()}
+    assert left == {"published-again", "new", "notes", "index.html", "link"}
+    assert (tmp_path / "elsewhere" / "manifest.json").exists()
+    nothing = find_leftovers(results, tmp_path / "home", Retention(results=None), NOW)
+    assert nothing.folders == ()
+
+
+def test_logs_go_at_an_age_and_one_that_is_written_is_cut_in_place(tmp_path: Path) -> None:
+    home = tmp_path / "home"
+    aged(home / "server" / "old.log", 31)
+    aged(home / "worker.log", 1)
+    aged(home / "server" / "server.json", 900)
+    growing = aged(home / "server" / "server.log", 0, b"a line of the log\n" * (LONGEST_LOG // 16))
+    with growing.open("ab") as writer:
+        remove_leftovers(find_leftovers(tmp_path / "results", home, Retention(logs=30 * DAY), NOW))
+        assert growing.stat().st_size <= LONGEST_LOG // 4
+        writer.write(b"the next line\n")
+    lines = growing.read_bytes().splitlines()
+    assert (lines[0], lines[-1]) == (b"a line of the log", b"the next line")
+    assert {path.name for path in home.rglob("*") if path.is_file()} == {
+        "worker.log",
+        "server.json",
+        "server.log",
+    }
+
+
+def nights(store: Store, count: int, retention: Retention) -> Iterator[int]:
+    """Nights that ask anew: each has its own answers and artifacts, 100 KB; pruned every other week. Gives
+    the store's size after each pruning."""
+    for number in range(count):
+        moment = NOW + number * DAY
+        segment(store, moment, content=b"r" * 20_000)
+        refs = []
+        for stage in ("infer", "filter", "score", "reduce"):
+            key = hashlib.sha256(f"{stage} {number}".encode()).hexdigest()
+            refs.append(ArtifactRef(kind=stage, key=key, digest=key, rows=1, bytes=20_000))
+            store.put_bytes(refs[-1].name, b"r" * 20_000)
+        listed = {"any": [entry(ref) for ref in refs]}
+        record(store, f"night-{number}", started=moment.timestamp(), artifacts=listed)
+        if number % 14 == 13:
+            prune(store, retention, moment)
+            yield sum(path.stat().st_size for path in Path(store.path("")).rglob("*") if path.is_file())
+
+
+def test_a_year_of_nights_stays_within_a_size(store: Store) -> None:
+    retention = Retention(keep=30, answers=AnswerRetention(unused=30 * DAY))
+    sizes = list(nights(store, 365, retention))
+    # What is left of 365 nights: 30, those since the last pruning, and the rows of all.
+    assert len(names_in(store, "runs", ".json")) == 30 + 365 % 14
+    assert len(names_in(store, "answers/model", ".parquet")) == 31 + 365 % 14
+    assert query(store, "SELECT count(*) FROM runs").rows == [(365,)]
+    rows_a_night = 25_000
+    assert sizes[-1] < 31 * 100_000 + 365 * rows_a_night
+    assert sizes[-1] - sizes[5] < (365 - 6 * 14) * rows_a_night
