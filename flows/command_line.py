@@ -12,6 +12,7 @@ from typing import Any, Final
 import orjson
 import typer
 
+from flows.screen import clear_status
 from metrics.errors import NightjarError
 
 FAILED: Final = 1
@@ -42,6 +43,7 @@ def command_line(app: typer.Typer, arguments: Sequence[str] | None = None) -> No
     try:
         app(arguments)
     except NightjarError as error:
+        clear_status()
         print(f"error: {error}", file=sys.stderr)
         raise SystemExit(REFUSED) from None
 

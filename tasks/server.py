@@ -10,7 +10,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from typing import TypeVar
+from typing import Any, TypeVar
 from uuid import UUID
 
 import httpx
@@ -20,7 +20,16 @@ from prefect.exceptions import ObjectNotFound
 
 from metrics.errors import ConfigError
 from tasks.models.options import Progress
-from tasks.reporting.progress import board_is_open, percent, progress_markdown, reporter
+from tasks.reporting.progress import (
+    PLAIN_SECONDS,
+    board_is_open,
+    in_notebook,
+    notebook_board,
+    percent,
+    progress_line,
+    progress_markdown,
+    reporter,
+)
 
 PATIENCE_SECONDS = 1.0
 """How long is waited before the server is asked again what is free."""
@@ -138,9 +147,12 @@ def progress_of(model: str, partition: str) -> Iterator[Callable[[Progress], Non
     """What the inference of one partition reports its progress to."""
     if board_is_open():
         yield reporter(model, partition)
-        return
-    with _artifact(model) as report:
-        yield report
+    elif in_notebook():
+        with notebook_board() as board:
+            yield board.reporter(model, partition)
+    else:
+        with _artifact(model) as report:
+            yield report
 
 
 @contextmanager
@@ -151,11 +163,20 @@ def _artifact(model: str) -> Iterator[Callable[[Progress], None]]:
     """
     latest: dict[str, Progress] = {}
     done = threading.Event()
+    log = _run_log()
 
     def publish() -> None:
         identifier: UUID | None = None
+        told, since = "", time.monotonic()
         while not done.wait(SECONDS_BETWEEN_UPDATES):
             identifier = _update(identifier, dict(latest))
+            if time.monotonic() - since < PLAIN_SECONDS:
+                continue
+            since = time.monotonic()
+            for name, progress in dict(latest).items():
+                if (line := progress_line(name, progress)) != told:
+                    log.info("%s", line)
+                    told = line
         if identifier is not None:
             _update(identifier, dict(latest))
 
@@ -170,6 +191,17 @@ def _artifact(model: str) -> Iterator[Callable[[Progress], None]]:
     finally:
         done.set()
         thread.join(timeout=2 * SECONDS_BETWEEN_UPDATES)
+
+
+def _run_log() -> "logging.Logger | logging.LoggerAdapter[Any]":
+    """The log of the task run that is under way, which a worker prints and the server keeps; else our own."""
+    from prefect import get_run_logger
+    from prefect.exceptions import MissingContextError
+
+    try:
+        return get_run_logger()
+    except MissingContextError:
+        return _log
 
 
 def _update(identifier: UUID | None, models: dict[str, Progress]) -> UUID | None:

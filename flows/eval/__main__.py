@@ -4,6 +4,13 @@ It imports Prefect only after the settings are made. Benchmarks of lm-evaluation
 harness's own result files, groups included.
 """
 
+from flows.screen import clear_status, status
+
+if __name__ == "__main__":
+    status(
+        "reading the config"
+    )  # before the imports below: they take a second, and a reader should not wonder
+
 import sys
 import warnings
 from collections.abc import Mapping, Sequence
@@ -101,11 +108,13 @@ def evaluate_command(
         _print(document, as_json)
         raise typer.Exit(code)
     chosen = choose_configs(inputs)
+    clear_status()
     for warning in chosen.warnings:
         print(f"warning: {warning}", file=sys.stderr)
     if dry_run:
         from flows.eval.session import forecast_document
 
+        status("counting what is to be asked")
         plans = [
             forecast_document(config, own, inputs.overrides)
             for config, own in _own_options(chosen, options, phase)
@@ -189,6 +198,7 @@ def _one_or_many(documents: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def _print(document: dict[str, Any], as_json: bool) -> None:
+    clear_status()
     if as_json:
         print_json(document)
         return
@@ -207,6 +217,7 @@ def main() -> None:
 
 def _print_warning(message: Warning | str, category: type[Warning], *_: object, **__: object) -> None:
     """A warning of a metric or a user's code as the other warnings are shown: no file of ours, no source."""
+    clear_status()
     named = "" if issubclass(category, UserWarning) else f"{category.__name__}: "
     print(f"warning: {named}{message}", file=sys.stderr)
 

@@ -70,6 +70,7 @@ class Evaluation:
             "requests",
             "tokens",
             "cost",
+            "currency",
             "wall_seconds",
             "diagnostics",
         )

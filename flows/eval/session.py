@@ -31,6 +31,7 @@ from flows.eval.start import config_for_phase, refuse_unanswered, with_defaults,
 from flows.plan.build import make_plan
 from flows.plan.forecast import forecast, unanswered
 from flows.plan.steps import Plan
+from flows.screen import clear_status, status
 from flows.server import link, send, serving
 from metrics.errors import ConfigError, NightjarError, nearest
 from tasks.benchmarks.open import open_benchmark
@@ -38,6 +39,7 @@ from tasks.caching import peek
 from tasks.load import load
 from tasks.models.engine import interrupted
 from tasks.preflight import check_ahead
+from tasks.reporting import numbers
 from tasks.reporting.diagnostics.findings import Diagnostic, Example
 from tasks.reporting.progress import ProgressBoard, open_board
 from tasks.reporting.terminal import console, diagnostics_text, results_table
@@ -58,6 +60,7 @@ def checked_options(config: EvalConfig, options: RunOptions, session: SessionOpt
 
     Raises NightjarError, before a flow run exists, for whatever can't work as far as the first seconds tell.
     """
+    status(f"checking {config.name}: dataset, templates, metrics, endpoints")
     command = shlex.join(["python", "-m", "flows.eval", *sys.argv[1:]])
     complete = with_defaults(config, options, uuid.uuid4().hex).model_copy(update={"command": command})
     _flow_on(session.task_runner)
@@ -70,7 +73,9 @@ def run_evaluation(
 ) -> tuple[int, dict[str, Any]]:
     """Runs an evaluation whose options were checked; returns exit code and document of ``--json``."""
     flow = _flow_on(session.task_runner)
-    with serving() as ui, interruptible(), open_board(ProgressBoard(sys.stderr)):
+    status("looking for the Prefect server, or starting one")
+    board = ProgressBoard(sys.stderr, currency=config.prices.currency, idle=f"evaluating {config.name}")
+    with serving() as ui, interruptible(), open_board(board):
         state: State[Any] = asyncio.run(flow(config, options, return_state=True))
     evaluation = Evaluation(str(options.output))
     code = 0 if state.is_completed() else FAILED
@@ -99,6 +104,7 @@ def check_run(config: EvalConfig, options: RunOptions, overrides: tuple[str, ...
     checks = plan.checks(lacking.models, lacking.judges)
     with serving() if checks.need_secrets else nullcontext():
         found = check_ahead(checks)
+    clear_status()
     for warning in found.warnings:
         print(f"warning: {warning}", file=sys.stderr)
     return plan
@@ -154,16 +160,19 @@ def print_evaluation(evaluation: Evaluation, document: dict[str, Any]) -> None:
     requests, steps = document["requests"], document["steps"]
     computed = sum(entry["computed"] for entry in steps.values())
     cached = sum(entry["cached"] for entry in steps.values())
-    out.print(
-        f"requests: {requests['sent']} sent, {requests['cached']} cached, {requests['failed']} failed; "
-        f"steps: {computed} computed, {cached} cached"
-    )
     for model, reason in evaluation.manifest["over_budget"].items():
         out.print(f"{model}: {reason}", style="bold red")
     if document["status"] != "Completed":
         out.print(f"compute only what is missing: {shlex.join(command)}")
     page = link(document["flow_run_url"])
     out.print(f"report:  {evaluation.report}\nPrefect: {page}  (make stop ends the server)")
+    tokens, cost = document["tokens"]["total"], numbers.money(document["cost"], document["currency"])
+    out.print(
+        f"{numbers.duration(document['wall_seconds'])}; requests: {requests['sent']} asked, "
+        f"{requests['cached']} reused, {requests['failed']} failed; "
+        f"steps: {computed} computed, {cached} cached; {numbers.count(tokens)} tokens"
+        + (f"; {cost}" if document["cost"] else "")
+    )
 
 
 def _diagnostic(entry: dict[str, Any]) -> Diagnostic:

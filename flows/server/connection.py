@@ -19,6 +19,7 @@ from urllib.parse import urlencode, urlsplit
 from flows.server.boundary import HOST
 from flows.server.credential import authorization, credential, known_credential
 from flows.server.own import ServerError, knows_credential, start
+from tasks.reporting.progress import in_notebook
 
 ADDRESS: Final = "PREFECT_API_URL"
 CREDENTIAL: Final = "PREFECT_API_AUTH_STRING"
@@ -31,6 +32,8 @@ def use_server() -> str:
     not start.
     """
     os.environ.setdefault("DO_NOT_TRACK", "1")
+    if in_notebook():  # cells show progress and results; the run's page has the log
+        os.environ.setdefault("PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL", "WARNING")
     configured = os.environ.get(ADDRESS) or _profile_url()
     own = _own_url(configured) if configured else start().url
     if own is not None:

@@ -207,6 +207,7 @@ class Progress:
     tokens_per_second: float
     cost: float
     seconds_left: float | None
+    tokens: int = 0
 
 
 @dataclass(frozen=True)

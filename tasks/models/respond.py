@@ -168,6 +168,7 @@ class ProgressReporter:
                 concurrency=self.limiter.limit if self.limiter else 0,
                 rate=rate,
                 tokens_per_second=tally.total_tokens / seconds,
+                tokens=tally.total_tokens,
                 cost=tally.cost,
                 seconds_left=left,
             )

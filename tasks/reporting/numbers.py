@@ -58,9 +58,16 @@ def interval(low: float | None, high: float | None, like: float | None = None) -
     return f"[{number(low, like)}, {number(high, like)}]"
 
 
-def money(amount: float | None) -> str:
-    """A cost in whatever unit the prices are in; "–" where nothing was paid or no price is known."""
-    return MISSING if not amount else f"{amount:,.4g}"
+def money(amount: float | None, currency: str | None = None) -> str:
+    """A cost with its currency, where the prices name one; "–" where nothing was paid or no price is known.
+
+    >>> money(0.1234567, "USD"), money(1234.5), money(0)
+    ('0.1235 USD', '1,234.50', '–')
+    """
+    if not amount:
+        return MISSING
+    text = f"{amount:,.2f}" if amount >= 100 else f"{amount:,.4g}"
+    return f"{text} {currency}" if currency else text
 
 
 def p_value(p: float | None) -> str:

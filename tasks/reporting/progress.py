@@ -1,20 +1,21 @@
-"""How the progress of an inference is shown: a line for each model on a terminal, a table in the Prefect UI.
+"""How the progress of an inference is shown: bars on a terminal, lines elsewhere, a table in the Prefect UI.
 
 The inference stage reports each partition apart, from several threads. A board adds a model's partitions up
-and draws them; where the output is not a terminal nothing is drawn, and reporting costs a dictionary entry.
+and shows them: drawn four times a second on a terminal, where the lines go when all is done; as one line that
+is written over in a notebook; and as a line for each model every half minute in a log file.
 """
 
 import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, TextIO
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING, TextIO
 
 from tasks.models.options import Progress
 from tasks.reporting import numbers
 
 if TYPE_CHECKING:
-    from rich.progress import Progress as Bars
+    from rich.live import Live
 
 
 ProgressCallback = Callable[[Progress], None]
@@ -41,6 +42,7 @@ def combined(parts: Iterable[Progress]) -> Progress:
         concurrency=max((part.concurrency for part in parts), default=0),
         rate=sum(part.rate for part in parts if part.done != part.expected),
         tokens_per_second=sum(part.tokens_per_second for part in parts if part.done != part.expected),
+        tokens=sum(part.tokens for part in parts),
         cost=sum(part.cost for part in parts),
         seconds_left=None if None in left else max((seconds or 0.0 for seconds in left), default=None),
     )
@@ -64,20 +66,46 @@ def percent(models: Mapping[str, Progress]) -> float:
     return 100 * total.done / total.expected if total.expected else 0.0
 
 
+PLAIN_SECONDS = 30.0
+"""Between two lines about a model where nobody watches."""
+NOTEBOOK_SECONDS = 1.0
+FRAMES_PER_SECOND = 4
+BAR = 16
+"""Columns of a whole bar."""
+SHORT_NAME = 20
+"""Columns that a model's name keeps however narrow it gets, if it has as many."""
+
+
 class ProgressBoard:
-    """Takes the reports of all partitions; as a context manager it draws them while it is open.
+    """Takes the reports of all partitions; as a context manager it shows them while it is open.
 
     ``expected`` says how many requests a model will have in all, if that is known before its partitions
-    start.
+    start; ``currency`` is what costs are in. Without a terminal it writes a line for each model every
+    ``seconds``, in a notebook (``overwrites``) one line again and again. ``idle`` stands on a terminal while
+    no model is being asked.
     """
 
-    def __init__(self, file: TextIO | None = None, expected: Mapping[str, int] | None = None) -> None:
+    def __init__(
+        self,
+        file: TextIO | None = None,
+        expected: Mapping[str, int] | None = None,
+        *,
+        currency: str | None = None,
+        seconds: float = PLAIN_SECONDS,
+        overwrites: bool = False,
+        idle: str = "",
+    ) -> None:
         self._file = file or sys.stderr
         self._expected = dict(expected or {})
+        self._currency = currency
+        self._seconds = seconds
+        self._overwrites = overwrites
+        self._idle = idle
         self._parts: dict[str, dict[object, Progress]] = {}
         self._lock = threading.Lock()
-        self._bars: Bars | None = None
-        self._rows: dict[str, Any] = {}
+        self._closed = threading.Event()
+        self._live: Live | None = None
+        self._writer: threading.Thread | None = None
 
     def reporter(self, model: str, partition: object = 0) -> ProgressCallback:
         """What the inference of one partition calls with its progress, from any thread."""
@@ -85,7 +113,6 @@ class ProgressBoard:
         def report(progress: Progress) -> None:
             with self._lock:
                 self._parts.setdefault(model, {})[partition] = progress
-                self._draw(model)
 
         return report
 
@@ -94,28 +121,116 @@ class ProgressBoard:
         with self._lock:
             return {model: combined(parts.values()) for model, parts in self._parts.items()}
 
+    def lines(self, width: int | None = None) -> list[str]:
+        """A line for each model that is not done, as they stand on the screen; without a width whole, with
+        no bar."""
+        shown = []
+        for model, progress in self.models().items():
+            total = max(self._expected.get(model, 0), progress.expected or 0) or None
+            if width is None or progress.done != total:
+                shown.append(progress_line(model, progress, width, total, self._currency))
+        return shown
+
     def __enter__(self) -> "ProgressBoard":
-        """Starts drawing, if the output is a terminal."""
+        """Starts to show it."""
+        self._closed.clear()
         if self._file.isatty():
-            self._bars = _bars(self._file)
-            self._bars.start()
+            self._live = _live(self._file, self.lines, self._idle)
+            self._live.start()
+        else:
+            self._writer = threading.Thread(target=self._write, name="progress", daemon=True)
+            self._writer.start()
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Leaves the last state on the screen."""
-        bars, self._bars = self._bars, None
-        if bars is not None:
-            bars.stop()
+        """Takes the lines off the screen: what is left is what the run came to."""
+        self._closed.set()
+        live, self._live = self._live, None
+        if live is not None:
+            live.stop()
+        writer, self._writer = self._writer, None
+        if writer is not None:
+            writer.join()
 
-    def _draw(self, model: str) -> None:
-        if self._bars is None:
-            return
-        progress = combined(self._parts[model].values())
-        total = max(self._expected.get(model, 0), progress.expected or 0) or None
-        words = _words(progress, total)
-        if model not in self._rows:
-            self._rows[model] = self._bars.add_task(model, total=total, words=words)
-        self._bars.update(self._rows[model], completed=progress.done, total=total, words=words)
+    def _write(self) -> None:
+        """Writes lines until the board is closed, but for models whose numbers have not moved."""
+        told: dict[str, str] = {}
+        while not self._closed.wait(self._seconds):
+            lines = dict(zip(self.models(), self.lines(), strict=False))
+            for model, line in lines.items():
+                if told.get(model) != line:
+                    self._put(line)
+            told = lines
+        if self._overwrites and told:
+            self._put("")
+
+    def _put(self, line: str) -> None:
+        with suppress(OSError, ValueError):  # whoever read this may be gone
+            if self._overwrites:
+                self._file.write(f"\r{line:<{NOTEBOOK_COLUMNS}.{NOTEBOOK_COLUMNS}}" + ("" if line else "\r"))
+            else:
+                self._file.write(f"{line}\n")
+            self._file.flush()
+
+
+NOTEBOOK_COLUMNS = 100
+
+
+def progress_line(
+    model: str,
+    progress: Progress,
+    width: int | None = None,
+    total: int | None = None,
+    currency: str | None = None,
+) -> str:
+    """A model's progress in a line of at most ``width`` columns: what matters least is left out first.
+
+    In the order of what stays longest: the name (cut in its middle), how many are done, the time left, the
+    bar, errors, rate, cost, tokens, retries. Without a width everything but the bar.
+    """
+    words = _words(progress, total, currency)
+    total = total or progress.expected
+    share = progress.done / total if total else 0.0
+    left = words["left"] if progress.seconds_left is None else f"{words['left']} left"
+    pieces = {
+        "done": words["done"],
+        "left": "" if progress.seconds_left is None else left,
+        "bar": "" if width is None or not total else _bar(share),
+        "errors": numbers.plural(progress.failed + progress.model_errors, "error"),
+        "rate": f"{words['rate']}/s",
+        "cost": words["cost"] if progress.cost else "",
+        "tokens": f"{numbers.count(progress.tokens)} tokens",
+        "speed": f"{words['tokens']} tokens/s",
+        "retries": numbers.plural(progress.retries, "retry", "retries") if progress.retries else "",
+    }
+    order = ("bar", "done", "left", "rate", "errors", "tokens", "speed", "cost", "retries")
+    if width is None:
+        told = [pieces[name] for name in order if pieces[name]]
+        return f"{model}: {', '.join(told)}"
+    room = width - 1 - min(len(model), SHORT_NAME)
+    kept: set[str] = set()
+    for name, piece in pieces.items():
+        if piece and (not kept or len(piece) + 2 <= room):
+            kept.add(name)
+            room -= len(piece) + 2
+        elif piece:
+            break
+    beside = "  ".join(pieces[name] for name in order if name in kept)
+    return f"{_cut(model, width - 3 - len(beside))}  {beside}"
+
+
+def _bar(share: float) -> str:
+    whole = min(BAR, int(share * BAR))
+    return "━" * whole + "─" * (BAR - whole)
+
+
+def _cut(name: str, room: int) -> str:
+    """A name in so many columns: where it is longer, without its middle."""
+    if len(name) <= room:
+        return name
+    room = max(room, 3)
+    head = room // 2
+    return f"{name[:head]}…{name[len(name) - (room - head - 1) :]}"
 
 
 _boards: list[ProgressBoard] = []
@@ -142,7 +257,40 @@ def reporter(model: str, partition: object = 0) -> ProgressCallback:
     return _boards[-1].reporter(model, partition) if _boards else lambda progress: None
 
 
-def _words(progress: Progress, total: int | None = None) -> dict[str, str]:
+@contextmanager
+def notebook_board() -> Iterator[ProgressBoard]:
+    """The board of the notebook that this process belongs to: opened by the first partition, closed by the
+    last."""
+    global _notebook
+    with _notebook_lock:
+        if _notebook is None:
+            _notebook = ProgressBoard(sys.stdout, seconds=NOTEBOOK_SECONDS, overwrites=True)
+            _notebook.__enter__()
+        board = _notebook
+        _watching.append(board)
+    try:
+        yield board
+    finally:
+        with _notebook_lock:
+            _watching.pop()
+            if not _watching:
+                board.__exit__()
+                _notebook = None
+
+
+_notebook: ProgressBoard | None = None
+_watching: list[ProgressBoard] = []
+_notebook_lock = threading.Lock()
+
+
+def in_notebook() -> bool:
+    """Whether the process is a Jupyter kernel."""
+    interactive = sys.modules.get("IPython")
+    shell = interactive.get_ipython() if interactive is not None else None
+    return type(shell).__name__ == "ZMQInteractiveShell"
+
+
+def _words(progress: Progress, total: int | None = None, currency: str | None = None) -> dict[str, str]:
     """What a line says beside the model's name and its bar."""
     total = total or progress.expected
     left = progress.seconds_left
@@ -155,29 +303,26 @@ def _words(progress: Progress, total: int | None = None) -> dict[str, str]:
         "errors": numbers.count(errors),
         "retries": numbers.count(progress.retries),
         "tokens": numbers.count(progress.tokens_per_second),
-        "cost": f"{progress.cost:,.4g}" if progress.cost else numbers.MISSING,
+        "cost": numbers.money(progress.cost, currency),
         "left": numbers.MISSING if left is None else numbers.duration(left),
     }
 
 
-def _bars(file: TextIO) -> "Bars":
+def _live(file: TextIO, lines: Callable[[int], list[str]], idle: str) -> "Live":
     from rich.console import Console
-    from rich.progress import BarColumn, Progress, TextColumn
-    from rich.table import Column
+    from rich.live import Live
+    from rich.text import Text
 
-    def cell(text: str, **column: Any) -> TextColumn:
-        return TextColumn(text, markup=False, table_column=Column(no_wrap=True, **column))
+    console = Console(file=file, highlight=False)
 
-    return Progress(
-        cell("{task.description}", overflow="ellipsis", ratio=1),
-        BarColumn(bar_width=20),
-        cell("{task.fields[words][done]}", justify="right"),
-        cell("{task.fields[words][rate]}/s", justify="right"),
-        cell("{task.fields[words][errors]} errors", justify="right"),
-        cell("{task.fields[words][retries]} retries", justify="right"),
-        cell("{task.fields[words][tokens]} tokens/s", justify="right"),
-        cell("{task.fields[words][left]} left", justify="right"),
-        console=Console(file=file),
-        refresh_per_second=4,
-        expand=True,
+    def frame() -> Text:
+        shown = lines(console.width) or [f"{idle}…"]
+        return Text("\n".join(shown), no_wrap=True, overflow="crop")
+
+    return Live(
+        get_renderable=frame,
+        console=console,
+        refresh_per_second=FRAMES_PER_SECOND,
+        transient=True,
+        redirect_stdout=False,
     )

@@ -172,33 +172,6 @@ def test_partitions_of_a_model_add_up_to_one_line() -> None:
     assert combined([progress(), progress(seconds_left=None)]).seconds_left is None
 
 
-def test_progress_is_one_line_a_model_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("COLUMNS", "140")
-    out = Terminal()
-    with open_board(ProgressBoard(out, {"large": 1000})):
-        reporter("small", 0)(progress())
-        reporter("small", 1)(progress())
-        reporter("large")(progress())
-    plain = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", out.getvalue())
-    last = plain.rstrip().splitlines()[-2:]
-    assert "200 of 800" in last[0]
-    assert "110.6/s" in last[0]
-    assert "6 errors" in last[0]
-    assert "10 retries" in last[0]
-    assert "3,600 tokens/s" in last[0]
-    assert "100 of 1,000" in last[1]
-    assert last[1].rstrip().endswith("5.4 s left")
-
-
-def test_progress_is_quiet_where_nobody_watches() -> None:
-    out = io.StringIO()
-    board = ProgressBoard(out)
-    with open_board(board):
-        reporter("m")(progress())
-    assert out.getvalue() == ""
-    assert board.models()["m"].done == 100
-
-
 def test_reports_without_a_board_go_nowhere() -> None:
     reporter("m")(progress())
     board = ProgressBoard(io.StringIO())
