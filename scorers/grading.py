@@ -90,11 +90,12 @@ def render(text: str, variables: Mapping[str, Any], name: str) -> str:
 @lru_cache(maxsize=64)
 def compiled(text: str) -> "jinja2.Template":
     """The compiled template; raises ConfigError with the line of a syntax error."""
-    from jinja2 import Environment, StrictUndefined, TemplateSyntaxError
+    from jinja2 import StrictUndefined, TemplateSyntaxError
+    from jinja2.sandbox import SandboxedEnvironment
 
     try:
         # Not HTML: a grading prompt must show the answer as it is.
-        return Environment(
+        return SandboxedEnvironment(
             undefined=StrictUndefined, keep_trailing_newline=True, autoescape=False
         ).from_string(text)
     except TemplateSyntaxError as error:

@@ -26,6 +26,7 @@ from flows.config.schema import Phase, RunOptions
 from metrics.errors import ConfigError
 from tasks.datasets.selection import Selection
 from tasks.process import collect_rarely, freeze_imports
+from tasks.usercode.trust import trust_what_is_named
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -90,11 +91,15 @@ def evaluate_command(
     ] = None,
     include_path: Annotated[list[Path] | None, typer.Option(help="Folder of their YAML files")] = None,
     from_samples: Annotated[Path | None, typer.Option(help="Sample logs of lm-evaluation-harness")] = None,
+    trust: Annotated[
+        bool, typer.Option("--trust", help="Run code of folders that others can write to, from now on")
+    ] = False,
 ) -> None:
     """Evaluates language models on benchmarks, and keeps every step so that nothing is computed twice."""
     from flows.config.load import CommandInputs, choose_configs, validation_document
     from flows.config.model_flags import ModelFlags
 
+    trust_what_is_named(trust)
     options = RunOptions(
         **_chosen_items(samples, shuffle, limit), output=str(output) if output else None, store=store,
         run_name=run_name, refresh=tuple(refresh or ()), phase=phase or Phase.ALL,

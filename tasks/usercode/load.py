@@ -24,6 +24,7 @@ from metrics.types import Resolve
 from tasks.store.definitions import imported_files
 from tasks.usercode.missing import missing_package
 from tasks.usercode.standin import stand_ins
+from tasks.usercode.trust import check_trusted
 
 PARENTS: Final = 2
 """Folders above a file's that its relative imports may reach (``from ...other import x``)."""
@@ -58,6 +59,8 @@ class UserModules:
             raise ConfigError(
                 f"'{reference}' names no function: expected 'file.py:function' or 'package.module:function'"
             )
+        # The config's folder counts for functions of packages, too: it chooses their arguments.
+        check_trusted(Path(base_dir), reference)
         module = self._from_file(source, Path(base_dir)) if source.endswith(".py") else _from_package(source)
         function = getattr(module, name, None)
         if function is None:
@@ -75,6 +78,9 @@ class UserModules:
         path = (base_dir / source).expanduser().resolve()
         if not path.is_file():
             raise ConfigError(f"'{source}' is not there: expected a Python file at {path}")
+        for file in sorted(imported_files(path)):
+            check_trusted(file.parent, source)
+            check_trusted(file, source)
         package = _package_of(path.parent, self._suffix, self._own)
         # In the common set the name carries the version: an edited file, or one whose neighbour was edited,
         # is another module. An owner's set is as old as its owner.

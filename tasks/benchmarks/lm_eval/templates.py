@@ -8,6 +8,7 @@ from functools import lru_cache
 from typing import Any
 
 import jinja2
+from jinja2.sandbox import SandboxedEnvironment
 
 from metrics.errors import ConfigError
 from tasks.datasets.config import DatasetError
@@ -18,7 +19,8 @@ def regex_replace(text: str, pattern: str, replacement: str, count: int = 0) -> 
     return re.sub(pattern, replacement, text, count=count)
 
 
-_environment = jinja2.Environment(
+# As strict as for native templates: a benchmark's YAML is data, its functions lie in files of their own.
+_environment = SandboxedEnvironment(
     undefined=jinja2.StrictUndefined, keep_trailing_newline=True, autoescape=False
 )
 _environment.filters["regex_replace"] = regex_replace

@@ -11,13 +11,15 @@ from typing import Any
 
 import jinja2
 from jinja2 import meta, nodes
+from jinja2.sandbox import SandboxedEnvironment, SecurityError
 
 from metrics.errors import ConfigError
 from tasks.benchmarks.config import PromptTemplate
 from tasks.datasets.config import DatasetError
 from tasks.datasets.item import Item
 
-ENVIRONMENT = jinja2.Environment(
+# A config is data: its templates reach an item's fields, and nothing of Python's behind them.
+ENVIRONMENT = SandboxedEnvironment(
     undefined=jinja2.StrictUndefined, keep_trailing_newline=True, autoescape=False
 )
 _ONE_EXPRESSION = re.compile(r"\s*\{\{-?((?:(?!\{\{|\}\}|\{%|%\}).)*?)-?\}\}\s*", re.DOTALL)
@@ -75,6 +77,8 @@ class Template:
             return DatasetError(
                 f"{self._label}: {error.message} in item '{item.item_id}'; its fields are {has}"
             )
+        if isinstance(error, SecurityError):
+            return DatasetError(f"{self._label}: {error}: a template is no program; write a function instead")
         return DatasetError(f"{self._label} fails on item '{item.item_id}': {type(error).__name__}: {error}")
 
 

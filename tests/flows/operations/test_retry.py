@@ -40,6 +40,25 @@ def test_retry_of_a_failed_pair_runs_that_pair_and_what_hangs_on_it(
     assert server.manifest(run)["requests"]["sent"] == 0
 
 
+def test_prefects_own_command_retries_a_run_of_a_deployment(
+    prefect: Any, demo: Callable[..., Any], benchmark_file: Callable[..., Path], form: Any
+) -> None:
+    """``prefect flow-run retry``, on a server that asks for its credential."""
+    endpoint = demo()
+    path = benchmark_file(6, endpoint.base_url)
+    (path.parent / "broken").touch()
+    prefect.deploy()
+    with prefect.worker():
+        run = prefect.trigger("evaluate/evaluate", form(path))
+        assert prefect.finished(run)["state_type"] == "FAILED"
+        (path.parent / "broken").unlink()
+        prefect.command("flow-run", "retry", run)
+        _until(lambda: prefect.flow_run(run)["run_count"] >= 2, "the worker takes the run up again")
+        done = prefect.finished(run)
+    assert done["state_type"] == "COMPLETED", done["state"]
+    assert endpoint.stats()["received"] == 6
+
+
 def test_retry_after_a_worker_was_killed_asks_only_what_was_not_answered(
     any_prefect: Any, demo: Callable[..., Any], benchmark_file: Callable[..., Path], form: Any
 ) -> None:

@@ -127,33 +127,6 @@ def test_tasks_in_other_processes_reach_the_own_server(
 
 
 @pytest.mark.services
-def test_a_local_run_can_be_retried_by_prefects_own_command(
-    config: Path, evaluate_process: Evaluate, home: Path, tmp_path: Path
-) -> None:
-    """``prefect flow-run retry ID --entrypoint …``, in a shell with the server's exports."""
-    metric = "def fails_once(references, predictions):\n    raise RuntimeError('broken for now')\n"
-    (tmp_path / "own.py").write_text(metric)
-    document = yaml.safe_load(config.read_text())
-    document["metric_list"] = [{"metric": "fails_once", "function": "own.py:fails_once"}]
-    config.write_text(yaml.safe_dump(document))
-    failed = evaluate_process(config, "--json", timeout=300)
-    assert failed.code == 1, failed.err
-    run = failed.document["flow_run_url"].rpartition("/")[2]
-    (tmp_path / "own.py").write_text("def fails_once(references, predictions):\n    return 1.0\n")
-    script = (
-        'eval "$("$0" -m flows.server env)"\n'
-        f'exec "$0" -m prefect flow-run retry {run} --entrypoint flows/eval/flow.py:evaluate'
-    )
-    retried = subprocess.run(
-        ["sh", "-c", script, sys.executable], cwd=PROJECT, env=own(home), capture_output=True, text=True,
-        timeout=300, check=False,
-    )  # fmt: skip
-    said = retried.stdout + retried.stderr
-    assert retried.returncode == 0, said
-    assert "Completed" in said, said
-
-
-@pytest.mark.services
 def test_a_place_of_a_limit_outlives_a_restart_of_the_server(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
