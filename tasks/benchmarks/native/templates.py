@@ -11,7 +11,8 @@ from typing import Any
 
 import jinja2
 from jinja2 import meta, nodes
-from jinja2.sandbox import SandboxedEnvironment, SecurityError
+from jinja2.exceptions import SecurityError
+from jinja2.sandbox import SandboxedEnvironment
 
 from metrics.errors import ConfigError
 from tasks.benchmarks.config import PromptTemplate
