@@ -11,6 +11,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 OutputType = Literal["generate_until", "multiple_choice", "loglikelihood", "loglikelihood_rolling"]
+CutOff = Literal["wrong", "unscored", "text"]
+"""What an answer is that was cut off before it began: no prediction, which is wrong; unscored, as if its
+request had failed; or the empty text, as lm-evaluation-harness scores it."""
+
 OUTPUT_TYPES: tuple[OutputType, ...] = (
     "generate_until",
     "multiple_choice",

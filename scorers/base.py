@@ -10,7 +10,7 @@ their errors.
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol, runtime_checkable
 
@@ -41,7 +41,8 @@ class Batch:
     unscored. ``predictions`` hold what the filter made of the response: text, another JSON value, or None
     where it found nothing. ``references`` are the acceptable answers, ``docs`` the items' rows, ``responses``
     the unfiltered texts. ``choices`` has one item per row where the output type has log-likelihoods, and none
-    otherwise.
+    otherwise. ``cut_off`` is True where the tokens were used up before the answer began: such a row is scored
+    as one without a prediction, unless a filter chose one of several answers.
     """
 
     item_ids: Sequence[str]
@@ -52,9 +53,25 @@ class Batch:
     docs: Sequence[Mapping[str, Any]]
     responses: Sequence[str | None]
     choices: ChoiceBatch | None = None
+    cut_off: NDArray[np.bool_] | None = None
 
     def __len__(self) -> int:
         return len(self.item_ids)
+
+    def lacks_answer(self, row: int) -> bool:
+        """Whether the row's answer was cut off before it began, and no other answer stands in for it."""
+        return self.cut_off is not None and bool(self.cut_off[row]) and self.predictions[row] is None
+
+    def for_user(self) -> "Batch":
+        """The batch as users' functions see it: an answer that was cut off is the empty text."""
+        lacking = [row for row in range(len(self)) if self.lacks_answer(row)]
+        if not lacking:
+            return self
+        predictions, responses = list(self.predictions), list(self.responses)
+        for row in lacking:
+            predictions[row] = ""
+            responses[row] = responses[row] or ""
+        return replace(self, predictions=predictions, responses=responses)
 
     def name(self, row: int) -> str:
         """The row's sample in words, for messages."""

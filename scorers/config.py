@@ -18,7 +18,7 @@ from pydantic import (
 
 from metrics.config import MetricConfig
 from metrics.errors import nearest
-from metrics.types import OutputType
+from metrics.types import CutOff, OutputType
 from scorers.filters.config import FilterConfig, FilterStepConfig
 from scorers.judge.config import JudgeConfig
 
@@ -177,6 +177,7 @@ class ScoringConfig(_Frozen):
     metric_list: tuple[MetricConfig, ...] | None = None
     process_results: str | None = Field(None, description="file.py:fn")
     scorer: ScorerConfig | None = None
+    cut_off: CutOff = Field("wrong", description="How an answer that was cut off before it began is scored")
 
     @field_validator("scorer", mode="before")
     @classmethod

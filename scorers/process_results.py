@@ -139,7 +139,7 @@ class ProcessResultsScorer(BaseScorer):
     def _results(self, batch: Batch, row: int) -> list[Any]:
         choices = batch.choices
         if choices is None:
-            return [batch.predictions[row]]
+            return ["" if batch.lacks_answer(row) else batch.predictions[row]]
         of_row = slice(int(choices.offsets[row]), int(choices.offsets[row + 1]))
         lls = choices.lls[of_row].tolist()
         if self.rolling:

@@ -85,7 +85,7 @@ class RewardModelScorer(GenerationScorer):
     def _function_rewards(self, batch: Batch) -> list[Any]:
         assert self.function is not None
         rows = np.flatnonzero(batch.scored).tolist()
-        texts = [batch.responses[row] for row in rows]
+        texts = ["" if batch.lacks_answer(row) else batch.responses[row] for row in rows]
         try:
             rewards = (
                 list(self.function(texts, [dict(batch.docs[row]) for row in rows], **self.params))

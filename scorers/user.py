@@ -103,6 +103,7 @@ class UserScorer(BaseScorer):
         return score_values(batch, metric, values, [f"scorer {self.name!r} gave no number"] * len(batch))
 
     def _call(self, method: Callable[..., Any], batch: Batch, **offered: Any) -> Any:
+        batch = batch.for_user()
         parameters = inspect.signature(method).parameters
         takes_any = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
         try:

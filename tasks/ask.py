@@ -45,7 +45,7 @@ def ask(
     """The first attempt asks everything; a later one what of ``asked`` was answered (``replied``)
     unreadably."""
     store = workspace.open()
-    parts = joined_batches(store, requests, predictions, answered.responses)
+    parts = joined_batches(store, requests, predictions, answered.responses, step.setup.cut_off)
     yield from asked_rows(step.setup, (part.batch for part in parts), replies_of(store, asked, replied))
 
 
@@ -65,7 +65,7 @@ def score_replies(
     scorer, metric = step.setup.scorer(), step.setup.metric_record()
     replies = replies_of(store, asked, replied)
     place = 0
-    for part in joined_batches(store, requests, predictions, answered.responses):
+    for part in joined_batches(store, requests, predictions, answered.responses, step.setup.cut_off):
         count = len(scorer.requests(part.batch, metric))
         given = [replies.get(place + offset) for offset in range(count)]
         place += count
@@ -103,7 +103,8 @@ def replies_of(
     for _, answered in zip(asked, replied, strict=True):
         for batch in store.batches(answered.responses, ["doc_id", "status", "response", "error"]):
             for row in batch.to_pylist():
-                text = row["response"] if row["status"] == "ok" else None
+                # A judge whose tokens were used up has replied: with nothing that could be read.
+                text = {"ok": row["response"], "cut_off": ""}.get(row["status"])
                 if text is not None or row["doc_id"] not in found:
                     found[row["doc_id"]] = ModelReply(text=text, error=row["error"])
     return found
@@ -178,6 +179,7 @@ def score_calibration(
             "item_id": pa.array(batch.item_ids, pa.string()),
             "doc_id": pa.array(range(len(batch)), pa.int64()),
             "sample_index": pa.array(batch.sample_index, pa.int32()),
+            "outcome": pa.array(["answered"] * len(batch), pa.string()),
         }
     )
     yield statistics_batch(samples, scorer.score(batch, metric, given))

@@ -25,6 +25,8 @@ class FilterSetup(Unkeyed):
     output_type: OutputType
     base_dir: str
     own_modules: bool = False
+    cut_as_text: bool = False
+    """A response that was cut off passes as the empty text."""
 
     def pipeline(self) -> FilterPipeline:
         """The pipeline, ready to be applied."""
@@ -43,4 +45,5 @@ def filter_responses(
         pipeline,
         store.batches(requests, REQUEST_COLUMNS),
         store.batches(answered.responses, RESPONSE_COLUMNS),
+        setup.cut_as_text,
     )

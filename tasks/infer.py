@@ -26,8 +26,8 @@ from tasks.store.storage import ArtifactRef, Store
 class InferSetup(Unkeyed):
     """The model, how it is sampled, and what it may take.
 
-    Answers older than ``not_before`` (seconds since 1970) are asked for again; ``run_id`` names the account
-    that limits are held against.
+    Answers older than ``not_before`` (seconds since 1970) are asked for again, and errors of the model older
+    than ``failed_before``; ``run_id`` names the account that limits are held against.
     """
 
     model: ModelConfig
@@ -38,6 +38,7 @@ class InferSetup(Unkeyed):
     base_dir: str
     role: Literal["model", "judge"] = "model"
     not_before: float = 0.0
+    failed_before: float = 0.0
     run_id: str | None = None
 
     def options(self, workspace: Workspace, expected: int | None = None) -> InferenceOptions:
@@ -50,6 +51,7 @@ class InferSetup(Unkeyed):
             run_id=self.run_id,
             expected=expected,
             not_before=self.not_before,
+            failed_before=self.failed_before,
             base_dir=Path(self.base_dir),
             secret=secret,
             lease=lease,

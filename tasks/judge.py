@@ -7,6 +7,7 @@ from functools import partial
 import pyarrow as pa
 
 from metrics.config import StatisticsConfig
+from metrics.types import CutOff
 from tasks.caching import Workspace, artifact_task
 from tasks.reduction.user_metric import call_metric
 from tasks.reduction.verdict_metrics import (
@@ -33,6 +34,7 @@ class MethodSetup(Unkeyed):
     config: EvaluationMethodConfig
     base_dir: str
     origin: Origin | None = None
+    cut_off: CutOff = "wrong"
 
 
 class MetricSetup(Unkeyed):
@@ -58,9 +60,8 @@ def judge_responses(
     store, setup = workspace.open(), step.setup
     assert setup.origin is not None, "the flow says whose responses they are"
     method = build_method(setup.config, resolver(setup.base_dir))
-    yield from evaluate(
-        method, setup.origin, partial(store.batches, requests), partial(store.batches, answered.responses)
-    )
+    asked, answers = partial(store.batches, requests), partial(store.batches, answered.responses)
+    yield from evaluate(method, setup.origin, asked, answers, setup.cut_off)
 
 
 @artifact_task("reduce", ITEM_ROWS)

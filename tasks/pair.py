@@ -6,7 +6,7 @@ from typing import Protocol, runtime_checkable
 import numpy as np
 
 from metrics.metric import Metric
-from metrics.types import Scores
+from metrics.types import CutOff, Scores
 from scorers.base import Batch, SampleScores, Scorer
 from scorers.config import ScoringConfig, split_result_name
 from scorers.factory import build_scorer
@@ -27,6 +27,11 @@ class PairSetup(Unkeyed):
     base_dir: str
     own_modules: bool = False
     facets: tuple[str, ...] = ()
+
+    @property
+    def cut_off(self) -> CutOff:
+        """How an answer is scored that was cut off before it began."""
+        return self.scoring.cut_off
 
     def scorer(self) -> Scorer:
         """The benchmark's scorer."""

@@ -18,6 +18,7 @@ from tasks.history.record import record_run
 from tasks.judge import judged_parts
 from tasks.reduction.aggregate import aggregate_pair
 from tasks.reporting.artifacts import CellArtifacts, sample_views
+from tasks.reporting.diagnostics.responses import ALL_CUT_OFF
 from tasks.reporting.exports.inputs import AnswerPart, RunInfo, SamplePart
 from tasks.reporting.exports.responses import write_evaluation_results, write_metrics, write_responses
 from tasks.reporting.exports.results import write_items_table, write_results, write_results_table
@@ -45,6 +46,7 @@ SHOWN = [
     "ci_high",
     "n_items",
     "n_unscored",
+    "n_cut_off",
     "status",
     "error",
 ]
@@ -85,6 +87,8 @@ class Published:
 
     results: pa.Table
     report: str
+    fatal: tuple[str, ...] = ()
+    """Findings that say that nothing can be made of the numbers."""
 
 
 @task(name="publish", task_run_name="publish", persist_result=False)
@@ -104,7 +108,8 @@ def publish(publication: Publication, workspace: Workspace) -> Published:
     write_json(folder / "manifest.json", manifest)
     record_run(store, manifest, [results], _batches(store, publication.items))
     _show(publication, results, written.path)
-    return Published(results=results, report=str(written.path))
+    fatal = tuple(finding.message for finding in written.diagnostics if finding.kind == ALL_CUT_OFF)
+    return Published(results=results, report=str(written.path), fatal=fatal)
 
 
 def _results(publication: Publication, store: Store) -> pa.Table:

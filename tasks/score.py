@@ -26,7 +26,9 @@ def score(
 ) -> Iterator[pa.RecordBatch]:
     """The pair's metric over the predictions of its filter, batch by batch."""
     scorer, metric = step.setup.scorer(), step.setup.metric_record()
-    for part in joined_batches(workspace.open(), requests, predictions, answered.responses):
+    for part in joined_batches(
+        workspace.open(), requests, predictions, answered.responses, step.setup.cut_off
+    ):
         yield statistics_batch(part.samples, scorer.score(part.batch, metric))
 
 
@@ -43,7 +45,8 @@ def score_across(
     assert isinstance(scorer, AcrossFilters), "agreement and some users' scorers look across filters"
     store = workspace.open()
     streams = {
-        name: joined_batches(store, requests, ref, answered.responses) for name, ref in predictions.items()
+        name: joined_batches(store, requests, ref, answered.responses, step.setup.cut_off)
+        for name, ref in predictions.items()
     }
     for parts in zip(*streams.values(), strict=True):
         batch = scorer.combine({name: part.batch for name, part in zip(streams, parts, strict=True)})
@@ -60,7 +63,8 @@ def process_results(
 ) -> Iterator[pa.RecordBatch]:
     """A user's ``process_results``, once for a filter; its pairs then take their columns."""
     scorer = _process_scorer(step.setup)
-    for part in joined_batches(workspace.open(), requests, predictions, answered.responses):
+    cut_off = step.setup.cut_off
+    for part in joined_batches(workspace.open(), requests, predictions, answered.responses, cut_off):
         with stand_ins():  # functions import libraries in their bodies, too
             results = scorer.process(part.batch)
         texts = [None if row is None else value_text(row) for row in results]
@@ -82,7 +86,7 @@ def score_processed(
     scorer, metric = _process_scorer(step.setup), step.setup.metric_record()
     store = workspace.open()
     results = _processed_rows(store.batches(processed, ["results_json"]))
-    for part in joined_batches(store, requests, predictions, answered.responses):
+    for part in joined_batches(store, requests, predictions, answered.responses, step.setup.cut_off):
         rows = [next(results) for _ in range(len(part.batch))]
         yield statistics_batch(part.samples, scorer.column(rows, metric, part.batch))
 
@@ -100,15 +104,22 @@ def _process_scorer(setup: PairSetup) -> ProcessResultsScorer:
 
 
 def _samples_of(batch: Batch, parts: tuple[ScorerInput, ...]) -> pa.Table:
-    """Identifier columns of a combined batch, whose samples are any that one of the parts has."""
+    """Identifier columns of a combined batch, whose samples are any that one of the parts has; the outcome is
+    that of the first part that has the sample."""
     doc_ids: dict[str, int] = {}
+    outcomes: dict[tuple[str, int], str] = {}
     for part in parts:
+        columns = (part.samples.column(name).to_pylist() for name in ("item_id", "sample_index", "outcome"))
+        for item_id, sample, outcome in zip(*columns, strict=True):
+            outcomes.setdefault((item_id, sample), outcome)
         names = part.samples.column("item_id").to_pylist()
         doc_ids.update(zip(names, part.samples.column("doc_id").to_pylist(), strict=True))
+    samples = zip(batch.item_ids, batch.sample_index.tolist(), strict=True)
     return pa.table(
         {
             "item_id": pa.array(batch.item_ids, pa.string()),
             "doc_id": pa.array([doc_ids[name] for name in batch.item_ids], pa.int64()),
             "sample_index": pa.array(batch.sample_index, pa.int32()),
+            "outcome": pa.array([outcomes[sample] for sample in samples], pa.string()),
         }
     )

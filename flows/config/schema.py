@@ -12,6 +12,7 @@ from typing import Annotated, Any, Final
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_serializer, model_validator
 
 from metrics.config import MetricConfig, StatisticsConfig
+from metrics.types import CutOff
 from scorers.config import DefaultScorerConfig, FilterConfig, ScorerConfig, ScoringConfig
 from scorers.metric_lists import DEFAULT_METRICS
 from tasks.benchmarks.config import BenchmarkFields, PlacedError
@@ -21,6 +22,8 @@ from tasks.verdicts.config import EvaluationMethodConfig, EvaluationMetricConfig
 
 MUTUAL_INFORMATION_METRICS: Final = frozenset({"acc_mutual_info"})
 CACHED_STAGES = ("load", "render", "infer", "filter", "process", "ask", "score", "reduce", "aggregate")
+FAILED_REQUESTS: Final = "failed"
+"""What ``refresh`` calls the requests that ended without an answer, settled ones too."""
 
 
 def _one_or_many(value: Any) -> Any:
@@ -122,7 +125,12 @@ class EvalConfig(BenchmarkFields):
             metric_list=self.metric_list if self.metric_list is not None else none,
             process_results=self.process_results,
             scorer=self.scorer,
+            cut_off=self.cut_off_as(),
         )
+
+    def cut_off_as(self) -> CutOff:
+        """How an answer is scored that was cut off before it began."""
+        return self.cut_off or ("wrong" if self.harness is None else "text")
 
     def filters(self) -> tuple[FilterConfig, ...]:
         """The filters with the metrics of each: its own list, else the common one, else the default ones.
@@ -210,7 +218,9 @@ class RunOptions(BaseModel):
     )
     command: str | None = Field(default=None, description="How it was started, for who wants to run it again")
     refresh: tuple[str, ...] = Field(
-        default=(), description="Stages, or pairs as 'filter:metric', to compute whatever the store holds"
+        default=(),
+        description="Stages, or pairs as 'filter:metric', to compute whatever the store holds; 'failed': to "
+        "ask again what has no answer, refusals and filtered answers too",
     )
 
     @model_validator(mode="after")

@@ -74,7 +74,8 @@ def evaluate_command(
     store: Annotated[str | None, typer.Option(help="URI of the artifact store")] = None,
     run_name: Annotated[str | None, typer.Option(help="Name of the run")] = None,
     refresh: Annotated[
-        list[str] | None, typer.Option(help="Stage, or FILTER:METRIC, to compute again; repeatable")
+        list[str] | None,
+        typer.Option(help="Stage, FILTER:METRIC, or failed (requests), to compute again; repeatable"),
     ] = None,
     phase: Annotated[
         Phase | None,

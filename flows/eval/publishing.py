@@ -161,11 +161,12 @@ def _outcome(run: Run, published: Published, over_budget: Mapping[str, str]) -> 
         sentences = [f"{pairs - len(failed)} of {pairs} pairs computed"]
     sentences += [f"failed: {name} ({reason})" for name, reason in failed.items()]
     sentences += [f"{model}: {reason}" for model, reason in over_budget.items()]
+    sentences += published.fatal
     if failed or over_budget:
         sentences.append(
             f"run it again, or retry this run, to compute only what is missing; {published.report}"
         )
-    return RunOutcome(ok=not failed and not over_budget, summary="; ".join(sentences))
+    return RunOutcome(ok=not failed and not over_budget and not published.fatal, summary="; ".join(sentences))
 
 
 def run_info(run: Run, grid: GridResponses) -> RunInfo:

@@ -9,7 +9,7 @@ from prefect import Task
 from prefect.client.schemas.objects import State
 from prefect.futures import PrefectFuture
 
-from flows.config.schema import CACHED_STAGES, RunOptions
+from flows.config.schema import CACHED_STAGES, FAILED_REQUESTS, RunOptions
 from flows.plan.steps import AskedModel, Cell, PairPlan, Plan
 from tasks.caching import Workspace, in_workspace, references
 from tasks.filter import FilterSetup
@@ -62,6 +62,8 @@ class Run:
 
     def _refreshed(self, stage: str, pair: PairPlan | None) -> bool:
         named = {f"{pair.identity.filter}:{pair.identity.metric.name}", pair.name} if pair else set()
+        if stage == "infer" and FAILED_REQUESTS in self.options.refresh:
+            return True
         return not {stage, *named}.isdisjoint(self.options.refresh)
 
     def origin(self, cell: Cell) -> Origin:

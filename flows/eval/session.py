@@ -23,7 +23,7 @@ from prefect.context import FlowRunContext
 
 from flows.command_line import FAILED, INTERRUPTED
 from flows.config.checks import check_templates
-from flows.config.schema import CACHED_STAGES, EvalConfig, RunOptions
+from flows.config.schema import CACHED_STAGES, FAILED_REQUESTS, EvalConfig, RunOptions
 from flows.eval.flow import evaluate
 from flows.eval.result import Evaluation
 from flows.eval.runners import task_runner_named
@@ -122,12 +122,12 @@ def forecast_document(config: EvalConfig, options: RunOptions, overrides: tuple[
 def _check_refresh(plan: Plan, options: RunOptions) -> None:
     """Refuses a stage or pair that the run does not have."""
     pairs = [f"{pair.identity.filter}:{pair.identity.metric.name}" for pair in plan.pairs()]
-    known = {*CACHED_STAGES, *pairs, *(pair.name for pair in plan.pairs())}
+    known = {*CACHED_STAGES, FAILED_REQUESTS, *pairs, *(pair.name for pair in plan.pairs())}
     for name in options.refresh:
         if name not in known:
             raise ConfigError(
                 f"--refresh {name}: no such stage or pair{nearest(name, known)} (stages: "
-                f"{', '.join(CACHED_STAGES)}; pairs: {', '.join(pairs) or 'none'})"
+                f"{', '.join((*CACHED_STAGES, FAILED_REQUESTS))}; pairs: {', '.join(pairs) or 'none'})"
             )
 
 

@@ -6,7 +6,7 @@ limits stay outside, so that renaming a model or moving a checkout serves what i
 
 from pathlib import Path
 
-from flows.config.schema import EvalConfig, RunOptions
+from flows.config.schema import FAILED_REQUESTS, EvalConfig, RunOptions
 from flows.plan.pairs import filter_plan, filters_of, method_plan, metric_plan, read_calibrations
 from flows.plan.steps import AskedModel, Plan
 from metrics.errors import ConfigError, nearest
@@ -76,6 +76,7 @@ def scoring_config(config: EvalConfig) -> ScoringConfig:
         metric_list=config.metric_list if config.process_results is not None else (),
         process_results=config.process_results,
         scorer=read_calibrations(config.scorer, config.base_dir),
+        cut_off=config.cut_off_as(),
     )
 
 
@@ -120,6 +121,7 @@ def _infer(config: EvalConfig, model: ModelConfig, options: RunOptions, began: f
         base_dir=config.base_dir,
         run_id=options.run_id,
         not_before=began if "infer" in options.refresh else 0.0,
+        failed_before=began if FAILED_REQUESTS in options.refresh else 0.0,
     )
     return Step(name=f"infer {model.name}", identity=identity, setup=setup)
 

@@ -47,12 +47,18 @@ def filter_plan(
 ) -> FilterPlan:
     """A filter and its pairs."""
     pipeline = FilterPipeline.build(entry, resolve, config.output_type)
-    identity = {
+    identity: dict[str, Any] = {
         "steps": [step.model_dump(mode="json") for step in entry.filter],
         "code": sources_of(*pipeline.code()),
     }
+    if scoring.cut_off == "text":
+        identity["cut_off"] = "text"  # otherwise it is the score's affair
     setup = FilterSetup(
-        config=entry, output_type=config.output_type, base_dir=config.base_dir, own_modules=_owns(config)
+        config=entry,
+        output_type=config.output_type,
+        base_dir=config.base_dir,
+        own_modules=_owns(config),
+        cut_as_text=scoring.cut_off == "text",
     )
     scored = _ScoringOf(config, scoring, scorer, entry.name)
     return FilterPlan(
@@ -82,6 +88,7 @@ def _process(
         "function": config.process_results.rpartition(":")[2],
         "code": code,
         "output_type": config.output_type,
+        "cut_off": scoring.cut_off,
     }
     return Step(name=f"process {name}", identity=identity, setup=setup)
 
@@ -163,8 +170,9 @@ def method_plan(config: EvalConfig, entry: EvaluationMethodConfig, resolve: Reso
     identity = {
         "method": entry.model_dump(mode="json"),
         "code": sources_of(*method.code()),
+        "cut_off": config.cut_off_as(),
     }
-    setup = MethodSetup(config=entry, base_dir=config.base_dir)
+    setup = MethodSetup(config=entry, base_dir=config.base_dir, cut_off=config.cut_off_as())
     return MethodPlan(
         entry.name,
         # A method is given the whole record of a response.
@@ -226,6 +234,7 @@ def _scorer_identity(scoring: ScoringConfig, scorer: Scorer, metric: Metric) -> 
         "code": sources_of(*scorer.code()),
         "config": chosen.model_dump(mode="json") if chosen is not None and concerned else None,
         "output_type": scoring.output_type,
+        "cut_off": scoring.cut_off,
     }
 
 

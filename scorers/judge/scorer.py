@@ -70,12 +70,15 @@ class LLMJudgeScorer(GenerationScorer):
         return JUDGE if _is_judge_metric(metric) else None
 
     def requests(self, batch: Batch, metric: Metric) -> Sequence[ScorerRequest]:
-        """For each scored row: both orders (if places change), each judge, each repeat."""
+        """For each scored row: both orders (if places change), each judge, each repeat. There is nothing to
+        show of an answer that was cut off before it began: its grade is the scale's worst.
+        """
         if not _is_judge_metric(metric):
             return ()
         return [
             request
             for row in np.flatnonzero(batch.scored).tolist()
+            if not batch.lacks_answer(row)
             for request in self._sample_requests(batch, row)
         ]
 
@@ -95,6 +98,9 @@ class LLMJudgeScorer(GenerationScorer):
         if metric.entry == CORRECTED and not isinstance(self.config.calibration, tuple):
             raise ScorerError(f"metric {metric.name!r} needs the calibration: its rows are not read")
         given = self._verdicts(batch, metric, replies)
+        for row in np.flatnonzero(batch.scored).tolist():
+            if batch.lacks_answer(row):
+                given[row] = self._cut_off()
         values, errors = (
             zip(*(self._sample_value(one, metric) for one in given), strict=True) if given else ((), ())
         )
@@ -187,6 +193,14 @@ class LLMJudgeScorer(GenerationScorer):
                 self.config, [requests[p] for p in places], [replies[p] for p in places]
             )
         return given
+
+    def _cut_off(self) -> Verdicts:
+        """What is said of an answer that was cut off before it began."""
+        bounds = grade_range(self.config.parse)
+        if bounds is None:
+            said = "the answer was cut off, and the judge's scale has no worst grade: give parse min and max"
+            return Verdicts({}, {}, None, said)
+        return Verdicts({}, {}, bounds[0], "the answer was cut off: no judge saw it")
 
     def _sample_value(self, given: Verdicts | None, metric: Metric) -> tuple[Any, str | None]:
         if given is None:

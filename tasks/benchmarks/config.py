@@ -118,6 +118,11 @@ class BenchmarkFields(BaseModel):
     )
     target_delimiter: str = Field(default=" ", description="Text between prompt and answer")
     fewshot: FewshotConfig | None = Field(default=None, description="Solved examples before the question")
+    cut_off: Literal["wrong", "unscored"] | None = Field(
+        default=None,
+        description="How an answer is scored whose tokens were used up before it began; default: wrong, in "
+        "benchmarks of lm-evaluation-harness the empty text, as there",
+    )
     cluster: str | tuple[str, str] | None = Field(
         default=None, description="Field whose equal values belong together; [a, b]: two that cross"
     )

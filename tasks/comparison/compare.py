@@ -30,6 +30,7 @@ from tasks.comparison.matching import (
     flipped_items,
     join,
 )
+from tasks.comparison.outcomes import OutcomeChange, outcome_changes
 from tasks.comparison.runs import ComparedRun
 
 Correction = Literal["holm", "bh", "none"]
@@ -83,6 +84,11 @@ class Gate(BaseModel):
     )
     fail_on: Literal["regression", "worse"] = Field(
         "regression", description="worse: a loss within the margin ends with exit code 1 too"
+    )
+    outcomes: Literal["tell", "fail"] = Field(
+        "tell",
+        description="fail: significantly more cut-off, empty or refused answers are a regression; tell: they "
+        "are said beside the pairs",
     )
     reused: Literal["inconclusive", "allow"] = Field(
         "inconclusive",
@@ -165,6 +171,7 @@ class ComparedRuns:
     changes: tuple[Change, ...]
     gate: Gate | None = None
     verdict: Verdict | None = None
+    outcomes: tuple[OutcomeChange, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -204,15 +211,19 @@ def compare_runs(
     beyond = _adjusted([_p_regression(pair) for pair in deciding], correction)
     corrected = {id(pair): both for pair, *both in zip(deciding, beyond, different, strict=True)}
     judged = tuple(_judged(pair, *corrected.get(id(pair), (None, None))) for pair in pairs)
+    level = gate.alpha if gate is not None else 1 - rules.statistics.ci_level
+    outcomes = outcome_changes(base.groups, candidate.groups, matches, rules.statistics, level)
+    verdicts = [pair.verdict for pair in judged if pair.verdict is not None]
+    if gate is not None and gate.outcomes == "fail" and any(change.risen for change in outcomes):
+        verdicts.append("regression")
     return ComparedRuns(
         base=base.name,
         candidate=candidate.name,
         pairs=judged,
         changes=tuple(changes(base.manifest, candidate.manifest)) if base is not candidate else (),
         gate=gate,
-        verdict=worst_of([pair.verdict for pair in judged if pair.verdict is not None])
-        if gate is not None
-        else None,
+        verdict=worst_of(verdicts) if gate is not None else None,
+        outcomes=outcomes,
     )
 
 

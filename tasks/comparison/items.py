@@ -6,7 +6,7 @@ column of JSON objects) alike, and finds the aggregation that makes one number o
 
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import IO, Any
 
@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from metrics.aggregations.aggregation import Aggregation, build_aggregation
 from metrics.errors import ConfigError, NightjarError
+from tasks.store.schemas import COUNTED
 
 KEY_COLUMNS = ("benchmark", "filter", "metric", "reduction")
 ROW_COLUMNS = (
@@ -28,6 +29,7 @@ ROW_COLUMNS = (
     "value_json",
     "n_samples",
     "n_scored",
+    *(f"n_{name}" for name in COUNTED),
 )
 NO_FACETS = ("run_id", "label", "facets")
 DEFAULT_REDUCTION = "mean"
@@ -72,7 +74,8 @@ class ItemGroup:
 
     ``statistics`` is (n, k) and None for metrics of kind "values", whose rows are in ``objects`` (None where
     the row is one float and ``value`` says it all). ``scored`` is False where the item could not be scored;
-    nothing of such a row may be looked at.
+    nothing of such a row may be looked at. ``outcomes`` holds, for each of COUNTED that the run counted, the
+    share of each item's samples that came to it (n,).
     """
 
     item_ids: NDArray[np.object_]
@@ -82,6 +85,7 @@ class ItemGroup:
     statistics: NDArray[np.float64] | None
     objects: list[Any] | None
     scored: NDArray[np.bool_]
+    outcomes: Mapping[str, NDArray[np.float64]] = field(default_factory=dict)
 
     def __len__(self) -> int:
         return len(self.item_ids)
@@ -205,7 +209,20 @@ def _group(table: pa.Table) -> ItemGroup:
         statistics=statistics,
         objects=objects,
         scored=scored,
+        outcomes=_outcomes(table),
     )
+
+
+def _outcomes(table: pa.Table) -> dict[str, NDArray[np.float64]]:
+    """Shares of each item's samples; runs of versions that did not count them have none."""
+    if "n_samples" not in table.schema.names:
+        return {}
+    samples = np.maximum(table.column("n_samples").to_numpy(), 1)
+    return {
+        name: table.column(f"n_{name}").to_numpy() / samples
+        for name in COUNTED
+        if f"n_{name}" in table.schema.names and not table.column(f"n_{name}").null_count
+    }
 
 
 def _texts(table: pa.Table, name: str) -> NDArray[np.object_]:

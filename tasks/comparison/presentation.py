@@ -18,6 +18,7 @@ from metrics.statistics.comparison import Comparison
 from tasks.comparison.changes import Change
 from tasks.comparison.compare import ComparedPair, ComparedRuns
 from tasks.comparison.matching import JoinedItems
+from tasks.comparison.outcomes import OutcomeChange
 from tasks.store.files import finite
 
 STYLES = {"regression": "bold red", "inconclusive": "yellow", "worse": "yellow", "pass": "green"}
@@ -52,6 +53,7 @@ def comparison_document(compared: ComparedRuns) -> dict[str, Any]:
         "gate": compared.gate.model_dump(mode="json") if compared.gate is not None else None,
         "pairs": [_pair(pair) for pair in compared.pairs],
         "changes": [asdict(change) for change in compared.changes],
+        "outcomes": [_outcome(change) for change in compared.outcomes],
     }
 
 
@@ -59,6 +61,26 @@ def change_line(change: Change) -> str:
     """A change in words."""
     before, after = (value if value is not None else "not said" for value in (change.base, change.candidate))
     return f"{change.kind} changed: {change.what}: {before} → {after}"
+
+
+def outcome_line(change: OutcomeChange) -> str:
+    """How often answers came to an outcome before and now, in words."""
+    where = ", ".join(value for _, value in change.key.facets) or change.key.benchmark
+    p = "" if math.isnan(change.p_value) else f", p = {change.p_value:.2g}"
+    shares = f"{_per_cent(change.base)} → {_per_cent(change.candidate)}"
+    return f"answers {change.outcome.replace('_', ' ')}, {where}: {shares} of {change.n_items} items{p}"
+
+
+def _per_cent(share: float) -> str:
+    """A share in per cent."""
+    return f"{100 * share:.3g} %"
+
+
+def _outcome(change: OutcomeChange) -> dict[str, Any]:
+    facets = dict(change.key.facets)
+    own = {name: getattr(change, name) for name in ("outcome", "n_items", "risen")}
+    shares = {name: finite(getattr(change, name)) for name in ("base", "candidate", "p_value")}
+    return {"benchmark": change.key.benchmark, "facets": facets, **own, **shares}
 
 
 def flipped_line(pair: ComparedPair, shown: int) -> str:
@@ -98,6 +120,8 @@ def _sentences(compared: ComparedRuns, flips: int) -> Iterator[Text]:
     for pair in compared.pairs:
         if pair.flipped and flips:
             yield Text(flipped_line(pair, flips))
+    for outcome in compared.outcomes:
+        yield Text(outcome_line(outcome), style="bold yellow" if outcome.risen else "dim")
     for change in compared.changes:
         if change.kind in DOUBT:
             yield Text(

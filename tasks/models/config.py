@@ -85,6 +85,16 @@ class SampleParams(Frozen):
         return fields
 
 
+class ReasoningConfig(Frozen):
+    """How a model thinks before it answers."""
+
+    opened: bool | Literal["auto"] = Field(
+        "auto",
+        description="whether the chat template opens the thought, so that a text without </think> is an "
+        "unfinished thought; auto: only the text's own marks say so",
+    )
+
+
 class EndpointConfig(Frozen):
     """An OpenAI-compatible endpoint and how hard it may be driven."""
 
@@ -186,6 +196,9 @@ class ModelConfig(Frozen):
         None, description="folder or name of a tokenizer; bytes for byte-level models"
     )
     max_length: int | None = Field(None, ge=2, description="tokens the model takes in")
+    reasoning: ReasoningConfig = Field(
+        default_factory=ReasoningConfig, description="how the model thinks before it answers"
+    )
     identity: str | None = Field(
         None, description="stands for base_url in cache keys, for endpoints that move"
     )

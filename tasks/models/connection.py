@@ -60,13 +60,14 @@ class Connection:
         return ((likelihood, group) for group in _batched(groups, self.served.config.batch_size))
 
     async def _generation(self) -> Generation:
-        served, sampling = self.served, self.sampling
+        served, sampling, opened = self.served, self.sampling, self.model.reasoning.opened
         if self.model.tokenizer is None or served.config.api == "chat":
-            return Generation(served.model, served.config, sampling)
+            return Generation(served.model, served.config, sampling, opened=opened)
         tokenizer = load_tokenizer(self.model.tokenizer)
         room = _room(self.model, sampling)
         ids = await takes_ids(self.endpoint.provider, served.base_url, served.model, tokenizer)
-        return Generation(served.model, served.config, sampling, TokenPrompts(tokenizer, room, ids))
+        prompts = TokenPrompts(tokenizer, room, ids)
+        return Generation(served.model, served.config, sampling, prompts, opened)
 
 
 async def likelihood_at(provider: Provider, served: ServedModel, model: ModelConfig) -> Likelihood:

@@ -16,18 +16,21 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from metrics.errors import NightjarError
-from tasks.models.answers.journal import FLUSH_SECONDS, AnswerWriter
+from tasks.models.answers.journal import FLUSH_SECONDS, AnswerWriter, check_keepable
 from tasks.models.config import Price
 from tasks.models.errors import (
     ConnectionFault,
     EndpointDead,
     EndpointError,
+    MalformedBody,
     Overloaded,
     PermanentError,
     RateLimited,
     RequestError,
     RequestTimeout,
+    SettledError,
     TransientError,
+    shortened,
 )
 from tasks.models.limits import AttemptOutcome, ConcurrencyLimiter, RateLimiter
 from tasks.models.options import RequestTally, Spending
@@ -186,12 +189,20 @@ class Engine:
 
     def _record(self, answer: KeptAnswer) -> None:
         state = self._state
+        if answer.status == "infra_error":
+            self._fail(answer.key, RequestFailure(str(answer.error), answer.attempts), PermanentError)
+            return
         state.writer.append(answer)
         before = state.tally.cost
         state.tally.add(answer, state.price)
         state.spending.add(
             (answer.prompt_tokens or 0) + (answer.completion_tokens or 0), state.tally.cost - before
         )
+
+    def _fail(self, key: bytes, failure: RequestFailure, kind: type[RequestError]) -> None:
+        self._state.failures[key] = failure
+        errors = self._state.tally.errors
+        errors[kind.__name__] = errors.get(kind.__name__, 0) + 1
 
     async def _ask(self, codec: RequestCodec, requests: Sequence[Request]) -> list[KeptAnswer]:
         """The requests' answers; none when they failed, which is then on record."""
@@ -204,29 +215,29 @@ class Engine:
             if len({(request.prompt, request.continuation) for request in requests}) > 1:
                 # One of them spoils the batch: each is asked alone.
                 return [answer for request in requests for answer in await self._ask(codec, [request])]
-            answers = [
-                KeptAnswer(
-                    r.key,
-                    "model_error",
-                    error=str(error),
-                    attempts=max(1, attempts.count),
-                    arrived=time.time(),
-                )
-                for r in requests
-            ]
+            if isinstance(error, SettledError):
+                facts: dict[str, Any] = {"attempts": max(1, attempts.count), "arrived": time.time()}
+                answers = [KeptAnswer(r.key, "model_error", error=str(error), **facts) for r in requests]
+            else:
+                answers = self._failed(requests, error, attempts)
         except RunStopping:
             answers = []
         except RequestError as error:
             if isinstance(error, EndpointError):
                 state.stopped = state.stopped or f"not asked: {error}"
-            failure = RequestFailure(str(error), attempts.count)
-            state.failures.update((request.key, failure) for request in requests)
-            state.tally.errors[_kind(error)] = state.tally.errors.get(_kind(error), 0) + len(requests)
-            answers = []
+            answers = self._failed(requests, error, attempts)
         if attempts.count:
             state.tally.sent += len(requests)
             state.tally.attempts += attempts.count
         return answers
+
+    def _failed(
+        self, requests: Sequence[Request], error: RequestError, attempts: Attempts
+    ) -> list[KeptAnswer]:
+        """Puts on record that the requests have no answer, and gives none."""
+        for request in requests:
+            self._fail(request.key, RequestFailure(str(error), attempts.count), type(error))
+        return []
 
     async def _until_answered(
         self, codec: RequestCodec, requests: Sequence[Request], calls: Sequence[Call], attempts: Attempts
@@ -237,7 +248,7 @@ class Engine:
             try:
                 while len(replies) < len(calls):
                     replies.append(await self._attempt(calls[len(replies)], start, attempts))
-                return codec.answers(requests, replies, attempts.count)
+                return _read(codec, requests, replies, attempts.count)
             except TransientError as error:
                 # What is wrong inside a reply is seen only when it is read: then the last call is made again.
                 del replies[len(calls) - 1 :]
@@ -308,8 +319,22 @@ async def _until_first(workers: "asyncio.Future[Any]", supervisor: "asyncio.Futu
         supervisor.result()
 
 
-def _kind(error: RequestError) -> str:
-    return type(error).__name__
+def _read(
+    codec: RequestCodec, requests: Sequence[Request], replies: Sequence[Reply], attempts: int
+) -> list[KeptAnswer]:
+    """The answers in the replies, all of which can be kept; whatever else a reply makes its reader raise is
+    a malformed answer to these requests, and no fault of the run.
+    """
+    try:
+        answers = codec.answers(requests, replies, attempts)
+        for answer in answers:
+            check_keepable(answer)
+        return answers
+    except RequestError:
+        raise
+    except Exception as error:
+        said = shortened(str(error))
+        raise MalformedBody(f"the answer can't be read ({type(error).__name__}: {said})") from error
 
 
 class Throttle:

@@ -7,13 +7,15 @@ RequestError                      a request did not give an answer
 │  │  └─ Overloaded               503, 529
 │  ├─ ConnectionFault             refused, reset, cut in the middle
 │  ├─ RequestTimeout              408, or no answer within ``timeout``
-│  └─ MalformedBody               200 with an empty body, broken JSON, or JSON of another shape
-├─ PermanentError                 this request will never be answered: the row ends ``model_error``, settled
+│  ├─ MalformedBody               200 with an empty body, broken JSON, or JSON of another shape; 204
+│  └─ EmptyAnswer                 a finished answer of which nothing is there: no text, thought, tool call
+├─ PermanentError                 asking again as things are can't help: the row ends ``infra_error``, and
+│  │                              the next run asks again, since the server may be mended by then
 │  ├─ BadRequest                  400, 422 and the like, for a reason the server gives
 │  ├─ ContextTooLong              the prompt does not fit
-│  ├─ ContentFiltered             the provider's filter refused prompt or answer
-│  ├─ Refused                     the model refused
-│  └─ EmptyAnswer                 an answer without content
+│  └─ SettledError                the item's own: the row ends ``model_error``, and is not asked again
+│     ├─ ContentFiltered          the provider's filter refused prompt or answer
+│     └─ Refused                  the model refused
 └─ EndpointError                  no request here will be answered: all that remain end ``infra_error``
    ├─ AccessDenied                401, 402, 403, an exhausted quota
    ├─ NotServed                   404: wrong path or unknown model
@@ -23,6 +25,8 @@ RequestError                      a request did not give an answer
 from metrics.errors import NightjarError
 
 LONGEST_MESSAGE = 500
+FILTERED, REFUSED = "filtered by the provider", "the model refused"
+"""How the errors of settled answers begin: by these words a kept answer is known to be settled."""
 
 
 class ModelError(NightjarError):
@@ -65,8 +69,16 @@ class MalformedBody(TransientError):
     """An answer that is not what the protocol says."""
 
 
+class EmptyAnswer(TransientError):
+    """An answer that says it is finished, and of which nothing is there."""
+
+
 class PermanentError(RequestError):
-    """This request will never be answered."""
+    """Asking again as things are can't help."""
+
+
+class SettledError(PermanentError):
+    """This request will never be answered, whatever is mended: it is the item's own."""
 
 
 class BadRequest(PermanentError):
@@ -77,16 +89,12 @@ class ContextTooLong(PermanentError):
     """The prompt does not fit into the model's context."""
 
 
-class ContentFiltered(PermanentError):
+class ContentFiltered(SettledError):
     """A filter stands between the prompt and an answer."""
 
 
-class Refused(PermanentError):
+class Refused(SettledError):
     """The model refused to answer."""
-
-
-class EmptyAnswer(PermanentError):
-    """The answer has no content."""
 
 
 class EndpointError(RequestError):
@@ -109,3 +117,10 @@ def shortened(text: str) -> str:
     """A server's words on one line, of a length that an error has room for."""
     text = " ".join(text.split())
     return text if len(text) <= LONGEST_MESSAGE else text[: LONGEST_MESSAGE - 1] + "…"
+
+
+def is_settled(error: str) -> bool:
+    """Whether a kept answer's error is the item's own, as the errors of settled answers begin; version 0.1.0
+    named the filter in its own words.
+    """
+    return error.startswith((FILTERED, REFUSED)) or "filter" in error

@@ -12,11 +12,13 @@ import orjson
 
 from tasks.models.config import DemoConfig, EndpointConfig, SampleParams
 from tasks.models.errors import (
+    FILTERED,
+    REFUSED,
     ContentFiltered,
     EmptyAnswer,
     MalformedBody,
-    PermanentError,
     Refused,
+    SettledError,
     shortened,
 )
 from tasks.models.likelihood.tokenizers import Tokenizer
@@ -30,7 +32,10 @@ from tasks.models.records import (
     text_or_none,
     usage_of,
 )
+from tasks.models.thoughts import Opened, split_thought
 
+OUT_OF_TOKENS = ("length", "max_tokens")
+"""Finish reasons of an answer that the limit of tokens ended."""
 LONGEST_CHARACTER = 4
 """Tokens that one character makes at most: a byte of its UTF-8 each."""
 
@@ -68,6 +73,7 @@ class Generation:
         config: EndpointConfig | DemoConfig,
         params: SampleParams,
         prompts: TokenPrompts | None = None,
+        opened: Opened = "auto",
     ) -> None:
         self._prompts = prompts
         self._chat = config.api == "chat"
@@ -80,7 +86,8 @@ class Generation:
         if not self._chat and prompts is not None and prompts.tokenizer.end is not None:
             sent["stop"] = _with_end(sent.get("stop", ()), prompts.tokenizer.end)
         self._body = {"model": model, **sent, **streaming, **extra}
-        self._stops = bool(sent.get("stop"))
+        # A completion is whatever text follows: only who says that a thought begins there is believed.
+        self._opened = opened if self._chat or opened is True else None
 
     def calls(self, requests: Sequence[Request]) -> list[Call]:
         """The one call for samples of one prompt."""
@@ -108,9 +115,7 @@ class Generation:
         choices = reply.body.get("choices")
         if not isinstance(choices, list) or len(choices) < len(requests):
             got = len(choices) if isinstance(choices, list) else "no list of"
-            raise MalformedBody(
-                f"the answer has {got} choices where {len(requests)} were asked for{_complaint(reply.body)}"
-            )
+            raise MalformedBody(f"the answer has {got} choices where {len(requests)} were asked for")
         shares = usage_of(reply.body, len(requests))
         answers = []
         for request, choice, usage in zip(requests, choices, shares, strict=False):
@@ -122,31 +127,30 @@ class Generation:
         return answers
 
     def _answer(self, request: Request, choice: Mapping[str, Any], facts: dict[str, Any]) -> KeptAnswer:
+        """What a choice says, by the table of docs/operations.md; raises EmptyAnswer and MalformedBody."""
         facts["finish_reason"] = finish = text_or_none(choice.get("finish_reason"))
         facts["logprobs"] = choice.get("logprobs")
         try:
-            text, facts["reasoning"] = self._text(choice)
+            said = self._message(choice)
             if finish == "content_filter":
-                raise ContentFiltered("the provider's content filter cut the answer")
-            if not text and not (text == "" and self._may_be_empty(finish)):
-                thought = " after reasoning" if facts["reasoning"] else ""
-                raise EmptyAnswer(f"the answer has no content{thought} (finish reason {finish!r})")
-        except PermanentError as error:
+                raise ContentFiltered(f"{FILTERED}: its content filter cut the answer")
+        except SettledError as error:
             return KeptAnswer(request.key, "model_error", error=str(error), **facts)
-        return KeptAnswer(request.key, "ok", response=text, **facts)
+        facts["reasoning"] = said.thought
+        if not (said.text or "").strip() and not said.calls_tools:
+            if finish in OUT_OF_TOKENS:
+                limit = f"the tokens were used up before the answer began (finish reason {finish!r})"
+                return KeptAnswer(request.key, "cut_off", error=limit, **facts)
+            if said.text is None and said.thought is None:
+                raise EmptyAnswer(f"the answer has no content (finish reason {finish!r})")
+        return KeptAnswer(request.key, "ok", response=said.text or "", **facts)
 
-    def _may_be_empty(self, finish: Any) -> bool:
-        """Whether no text at all is an answer: a stop sequence came first, or the tokens of a completion have
-        no text. A chat that ended for its length spent it on something that is not the answer.
-        """
-        return not self._chat or (self._stops and finish in ("stop", None))
-
-    def _text(self, choice: Mapping[str, Any]) -> tuple[str | None, str | None]:
-        """The answer and the reasoning beside it; raises Refused, MalformedBody."""
+    def _message(self, choice: Mapping[str, Any]) -> "Said":
+        """What the choice holds; raises Refused, MalformedBody."""
         if not self._chat:
             if not isinstance(choice.get("text"), str | None):
                 raise MalformedBody("a choice's text is not a string")
-            return choice.get("text"), None
+            return self._said(choice.get("text"), None)
         message = choice.get("message")
         if not isinstance(message, Mapping):
             raise MalformedBody("a choice of the answer has no message")
@@ -156,16 +160,24 @@ class Generation:
         reasoning = message.get("reasoning_content") or message.get("reasoning")
         if not isinstance(text, str | None):
             raise MalformedBody("a message's content is neither text nor null")
-        if not text and message.get("refusal"):
-            raise Refused(f"the model refused: {message['refusal']}")
-        return text, reasoning if isinstance(reasoning, str) else None
+        if message.get("refusal"):
+            raise Refused(f"{REFUSED}: {shortened(str(message['refusal']))}")
+        calls = bool(message.get("tool_calls") or message.get("function_call"))
+        return self._said(text, text_or_none(reasoning), calls)
+
+    def _said(self, text: str | None, thought: str | None, calls_tools: bool = False) -> "Said":
+        if text is None or thought is not None or self._opened is None:
+            return Said(text, thought, calls_tools)
+        return Said(*split_thought(text, self._opened), calls_tools)
 
 
-def _complaint(body: Mapping[str, Any]) -> str:
-    """What the server says is wrong: some do so with status 200."""
-    error = body.get("error")
-    said = error.get("message", error) if isinstance(error, Mapping) else error
-    return f": {shortened(str(said))}" if said else ""
+@dataclass(frozen=True)
+class Said:
+    """What one choice of a reply holds: the answer's text, the thought before it, whether it calls tools."""
+
+    text: str | None
+    thought: str | None
+    calls_tools: bool
 
 
 def _with_end(stops: Sequence[str], end: str) -> list[str]:

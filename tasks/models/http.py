@@ -20,6 +20,7 @@ import aiohttp
 import orjson
 
 from tasks.models.errors import (
+    FILTERED,
     AccessDenied,
     BadRequest,
     ConnectionFault,
@@ -76,6 +77,10 @@ class HttpProvider:
                     body = await self._json_body(response)
         except (aiohttp.ClientError, OSError) as error:
             raise _connection_error(error, timeout) from error
+        except RequestError:
+            raise
+        except Exception as error:  # a line or a number that a library gives up on: one request, not the run
+            raise unreadable(error) from error
         return Reply(body, time.perf_counter() - start)
 
     async def list_models(self, timeout: float) -> tuple[str, ...]:
@@ -102,7 +107,7 @@ class HttpProvider:
         content = self._redacted(await response.read())
         if response.status != 200:
             raise status_error(response.status, content, response.headers)
-        return json_object(content)
+        return answer_body(content)
 
     def _redacted(self, content: bytes) -> bytes:
         """The body without the key, which some servers repeat in their errors."""
@@ -182,8 +187,8 @@ class StreamedAnswer:
         if not data:
             return
         event = json_object(data, "an event of the stream")
-        if event.get("error"):
-            raise ServerFault(f"the stream broke off: {event['error']}")
+        if fault := body_error(event):
+            raise fault
         self._head.update(
             (name, value) for name, value in event.items() if name != "choices" and value is not None
         )
@@ -240,6 +245,30 @@ def _append(target: dict[str, Any], name: str, text: str) -> None:
     pieces.append(text)
 
 
+def unreadable(error: Exception) -> MalformedBody:
+    """A reply that something in its reading gave up on, as one malformed answer."""
+    return MalformedBody(f"the answer can't be read ({type(error).__name__}: {shortened(str(error))})")
+
+
+def answer_body(content: bytes) -> dict[str, Any]:
+    """The body of an answer; raises MalformedBody, and what an error inside it stands for: some servers send
+    one with status 200, choices or not.
+    """
+    body = json_object(content)
+    if fault := body_error(body):
+        raise fault
+    return body
+
+
+def body_error(body: Mapping[str, Any]) -> RequestError | None:
+    """The error inside a body that came with status 200; None: there is none."""
+    if not body.get("error"):
+        return None
+    message, code = _error_in(body)
+    text = f"an error with status 200: {message}"
+    return _content_filtered(text) if _filtered.search(f"{code} {message}") else ServerFault(text)
+
+
 def json_object(content: bytes, what: str = "the answer's body") -> dict[str, Any]:
     """The JSON object in ``content``; raises MalformedBody where there is none.
 
@@ -283,7 +312,9 @@ def status_error(status: int, content: bytes, headers: Mapping[str, str]) -> Req
     if status == 429:
         return AccessDenied(text) if _no_quota.search(told) else RateLimited(text, retry_after(headers))
     if status in (401, 402, 403):
-        return ContentFiltered(text) if status == 403 and _filtered.search(told) else AccessDenied(text)
+        return _content_filtered(text) if status == 403 and _filtered.search(told) else AccessDenied(text)
+    if 200 <= status < 300:
+        return MalformedBody(f"HTTP {status}: no answer comes with this status")
     if 300 <= status < 400:
         target = headers.get("Location", "nowhere")
         return NotServed(f"HTTP {status}: redirected to {target}; name that address as base_url")
@@ -297,7 +328,11 @@ def status_error(status: int, content: bytes, headers: Mapping[str, str]) -> Req
         return ServerFault(text, retry_after(headers))
     if status == 413 or _too_long.search(told):
         return ContextTooLong(text)
-    return ContentFiltered(text) if _filtered.search(told) else BadRequest(text)
+    return _content_filtered(text) if _filtered.search(told) else BadRequest(text)
+
+
+def _content_filtered(text: str) -> ContentFiltered:
+    return ContentFiltered(f"{FILTERED}: {text}")
 
 
 def _error_message(content: bytes) -> tuple[str, str]:
@@ -307,12 +342,16 @@ def _error_message(content: bytes) -> tuple[str, str]:
     except orjson.JSONDecodeError:
         body = None
     if isinstance(body, dict):
-        error = body.get("error", body)
-        if isinstance(error, dict):
-            message = error.get("message") or error.get("detail") or error
-            return shortened(str(message)), str(error.get("code") or error.get("type") or "")
-        return shortened(str(error)), ""
+        return _error_in(body)
     return shortened(content.decode("utf-8", "replace")) or "no message", ""
+
+
+def _error_in(body: Mapping[str, Any]) -> tuple[str, str]:
+    error = body.get("error", body)
+    if not isinstance(error, Mapping):
+        return shortened(str(error)), ""
+    message = error.get("message") or error.get("detail") or error
+    return shortened(str(message)), str(error.get("code") or error.get("type") or "")
 
 
 def retry_after(headers: Mapping[str, str], now: float | None = None) -> float | None:
@@ -333,6 +372,6 @@ def retry_after(headers: Mapping[str, str], now: float | None = None) -> float |
         return None
     try:
         when = email.utils.parsedate_to_datetime(text).timestamp()
-    except ValueError:
+    except (ValueError, TypeError, OverflowError):  # a date of year 1 or 9999 has no time stamp here
         return None
     return max(0.0, when - (time.time() if now is None else now))

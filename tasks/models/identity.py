@@ -33,6 +33,8 @@ def model_identity(model: ModelConfig, base_dir: Path = Path()) -> dict[str, Any
         identity["tokenizer"] = model.tokenizer
     if model.max_length is not None:
         identity["max_length"] = model.max_length
+    if model.reasoning.opened != "auto":
+        identity["reasoning"] = {"opened": model.reasoning.opened}
     match model.config:
         case EndpointConfig() as config:
             address = (

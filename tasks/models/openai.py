@@ -8,7 +8,7 @@ import time
 from typing import Any
 
 from tasks.models.errors import ConnectionFault, RequestTimeout
-from tasks.models.http import StreamedAnswer, json_object, status_error
+from tasks.models.http import StreamedAnswer, answer_body, status_error, unreadable
 from tasks.models.records import Call, Reply
 
 NO_KEY = "none"
@@ -39,10 +39,9 @@ class OpenAIProvider:
             raise RequestTimeout(f"no answer within {timeout:g} s") from error
         except (self._openai.APIConnectionError, OSError) as error:
             raise ConnectionFault(f"connection failed: {error.__cause__ or error}") from error
-        streamed = content.startswith(b"data:")
-        return Reply(
-            _streamed_body(content) if streamed else json_object(content), time.perf_counter() - start
-        )
+        except Exception as error:
+            raise unreadable(error) from error
+        return Reply(_body(content), time.perf_counter() - start)
 
     async def close(self) -> None:
         """Closes the client and its pool."""
@@ -69,7 +68,10 @@ class OpenAIProvider:
         return content.replace(self._secret, b"***") if self._secret else content
 
 
-def _streamed_body(content: bytes) -> dict[str, Any]:
+def _body(content: bytes) -> dict[str, Any]:
+    """The body of an answer, of a stream of events put together."""
+    if not content.startswith(b"data:"):
+        return answer_body(content)
     answer = StreamedAnswer()
     for line in content.splitlines():
         if line.startswith(b"data:"):

@@ -172,7 +172,8 @@ class InferenceOptions:
 
     ``sampling`` holds the global and the model's parameters, merged. ``refresh`` asks everything anew;
     ``not_before`` (seconds since 1970) does so for answers older than that, so that a retried stage keeps
-    what it has asked since. ``run_id`` names the account that limits are held against, shared by all
+    what it has asked since, and ``failed_before`` for errors of the model. ``run_id`` names the account that
+    limits are held against, shared by all
     partitions of the process; None: this call's own. ``expected`` is the number of requests, for the time
     left. ``secret`` reads a Secret block by name, ``lease`` takes the model's share of a concurrency limit
     between processes by the limit's name and the number of slots wanted.
@@ -185,6 +186,7 @@ class InferenceOptions:
     run_id: str | None = None
     refresh: bool = False
     not_before: float = 0.0
+    failed_before: float = 0.0
     expected: int | None = None
     base_dir: Path = Path()
     secret: Callable[[str], str] | None = None

@@ -15,7 +15,7 @@ from tasks.store.keys import canonical_json
 IMPLAUSIBLE_COUNT = 1 << 40
 """No reply has so many tokens: such a count is a server's mistake, and sums of them fit no column."""
 
-AnswerStatus = Literal["ok", "model_error", "infra_error"]
+AnswerStatus = Literal["ok", "cut_off", "model_error", "infra_error"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,8 +40,9 @@ class KeptAnswer:
     """The answer to one request, as it is kept under the request's key.
 
     ``response`` is text if ``status`` is ok and a text was asked for, ``ll`` and ``is_greedy`` the
-    log-likelihood of the continuation otherwise. ``arrived`` is in seconds since 1970, ``inference_time``
-    in seconds of the attempt that succeeded.
+    log-likelihood of the continuation otherwise. "cut_off": the tokens were used up before an answer began.
+    "infra_error" is never kept: a codec says so of one request among several. ``arrived`` is in seconds
+    since 1970, ``inference_time`` in seconds of the attempt that succeeded.
     """
 
     key: bytes

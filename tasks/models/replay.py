@@ -46,7 +46,7 @@ KNOWN_FIELDS = frozenset(RECORDED_FIELDS) | {
 """Fields of a recorded row that mean something here; all others are its metadata."""
 UNSEEN = ("cached_tokens", "reasoning_tokens", "logprobs_json")
 """Columns that responses.jsonl has no field for: it shows them in a row's metadata."""
-STATUSES = ("ok", "model_error", "infra_error")
+STATUSES = ("ok", "cut_off", "model_error", "infra_error")
 MOST_TOKENS = 1 << 40
 
 logger = logging.getLogger(__name__)
@@ -172,7 +172,7 @@ def _row(request: Mapping[str, Any], sample: int, recorded: Recorded, source: _S
         **_content(request, sample, recorded, source),
     }
     source.tally.requests += 1
-    source.tally.cached += row["status"] == "ok"
+    source.tally.cached += row["status"] in ("ok", "cut_off")
     source.tally.model_errors += row["status"] == "model_error"
     if row["status"] == "infra_error":
         source.tally.failed += 1
@@ -228,7 +228,14 @@ def _outcome(recorded: RecordedRow, content: Mapping[str, Any], likelihood: bool
     if status == "ok" and likelihood and content.get("lls") is None:
         said = "has no lls" if fields.get("lls") is None else f"lls is {shown(fields['lls'])}"
         return "infra_error", error or f"{where}: {said}; expected a list of log-likelihoods"
+    if status == "cut_off" and likelihood:
+        return (
+            "infra_error",
+            f"{where}: status is cut_off; expected a list of log-likelihoods",
+        )
     if status == "ok" and not likelihood and fields.get("response") is None:
+        if content.get("finish_reason") == "length":
+            return "cut_off", error or f"{where} has no response, and the finish reason length"
         return "infra_error", error or f"{where} has no response"
     return str(status), error
 

@@ -66,7 +66,7 @@ def respond(
     tally = RequestTally()
     started = time.monotonic()
     since = _since(options)
-    missing = MissingRequests(expansion, kept.snapshot(since), tally)
+    missing = MissingRequests(expansion, kept.snapshot(*since), tally)
     first = next(groups := missing.groups(source), None)
     state = InferenceState(
         AnswerWriter(kept, options.journal_dir),
@@ -81,7 +81,7 @@ def respond(
         collections.deque(groups, maxlen=0)  # a run that stopped early still counts what it did not ask
     tally.wall_seconds = time.monotonic() - started
     tally.stopped = state.stopped
-    rows = _rows(expansion, kept.snapshot(since), state, missing)
+    rows = _rows(expansion, kept.snapshot(*since), state, missing)
     return PartitionResponses(_closing(rows.batches(source), source), tally)
 
 
@@ -94,7 +94,7 @@ def count_missing(
     expansion = RequestExpansion.of(model, options.sampling, options.base_dir)
     kept = answers.of_model(expansion.identity)
     restore(kept, options.journal_dir)
-    found = MissingRequests(expansion, kept.snapshot(_since(options)), RequestTally())
+    found = MissingRequests(expansion, kept.snapshot(*_since(options)), RequestTally())
     return sum(len(group) for group in found.groups(requests))
 
 
@@ -232,9 +232,9 @@ def _closing(batches: Iterator[pa.RecordBatch], source: Iterable[pa.RecordBatch]
             source.close()
 
 
-def _since(options: InferenceOptions) -> float:
-    """When an answer must have arrived to count, in seconds since 1970."""
-    return options.not_before or (time.time() if options.refresh else 0.0)
+def _since(options: InferenceOptions) -> tuple[float, float]:
+    """When an answer must have arrived to count, and when an error of the model, in seconds since 1970."""
+    return options.not_before or (time.time() if options.refresh else 0.0), options.failed_before
 
 
 class SpilledBatches:

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from tasks.reduction.facets import Codes, Vocabulary, facets_text, integers, missing_facets, parse_facets
 from tasks.rows.parts import UNKNOWN, FailedPart, Origin, PairIdentity, Row, locate, resolve
 from tasks.store.keys import text_value
-from tasks.store.schemas import RESULTS, cluster_ways
+from tasks.store.schemas import COUNTED, RESULTS, cluster_ways
 
 if TYPE_CHECKING:
     from metrics.config import StatisticsConfig
@@ -32,6 +32,7 @@ _NO_SAMPLES = {
     "n_samples": 0,
     "n_scored": 0,
     "n_unscored": 0,
+    **{f"n_{name}": 0 for name in COUNTED},
     "status": "failed",
 }
 Estimator: TypeAlias = "Callable[[Floats | None, Ints | None, StatisticsConfig], Estimate | None]"
@@ -58,6 +59,7 @@ class ResultCell:
     n_scored: int
     unscored: Sequence[str]
     repeats: Codes | None = None  # scored samples of each of the n items
+    outcomes: Mapping[str, int] = field(default_factory=dict)  # samples by COUNTED
 
     @property
     def n_valid(self) -> int:
@@ -218,6 +220,7 @@ def _counts(cell: ResultCell) -> Row:
         "n_samples": cell.n_samples,
         "n_scored": cell.n_scored,
         "n_unscored": cell.n_samples - cell.n_scored,
+        **{f"n_{name}": cell.outcomes.get(name, 0) for name in COUNTED},
     }
 
 
@@ -300,6 +303,7 @@ class _BatchColumns:
     statistics: list[NDArray[np.float64]] = field(default_factory=list)
     n_samples: list[Codes] = field(default_factory=list)
     n_scored: list[Codes] = field(default_factory=list)
+    outcomes: dict[str, list[Codes]] = field(default_factory=lambda: {name: [] for name in COUNTED})
     objects: list[Any] = field(default_factory=list)
     unscored: dict[int, list[str]] = field(default_factory=dict)
 
@@ -322,6 +326,8 @@ def _read(batch: pa.RecordBatch, names: Vocabulary, clusters: Vocabulary, column
     columns.value.append(batch.column("value").fill_null(np.nan).to_numpy(zero_copy_only=False))
     columns.n_samples.append(integers(batch, "n_samples"))
     columns.n_scored.append(integers(batch, "n_scored"))
+    for name, counts in columns.outcomes.items():
+        counts.append(integers(batch, f"n_{name}"))
     _name_unscored(batch, cell, valid, columns.unscored)
 
 
@@ -366,6 +372,7 @@ class _AllColumns:
     objects: list[Any] | None
     n_samples: Codes
     n_scored: Codes
+    outcomes: Mapping[str, Codes]
 
     @classmethod
     def of(cls, columns: _BatchColumns, ways: Sequence[tuple[str, ...]]) -> "_AllColumns":
@@ -380,6 +387,7 @@ class _AllColumns:
             objects=columns.objects or None,
             n_samples=np.concatenate(columns.n_samples),
             n_scored=np.concatenate(columns.n_scored),
+            outcomes={name: np.concatenate(counts) for name, counts in columns.outcomes.items()},
         )
 
     def cell(self, name: tuple[str, str | None, str], rows: Codes, unscored: Sequence[str]) -> ResultCell:
@@ -397,6 +405,7 @@ class _AllColumns:
             n_scored=int(self.n_scored[rows].sum()),
             unscored=unscored,
             repeats=self.n_scored[valid],
+            outcomes={name: int(counts[rows].sum()) for name, counts in self.outcomes.items()},
         )
 
     def _values(self, rows: Codes) -> list[Any]:

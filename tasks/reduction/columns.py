@@ -10,15 +10,17 @@ from typing import Any, Literal
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from metrics.errors import NightjarError
 from tasks.reduction.facets import Codes, Vocabulary, integers
 from tasks.rows.parts import Part, locate, resolve_json
 from tasks.store.keys import text_value
+from tasks.store.schemas import OUTCOMES
 
-_ARRAYS = ("doc_id", "part", "sample_index", "label", "scored", "score", "code")
-_NUMBERS = ("doc_id", "sample_index", "label", "scored", "code")
+_ARRAYS = ("doc_id", "part", "sample_index", "label", "scored", "outcome", "score", "code")
+_NUMBERS = ("doc_id", "sample_index", "label", "scored", "outcome", "code")
 
 
 @dataclass(frozen=True)
@@ -26,7 +28,8 @@ class SampleTable:
     """m samples: arrays (m,), statistics (m, k), JSON values of kind "values", and codes (m,) of facets.
 
     ``part`` numbers the part a sample is from, which orders the repeats of an item that come from several
-    models; ``label`` numbers the label, −1 for none.
+    models; ``label`` numbers the label, −1 for none; ``outcome`` is the place in OUTCOMES, −1 for
+    none.
     """
 
     doc_id: Codes
@@ -34,6 +37,7 @@ class SampleTable:
     sample_index: Codes
     label: Codes
     scored: NDArray[np.bool_]
+    outcome: Codes
     score: NDArray[np.float64]
     code: Codes
     statistics: NDArray[np.float64] | None = None
@@ -107,6 +111,7 @@ def empty_table(facets: Sequence[str]) -> SampleTable:
         sample_index=none,
         label=none,
         scored=none.astype(bool),
+        outcome=none,
         score=none.astype(float),
         code=none,
         facets=dict.fromkeys(facets, none),
@@ -148,11 +153,17 @@ def _numbers(batch: pa.RecordBatch, number: int, layout: StatisticsLayout, label
         sample_index=integers(batch, "sample_index"),
         label=labels.encode_known(batch.column("label")),
         scored=scored,
+        outcome=_outcomes(batch.column("outcome")),
         score=score,
         code=integers(batch, "code"),
         statistics=_vectors(batch.column("statistics")) if layout.kind == "sums" else None,
         values=None if values is None or values.null_count == len(values) else _objects(values, score),
     )
+
+
+def _outcomes(column: pa.Array) -> Codes:
+    places = pc.index_in(column.cast(pa.string()), value_set=pa.array(OUTCOMES, pa.string()))
+    return np.asarray(places.fill_null(-1).to_numpy(zero_copy_only=False), dtype=np.int64)
 
 
 def _vectors(column: pa.Array) -> NDArray[np.float64] | None:

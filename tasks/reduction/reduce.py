@@ -4,7 +4,7 @@ An item's samples that share facet values and label are its repeats. ``reduce_pa
 ``reduce_samples`` serves metrics over evaluation results, whose samples are loaded in another way.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
@@ -20,7 +20,7 @@ from tasks.reduction.facets import Codes
 from tasks.reduction.samples import ItemTable, Loaded, load
 from tasks.rows.parts import PairIdentity, Part
 from tasks.store.keys import value_text
-from tasks.store.schemas import FLOATS, ITEM_ROWS
+from tasks.store.schemas import COUNTED, FLOATS, ITEM_ROWS, OUTCOMES
 
 if TYPE_CHECKING:
     from metrics.reductions.reduction import Reduced, Reduction, Repeats
@@ -72,9 +72,11 @@ def reduce_samples(pair: PairIdentity, loaded: Loaded) -> Iterator[pa.RecordBatc
 
 @dataclass(frozen=True)
 class _Entries:
-    """The n items × groups × labels that have samples: which they are (n,), and their repeats."""
+    """The n items × groups × labels that have samples: which they are (n,), their repeats, and how many
+    samples of each came to each of COUNTED."""
 
     repeats: "Repeats"
+    outcomes: Mapping[str, Codes]
     group: Codes
     label: Codes
     item: Codes
@@ -104,7 +106,11 @@ def _entries(loaded: Loaded) -> _Entries:
         values=table.values,
         references=_references(items, item),
     )
-    return _Entries(repeats=repeats, group=group, label=label - 1, item=item)
+    outcomes = {
+        name: np.add.reduceat(table.outcome == OUTCOMES.index(name), starts, dtype=np.int64)
+        for name in COUNTED
+    }
+    return _Entries(repeats=repeats, outcomes=outcomes, group=group, label=label - 1, item=item)
 
 
 def _applied(reduction: "Reduction", entries: _Entries, loaded: Loaded) -> "tuple[Reduced, ...]":
@@ -144,6 +150,7 @@ def _item_rows(
             "facets": pa.DictionaryArray.from_arrays(pa.array(entries.group[rows], pa.int32()), texts),
             **{name: items.column(name).combine_chunks() for name in ("item_id", "item_digest", "cluster")},
             **_outcome(pair, reduced, rows),
+            **{f"n_{name}": pa.array(counts[rows], pa.int64()) for name, counts in entries.outcomes.items()},
         }
         yield pa.RecordBatch.from_arrays([columns[name] for name in ITEM_ROWS.names], schema=ITEM_ROWS)
 

@@ -13,7 +13,7 @@ from tasks.reduction.facets import Vocabulary, facets_text
 from tasks.reduction.verdict_metrics import EvaluationMetric, facet_of_row, metric_batches
 from tasks.rows.parts import UNKNOWN, FailedPart, Row, resolve
 from tasks.verdicts.labels import details_json
-from tasks.verdicts.rows import JudgedPart, evaluation_rows
+from tasks.verdicts.rows import JudgedPart, evaluation_rows, is_scored
 
 
 class GroupFacets(list[str]):
@@ -90,13 +90,15 @@ def _facet(row: Row, facet: str) -> Any:
 def _called(metric: EvaluationMetric, benchmark: str, group: _Group, failed: Sequence[FailedPart]) -> Row:
     text = facets_text(group.facets)
     pair = metric.identity(benchmark)
-    scored = sum(row["status"] == "ok" for row in group.rows)
+    scored = sum(is_scored(row) for row in group.rows)
     row = base_row(pair, "mean", group.label, text) | {
         "stderr_method": "none",
         "n_items": len({row["item_id"] for row in group.rows}),
         "n_samples": len(group.rows),
         "n_scored": scored,
         "n_unscored": len(group.rows) - scored,
+        "n_cut_off": sum(row["status"] == "cut_off" for row in group.rows),
+        "n_refused": sum(row["status"] == "model_error" for row in group.rows),
         "signature": f"{metric.metric.signature()}|fn:{metric.config.function}",
     }
     error = failure_of(group.facets, group.label, failed)

@@ -65,8 +65,9 @@ def results_table(
     """The numbers of a run (RESULTS schema) as a rich renderable, failed pairs last.
 
     A line holds the direction of the metric (↑ higher is better), value ± standard error, the confidence
-    interval, items, samples and how many of them are unscored. Columns that would be the same on every line
-    (one prompt, no label) are left out. ``command`` is how the run was started; a failed pair is shown with
+    interval, items, samples, how many of them are unscored, and which share of their answers was cut off,
+    empty or refused. Columns that would be the same on every line (one prompt, no label) are left out.
+    ``command`` is how the run was started; a failed pair is shown with
     its reason and the command that retries it alone.
     """
     return ResultsTable(result_rows(results), title, tuple(command))
@@ -133,6 +134,9 @@ def _columns(rows: Sequence[ResultRow]) -> dict[str, list[str]]:
     if any(row.n_samples != row.n_items for row in rows):
         columns["Samples"] = [numbers.count(row.n_samples) for row in rows]
     columns["Unscored"] = [numbers.count(row.n_unscored) for row in rows]
+    for name in dict.fromkeys(name for row in rows for name in row.outcome_counts):
+        counts = [row.outcome_counts.get(name, 0) for row in rows]
+        columns[name] = [numbers.share(n, row.n_samples) for n, row in zip(counts, rows, strict=True)]
     if any(row.error for row in rows):
         columns["Note"] = [_one_line(row.error or "") for row in rows]
     return columns

@@ -21,7 +21,7 @@ import pyarrow as pa
 
 from tasks.reporting import numbers
 
-ResponseStatus = Literal["ok", "model_error", "infra_error"]
+ResponseStatus = Literal["ok", "cut_off", "model_error", "infra_error"]
 Extractor = Callable[[list[list[Any]], list[Mapping[str, Any]]], list[list[Any]]]
 ARROWS = {True: "↑", False: "↓", None: ""}
 MEANING = {True: "higher is better", False: "lower is better", None: ""}
@@ -51,8 +51,18 @@ class ResponseView:
 
     @property
     def ok(self) -> bool:
-        """Did the request succeed?"""
+        """Is there an answer?"""
         return self.status == "ok"
+
+    @property
+    def cut_off(self) -> bool:
+        """Were the tokens used up before the answer began? Then the request succeeded all the same."""
+        return self.status == "cut_off"
+
+    @property
+    def failed(self) -> bool:
+        """Did the request fail, or was it refused?"""
+        return not self.ok and not self.cut_off
 
 
 @dataclass(frozen=True)
@@ -106,7 +116,7 @@ class SampleView:
     def failed(self) -> bool:
         """Did a request fail, or is a response unscored under any metric or label?"""
         return (
-            any(not response.ok for response in self.responses)
+            any(response.failed for response in self.responses)
             or any(score is None for scores in self.scores.values() for score in scores)
             or any(label.status != "ok" for label in self.labels)
         )
@@ -160,6 +170,15 @@ class ResultRow:
     stderr_items: float | None = None
     stderr_sampling: float | None = None
     mde: float | None = None
+    n_cut_off: int | None = None
+    n_empty: int | None = None
+    n_refused: int | None = None
+
+    @property
+    def outcome_counts(self) -> dict[str, int]:
+        """How many samples have answers that were cut off, empty or refused, where there are any."""
+        counts = {"Cut off": self.n_cut_off, "Empty": self.n_empty, "Refused": self.n_refused}
+        return {name: count for name, count in counts.items() if count}
 
     @property
     def pair(self) -> str:

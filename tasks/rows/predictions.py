@@ -1,8 +1,9 @@
 """How responses pass through a filter pipeline and become PREDICTIONS rows.
 
 The responses of an item pass together. A failed response does not pass: where a pipeline chooses among an
-item's responses and needs one that failed, all it gives for that item is unscored. The stage filter writes
-with it.
+item's responses and needs one that failed, all it gives for that item is unscored. One that was cut off has
+no prediction: a pipeline that gives one a response never sees it, one that chooses sees that there is none.
+Whether that is wrong or unscored is not decided here. The stage filter writes with it.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -13,11 +14,13 @@ import orjson
 import pyarrow as pa
 
 from scorers.filters import FilterPipeline
+from scorers.filters.pipeline import UserStep
+from tasks.rows.outcomes import outcome_of, outcome_of_all
 from tasks.store.schemas import PREDICTIONS
 
 REQUEST_COLUMNS = ("item_id", "doc_id", "doc_json")
 RESPONSE_COLUMNS = (
-    "item_id", "sample_index", "status", "response", "lls", "is_greedy", "unconditional_lls",
+    "item_id", "sample_index", "status", "response", "finish_reason", "lls", "is_greedy", "unconditional_lls",
     "unconditional_greedy",
 )  # fmt: skip
 
@@ -33,26 +36,64 @@ class ItemResponses:
 
 
 def prediction_batches(
-    pipeline: FilterPipeline, requests: Iterable[pa.RecordBatch], responses: Iterable[pa.RecordBatch]
+    pipeline: FilterPipeline,
+    requests: Iterable[pa.RecordBatch],
+    responses: Iterable[pa.RecordBatch],
+    cut_as_text: bool = False,
 ) -> Iterator[pa.RecordBatch]:
-    """PREDICTIONS rows in the order of the requests; raises FilterError from a user's step."""
+    """PREDICTIONS rows in the order of the requests; raises FilterError from a user's step.
+
+    ``cut_as_text``: a response that was cut off passes as the empty text, as lm-evaluation-harness has it.
+    """
+    passing = Passing.of(pipeline, cut_as_text)
     for chunk in _item_chunks(requests, responses):
-        selected = [_selected(pipeline, item.responses) for item in chunk]
+        selected = [_selected(pipeline, item.responses, passing) for item in chunk]
+        given = [passing.given(rows, pipeline.keeps(len(rows))) for rows, _ in selected]
         ready = [index for index, (rows, ok) in enumerate(selected) if ok]
         docs = [orjson.loads(chunk[index].doc_json) for index in ready]
         filtered = dict(
-            zip(ready, _apply(pipeline, [selected[index][0] for index in ready], docs), strict=True)
+            zip(ready, _apply(pipeline, [given[index] for index in ready], docs, passing), strict=True)
         )
         rows = [
             row
             for index, item in enumerate(chunk)
-            for row in _rows(item, selected[index][0], filtered.get(index))
+            for row in _rows(item, selected[index][0], filtered.get(index), given[index])
         ]  # fmt: skip
         yield pa.RecordBatch.from_pylist(rows, schema=PREDICTIONS)
 
 
+@dataclass(frozen=True)
+class Passing:
+    """Which responses a pipeline is given, and as what one that was cut off.
+
+    ``cut_as`` is the empty text for lm-evaluation-harness and for users' functions, which expect texts, and
+    None, no prediction, for our own steps.
+    """
+
+    cut_as: str | None
+    cut_as_text: bool
+
+    @classmethod
+    def of(cls, pipeline: FilterPipeline, cut_as_text: bool) -> "Passing":
+        """How responses pass through this pipeline."""
+        users = any(isinstance(step.run, UserStep) for step in pipeline.steps)
+        return cls("" if cut_as_text or users else None, cut_as_text)
+
+    def given(self, responses: Sequence[Mapping[str, Any]], keeps: int | None) -> list[Mapping[str, Any]]:
+        """The responses that a pipeline looks at which keeps so many of them. One that keeps all gives each
+        its own prediction, and needs none of what was cut off.
+        """
+        cut = self.cut_as_text or keeps != len(responses)
+        return [row for row in responses if row["status"] == "ok" or (cut and row["status"] == "cut_off")]
+
+    def text(self, response: Mapping[str, Any]) -> str | None:
+        """What the pipeline is given of the response."""
+        text: str | None = response["response"]
+        return text if response["status"] == "ok" else self.cut_as
+
+
 def _selected(
-    pipeline: FilterPipeline, responses: Sequence[Mapping[str, Any]]
+    pipeline: FilterPipeline, responses: Sequence[Mapping[str, Any]], passing: Passing
 ) -> tuple[list[Mapping[str, Any]], bool]:
     """The responses that the pipeline looks at, and whether it can be given them."""
     inputs = list(responses)
@@ -61,24 +102,23 @@ def _selected(
         if step.keeps != "first":
             break
         inputs = inputs[: step.first()]
-    answered = [response for response in inputs if response["status"] == "ok"]
-    if len(answered) == len(inputs):
-        return inputs, bool(inputs)
-    each_for_itself = pipeline.keeps(len(inputs)) == len(inputs)
-    return inputs, each_for_itself and bool(answered)
+    keeps = pipeline.keeps(len(inputs))
+    given = passing.given(inputs, keeps)
+    return inputs, bool(given) and (len(given) == len(inputs) or keeps == len(inputs))
 
 
 def _apply(
-    pipeline: FilterPipeline, rows: list[list[Mapping[str, Any]]], docs: list[Mapping[str, Any]]
+    pipeline: FilterPipeline,
+    rows: list[list[Mapping[str, Any]]],
+    docs: list[Mapping[str, Any]],
+    passing: Passing,
 ) -> list[list[Any]]:
-    """What the pipeline makes of each item's answered responses; log-likelihoods are filtered choice by
-    choice."""
+    """What the pipeline makes of each item's responses; log-likelihoods are filtered choice by choice."""
     if not rows:
         return []
-    answered = [[row for row in item if row["status"] == "ok"] for item in rows]
-    if answered[0][0]["lls"] is None:
-        return pipeline.apply([[row["response"] for row in item] for item in answered], docs)
-    return [_filter_choices(pipeline, item, doc) for item, doc in zip(answered, docs, strict=True)]
+    if rows[0][0]["lls"] is None:
+        return pipeline.apply([[passing.text(row) for row in item] for item in rows], docs)
+    return [_filter_choices(pipeline, item, doc) for item, doc in zip(rows, docs, strict=True)]
 
 
 def _filter_choices(
@@ -104,23 +144,31 @@ def _filter_choices(
 
 
 def _rows(
-    item: ItemResponses, inputs: Sequence[Mapping[str, Any]], filtered: Sequence[Any] | None
+    item: ItemResponses,
+    inputs: Sequence[Mapping[str, Any]],
+    filtered: Sequence[Any] | None,
+    given: Sequence[Mapping[str, Any]],
 ) -> Iterator[dict[str, Any]]:
     base = {"item_id": item.item_id, "doc_id": item.doc_id}
     if filtered is None:
-        for row in inputs:
-            yield base | {"sample_index": row["sample_index"], "scored": False, "is_json": False}
+        yield from (base | _unanswered(row) for row in inputs)
         return
-    answered = [row for row in inputs if row["status"] == "ok"]
     # A pipeline that gives one prediction a response keeps their numbers; one that chooses numbers its own.
-    own = len(filtered) == len(answered)
+    own = len(filtered) == len(given)
     for index, prediction in enumerate(filtered):
-        number = answered[index]["sample_index"] if own else index
-        yield base | {"sample_index": number, "scored": True} | _prediction(prediction)
+        number = given[index]["sample_index"] if own else index
+        outcome = outcome_of(given[index]) if own else outcome_of_all(given)
+        known = {"sample_index": number, "scored": outcome != "cut_off", "outcome": outcome}
+        yield base | known | _prediction(prediction)
     if own:
-        for row in inputs:
-            if row["status"] != "ok":
-                yield base | {"sample_index": row["sample_index"], "scored": False, "is_json": False}
+        passed = {row["sample_index"] for row in given}
+        yield from (base | _unanswered(row) for row in inputs if row["sample_index"] not in passed)
+
+
+def _unanswered(row: Mapping[str, Any]) -> dict[str, Any]:
+    """The row of a response of which there is nothing to score."""
+    number = row["sample_index"]
+    return {"sample_index": number, "scored": False, "outcome": outcome_of(row), "is_json": False}
 
 
 def _prediction(value: Any) -> dict[str, Any]:

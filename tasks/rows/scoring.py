@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from metrics.types import ChoiceBatch
+from metrics.types import ChoiceBatch, CutOff
 from scorers.base import Batch, SampleScores
 from scorers.choices import ChoiceColumns, choice_batch
 from tasks.store.keys import value_text
@@ -27,7 +27,7 @@ PROMPT_COLUMNS = (
     *("gold", "choices", "continuations", "unconditional"),
 )
 PREDICTION_COLUMNS = (
-    *("item_id", "doc_id", "sample_index", "scored", "prediction", "is_json"),
+    *("item_id", "doc_id", "sample_index", "scored", "outcome", "prediction", "is_json"),
     *("lls", "is_greedy", "unconditional_lls"),
 )
 
@@ -42,9 +42,14 @@ class ScorerInput:
 
 
 def joined_batches(
-    store: Store, requests: ArtifactRef, predictions: ArtifactRef, responses: ArtifactRef
+    store: Store,
+    requests: ArtifactRef,
+    predictions: ArtifactRef,
+    responses: ArtifactRef,
+    cut_off: CutOff = "wrong",
 ) -> Iterator[ScorerInput]:
-    """What scorers look at, for one model, prompt and partition, in the order of the items.
+    """What scorers look at, for one model, prompt and partition, in the order of the items; ``cut_off`` says
+    whether a sample is scored that was cut off.
 
     A request batch without a sample gives an empty batch, so that the streams of several filters keep step.
     """
@@ -56,11 +61,26 @@ def joined_batches(
         rows_of_requests(store.batches(requests, ("doc_id",)), unfiltered),
         strict=True,
     ):
+        samples = _decided(samples, cut_off)
         yield ScorerInput(samples, scorer_batch(items, samples, response_texts(samples, texts)))
 
 
+def _decided(samples: pa.Table, cut_off: CutOff) -> pa.Table:
+    """The samples, ``scored`` where they were cut off or not; the empty text of the harness always is."""
+    cut = _cut_off(samples)
+    if cut_off == "unscored" or not cut.any():
+        return samples
+    scored = samples.column("scored").to_numpy() | cut
+    return samples.set_column(samples.schema.get_field_index("scored"), "scored", pa.array(scored))
+
+
+def _cut_off(samples: pa.Table) -> NDArray[np.bool_]:
+    outcomes = samples.column("outcome").cast(pa.string())
+    return np.asarray(pc.fill_null(pc.equal(outcomes, "cut_off"), False).to_numpy(), dtype=np.bool_)
+
+
 def statistics_batch(samples: pa.Table, scored: SampleScores) -> pa.RecordBatch:
-    """STATISTICS rows of a batch; ``samples`` has its item_id, doc_id and sample_index, row for row."""
+    """STATISTICS rows of a batch; ``samples`` has its item_id, doc_id, sample_index and outcome."""
     scores, n = scored.scores, len(scored)
     absent = pa.nulls(n, pa.string())
     columns = {
@@ -69,6 +89,7 @@ def statistics_batch(samples: pa.Table, scored: SampleScores) -> pa.RecordBatch:
         "sample_index": samples.column("sample_index").combine_chunks(),
         "label": pa.nulls(n, pa.string()).dictionary_encode().cast(TEXT),
         "scored": pa.array(scored.scored),
+        "outcome": samples.column("outcome").combine_chunks().cast(TEXT),
         "score": pa.array(scores.score, mask=~scored.scored | np.isnan(scores.score)),
         "statistics": _vectors(scored),
         "value_json": absent
@@ -130,6 +151,7 @@ def scorer_batch(
         docs=JsonColumn(_one_array(requests.column("doc_json"))),
         responses=responses if responses is not None else [None] * predictions.num_rows,
         choices=_choices(requests, predictions, kind) if with_choices else None,
+        cut_off=None if with_choices else _cut_off(predictions),
     )
 
 

@@ -79,7 +79,7 @@ RESPONSES: Final = pa.schema(
         pa.field("prompt", TEXT, nullable=False),  # text, or the JSON list of chat messages
         pa.field("response", pa.string()),  # null unless status is ok and the kind is generate
         pa.field("reasoning", pa.string()),  # reasoning content, apart from the answer
-        pa.field("status", TEXT, nullable=False),  # ok | model_error | infra_error
+        pa.field("status", TEXT, nullable=False),  # ok | cut_off | model_error | infra_error
         pa.field("error", pa.string()),  # what went wrong, in words
         pa.field("attempts", pa.int32(), nullable=False),
         pa.field("finish_reason", TEXT),  # stop | length | content_filter | …
@@ -109,6 +109,14 @@ ANSWERS: Final = (
 )  # fmt: skip
 """Columns of RESPONSES that say what was answered; the others say when, by whom and at what cost."""
 
+OUTCOMES: Final = ("answered", "empty", "cut_off", "refused", "failed")
+"""What became of an answer: a text or log-likelihoods, a text without a character, nothing because the tokens
+were used up, nothing because model or provider refused, nothing because the request failed. A prediction
+chosen among several answers is cut_off if one of them was, and empty if all of them were."""
+
+COUNTED: Final = ("cut_off", "empty", "refused")
+"""The outcomes that are counted beside every score, as n_cut_off and so on."""
+
 PREDICTIONS: Final = pa.schema(
     [
         pa.field("item_id", pa.string(), nullable=False),
@@ -116,8 +124,9 @@ PREDICTIONS: Final = pa.schema(
         pa.field("sample_index", pa.int32(), nullable=False),
         pa.field(
             "scored", pa.bool_(), nullable=False
-        ),  # false: the request failed, there is nothing to score
+        ),  # false: there is no answer to score, the request failed or was cut off
         pa.field("prediction", pa.string()),  # text, or JSON where is_json; null: the filter found nothing
+        pa.field("outcome", TEXT),  # of the answer it rests on: OUTCOMES; null: not said
         pa.field("is_json", pa.bool_(), nullable=False),  # the prediction is another JSON value than a string
         pa.field("lls", FLOATS),
         pa.field("is_greedy", pa.list_(pa.bool_())),
@@ -143,6 +152,7 @@ STATISTICS: Final = pa.schema(
         pa.field("sample_index", pa.int32(), nullable=False),
         pa.field("label", TEXT),  # what the score is about; null: the metric itself
         pa.field("scored", pa.bool_(), nullable=False),
+        pa.field("outcome", TEXT),  # of the answer it rests on: OUTCOMES; null: not said
         pa.field(
             "score", pa.float64()
         ),  # the sample's own number; null where the metric has none or it is unscored
@@ -177,6 +187,7 @@ ITEM_ROWS: Final = pa.schema(
         pa.field("value_json", pa.string()),  # kind "values" that is not one float
         pa.field("n_samples", pa.int64(), nullable=False),
         pa.field("n_scored", pa.int64(), nullable=False),
+        *(pa.field(f"n_{name}", pa.int64()) for name in COUNTED),  # samples by their answers' OUTCOMES
     ]
 )
 
@@ -208,5 +219,6 @@ RESULTS: Final = pa.schema(
         pa.field("stderr_sampling", pa.float64()),  # what endless other items would not take: the repeats'
         pa.field("mde", pa.float64()),  # true loss that a comparison with another run of the items finds
         pa.field("warning", pa.string()),  # a doubt about the error bar, in words
+        *(pa.field(f"n_{name}", pa.int64()) for name in COUNTED),  # samples by their answers' OUTCOMES
     ]
 )

@@ -9,28 +9,34 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from metrics.types import CutOff
+from tasks.rows.outcomes import outcome
 from tasks.rows.parts import BatchSource, Origin
-from tasks.store.schemas import STATISTICS
+from tasks.store.schemas import STATISTICS, TEXT
 from tasks.verdicts.labels import Verdict
 from tasks.verdicts.methods import EvaluationMethod, Judgement, RequestCursor
 
-_IDENTITY = ("item_id", "doc_id", "sample_index", "status")
+_READ = ("item_id", "doc_id", "sample_index", "status", "response", "finish_reason", "lls")
 
 
 def evaluate(
-    method: EvaluationMethod, origin: Origin, requests: BatchSource, responses: BatchSource
+    method: EvaluationMethod,
+    origin: Origin,
+    requests: BatchSource,
+    responses: BatchSource,
+    cut_off: CutOff = "wrong",
 ) -> Iterator[pa.RecordBatch]:
     """One row (STATISTICS) a sample × label, in the order of the responses.
 
     A response whose request failed, or on which the method failed, is unscored. Its label is the built-in's,
     and null where only the user's function could have named it: reductions count it under every label of the
-    method.
+    method. One that was cut off has not passed a built-in; a user's function judges the empty text.
     """
     cursor = RequestCursor(requests(method.request_columns))
-    columns = list(dict.fromkeys((*_IDENTITY, *method.response_columns)))
+    columns = list(dict.fromkeys((*_READ, *method.response_columns)))
     for batch in responses(columns):
         if len(batch):
-            yield _evaluate_batch(method, origin, cursor, batch)
+            yield _evaluate_batch(method, origin, cursor, batch, cut_off)
 
 
 @dataclass
@@ -78,19 +84,39 @@ def tally_verdicts(tally: VerdictTally, batches: Iterable[pa.RecordBatch]) -> No
 
 
 def _evaluate_batch(
-    method: EvaluationMethod, origin: Origin, cursor: RequestCursor, batch: pa.RecordBatch
+    method: EvaluationMethod,
+    origin: Origin,
+    cursor: RequestCursor,
+    batch: pa.RecordBatch,
+    cut_off: CutOff,
 ) -> pa.RecordBatch:
-    answered = pc.equal(batch.column("status").cast(pa.string()), "ok")
+    status = batch.column("status").cast(pa.string())
+    wrong = np.zeros(len(batch), dtype=bool)
+    if cut_off != "unscored" and pc.any(was_cut := pc.equal(status, "cut_off")).as_py():
+        if cut_off == "wrong" and method.function is None:
+            wrong = was_cut.to_numpy(zero_copy_only=False)
+        else:
+            batch = _with_empty_texts(batch, was_cut)
+            status = pc.if_else(was_cut, "ok", status)
+    answered = pc.equal(status, "ok")
     present = answered.to_numpy(zero_copy_only=False)
     whole = bool(present.all())
     asked = [cursor.find(doc_id) for doc_id in batch.column("doc_id").to_pylist()]
     kept = asked if whole else [asked[row] for row in np.flatnonzero(present).tolist()]
     judgements = method.judge(batch if whole else batch.filter(answered), kept, origin)
     failed: Judgement = ([Verdict(method.default_label)], 0.0)
+    not_passed: Judgement = ([Verdict(method.default_label, passed=False, score=0.0)], 0.0)
     rows = _Rows()
-    for number, is_there in enumerate(present.tolist()):
-        rows.add(number, *(next(judgements) if is_there else failed), judged=is_there)
+    for number, (is_there, is_wrong) in enumerate(zip(present.tolist(), wrong.tolist(), strict=True)):
+        judgement = next(judgements) if is_there else not_passed if is_wrong else failed
+        rows.add(number, *judgement, judged=is_there or is_wrong)
     return rows.batch(batch)
+
+
+def _with_empty_texts(batch: pa.RecordBatch, where: pa.Array) -> pa.RecordBatch:
+    """The responses with the empty text in these places."""
+    texts = pc.if_else(where, "", batch.column("response"))
+    return batch.set_column(batch.schema.get_field_index("response"), "response", texts)
 
 
 class _Rows:
@@ -118,11 +144,17 @@ class _Rows:
         identity = responses.select(["item_id", "doc_id", "sample_index"])
         if self.sample != list(range(len(responses))):
             identity = identity.take(pa.array(self.sample, pa.int64()))
+        said = (responses.column(name).to_pylist() for name in ("status", "response", "finish_reason", "lls"))
+        outcomes = [
+            outcome(status, text, finish, lls is None)
+            for status, text, finish, lls in zip(*said, strict=True)
+        ]
         score = pa.array([verdict.score for verdict in self.verdicts], pa.float64())
         columns: dict[str, Any] = {
             **{name: identity.column(name) for name in identity.schema.names},
             "label": pa.array([verdict.label for verdict in self.verdicts], pa.string()).dictionary_encode(),
             "scored": pa.array(self.judged, pa.bool_()),
+            "outcome": pa.array([outcomes[row] for row in self.sample], pa.string()).cast(TEXT),
             "score": score,
             "statistics": _as_vectors(score),
             "value_json": pa.nulls(len(score), pa.string()),

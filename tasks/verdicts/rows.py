@@ -49,7 +49,8 @@ def evaluation_rows(judged: JudgedPart) -> Iterator[Row]:
     """The rows of one part in the order of its responses: one a sample × label.
 
     ``item`` holds the item's own fields. A sample whose request failed, or that could not be judged, has
-    neither passed nor score: its ``status`` is the request's or ``unscored``, and ``error`` says why.
+    neither passed nor score: its ``status`` is the request's or ``unscored``, and ``error`` says why. The
+    status of one that was cut off is ``cut_off``, judged or not.
     """
     part = judged.part
     responses = _rows(part.responses(_RESPONSES))
@@ -67,6 +68,11 @@ def evaluation_rows(judged: JudgedPart) -> Iterator[Row]:
         labels = judged.labels if verdict["label"] is None else [verdict["label"]]
         for label in labels or [part.method]:
             yield _row(judged, label, verdict, response, shared)
+
+
+def is_scored(row: Mapping[str, Any]) -> bool:
+    """Whether a row of evaluation results was judged."""
+    return row["status"] == "ok" or (row["status"] == "cut_off" and row["evaluation_time"] is not None)
 
 
 def method_labels(parts: Sequence[Part]) -> dict[str, list[str]]:

@@ -199,6 +199,14 @@ def encode(answer: KeptAnswer) -> bytes:
     return orjson.dumps(row) + b"\n"
 
 
+def check_keepable(answer: KeptAnswer) -> None:
+    """Raises what keeping the answer would raise: TypeError, ValueError. Only what a server gives as it
+    likes, log-probabilities, can be something that has no line.
+    """
+    if answer.logprobs is not None:
+        encode(answer)
+
+
 def decode(line: bytes) -> KeptAnswer | None:
     """The answer in a line; None when the line is torn."""
     if not line.endswith(b"\n"):

@@ -19,10 +19,12 @@ from typing import Any, Final
 import numpy as np
 import orjson
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from tasks.models.answers.retention import note_use
+from tasks.models.errors import is_settled
 from tasks.models.records import KeptAnswer
 from tasks.store.schemas import TEXT
 from tasks.store.storage import Store, StoreError
@@ -41,7 +43,7 @@ ANSWERS: Final = pa.schema(
         pa.field(
             "arrived", pa.float64(), nullable=False
         ),  # seconds since 1970; of two answers the later counts
-        pa.field("status", TEXT, nullable=False),  # ok | model_error; other failures are not kept
+        pa.field("status", TEXT, nullable=False),  # ok | cut_off | model_error; other failures are not kept
         pa.field("response", pa.string()),
         pa.field("reasoning", pa.string()),
         pa.field("error", pa.string()),
@@ -95,9 +97,10 @@ class ModelAnswers:
         self.identity = identity
         self.folder = f"answers/{identity}"
 
-    def snapshot(self, not_before: float = 0.0) -> "AnswerSnapshot":
-        """The answers that are there now and arrived at ``not_before`` (seconds since 1970) or later."""
-        return AnswerSnapshot(self, not_before)
+    def snapshot(self, not_before: float = 0.0, failed_before: float = 0.0) -> "AnswerSnapshot":
+        """The answers that are there now and arrived at ``not_before`` (seconds since 1970) or later; errors
+        of the model also at ``failed_before`` or later."""
+        return AnswerSnapshot(self, not_before, failed_before)
 
     def names(self) -> list[str]:
         """The segments there are, oldest first."""
@@ -169,7 +172,7 @@ class ModelAnswers:
                 _key_cache.move_to_end(cache_key)
                 return known
         try:
-            keys = SegmentKeys.of(self.read(name, ["key", "arrived"]))
+            keys = self._read_keys(name)
         except FileNotFoundError:
             return None
         except (OSError, pa.ArrowException) as error:
@@ -180,6 +183,14 @@ class ModelAnswers:
             while len(_key_cache) > 1 and sum(len(part.high) for part in _key_cache.values()) > CACHED_KEYS:
                 _key_cache.popitem(last=False)
         return keys
+
+    def _read_keys(self, name: str) -> "SegmentKeys":
+        table = self.read(name, ["key", "arrived", "status"])
+        failed = pc.equal(table.column("status").cast(pa.string()), "model_error")
+        if not pc.any(failed).as_py():
+            return SegmentKeys.of(table)
+        errors = self.read(name, ["error"]).column("error")
+        return SegmentKeys.of(table.append_column("error", pc.if_else(failed, errors, None)))
 
     def _write(self, tables: Sequence[pa.Table]) -> Segment:
         # Names sort by time and never meet: two workers may write in the same millisecond.
@@ -192,9 +203,9 @@ class ModelAnswers:
 class AnswerSnapshot:
     """A model's answers at one moment: an index in memory, the rows on disk."""
 
-    def __init__(self, answers: ModelAnswers, not_before: float) -> None:
+    def __init__(self, answers: ModelAnswers, not_before: float, failed_before: float = 0.0) -> None:
         self._answers = answers
-        self._not_before = not_before
+        self._bounds = not_before, failed_before
         self._groups: OrderedDict[tuple[str, int], pa.Table] = OrderedDict()
         self._load()
 
@@ -203,7 +214,7 @@ class AnswerSnapshot:
         named = [(name, self._answers.keys(name)) for name in self._answers.names()]
         present = [(name, keys) for name, keys in named if keys is not None]
         self._names = [name for name, _ in present]
-        self._index = KeyIndex([keys for _, keys in present], self._not_before)
+        self._index = KeyIndex([keys for _, keys in present], *self._bounds)
 
     def __len__(self) -> int:
         return len(self._index)
@@ -291,17 +302,29 @@ class AnswerSnapshot:
 
 @dataclass(frozen=True)
 class SegmentKeys:
-    """A segment's keys: the first 16 of their 32 bytes as two numbers each, and when each answer arrived."""
+    """A segment's keys: the first 16 of their 32 bytes as two numbers each, when each answer arrived, and
+    whether it is an error of the model.
+    """
 
     high: NDArray[np.uint64]
     low: NDArray[np.uint64]
     arrived: NDArray[np.float64]
+    failed: NDArray[np.bool_]
 
     @classmethod
     def of(cls, table: pa.Table) -> "SegmentKeys":
-        """From the columns key and arrived."""
+        """From the columns key, arrived and, where there are any, error of the model's errors.
+
+        Version 0.1.0 kept errors that a mended server would not give: those never arrived.
+        """
         high, low = halves(table.column("key").combine_chunks())
-        return cls(high, low, table.column("arrived").to_numpy())
+        arrived = table.column("arrived").to_numpy()
+        failed = np.zeros(len(arrived), np.bool_)
+        if "error" in table.schema.names:
+            errors = table.column("error").to_pylist()
+            failed = np.array([error is not None for error in errors], np.bool_)
+            arrived = np.where([not error or is_settled(error) for error in errors], arrived, -np.inf)
+        return cls(high, low, arrived, failed)
 
 
 def halves(keys: pa.FixedSizeBinaryArray | pa.ChunkedArray) -> tuple[NDArray[np.uint64], NDArray[np.uint64]]:
@@ -317,7 +340,9 @@ def halves(keys: pa.FixedSizeBinaryArray | pa.ChunkedArray) -> tuple[NDArray[np.
 class KeyIndex:
     """Finds keys among segments; of equal keys the answer that arrived last counts."""
 
-    def __init__(self, segments: Sequence[SegmentKeys], not_before: float = 0.0) -> None:
+    def __init__(
+        self, segments: Sequence[SegmentKeys], not_before: float = 0.0, failed_before: float = 0.0
+    ) -> None:
         high = np.concatenate([np.empty(0, np.uint64), *(part.high for part in segments)])
         low = np.concatenate([np.empty(0, np.uint64), *(part.low for part in segments)])
         arrived = np.concatenate([np.empty(0), *(part.arrived for part in segments)])
@@ -325,7 +350,8 @@ class KeyIndex:
         row = np.concatenate(
             [np.empty(0, np.int32), *(np.arange(len(part.high), dtype=np.int32) for part in segments)]
         )
-        recent = np.flatnonzero(arrived >= not_before)
+        failed = np.concatenate([np.empty(0, np.bool_), *(part.failed for part in segments)])
+        recent = np.flatnonzero((arrived >= not_before) & (~failed | (arrived >= failed_before)))
         order = recent[np.lexsort((arrived[recent], low[recent], high[recent]))]
         high, low = high[order], low[order]
         last = np.ones(len(order), bool)

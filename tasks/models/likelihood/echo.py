@@ -149,11 +149,13 @@ class Likelihood:
         parts: Sequence[tuple[ScoredTokens, GeneratedTokens, Span]],
         facts: Mapping[str, Any],
     ) -> KeptAnswer:
-        """A request's answer from its spans: their log-likelihoods add up."""
+        """A request's answer from its spans: their log-likelihoods add up. Where the server's tokens don't
+        fit there is none, and another server may do better.
+        """
         try:
             likelihoods = [self._likelihood(*part) for part in parts]
         except PermanentError as error:
-            return KeptAnswer(request.key, "model_error", error=str(error), **facts)
+            return KeptAnswer(request.key, "infra_error", error=str(error), **facts)
         flags = [greedy for _, greedy in likelihoods]
         greedy = None if None in flags else all(flags)
         total = sum((ll for ll, _ in likelihoods), 0.0)

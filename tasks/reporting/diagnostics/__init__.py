@@ -44,6 +44,7 @@ def _checks(view: RunView, options: DiagnosticOptions) -> list[Check]:
     return [
         responses.FailedRequests(options),
         responses.UnscoredResponses(options),
+        responses.CutOffResponses(options),
         responses.TruncatedResponses(options),
         responses.EmptyResponses(options),
         answers.EmptyFilters(options),

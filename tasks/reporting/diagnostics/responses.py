@@ -8,6 +8,8 @@ from tasks.reporting import numbers
 from tasks.reporting.diagnostics.findings import TEXT_LENGTH, Diagnostic, DiagnosticOptions, TallyCheck
 from tasks.reporting.view import ResponseView, SampleView
 
+ALL_CUT_OFF: Final = "all_cut_off"
+"""The finding that a model has no answer left to judge: then the run has failed."""
 REASONS: Final = 100  # distinct reasons kept a model: messages may hold ids, and then every one is distinct
 
 
@@ -23,7 +25,7 @@ class FailedRequests(TallyCheck):
         tally, reasons = self.tallies[sample.model_name], self._reasons[sample.model_name]
         tally.total += len(sample.responses)
         for response in sample.responses:
-            if not response.ok:
+            if response.failed:
                 reason = (response.error or response.status)[:TEXT_LENGTH]
                 tally.hit(sample, f"{response.status}: {reason}")
                 if reason in reasons or len(reasons) < REASONS:
@@ -46,14 +48,15 @@ class UnscoredResponses(TallyCheck):
     """Answers that are there and have no score: a judge whose reply was unreadable, a metric that gave up."""
 
     def add(self, sample: SampleView) -> None:
-        """Counts unscored repeats by pair; failed requests have a check of their own."""
-        if not all(response.ok for response in sample.responses):
+        """Counts unscored repeats by pair; failed requests and cut-off answers have checks of their own."""
+        if any(response.failed for response in sample.responses):
             return
         for pair, scores in sample.scores.items():
             tally, reasons = self.tallies[pair], sample.reasons.get(pair, ())
             tally.total += len(scores)
             for index, score in enumerate(scores):
-                if score is None:
+                of_its_own = index < len(sample.responses) and sample.responses[index].cut_off
+                if score is None and not of_its_own:
                     reason = reasons[index] if index < len(reasons) else None
                     tally.hit(sample, reason or "no reason was recorded")
 
@@ -69,8 +72,33 @@ class UnscoredResponses(TallyCheck):
                 )
 
 
+class CutOffResponses(TallyCheck):
+    """Answers that never began, because the tokens were used up: as a rule by thinking."""
+
+    def add(self, sample: SampleView) -> None:
+        """Counts by model and prompt."""
+        tally = self.tallies[sample.model_name, sample.prompt_template]
+        for response in sample.responses:
+            tally.total += 1
+            if response.cut_off:
+                tally.hit(sample, response.reasoning or response.error or "")
+
+    def finish(self) -> Iterator[Diagnostic]:
+        """One finding a model and prompt; an error where no answer is left."""
+        for key, tally in self.tallies.items():
+            model, prompt = key if isinstance(key, tuple) else (key, "")
+            if tally.seen:
+                every = tally.seen == tally.total
+                yield tally.finding(
+                    ALL_CUT_OFF if every else "cut_off",
+                    "error" if every else "warning",
+                    f"{model}, prompt {prompt}: {tally.words('answer')} never began, because the tokens were "
+                    "used up. Raise sample_params.max_tokens, or lower what the model may think.",
+                )
+
+
 class TruncatedResponses(TallyCheck):
-    """Responses that ended because the token limit was reached (finish reason "length")."""
+    """Answers that ended because the token limit was reached (finish reason "length")."""
 
     def add(self, sample: SampleView) -> None:
         """Counts by model."""

@@ -77,6 +77,7 @@ def metric_line(row: Mapping[str, Any]) -> Row:
         "total_sample_count": row["n_samples"],
         "total_item_count": n_items,
         "unscored_sample_count": row["n_unscored"],
+        "cut_off_sample_count": row["n_cut_off"],
         "status": row["status"],
         "error": row["error"],
     }

@@ -59,7 +59,7 @@ class Usage:
         usage = self.models.setdefault(sample.model_name, ModelUsage())
         for response in sample.responses:
             usage.samples += 1
-            usage.failed += not response.ok
+            usage.failed += response.failed
             usage.cut += response.finish_reason == "length"
             usage.prompt_tokens += response.prompt_tokens or 0
             usage.completion_tokens += response.completion_tokens or 0
@@ -96,6 +96,7 @@ def page_context(
         "run": run_line(manifest),
         "facts": facts(manifest, rows, usage),
         "rows": rows,
+        "outcomes": list(dict.fromkeys(name for row in rows for name in row.outcome_counts)),
         "failed": list(failed.values()),
         "doublings": [row for row in computed if row.doubling is not None],
         "command": _command(manifest),

@@ -108,7 +108,7 @@ def random_keys(count: int, seed: int) -> pa.Array:
 
 def segment_of(keys: pa.Array) -> SegmentKeys:
     high, low = halves(keys)
-    return SegmentKeys(high, low, np.zeros(len(keys)))
+    return SegmentKeys(high, low, np.zeros(len(keys)), np.zeros(len(keys), bool))
 
 
 def test_a_million_keys_are_found_in_a_few_bytes_each():

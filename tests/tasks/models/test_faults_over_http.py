@@ -64,43 +64,54 @@ def test_waiting_for_a_slot_is_no_fault_of_the_endpoint(bench, served, endpoint,
     assert set(bench.ask(model, problems(25)).column("status")) == {"ok"}
 
 
-def test_permanent_400_on_some_items_leaves_the_others_alone_and_is_settled(
-    bench, served, endpoint, batch_of
-):
+def test_a_400_on_some_items_leaves_the_others_alone_and_is_asked_again(bench, served, endpoint, batch_of):
     serving = served(Faults(fail_prompts="poison"))
     rows = [{"prompts": [f"poison {i}" if i % 10 == 0 else f"fine {i}"]} for i in range(50)]
     first = bench.ask(endpoint(serving), batch_of(rows))
-    assert [row["status"] for row in first.rows[:11]] == ["model_error", *["ok"] * 9, "model_error"]
+    assert [row["status"] for row in first.rows[:11]] == ["infra_error", *["ok"] * 9, "infra_error"]
     assert first.rows[0]["response"] is None
     assert "this prompt is never taken" in first.rows[0]["error"]
-    assert (first.tally.model_errors, first.tally.failed, first.tally.retries) == (5, 0, 0)
+    assert (first.tally.model_errors, first.tally.failed, first.tally.retries) == (0, 5, 0)
     again = bench.ask(endpoint(serving), batch_of(rows))
-    assert again.tally.sent == 0
-    assert again.rows == first.rows
+    assert (again.tally.sent, again.tally.cached) == (5, 45)
     refreshed = bench.ask(endpoint(serving), batch_of(rows), refresh=True)
     assert refreshed.tally.sent == 50
 
 
-@pytest.mark.parametrize(
-    ("faults", "said"),
-    [
-        (Faults(null_prompts="Tom"), "no content"),
-        (Faults(filter_prompts="Tom"), "filter"),
-    ],
-)
-def test_an_answer_without_content_is_a_model_error_and_no_text(
-    bench, served, endpoint, problems, faults, said
+MENDED = [
+    (Faults(null_prompts="Tom"), {}, "no content"),
+    (Faults(fail_prompts="Tom"), {}, "never taken"),
+    (Faults(), {"context": 4}, "maximum context length"),
+]
+
+
+@pytest.mark.parametrize(("faults", "options", "said"), MENDED)
+def test_what_a_mended_server_answers_is_asked_again(bench, served, problems, faults, options, said):
+    def at(serving):
+        config = {"model": "demo", "base_url": serving.base_url, "max_retries": 1}
+        return ModelConfig.model_validate({"name": "demo", "config": config, "identity": "same"})
+
+    broken = bench.ask(at(served(faults, **options)), problems(3))
+    assert broken.column("status") == ["infra_error"] * 3
+    assert broken.column("response") == [None] * 3
+    assert said in broken.rows[0]["error"]
+    mended = bench.ask(at(served()), problems(3))
+    assert (mended.tally.sent, mended.column("status")) == (3, ["ok"] * 3)
+
+
+def test_a_filtered_answer_is_the_items_own_and_settled_until_failed_ones_are_asked_again(
+    bench, served, endpoint, problems
 ):
-    outcome = bench.ask(endpoint(served(faults)), problems(3))
-    assert outcome.column("status") == ["model_error"] * 3
-    assert outcome.column("response") == [None] * 3
-    assert said in outcome.rows[0]["error"]
-
-
-def test_context_too_long_is_a_model_error(bench, served, endpoint, problems):
-    outcome = bench.ask(endpoint(served(context=4)), problems(1))
-    assert outcome.rows[0]["status"] == "model_error"
-    assert "maximum context length" in outcome.rows[0]["error"]
+    serving = served(Faults(filter_prompts="Tom"))
+    first = bench.ask(endpoint(serving), problems(3))
+    assert first.column("status") == ["model_error"] * 3
+    assert first.column("response") == [None] * 3
+    assert "filter" in first.rows[0]["error"]
+    assert bench.ask(endpoint(serving), problems(3)).tally.sent == 0
+    now = time.time()
+    assert bench.ask(endpoint(serving), problems(3), failed_before=now).tally.sent == 3
+    # What was asked since then is settled again.
+    assert bench.ask(endpoint(serving), problems(3), failed_before=now).tally.sent == 0
 
 
 def test_failed_rows_are_asked_again_and_only_they(bench, served, endpoint, problems):

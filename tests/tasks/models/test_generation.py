@@ -7,9 +7,9 @@ from tasks.models.answers.journal import decode, encode
 from tasks.models.answers.segments import table_of
 from tasks.models.config import EndpointConfig, ModelConfig, SampleParams
 from tasks.models.connection import _room
-from tasks.models.errors import MalformedBody, ModelError
+from tasks.models.errors import ContentFiltered, EmptyAnswer, MalformedBody, ModelError, ServerFault
 from tasks.models.generation import Generation, TokenPrompts
-from tasks.models.http import StreamedAnswer, json_object
+from tasks.models.http import StreamedAnswer, answer_body, json_object
 from tasks.models.likelihood.tokenizers import ByteTokenizer
 from tasks.models.records import Reply, Request
 
@@ -121,19 +121,78 @@ def test_an_answer_cut_to_nothing_by_a_stop_sequence_is_an_answer():
     assert answered(body({"content": ""}), stop=["\n"]).response == ""
 
 
+NOTHING, CUT, MODEL = EmptyAnswer, "cut_off", "model_error"
+THOUGHT = {"reasoning_content": "2 + 2"}
+CALL = {"tool_calls": [{"id": "1", "type": "function", "function": {"name": "f", "arguments": "{}"}}]}
+# What a message holds, and what becomes of it when it ended with stop, length, content_filter, tool_calls.
+# An outcome is a status, or the text of an answer; NOTHING is asked again.
+REPLIES = [
+    ("nothing", {"content": None}, [NOTHING, CUT, MODEL, NOTHING]),
+    ("empty", {"content": ""}, ["ok:", CUT, MODEL, "ok:"]),
+    ("white space", {"content": " \n"}, ["ok: \n", CUT, MODEL, "ok: \n"]),
+    ("thought only", {"content": None, **THOUGHT}, ["ok:", CUT, MODEL, "ok:"]),
+    ("thought, empty", {"content": "", **THOUGHT}, ["ok:", CUT, MODEL, "ok:"]),
+    ("unclosed", {"content": "<think>2 +"}, ["ok:", CUT, MODEL, "ok:"]),
+    ("closed, nothing after", {"content": "<think>2 + 2</think>\n"}, ["ok:", CUT, MODEL, "ok:"]),
+    ("closed", {"content": "<think>2 + 2</think>\n\n4"}, ["ok:4", "ok:4", MODEL, "ok:4"]),
+    ("end alone", {"content": "2 + 2</think>4"}, ["ok:4", "ok:4", MODEL, "ok:4"]),
+    ("text", {"content": "4"}, ["ok:4", "ok:4", MODEL, "ok:4"]),
+    ("thought, text", {"content": "4", **THOUGHT}, ["ok:4", "ok:4", MODEL, "ok:4"]),
+    ("refusal", {"content": None, "refusal": "I won't"}, [MODEL] * 4),
+    ("text, refusal", {"content": "No.", "refusal": "I won't"}, [MODEL] * 4),
+    ("a call", {"content": None, **CALL}, ["ok:", "ok:", MODEL, "ok:"]),
+    ("thought, call", {"content": None, **THOUGHT, **CALL}, ["ok:", "ok:", MODEL, "ok:"]),
+]
+FINISHES = ("stop", "length", "content_filter", "tool_calls")
+
+
+@pytest.mark.parametrize("finish", FINISHES)
+@pytest.mark.parametrize(("message", "expected"), [row[1:] for row in REPLIES], ids=[r[0] for r in REPLIES])
+def test_every_reply_has_its_outcome(message, expected, finish):
+    wanted = expected[FINISHES.index(finish)]
+    reply = body(message, finish_reason=finish)
+    if wanted is NOTHING:
+        with pytest.raises(EmptyAnswer, match="no content"):
+            answered(reply)
+        return
+    answer = answered(reply)
+    status, _, text = wanted.partition(":")
+    assert (answer.status, answer.response) == (status, text if status == "ok" else None)
+    assert (answer.error is None) == (status == "ok")
+    if "reasoning_content" in message or "think>" in str(message["content"]):
+        assert status == MODEL or answer.reasoning.startswith("2 +")  # kept apart, cut or not
+
+
 @pytest.mark.parametrize(
-    ("reply", "said"),
+    ("opened", "content", "finish", "expected"),
     [
-        (body({"content": ""}), "no content"),
-        (body({"content": None, "reasoning_content": "hm"}, finish_reason="length"), "after reasoning"),
-        (body({"content": None, "refusal": "I won't"}), "I won't"),
-        (body({"content": "half"}, finish_reason="content_filter"), "filter"),
+        (True, "2 + 2 is", "length", ("cut_off", None, "2 + 2 is")),
+        (True, "2 + 2 is", "stop", ("ok", "", "2 + 2 is")),
+        (True, "2 + 2</think>4", "length", ("ok", "4", "2 + 2")),
+        ("auto", "2 + 2 is", "length", ("ok", "2 + 2 is", None)),
+        (False, "2 + 2 is", "length", ("ok", "2 + 2 is", None)),
+        (False, "ends with </think>4", "stop", ("ok", "ends with </think>4", None)),
+        (False, "<think>2 +", "length", ("cut_off", None, "2 +")),
     ],
 )
-def test_model_errors_keep_no_text(reply, said):
-    answer = answered(reply)
-    assert (answer.status, answer.response) == ("model_error", None)
-    assert said in answer.error
+@pytest.mark.parametrize("api", ["chat", "completions"])
+def test_who_opens_the_thought_decides_what_an_unmarked_text_is(api, opened, content, finish, expected):
+    codec = Generation("m", EndpointConfig(api=api), SampleParams(), opened=opened)
+    choice = {"finish_reason": finish, "message": {"content": content}, "text": content}
+    (answer,) = codec.answers([Request(b"k", "generate", "p")], [Reply({"choices": [choice]}, 0.5)], 1)
+    whole = ("ok", content, None)  # a completion is whatever text follows
+    found = (answer.status, answer.response, answer.reasoning)
+    assert found == (expected if api == "chat" or opened is True else whole)
+
+
+def test_an_error_beside_choices_is_an_error_and_no_answer():
+    said = {**body({"content": "4"}), "error": {"message": "the worker died", "code": "internal"}}
+    with pytest.raises(ServerFault, match="the worker died"):
+        answer_body(orjson.dumps(said))
+    filtered = {**body({"content": ""}), "error": {"message": "no", "code": "content_filter"}}
+    with pytest.raises(ContentFiltered):
+        answer_body(orjson.dumps(filtered))
+    assert answer_body(orjson.dumps({**body(), "error": None}))["choices"]
 
 
 @pytest.mark.parametrize(
@@ -251,12 +310,14 @@ def test_the_end_of_a_known_tokenizer_is_a_stop_sequence(stop, expected):
     assert chat.body.get("stop") == stop
 
 
-def test_a_completion_without_text_is_an_answer_and_a_chat_cut_for_its_length_is_not():
-    reply = Reply({"choices": [{"text": "", "finish_reason": "length"}]}, 0.5)
+@pytest.mark.parametrize(
+    ("text", "finish", "status"),
+    [("", "stop", "ok"), ("", "length", "cut_off"), (" ", "length", "cut_off"), ("4", "length", "ok")],
+)
+def test_a_completion_without_text_was_cut_off_if_its_tokens_were_used_up(text, finish, status):
+    reply = Reply({"choices": [{"text": text, "finish_reason": finish}]}, 0.5)
     (answer,) = generation(COMPLETIONS).answers([Request(b"k", "generate", "p")], [reply], 1)
-    assert (answer.status, answer.response) == ("ok", "")
-    assert answered(body({"content": ""}, finish_reason="length"), stop=["x"]).status == "model_error"
-    assert answered(body({"content": ""}, finish_reason=None), stop=["x"]).response == ""
+    assert answer.status == status
 
 
 def test_ids_of_a_known_tokenizer_reach_the_server(bench, served, endpoint, problems):
@@ -302,8 +363,8 @@ def test_facts_of_a_wrong_type_are_left_out_and_the_answer_is_kept(fields, usage
 
 def test_what_the_server_says_with_status_200_is_in_the_error():
     for error in ({"message": "upstream died", "code": 502}, "upstream died"):
-        with pytest.raises(MalformedBody, match="asked for: upstream died"):
-            answered({"error": error})
+        with pytest.raises(ServerFault, match="status 200: upstream died"):
+            answer_body(orjson.dumps({"error": error}))
 
 
 def test_a_body_nested_too_deeply_is_malformed():

@@ -101,7 +101,7 @@ def test_without_tokenizer_a_first_token_without_log_probability_is_an_error_and
     bench, served, endpoint, pairs
 ):
     outcome = bench.ask(endpoint(served()), pairs(["x"], [" y"], alone=[" Paris"]))
-    assert outcome.rows[0]["status"] == "model_error"
+    assert outcome.rows[0]["status"] == "infra_error"
     assert outcome.rows[0]["lls"] is None
     assert "tokenizer" in outcome.rows[0]["error"]
 
@@ -138,7 +138,7 @@ def test_faults_do_not_change_a_likelihood(bench, served, endpoint, pairs):
 def test_one_prompt_that_is_refused_does_not_spoil_its_batch(bench, served, endpoint, pairs):
     model = endpoint(served(Faults(fail_prompts="poison")), batch_size=6)
     outcome = bench.ask(model, pairs(["Bees make", "some poison"], CONTINUATIONS))
-    assert outcome.column("status") == ["ok", "model_error"]
+    assert outcome.column("status") == ["ok", "infra_error"]
 
 
 def test_a_server_that_takes_no_ids_is_asked_with_text(bench, served, endpoint, pairs):
@@ -170,7 +170,7 @@ def test_a_server_without_echo_is_refused_before_the_run(served, endpoint, fault
 def test_a_chat_has_no_likelihood(bench, served, endpoint, batch_of):
     rows = batch_of([{"kind": "loglikelihood", "chat": True, "prompts": ["[]"], "continuations": [" a"]}])
     outcome = bench.ask(endpoint(served()), rows)
-    assert outcome.rows[0]["status"] == "model_error"
+    assert outcome.rows[0]["status"] == "infra_error"
 
 
 ONE, NONE = GeneratedTokens(1), GeneratedTokens(0)

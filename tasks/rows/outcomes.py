@@ -1,0 +1,37 @@
+"""What became of an answer, as it is counted beside every score: one word of OUTCOMES for each response.
+
+The stages filter and evaluate put it beside their rows; reductions count it. Whether a cut-off answer is
+wrong or unscored is the benchmark's ``cut_off``, and decided where it is scored.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+TOOL_CALLS = ("tool_calls", "function_call")
+"""Finish reasons of an answer that is a call and not a text."""
+_OF_STATUS = {"cut_off": "cut_off", "model_error": "refused"}
+
+
+def outcome(status: str, text: str | None, finish_reason: str | None, is_text: bool = True) -> str:
+    """The outcome of a response of this status; log-likelihoods (not ``is_text``) are no empty text.
+
+    >>> outcome("ok", " ", "stop"), outcome("ok", "", "tool_calls"), outcome("infra_error", None, None)
+    ('empty', 'answered', 'failed')
+    """
+    if status != "ok":
+        return _OF_STATUS.get(status, "failed")
+    return "empty" if is_text and not (text or "").strip() and finish_reason not in TOOL_CALLS else "answered"
+
+
+def outcome_of(response: Mapping[str, Any]) -> str:
+    """The outcome of a row of RESPONSES."""
+    is_text = response["lls"] is None
+    return outcome(response["status"], response["response"], response["finish_reason"], is_text)
+
+
+def outcome_of_all(responses: Sequence[Mapping[str, Any]]) -> str:
+    """The outcome of a prediction that was chosen among several responses."""
+    outcomes = {outcome_of(response) for response in responses}
+    if "cut_off" in outcomes:
+        return "cut_off"
+    return "empty" if outcomes == {"empty"} else "answered"

@@ -1,0 +1,389 @@
+"""Answers whose tokens were used up before they began, from the endpoint to the exit code: what each kind of
+metric makes of them, and that two runs are not compared without a word about them."""
+
+import json
+import threading
+from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+import yaml
+
+from flows.compare.__main__ import main as compare_main
+
+Reply = dict[str, Any]
+THINKING: Reply = {"content": None, "reasoning_content": "let me see"}
+
+
+class Scripted:
+    """A chat endpoint that answers a prompt by its script: each sample its own message."""
+
+    def __init__(self) -> None:
+        self.asked: list[str] = []
+        self.script: Callable[[str, int], tuple[Reply, str]] = lambda prompt, sample: (
+            {"content": ""},
+            "stop",
+        )
+        outer = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_POST(self) -> None:
+                body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+                prompt = body["messages"][-1]["content"]
+                sample = outer.asked.count(prompt)
+                outer.asked.append(prompt)
+                message, finish = outer.script(prompt, body.get("seed", sample))
+                choice = {"index": 0, "message": message, "finish_reason": finish}
+                usage = {"prompt_tokens": 3, "completion_tokens": 4}
+                self._send({"id": "x", "model": "m", "choices": [choice], "usage": usage})
+
+            def do_GET(self) -> None:
+                self._send({"data": [{"id": "m"}]})
+
+            def _send(self, body: dict[str, Any]) -> None:
+                content = json.dumps(body).encode()
+                self.send_response(200)
+                self.send_header("Content-Type", "application/json")
+                self.send_header("Content-Length", str(len(content)))
+                self.end_headers()
+                self.wfile.write(content)
+
+            def log_message(self, *_: Any) -> None:
+                """Nothing: the tests look at what was asked."""
+
+        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.url = f"http://127.0.0.1:{self.server.server_port}/v1"
+        threading.Thread(target=self.server.serve_forever, daemon=True).start()
+
+
+@pytest.fixture
+def endpoint() -> Iterator[Scripted]:
+    scripted = Scripted()
+    yield scripted
+    scripted.server.shutdown()
+    scripted.server.server_close()
+
+
+@pytest.fixture
+def config(tmp_path: Path, endpoint: Scripted) -> Callable[..., Path]:
+    """Writes a benchmark of items q0, q1 … whose right answers are their numbers."""
+
+    def write(n: int = 4, **keys: Any) -> Path:
+        items = [{"id": f"i{i}", "question": f"q{i}", "answer": str(i)} for i in range(n)]
+        (tmp_path / "data.jsonl").write_text("".join(json.dumps(item) + "\n" for item in items))
+        merged = {
+            "name": "cut",
+            "dataset": "data.jsonl",
+            "prompt_template": "{{question}}",
+            "target": "{{answer}}",
+            "models": [{"name": "m", "config": {"base_url": endpoint.url, "max_retries": 0}}],
+            "metric_list": ["exact_match"],
+            **keys,
+        }
+        path = tmp_path / "config.yaml"
+        path.write_text(yaml.safe_dump(merged))
+        return path
+
+    return write
+
+
+def two_of_four(prompt: str, sample: int) -> tuple[Reply, str]:
+    """Right for the first two questions, cut off while thinking at the others."""
+    number = int(prompt[1:])
+    return ({"content": str(number)}, "stop") if number < 2 else (THINKING, "length")
+
+
+def lines_of(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def compare(*arguments: object) -> int:
+    with pytest.raises(SystemExit) as exited:
+        compare_main([str(argument) for argument in arguments])
+    return int(exited.value.code or 0)
+
+
+def row_of(folder: Path, metric: str = "exact_match") -> dict[str, Any]:
+    rows = [row for row in pq.read_table(folder / "results.parquet").to_pylist() if row["metric"] == metric]
+    assert len(rows) == 1, rows
+    return rows[0]
+
+
+def test_two_right_and_two_cut_off_while_thinking_are_a_half(evaluate, config, endpoint, tmp_path):
+    endpoint.script = two_of_four
+    ran = evaluate(config(), "--json")
+    assert (ran.code, ran.value("exact_match,none")) == (0, 0.5)
+    row = row_of(tmp_path / "out")
+    assert (row["n_samples"], row["n_scored"], row["n_unscored"], row["n_cut_off"]) == (4, 4, 0, 2)
+    responses = lines_of(tmp_path / "out/responses.jsonl")
+    assert [line["status"] for line in responses] == ["ok", "ok", "cut_off", "cut_off"]
+    assert responses[2]["response"] is None
+    assert responses[2]["reasoning"] == "let me see"
+    (finding,) = [entry for entry in ran.document["diagnostics"] if entry["kind"] == "cut_off"]
+    assert finding["severity"] == "warning"
+    assert "2 of 4 answers" in finding["message"]
+
+
+def test_unscored_is_a_choice_of_the_score_and_asks_nothing_again(evaluate, config, endpoint, tmp_path):
+    endpoint.script = two_of_four
+    assert evaluate(config(), "--json").value("exact_match,none") == 0.5
+    ran = evaluate(config(cut_off="unscored"), "--json")
+    assert (ran.code, ran.value("exact_match,none")) == (0, 1.0)
+    assert ran.document["requests"]["sent"] == 0
+    assert ran.steps("infer") == (0, 1)
+    assert ran.steps("filter") == (0, 1)
+    assert ran.steps("score") == (1, 0)
+    row = row_of(tmp_path / "out")
+    assert (row["n_scored"], row["n_unscored"], row["n_cut_off"]) == (2, 2, 2)
+
+
+def test_a_run_of_which_every_answer_was_cut_off_has_failed(evaluate, config, endpoint):
+    endpoint.script = lambda prompt, sample: (THINKING, "length")
+    ran = evaluate(config(), "--json")
+    assert ran.code == 1
+    assert "4 of 4 answers" in ran.document["message"]
+    assert "never began" in ran.document["message"]
+    (finding,) = [entry for entry in ran.document["diagnostics"] if entry["kind"] == "all_cut_off"]
+    assert finding["severity"] == "error"
+
+
+def test_what_was_cut_off_is_outside_the_error_budget_and_asked_once(evaluate, config, endpoint):
+    endpoint.script = two_of_four
+    first = evaluate(config(errors={"max_rate": 0.0}), "--json")
+    assert (first.code, first.document["requests"]["failed"]) == (0, 0)
+    again = evaluate(config(errors={"max_rate": 0.0}), "--json")
+    assert (again.document["requests"]["sent"], len(endpoint.asked)) == (0, 4)
+
+
+def cut_every_third(prompt: str, sample: int) -> tuple[Reply, str]:
+    """Of the samples 0 to 5 the third and sixth are cut off; of the others the first two are right, the rest
+    of a kind and wrong."""
+    if sample % 3 == 2:
+        return THINKING, "length"
+    return {"content": prompt[1:] if sample < 2 else "wrong"}, "stop"
+
+
+def test_cut_off_samples_have_no_vote_and_are_failed_trials(evaluate, config, endpoint, tmp_path):
+    endpoint.script = cut_every_third
+    metrics = [{"metric": "exact_match", "reduction": ["mean", "pass@2", "maj@3", "maj@6", "pass^2"]}]
+    sampling = {"num_samples": 6, "seed": 0, "temperature": 1.0}
+    made = config(n=2, metric_list=metrics, sample_params=sampling)
+    ran = evaluate(made, "--json")
+    assert ran.code == 0
+    rows = pq.read_table(tmp_path / "out/results.parquet").to_pylist()
+    found = {row["reduction"]: row["value"] for row in rows}
+    # Right: samples 0 and 1; wrong: 3 and 4; cut off: 2 and 5. Two against two: the first of the votes wins.
+    assert found["mean"] == pytest.approx(2 / 6)
+    assert found["pass@2"] == pytest.approx(1 - (4 * 3) / (6 * 5))
+    assert found["maj@3"] == found["maj@6"] == 1.0
+    assert found["pass^2"] == pytest.approx((2 * 1) / (6 * 5))
+    assert {row["n_cut_off"] for row in rows} == {4}
+    unscored = evaluate(made, "--set", "cut_off=unscored", "--json")
+    rows = pq.read_table(tmp_path / "out/results.parquet").to_pylist()
+    found = {row["reduction"]: (row["value"], row["status"]) for row in rows}
+    assert found["mean"] == (0.5, "ok")
+    assert found["maj@3"] == (None, "failed")  # no item has three repeats any more
+    assert unscored.code == 1
+
+
+MINE = '''
+def seen(references, predictions):
+    """One for the empty text."""
+    return float(predictions == [""])
+
+def reward(responses, docs):
+    return [1.0 if text == "" else 0.0 for text in responses]
+
+def judge(response, ground_truth, inference_result):
+    return {"label": "mine", "passed": response == "", "score": float(response == "")}
+
+def results(doc, results):
+    return {"blank": float(results == [""])}
+
+class Counter:
+    def __init__(self, **_):
+        pass
+
+    def score(self, batch):
+        return [1.0 if text == "" and answer == "" else 0.0
+                for text, answer in zip(batch.predictions, batch.responses)]
+'''
+
+
+@pytest.mark.parametrize(
+    ("keys", "pair"),
+    [
+        ({"metric_list": ["mine.py:seen"]}, "seen,none"),
+        ({"process_results": "mine.py:results", "metric_list": ["blank"]}, "blank,none"),
+        ({"scorer": {"type": "reward_model", "function": "mine.py:reward"}}, "reward,none"),
+        ({"scorer": {"type": "mine.py:Counter"}, "metric_list": ["counter"]}, "counter,none"),
+    ],
+)
+def test_users_functions_see_the_empty_text(evaluate, config, endpoint, tmp_path, keys, pair):
+    endpoint.script = two_of_four
+    (tmp_path / "mine.py").write_text(MINE)
+    ran = evaluate(config(**keys), "--json")
+    assert ran.code == 0, ran.err
+    assert ran.value(pair) == 0.5
+    assert row_of(tmp_path / "out", pair.partition(",")[0])["n_cut_off"] == 2
+
+
+@pytest.mark.parametrize(
+    "metric",
+    [
+        *("exact_match", "rouge1", "token_f1", "edit_similarity", "contains", "wer"),
+        {"metric": "regex_match", "pattern": ".*"},
+    ],
+)
+def test_a_text_metric_takes_an_empty_hypothesis(evaluate, config, endpoint, metric):
+    endpoint.script = two_of_four
+    ran = evaluate(config(metric_list=[metric]), "--json")
+    assert ran.code == 0, ran.err
+    value = ran.document["results"][0]["value"]
+    assert value in (pytest.approx(0.5), pytest.approx(50.0))
+
+
+def test_evaluation_methods_built_in_are_not_passed_and_users_judge_the_empty_text(
+    evaluate, config, endpoint, tmp_path
+):
+    endpoint.script = two_of_four
+    (tmp_path / "mine.py").write_text(MINE)
+    methods = [
+        {"name": "right", "type": "exact_match"},
+        {"name": "short", "type": "length_check", "params": {"max_length": 100}},
+        {"name": "mine", "function": "mine.py:judge"},
+    ]
+    metrics = [
+        {"name": "rate", "type": "pass_rate"},
+        {"name": "pass@1", "type": "pass_at_k", "params": {"k": 1}},
+    ]
+    ran = evaluate(config(metric_list=None, evaluation_methods=methods, metrics=metrics), "--json")
+    assert ran.code == 0, ran.err
+    rows = pq.read_table(tmp_path / "out/results.parquet").to_pylist()
+    found = {(row["metric"], row["label"]): row["value"] for row in rows}
+    assert {found["rate", label] for label in ("right", "short", "mine")} == {0.5}
+    assert {found["pass@1", label] for label in ("right", "short", "mine")} == {0.5}
+    assert {row["n_cut_off"] for row in rows} == {2}
+    lines = lines_of(tmp_path / "out/evaluation_results.jsonl")
+    assert {(line["status"], line["passed"]) for line in lines if line["label"] == "short"} == {
+        ("ok", True),
+        ("cut_off", False),
+    }
+
+
+def test_a_judge_is_not_shown_what_was_cut_off_and_gives_it_the_worst_grade(
+    evaluate, config, endpoint, tmp_path
+):
+    def script(prompt: str, sample: int) -> tuple[Reply, str]:
+        if prompt.startswith("Grade"):
+            return {"content": "5"}, "stop"
+        return two_of_four(prompt, sample)
+
+    endpoint.script = script
+    judge = {
+        "type": "llm_judge",
+        "judges": [{"name": "j", "type": "openai", "config": {"base_url": endpoint.url}}],
+        "prompt": "Grade from 1 to 5: {{ response }}",
+        "parse": {"type": "number", "min": 1, "max": 5},
+    }
+    ran = evaluate(config(scorer=judge), "--json")
+    assert ran.code == 0, ran.err
+    assert ran.value("llm_judge,none") == pytest.approx((5 + 5 + 1 + 1) / 4)
+    assert sum(prompt.startswith("Grade") for prompt in endpoint.asked) == 2
+
+
+def test_a_filter_that_chooses_takes_the_votes_that_were_cast(evaluate, config, endpoint, tmp_path):
+    endpoint.script = cut_every_third
+    filters = [
+        {"name": "first", "filter": [{"function": "take_first"}], "metric_list": ["exact_match"]},
+        {"name": "vote", "filter": [{"function": "majority_vote"}], "metric_list": ["exact_match"]},
+    ]
+    sampling = {"num_samples": 6, "seed": 0, "temperature": 1.0}
+    made = config(n=1, filter_list=filters, metric_list=None, sample_params=sampling)
+    ran = evaluate(made, "--json")
+    assert ran.value("exact_match,vote") == 1.0
+    rows = {row["filter"]: row for row in pq.read_table(tmp_path / "out/results.parquet").to_pylist()}
+    assert (rows["first"]["n_cut_off"], rows["vote"]["n_cut_off"]) == (0, 1)
+    assert evaluate(made, "--set", "cut_off=unscored", "--json").code == 1  # its vote is unscored
+
+
+HARNESS = """
+task: cut_harness
+dataset_path: json
+dataset_kwargs: {data_files: {test: data.jsonl}}
+test_split: test
+output_type: generate_until
+doc_to_text: "{{question}}"
+doc_to_target: "{{answer}}"
+generation_kwargs: {until: ["\\n\\n"], do_sample: false}
+metric_list: [{metric: exact_match, aggregation: mean, higher_is_better: true}]
+filter_list:
+  - name: number
+    filter: [{function: regex, regex_pattern: "([0-9]+)"}, {function: take_first}]
+"""
+
+
+def test_a_harness_benchmark_scores_the_empty_text_as_the_harness_does(evaluate, config, endpoint, tmp_path):
+    endpoint.script = two_of_four
+    config()
+    path = tmp_path / "harness.yaml"
+    path.write_text(HARNESS)
+    models = json.dumps([{"name": "m", "config": {"base_url": endpoint.url}}])
+    ran = evaluate(path, "--set", f"models={models}", "--json")
+    assert ran.code == 0, ran.err
+    assert ran.value("exact_match,number") == 0.5
+    (samples,) = (tmp_path / "out").glob("samples_*.jsonl")
+    lines = lines_of(samples)
+    assert [line["filtered_resps"] for line in lines] == [["0"], ["1"], ["[invalid]"], ["[invalid]"]]
+    unscored = evaluate(path, "--set", f"models={models}", "--set", "cut_off=unscored", "--json")
+    assert unscored.value("exact_match,number") == 1.0
+
+
+def test_recorded_answers_keep_that_they_were_cut_off(evaluate, config, endpoint, tmp_path):
+    endpoint.script = two_of_four
+    assert evaluate(config(), "--json").code == 0
+    recorded = tmp_path / "recorded.jsonl"
+    recorded.write_bytes((tmp_path / "out/responses.jsonl").read_bytes())
+    again = config(models=[{"name": "m", "type": "replay", "config": {"path": "recorded.jsonl"}}])
+    ran = evaluate(again, "--json")
+    assert (ran.code, ran.value("exact_match,none")) == (0, 0.5)
+    assert row_of(tmp_path / "out")["n_cut_off"] == 2
+
+
+def test_a_model_that_stops_answering_is_found_between_two_runs(evaluate, config, endpoint, tmp_path, capsys):
+    """The score hardly moves: what is cut off now was wrong before."""
+
+    def before(prompt: str, sample: int) -> tuple[Reply, str]:
+        number = int(prompt[1:])
+        return {"content": str(number if number % 2 else -1)}, "stop"
+
+    def after(prompt: str, sample: int) -> tuple[Reply, str]:
+        number = int(prompt[1:])
+        return before(prompt, sample) if number % 2 or number > 20 else (THINKING, "length")
+
+    made = config(
+        n=40,
+        sample_params={"num_samples": 3, "seed": 0},
+        metric_list=[{"metric": "exact_match", "reduction": ["mean", "maj@3"]}],
+    )
+    endpoint.script = before
+    assert evaluate(made, "--output", tmp_path / "base").code == 0
+    endpoint.script = after
+    assert evaluate(made, "--output", tmp_path / "new", "--refresh", "infer").code == 0
+    gate = tmp_path / "gate.yaml"
+    gate.write_text("margin: 0.05\n")
+    runs = [tmp_path / "base", tmp_path / "new"]
+    assert compare(*runs, "--gate", gate, "--json") == 0
+    document = json.loads(capsys.readouterr().out)
+    assert {pair["verdict"] for pair in document["pairs"]} == {"pass"}
+    (change,) = document["outcomes"]
+    assert (change["outcome"], change["base"], change["candidate"]) == ("cut_off", 0.0, 11 / 40)
+    assert change["risen"]
+    assert change["p_value"] < 0.01
+    gate.write_text("margin: 0.05\noutcomes: fail\n")
+    assert compare(*runs, "--gate", gate) == 1
+    assert "answers cut off" in capsys.readouterr().out
+    assert compare(*reversed(runs), "--gate", gate) == 0  # a fall is good news
