@@ -80,7 +80,7 @@ def _changes(
             build_aggregation("mean"),
             ItemColumn(before, before[:, None]),
             ItemColumn(after, after[:, None]),
-            clusters_of(base, joined),
+            clusters_of(base, joined.base),
             statistics,
             higher_is_better=False,
         )
