@@ -44,8 +44,9 @@ class Scores:
     """What a metric makes of n samples.
 
     ``statistics`` is (n, k) for kind "sums", otherwise None. ``values`` holds n JSON-able objects where the
-    aggregation takes objects that are not one number each, otherwise None. ``score`` is each sample's own
-    number, which reductions act on and people look at: NaN where the metric has none.
+    aggregation takes, or ``process_results`` gave, objects that are not one number each, otherwise None.
+    ``score`` is each sample's own number, which reductions act on and people look at: NaN where the metric
+    has none.
     """
 
     statistics: Floats | None

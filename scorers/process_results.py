@@ -9,7 +9,7 @@ import numpy as np
 
 from metrics.errors import MetricError, described, nearest
 from metrics.metric import Metric
-from metrics.types import NO_PREDICTION, Scores
+from metrics.types import NO_PREDICTION, NUMBER_TYPES, Scores
 from scorers.base import (
     BaseScorer,
     Batch,
@@ -100,9 +100,10 @@ class ProcessResultsScorer(BaseScorer):
             where = "" if error.index is None else f"{batch.name(int(rows[error.index]))}: "
             raise ScorerError(f"{where}metric {metric.name!r}: {error}") from error
         any_details = details if any(details) else None
-        scores = scatter(
-            Scores(scores.statistics, scores.values, scores.score, any_details), rows, len(processed)
-        )
+        kept = scores.values
+        if kept is None and any(not isinstance(value, NUMBER_TYPES) for value in values):
+            kept = values  # statistics are made of them; sample logs show what the function gave
+        scores = scatter(Scores(scores.statistics, kept, scores.score, any_details), rows, len(processed))
         return SampleScores(scores, scored, self._codes(batch, scored), errors)
 
     def score(self, batch: Batch, metric: Metric, replies: Sequence[ModelReply | None] = ()) -> SampleScores:

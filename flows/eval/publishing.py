@@ -22,6 +22,7 @@ from flows.eval.start import git_revision
 from flows.plan.steps import Cell
 from metrics.errors import DataError
 from metrics.metric import installed_version
+from tasks.benchmarks.open import open_benchmark
 from tasks.infer import InferSetup, check_errors
 from tasks.models.config import ErrorBudget, ReplayConfig
 from tasks.models.identity import model_identity
@@ -179,7 +180,7 @@ def run_info(run: Run, grid: GridResponses) -> RunInfo:
         models=tuple(plan.models),
         prompts=tuple(plan.prompts),
         date=run.started,
-        n_items=items,
+        n_items=items if run.options.limit is None else _dataset_size(run),
         n_used=items,
         config=config.model_dump(mode="json"),
         num_fewshot=config.fewshot.count() if config.fewshot is not None else 0,
@@ -187,6 +188,11 @@ def run_info(run: Run, grid: GridResponses) -> RunInfo:
         versions=_versions(),
         git_revision=git_revision(str(PROJECT)),
     )
+
+
+def _dataset_size(run: Run) -> int:
+    """How many items the benchmark has, of which ``--limit`` took the first."""
+    return sum(1 for _ in open_benchmark(run.plan.load.setup.benchmark).items())
 
 
 def run_manifest(

@@ -53,6 +53,16 @@ def test_tuples_reach_the_aggregation_that_needs_them(make_batch):
     assert metric.aggregation.value(scores.scores.statistics, None) == pytest.approx(100.0)
 
 
+def test_what_is_no_number_is_kept_beside_the_statistics_made_of_it(make_batch):
+    fn = lambda doc, results: {"f1": (1, 0), "acc": 1.0}  # noqa: E731
+    scorer = scorer_of(fn, [{"metric": "f1", "aggregation": "f1"}, "acc"])
+    batch = make_batch(["x", "y"], docs=[{}, {}], failed=[1])
+    pairs = column_of(scorer, batch, "f1").scores
+    assert pairs.values[0] == [1, 0]
+    assert pairs.statistics is not None
+    assert column_of(scorer, batch, "acc").scores.values is None
+
+
 def test_numpy_values_become_plain_numbers(make_batch):
     scorer = scorer_of(
         lambda doc, results: {"a": np.float32(0.5), "b": np.array([1, 2]), "c": {np.int64(1)}},

@@ -13,6 +13,7 @@ from tasks.reporting.artifacts import RowsByItem
 from tasks.reporting.exports.inputs import RunInfo, SamplePart
 from tasks.rows.parts import Origin, Row
 from tasks.store.files import write_lines
+from tasks.store.keys import text_value
 
 _REQUESTS = (
     *("doc_id", "item_id", "kind", "chat", "prompts", "continuations", "unconditional"),
@@ -21,7 +22,7 @@ _REQUESTS = (
 _LIKELIHOODS = ("lls", "is_greedy", "unconditional_lls", "unconditional_greedy")
 _RESPONSES = ("doc_id", "sample_index", "response", "status", *_LIKELIHOODS)
 _PREDICTIONS = ("doc_id", "sample_index", "scored", "prediction", "is_json", *_LIKELIHOODS)
-_STATISTICS = ("doc_id", "sample_index", "scored", "score")
+_STATISTICS = ("doc_id", "sample_index", "scored", "score", "value_json")
 
 
 def write_samples(path: Path, parts: Iterable[SamplePart], run: RunInfo) -> int:
@@ -37,7 +38,8 @@ def sample_lines(part: SamplePart, named: bool) -> Iterator[Row]:
 
     ``resps`` holds one list a request with one entry a sample, ``filtered_resps`` what the filter left of
     them (null: it found nothing). A metric's value is the mean over its scored samples, null where there is
-    none, and ``<metric>_repeats`` the samples' own values where there are several. Log-likelihoods are texts,
+    none, and ``<metric>_repeats`` the samples' own values where there are several. Where an aggregation takes
+    something else than numbers, it is that, the first sample's. Log-likelihoods are texts,
     as in the harness.
     """
     responses = RowsByItem(part.answers.responses(_RESPONSES))
@@ -150,7 +152,14 @@ def _hashes(line: Row) -> Row:
 
 
 def _scores(metric: str, rows: list[Row]) -> Row:
-    scores = [row["score"] if row["scored"] else None for row in rows]
-    known = [score for score in scores if score is not None and np.isfinite(score)]
-    value = float(np.mean(known)) if known else None
+    scores = [_value(row) if row["scored"] else None for row in rows]
+    known = [score for score in scores if isinstance(score, float) and np.isfinite(score)]
+    others = [score for score in scores if score is not None and not isinstance(score, float)]
+    value = others[0] if others else float(np.mean(known)) if known else None
     return {metric: value} | ({f"{metric}_repeats": scores} if len(scores) > 1 else {})
+
+
+def _value(row: Row) -> Any:
+    """What the sample's value is: a number, or what an aggregation is made of (``[gold, predicted]``)."""
+    text = row["value_json"]
+    return row["score"] if text is None else text_value(text)

@@ -300,6 +300,21 @@ def test_sample_lines_have_the_harness_s_fields(tmp_path: Path) -> None:
     assert (second["doc_id"], second["filtered_resps"], second["acc"]) == (1, [[]], None)
 
 
+def test_a_value_that_is_no_number_is_shown_as_it_is(tmp_path: Path) -> None:
+    rows = [{"item_id": item, "doc_id": n, "sample_index": at} for item, n, at, _ in samples()][:3]
+    given = [{**row, "scored": True, "is_json": False, "prediction": "x"} for row in rows]
+    texts = ["[true,false]", None, "[1,0]"]
+    made = [
+        {**row, "scored": text is not None, "score": None, "value_json": text, "code": -1}
+        for row, text in zip(rows, texts, strict=True)
+    ]
+    statistics = {"f1": from_batches([batch(made, STATISTICS)])}
+    part = SamplePart(answer_part(), "strict", from_batches([batch(given, PREDICTIONS)]), statistics)
+    write_samples(tmp_path / "s.jsonl", [part], run())
+    first = lines(tmp_path / "s.jsonl")[0]
+    assert (first["f1"], first["f1_repeats"]) == ([True, False], [[True, False], None, [1, 0]])
+
+
 def test_sample_lines_name_model_and_prompt_where_there_are_several(tmp_path: Path) -> None:
     write_samples(tmp_path / "s.jsonl", [sample_part([{"prediction": "x"}], [1.0])], run(["qwen", "other"]))
     first = lines(tmp_path / "s.jsonl")[0]

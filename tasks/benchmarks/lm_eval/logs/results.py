@@ -18,10 +18,12 @@ import orjson
 
 from metrics.statistics.estimate import group_aggregate
 from metrics.types import Estimate
+from tasks.benchmarks.lm_eval.logs.values import sample_values
 from tasks.benchmarks.lm_eval.read.select import Aggregate, Group
 from tasks.benchmarks.lm_eval.read.yaml import decoded
 from tasks.benchmarks.lm_eval.render.fields import Fields
 from tasks.store.files import write_json, write_lines
+from tasks.usercode.load import UserModules
 
 NO_STDERR: Final = "N/A"
 Section = dict[str, Any]
@@ -174,23 +176,43 @@ def _counts(document: Section, numbers: Section) -> Section:
 
 
 def _shots_of_groups(groups: Mapping[str, Group], shots: Mapping[str, int]) -> dict[str, int]:
-    found = {
-        name: {shots[leaf] for leaf in leaf_names(group, groups) if leaf in shots}
-        for name, group in groups.items()
-    }
-    return {name: numbers.pop() for name, numbers in found.items() if len(numbers) == 1}
+    """A group's number of examples where all its members that have one have the same, as the harness does:
+    groups among them count by their own."""
+    found: dict[str, int] = {}
+    for name in _children_first(groups):
+        numbers = {
+            {**shots, **found}[member] for member in groups[name].members if member in {**shots, **found}
+        }
+        if len(numbers) == 1:
+            found[name] = numbers.pop()
+    return found
 
 
 def _better_of_groups(groups: Mapping[str, Group], better: Mapping[str, Section]) -> dict[str, Section]:
+    """Each metric's direction over a group's members; null where they differ."""
     found: dict[str, Section] = {}
-    for name, group in groups.items():
+    for name in _children_first(groups):
         merged: Section = {}
-        for leaf in leaf_names(group, groups):
-            for metric, direction in better.get(leaf, {}).items():
+        for member in groups[name].members:
+            for metric, direction in {**better, **found}.get(member, {}).items():
                 merged[metric] = direction if merged.get(metric, direction) == direction else None
         if merged:
             found[name] = merged
     return found
+
+
+def _children_first(groups: Mapping[str, Group]) -> list[str]:
+    order: dict[str, None] = {}
+
+    def visit(name: str) -> None:
+        for member in groups[name].members:
+            if member in groups and member not in order:
+                visit(member)
+        order[name] = None
+
+    for name in groups:
+        visit(name)
+    return list(order)
 
 
 SampleRow = dict[str, Any]
@@ -208,9 +230,13 @@ def write_samples(
     """
     total = hashlib.sha256()
 
+    config = decoded(harness["config"])
+    modules = UserModules(own=True)
+
     def lines() -> Iterator[SampleRow]:
         for row in _rows(source, model):
-            line = _line(row, harness, base_dir)
+            fields = Fields(config, row["doc"].keys(), Path(base_dir), str(harness["task"]), modules)
+            line = _line(row, harness, fields)
             total.update((line["doc_hash"] + line["prompt_hash"] + line["target_hash"]).encode())
             yield line
 
@@ -226,28 +252,29 @@ def _rows(source: Path, model: str | None) -> Iterator[SampleRow]:
                 yield row
 
 
-def _line(row: SampleRow, harness: Mapping[str, Any], base_dir: str) -> SampleRow:
-    config = decoded(harness["config"])
+def _line(row: SampleRow, harness: Mapping[str, Any], fields: Fields) -> SampleRow:
+    config, chat = fields.config, bool(harness.get("apply_chat_template"))
+    generates = config.get("output_type", "generate_until") == "generate_until"
     target = row["target"]
     if "samples" not in harness and config.get("doc_to_target") is not None:
-        target = Fields(config, row["doc"].keys(), Path(base_dir), str(harness["task"])).target(row["doc"])
-    generation = config.get("generation_kwargs")
-    arguments = row["arguments"]
-    if generation is not None and config.get("output_type", "generate_until") == "generate_until":
-        arguments = {name: {**group, "arg_1": generation} for name, group in arguments.items()}
-    resps = row["resps"]
-    if config.get("output_type", "generate_until") != "generate_until":
+        target = fields.target(row["doc"])
+    arguments, resps = row["arguments"], row["resps"]
+    first = _as_hashed(arguments.get("gen_args_0", {}).get("arg_0", ""), chat)
+    if generates and (generation := config.get("generation_kwargs")) is not None:
+        asked = {"arg_0": [first]} if chat else {}  # the harness's record of a chat is a tuple of one text
+        arguments = {name: {**group, **asked, "arg_1": generation} for name, group in arguments.items()}
+    if not generates:
         # A log-likelihood is asked once, however often it is to be repeated: it is what it is.
         resps = [answers * (config.get("repeats") or 1) for answers in resps]
-    first = arguments.get("gen_args_0", {}).get("arg_0", "")
     shown = {key: value for key, value in row.items() if key not in OURS}
     return {
         **shown,
+        **(sample_values(row, target, fields) if config.get("process_results") is None else {}),
         "resps": resps,
         "target": str(target),
         "arguments": arguments,
         "doc_hash": text_hash(json.dumps(row["doc"], indent=2, ensure_ascii=False)),
-        "prompt_hash": text_hash(_as_hashed(first, bool(harness.get("apply_chat_template")))),
+        "prompt_hash": text_hash(first),
         "target_hash": text_hash(str(target)),
     }
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from tasks.benchmarks.lm_eval.logs import results as harness_results
 from tasks.benchmarks.lm_eval.logs.results import FinishedRun, group_numbers, leaf_names, write_harness_files
 from tasks.benchmarks.lm_eval.read.select import Aggregate, Group
 
@@ -148,3 +149,72 @@ def test_a_log_likelihood_stands_there_as_often_as_it_was_to_be_asked(run, tmp_p
     )
     (log,) = results.parent.glob("samples_*.jsonl")
     assert json.loads(log.read_text())["resps"] == [[["-1.5", "True"]] * 2, [["-2.5", "False"]] * 2]
+
+
+def _logged(run: FinishedRun, tmp_path: Path, definition: dict, row: dict, chat: bool = False) -> dict:
+    """The line of the sample log that one row of the run's own file gives."""
+    (path,) = run.folder.glob("samples_*.jsonl")
+    path.write_text(json.dumps({**json.loads(path.read_text()), **row}))
+    harness = {"task": "sums", "config": definition, "apply_chat_template": chat}
+    finished = FinishedRun({**run.config, "harness": harness}, run.folder)
+    (results,) = write_harness_files([finished], {}, tmp_path / "out", datetime(2026, 1, 2))
+    (log,) = results.parent.glob("samples_*.jsonl")
+    return json.loads(log.read_text())
+
+
+LLS = [[["-2.0", "False"]], [["-0.5", "True"]], [["-1.0", "False"]]]
+
+
+def test_corpus_metrics_of_choices_are_logged_as_what_they_are_made_of(run, tmp_path):
+    definition = {
+        "output_type": "multiple_choice", "doc_to_text": "q", "doc_to_target": "{{2}}",
+        "doc_to_choice": ["a", "b", "c"],
+    }  # fmt: skip
+    names = ["acc", "f1", "mcc", "brier_score", "likelihood"]
+    row = {"doc": {"q": "?"}, "resps": LLS, "metrics": names, **dict.fromkeys(names), "acc": 0.0}
+    line = _logged(run, tmp_path, definition, row)
+    assert (line["acc"], line["f1"], line["mcc"]) == (0.0, [2, 1], [2, 1])
+    assert line["likelihood"] == [2, [-2.0, -0.5, -1.0]]
+    gold, shares = line["brier_score"]
+    assert (gold, shares) == (2, "[0.12195165 0.54654939 0.33149896]")
+    outside = {**definition, "doc_to_target": "{{7}}"}
+    assert _logged(run, tmp_path, outside, row)["f1"] == [-100, 1]
+
+
+def test_corpus_metrics_of_documents_and_texts_are_logged_as_what_they_are_made_of(run, tmp_path):
+    rolling = {"output_type": "loglikelihood_rolling", "doc_to_text": "", "doc_to_target": "q"}
+    names = ["word_perplexity", "byte_perplexity", "bits_per_byte"]
+    row = {"doc": {"q": "é b\nc"}, "resps": [["-7.5"]], "metrics": names, **dict.fromkeys(names)}
+    line = _logged(run, tmp_path, rolling, row)
+    assert [line[name] for name in names] == [[-7.5, 3], [-7.5, 6], [-7.5, 6]]
+    texts = {"output_type": "generate_until", "doc_to_text": "q", "doc_to_target": "{{q}}!"}
+    row |= {"resps": [["the answer"]], "filtered_resps": ["answer"], "metrics": ["bleu", "exact_match"]}
+    line = _logged(run, tmp_path, texts, {**row, "bleu": 12.0, "exact_match": 0.0})
+    assert (line["bleu"], line["exact_match"]) == (["é b\nc!", "answer"], 0.0)
+    failed = _logged(run, tmp_path, texts, {**row, "resps": [[None]], "bleu": None})
+    assert failed["bleu"] is None
+
+
+def test_a_chat_is_logged_as_a_list_of_one_text(run, tmp_path):
+    definition = {
+        "output_type": "generate_until", "doc_to_text": "q", "doc_to_target": "q",
+        "generation_kwargs": {"until": []},
+    }  # fmt: skip
+    row = {"doc": {"q": "x"}, "arguments": {"gen_args_0": {"arg_0": '[{"role":"user","content":"é?"}]'}}}
+    line = _logged(run, tmp_path, definition, row, chat=True)
+    assert line["arguments"]["gen_args_0"]["arg_0"] == ['[{"role": "user", "content": "é?"}]']
+
+
+def test_groups_have_the_shots_of_their_members_and_of_groups_among_them():
+    groups = {
+        "all": Group("all", "all", ("mixed", "d"), ()),
+        "mixed": Group("mixed", "mixed", ("a", "b"), ()),
+        "same": Group("same", "same", ("a", "c"), ()),
+    }
+    assert harness_results._shots_of_groups(groups, {"a": 0, "b": 5, "c": 0, "d": 5}) == {"all": 5, "same": 0}
+    better = {"a": {"acc": True, "f1": True}, "b": {"acc": False}, "c": {"acc": True}, "d": {"ppl": False}}
+    assert harness_results._better_of_groups(groups, better) == {
+        "mixed": {"acc": None, "f1": True},
+        "all": {"acc": None, "f1": True, "ppl": False},
+        "same": {"acc": True, "f1": True},
+    }

@@ -1,0 +1,75 @@
+"""Samples' values in the harness's logs, for metrics that a whole benchmark's number is made of.
+
+The harness logs what its aggregation is given: ``f1: [gold, chosen]``, ``word_perplexity: [log-likelihood,
+words]``, ``bleu: [reference, answer]``. Whoever aggregates its logs again needs these; this program keeps
+statistics of them instead, from which they can't be told.
+"""
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final
+
+import numpy as np
+
+from metrics.types import IGNORED_TARGET
+from tasks.benchmarks.lm_eval.logs.samples import likelihoods_of
+from tasks.benchmarks.lm_eval.render.fields import Fields, gold_indices
+
+OF_DOCUMENTS: Final[Mapping[str, Callable[[str], int]]] = {
+    "word_perplexity": lambda text: len(re.split(r"\s+", text)),
+    "byte_perplexity": lambda text: len(text.encode("utf-8", "surrogatepass")),
+    "bits_per_byte": lambda text: len(text.encode("utf-8", "surrogatepass")),
+}
+OF_CHOICES: Final = ("f1", "mcc", "brier_score", "likelihood")
+OF_TEXTS: Final = ("bleu", "chrf", "chrf++", "ter", "f1", "mcc", "brier_score", "likelihood", "perplexity")
+
+
+def sample_values(row: Mapping[str, Any], target: Any, fields: Fields) -> dict[str, Any]:
+    """The values of a sample's corpus metrics; of others, and where a request failed, none."""
+    kind = fields.config.get("output_type", "generate_until")
+    named = [name for name in row["metrics"] if row.get(name, True) is not None or name in _CORPUS]
+    if not _answered(row):
+        return {}
+    if kind == "multiple_choice":
+        return _of_choices([name for name in named if name in OF_CHOICES], row, target, fields)
+    if kind == "loglikelihood_rolling":
+        (ll, *_), _ = likelihoods_of(row)
+        return {name: [ll, OF_DOCUMENTS[name](str(target))] for name in named if name in OF_DOCUMENTS}
+    if kind == "loglikelihood":
+        (ll, *_), _ = likelihoods_of(row)
+        return {name: ll for name in named if name == "perplexity"}
+    answer = row["filtered_resps"][0] if row["filtered_resps"] else None
+    return {name: [_gold(row, target, fields), answer] for name in named if name in OF_TEXTS}
+
+
+_CORPUS: Final = frozenset({*OF_DOCUMENTS, *OF_CHOICES, *OF_TEXTS})
+
+
+def _answered(row: Mapping[str, Any]) -> bool:
+    return all(answer is not None for answers in row["resps"] for answer in answers) and bool(row["resps"])
+
+
+def _of_choices(names: Sequence[str], row: Mapping[str, Any], target: Any, fields: Fields) -> dict[str, Any]:
+    if not names:
+        return {}
+    choices = [str(choice) for choice in fields.choices(row["doc"])]
+    lls = np.array(likelihoods_of(row)[0][: len(choices)])
+    question = fields.text(row["doc"]) if fields.config.get("doc_to_text") is not None else ""
+    gold: Any = question if isinstance(question, int) else target
+    gold = gold_indices(gold, choices) if isinstance(gold, list) else gold_indices(gold, choices)[0]
+    gold = IGNORED_TARGET if gold is None else gold
+    shifted = np.exp(lls - lls.max())
+    values: dict[str, Any] = {
+        "f1": [gold, int(np.argmax(lls))],
+        "mcc": [gold, int(np.argmax(lls))],
+        # A numpy array is written as its text there.
+        "brier_score": [gold, str(shifted / shifted.sum())],
+        "likelihood": [gold, lls.tolist()],
+    }
+    return {name: values[name] for name in names}
+
+
+def _gold(row: Mapping[str, Any], target: Any, fields: Fields) -> Any:
+    if fields.config.get("doc_to_choice") is not None and isinstance(target, int):
+        return fields.choices(row["doc"])[target]
+    return target if isinstance(target, list) else str(target)
