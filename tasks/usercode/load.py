@@ -102,7 +102,7 @@ class UserModules:
             except ConfigError:
                 sys.modules.pop(qualified, None)
                 raise
-            except Exception as error:
+            except (Exception, SystemExit) as error:  # some files exit where a program is not installed
                 sys.modules.pop(qualified, None)
                 remedy = missing_package(error)
                 raise ConfigError(

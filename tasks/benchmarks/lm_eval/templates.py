@@ -35,6 +35,8 @@ def render_template(text: str, doc: Mapping[str, Any]) -> str:
         raise DatasetError(f"template {text!r:.120}: {error}; the document has {fields}") from error
     except jinja2.TemplateError as error:
         raise ConfigError(f"template {text!r:.120}: {error}") from error
+    except Exception as error:  # what a filter or an operator says about a value it does not take
+        raise DatasetError(f"template {text!r:.120}: {type(error).__name__}: {error}") from error
 
 
 def check_template(text: str, where: str) -> None:

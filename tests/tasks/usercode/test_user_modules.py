@@ -83,6 +83,12 @@ def test_old_sets_are_forgotten_and_what_was_loaded_of_them_works(
     assert len({function() for function in functions}) == 1
 
 
+def test_a_file_that_exits_does_not_end_the_program(tmp_path: Path) -> None:
+    write(tmp_path, utils="import sys\nsys.exit('no prolog here')\n")
+    with pytest.raises(ConfigError, match=r"SystemExit: no prolog here"):
+        load_function("utils.py:fn", tmp_path)
+
+
 @pytest.mark.parametrize(
     ("text", "said"),
     [

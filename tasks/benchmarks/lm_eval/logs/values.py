@@ -11,8 +11,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from metrics.types import IGNORED_TARGET
-from tasks.benchmarks.lm_eval.logs.samples import likelihoods_of
+from tasks.benchmarks.lm_eval.logs.samples import LogRow, likelihoods_of
 from tasks.benchmarks.lm_eval.render.fields import Fields, gold_indices
 
 OF_DOCUMENTS: Final[Mapping[str, Callable[[str], int]]] = {
@@ -24,10 +23,10 @@ OF_CHOICES: Final = ("f1", "mcc", "brier_score", "likelihood")
 OF_TEXTS: Final = ("bleu", "chrf", "chrf++", "ter", "f1", "mcc", "brier_score", "likelihood", "perplexity")
 
 
-def sample_values(row: Mapping[str, Any], target: Any, fields: Fields) -> dict[str, Any]:
+def sample_values(row: LogRow, target: Any, fields: Fields) -> dict[str, Any]:
     """The values of a sample's corpus metrics; of others, and where a request failed, none."""
     kind = fields.config.get("output_type", "generate_until")
-    named = [name for name in row["metrics"] if row.get(name, True) is not None or name in _CORPUS]
+    named = list(row["metrics"])
     if not _answered(row):
         return {}
     if kind == "multiple_choice":
@@ -42,22 +41,18 @@ def sample_values(row: Mapping[str, Any], target: Any, fields: Fields) -> dict[s
     return {name: [_gold(row, target, fields), answer] for name in named if name in OF_TEXTS}
 
 
-_CORPUS: Final = frozenset({*OF_DOCUMENTS, *OF_CHOICES, *OF_TEXTS})
-
-
-def _answered(row: Mapping[str, Any]) -> bool:
+def _answered(row: LogRow) -> bool:
     return all(answer is not None for answers in row["resps"] for answer in answers) and bool(row["resps"])
 
 
-def _of_choices(names: Sequence[str], row: Mapping[str, Any], target: Any, fields: Fields) -> dict[str, Any]:
+def _of_choices(names: Sequence[str], row: LogRow, target: Any, fields: Fields) -> dict[str, Any]:
     if not names:
         return {}
     choices = [str(choice) for choice in fields.choices(row["doc"])]
-    lls = np.array(likelihoods_of(row)[0][: len(choices)])
+    lls = np.asarray(likelihoods_of(row)[0][: len(choices)], dtype=np.float64)
     question = fields.text(row["doc"]) if fields.config.get("doc_to_text") is not None else ""
     gold: Any = question if isinstance(question, int) else target
     gold = gold_indices(gold, choices) if isinstance(gold, list) else gold_indices(gold, choices)[0]
-    gold = IGNORED_TARGET if gold is None else gold
     shifted = np.exp(lls - lls.max())
     values: dict[str, Any] = {
         "f1": [gold, int(np.argmax(lls))],
@@ -69,7 +64,7 @@ def _of_choices(names: Sequence[str], row: Mapping[str, Any], target: Any, field
     return {name: values[name] for name in names}
 
 
-def _gold(row: Mapping[str, Any], target: Any, fields: Fields) -> Any:
+def _gold(row: LogRow, target: Any, fields: Fields) -> Any:
     if fields.config.get("doc_to_choice") is not None and isinstance(target, int):
         return fields.choices(row["doc"])[target]
     return target if isinstance(target, list) else str(target)
