@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Creates the work pools that are not there yet: local (processes of the worker) and containers (Docker).
-#   deployments/work-pools.sh [local] [containers]
+# Creates the work pools that are not there yet: local (processes of the worker), containers (Docker), kubernetes.
+#   deployments/work-pools.sh [local] [containers] [kubernetes]
 set -euo pipefail
 
 exists() { prefect work-pool inspect "$1" >/dev/null 2>&1; }
@@ -11,12 +11,18 @@ for pool in "${@:-local}"; do
       exists local || prefect work-pool create local --type process
       ;;
     containers)
-      # Needs `pip install prefect-docker` where its worker runs: prefect worker start --pool containers
+      # Its worker needs prefect-docker, which the image has: prefect worker start --pool containers
       exists containers ||
         prefect work-pool create containers --type docker --base-job-template "$(dirname "$0")/docker-pool.json"
       ;;
+    kubernetes)
+      # Its worker is in deployments/kubernetes.yaml.
+      exists kubernetes ||
+        prefect work-pool create kubernetes --type kubernetes \
+          --base-job-template "$(dirname "$0")/kubernetes-pool.json"
+      ;;
     *)
-      echo "unknown work pool '$pool': expected local or containers" >&2
+      echo "unknown work pool '$pool': expected local, containers or kubernetes" >&2
       exit 2
       ;;
   esac
