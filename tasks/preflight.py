@@ -11,13 +11,15 @@ from typing import Any
 
 import numpy as np
 from prefect import get_run_logger, task
+from pydantic import Field
 
-from metrics.errors import ConfigError, DataError
+from metrics.errors import ConfigError, DataError, NightjarError
 from metrics.user_results import warn_once
 from scorers.base import ALL_FILTERS, Batch
 from tasks.benchmarks.config import BenchmarkFields
 from tasks.benchmarks.open import open_benchmark
 from tasks.benchmarks.records import Rendered
+from tasks.datasets.item import Item
 from tasks.filter import FilterSetup
 from tasks.infer import InferSetup, probe_model
 from tasks.pair import PairSetup
@@ -43,14 +45,17 @@ class Checks(Unkeyed):
 
 
 class Preflight(Unkeyed):
-    """What was found: warnings in words, and what each endpoint says it serves.
+    """What was found: warnings in words, pairs that will fail, and what each endpoint says it serves.
 
-    A list, since there is only one empty tuple: Prefect tells by identity which task made an input, and would
-    draw an edge from here to every task that is given one.
+    ``refused`` are sentences about what can't work at all, which ``check`` raises. All are lists, since there
+    is only one empty tuple: Prefect tells by identity which task made an input, and would draw an edge from
+    here to every task that is given one.
     """
 
     warnings: list[str]
     served: Mapping[str, Any]
+    failures: list[str] = Field(default_factory=list)
+    refused: list[str] = Field(default_factory=list)
 
 
 @task(name="preflight", task_run_name="preflight", persist_result=False)
@@ -60,7 +65,7 @@ def preflight(checks: Checks) -> Preflight:
     What the command line has just tried in this process is not tried again.
     """
     found = _tried.pop(checks.model_dump_json(), None) or check(checks)
-    for sentence in found.warnings:
+    for sentence in [*found.failures, *found.warnings]:
         get_run_logger().warning(sentence)
     return found
 
@@ -77,6 +82,14 @@ def check_ahead(checks: Checks) -> Preflight:
 
 def check(checks: Checks) -> Preflight:
     """Tries everything once; raises NightjarError for what can't work, and gathers what only may not."""
+    found = survey(checks)
+    if found.refused:
+        raise ConfigError("\n".join(found.refused))
+    return found
+
+
+def survey(checks: Checks) -> Preflight:
+    """As ``check``, with everything that was found beside each other; raises only where there is no item."""
     benchmark = open_benchmark(checks.benchmark)
     first = list(islice(benchmark.items(), 1))
     if not first:
@@ -84,20 +97,31 @@ def check(checks: Checks) -> Preflight:
             f"the dataset of benchmark '{checks.benchmark.name}' is empty: expected at least one item"
         )
     rendered = [entry for prompt in benchmark.prompt_names() for entry in benchmark.render(prompt, first)]
-    doubts = _try_pairs(checks, rendered[0])
+    failures = _try_pairs(checks, rendered[0])
     served: dict[str, Any] = {}
+    warned: list[str] = []
+    refused: list[str] = []
     asked = [(setup, rendered[0].kind) for setup in checks.endpoints]
     asked += [(setup, "generate") for setup in checks.judges]
     for setup, kind in asked:
-        identity, warning = probe_model(setup, kind)
+        try:
+            identity, warning = probe_model(setup, kind)
+        except NightjarError as error:
+            refused.append(str(error))
+            continue
         served[setup.model.name] = identity
-        doubts += [warning] if warning else []
-    return Preflight(warnings=doubts, served=served)
+        warned += [warning] if warning else []
+    return Preflight(warnings=warned, served=served, failures=failures, refused=refused)
 
 
-def _try_pairs(checks: Checks, item: Rendered) -> list[str]:
-    """Sentences about filters and metrics that raise on the first item; what can't even be built is
-    refused."""
+def try_item(checks: Checks, item: Item, where: str) -> list[str]:
+    """Sentences about the pairs that raise on an item, which stands at ``where``."""
+    benchmark = open_benchmark(checks.benchmark)
+    return _try_pairs(checks, next(iter(benchmark.render(benchmark.prompt_names()[0], [item]))), where)
+
+
+def _try_pairs(checks: Checks, item: Rendered, where: str = "the first item") -> list[str]:
+    """Sentences about filters and metrics that raise on the item; what can't even be built is refused."""
     doubts: list[str] = []
     pipelines = {setup.config.name: setup.pipeline() for setup in checks.filters}
     if item.kind != "generate":
@@ -111,9 +135,12 @@ def _try_pairs(checks: Checks, item: Rendered) -> list[str]:
         try:
             predictions[name] = next(iter(pipeline.apply([[text]], [item.doc])[0]), None)
         except Exception as error:
-            doubts.append(f"filter '{name}' raises on the first item: {type(error).__name__}: {error}")
+            doubts.append(f"filter '{name}' raises on {where}: {type(error).__name__}: {error}")
     for pair in checks.pairs:
-        doubts += _try_pair(pair, item, text, predictions)
+        doubts += [
+            f"{pair.filter} × {pair.metric} raises on {where}: {reason}"
+            for reason in _try_pair(pair, item, text, predictions)
+        ]
     warn_once.cache_clear()  # what was said here nobody heard
     return doubts
 
@@ -139,5 +166,5 @@ def _try_pair(pair: PairSetup, item: Rendered, text: str, predictions: Mapping[s
     except ConfigError:
         raise
     except Exception as error:
-        return (f"{pair.filter} × {pair.metric} raises on the first item: {error}",)
+        return (str(error),)
     return ()

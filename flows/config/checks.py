@@ -6,6 +6,7 @@ variables with the items and runs when the dataset is open. Each problem has its
 
 import inspect
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,9 @@ from scorers.factory import build_scorer
 from scorers.filters import FilterPipeline
 from scorers.metric_lists import SCORER_METRICS
 from tasks.benchmarks.config import PromptTemplate, template_texts
+from tasks.benchmarks.native.benchmark import NativeBenchmark
+from tasks.benchmarks.records import Benchmark
+from tasks.datasets.files import row_places
 from tasks.datasets.item import Item
 from tasks.datasets.items import check_source, open_dataset
 from tasks.usercode.load import resolver
@@ -68,6 +72,58 @@ def check_templates(config: EvalConfig, first_item: Item, overrides: Sequence[st
         ]
         if problems:
             raise refusal(_told_apart(written(config, overrides), config), problems)
+
+
+NAMED_ITEMS = 5
+"""Items that a sentence names, of those that lack something."""
+
+
+@dataclass(frozen=True)
+class MissingReferences:
+    """Items of a native benchmark whose right answer is null or empty: a sentence by file and line, and the
+    first that has none at all with its place."""
+
+    sentence: str
+    first: Item | None
+    place: str
+
+
+def missing_references(
+    config: EvalConfig, benchmark: Benchmark, items: Iterable[Item]
+) -> MissingReferences | None:
+    """What there is to say about right answers that are not there; None where there is nothing.
+
+    All items are read. Nothing is said where none has a right answer and none is asked for: judges and
+    methods need none.
+    """
+    if not isinstance(benchmark, NativeBenchmark) or config.output_type != "generate_until":
+        for _ in items:
+            pass
+        return None
+    count, lacking = 0, []
+    for item in items:
+        count += 1
+        if not any(reference not in (None, "") for reference in benchmark.references(item)):
+            lacking.append(item)
+    if not lacking or (len(lacking) == count and config.target is None):
+        return None
+    places = item_places(config, lacking[:NAMED_ITEMS])
+    more = ", …" if len(lacking) > NAMED_ITEMS else ""
+    one = "1 item has" if len(lacking) == 1 else f"{len(lacking)} of {count} items have"
+    said = f"{one} no right answer (null or empty): {', '.join(places)}{more}; fill it in, or leave them out"
+    none = next((item for item in lacking if not benchmark.references(item)), None)
+    return MissingReferences(said, none, "" if none is None else item_places(config, [none])[0])
+
+
+def item_places(config: EvalConfig, items: Sequence[Item]) -> list[str]:
+    """Where items stand, as "questions.jsonl:7"; by their ids where they come from no file."""
+    dataset = config.dataset
+    if dataset is None or dataset.path is None:
+        return [f"item '{item.item_id}'" for item in items]
+    places = row_places(
+        Path(config.base_dir) / Path(dataset.path).expanduser(), [item.doc_id for item in items]
+    )
+    return [places.get(item.doc_id, f"item '{item.item_id}'") for item in items]
 
 
 def _templates(config: EvalConfig, resolve: Resolve) -> Iterator[Problem]:

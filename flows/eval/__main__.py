@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from pydantic import ValidationError
 
-from flows.command_line import command_line, examples, new_app, print_json, quiet_prefect
+from flows.command_line import REFUSED, command_line, examples, new_app, print_json, quiet_prefect
 from flows.config.schema import Phase, RunOptions
 from metrics.errors import ConfigError
 from tasks.datasets.selection import Selection
@@ -82,8 +82,15 @@ def evaluate_command(
         typer.Option(help="infer: ask only; score: score what is answered already; default: all"),
     ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the plan, send nothing")] = False,
+    show_prompts: Annotated[
+        int | None,
+        typer.Option(min=0, help="The first N items as they are asked, sending nothing; --dry-run shows 1"),
+    ] = None,
     no_data: Annotated[
         bool, typer.Option("--no-data", help="With --dry-run: leave the dataset unopened")
+    ] = False,
+    force: Annotated[
+        bool, typer.Option("--force", help="Run although some pairs are known to fail: those alone do")
     ] = False,
     task_runner: Annotated[str, typer.Option(help="threads, processes, dask or dask:ADDRESS")] = "threads",
     as_json: Annotated[bool, typer.Option("--json", help="One JSON document on stdout")] = False,
@@ -117,20 +124,21 @@ def evaluate_command(
     clear_status()
     for warning in chosen.warnings:
         print(f"warning: {warning}", file=sys.stderr)
-    if dry_run:
+    if dry_run or show_prompts is not None:
         from flows.eval.session import forecast_document
 
         status("counting what is to be asked")
         plans = [
-            forecast_document(config, own, inputs.overrides)
+            forecast_document(config, own, inputs.overrides, 1 if show_prompts is None else show_prompts)
             for config, own in _own_options(chosen, options, phase)
         ]
         _print(_one_or_many(plans), as_json)
-        return
+        stopped = any(plan["refused"] or (plan["failures"] and not force) for plan in plans)
+        raise typer.Exit(REFUSED if stopped else 0)
     from flows.eval.session import SessionOptions
 
     own_options = list(_own_options(chosen, options, phase))
-    session = SessionOptions(task_runner, as_json, inputs.overrides)
+    session = SessionOptions(task_runner, as_json, inputs.overrides, force)
     raise typer.Exit(_run_all(chosen, own_options, session, options.output))
 
 

@@ -9,27 +9,30 @@ import os
 import shlex
 import signal
 import sys
+import textwrap
 import uuid
 from collections.abc import Coroutine
 from contextlib import nullcontext
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from types import FrameType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from prefect import Flow
 from prefect.client.schemas.objects import State
 from prefect.context import FlowRunContext
 
 from flows.command_line import FAILED, INTERRUPTED
-from flows.config.checks import check_templates
-from flows.config.schema import CACHED_STAGES, FAILED_REQUESTS, EvalConfig, RunOptions
+from flows.config.checks import MissingReferences, check_templates, missing_references
+from flows.config.schema import CACHED_STAGES, FAILED_REQUESTS, EvalConfig, Phase, RunOptions
 from flows.eval.flow import evaluate
 from flows.eval.result import Evaluation
 from flows.eval.runners import task_runner_named
 from flows.eval.start import config_for_phase, refuse_unanswered, with_defaults, workspace
 from flows.plan.build import make_plan
 from flows.plan.forecast import forecast, unanswered
+from flows.plan.preview import preview
 from flows.plan.steps import Plan
 from flows.screen import clear_status, status
 from flows.server import link, send, serving
@@ -38,11 +41,14 @@ from tasks.benchmarks.open import open_benchmark
 from tasks.caching import peek
 from tasks.load import load
 from tasks.models.engine import interrupted
-from tasks.preflight import check_ahead
+from tasks.preflight import Checks, check_ahead, survey, try_item
 from tasks.reporting import numbers
 from tasks.reporting.diagnostics.findings import Diagnostic, Example
 from tasks.reporting.progress import ProgressBoard, open_board
 from tasks.reporting.terminal import console, diagnostics_text, results_table
+
+if TYPE_CHECKING:
+    from rich.console import Console
 
 
 @dataclass(frozen=True)
@@ -53,6 +59,8 @@ class SessionOptions:
     task_runner: str = "threads"
     quiet: bool = False
     overrides: tuple[str, ...] = ()
+    force: bool = False
+    """Whether a run starts although pairs of it are known to fail."""
 
 
 def checked_options(config: EvalConfig, options: RunOptions, session: SessionOptions) -> RunOptions:
@@ -64,7 +72,7 @@ def checked_options(config: EvalConfig, options: RunOptions, session: SessionOpt
     command = shlex.join(["python", "-m", "flows.eval", *sys.argv[1:]])
     complete = with_defaults(config, options, uuid.uuid4().hex).model_copy(update={"command": command})
     _flow_on(session.task_runner)
-    check_run(config, complete, session.overrides)
+    check_run(config, complete, session)
     return complete
 
 
@@ -92,31 +100,81 @@ def _flow_on(name: str) -> Flow[..., Coroutine[Any, Any, Any]]:
     return evaluate.with_options(task_runner=task_runner_named(name))
 
 
-def check_run(config: EvalConfig, options: RunOptions, overrides: tuple[str, ...]) -> Plan:
-    """Checks output folder, store, dataset, endpoints and keys of a run; raises NightjarError."""
+def check_run(config: EvalConfig, options: RunOptions, session: SessionOptions) -> Plan:
+    """Checks output folder, store, dataset, endpoints and keys of a run, and tries its pairs on the first
+    item; raises NightjarError."""
     _check_writable(Path(str(options.output)))
     plan = make_plan(config_for_phase(config, options), options)
     _check_refresh(plan, options)
     workspace(options).open().check_writable()
-    _check_dataset(plan, options, overrides)
+    unanswerable = _check_dataset(plan, options, session.overrides)
     lacking = unanswered(plan, workspace(options), options.phase)
     refuse_unanswered(options, lacking.models)
     checks = plan.checks(lacking.models, lacking.judges)
     with serving() if checks.need_secrets else nullcontext():
         found = check_ahead(checks)
+    failures = [*found.failures, *_failures_without_reference(checks, unanswerable)]
     clear_status()
-    for warning in found.warnings:
+    doubts = [unanswerable.sentence] if unanswerable is not None else []
+    for warning in [*doubts, *found.warnings, *(failures if session.force else ())]:
         print(f"warning: {warning}", file=sys.stderr)
+    if failures and not session.force:
+        raise ConfigError(_shortened_failures(failures))
     return plan
 
 
-def forecast_document(config: EvalConfig, options: RunOptions, overrides: tuple[str, ...]) -> dict[str, Any]:
-    """What a run would send and compute, sending nothing."""
+def _failures_without_reference(checks: Checks, missing: MissingReferences | None) -> list[str]:
+    """Pairs that raise on an item without any right answer."""
+    return [] if missing is None or missing.first is None else try_item(checks, missing.first, missing.place)
+
+
+def _shortened_failures(failures: list[str]) -> str:
+    """In three lines: a pair that fails, how many more do, and what to do."""
+    more = (
+        [f"and {numbers.plural(len(failures) - 1, 'more pair')} (--dry-run lists them)"]
+        if failures[1:]
+        else []
+    )
+    return "\n".join([failures[0], *more, FORCE])
+
+
+FORCE = "the rest can be computed all the same: add --force, and these pairs alone fail"
+
+
+def forecast_document(
+    config: EvalConfig, options: RunOptions, overrides: tuple[str, ...], show: int = 1
+) -> dict[str, Any]:
+    """What a run would send and compute, the first ``show`` items as they are asked, and everything that it
+    would refuse or warn about. Nothing is sent but the question what the endpoints serve."""
     complete = with_defaults(config, options, uuid.uuid4().hex)
     plan = make_plan(config_for_phase(config, complete), complete)
     workspace(complete).open().check_readable()
-    _check_dataset(plan, complete, overrides)
-    return {"benchmark": config.name} | forecast(plan, workspace(complete)).as_dict()
+    unanswerable = _check_dataset(plan, complete, overrides)
+    found = forecast(plan, workspace(complete))
+    refused: list[str] = []
+    try:
+        _check_refresh(plan, complete)
+    except ConfigError as error:
+        refused.append(str(error))
+    lacking = [name for name, count in found.models.items() if count.send]
+    lacking = [name for name in lacking if plan.models[name].setup.model.type != "replay"]
+    judges = [model for model in plan.asked if found.judges[model.infer.setup.model.name].send != 0]
+    try:
+        refuse_unanswered(complete, lacking)
+    except ConfigError as error:
+        refused.append(str(error))
+    checks = plan.checks(lacking, judges if complete.phase is not Phase.INFER else [])
+    with serving() if checks.need_secrets else nullcontext():
+        tried = survey(checks)
+    return {
+        "benchmark": config.name,
+        "currency": config.prices.currency,
+        **found.as_dict(),
+        **preview(plan, found.models, found.items, show).as_dict(),
+        "refused": [*refused, *tried.refused],
+        "failures": [*tried.failures, *_failures_without_reference(checks, unanswerable)],
+        "warnings": [*([unanswerable.sentence] if unanswerable is not None else []), *tried.warnings],
+    }
 
 
 def _check_refresh(plan: Plan, options: RunOptions) -> None:
@@ -131,16 +189,18 @@ def _check_refresh(plan: Plan, options: RunOptions) -> None:
             )
 
 
-def _check_dataset(plan: Plan, options: RunOptions, overrides: tuple[str, ...]) -> None:
+def _check_dataset(plan: Plan, options: RunOptions, overrides: tuple[str, ...]) -> MissingReferences | None:
     """Reads the items that the run will take, all of them unless they were read before: a line that can't be
-    used is refused now and not in the flow."""
-    items = options.selection().of(open_benchmark(plan.load.setup.benchmark).items())
+    used is refused now and not in the flow. Returns what there is to say of items without a right answer."""
+    benchmark = open_benchmark(plan.load.setup.benchmark)
+    items = options.selection().of(benchmark.items())
     first = next(items, None)
-    if first is not None:
-        check_templates(plan.config, first, overrides)
-    if peek(load, plan.load, workspace=workspace(options)) is None:
-        for _ in items:
-            pass
+    if first is None:
+        return None
+    check_templates(plan.config, first, overrides)
+    if peek(load, plan.load, workspace=workspace(options)) is not None:
+        return None
+    return missing_references(plan.config, benchmark, chain([first], items))
 
 
 def print_evaluation(evaluation: Evaluation, document: dict[str, Any]) -> None:
@@ -191,16 +251,61 @@ def print_plan(document: dict[str, Any]) -> None:
                     + (f"\n         {config['reason']}" if config["reason"] else "")
                 )
             continue
-        requests = entry["requests"]
-        out.print(
-            f"{entry['benchmark']}: {entry['items']} items, {requests['to_send']} requests to send, "
-            f"{requests['cached']} cached"
-        )
-        for judge, count in entry["judges"].items():
-            to_send = "as many as the responses call for" if count["to_send"] is None else count["to_send"]
-            out.print(f"  of them to {judge}: {to_send} to send, {count['cached']} cached")
-        for pair in entry["pairs"]:
-            out.print(f"  {pair['filter']} × {pair['metric']}: {pair['state']}")
+        _print_forecast(out, entry)
+
+
+def _print_forecast(out: "Console", entry: dict[str, Any]) -> None:
+    requests = entry["requests"]
+    for shown in entry["prompts"]:
+        out.print(f"prompt {shown['prompt']}, item {shown['item']}:", style="bold", markup=False)
+        for message in shown.get("messages") or [{"role": None, "content": shown.get("text")}]:
+            role = f"[{message['role']}] " if message["role"] else ""
+            out.print(textwrap.indent(f"{role}{message['content']}", "    "), markup=False)
+        for name in ("continuations", "references"):
+            if shown.get(name):
+                listed = " | ".join(map(repr, shown[name]))
+                out.print(f"  {'expected' if name == 'references' else name}: {listed}", markup=False)
+    out.print(
+        f"{entry['benchmark']}: {entry['items']} items, {requests['to_send']} requests to send, "
+        f"{requests['cached']} cached",
+        style="bold",
+        markup=False,
+    )
+    for name, expected in entry["expected"].items():
+        out.print(f"  {name}: {_expectation(expected, entry['currency'])}", markup=False)
+        told = ", ".join(f"{key} {value!r}" for key, value in expected["parameters"].items())
+        out.print(f"    asked with {told}", markup=False)
+    for judge, count in entry["judges"].items():
+        to_send = "as many as the responses call for" if count["to_send"] is None else count["to_send"]
+        out.print(f"  of them to {judge}: {to_send} to send, {count['cached']} cached", markup=False)
+    for pair in entry["pairs"]:
+        out.print(f"  {pair['filter']} × {pair['metric']}: {pair['state']}", markup=False)
+    for kind, style in (("warnings", "yellow"), ("failures", "bold red"), ("refused", "bold red")):
+        for sentence in entry[kind]:
+            said = {"warnings": "warning", "failures": "would fail", "refused": "would be refused"}[kind]
+            out.print(f"{said}: {sentence}", style=style, markup=False)
+    if entry["failures"]:
+        out.print(FORCE)
+
+
+def _expectation(expected: dict[str, Any], currency: str | None) -> str:
+    """What asking one model takes, in a line."""
+    answers, cost, hours = (
+        expected[key] for key in ("completion_tokens_at_most", "cost_at_most", "hours_at_least")
+    )
+    parts = [
+        f"{expected['requests']} requests",
+        f"about {numbers.count(expected['prompt_tokens'])} tokens sent",
+    ]
+    if answers is None:
+        parts.append("no bound of the tokens received (max_tokens)")
+    elif answers:
+        parts.append(f"at most {numbers.count(answers)} received")
+    if cost:
+        parts.append(f"at most {numbers.money(cost, currency)}")
+    if hours is not None:
+        parts.append(f"{numbers.duration(3600 * hours)} or more at the configured rate")
+    return ", ".join(parts)
 
 
 def _document_of(evaluation: Evaluation, message: str | None) -> dict[str, Any]:

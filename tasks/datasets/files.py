@@ -3,7 +3,8 @@
 import csv
 import json
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
+from itertools import islice
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -37,6 +38,33 @@ def read_rows(path: Path) -> Iterator[SourceRow]:
         yield from reader(path)
     except OSError as error:
         raise DatasetError(f"{path.name} can't be read: {error.strerror or error}") from error
+
+
+def row_places(path: Path, positions: Collection[int]) -> dict[int, str]:
+    """Position of a row → where it stands, as "questions.jsonl:7"; empty where the file is not there any
+    more."""
+    if not positions:
+        return {}
+    try:
+        numbered = path.suffix.lower() == ".jsonl"
+        rows = _numbers(path) if numbered else (row.place for row in read_rows(path))
+        last = max(positions)
+        wanted = set(positions)
+        return {
+            position: f"{path.name}{place}"
+            for position, place in islice(enumerate(rows), last + 1)
+            if position in wanted
+        }
+    except (OSError, DatasetError):
+        return {}
+
+
+def _numbers(path: Path) -> Iterator[str]:
+    """The places of a JSONL file's rows, none of which is parsed."""
+    with path.open("rb") as file:
+        for number, line in enumerate(file, 1):
+            if line.strip():
+                yield f":{number}"
 
 
 def _jsonl(path: Path) -> Iterator[SourceRow]:

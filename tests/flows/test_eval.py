@@ -209,7 +209,10 @@ def test_failed_pair_leaves_the_others_and_is_computed_alone_after_the_fix(
         "models: [{name: demo, type: demo}]\n"
         "metric_list: [bleu, {metric: flawed, function: 'flawed.py:flawed'}]\n"
     )
-    failed = evaluate(config, "--json", "--limit", "6")
+    refused = evaluate(config, "--json", "--limit", "6")
+    assert refused.code == 2
+    assert "--force" in refused.err
+    failed = evaluate(config, "--json", "--limit", "6", "--force")
     assert failed.code == 1
     by_metric = {row["metric"]: row for row in failed.document["results"]}
     assert by_metric["bleu"]["status"] == "ok"
@@ -218,7 +221,7 @@ def test_failed_pair_leaves_the_others_and_is_computed_alone_after_the_fix(
     assert "this item is too hard" in by_metric["flawed"]["error"]
     table = pq.read_table(tmp_path / "out" / "results.parquet").to_pylist()
     assert {row["metric"]: row["status"] for row in table} == {"bleu": "ok", "flawed": "failed"}
-    shown = evaluate_process(config, "--limit", "6")
+    shown = evaluate_process(config, "--limit", "6", "--force")
     assert shown.code == 1
     assert "flawed" in shown.out
     assert "this item is too hard" in shown.out

@@ -65,6 +65,10 @@ class NativeBenchmark:
             "fewshot": self._fewshot.digest() if self._fewshot is not None else None,
         }
 
+    def references(self, item: Item) -> tuple[Any, ...]:
+        """The acceptable answers of an item; none where it has no ground truth."""
+        return self._targets.references(item)
+
     def _dataset(self) -> DatasetConfig:
         if self._fields.dataset is None:
             raise ConfigError(f"benchmark '{self.name}' has no dataset")
