@@ -31,7 +31,8 @@ from scorers.filters.pipeline import FilterPipeline
 from scorers.generation import GenerationScorer
 from scorers.grading import GradingPrompt, compiled
 from scorers.judge.calibration import Calibration
-from scorers.judge.scorer import LLMJudgeScorer, judge_metric, judge_metrics
+from scorers.judge.ppi import Labelled
+from scorers.judge.scorer import LLMJudgeScorer, calibration_of, judge_metric, judge_metrics
 from scorers.loglikelihood import LoglikelihoodScorer
 from scorers.metric_lists import (
     DEFAULT_METRICS,
@@ -275,7 +276,7 @@ def judge_scorer(config: ScoringConfig, chosen: JudgeConfig, resolve: Resolve) -
     return LLMJudgeScorer(metrics, chosen, prompt, calibration)
 
 
-def _calibration(chosen: JudgeConfig) -> Calibration | None:
+def _calibration(chosen: JudgeConfig) -> Calibration | Labelled | None:
     rows = chosen.calibration if isinstance(chosen.calibration, tuple) else ()
     judged = [row for row in rows if row.judge is not None]
     if not judged:
@@ -285,7 +286,11 @@ def _calibration(chosen: JudgeConfig) -> Calibration | None:
             f"calibration: {len(judged)} of {len(rows)} rows have a verdict of the judge; give it in all "
             "rows or in none"
         )
-    return Calibration.of([row.human for row in judged], [bool(row.judge) for row in judged])
+    human, judge = (
+        [float(grade or 0) for grade in column]
+        for column in zip(*((row.human, row.judge) for row in judged), strict=True)
+    )
+    return calibration_of(chosen, human, judge)
 
 
 def _only_text(config: ScoringConfig, kind: str) -> None:

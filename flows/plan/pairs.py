@@ -289,7 +289,8 @@ def calibration_step(
 def _refuse_one_sided(chosen: ScorerConfig | None) -> None:
     rows = chosen.calibration if isinstance(chosen, JudgeConfig) else None
     human = {row.human for row in rows} if isinstance(rows, tuple) else set()
-    if len(human) == 1:
+    rates = isinstance(chosen, JudgeConfig) and chosen.calibration_method == "rates"
+    if rates and len(human) == 1:
         said = "right" if human.pop() else "wrong"
         raise ConfigError(
             f"scorer.calibration: people called all answers {said}; sensitivity and specificity need some of "

@@ -2,7 +2,8 @@
 
 A judge that calls q1 of the right answers right (sensitivity) and q0 of the wrong ones wrong (specificity)
 reports p = θ·q1 + (1 - θ)(1 - q0) for a true rate θ. Human verdicts on some answers estimate q0 and q1, hence
-θ (Lee et al. 2025). Krippendorff's alpha says how far raters agree beyond chance. Both are aggregations.
+θ (Lee et al. 2025); ``ppi`` is the way without error rates. Krippendorff's alpha says how far raters agree
+beyond chance. Both are aggregations.
 """
 
 from collections import Counter
@@ -18,10 +19,11 @@ from metrics.config import StatisticsConfig
 from metrics.errors import ConfigError, MetricError
 from metrics.statistics.clusters import counts, numbered
 from metrics.statistics.formulas import FEW_CLUSTERS, Sampled, bounded_share
-from metrics.statistics.intervals import Bounded, normal_quantile, wilson
+from metrics.statistics.intervals import normal_quantile
 from metrics.types import Estimate, Floats, Scores
+from scorers.judge.ppi import Labelled
 
-FEW_VERDICTS = 20
+CORRECTED_RATE = "corrected_rate"
 CALIBRATED = "calibration"
 """``stderr_method`` of a corrected rate."""
 _RATE = replace(build_aggregation("mean"), bounds=(0.0, 1.0))
@@ -58,6 +60,27 @@ class Calibration:
         return cls(right, pairs.count((True, True)), wrong, pairs.count((False, False)))
 
     @property
+    def parameters(self) -> dict[str, Any]:
+        """What a result row's signature says of it."""
+        return {
+            "sensitivity": self.sensitivity,
+            "right": self.right,
+            "specificity": self.specificity,
+            "wrong": self.wrong,
+        }
+
+    @property
+    def informedness(self) -> float:
+        """Youden's: by how much the judged rate rises with the true one."""
+        return self.sensitivity + self.specificity - 1
+
+    @property
+    def noise(self) -> tuple[float, float]:
+        """The variances of specificity and sensitivity, smoothed."""
+        q1, q0 = self.smoothed
+        return q0 * (1 - q0) / (self.wrong + 2), q1 * (1 - q1) / (self.right + 2)
+
+    @property
     def sensitivity(self) -> float:
         """Share of the right answers that the judge calls right, q1."""
         return self.found / self.right
@@ -86,8 +109,7 @@ class Calibration:
         may be anything.
         """
         q1, q0 = self.smoothed
-        noise = q1 * (1 - q1) / (self.right + 2) + q0 * (1 - q0) / (self.wrong + 2)
-        if self.informative and q0 + q1 - 1 > 2 * noise**0.5:
+        if self.informative and q0 + q1 - 1 > 2 * sum(self.noise) ** 0.5:
             return None
         return (
             f"the judge is no better than chance on the calibration (sensitivity {self.sensitivity:.2f} of "
@@ -99,98 +121,31 @@ class Calibration:
         """The true rate behind a judged one, within 0 and 1; NaN where ``doubt`` says why."""
         if self.doubt:
             return np.full_like(np.asarray(rate, dtype=np.float64), np.nan)
-        informedness = self.sensitivity + self.specificity - 1
-        return np.asarray(np.clip((np.asarray(rate) + self.specificity - 1) / informedness, 0.0, 1.0))
+        return np.asarray(np.clip((np.asarray(rate) + self.specificity - 1) / self.informedness, 0.0, 1.0))
 
 
-def corrected_rate(calibration: Calibration | None, method: Literal["rates", "ppi"] = "rates") -> Aggregation:
+def corrected_rate(by: Calibration | Labelled | None, labels: str = "") -> Aggregation:
     """The rate behind the judged one, as an aggregation; NaN without a calibration.
 
     It has no error bar of its own (rule "none"), since most of it comes from the calibration:
-    ``corrected_estimate`` or ``ppi_estimate``.
+    ``corrected_estimate`` or ``ppi_estimate``. ``labels`` tells one set of people's verdicts from another.
     """
 
     def compute(total: Total, n: Count) -> Floats:
         rate = np.asarray(total[..., 0] / n)
-        if calibration is None:
+        if by is None:
             return np.full_like(rate, np.nan)
-        return calibration.corrected(rate) if method == "rates" else rectified(calibration, rate, n)[0]
+        return by.corrected(rate) if isinstance(by, Calibration) else by.rectified(rate, n)
 
-    parameters = (
-        {}
-        if calibration is None
-        else {
-            "sensitivity": calibration.sensitivity,
-            "right": calibration.right,
-            "specificity": calibration.specificity,
-            "wrong": calibration.wrong,
-        }
-        | ({"method": method} if method != "rates" else {})
-    )
+    told = {"labels": labels} if labels else {}
     return Aggregation(
-        "corrected_rate",
+        CORRECTED_RATE,
         compute=compute,
         encode=as_column,
         rule="none",
-        bounds=(0.0, 1.0),
-        parameters=parameters,
+        bounds=by.bounds if isinstance(by, Labelled) else (0.0, 1.0),
+        parameters={} if by is None else by.parameters | told,
     )
-
-
-PPI = "prediction-powered inference"
-"""``stderr_method`` of a rate that people's verdicts rectify."""
-
-
-def rectified(calibration: Calibration, rate: Floats | float, n: Floats | float) -> tuple[Floats, Floats]:
-    """The mean of people's verdicts that the judge's ``rate`` over n items and both verdicts on the
-    calibration's m answers imply, and the weight that the judge has in it.
-
-    θ = mean(Y) + w (rate - mean(f)), with the weight of the smallest variance,
-    cov(Y, f) / ((1 + m/n) var(f)): a judge that says nothing has none, and people's mean stays. No assumption
-    about error rates; the calibration's answers must be a random sample of answers such as the items'.
-    Source: Angelopoulos, Duchi and Zrnic 2023, PPI++ (arXiv 2311.01453).
-    """
-    m = calibration.right + calibration.wrong
-    human, judged, covariance = _verdict_moments(calibration)
-    spread = judged * (1 - judged)
-    weight = covariance / ((1 + m / np.asarray(n)) * spread) if spread > 0 else np.zeros_like(np.asarray(n))
-    weight = np.clip(weight, 0.0, 1.0)
-    return np.asarray(np.clip(human + weight * (np.asarray(rate) - judged), 0.0, 1.0)), np.asarray(weight)
-
-
-def _verdict_moments(calibration: Calibration) -> tuple[float, float, float]:
-    """Means of people's and of the judge's verdicts on the calibration, and their covariance."""
-    m = calibration.right + calibration.wrong
-    human = calibration.right / m
-    judged = (calibration.found + calibration.wrong - calibration.rejected) / m
-    return human, judged, calibration.found / m - human * judged
-
-
-def ppi_estimate(
-    calibration: Calibration, positives: Floats, clusters: NDArray[np.int64] | None, level: float
-) -> Estimate:
-    """The rectified rate of the items' positive verdicts (n,) with its standard error and Wilson's interval
-    at an effective size."""
-    n, m = len(positives), calibration.right + calibration.wrong
-    if not n:
-        return Estimate(np.nan, np.nan, "none", np.nan, np.nan, n)
-    rate = float(positives.mean())
-    groups = numbered(clusters)
-    if groups is not None and min(counts(groups)) < 2:
-        said = "one cluster has no spread"
-        return Estimate(float(rectified(calibration, rate, n)[0]), np.nan, "none", np.nan, np.nan, n, said)
-    size = _effective_size(positives, rate, groups, level)
-    value, weight = (float(number) for number in rectified(calibration, rate, n))
-    human, judged, covariance = _verdict_moments(calibration)
-    residual = human * (1 - human) + weight**2 * judged * (1 - judged) - 2 * weight * covariance
-    people = max(residual, 0.0) / (m - 1)
-    variance = weight**2 * rate * (1 - rate) / size + people
-    few = f"only {m} verdicts of people: the error bar is a rough guide" if m < FEW_VERDICTS else None
-    share = Bounded(
-        value=value, variance=variance, units=m, degrees=m - 1.0, extreme=1.0, least=1.0, most=n + m
-    )
-    low, high = wilson(value, share.size(level), level)
-    return Estimate(value, variance**0.5, PPI, low, high, n, few)
 
 
 def corrected_estimate(
@@ -218,9 +173,8 @@ def corrected_estimate(
     z = normal_quantile(level)
     size = _effective_size(positives, rate, groups, level)
     p, n_p = (size * rate + z * z / 2) / (size + z * z), size + z * z
-    (q1, q0), m1, m0 = calibration.smoothed, calibration.right + 2, calibration.wrong + 2
+    (q1, q0), (noise0, noise1) = calibration.smoothed, calibration.noise
     theta = (p + q0 - 1) / (q0 + q1 - 1)
-    noise0, noise1 = q0 * (1 - q0) / m0, q1 * (1 - q1) / m1
     shift = 2 * z * z * (theta * noise1 - (1 - theta) * noise0)
     variance = p * (1 - p) / n_p + (1 - theta) ** 2 * noise0 + theta**2 * noise1
     stderr = variance**0.5 / (q0 + q1 - 1)

@@ -1,7 +1,10 @@
 """What a config says about a judge."""
 
+import json
+import math
 import re
 from collections.abc import Iterable, Mapping
+from hashlib import sha256
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
@@ -111,15 +114,16 @@ class Pairwise(_Frozen):
 
 
 class CalibrationRow(BaseModel):
-    """A human's verdict, and the judge's on the same answer: given as ``judge``, or still to be asked for.
+    """A human's verdict or grade, and the judge's on the same answer: given as ``judge``, or still to be
+    asked for.
 
     Without ``judge`` the row holds ``response`` and the fields that the grading prompt uses.
     """
 
     model_config = ConfigDict(extra="allow", frozen=True)
 
-    human: bool = Field(description="What a person said of the answer")
-    judge: bool | None = Field(None, description="What the judge said of it; without it, it is asked")
+    human: bool | float = Field(description="What a person said of the answer: true, false, or a grade")
+    judge: bool | float | None = Field(None, description="What the judge said of it; without it, it is asked")
     response: str | None = Field(None, description="The answer, for a judge that is still to be asked")
 
     @model_validator(mode="after")
@@ -128,7 +132,14 @@ class CalibrationRow(BaseModel):
             raise ValueError(
                 "a calibration row needs judge: the judge's verdict, or response: a text to be judged"
             )
+        if not all(math.isfinite(grade) for grade in (self.human, self.judge or 0.0)):
+            raise ValueError("human and judge are true, false or finite numbers")
         return self
+
+    @property
+    def graded(self) -> bool:
+        """Whether either is a grade and not a verdict."""
+        return any(grade not in (0, 1) for grade in (self.human, self.judge or 0))
 
 
 class JudgeConfig(_Frozen):
@@ -203,6 +214,29 @@ class JudgeConfig(_Frozen):
             )
         return {**data, "calibration": rows, "calibration_method": method}
 
+    @property
+    def graded(self) -> bool:
+        """Whether people's grades rectify the judge's, and not verdicts either's verdicts."""
+        rows = self.calibration if isinstance(self.calibration, tuple) else ()
+        return self.calibration_method == "ppi" and any(row.graded for row in rows)
+
+    @property
+    def labels(self) -> str:
+        """Tells one set of answers that people judged from another."""
+        rows = self.calibration if isinstance(self.calibration, tuple) else ()
+        told = [row.model_dump(mode="json", exclude={"judge"}) for row in rows]
+        return sha256(json.dumps(told, sort_keys=True, ensure_ascii=False).encode()).hexdigest()[:12]
+
+    @model_validator(mode="after")
+    def _grades_have_a_method(self) -> "JudgeConfig":
+        rows = self.calibration if isinstance(self.calibration, tuple) else ()
+        if self.calibration_method == "rates" and (place := _first_grade(rows)) is not None:
+            raise ValueError(
+                f"calibration row {place + 1} has a grade, and error rates are those of verdicts: "
+                "write true or false, or method: ppi"
+            )
+        return self
+
     def with_calibration(self, rows: Iterable[Mapping[str, Any]]) -> "JudgeConfig":
         """The config with the rows of its calibration file in place of the file's name; ConfigError naming
         the row that is none."""
@@ -214,7 +248,17 @@ class JudgeConfig(_Frozen):
                 problem = error.errors()[0]
                 what = ".".join(map(str, problem["loc"])) or "row"
                 raise ConfigError(f"{self.calibration}, row {place}: {what}: {problem['msg']}") from None
+        first = _first_grade(read)
+        if self.calibration_method == "rates" and first is not None:
+            raise ConfigError(
+                f"{self.calibration}, row {first + 1}: a grade, and error rates are those of verdicts; write "
+                "true or false, or method: ppi"
+            )
         return self.model_copy(update={"calibration": tuple(read)})
+
+
+def _first_grade(rows: Iterable[CalibrationRow]) -> int | None:
+    return next((place for place, row in enumerate(rows) if row.graded), None)
 
 
 def grade_range(reading: Reading) -> tuple[float, float] | None:

@@ -4,6 +4,7 @@ Places that were swapped are swapped back, then a judge's repeats are combined, 
 which too few judges can be read stays unscored.
 """
 
+import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -17,14 +18,9 @@ from metrics.types import Estimate, Floats, Ints
 from scorers.base import Batch, ModelReply, SampleScores, ScorerError, ScorerRequest, score_values
 from scorers.generation import GenerationScorer
 from scorers.grading import GradingPrompt, prompt_variables, render
-from scorers.judge.calibration import (
-    Calibration,
-    corrected_estimate,
-    corrected_rate,
-    krippendorff_alpha,
-    ppi_estimate,
-)
+from scorers.judge.calibration import Calibration, corrected_estimate, corrected_rate, krippendorff_alpha
 from scorers.judge.config import ChoiceReading, JudgeConfig, grade_range
+from scorers.judge.ppi import Labelled, ppi_estimate
 from scorers.judge.reading import Grade, read_grade
 
 JUDGE, AGREEMENT, CORRECTED = "llm_judge", "llm_judge_agreement", "llm_judge_corrected"
@@ -63,7 +59,7 @@ class LLMJudgeScorer(GenerationScorer):
 
     config: JudgeConfig
     prompt: GradingPrompt
-    calibration: Calibration | None = None
+    calibration: Calibration | Labelled | None = None
 
     def needs(self, metric: Metric) -> str | None:
         """All of the judge's metrics wait for the same verdicts."""
@@ -112,8 +108,11 @@ class LLMJudgeScorer(GenerationScorer):
         """The corrected rate with the calibration's share of its error; None for all other metrics."""
         if metric.entry != CORRECTED or self.calibration is None or statistics is None:
             return None
-        made = ppi_estimate if self.config.calibration_method == "ppi" else corrected_estimate
-        estimate = made(self.calibration, statistics[:, 0], clusters, options.ci_level)
+        column, level = statistics[:, 0], options.ci_level
+        if isinstance(self.calibration, Labelled):
+            estimate = ppi_estimate(self.calibration, column, clusters, level)
+        else:
+            estimate = corrected_estimate(self.calibration, column, clusters, level)
         if options.bootstrap_iters > 0:
             return estimate
         return replace(estimate, stderr=np.nan, stderr_method="none", ci_low=np.nan, ci_high=np.nan)
@@ -140,10 +139,11 @@ class LLMJudgeScorer(GenerationScorer):
         rows = self.config.calibration
         assert isinstance(rows, tuple)
         scored_rows = np.flatnonzero(judged.scored).tolist()
-        positive = judged.scores.score >= self.config.threshold
-        calibration = Calibration.of(
-            [rows[row].human for row in scored_rows], [bool(positive[row]) for row in scored_rows]
-        )
+        grades = [float(judged.scores.score[row]) for row in scored_rows]
+        if not self.config.graded:
+            grades = [float(grade >= self.config.threshold) for grade in grades]
+        human = [float(rows[row].human) for row in scored_rows]
+        calibration = calibration_of(self.config, human, grades)
         metrics = {
             name: tuple(judge_metric(metric, calibration, self.config) for metric in own)
             for name, own in self.metrics.items()
@@ -215,9 +215,9 @@ class LLMJudgeScorer(GenerationScorer):
             )
         if given.score is None:
             return None, given.error
-        return (
-            float(given.score >= self.config.threshold) if metric.entry == CORRECTED else given.score
-        ), None
+        if metric.entry == CORRECTED and not self.config.graded:
+            return float(given.score >= self.config.threshold), None
+        return given.score, None
 
 
 def judge_metrics(config: JudgeConfig) -> tuple[MetricConfig, ...]:
@@ -232,7 +232,19 @@ def judge_metrics(config: JudgeConfig) -> tuple[MetricConfig, ...]:
     return tuple(own)
 
 
-def judge_metric(metric: Metric, calibration: Calibration | None, config: JudgeConfig) -> Metric:
+def calibration_of(
+    config: JudgeConfig, human: Sequence[float], judge: Sequence[float]
+) -> Calibration | Labelled:
+    """What people's verdicts (1, 0) or grades and the judge's of the same answers come to; raises ConfigError
+    for too few, or for error rates without verdicts of either kind."""
+    if config.graded:
+        return Labelled.of(human, judge, grade_range(config.parse) or (-math.inf, math.inf))
+    if config.calibration_method == "ppi":
+        return Labelled.of(human, judge)
+    return Calibration.of([right == 1 for right in human], [positive == 1 for positive in judge])
+
+
+def judge_metric(metric: Metric, calibration: Calibration | Labelled | None, config: JudgeConfig) -> Metric:
     """The metric with the aggregation that only a judge's metrics have, grades with their range where the
     config says one; others as they are.
 
@@ -241,7 +253,7 @@ def judge_metric(metric: Metric, calibration: Calibration | None, config: JudgeC
     if metric.entry == AGREEMENT:
         aggregation = krippendorff_alpha(level=metric.arguments["level"])
     elif metric.entry == CORRECTED:
-        aggregation = corrected_rate(calibration, config.calibration_method)
+        aggregation = corrected_rate(calibration, config.labels)
     else:
         bounds = grade_range(config.parse)
         return metric if metric.entry != JUDGE or bounds is None else metric.within(bounds)

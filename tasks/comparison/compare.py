@@ -10,14 +10,17 @@ from dataclasses import dataclass, field, replace
 from typing import Annotated, Any, Literal, Self
 
 import numpy as np
+from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field
 
-from metrics.aggregations.aggregation import Aggregation
+from metrics.aggregations.aggregation import Aggregation, build_aggregation
 from metrics.config import StatisticsConfig
 from metrics.errors import ConfigError, NightjarError, nearest
-from metrics.statistics.comparison import Comparison, Method, compare_items
+from metrics.statistics.comparison import Comparison, ItemColumn, Method, compare_items
 from metrics.statistics.gate import Verdict, adjust, decide, p_regression, worst_of
 from metrics.statistics.unpaired import UNPAIRED, compare_unpaired
+from scorers.judge.contrast import Correction as JudgeCorrection
+from scorers.judge.contrast import compare_corrected
 from tasks.comparison.changes import Change, changes
 from tasks.comparison.items import AggregationOf, GroupKey, ItemGroup, result_key
 from tasks.comparison.matching import (
@@ -36,6 +39,7 @@ from tasks.comparison.runs import ComparedRun
 Correction = Literal["holm", "bh", "none"]
 Level = Annotated[float, Field(gt=0, lt=1)]
 Share = Annotated[float, Field(ge=0, le=1)]
+Clusters = NDArray[np.int64] | None
 Margin = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 REUSED = "asked nothing: all answers are kept ones, and say nothing of the model as it is now"
 
@@ -245,8 +249,7 @@ def _compare(base: ComparedRun, candidate: ComparedRun, match: Match, rules: Com
             return replace(pair, reason="the runs have no scored item in common")
         joined = separate  # what they share decides the coverage; what can be said is said of both
     try:
-        aggregation = rules.aggregation(match.base, before)
-        comparison = _compared(aggregation, (before, after), joined, (method, rules), pair)
+        comparison = _compared(_Sides(base, candidate, match, joined), method, rules, pair)
     except NightjarError as error:
         return replace(pair, reason=str(error))
     reused = gate is not None and gate.reused != "allow" and match.candidate in rules.reused
@@ -256,24 +259,53 @@ def _compare(base: ComparedRun, candidate: ComparedRun, match: Match, rules: Com
     return replace(pair, comparison=comparison, identical=same, reused=reused)
 
 
-def _compared(
-    aggregation: Aggregation,
-    groups: tuple[ItemGroup, ItemGroup],
-    joined: JoinedItems,
-    by: tuple[Method, ComparisonRules],
-    pair: ComparedPair,
-) -> Comparison:
-    method, rules = by
+@dataclass(frozen=True)
+class _Sides:
+    """The groups of a match with the rows that are compared."""
+
+    base: ComparedRun
+    candidate: ComparedRun
+    match: Match
+    joined: JoinedItems
+
+    @property
+    def groups(self) -> tuple[ItemGroup, ItemGroup]:
+        assert self.match.base is not None
+        assert self.match.candidate is not None
+        return self.base.groups[self.match.base], self.candidate.groups[self.match.candidate]
+
+    def columns(self, aggregation: Aggregation) -> tuple[ItemColumn, ItemColumn]:
+        before, after = self.groups
+        return (
+            column_of(before, self.joined.base, aggregation),
+            column_of(after, self.joined.candidate, aggregation),
+        )
+
+    def clusters(self) -> tuple[Clusters, Clusters]:
+        before, after = self.groups
+        return clusters_of(before, self.joined.base), clusters_of(after, self.joined.candidate)
+
+    def corrections(self) -> tuple[JudgeCorrection, JudgeCorrection] | None:
+        """What both rates are corrected by, which the items' rows do not hold; None for other metrics."""
+        keys = ((self.base, self.match.base), (self.candidate, self.match.candidate))
+        first, second = (JudgeCorrection.read(_signature(run, key)) if key else None for run, key in keys)
+        return None if first is None or second is None else (first, second)
+
+
+def _compared(sides: _Sides, method: Method, rules: ComparisonRules, pair: ComparedPair) -> Comparison:
     options, higher = _options(rules.statistics, pair.terms), pair.higher_is_better
-    columns = (
-        column_of(groups[0], joined.base, aggregation),
-        column_of(groups[1], joined.candidate, aggregation),
-    )
-    clusters = clusters_of(groups[0], joined.base)
-    if joined.paired:
-        return compare_items(aggregation, *columns, clusters, options, method=method, higher_is_better=higher)
-    both = clusters, clusters_of(groups[1], joined.candidate)
-    return compare_unpaired(aggregation, columns, both, options, higher_is_better=higher)
+    own, others = sides.clusters()
+    corrections = sides.corrections()
+    if corrections is not None:
+        if not sides.joined.paired:
+            raise NightjarError("corrected rates are compared on items that both runs have; they share none")
+        columns = sides.columns(build_aggregation("mean"))
+        return compare_corrected(columns, corrections, own, options, method=method, higher_is_better=higher)
+    aggregation = rules.aggregation(pair.key, sides.groups[0])
+    columns = sides.columns(aggregation)
+    if sides.joined.paired:
+        return compare_items(aggregation, *columns, own, options, method=method, higher_is_better=higher)
+    return compare_unpaired(aggregation, columns, (own, others), options, higher_is_better=higher)
 
 
 def _identical(
@@ -307,7 +339,8 @@ def _filtered(run: ComparedRun) -> Sequence[Mapping[str, Any]]:
 
 
 def _signature(run: ComparedRun, key: GroupKey) -> str | None:
-    return next((row["signature"] for row in run.results if result_key(row) == key), None)
+    own = (row for row in run.results if (row["filter"], row["metric"]) == (key.filter, key.metric))
+    return next((row["signature"] for row in own if row.get("signature") and result_key(row) == key), None)
 
 
 def _options(statistics: StatisticsConfig, terms: GateTerms | None) -> StatisticsConfig:

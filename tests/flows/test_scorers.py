@@ -12,6 +12,7 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
+from flows.compare.__main__ import main as compare
 from flows.config.load import load_config
 from flows.config.schema import RunOptions
 from flows.plan.build import make_plan
@@ -235,6 +236,66 @@ def test_unreadable_verdicts_are_unscored_and_only_they_are_asked_again(
         row["value"] for row in second.document["results"]
     ]
     assert sum(counts["computed"] for counts in third.document["steps"].values()) == 0
+
+
+def test_corrected_rates_are_gated(
+    evaluate: Evaluate, judge: Judge, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    judge.mumbles = ()
+    config = judged_config(tmp_path, judge.base_url, PEOPLE * 3)
+    folders = {}
+    for name, errors in (("good", 0.05), ("again", 0.05), ("bad", 0.6)):
+        folders[name] = tmp_path / name
+        models = f"models=[{{name: demo, type: demo, config: {{error_rate: {errors}}}}}]"
+        ran = evaluate(config, "--json", "--limit", "60", "--set", models, "--output", folders[name])
+        assert ran.code == 0, ran.err
+    terms = tmp_path / "gate.yaml"
+    terms.write_text('{margin: 0.05, pairs: {"llm_judge_corrected,none": {}}}')
+
+    def gated(*names: str) -> tuple[int, dict[str, Any]]:
+        capsys.readouterr()
+        with pytest.raises(SystemExit) as ended:
+            compare([*(str(folders[name]) for name in names), "--gate", str(terms), "--json"])
+        pairs = json.loads(capsys.readouterr().out)["pairs"]
+        (pair,) = [pair for pair in pairs if pair["metric"] == "llm_judge_corrected"]
+        return int(ended.value.code or 0), pair
+
+    code, pair = gated("good", "bad")
+    assert (code, pair["verdict"]) == (1, "regression")
+    rows = {row["metric"]: row for row in pq.read_table(folders["good"] / "results.parquet").to_pylist()}
+    assert pair["base"] == pytest.approx(rows["llm_judge_corrected"]["value"])
+    assert pair["ci_low"] < pair["difference"] < pair["ci_high"] < -0.05
+    assert "one calibration" in pair["warning"]
+    code, pair = gated("good", "again")
+    assert (code, pair["verdict"]) == (0, "pass")
+
+
+def test_peoples_grades_rectify_a_judges_grades(evaluate: Evaluate, judge: Judge, tmp_path: Path) -> None:
+    """The judge gives 4 and 2; people gave half a grade more, on answers of the same kind."""
+    judge.mumbles = ()
+    judge.verdict = lambda prompt: "4" if Judge.verdict(judge, prompt) == "yes" else "2"  # type: ignore[method-assign]
+    people = [
+        {**row, "human": (4.5 if row["response"] == "4" else 2.5) + (place % 2) / 2} for place, row in
+        enumerate(PEOPLE * 3)
+    ]  # fmt: skip
+    path = judged_config(tmp_path, judge.base_url, people)
+    config = json.loads(path.read_text())
+    config["scorer"] |= {
+        "parse": {"type": "number", "min": 1, "max": 5},
+        "calibration": {"path": "people.jsonl", "method": "ppi"},
+    }
+    path.write_text(json.dumps(config))
+    ran = evaluate(path, "--json", "--limit", "40")
+    assert ran.code == 0, ran.err
+    plain, rectified = row_of(ran, "llm_judge"), row_of(ran, "llm_judge_corrected")
+    assert rectified["stderr_method"] == "prediction-powered inference"
+    assert rectified["value"] == pytest.approx(plain["value"] + 0.75, abs=0.1)
+    assert 1 <= rectified["ci_low"] < rectified["value"] < rectified["ci_high"] <= 5
+    config["scorer"]["calibration"] = "people.jsonl"
+    path.write_text(json.dumps(config))
+    refused = evaluate(path, "--limit", "40")
+    assert refused.code == 2
+    assert "people.jsonl, row 1: a grade, and error rates are those of verdicts" in refused.err
 
 
 def corrected_is(row: dict[str, Any], rate: float, sensitivity: float, specificity: float) -> None:

@@ -6,7 +6,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from metrics.errors import ConfigError
-from scorers.judge.calibration import Calibration, corrected_estimate, corrected_rate, ppi_estimate
+from scorers.judge.calibration import Calibration, corrected_estimate, corrected_rate
+from scorers.judge.ppi import Labelled, ppi_estimate
 
 PROPERTY = settings(deadline=None, derandomize=True, max_examples=60)
 
@@ -147,8 +148,7 @@ def ppi_data(rng, n, m, true_rate, q1, q0):
     human = rng.random(m) < true_rate
     judge = np.where(human, rng.random(m) < q1, rng.random(m) >= q0)
     judged = rng.binomial(n, true_rate * q1 + (1 - true_rate) * (1 - q0))
-    both = int((human & judge).sum()), int((~human & ~judge).sum())
-    return Calibration(int(human.sum()), both[0], m - int(human.sum()), both[1]), judged
+    return Labelled.of(human, judge), judged
 
 
 @pytest.mark.parametrize(
@@ -177,8 +177,9 @@ def test_ppi_is_narrower_than_people_alone_with_a_good_judge_and_never_much_wide
 
 
 def test_ppi_says_when_people_said_little():
-    made = ppi_estimate(Calibration(8, 7, 4, 3), verdicts(30, 50), None, 0.95)
+    labelled = Labelled.of([1] * 8 + [0] * 4, [1] * 7 + [0, 1] + [0] * 3)
+    made = ppi_estimate(labelled, verdicts(30, 50), None, 0.95)
     assert made.warning == "only 12 verdicts of people: the error bar is a rough guide"
     assert made.stderr_method == "prediction-powered inference"
-    value = corrected_rate(Calibration(8, 7, 4, 3), "ppi").value(verdicts(30, 50).reshape(-1, 1), None)
+    value = corrected_rate(labelled).value(verdicts(30, 50).reshape(-1, 1), None)
     assert value == pytest.approx(made.value)

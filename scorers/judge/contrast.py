@@ -1,0 +1,234 @@
+"""Two runs' corrected rates: by how much they differ, with what people's verdicts leave open.
+
+Runs that share one calibration share its errors too: the difference of the judge's own numbers then decides,
+divided by the judge's informedness where error rates are corrected for. That holds as far as the judge errs
+on both runs' answers alike. With a calibration each, of the run's own answers, nothing is assumed, and both
+calibrations add to the error.
+"""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from statistics import NormalDist
+from typing import Any
+
+import numpy as np
+
+from metrics.aggregations.aggregation import build_aggregation
+from metrics.config import StatisticsConfig
+from metrics.errors import MetricError
+from metrics.statistics.clusters import counts, numbered
+from metrics.statistics.comparison import (
+    Comparison,
+    Difference,
+    ItemColumn,
+    Method,
+    compare_items,
+    score_column,
+)
+from metrics.statistics.formulas import Sampled, influences
+from metrics.statistics.intervals import Shape, normal_quantile
+from metrics.statistics.power import shift_mde
+from metrics.types import Floats, Ints
+from scorers.judge.calibration import CORRECTED_RATE, Calibration
+from scorers.judge.ppi import Labelled
+
+SHARED = (
+    "both runs share one calibration: the difference is that of the judge's grades, which holds as far as it "
+    "errs on both alike; a calibration of each run's own answers assumes less"
+)
+_NORMAL = NormalDist()
+_STEPS = 60
+Runs = tuple[ItemColumn, ItemColumn]
+
+
+@dataclass(frozen=True)
+class Correction:
+    """What a run's corrected rate rests on; ``labels`` tells one set of people's verdicts from another."""
+
+    by: Calibration | Labelled
+    labels: str = ""
+
+    @classmethod
+    def read(cls, signature: str | None) -> "Correction | None":
+        """From the signature of a result row; None for any other metric, or one without a calibration."""
+        parts = (signature or "").split("|")
+        if f"agg:{CORRECTED_RATE}" not in parts:
+            return None
+        pairs = (part.partition(":") for part in parts)
+        found = {name: value for name, _, value in pairs}
+        labels = found.get("labels", "")
+        if "people" in found:
+            return cls(Labelled.read(found), labels)
+        if "sensitivity" not in found:
+            return None
+        return cls(_calibration(found), labels)
+
+    @property
+    def doubt(self) -> str | None:
+        """Why nothing can be corrected, if so."""
+        return self.by.doubt if isinstance(self.by, Calibration) else None
+
+    def value(self, rate: float, n: int) -> float:
+        """The corrected rate behind the judge's over n items."""
+        if isinstance(self.by, Calibration):
+            return float(self.by.corrected(rate))
+        return float(self.by.rectified(rate, n))
+
+    def slope(self, n: int) -> float:
+        """By how much the corrected rate rises with the judge's."""
+        return 1 / self.by.informedness if isinstance(self.by, Calibration) else float(self.by.weight(n))
+
+    def variance(self, rate: float, n: int) -> float:
+        """Of the corrected rate, as far as it comes from the calibration."""
+        if isinstance(self.by, Labelled):
+            return self.by.variance(float(self.by.weight(n)))
+        true, (noise0, noise1) = self.value(rate, n), self.by.noise
+        return ((1 - true) ** 2 * noise0 + true**2 * noise1) / self.by.informedness**2
+
+
+def _calibration(found: Mapping[str, str]) -> Calibration:
+    right, wrong = int(found["right"]), int(found["wrong"])
+    agreed = (
+        round(float(found[name]) * count) for name, count in (("sensitivity", right), ("specificity", wrong))
+    )
+    return Calibration(right, next(agreed), wrong, next(agreed))
+
+
+def compare_corrected(
+    runs: Runs,
+    corrections: tuple[Correction, Correction],
+    clusters: Ints | None,
+    options: StatisticsConfig,
+    *,
+    method: Method = "auto",
+    higher_is_better: bool = True,
+) -> Comparison:
+    """Compares the corrected rates of two runs on the same items, whose columns hold the judge's verdicts or
+    grades.
+
+    ``candidate`` is the base's rate plus the difference. Raises MetricError for runs that are corrected in
+    different ways.
+    """
+    first, second = corrections
+    if type(first.by) is not type(second.by):
+        raise MetricError("one run is corrected by error rates, the other by prediction-powered inference")
+    bounds = first.by.bounds if isinstance(first.by, Labelled) else (0.0, 1.0)
+    mean = replace(build_aggregation("mean"), bounds=bounds)
+    plain = compare_items(mean, *runs, clusters, options, method=method, higher_is_better=higher_is_better)
+    n = len(runs[0])
+    rates = [float(score_column(run).mean()) if n else math.nan for run in runs]
+    values = [one.value(rate, n) if n else math.nan for one, rate in zip(corrections, rates, strict=True)]
+    doubt = first.doubt or second.doubt
+    if doubt or math.isnan(plain.p_value):
+        found, difference = Difference.unsaid(doubt or plain.warning or "nothing can be tested"), math.nan
+        difference = values[1] - values[0]
+    elif first == second:
+        found, difference = _shared(plain, first, options)
+    else:
+        difference = values[1] - values[0]
+        found = _separate(runs, corrections, (rates[0], rates[1]), clusters, options, difference)
+    low, high = found.interval(options.ci_level)
+    return replace(
+        plain,
+        base=values[0],
+        candidate=values[0] + difference,
+        difference=difference,
+        stderr=found.stderr,
+        ci_low=low,
+        ci_high=high,
+        test=found.test,
+        p_value=found.p_value,
+        mde=found.mde,
+        warning=found.warning,
+        ends=found.ends,
+        chance=found.chance,
+    )
+
+
+def _shared(plain: Comparison, correction: Correction, options: StatisticsConfig) -> tuple[Difference, float]:
+    """One calibration: the judge's difference, over its informedness where that is corrected for. Whether
+    there is any difference does not depend on the calibration, how large it is does (Fieller 1954)."""
+    said = "; ".join(filter(None, (SHARED, plain.warning)))
+    if isinstance(correction.by, Labelled):
+        same = Difference(plain.stderr, plain.test, plain.p_value, plain.mde, plain.ends, plain.chance, said)
+        return same, plain.difference
+    informed, noise = correction.by.informedness, sum(correction.by.noise)
+    difference = plain.difference / informed
+    inner = plain.chance
+    if plain.ends is None or inner is None:
+        return Difference(
+            plain.stderr / informed, plain.test, plain.p_value, math.nan, warning=said
+        ), difference
+    low, high = plain.ends(options.ci_level)
+    squared = ((high - low) / (2 * normal_quantile(options.ci_level))) ** 2
+
+    def chance(value: float) -> float:
+        apart = _NORMAL.inv_cdf(1 - max(inner(value * informed), 1e-15) / 2)
+        widened = math.sqrt(1 + value**2 * noise / squared) if squared > 0 else math.inf
+        return math.erfc(apart / widened / math.sqrt(2))
+
+    def ends(level: float) -> tuple[float, float]:
+        return _end(chance, difference, -1.0, 1 - level), _end(chance, difference, 1.0, 1 - level)
+
+    stderr = math.hypot(plain.stderr / informed, difference * math.sqrt(noise) / informed)
+    found = Difference(stderr, plain.test, plain.p_value, plain.mde / informed, ends, chance, said)
+    return found, difference
+
+
+def _end(chance: Any, start: float, farthest: float, level: float) -> float:
+    """Where the p-value falls to ``level`` on the way from the estimate to the end of the range."""
+    if chance(farthest) >= level:
+        return farthest
+    near, far = start, farthest
+    for _ in range(_STEPS):
+        middle = (near + far) / 2
+        near, far = (middle, far) if chance(middle) >= level else (near, middle)
+    return far
+
+
+def _separate(
+    runs: Runs,
+    corrections: tuple[Correction, Correction],
+    rates: tuple[float, float],
+    clusters: Ints | None,
+    options: StatisticsConfig,
+    difference: float,
+) -> Difference:
+    """A calibration each: the items' part is paired, those of the calibrations are independent."""
+    n, groups = len(runs[0]), numbered(clusters)
+    slopes = [one.slope(n) for one in corrections]
+    columns = [slope * score_column(run) for slope, run in zip(slopes, runs, strict=True)]
+    moved: Floats = np.asarray(columns[1] - columns[0])
+    sampled = Sampled.of(build_aggregation("mean"), moved.reshape(-1, 1), groups, options)
+    influence = influences(sampled)
+    assert influence is not None
+    stderr, shape = sampled.spread(influence)
+    people = [one.variance(rate, n) for one, rate in zip(corrections, rates, strict=True)]
+    items = stderr**2 + (max(slopes) / n) ** 2  # one item more that differs
+    variance = items + sum(people)
+    degrees = [shape.degrees, *(_degrees(one.by) for one in corrections)]
+    noise = sum(part**2 / max(d, 1.0) for part, d in zip([items, *people], degrees, strict=True))
+    both = Shape(0.0, variance**2 / noise if noise > 0 else float(n - 1))
+    spread = math.sqrt(variance)
+    fewest = n if groups is None else min(counts(groups))
+
+    def ends(level: float) -> tuple[float, float]:
+        below, above = both.ends(level)
+        return difference - below * spread, difference + above * spread
+
+    return Difference(
+        spread,
+        "paired, a calibration each",
+        both.chance(difference / spread),
+        shift_mde(spread, both.degrees, 0.0, 1.0, 1 - options.ci_level),
+        ends,
+        lambda value: both.chance((difference - value) / spread),
+        f"only {fewest} clusters: the error bar is a rough guide"
+        if groups is not None and fewest < 10
+        else None,
+    )
+
+
+def _degrees(by: Calibration | Labelled) -> float:
+    return by.people - 1.0 if isinstance(by, Labelled) else by.right + by.wrong - 2.0

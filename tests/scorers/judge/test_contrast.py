@@ -1,0 +1,152 @@
+"""Two runs' corrected rates: against hand-worked numbers, and how often they differ by chance."""
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+
+from bench.judges import FIVE, grades, measure, settings, verdicts
+from metrics.aggregations.aggregation import build_aggregation
+from metrics.config import StatisticsConfig
+from metrics.errors import ConfigError, MetricError
+from metrics.statistics.comparison import ItemColumn, compare_items
+from metrics.statistics.gate import decide
+from scorers.judge.calibration import Calibration, corrected_rate
+from scorers.judge.contrast import SHARED, Correction, compare_corrected
+from scorers.judge.ppi import Labelled
+
+OPTIONS = StatisticsConfig(bootstrap_iters=400)
+
+
+def column(values: Any) -> ItemColumn:
+    numbers = np.asarray(values, dtype=np.float64)
+    return ItemColumn(numbers, numbers.reshape(-1, 1))
+
+
+def judged(
+    rng: np.random.Generator, n: int, rate: float, differ: float, found: float, rejected: float
+) -> Any:
+    """The judge's verdicts of two runs, alike but for a share of the items, which are drawn anew."""
+    first, second = (verdicts(rng, n, rate, found, rejected)[1] for _ in range(2))
+    return first, np.where(rng.random(n) < differ, second, first)
+
+
+def test_a_correction_is_read_from_the_signature_of_a_row() -> None:
+    for by in (
+        Calibration(40, 35, 30, 21),
+        Labelled.of([1, 1, 0, 1, 0], [1, 0, 0, 1, 1]),
+        Labelled.of([1, 5, 4, 3.5], [2, 5, 3, 3], FIVE),
+    ):
+        aggregation = corrected_rate(by, "abc")
+        told = "|".join(f"{key}:{value}" for key, value in aggregation.parameters.items())
+        read = Correction.read(f"llm_judge_corrected|agg:corrected_rate|{told}|version:1|filter:none")
+        assert read == Correction(by, "abc")
+    assert Correction.read("exact_match|agg:mean|version:1") is None
+    assert Correction.read("llm_judge_corrected|agg:corrected_rate|version:1") is None
+
+
+def test_one_calibration_leaves_the_judges_difference_over_its_informedness() -> None:
+    base, candidate = column([1] * 70 + [0] * 30), column([1] * 50 + [0] * 50)
+    known = Correction(Calibration(100, 90, 100, 80), "x")
+    made = compare_corrected((base, candidate), (known, known), None, OPTIONS)
+    plain = compare_items(build_aggregation("mean"), base, candidate, None, OPTIONS)
+    assert made.p_value == plain.p_value  # no calibration makes a difference of none
+    assert made.difference == pytest.approx(-0.2 / 0.7)
+    assert made.base == pytest.approx((0.7 + 0.8 - 1) / 0.7)
+    assert made.warning == SHARED
+    # The interval is Fieller's: wider than that of a judge whose error rates were known.
+    exact = Correction(Calibration(10**7, 9 * 10**6, 10**7, 8 * 10**6), "x")
+    sure = compare_corrected((base, candidate), (exact, exact), None, OPTIONS)
+    assert sure.ci_low == pytest.approx(plain.ci_low / 0.7, abs=1e-3)
+    assert made.ci_low < sure.ci_low < sure.ci_high < 0
+    assert made.chance_beyond(made.ci_low, above=False) == 1
+    assert made.chance(made.ci_low) == pytest.approx(0.05, abs=1e-6)
+    assert decide(made, 0.02, 0.05).verdict == "regression"
+
+
+def test_a_calibration_each_adds_both_errors() -> None:
+    rng = np.random.default_rng(1)
+    first, second = judged(rng, 400, 0.7, 0.3, 0.9, 0.8)
+    known = Correction(Labelled.of(*verdicts(rng, 100, 0.7, 0.9, 0.8)), "a")
+    other = Correction(Labelled.of(*verdicts(rng, 100, 0.7, 0.9, 0.8)), "b")
+    shared = compare_corrected((column(first), column(second)), (known, known), None, OPTIONS)
+    apart = compare_corrected((column(first), column(second)), (known, other), None, OPTIONS)
+    assert apart.stderr > 2 * shared.stderr
+    assert apart.test == "paired, a calibration each"
+    assert apart.difference == pytest.approx(apart.candidate - apart.base)
+    assert (apart.p_value < 0.05) == (not apart.ci_low <= 0 <= apart.ci_high)
+
+
+def test_what_can_not_be_corrected_is_said() -> None:
+    rng = np.random.default_rng(2)
+    runs = column(rng.random(50) < 0.5), column(rng.random(50) < 0.5)
+    guessing = Correction(Calibration(10, 5, 10, 5), "a")
+    made = compare_corrected(runs, (guessing, guessing), None, OPTIONS)
+    assert math.isnan(made.p_value)
+    assert "no better than chance" in str(made.warning)
+    assert decide(made, 0.1, 0.05).verdict == "inconclusive"
+    people = Correction(Labelled.of([1, 1, 0], [1, 0, 0]), "b")
+    with pytest.raises(MetricError, match="one run is corrected by error rates"):
+        compare_corrected(runs, (guessing, people), None, OPTIONS)
+    with pytest.raises(ConfigError, match="three and more are due"):
+        Labelled.of([1, 0], [1, 0])
+
+
+def test_a_good_judges_grades_narrow_what_people_say() -> None:
+    from scorers.judge.ppi import ppi_estimate
+
+    rng = np.random.default_rng(3)
+    human, judge = grades(rng, 100, 3.0, 0.5, 0.2)
+    labelled = Labelled.of(human, judge, FIVE)
+    made = ppi_estimate(labelled, grades(rng, 5000, 3.0, 0.5, 0.2)[1], None, 0.95)
+    assert made.stderr < 0.6 * human.std(ddof=1) / 10
+    assert made.value == pytest.approx(3.0, abs=3 * made.stderr)  # the judge's own mean is half a grade above
+    assert FIVE[0] <= made.ci_low < made.value < made.ci_high <= FIVE[1]
+
+
+SETTINGS = settings()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("setting", SETTINGS, ids=lambda setting: f"{setting.family}, {setting.name}")
+def test_intervals_of_judges_and_groups_cover(setting: Any) -> None:
+    found = measure(setting)
+    assert found.holds, found
+    assert found.without <= 0.1
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["ppi", "rates", "grades"])
+@pytest.mark.parametrize("shared", [True, False], ids=["one calibration", "a calibration each"])
+@pytest.mark.parametrize(
+    ("rate", "found", "rejected", "m", "n", "differ"),
+    [(0.7, 0.9, 0.8, 100, 300, 0.3), (0.9, 0.95, 0.9, 50, 200, 0.1)],
+)
+def test_comparisons_of_corrected_rates_keep_their_level(
+    kind: str, shared: bool, rate: float, found: float, rejected: float, m: int, n: int, differ: float
+) -> None:
+    rng, rounds, hits, tested = np.random.default_rng(4), 3_000, 0, 0
+
+    def correction(name: str) -> Correction:
+        if kind == "grades":
+            return Correction(Labelled.of(*grades(rng, m, 5 * rate, 0.3, 0.5), FIVE), name)
+        human, said = verdicts(rng, m, rate, found, rejected)
+        if kind == "ppi":
+            return Correction(Labelled.of(human, said), name)
+        right = min(max(int(human.sum()), 1), m - 1)
+        agreed = int(rng.binomial(right, found)), int(rng.binomial(m - right, rejected))
+        return Correction(Calibration(right, agreed[0], m - right, agreed[1]), name)
+
+    for _ in range(rounds):
+        if kind == "grades":
+            first, second = (grades(rng, n, 5 * rate, 0.3, 0.5)[1] for _ in range(2))
+        else:
+            first, second = judged(rng, n, rate, differ, found, rejected)
+        known = correction("a")
+        other = known if shared else correction("b")
+        made = compare_corrected((column(first), column(second)), (known, other), None, OPTIONS)
+        tested += not math.isnan(made.p_value)
+        hits += made.p_value < 0.05
+    assert tested > rounds / 2
+    assert hits / tested <= 0.05 + 3 * math.sqrt(0.05 * 0.95 / tested)
