@@ -13,7 +13,7 @@ from metrics.errors import NightjarError
 from tasks.caching import Workspace, artifact_key, cached_task
 from tasks.models.answers.segments import AnswerStore
 from tasks.models.config import ErrorBudget, ModelConfig, Prices, RunLimits, SampleParams
-from tasks.models.connection import probe
+from tasks.models.connection import probe, room_of
 from tasks.models.options import InferenceOptions, RequestTally
 from tasks.models.respond import count_missing, respond
 from tasks.server import lease, progress_of, secret
@@ -106,6 +106,8 @@ def probe_model(setup: InferSetup, kind: str) -> tuple[dict[str, Any], str | Non
 
     ``kind`` is what will be asked: "generate", or log-likelihoods. Raises NightjarError where that can't be.
     """
+    if kind == "generate":
+        room_of(setup.model, setup.sampling)  # a prompt that no token is left for is refused before asking
     found = probe(setup.model, kind, secret)
     return {"base_url": found.base_url, "model": found.model, "served": list(found.served)}, found.warning
 

@@ -7,6 +7,7 @@ starts, so that a wrong address or key costs seconds and not hours.
 
 import asyncio
 import itertools
+import logging
 import os
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
@@ -17,14 +18,16 @@ from tasks.models.config import DemoConfig, EndpointConfig, ModelConfig, SampleP
 from tasks.models.demo.options import DemoOptions
 from tasks.models.engine import Endpoint, RequestGroup, RetryPolicy
 from tasks.models.errors import AccessDenied, ModelError, RequestError
-from tasks.models.generation import Generation, TokenPrompts
+from tasks.models.generation import FEWEST_STOPS, Generation, TokenPrompts
 from tasks.models.likelihood.echo import EchoMode, Likelihood
-from tasks.models.likelihood.probe import find_mode, takes_ids
+from tasks.models.likelihood.probe import find_mode, takes_ids, takes_stops
 from tasks.models.likelihood.tokenizers import BYTES, load_tokenizer
 from tasks.models.limits import concurrency_limiter_of, rate_limiter_of
 from tasks.models.options import InferenceOptions
-from tasks.models.records import Provider, Request
+from tasks.models.records import Call, Provider, Request
 
+logger = logging.getLogger(__name__)
+LENGTHS = frozenset({"max_tokens", "max_completion_tokens"})
 SPARE_CONNECTIONS = 8
 UNKNOWN_COMPLETION = 256
 """Completion tokens reserved a request where max_tokens doesn't say."""
@@ -60,14 +63,40 @@ class Connection:
         return ((likelihood, group) for group in _batched(groups, self.served.config.batch_size))
 
     async def _generation(self) -> Generation:
-        served, sampling, opened = self.served, self.sampling, self.model.reasoning.opened
+        generation = Generation(
+            self.served.model,
+            self.served.config,
+            self.sampling,
+            await self._prompts(),
+            self.model.reasoning.opened,
+        )
+        await self._limit_stops(generation)
+        return generation
+
+    async def _prompts(self) -> TokenPrompts | None:
+        served = self.served
+        room = room_of(self.model, self.sampling)
         if self.model.tokenizer is None or served.config.api == "chat":
-            return Generation(served.model, served.config, sampling, opened=opened)
+            return None
         tokenizer = load_tokenizer(self.model.tokenizer)
-        room = _room(self.model, sampling)
         ids = await takes_ids(self.endpoint.provider, served.base_url, served.model, tokenizer)
-        prompts = TokenPrompts(tokenizer, room, ids)
-        return Generation(served.model, served.config, sampling, prompts, opened)
+        return TokenPrompts(tokenizer, room, ids)
+
+    async def _limit_stops(self, generation: Generation) -> None:
+        """Lets an endpoint that holds to OpenAI's limit have its four stop sequences."""
+        (call,) = generation.calls([Request(b"", "generate", "1 + 1 =")])
+        stops = call.body.get("stop") or ()
+        if len(stops) <= FEWEST_STOPS:
+            return
+        body = {name: value for name, value in call.body.items() if not name.startswith("stream")}
+        asked = Call(call.path, {**body, **dict.fromkeys(LENGTHS & body.keys(), 1)})
+        if await takes_stops(self.endpoint.provider, self.served.base_url, asked):
+            return
+        cut = generation.keep_stops(FEWEST_STOPS)
+        logger.warning(
+            "model %r: %s takes %d of the %d stop sequences; answers are cut here at the others: %s",
+            self.model.name, self.served.base_url, FEWEST_STOPS, len(stops), ", ".join(map(repr, cut)),
+        )  # fmt: skip
 
 
 async def likelihood_at(provider: Provider, served: ServedModel, model: ModelConfig) -> Likelihood:
@@ -84,7 +113,7 @@ async def likelihood_at(provider: Provider, served: ServedModel, model: ModelCon
     return codec(await find_mode(provider, served.base_url, codec))
 
 
-def _room(model: ModelConfig, params: SampleParams) -> int | None:
+def room_of(model: ModelConfig, params: SampleParams) -> int | None:
     """Tokens that a prompt has room for where the model's window is told: one less than what is left beside
     the answer, as in lm-evaluation-harness.
     """

@@ -36,6 +36,8 @@ from tasks.models.thoughts import Opened, split_thought
 
 OUT_OF_TOKENS = ("length", "max_tokens")
 """Finish reasons of an answer that the limit of tokens ended."""
+FEWEST_STOPS = 4
+"""Stop sequences that every endpoint takes: OpenAI's limit."""
 LONGEST_CHARACTER = 4
 """Tokens that one character makes at most: a byte of its UTF-8 each."""
 
@@ -88,6 +90,23 @@ class Generation:
         self._body = {"model": model, **sent, **streaming, **extra}
         # A completion is whatever text follows: only who says that a thought begins there is believed.
         self._opened = opened if self._chat or opened is True else None
+        self._cut: list[str] = []
+        """Stop sequences that the endpoint does not take: the answer is cut at them here."""
+
+    def keep_stops(self, most: int) -> Sequence[str]:
+        """From now on sends the first ``most`` stop sequences and cuts answers at the others; returns these.
+
+        The tokenizer's end, which stands last, is one of those sent.
+        """
+        stops = list(self._body.get("stop") or ())
+        if len(stops) <= most:
+            return ()
+        end = self._prompts.tokenizer.end if self._prompts is not None else None
+        last = [end] if end in stops else []
+        first = [*[stop for stop in stops if stop != end][: most - len(last)], *last]
+        self._cut = [stop for stop in stops if stop not in first]
+        self._body = {**self._body, "stop": first}
+        return self._cut
 
     def calls(self, requests: Sequence[Request]) -> list[Call]:
         """The one call for samples of one prompt."""
@@ -143,7 +162,15 @@ class Generation:
                 return KeptAnswer(request.key, "cut_off", error=limit, **facts)
             if said.text is None and said.thought is None:
                 raise EmptyAnswer(f"the answer has no content (finish reason {finish!r})")
-        return KeptAnswer(request.key, "ok", response=said.text or "", **facts)
+        return KeptAnswer(request.key, "ok", response=self._until_stop(said.text or "", facts), **facts)
+
+    def _until_stop(self, text: str, facts: dict[str, Any]) -> str:
+        """The text up to the first stop sequence that the endpoint did not take."""
+        ends = [text.find(stop) for stop in self._cut if stop in text]
+        if not ends:
+            return text
+        facts["finish_reason"] = "stop"
+        return text[: min(ends)]
 
     def _message(self, choice: Mapping[str, Any]) -> "Said":
         """What the choice holds; raises Refused, MalformedBody."""

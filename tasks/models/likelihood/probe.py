@@ -34,6 +34,7 @@ MODES: tuple[EchoMode, ...] = (EchoMode(1, "echo"), EchoMode(0, "echo"), EchoMod
 
 _modes: dict[tuple[str, str, bool], EchoMode] = {}
 _takes_ids: dict[tuple[str, str], bool] = {}
+_takes_stops: dict[tuple[str, str, int], bool] = {}
 _lock = threading.Lock()
 
 
@@ -112,6 +113,29 @@ async def takes_ids(provider: Provider, endpoint: str, model: str, tokenizer: To
         return True
     with _lock:
         _takes_ids[cache_key] = taken
+    return taken
+
+
+async def takes_stops(provider: Provider, endpoint: str, call: Call) -> bool:
+    """Whether the server takes as many stop sequences as the call has; asked once a process for a number.
+
+    One that can't be asked just now is taken to: then the requests themselves say what is wrong.
+    """
+    count = len(call.body["stop"])
+    cache_key = (endpoint, str(call.body.get("model")), count)
+    with _lock:
+        known = _takes_stops.get(cache_key)
+    if known is not None:
+        return known
+    try:
+        await _sent(provider, call)
+        taken = True
+    except BadRequest:
+        taken = False
+    except RequestError:
+        return True
+    with _lock:
+        _takes_stops[cache_key] = taken
     return taken
 
 

@@ -1,13 +1,22 @@
 """What is asked for and what is read: samples, seeds, stop sequences, log-probabilities, reasoning."""
 
+import logging
+
 import orjson
 import pytest
 
 from tasks.models.answers.journal import decode, encode
 from tasks.models.answers.segments import table_of
 from tasks.models.config import EndpointConfig, ModelConfig, SampleParams
-from tasks.models.connection import _room
-from tasks.models.errors import ContentFiltered, EmptyAnswer, MalformedBody, ModelError, ServerFault
+from tasks.models.connection import room_of
+from tasks.models.errors import (
+    BadRequest,
+    ContentFiltered,
+    EmptyAnswer,
+    MalformedBody,
+    ModelError,
+    ServerFault,
+)
 from tasks.models.generation import Generation, TokenPrompts
 from tasks.models.http import StreamedAnswer, answer_body, json_object
 from tasks.models.likelihood.tokenizers import ByteTokenizer
@@ -292,10 +301,10 @@ def test_prompts_go_as_ids_where_the_server_takes_them_and_lose_their_beginning_
 
 def test_the_window_leaves_a_place_as_lm_evaluation_harness_does():
     model = ModelConfig(name="m", tokenizer="bytes", max_length=10)
-    assert _room(model, SampleParams(max_tokens=4)) == 5
-    assert _room(model, SampleParams()) is None
+    assert room_of(model, SampleParams(max_tokens=4)) == 5
+    assert room_of(model, SampleParams()) is None
     with pytest.raises(ModelError, match="leaves no room"):
-        _room(model, SampleParams(max_tokens=9))
+        room_of(model, SampleParams(max_tokens=9))
 
 
 @pytest.mark.parametrize(
@@ -378,3 +387,79 @@ def test_a_body_nested_too_deeply_is_malformed():
 def test_an_event_of_another_shape_is_malformed(choices):
     with pytest.raises(MalformedBody):
         StreamedAnswer().add(orjson.dumps({"choices": choices}))
+
+
+class FewStops:
+    """An endpoint that holds to OpenAI's limit, and says what it was asked; it knows no stop sequence."""
+
+    def __init__(self, most: int = 4, text: str = "one two three four five") -> None:
+        self.most, self.text, self.bodies = most, text, []
+
+    async def send(self, call, timeout):
+        self.bodies.append(call.body)
+        if len(call.body.get("stop", ())) > self.most:
+            raise BadRequest("400: Invalid 'stop': array too long. Expected an array with maximum length 4")
+        finish = {"finish_reason": "length"}
+        return Reply(body({"content": self.text}, text=self.text, **finish), 0.1)
+
+    async def close(self):
+        return None
+
+
+STOPS = ["never", "nowhere", "not", "nor", "four", "three"]
+
+
+@pytest.mark.parametrize("api", ["chat", "completions"])
+def test_stop_sequences_beyond_the_endpoints_limit_cut_the_answer_here(
+    bench, problems, monkeypatch, caplog, api
+):
+    asked = FewStops()
+    monkeypatch.setattr("tasks.models.connection.open_provider", lambda served, connections: asked)
+    model = ModelConfig(name=f"few-{api}", config={"base_url": "http://127.0.0.1:9/v1", "api": api})
+    with caplog.at_level(logging.WARNING):
+        rows = [bench.ask(model, problems(3), sampling={"stop": STOPS, "max_tokens": 9}).rows]
+        rows += [bench.ask(model, problems(5), sampling={"stop": STOPS, "max_tokens": 9}).rows]
+    assert {row["response"] for row in rows[0] + rows[1]} == {"one two "}
+    assert {row["finish_reason"] for row in rows[0]} == {"stop"}
+    assert [len(sent["stop"]) for sent in asked.bodies] == [6, *[4] * 5], "found out once"
+    said = [record.getMessage() for record in caplog.records if "stop sequences" in record.getMessage()]
+    assert "takes 4 of the 6 stop sequences; answers are cut here at the others: 'four', 'three'" in said[0]
+
+
+def test_an_endpoint_that_takes_all_stop_sequences_is_sent_them(bench, problems, monkeypatch):
+    asked = FewStops(most=99)
+    monkeypatch.setattr("tasks.models.connection.open_provider", lambda served, connections: asked)
+    model = ModelConfig(name="many", config={"base_url": "http://127.0.0.1:9/v1"})
+    rows = bench.ask(model, problems(2), sampling={"stop": STOPS}).rows
+    assert [len(sent["stop"]) for sent in asked.bodies] == [6, 6, 6]
+    assert rows[0]["response"] == asked.text
+
+
+class WithEnd(ByteTokenizer):
+    end = "</s>"
+
+
+def test_the_tokenizers_end_is_among_the_stop_sequences_that_are_sent():
+    made = Generation(
+        "m", EndpointConfig(api="completions"), SampleParams(stop=("a", "b", "c", "d")),
+        TokenPrompts(WithEnd()),
+    )  # fmt: skip
+    end = made.calls([Request(b"", "generate", "p")])[0].body["stop"][-1]
+    assert made.keep_stops(4) == ["d"]
+    assert made.calls([Request(b"", "generate", "p")])[0].body["stop"] == ["a", "b", "c", end]
+
+
+def test_a_prompt_without_room_is_refused_before_anything_is_asked(monkeypatch):
+    from tasks import infer
+    from tasks.models.config import ErrorBudget, RunLimits
+
+    monkeypatch.setattr(infer, "probe", lambda *_: pytest.fail("asked"))
+    model = ModelConfig(name="small", max_length=4096, config={"base_url": "http://127.0.0.1:9/v1"})
+    setup = infer.InferSetup(
+        model=model, sampling=SampleParams(max_tokens=32768), errors=ErrorBudget(), limits=RunLimits(),
+        prices={}, base_dir=".",
+    )  # fmt: skip
+    with pytest.raises(
+        ModelError, match=r"max_length 4096 leaves no room .* lower max_tokens or raise max_length"
+    ):
+        infer.probe_model(setup, "generate")
