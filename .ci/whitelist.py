@@ -18,6 +18,7 @@ _.band
 _.x_ticks
 _.seconds_each
 money
+_.short_name
 
 # Columns of ``flows.catalog``, read by their names
 _.applies_to

@@ -1,6 +1,7 @@
 """``python -m flows.history "SELECT …"``, ``--prune`` or ``--compact``: SQL over all runs of a store, and its
 upkeep."""
 
+import os
 import sys
 from collections.abc import Iterable, Sequence
 from decimal import Decimal
@@ -9,17 +10,18 @@ from typing import Annotated, Any
 
 import typer
 
-from flows.command_line import command_line, new_app, print_json
+from flows.command_line import command_line, examples, new_app, print_json
 from flows.upkeep import Pruned, load_retention, prune_all
 from metrics.errors import ConfigError
 from tasks.history.compaction import compact
 from tasks.history.layout import Skipped
 from tasks.history.query import QueryResult, query
 from tasks.history.retention import EVERYTHING as KEEP_ALL
+from tasks.reporting.overview.runs import Glance, glances
 from tasks.store.home import default_store
 from tasks.store.storage import Store
 
-HELP = """Answers SQL over all runs of a store, or removes what no run needs.
+HELP = """Lists the latest runs, answers SQL over all runs of a store, or removes what no run needs.
 
 Views: runs, results, items, scores, samples (DESCRIBE results lists the columns). Read-only.
 """
@@ -30,13 +32,23 @@ EXAMPLE = (
 app = new_app()
 
 
-@app.command(help=HELP)
+@app.command(
+    help=HELP,
+    epilog=examples(
+        "python -m flows.history",
+        'python -m flows.history "SELECT run_id, metric, value FROM results"',
+        "python -m flows.history --prune --keep 3 --dry-run",
+    ),
+)
 def history_command(
     sql: Annotated[str | None, typer.Argument(metavar="SQL", help=f'For example "{EXAMPLE}"')] = None,
     store: Annotated[
         str | None, typer.Option(metavar="URI", help="The store; default: the project's own")
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="One JSON document on standard output")] = False,
+    limit: Annotated[
+        int, typer.Option(min=1, help="Without SQL: how many of the latest runs are listed")
+    ] = 20,
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON document on stdout")] = False,
     remove: Annotated[
         bool, typer.Option("--prune", help="Remove artifacts that no kept run refers to")
     ] = False,
@@ -58,7 +70,7 @@ def history_command(
     """Answers a query or prunes; raises NightjarError for a query or arguments that can't be used."""
     opened = Store(store or default_store())
     opened.check_readable()
-    if [remove, anew, sql is not None].count(True) != 1:
+    if [remove, anew, sql is not None].count(True) > 1:
         raise ConfigError("expected either a SQL query or --prune or --compact; for example:\n  " + EXAMPLE)
     if not remove and (keep is not None or retention is not None or dry_run):
         raise ConfigError("--keep, --retention and --dry-run belong to --prune")
@@ -68,6 +80,9 @@ def history_command(
         found = query(opened, sql)
         warn_of(found.skipped)
         print_rows(found, as_json)
+        return
+    if not remove and not anew:
+        print_latest(glances(opened, limit), as_json)
         return
     if anew:
         runs, skipped = compact(opened, anew=True)
@@ -82,6 +97,38 @@ def warn_of(skipped: Iterable[Skipped]) -> None:
     """Names on stderr the records that nobody can read."""
     for record in skipped:
         print(f"warning: {record}", file=sys.stderr)
+
+
+def print_latest(runs: Sequence[Glance], as_json: bool) -> None:
+    """Prints the runs, the newest first: when, name, headline numbers, what was changed, where they are."""
+    if as_json:
+        print_json([run.as_dict() for run in runs])
+        return
+    from rich.padding import Padding
+    from rich.text import Text
+
+    from tasks.reporting.terminal import console
+
+    out = console()
+    if not runs:
+        out.print("no run yet: python -m flows.eval CONFIG makes one")
+    for run in runs:
+        status = "" if run.status == "ok" else f"  {run.status}"
+        out.print(
+            Text.assemble((run.started[:16].replace("T", " "), "dim"), "  ", (run.name, "bold"), status)
+        )
+        told = [f"{score.model}: {score.pair} {score.text} ({score.n_items} items)" for score in run.scores]
+        told += [f"changed: {', '.join(run.changed)}"] if run.changed else []
+        told += [_path_of(run)] if run.output else []
+        for line in told:
+            out.print(Padding(Text(line, overflow="fold"), (0, 0, 0, 4), expand=False))
+
+
+def _path_of(run: Glance) -> str:
+    """Where the run's report is, from here where that is shorter."""
+    report = Path(str(run.output)) / "report.html"
+    near = os.path.relpath(report)
+    return near if len(near) < len(str(report)) else str(report)
 
 
 def print_rows(found: QueryResult, as_json: bool) -> None:

@@ -10,9 +10,10 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from prefect import task
+from prefect import get_run_logger, task
 from prefect.artifacts import create_link_artifact, create_table_artifact
 
+from metrics.errors import NightjarError
 from tasks.caching import Workspace
 from tasks.history.record import record_run
 from tasks.judge import judged_parts
@@ -24,6 +25,7 @@ from tasks.reporting.exports.responses import write_evaluation_results, write_me
 from tasks.reporting.exports.results import write_items_table, write_results, write_results_table
 from tasks.reporting.exports.samples import write_samples
 from tasks.reporting.numbers import rounded
+from tasks.reporting.overview.page import write_index
 from tasks.reporting.report.write import write_report
 from tasks.reporting.view import RunView
 from tasks.rows.parts import FailedPart, PairIdentity, Part
@@ -79,6 +81,8 @@ class Publication:
     """Numbers over the results of evaluation methods."""
     items: tuple[ArtifactRef, ...]
     lost: tuple[LostPair, ...]
+    index: str | None = None
+    """The folder of results whose index shows this run beside the others; None: its files lie elsewhere."""
 
 
 @dataclass(frozen=True)
@@ -107,9 +111,19 @@ def publish(publication: Publication, workspace: Workspace) -> Published:
     manifest = publication.manifest | {"diagnostics": [asdict(finding) for finding in written.diagnostics]}
     write_json(folder / "manifest.json", manifest)
     record_run(store, manifest, [results], _batches(store, publication.items))
+    if publication.index is not None:
+        _renew_index(store, Path(publication.index))
     _show(publication, results, written.path)
     fatal = tuple(finding.message for finding in written.diagnostics if finding.kind == ALL_CUT_OFF)
     return Published(results=results, report=str(written.path), fatal=fatal)
+
+
+def _renew_index(store: Store, folder: Path) -> None:
+    """Writes the page of all runs anew; that it can't be is no reason for a run to fail."""
+    try:
+        write_index(store, folder)
+    except (NightjarError, OSError) as error:
+        get_run_logger().warning("%s is not renewed: %s", folder / "index.html", error)
 
 
 def _results(publication: Publication, store: Store) -> pa.Table:

@@ -157,7 +157,7 @@ def _run_all(
     output: str | None,
 ) -> int:
     """Runs one evaluation after the other; the exit code is the worst of them."""
-    from flows.eval.session import checked_options, run_evaluation
+    from flows.eval.session import checked_options, print_together, run_evaluation
 
     freeze_imports()
     # All of them before the first: an evaluation of hours should not end in the refusal of the next.
@@ -172,6 +172,8 @@ def _run_all(
         _print(_one_or_many(documents), as_json=True)
     for path in written if not session.quiet else ():
         print(f"lm-evaluation-harness: {path}")
+    if len(documents) > 1 and not session.quiet:
+        print_together([Path(document["output"]) for document in documents])
     return max(codes)
 
 

@@ -32,7 +32,7 @@ from tasks.publish import LostPair, Publication, Published, publish
 from tasks.reporting.artifacts import CellArtifacts
 from tasks.reporting.exports.inputs import RunInfo
 from tasks.steps import Accounts, Step
-from tasks.store.home import PROJECT
+from tasks.store.home import PROJECT, results_folder
 from tasks.store.keys import digest
 from tasks.store.storage import ArtifactRef
 
@@ -74,10 +74,17 @@ def publish_run(run: Run, task_runs: TaskRuns) -> RunOutcome:
         results=_results_of(entry.results for entry in task_runs.numbers.values()),
         counted=_results_of(entry.results for entry in task_runs.verdict_numbers.values()),
         items=_results_of(entry.items for entry in every if entry.items is not None),
+        index=_index_folder(str(run.options.output)),
         lost=(*_lost_pairs(run, task_runs), *_lost_metrics(run, task_runs)),
     )
     published: Published = publish.submit(publication, workspace=run.workspace).result()
     return _outcome(run, published, over_budget)
+
+
+def _index_folder(output: str) -> str | None:
+    """The folder of results, where the run's own lies in it."""
+    folder = results_folder().resolve()
+    return str(folder) if Path(output).resolve().is_relative_to(folder) else None
 
 
 def _results_of(futures: Iterable[Future]) -> tuple[ArtifactRef, ...]:

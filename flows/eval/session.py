@@ -11,7 +11,7 @@ import signal
 import sys
 import textwrap
 import uuid
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from itertools import chain
@@ -233,6 +233,21 @@ def print_evaluation(evaluation: Evaluation, document: dict[str, Any]) -> None:
         f"steps: {computed} computed, {cached} cached; {numbers.count(tokens)} tokens"
         + (f"; {cost}" if document["cost"] else "")
     )
+
+
+def print_together(folders: Sequence[Path]) -> None:
+    """The numbers of several runs in one table."""
+    import pyarrow as pa
+
+    found = []
+    for folder in folders:
+        try:
+            found.append(Evaluation(str(folder)).results)
+        except NightjarError:
+            continue  # said when it ended
+    if found:
+        table = pa.concat_tables(found, promote_options="default")
+        console().print("\n", results_table(table, title="All together"))
 
 
 def _diagnostic(entry: dict[str, Any]) -> Diagnostic:

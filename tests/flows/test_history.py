@@ -132,7 +132,6 @@ def test_a_retention_that_can_not_be_meant_is_refused(
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ([], "either a SQL query or --prune"),
         (["SELECT 1", "--prune"], "either a SQL query or --prune"),
         (["SELECT 1", "--keep", "3"], "belong to --prune"),
         (["--prune", "--keep", "3", "--retention", "x.yaml"], "name one of them"),
@@ -151,3 +150,27 @@ def test_bad_input_is_answered_with_exit_code_2(
     assert output.err.startswith("error: ")
     assert message in output.err
     assert "Traceback" not in output.out + output.err
+
+
+def test_without_sql_the_latest_runs_are_listed_with_numbers_changes_and_places(store: Store) -> None:
+    assert "no run yet" in history(store).stdout
+    for number, seed in enumerate((1, 2)):
+        manifest = {
+            "run_id": f"night-{number}",
+            "run_name": f"night-{number}",
+            "benchmark": "sums",
+            "started": 1_800_000_000 + 86_400 * number,
+            "config": {"sample_params": {"seed": seed}},
+            "models": {"demo": {}},
+            "output": f"/results/night-{number}",
+        }
+        record_run(store, manifest, [RESULTS.empty_table()], [ITEM_ROWS.empty_table()])
+    assert history(store).stdout.splitlines() == [
+        "2027-01-16 08:00  night-1",
+        "    changed: sample_params",
+        "    /results/night-1/report.html",
+        "2027-01-15 08:00  night-0",
+        "    /results/night-0/report.html",
+    ]
+    (latest,) = json.loads(history(store, "--limit", "1", "--json").stdout)
+    assert (latest["run_id"], latest["changed"]) == ("night-1", ["sample_params"])
