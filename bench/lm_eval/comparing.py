@@ -93,6 +93,32 @@ def _compare_samples(comparison: Comparison, theirs: dict[Any, Row], ours: dict[
         for name in HASHES:
             if theirs[key][name] != ours[key][name]:
                 comparison.wrong.append(f"document {key[0]} has another {name}")
+        for name in theirs[key]["metrics"]:
+            expected, own = theirs[key].get(name), ours[key].get(name)
+            if not same_value(expected, own):
+                comparison.wrong.append(f"document {key[0]}: {name} is {own!r:.60}, there {expected!r:.60}")
+        if _asked(theirs[key]) != _asked(ours[key]):
+            comparison.wrong.append(f"document {key[0]} is asked something else")
+
+
+def same_value(one: Any, other: Any) -> bool:
+    """Whether two values of a sample are equal, numbers to ``METRIC`` of their size."""
+    if isinstance(one, list | tuple) and isinstance(other, list | tuple):
+        return len(one) == len(other) and all(map(same_value, one, other))
+    if isinstance(one, dict) and isinstance(other, dict):
+        return one.keys() == other.keys() and all(same_value(one[key], other[key]) for key in one)
+    numbers = isinstance(one, int | float) and isinstance(other, int | float)
+    if numbers:
+        alike = math.isnan(one) and math.isnan(other)
+        return alike or one == other or abs(one - other) <= METRIC * max(1.0, abs(one))
+    return bool(one == other)
+
+
+def _asked(row: Row) -> list[Any]:
+    """The texts of every request."""
+    return [
+        [value for value in group.values() if isinstance(value, str)] for group in row["arguments"].values()
+    ]
 
 
 def _compare_answers(comparison: Comparison, document: int, theirs: Any, ours: Any) -> None:

@@ -138,9 +138,11 @@ def _overrides(inputs: CommandInputs, path: Path | None) -> tuple[str, ...]:
 
 
 def validation_document(inputs: CommandInputs) -> tuple[dict[str, Any], int]:
-    """Resolves and validates without opening a dataset or importing user code: a document, and the exit code.
+    """Resolves and validates without opening a dataset: a document, and the exit code.
 
-    Every config has an entry of its own: one that is refused leaves the others their answer.
+    Functions of lm-evaluation-harness benchmarks are imported, and run on rows made for them; where no row
+    could be made that they run on, ``warnings`` says so. Every config has an entry of its own: one that is
+    refused leaves the others their answer.
     """
     if inputs.tasks is None:
         paths = inputs.configs or (DEFAULT_CONFIG,)
@@ -166,8 +168,29 @@ def _validation_of(inputs: CommandInputs, name: str) -> list[dict[str, Any]]:
     try:
         configs = _chosen_by_name(inputs, [name], strict=False).configs
     except NightjarError as error:
-        return [{"path": name, "status": "refused", "reason": str(error)}]
-    return [{"path": config.name, "status": "ok", "reason": None} for config in configs]
+        return [_refused(name, error)]
+    return [_tried(config.name, (config,)) for config in configs]
+
+
+def _refused(name: str, error: NightjarError) -> dict[str, Any]:
+    return {"path": name, "status": "refused", "reason": str(error), "warnings": []}
+
+
+def _tried(name: str, configs: Sequence[EvalConfig]) -> dict[str, Any]:
+    """The entry of configs that resolve, after their functions were imported and run on made rows."""
+    warnings = []
+    for config in configs:
+        if config.harness is None or "samples" in config.harness:
+            continue
+        from tasks.benchmarks.lm_eval.made.trial import try_definition
+
+        try:
+            trial = try_definition(config.harness, config.base_dir, config.scoring())
+        except NightjarError as error:
+            return _refused(name, error)
+        if not trial.ran:
+            warnings.append(f"{config.name}: not run on made rows: {trial.reason}")
+    return {"path": name, "status": "ok", "reason": None, "warnings": warnings}
 
 
 def _chosen_by_name(inputs: CommandInputs, names: Sequence[str], strict: bool) -> ChosenConfigs:
@@ -206,9 +229,10 @@ def load_selected(
 
 
 def validate_configs(paths: Sequence[str | Path], overrides: Sequence[str] = ()) -> list[dict[str, Any]]:
-    """Whether each file resolves and validates: ``{"path", "status": "ok" | "refused", "reason"}``, in order.
+    """Whether each file resolves and validates: ``{"path", "status": "ok" | "refused", "reason",
+    "warnings"}``, in order.
 
-    No dataset is opened and no user function imported; what many files include is read once.
+    No dataset is opened; what many files include is read once.
     """
     from tasks.benchmarks.lm_eval.read.yaml import Reader
 
@@ -216,10 +240,9 @@ def validate_configs(paths: Sequence[str | Path], overrides: Sequence[str] = ())
     entries: list[dict[str, Any]] = []
     for path in paths:
         try:
-            load_configs(path, overrides, strict=False, reader=reader)
-            entries.append({"path": str(path), "status": "ok", "reason": None})
+            entries.append(_tried(str(path), load_configs(path, overrides, strict=False, reader=reader)))
         except NightjarError as error:
-            entries.append({"path": str(path), "status": "refused", "reason": str(error)})
+            entries.append(_refused(str(path), error))
     return entries
 
 

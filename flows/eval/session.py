@@ -261,10 +261,8 @@ def print_plan(document: dict[str, Any]) -> None:
     for entry in document.get("runs", [document]):
         if "configs" in entry:
             for config in entry["configs"]:
-                out.print(
-                    f"{config['status']:8} {config['path']}"
-                    + (f"\n         {config['reason']}" if config["reason"] else "")
-                )
+                said = [config["reason"]] if config["reason"] else config["warnings"]
+                out.print("\n         ".join([f"{config['status']:8} {config['path']}", *said]))
             continue
         _print_forecast(out, entry)
 

@@ -8,10 +8,22 @@ import sys
 from typing import Final
 
 EXTRA: Final = "harness"
-IN_EXTRA: Final[dict[str, str]] = {}
-"""Top-level module → the distribution that the extra installs for it."""
-BESIDE: Final[dict[str, str]] = {}
-"""Top-level module → the distribution that holds it, for what the extra leaves out."""
+IN_EXTRA: Final = frozenset(
+    {
+        "antlr4", "bs4", "datasets", "emoji", "evaluate", "fugashi", "fuzzywuzzy", "html2text",
+        "immutabledict", "iso639", "jieba", "langdetect", "lm_eval", "math_verify",
+        "more_itertools", "neologdn", "nltk", "pandas", "pycountry", "pymorphy3", "regex", "rouge",
+        "scipy", "sklearn", "statsmodels", "sympy", "tqdm", "transformers", "wonderwords",
+        "word2number",
+    }
+)  # fmt: skip
+"""Top-level modules that the extra brings."""
+BESIDE: Final = {
+    "bert_score": "bert-score",
+    "kstar_planner": "kstar-planner",
+    "tinyBenchmarks": "git+https://github.com/felipemaiapolo/tinyBenchmarks",
+}
+"""Top-level module → the name it is installed by, where that is another, for what the extra leaves out."""
 
 
 def missing_package(error: BaseException) -> str:

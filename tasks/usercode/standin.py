@@ -11,6 +11,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from contextvars import ContextVar
 from functools import cache, partial
 from importlib.machinery import ModuleSpec, PathFinder
 from types import ModuleType
@@ -25,6 +26,7 @@ LIBRARY: Final = "datasets"
 METRICS: Final = "evaluate"
 _counting = threading.Lock()
 _users = 0  # loading files at this moment, in all threads: the last one takes the stand-ins away
+_alone: ContextVar[bool] = ContextVar("without_library", default=False)
 _hidden: dict[str, ModuleType] = {}
 """What the stand-ins hide while they are there."""
 
@@ -77,9 +79,19 @@ def _evaluate_module() -> ModuleType:
     )
 
 
+@contextmanager
+def without_library() -> Iterator[None]:
+    """Inside the block a metric that is not here is nowhere: ``evaluate`` itself would ask a hub for it."""
+    token = _alone.set(True)
+    try:
+        yield
+    finally:
+        _alone.reset(token)
+
+
 def _library() -> ModuleType | None:
     """``evaluate`` itself, None where it is not installed."""
-    if PathFinder.find_spec(METRICS) is None:
+    if _alone.get() or PathFinder.find_spec(METRICS) is None:
         return None
     with _counting:
         standing = sys.modules.pop(METRICS, None)

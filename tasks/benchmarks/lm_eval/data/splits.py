@@ -5,6 +5,7 @@ function of the definition's own, or a hub. ``HarnessBenchmark`` enters by ``Spl
 """
 
 import random
+import sys
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -118,7 +119,7 @@ class Splits:
     def _call(self, name: FunctionName, *arguments: Any) -> Any:
         function = self.modules.function(name, self._base_dir)
         try:
-            with stand_ins():  # functions import the library in their bodies, too
+            with stand_ins(), _quietly():  # functions import the library in their bodies, too
                 docs = function(*arguments)
             return docs if hasattr(docs, "features") else list(docs)
         except Exception as error:
@@ -140,6 +141,20 @@ def seeded() -> Iterator[None]:
         finally:
             random.setstate(python)
             np.random.set_state(numpy)
+
+
+@contextmanager
+def _quietly() -> Iterator[None]:
+    """Without the library's progress bars, which it shows for tables in memory too."""
+    library = sys.modules.get("datasets") if library_installed() else None
+    if library is None or library.are_progress_bars_disabled():
+        yield
+        return
+    library.disable_progress_bars()
+    try:
+        yield
+    finally:
+        library.enable_progress_bars()
 
 
 def _library_dataset(rows: Any) -> Any:

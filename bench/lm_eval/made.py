@@ -1,0 +1,207 @@
+"""Benchmarks of the harness's own collection on made rows, by lm-evaluation-harness and by this project.
+
+    python -m bench.lm_eval.made [--peer PYTHON] [--seed N]… [--leaves N] [--only NAME]…
+
+The rows come from ``tasks.benchmarks.lm_eval.made``: a seeded generator that reads which columns a
+definition's templates and functions use. Both programs ask the embedded server. Requests, responses, the
+values of every sample and every aggregate have to be equal to 1e-6; what differs on purpose is in
+``DOCUMENTED`` and in docs/lm-evaluation-harness.md. Benchmarks whose files import packages need the extra
+``harness`` in this Python too.
+"""
+
+import argparse
+import json
+import os
+import random
+import subprocess
+import sys
+import tempfile
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from bench.lm_eval.comparing import Comparison, compare
+from bench.lm_eval.peer import ABSENT, peer_python
+from bench.lm_eval.runs import OFFLINE, PROJECT, Asked, by_this_project, home
+from bench.lm_eval.served import byte_tokenizer
+from flows.config.load import load_configs
+from metrics.errors import NightjarError
+from tasks.benchmarks.lm_eval.made.rows import RowMaker
+from tasks.benchmarks.lm_eval.made.trial import Trial, try_definition
+from tasks.benchmarks.lm_eval.read.index import yaml_files
+from tasks.benchmarks.lm_eval.read.yaml import Reader
+from tasks.models.demo.serving import serve
+
+SEEDS = (1, 2)
+LEAVES, FAMILIES, EACH = 160, 90, 2
+ROWS, MAX_LENGTH, AT_ONCE = 5, 60_000, 20
+
+DOCUMENTED: Mapping[str, str] = {}
+"""Benchmark → why it differs, as docs/lm-evaluation-harness.md has it."""
+
+
+@dataclass(frozen=True)
+class Leaf:
+    """One benchmark of the collection that runs on made rows."""
+
+    name: str
+    family: str
+    path: Path
+    config: Mapping[str, Any]
+    trial: Trial
+
+    def splits(self) -> list[str]:
+        """Every split that the definition names."""
+        fewshot = self.config.get("fewshot_config") or {}
+        names = [self.config.get(f"{kind}_split") for kind in ("training", "validation", "test", "fewshot")]
+        return list(dict.fromkeys(name for name in (*names, fewshot.get("split")) if name is not None))
+
+    def write(self, folder: Path, seed: int) -> None:
+        """Writes its rows, a file each split, and a definition that takes the collection's and them."""
+        files = {}
+        for split in self.splits():
+            rows = RowMaker(self.trial.shape, seed * 1000 + sum(map(ord, split)), self.trial.guesses)
+            file = folder / "data" / f"{self.path.stem}-{self.name}-{split}.jsonl".replace("/", "_")
+            file.parent.mkdir(exist_ok=True)
+            text = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows.rows(ROWS))
+            file.write_text(text, encoding="utf-8")
+            files[split] = str(file)
+        definition = {
+            "include": str(self.path), "task": self.name, "dataset_path": "json", "dataset_name": None,
+            "dataset_kwargs": {"data_files": files},
+        }  # fmt: skip
+        (folder / f"{self.name}.yaml".replace("/", "_")).write_text(yaml.safe_dump(definition))
+
+
+def find_leaves(folder: Path, only: Sequence[str], count: int) -> Iterator[Leaf]:
+    """Benchmarks of as many families as there are, ``EACH`` of a family at most, in a fixed order."""
+    paths = list(yaml_files(folder))
+    random.Random(0).shuffle(paths)
+    reader, found, families = Reader(), 0, Counter[str]()
+    for path in paths:
+        family = path.relative_to(folder).parts[0]
+        if (families[family] >= EACH or found >= count) and not only:
+            continue
+        try:
+            configs = load_configs(path, (), strict=False, reader=reader)
+            if len(configs) != 1 or (only and configs[0].name not in only):
+                continue
+            harness = configs[0].harness or {}
+            trial = try_definition(harness, configs[0].base_dir, configs[0].scoring())
+        except NightjarError:
+            continue
+        if trial.ran and harness["config"].get("output_type", "generate_until") != "bypass":
+            families[family] += 1
+            found += 1
+            yield Leaf(harness["task"], family, path, harness["config"], trial)
+
+
+def by_the_harness(peer: str, asked: Asked, output: Path) -> dict[str, str]:
+    """Its runs, one by one; returns what failed."""
+    arguments = {
+        "model": asked.model, "base_url": f"{asked.base_url}/completions", "tokenizer": str(asked.tokenizer),
+        "max_length": asked.max_length, "tokenized_requests": True, "num_concurrent": 4,
+    }  # fmt: skip
+    text = ",".join(f"{name}={value}" for name, value in arguments.items())
+    script = str(Path(__file__).with_name("peer_made.py"))
+    output.mkdir()
+    run = subprocess.run(
+        [peer, script, str(asked.definitions), str(output), text, *asked.names],
+        env={**os.environ, **OFFLINE, "TQDM_DISABLE": "1"}, cwd=asked.definitions, capture_output=True,
+        text=True, check=False,
+    )  # fmt: skip
+    if not (output / "failed.json").is_file():
+        raise SystemExit(f"the peer failed:\n{run.stderr[-3000:]}")
+    failed: dict[str, str] = json.loads((output / "failed.json").read_text())
+    return failed
+
+
+def by_us(asked: Asked, output: Path, environment: dict[str, str]) -> dict[str, str]:
+    """Our runs, some in one process; a command that is refused is taken apart. Returns what failed."""
+    from dataclasses import replace
+
+    failed: dict[str, str] = {}
+    waiting = [asked.names[at : at + AT_ONCE] for at in range(0, len(asked.names), AT_ONCE)]
+    while waiting:
+        names = waiting.pop()
+        folder = output / f"{len(list(output.parent.iterdir()))}-{names[0]}".replace("/", "_")
+        run = by_this_project(replace(asked, names=names), folder, environment)
+        if run.returncode in (0, 1) and list(folder.rglob("results_*.json")):
+            continue
+        if len(names) == 1:
+            failed[names[0]] = " ".join((run.stderr.strip() or run.stdout.strip()).split())[-400:]
+            continue
+        middle = len(names) // 2
+        waiting += [names[:middle], names[middle:]]
+    return failed
+
+
+def run(peer: str, leaves: Sequence[Leaf], seed: int, place: Path) -> Counter[str]:
+    """Prints a seed's table; returns how many benchmarks came out how."""
+    definitions, outcomes = place / "definitions", Counter[str]()
+    definitions.mkdir(parents=True)
+    for leaf in leaves:
+        leaf.write(definitions, seed)
+    names = [leaf.name for leaf in leaves]
+    with serve() as server, home(place / "home") as environment:
+        tokenizer = byte_tokenizer(place / "tokenizer")
+        asked = Asked(definitions, names, server.base_url, "demo", tokenizer, MAX_LENGTH)
+        theirs = by_the_harness(peer, asked, place / "peer")
+        ours = by_us(asked, place / "own", environment)
+    print(f"\nseed {seed}")
+    for leaf in sorted(leaves, key=lambda one: (one.family, one.name)):
+        outcome, said = _outcome(leaf.name, theirs, ours, place)
+        outcomes[outcome] += 1
+        print(f"{outcome:10} {leaf.family:28} {said}", flush=True)
+    return outcomes
+
+
+def _outcome(name: str, theirs: Mapping[str, str], ours: Mapping[str, str], place: Path) -> tuple[str, str]:
+    if name in theirs:
+        return "peer fails", f"{name}: {' '.join(theirs[name].split())[:160]}" + (
+            " (here too)" * (name in ours)
+        )
+    if name in ours:
+        return "FAILS HERE", f"{name}: {ours[name]}"
+    comparison: Comparison = next(iter(compare(place / "peer" / name, place / "own", [name])))
+    if comparison.wrong and name in DOCUMENTED:
+        return "documented", f"{name}: {DOCUMENTED[name]}"
+    return ("DIFFERS" if comparison.wrong else "equal"), comparison.line()
+
+
+def main() -> int:
+    """Runs all seeds; exits 1 where anything differs that is not documented."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--peer", help="python with lm-eval[api] and transformers")
+    parser.add_argument("--seed", type=int, action="append", help="of the rows; several by default")
+    parser.add_argument("--leaves", type=int, default=LEAVES)
+    parser.add_argument("--only", action="append", default=[])
+    parser.add_argument("--keep", type=Path, help="folder to leave everything in")
+    options = parser.parse_args()
+    peer = peer_python(options.peer, "transformers")
+    if peer is None:
+        print(f"skipped: {ABSENT}")
+        return 0
+    where = "import lm_eval; print(list(lm_eval.__path__)[0])"
+    found = subprocess.run([peer, "-c", where], capture_output=True, text=True, check=True).stdout.strip()
+    leaves = list(find_leaves(Path(found, "tasks"), options.only, options.leaves))
+    families = len({leaf.family for leaf in leaves})
+    print(f"{len(leaves)} benchmarks of {families} families")
+    total: Counter[str] = Counter()
+    with tempfile.TemporaryDirectory() as temporary:
+        for seed in options.seed or SEEDS:
+            total += run(peer, leaves, seed, (options.keep or Path(temporary)) / f"seed-{seed}")
+    print(f"\n{dict(total)}")
+    enough = bool(options.only) or (len(leaves) >= 150 and families >= FAMILIES)
+    return int(bool(total["DIFFERS"] + total["FAILS HERE"]) or not enough)
+
+
+if __name__ == "__main__":
+    assert PROJECT.is_dir(), sys.path
+    raise SystemExit(main())

@@ -1,0 +1,360 @@
+"""Tries a definition without its dataset: imports every function, and runs it on rows made for it.
+
+What a column holds is guessed from its uses (``columns``); where a function raises, the guesses about the
+columns that its lines mention are changed one by one, and kept where the run gets further. A definition that
+no row could be made for is not wrong by that: the last error says where the trial ended.
+"""
+
+import linecache
+import re
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from copy import deepcopy
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+
+from metrics.errors import ConfigError, NightjarError
+from metrics.types import ChoiceBatch, Resolve
+from scorers.base import Batch
+from scorers.choices import ChoiceColumns, choice_batch
+from scorers.config import ScoringConfig
+from scorers.factory import build_pipelines, build_scorer
+from scorers.process_results import ProcessResultsScorer
+from tasks.benchmarks.lm_eval.data.items import document_items
+from tasks.benchmarks.lm_eval.data.splits import Splits
+from tasks.benchmarks.lm_eval.made.columns import columns_of
+from tasks.benchmarks.lm_eval.made.rows import CANDIDATES, RowMaker
+from tasks.benchmarks.lm_eval.made.shapes import Shape
+from tasks.benchmarks.lm_eval.read.yaml import decoded, functions_in
+from tasks.benchmarks.lm_eval.render.benchmark import Prompter
+from tasks.benchmarks.records import Rendered
+from tasks.usercode.documents import Documents
+from tasks.usercode.load import UserModules
+from tasks.usercode.standin import stand_ins, without_library
+
+ROWS: Final = 8
+SEED: Final = 1234
+RUNS: Final = 400
+SECONDS: Final = 3.0
+"""How often a definition is tried with other guesses, and for how long."""
+
+
+NOT_TRIED: Final = {
+    "custom_dataset": "its documents come from a function of its own (custom_dataset)",
+    "unsafe_code": "it runs what a model writes (unsafe_code)",
+}
+
+
+@dataclass(frozen=True)
+class Trial:
+    """How far a definition came: whether it was run, why not, and the rows that it was run on.
+
+    ``guesses`` are the columns that took another guess than the uses of the column gave.
+    """
+
+    ran: bool
+    reason: str | None
+    shape: Shape
+    guesses: Mapping[tuple[str, ...], str]
+
+    def rows(self, count: int, seed: int) -> list[dict[str, Any]]:
+        """Rows on which the definition runs, if it does on any."""
+        return RowMaker(self.shape, seed, self.guesses).rows(count)
+
+
+class MadeDataset:
+    """Made rows in the place of a definition's dataset: the same kind for every split."""
+
+    def __init__(self, shape: Shape, guesses: Mapping[tuple[str, ...], str], seed: int) -> None:
+        self._made = shape, guesses, seed
+        self._splits: dict[str, Documents] = {}
+
+    def split(self, name: str) -> Documents:
+        """The rows of a split; other splits have others."""
+        if name not in self._splits:
+            shape, guesses, seed = self._made
+            seed += sum(map(ord, name))
+            self._splits[name] = Documents.from_list(RowMaker(shape, seed, guesses).rows(ROWS))
+        return self._splits[name]
+
+    def holders(self, text: str) -> Iterator[str]:
+        """The columns with a value that a text shows."""
+        for documents in self._splits.values():
+            for row in documents:
+                for name, value in row.items():
+                    if isinstance(value, str) and len(value) > 2 and (value in text or repr(value) in text):
+                        yield name
+
+
+def import_functions(harness: Mapping[str, Any], base_dir: Path, modules: UserModules | None = None) -> None:
+    """Imports every function that a definition names; raises ConfigError for one that can't be."""
+    modules = modules or UserModules(own=True)
+    for name in sorted(set(functions_in(decoded(harness["config"])))):
+        modules.function(name, base_dir)
+
+
+def try_definition(
+    harness: Mapping[str, Any], base_dir: str | Path, scoring: ScoringConfig, seed: int = SEED
+) -> Trial:
+    """Runs a translated definition on made rows; ``harness`` is what the translation put under that key.
+
+    Raises ConfigError for a function that can't be imported and for a scorer that can't be built.
+    """
+    modules = UserModules(own=True)
+    base_dir = Path(base_dir)
+    import_functions(harness, base_dir, modules)
+    config: dict[str, Any] = decoded(harness["config"])
+    run = _Run(harness, config, base_dir, scoring, modules, seed)
+    run.build()
+    for key, reason in NOT_TRIED.items():
+        if config.get(key):
+            return Trial(False, reason, Shape(), {})
+    with without_library():
+        return _search(run, columns_of(config, run.resolve))
+
+
+class _Run:
+    """A definition that can be run on rows of one shape after another."""
+
+    def __init__(
+        self,
+        harness: Mapping[str, Any],
+        config: Mapping[str, Any],
+        base_dir: Path,
+        scoring: ScoringConfig,
+        modules: UserModules,
+        seed: int,
+    ) -> None:
+        self.base_dir = base_dir
+        self._harness, self._config, self._scoring = harness, config, scoring
+        self._modules, self._seed = modules, seed
+        self._where = f"benchmark {harness.get('task')}"
+        self.stage = 0
+        resolve: Resolve = lambda reference: modules.function(reference, base_dir)  # noqa: E731
+        self.resolve = resolve
+
+    def build(self) -> None:
+        """Builds filters and scorer; raises ConfigError."""
+        self._scorer = build_scorer(self._scoring, self.resolve)
+        self._pipelines = build_pipelines(self._scoring, self.resolve)
+
+    def on(self, shape: Shape, guesses: Mapping[tuple[str, ...], str]) -> None:
+        """Runs everything on rows of the shape; raises what a function raises. ``stage`` says how far it
+        came."""
+        self.stage = 0
+        splits = Splits(self._config, self.base_dir, self._where, self._modules)
+        self.made = MadeDataset(shape, guesses, self._seed)
+        splits.source = self.made  # type: ignore[assignment]
+        with stand_ins():
+            docs = splits.evaluated()
+            self.stage = 1
+            prompter = Prompter(self._harness, self._config, splits, self.base_dir)
+            rendered = []
+            for one in prompter.rendered(document_items(docs, None, self._where)):
+                rendered.append(one)
+                self.stage += 1
+            self._score(rendered)
+
+    def _score(self, rendered: Sequence[Rendered]) -> None:
+        for pipeline in self._pipelines:
+            replies = [_replies(one) for one in rendered]
+            predictions: list[Any] = [None] * len(rendered)
+            if rendered[0].kind == "generate":
+                kept = pipeline.apply(replies, [dict(one.doc) for one in rendered])
+                predictions = [next(iter(own), None) for own in kept]
+            batch = _batch(rendered, predictions, [own[0] for own in replies])
+            scorer = self._scorer
+            metrics = scorer.get_metrics(pipeline.name)
+            if isinstance(scorer, ProcessResultsScorer):
+                processed = scorer.process(batch)
+                for metric in metrics:
+                    _aggregated(metric, scorer.column(processed, metric, batch))
+                    self.stage += 1
+                continue
+            for metric in metrics:
+                _aggregated(metric, scorer.score(batch, metric))
+                self.stage += 1
+
+
+def _aggregated(metric: Any, scored: Any) -> None:
+    scores, rows = scored.scores, np.flatnonzero(scored.scored)
+    if not len(rows):
+        raise ConfigError(f"metric '{metric.name}' has no value: {next(filter(None, scored.errors), 'none')}")
+    statistics = None if scores.statistics is None else np.asarray(scores.statistics)[rows]
+    values = None if scores.values is None else [scores.values[row] for row in rows]
+    if values is None and statistics is None:
+        values = [float(scores.score[row]) for row in rows]
+    metric.aggregation.value(statistics, values)
+
+
+def _replies(one: Rendered) -> list[str]:
+    """An answer as a model might give it: the reference, where it is text."""
+    texts = [reference for reference in one.references if isinstance(reference, str) and reference]
+    return [texts[0] if texts else "The answer is (A)."]
+
+
+def _batch(rendered: Sequence[Rendered], predictions: list[Any], replies: list[str]) -> Batch:
+    return Batch(
+        item_ids=[one.item.item_id for one in rendered],
+        sample_index=np.zeros(len(rendered), dtype=np.int32),
+        scored=np.ones(len(rendered), dtype=np.bool_),
+        predictions=predictions,
+        references=[list(one.references) for one in rendered],
+        docs=[dict(one.doc) for one in rendered],
+        responses=replies,
+        choices=_choices(rendered) if rendered[0].kind != "generate" else None,
+    )
+
+
+def _choices(rendered: Sequence[Rendered]) -> ChoiceBatch:
+    """Log-likelihoods that differ from choice to choice."""
+    lls = [[-1.5 - 0.25 * at for at in range(len(one.continuations))] for one in rendered]
+    alone = [[-2.5 - 0.5 * at for at in range(len(one.unconditional))] for one in rendered]
+    asked = any(one.unconditional for one in rendered)
+    columns = ChoiceColumns(
+        item_ids=[one.item.item_id for one in rendered],
+        scored=np.ones(len(rendered), dtype=np.bool_),
+        lls=pa.array(lls, pa.list_(pa.float64())),
+        is_greedy=pa.array([[False] * len(own) for own in lls], pa.list_(pa.bool_())),
+        gold=pa.array([list(one.gold) for one in rendered], pa.list_(pa.int32())),
+        continuations=pa.array([list(one.continuations) for one in rendered], pa.list_(pa.string())),
+        choices=pa.array([list(one.choices) for one in rendered], pa.list_(pa.string())),
+        unconditional=pa.array([list(one.unconditional) for one in rendered], pa.list_(pa.string()))
+        if asked
+        else None,
+        unconditional_lls=pa.array(alone, pa.list_(pa.float64())) if asked else None,
+    )
+    return choice_batch(columns, rolling=rendered[0].kind == "rolling")
+
+
+def _search(run: _Run, shape: Shape) -> Trial:
+    """Tries one guess after the other, and keeps those that get further."""
+    guesses: dict[tuple[str, ...], str] = {}
+    best, error = _attempt(run, shape, guesses)
+    deadline, left = time.monotonic() + SECONDS, RUNS
+    while error is not None:
+        found = _with_missing(shape, error)
+        if found is not None and left > 0:
+            shape, left = found, left - 1
+            best, error = _attempt(run, shape, guesses)
+            continue
+        reached = error
+        for change in _candidates(run, shape, guesses, reached):
+            if left <= 0 or time.monotonic() > deadline:
+                return Trial(False, _described(reached), shape, guesses)
+            left -= 1
+            changed = {**guesses, **change}
+            progress, outcome = _attempt(run, shape, changed)
+            if outcome is None or progress > best:
+                guesses, best, error = changed, progress, outcome
+                break
+        else:
+            return Trial(False, _described(reached), shape, guesses)
+    return Trial(True, None, shape, guesses)
+
+
+Progress = tuple[int, tuple[int, ...]]
+
+
+def _attempt(
+    run: _Run, shape: Shape, guesses: Mapping[tuple[str, ...], str]
+) -> tuple[Progress, BaseException | None]:
+    try:
+        run.on(shape, guesses)
+    except Exception as error:
+        return (run.stage, tuple(line for _, line in _frames(error, run.base_dir))), error
+    return (run.stage + 1, ()), None
+
+
+def _frames(error: BaseException, folder: Path) -> list[tuple[TracebackType, int]]:
+    """The frames of users' files that an error went through, the outermost first."""
+    found: list[tuple[TracebackType, int]] = []
+    seen: list[BaseException] = []
+    cause: BaseException | None = error
+    while cause is not None and cause not in seen:
+        seen.append(cause)
+        own = []
+        step = cause.__traceback__
+        while step is not None:
+            if str(folder.parent) in step.tb_frame.f_code.co_filename:
+                own.append((step, step.tb_lineno))
+            step = step.tb_next
+        found = own or found
+        cause = cause.__cause__ or cause.__context__
+    return found
+
+
+def _candidates(
+    run: _Run, shape: Shape, guesses: Mapping[tuple[str, ...], str], error: BaseException
+) -> Iterator[dict[tuple[str, ...], str]]:
+    """Other guesses, those about the columns that the failing lines mention first."""
+    held = list(dict.fromkeys(run.made.holders(str(error))))
+    mentioned = list(dict.fromkeys([*held, *_mentioned(error, run.base_dir, shape)]))
+    names = [name for name in dict.fromkeys([*mentioned, *reversed(shape.fields)]) if name in shape.fields]
+    kinds = list(CANDIDATES)
+    if re.search(r"invalid literal for int|could not convert string to float", str(error)):
+        kinds = ["number text", "index", *kinds]
+    for at, name in enumerate(names):
+        for kind in kinds:
+            if guesses.get((name,)) != kind:
+                yield {(name,): kind}
+        same = [other for other in names if shape.fields[other].alike == shape.fields[name].alike]
+        if len(same) > 1 and at < len(mentioned) and name == next(one for one in names if one in same):
+            for kind in kinds:
+                yield {(other,): kind for other in same}
+    for name in names:
+        for path in _inner(shape.fields[name], (name,)):
+            for kind in islice(CANDIDATES, 6):
+                yield {path: kind}
+
+
+def _inner(shape: Shape, path: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
+    for name, one in shape.fields.items():
+        yield (*path, name)
+        yield from _inner(one, (*path, name))
+    if shape.element is not None:
+        yield (*path, "*")
+        yield from _inner(shape.element, (*path, "*"))
+
+
+def _mentioned(error: BaseException, folder: Path, shape: Shape) -> Iterator[str]:
+    text = str(error)
+    for name in shape.fields:
+        if re.search(rf"(?<!\w){re.escape(name)}(?!\w)", text):
+            yield name
+    for step, line in reversed(_frames(error, folder)):
+        code = step.tb_frame.f_code
+        for number in range(line, code.co_firstlineno - 1, -1):
+            source = linecache.getline(code.co_filename, number)
+            for name in shape.fields:
+                if f'"{name}"' in source or f"'{name}'" in source:
+                    yield name
+
+
+def _with_missing(shape: Shape, error: BaseException) -> Shape | None:
+    """The shape with a column that a function looked for in vain."""
+    cause: BaseException | None = error
+    while cause is not None:
+        name = None
+        if isinstance(cause, KeyError) and cause.args and isinstance(cause.args[0], str):
+            found = re.match(r"column '([^']+)' is not there", cause.args[0])
+            name = found[1] if found else cause.args[0]
+        elif found := re.search(r"'([^']+)' is undefined", str(cause)):
+            name = found[1]
+        if name is not None and name not in shape.fields and len(name) < 60:
+            changed = deepcopy(shape)
+            changed.key(name)
+            return changed
+        cause = cause.__cause__ or cause.__context__
+    return None
+
+
+def _described(error: BaseException) -> str:
+    text = " ".join(str(error).split())
+    return text if isinstance(error, NightjarError) else f"{type(error).__name__}: {text}"

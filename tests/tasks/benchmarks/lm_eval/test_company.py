@@ -1,0 +1,128 @@
+"""A benchmark is the same alone and in company, in whatever order: files of the harness as they are."""
+
+import json
+import random
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import yaml
+
+from flows.config.load import load_configs, validate_configs
+from flows.config.schema import EvalConfig
+from flows.plan.build import benchmark_fields
+from scorers.base import Batch
+from scorers.factory import build_pipelines, build_scorer
+from scorers.process_results import ProcessResultsScorer
+from tasks.benchmarks.lm_eval.made.rows import RowMaker
+from tasks.benchmarks.lm_eval.made.trial import try_definition
+from tasks.benchmarks.open import open_benchmark
+from tasks.usercode.load import resolver
+
+VERBATIM = Path(__file__).parents[3] / "fixtures" / "harness"
+FILES = {
+    "gpqa_main": "gpqa_n_shot/gpqa_main_n_shot.yaml",
+    "gpqa_diamond": "gpqa_n_shot/gpqa_diamond_n_shot.yaml",
+    "xcopa_et": "xcopa/default_et.yaml",
+    "xcopa_ht": "xcopa/default_ht.yaml",
+    "copal_id": "copal_id/standard.yaml",
+    "mmlu_pro": "mmlu_pro/mmlu_pro_biology.yaml",
+    "eq_bench": "eq_bench/default.yaml",
+}
+
+
+@pytest.fixture(scope="module")
+def configs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, EvalConfig]:
+    """The benchmarks with made rows in files of their own."""
+    folder = tmp_path_factory.mktemp("made")
+    found = {}
+    for seed, (name, file) in enumerate(FILES.items()):
+        (config,) = load_configs(VERBATIM / file, (), strict=False)
+        assert config.harness is not None
+        trial = try_definition(config.harness, config.base_dir, config.scoring())
+        assert trial.ran, trial.reason
+        files = {}
+        for split in ("train", "validation", "test"):
+            rows = RowMaker(trial.shape, 10 * seed + len(split), trial.guesses).rows(14)
+            (folder / f"{name}-{split}.jsonl").write_text("\n".join(map(json.dumps, rows)))
+            files[split] = str(folder / f"{name}-{split}.jsonl")
+        wrapped = {
+            "include": str(VERBATIM / file), "task": name, "dataset_path": "json", "dataset_name": None,
+            "dataset_kwargs": {"data_files": files},
+        }  # fmt: skip
+        (folder / f"{name}.yaml").write_text(yaml.safe_dump(wrapped))
+        (found[name],) = load_configs(folder / f"{name}.yaml", ("models=[m]",), strict=True)
+    return found
+
+
+def numbers(config: EvalConfig) -> Any:
+    """Everything that is asked, and what the scores of fixed answers are."""
+    benchmark = open_benchmark(benchmark_fields(config))
+    items = list(benchmark.items())
+    asked = [
+        (one.prompts, one.continuations, one.references, dict(one.doc))
+        for prompt in benchmark.prompt_names()
+        for one in benchmark.render(prompt, items)
+    ]
+    rendered = list(benchmark.render(benchmark.prompt_names()[0], items))
+    if rendered[0].kind != "generate":
+        return asked
+    resolve = resolver(config.base_dir, own=True)
+    scorer, scores = build_scorer(config.scoring(), resolve), []
+    for pipeline in build_pipelines(config.scoring(), resolve):
+        replies = [[f"The answer is ({'ABCD'[at % 4]}) joy: {at} fear: 1"] for at in range(len(rendered))]
+        predictions = [own[0] for own in pipeline.apply(replies, [dict(one.doc) for one in rendered])]
+        batch = _batch(rendered, predictions)
+        for metric in scorer.get_metrics(pipeline.name):
+            if isinstance(scorer, ProcessResultsScorer):
+                scored = scorer.column(scorer.process(batch), metric, batch)
+            else:
+                scored = scorer.score(batch, metric)
+            scores.append((pipeline.name, metric.name, scored.scores.score.tolist()))
+    return asked, scores
+
+
+def _batch(rendered: Any, predictions: list[Any]) -> Batch:
+    return Batch(
+        item_ids=[one.item.item_id for one in rendered],
+        sample_index=np.zeros(len(rendered), dtype=np.int32),
+        scored=np.ones(len(rendered), dtype=np.bool_),
+        predictions=predictions,
+        references=[list(one.references) for one in rendered],
+        docs=[dict(one.doc) for one in rendered],
+        responses=[""] * len(rendered),
+    )
+
+
+def test_order_and_company_change_nothing(configs: dict[str, EvalConfig]) -> None:
+    alone = {name: numbers(config) for name, config in configs.items()}
+    draw = random.Random(18)
+    for _ in range(4):
+        names = [*configs, *draw.sample(list(configs), 3)]
+        draw.shuffle(names)
+        for name in names:
+            assert numbers(configs[name]) == alone[name], (name, names)
+    with ThreadPoolExecutor(4) as threads:
+        names = [*configs] * 2
+        draw.shuffle(names)
+        together = list(threads.map(lambda name: numbers(configs[name]), names))
+    assert all(found == alone[name] for name, found in zip(names, together, strict=True))
+
+
+def test_the_documents_of_two_openings_are_the_same(configs: dict[str, EvalConfig]) -> None:
+    """The steps that load and that render open the benchmark each for itself."""
+    first, second = (open_benchmark(benchmark_fields(configs["gpqa_main"])) for _ in range(2))
+    items = list(first.items())
+    assert items == list(second.items())
+    prompts = [one.prompts[0] for one in second.render("default", items)]
+    assert all(str(item.data["choice1"]) in prompt for item, prompt in zip(items, prompts, strict=True))
+    assert len({item.data["answer"] for item in items}) > 1, "they are shuffled"
+
+
+def test_harness_files_as_they_are_resolve_import_and_run() -> None:
+    entries = validate_configs([VERBATIM / file for file in FILES.values()])
+    assert [(entry["status"], entry["reason"], entry["warnings"]) for entry in entries] == [
+        ("ok", None, [])
+    ] * len(FILES)
