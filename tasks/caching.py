@@ -31,6 +31,9 @@ from tasks.store.keys import digest
 from tasks.store.reasons import Reason, Subject, flat, keep_reason
 from tasks.store.storage import ArtifactMissing, ArtifactRef, Store
 
+RECORDS = "records"
+"""Folder of the store with Prefect's records of results."""
+
 P = ParamSpec("P")
 R = TypeVar("R")
 
@@ -56,13 +59,21 @@ def _open_store(uri: str) -> Store:
     return Store(uri)
 
 
-def cached_task(stage: str) -> Callable[[Callable[P, R]], Task[P, R]]:
+StillHolds = Callable[[Any, Mapping[str, Any]], bool]
+"""Whether a record's result is what the step, given these arguments by name, would come to now."""
+_still_holds: dict[str, StillHolds] = {}
+
+
+def cached_task(stage: str, still_holds: StillHolds | None = None) -> Callable[[Callable[P, R]], Task[P, R]]:
     """Makes a stage's function a task that is cached under the stage's key and retried on passing errors.
 
     All parameters of the function are part of the key: steps by their identity, references by their digest,
     nothing that is Unkeyed; so is the code that the stage runs. Each function takes a ``step``, whose name
-    the run bears.
+    the run bears. Where a key can't say all that decides the result (answers are kept under keys of their
+    own), ``still_holds`` is asked before a record is served; one that no longer holds is removed.
     """
+    if still_holds is not None:
+        _still_holds[stage] = still_holds
 
     def decorate(function: Callable[P, R]) -> Task[P, R]:
         stage_function = inspect.unwrap(function)
@@ -126,12 +137,11 @@ def in_workspace(cached: Task[P, R], workspace: Workspace, refresh: bool = False
 def peek(cached: Task[P, R], *args: P.args, **kwargs: P.kwargs) -> R | None:
     """What the task would return without running, or None where it would have to run."""
     arguments = inspect.signature(cached.fn).bind(*args, **kwargs).arguments
-    key = _cache_key(cached.name, inspect.unwrap(cached.fn), None, arguments)
-    records = ArtifactRecords(store=arguments["workspace"].store)
-    try:
-        result: R = ResultRecord.deserialize(records.read_path(key)).result
-    except Exception:  # as Prefect takes it: whatever is wrong with a record, the task runs
+    key = f"{cached.name}-{artifact_key(cached.name, inspect.unwrap(cached.fn), arguments)}"
+    found = _record(key, arguments["workspace"])
+    if found is None or not _holds_now(cached.name, found, arguments):
         return None
+    result: R = found
     return result
 
 
@@ -149,7 +159,26 @@ def is_transient(_task: Task[..., Any], _run: TaskRun, state: State[Any]) -> boo
 def _cache_key(
     stage: str, function: Callable[..., Any], _context: TaskRunContext | None, parameters: Mapping[str, Any]
 ) -> str:
-    return f"{stage}-{artifact_key(stage, function, parameters)}"
+    key = f"{stage}-{artifact_key(stage, function, parameters)}"
+    if stage in _still_holds:
+        workspace = parameters["workspace"]
+        found = _record(key, workspace)
+        if found is not None and not _holds_now(stage, found, parameters):
+            # Prefect reads the record under this key next; what it then computes takes the record's place.
+            workspace.open().remove(f"{RECORDS}/{key}")
+    return key
+
+
+def _record(key: str, workspace: Workspace) -> Any:
+    """The result that is kept under a record's key; None where there is none that can be used."""
+    try:
+        return ResultRecord.deserialize(ArtifactRecords(store=workspace.store).read_path(key)).result
+    except Exception:  # as Prefect takes it: whatever is wrong with a record, the task runs
+        return None
+
+
+def _holds_now(stage: str, result: Any, arguments: Mapping[str, Any]) -> bool:
+    return stage not in _still_holds or _still_holds[stage](result, arguments)
 
 
 def artifact_key(stage: str, function: Callable[..., Any], parameters: Mapping[str, Any]) -> str:
@@ -249,7 +278,7 @@ class ArtifactRecords(WritableFileSystem):
         """The record under ``path``; raises ArtifactMissing where an artifact it refers to is not what it
         was."""
         store = _open_store(self.store)
-        content: bytes = store.fs.cat_file(store.path(f"records/{path}"))
+        content: bytes = store.fs.cat_file(store.path(f"{RECORDS}/{path}"))
         for ref in references(ResultRecord.deserialize(content).result):
             if ref.retryable:
                 raise ArtifactMissing(f"{ref.name} has {ref.retryable} rows worth asking again")
@@ -259,7 +288,7 @@ class ArtifactRecords(WritableFileSystem):
 
     def write_path(self, path: str, content: bytes, **_: Any) -> str:  # type: ignore[override]
         """Keeps a record, whole or not at all."""
-        _open_store(self.store).put_bytes(f"records/{path}", content)
+        _open_store(self.store).put_bytes(f"{RECORDS}/{path}", content)
         return path
 
     async def aread_path(self, path: str) -> bytes:

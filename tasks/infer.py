@@ -1,7 +1,7 @@
 """Stage "infer": requests go to a model, and what comes back is kept."""
 
 import inspect
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Literal
 
@@ -14,11 +14,12 @@ from tasks.caching import Workspace, artifact_key, cached_task
 from tasks.models.answers.segments import AnswerStore
 from tasks.models.config import ErrorBudget, ModelConfig, Prices, RunLimits, SampleParams
 from tasks.models.connection import probe, room_of
+from tasks.models.identity import EXPANDED
 from tasks.models.options import InferenceOptions, RequestTally
-from tasks.models.respond import count_missing, respond
+from tasks.models.records import EVERY, Lookup
+from tasks.models.respond import count_missing, given_answers, respond
 from tasks.server import lease, progress_of, secret
 from tasks.steps import Accounts, Answered, Step, Unkeyed
-from tasks.store.claims import claim
 from tasks.store.schemas import ANSWERS, RESPONSES
 from tasks.store.storage import ArtifactRef, Store
 
@@ -26,8 +27,8 @@ from tasks.store.storage import ArtifactRef, Store
 class InferSetup(Unkeyed):
     """The model, how it is sampled, and what it may take.
 
-    Answers older than ``not_before`` (seconds since 1970) are asked for again, and errors of the model older
-    than ``failed_before``; ``run_id`` names the account that limits are held against.
+    ``lookup`` says which kept answers serve, ``night`` stands beside what is asked for now, and ``run_id``
+    names the account that limits are held against.
     """
 
     model: ModelConfig
@@ -37,8 +38,8 @@ class InferSetup(Unkeyed):
     prices: Prices
     base_dir: str
     role: Literal["model", "judge"] = "model"
-    not_before: float = 0.0
-    failed_before: float = 0.0
+    lookup: Lookup = EVERY
+    night: str | None = None
     run_id: str | None = None
 
     def options(self, workspace: Workspace, expected: int | None = None) -> InferenceOptions:
@@ -50,8 +51,8 @@ class InferSetup(Unkeyed):
             price=self.prices.of(self.model.name),
             run_id=self.run_id,
             expected=expected,
-            not_before=self.not_before,
-            failed_before=self.failed_before,
+            night=self.night,
+            lookup=self.lookup,
             base_dir=Path(self.base_dir),
             secret=secret,
             lease=lease,
@@ -62,21 +63,36 @@ class BudgetExceeded(NightjarError):
     """More requests failed than ``errors.max_rate`` allows."""
 
 
-@cached_task("infer")
+def given_now(answered: Answered, arguments: Mapping[str, Any]) -> bool:
+    """Whether the answers that an inference gave are those that its lookup gives now: another night may have
+    asked since."""
+    step, requests, workspace = (arguments[name] for name in ("step", "requests", "workspace"))
+    setup, store = step.setup, workspace.open()
+    columns = list(EXPANDED)
+    given = given_answers(
+        setup.model, store.batches(requests, columns), AnswerStore(store), setup.options(workspace)
+    )
+    return given == answered.accounts.given
+
+
+@cached_task("infer", still_holds=given_now)
 def infer(step: Step[InferSetup], requests: ArtifactRef, workspace: Workspace) -> Answered:
     """Asks for what is not answered yet; a failed request is a row that says so and makes the result worth
     asking again."""
     setup, store = step.setup, workspace.open()
     key = artifact_key("infer", inspect.unwrap(infer.fn), {"step": step, "requests": requests})
-    # Two workers on the same requests take turns: the second finds the answers of the first.
-    with claim(store, f"infer/{key}"), progress_of(setup.model.name, step.name) as progress:
+    with progress_of(setup.model.name, step.name) as progress:
         options = setup.options(workspace, _expected(store, requests, setup))
         responded = respond(setup.model, store.batches(requests), AnswerStore(store), options, progress)
         ref = store.write("infer", key, RESPONSES, responded.batches, ANSWERS)
     tally = responded.tally
     return Answered(
         responses=ref.model_copy(update={"retryable": tally.retryable}),
-        accounts=Accounts(tally=tally.as_dict()),
+        accounts=Accounts(
+            tally=tally.as_dict(),
+            given=responded.given.hexdigest(),
+            night=setup.night,
+        ),
     )
 
 

@@ -43,10 +43,15 @@ class Step(BaseModel, Generic[T]):
 
 
 class Accounts(Unkeyed):
-    """What an inference took when it was computed, the fields of a ``Tally``; served from a cache it took
-    nothing."""
+    """What an inference took when it was computed, the fields of a ``RequestTally``; served from a cache it
+    took nothing.
+
+    ``given`` is the digest of which answers it gave, ``night`` the night that it was computed in.
+    """
 
     tally: dict[str, Any]
+    given: str = ""
+    night: str | None = None
 
 
 class Answered(BaseModel):

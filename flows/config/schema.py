@@ -17,7 +17,7 @@ from scorers.config import DefaultScorerConfig, FilterConfig, ScorerConfig, Scor
 from scorers.metric_lists import DEFAULT_METRICS
 from tasks.benchmarks.config import BenchmarkFields, PlacedError
 from tasks.datasets.selection import Selection
-from tasks.models.config import ErrorBudget, ModelConfig, Prices, RunLimits, SampleParams
+from tasks.models.config import Answers, ErrorBudget, ModelConfig, Prices, RunLimits, SampleParams
 from tasks.verdicts.config import EvaluationMethodConfig, EvaluationMetricConfig, lacking_samples
 
 MUTUAL_INFORMATION_METRICS: Final = frozenset({"acc_mutual_info"})
@@ -70,6 +70,11 @@ class EvalConfig(BenchmarkFields):
         default=("model_name", "prompt_template"), description="Fields that results are grouped by"
     )
     statistics: StatisticsConfig = Field(default_factory=StatisticsConfig, description="Error bars")
+    answers: Answers = Field(
+        default="reuse",
+        description="Which kept answers of the models serve: the newest (reuse), those that this night asked "
+        "for (fresh), or those that are not too old ({max_age: 20h})",
+    )
     errors: ErrorBudget = Field(default_factory=ErrorBudget, description="How many requests may fail")
     limits: RunLimits = Field(default_factory=RunLimits, description="Where inference stops")
     prices: Prices = Field(
@@ -212,6 +217,10 @@ class RunOptions(BaseModel):
     run_name: str | None = Field(default=None, description="Name of the run; default: benchmark and time")
     run_id: str | None = Field(
         default=None, description="Id of the run in the history; default: from name and time"
+    )
+    night: str | None = Field(
+        default=None,
+        description="The night that answers are asked for in; default: the outermost flow run's id",
     )
     phase: Phase = Field(
         default=Phase.ALL, description="infer: responses only; score: responses are there already"

@@ -181,6 +181,7 @@ def run_info(run: Run, grid: GridResponses) -> RunInfo:
     """What the exports say about the run."""
     config, plan = run.plan.config, run.plan
     items = max((cell.stop for cell in grid.cells), default=0)
+    total = _total([*_inference(run, "model").values(), *_inference(run, "judge").values()])
     return RunInfo(
         run_id=str(run.options.run_id),
         benchmark=config.name,
@@ -193,6 +194,12 @@ def run_info(run: Run, grid: GridResponses) -> RunInfo:
         num_fewshot=config.fewshot.count() if config.fewshot is not None else 0,
         output_type=config.output_type,
         versions=_versions(),
+        requests={
+            "sent": total.sent,
+            "cached": total.cached,
+            "same_night": total.same_night,
+            "failed": total.failed + total.model_errors,
+        },
         git_revision=git_revision(str(PROJECT)),
     )
 
@@ -218,7 +225,8 @@ def run_manifest(
         "started": run.started,
         "wall_seconds": round(time.time() - run.started, 3),
         "steps": run.steps(),
-        "requests": {"sent": total.sent, "cached": total.cached, "failed": total.failed + total.model_errors},
+        "requests": dict(info.requests),
+        "night": run.options.night,
         "tokens": {
             "prompt": total.prompt_tokens,
             "completion": total.completion_tokens,
@@ -286,10 +294,12 @@ def _inference(run: Run, role: str) -> dict[str, RequestTally]:
     tallies = {name: RequestTally() for name in names}
     for model, answered, cached in run.answered(role):
         counts = RequestTally.from_dict(answered.accounts.tally)
+        of_this_night = answered.accounts.night == run.options.night
         if cached:
             counts = RequestTally(
                 requests=counts.requests,
                 cached=counts.requests,
+                same_night=counts.sent + counts.same_night if of_this_night else 0,
                 model_errors=counts.model_errors,
                 served=counts.served,
                 fingerprints=counts.fingerprints,

@@ -10,6 +10,7 @@ import shlex
 import signal
 import sys
 import textwrap
+import time
 import uuid
 from collections.abc import Coroutine, Sequence
 from contextlib import nullcontext
@@ -39,8 +40,10 @@ from flows.server import link, send, serving
 from metrics.errors import ConfigError, NightjarError, nearest
 from tasks.benchmarks.open import open_benchmark
 from tasks.caching import peek
+from tasks.history.nights import begin_night, continued_night, end_night
 from tasks.load import load
 from tasks.models.engine import interrupted
+from tasks.models.options import asked_and_reused
 from tasks.preflight import Checks, check_ahead, survey, try_item
 from tasks.reporting import numbers
 from tasks.reporting.diagnostics.findings import Diagnostic, Example
@@ -70,10 +73,24 @@ def checked_options(config: EvalConfig, options: RunOptions, session: SessionOpt
     """
     status(f"checking {config.name}: dataset, templates, metrics, endpoints")
     command = shlex.join(["python", "-m", "flows.eval", *sys.argv[1:]])
-    complete = with_defaults(config, options, uuid.uuid4().hex).model_copy(update={"command": command})
+    complete = _complete(config, options).model_copy(update={"command": command})
     _flow_on(session.task_runner)
     check_run(config, complete, session)
     return complete
+
+
+def _complete(config: EvalConfig, options: RunOptions) -> RunOptions:
+    """The options with every default decided; a night that an earlier command left unfinished goes on."""
+    complete = with_defaults(config, options, uuid.uuid4().hex)
+    if options.night is not None or not _has_a_night(config, options):
+        return complete
+    store = workspace(complete).open()
+    return complete.model_copy(update={"night": continued_night(store, config.model_dump(mode="json"))})
+
+
+def _has_a_night(config: EvalConfig, options: RunOptions) -> bool:
+    """Whether it matters in which night answers are asked for."""
+    return config.answers == "fresh" and options.phase is not Phase.SCORE
 
 
 def run_evaluation(
@@ -81,12 +98,17 @@ def run_evaluation(
 ) -> tuple[int, dict[str, Any]]:
     """Runs an evaluation whose options were checked; returns exit code and document of ``--json``."""
     flow = _flow_on(session.task_runner)
+    store, named = workspace(options).open(), config.model_dump(mode="json")
+    if _has_a_night(config, options):
+        begin_night(store, named, str(options.night))
     status("looking for the Prefect server, or starting one")
     board = ProgressBoard(sys.stderr, currency=config.prices.currency, idle=f"evaluating {config.name}")
     with serving() as ui, interruptible(), open_board(board):
         state: State[Any] = asyncio.run(flow(config, options, return_state=True))
     evaluation = Evaluation(str(options.output))
     code = 0 if state.is_completed() else FAILED
+    if config.answers == "fresh" and code == 0:
+        end_night(store, named)
     run_url = f"{ui}/runs/flow-run/{state.state_details.flow_run_id}"
     document = _document_of(evaluation, state.message) | {"status": state.name, "flow_run_url": run_url}
     if not session.quiet:
@@ -104,7 +126,7 @@ def check_run(config: EvalConfig, options: RunOptions, session: SessionOptions) 
     """Checks output folder, store, dataset, endpoints and keys of a run, and tries its pairs on the first
     item; raises NightjarError."""
     _check_writable(Path(str(options.output)))
-    plan = make_plan(config_for_phase(config, options), options)
+    plan = make_plan(config_for_phase(config, options), options, time.time())
     _check_refresh(plan, options)
     workspace(options).open().check_writable()
     unanswerable = _check_dataset(plan, options, session.overrides)
@@ -146,8 +168,8 @@ def forecast_document(
 ) -> dict[str, Any]:
     """What a run would send and compute, the first ``show`` items as they are asked, and everything that it
     would refuse or warn about. Nothing is sent but the question what the endpoints serve."""
-    complete = with_defaults(config, options, uuid.uuid4().hex)
-    plan = make_plan(config_for_phase(config, complete), complete)
+    complete = _complete(config, options)
+    plan = make_plan(config_for_phase(config, complete), complete, time.time())
     workspace(complete).open().check_readable()
     unanswerable = _check_dataset(plan, complete, overrides)
     found = forecast(plan, workspace(complete))
@@ -228,8 +250,8 @@ def print_evaluation(evaluation: Evaluation, document: dict[str, Any]) -> None:
     out.print(f"report:  {evaluation.report}\nPrefect: {page}  (make stop ends the server)")
     tokens, cost = document["tokens"]["total"], numbers.money(document["cost"], document["currency"])
     out.print(
-        f"{numbers.duration(document['wall_seconds'])}; requests: {requests['sent']} asked, "
-        f"{requests['cached']} reused, {requests['failed']} failed; "
+        f"{numbers.duration(document['wall_seconds'])}; requests: {asked_and_reused(requests)}, "
+        f"{requests['failed']:,} failed; "
         f"steps: {computed} computed, {cached} cached; {numbers.count(tokens)} tokens"
         + (f"; {cost}" if document["cost"] else "")
     )

@@ -38,14 +38,16 @@ async def start_run(config: EvalConfig, options: RunOptions) -> Run:
     # A retry of the flow run keeps its id and its start, so that it publishes to the same place and asks
     # nothing twice.
     began = (context.flow_run.start_time or context.flow_run.created or datetime.now(UTC)).timestamp()
-    complete = with_defaults(config, options, str(context.flow_run.id))
+    # Whatever runs inside a suite, or a flow of the user's own, is in the night of the whole.
+    night = options.night or str(flow_run.root_flow_run_id or context.flow_run.id)
+    complete = with_defaults(config, options.model_copy(update={"night": night}), str(context.flow_run.id))
     plan = make_plan(config_for_phase(config, complete), complete, began)
     await _tag(plan, sorted(TagsContext.get().current_tags | set(context.flow_run.tags)))
     return Run(plan=plan, options=complete, workspace=workspace(complete, config.name), started=began)
 
 
 def with_defaults(config: EvalConfig, options: RunOptions, unique: str) -> RunOptions:
-    """The options with every default decided: store, run id, output folder.
+    """The options with every default decided: store, run id, output folder, night.
 
     The id of a flow run's retries is the same, so that they publish to the same place.
     """
@@ -53,6 +55,7 @@ def with_defaults(config: EvalConfig, options: RunOptions, unique: str) -> RunOp
     return options.model_copy(
         update={
             "run_id": run_id,
+            "night": options.night or unique,
             "store": options.store or default_store(),
             "output": str(Path(options.output or results_folder() / run_id).resolve()),
         }

@@ -4,9 +4,10 @@ An identity holds what can change the step's answer and nothing else. Display na
 limits stay outside, so that renaming a model or moving a checkout serves what is there already.
 """
 
+from dataclasses import replace
 from pathlib import Path
 
-from flows.config.schema import FAILED_REQUESTS, EvalConfig, RunOptions
+from flows.config.schema import FAILED_REQUESTS, EvalConfig, Phase, RunOptions
 from flows.plan.pairs import filter_plan, filters_of, method_plan, metric_plan, read_calibrations
 from flows.plan.steps import AskedModel, Plan
 from metrics.errors import ConfigError, nearest
@@ -21,6 +22,7 @@ from tasks.infer import InferSetup
 from tasks.load import LoadSetup
 from tasks.models.config import ModelConfig, SampleParams
 from tasks.models.identity import answering_modules, model_identity
+from tasks.models.records import Lookup
 from tasks.render import RenderSetup
 from tasks.steps import Step
 from tasks.store.fingerprint import sources_of
@@ -120,10 +122,32 @@ def _infer(config: EvalConfig, model: ModelConfig, options: RunOptions, began: f
         prices=config.prices,
         base_dir=config.base_dir,
         run_id=options.run_id,
+        lookup=kept_answers(config, options, began),
+        night=options.night,
+    )
+    return Step(name=f"infer {model.name}", identity=identity, setup=setup)
+
+
+def kept_answers(config: EvalConfig, options: RunOptions, began: float) -> Lookup:
+    """Which kept answers of the models evaluated serve a run that began at ``began`` (seconds since 1970).
+
+    Scoring alone asks no model, and takes the newest.
+    """
+    found = kept_replies(options, began)
+    if options.phase is Phase.SCORE or config.answers == "reuse":
+        return found
+    if config.answers == "fresh":
+        return replace(found, night=options.night or "")
+    return replace(found, not_before=max(found.not_before, began - config.answers.max_age))
+
+
+def kept_replies(options: RunOptions, began: float) -> Lookup:
+    """Which kept replies of judges serve: what they say hangs on what they are shown, and that is in their
+    requests, so the night adds nothing."""
+    return Lookup(
         not_before=began if "infer" in options.refresh else 0.0,
         failed_before=began if FAILED_REQUESTS in options.refresh else 0.0,
     )
-    return Step(name=f"infer {model.name}", identity=identity, setup=setup)
 
 
 def _asked(config: EvalConfig, grader: GradingModel, options: RunOptions, began: float) -> AskedModel:
@@ -149,7 +173,14 @@ def _asked(config: EvalConfig, grader: GradingModel, options: RunOptions, began:
         "seed": sampling.seed,
         "n": sampling.n,
     }
-    setup = step.setup.model_copy(update={"model": model, "sampling": sampling, "role": "judge"})
+    setup = step.setup.model_copy(
+        update={
+            "model": model,
+            "sampling": sampling,
+            "role": "judge",
+            "lookup": kept_replies(options, began),
+        }
+    )
     return AskedModel(
         Step(name=f"infer {model.name}", identity=identity, setup=setup), sampling_text(grader.sampling)
     )

@@ -3,6 +3,7 @@
 import asyncio
 import json
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -30,12 +31,32 @@ def suite_command(
     options = SuiteOptions(
         limit=limit, output=str(output) if output else None, store=store, baseline=baseline
     )
-    for sentence in check_margins(check_suite(load_suite(suite), options)):
+    loaded = load_suite(suite)
+    planned = check_suite(loaded, options)
+    for sentence in check_margins(planned):
         print(f"warning: {sentence}", file=sys.stderr)
-    raise typer.Exit(_run(suite, options, as_json))
+    raise typer.Exit(_in_its_night(planned, options, lambda chosen: _run(suite, chosen, as_json)))
 
 
-def _run(suite: Path, options: Any, as_json: bool) -> int:
+def _in_its_night(planned: Any, options: Any, run: Callable[[Any], tuple[int, bool]]) -> int:
+    """Runs the suite; where it asks anew, in the night that an earlier command left unfinished, if any."""
+    from tasks.history.nights import begin_night, continued_night, end_night
+    from tasks.store.storage import Store
+
+    configs = [entry.config for entry in planned.evaluations if entry.config is not None]
+    if not any(config.answers == "fresh" for config in configs):
+        return run(options)[0]
+    store, named = Store(planned.store), planned.suite.model_dump(mode="json")
+    night = continued_night(store, named)
+    begin_night(store, named, night)
+    code, is_complete = run(options.model_copy(update={"night": night}))
+    if is_complete:
+        end_night(store, named)
+    return code
+
+
+def _run(suite: Path, options: Any, as_json: bool) -> tuple[int, bool]:
+    """Runs the suite's flow and shows how it ended; returns the exit code, and whether all was evaluated."""
     from prefect.client.schemas.objects import State
 
     from flows.server import serving
@@ -55,10 +76,11 @@ def _run(suite: Path, options: Any, as_json: bool) -> int:
 
         print(document.pop("markdown", state.message))
         print(f"\nfiles:   {document.get('output')}\nPrefect: {link(document['flow_run_url'])}")
-    complete = all(entry["ok"] for entry in document.get("evaluations", ()))
-    if complete and document.get("verdict") == "inconclusive":
-        return UNDECIDED
-    return 0 if state.is_completed() else FAILED
+    evaluations = document.get("evaluations", ())
+    is_complete = bool(evaluations) and all(entry["ok"] for entry in evaluations)
+    if is_complete and document.get("verdict") == "inconclusive":
+        return UNDECIDED, True
+    return 0 if state.is_completed() else FAILED, is_complete
 
 
 def _document(suite: Path, options: Any, flow_run_id: str) -> dict[str, Any]:

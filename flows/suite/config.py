@@ -9,6 +9,7 @@
     models: [{name: qwen, config: {base_url: "http://localhost:8000/v1"}}]   # without: each benchmark's own
     baseline: last-passed        # last-passed | last | rolling | a suite's or an evaluation's run
     gate: gate.yaml              # or the gate itself
+    answers: fresh               # fresh | reuse | {max_age: 20h}; without: what each benchmark says
 """
 
 from pathlib import Path
@@ -22,7 +23,7 @@ from flows.config.yaml import read_yaml
 from metrics.errors import ConfigError
 from tasks.comparison.compare import Gate
 from tasks.history.record import LAST_PASSED
-from tasks.models.config import ModelConfig
+from tasks.models.config import Answers, ModelConfig
 
 
 def _path_alone(value: Any) -> Any:
@@ -51,6 +52,9 @@ class SuiteConfig(BaseModel):
     )
     baseline: str = Field(LAST_PASSED, min_length=1, description="last-passed | last | rolling | a run's id")
     gate: Gate | None = Field(None, description="The gate, or the name of its file")
+    answers: Answers | None = Field(
+        None, description="Which kept answers serve, for all benchmarks; without: what each one says"
+    )
     nights: int = Field(
         7, ge=2, description="Nights that the rolling baseline, trends and flapping items look back on"
     )

@@ -33,6 +33,7 @@ from tasks.comparison.runs import (
 from tasks.comparison.trends import PairCourse, pair_courses
 from tasks.history.layout import Skipped
 from tasks.history.record import Night, NightEvaluation, baseline_nights, read_nights
+from tasks.models.options import asked_and_reused
 from tasks.store.files import finite
 from tasks.store.storage import Store
 
@@ -112,6 +113,9 @@ def judge_night(planned: PlannedNight, evaluations: tuple[NightEvaluation, ...])
     past = [entry for entry in recorded.found.values() if entry.run_id != planned.run_id]
     chosen = baseline_nights(store, past, planned.baseline, planned.suite.nights)
     tonight = open_night(night, store)
+    night = night.model_copy(
+        update={"evaluations": tuple(_with_requests(entry, tonight) for entry in evaluations)}
+    )
     compared = _compared(planned, planned.baseline, [open_night(entry, store) for entry in chosen], tonight)
     verdict = compared.verdict if compared is not None else None
     anchored = None
@@ -132,6 +136,16 @@ def judge_night(planned: PlannedNight, evaluations: tuple[NightEvaluation, ...])
         inconclusive=sum(1 for _ in undecided),
         skipped=recorded.skipped,
     )
+
+
+def _with_requests(entry: NightEvaluation, tonight: Mapping[str, ComparedRun]) -> NightEvaluation:
+    """The evaluation with what its models were asked; judges are asked what the answers call for."""
+    models = (tonight[entry.name].manifest.get("models") or {}) if entry.name in tonight else {}
+    if not models:
+        return entry
+    names = ("sent", "cached", "same_night")
+    counts = {name: sum(tally.get(name) or 0 for tally in models.values()) for name in names}
+    return entry.model_copy(update={"requests": counts})
 
 
 def _compared(
@@ -158,6 +172,9 @@ def headline(judged: JudgedNight) -> str:
     sentences = [f"{len(entries) - len(failed)} of {len(entries)} evaluations complete"]
     if failed:
         sentences.append(f"failed: {', '.join(failed)}")
+    if asked := [entry.requests for entry in entries if entry.requests is not None]:
+        counts = {name: sum(entry[name] for entry in asked) for name in asked[0]}
+        sentences.append(asked_and_reused(counts))
     if judged.compared is None:
         sentences.append("nothing to compare with yet")
     else:
@@ -183,10 +200,11 @@ def summary_markdown(judged: JudgedNight) -> str:
 
 def _markdown(judged: JudgedNight) -> Iterator[str]:
     yield f"# {judged.night.suite}: {headline(judged)}\n"
-    yield "| evaluation | state | run | said |\n|---|---|---|---|"
+    yield "| evaluation | state | answers | run | said |\n|---|---|---|---|---|"
     for entry in judged.night.evaluations:
         state = "complete" if entry.ok else "**failed**"
-        yield f"| {entry.name} | {state} | `{entry.run_id}` | {_cell(entry.message)} |"
+        answers = "" if entry.requests is None else asked_and_reused(entry.requests)
+        yield f"| {entry.name} | {state} | {answers} | `{entry.run_id}` | {_cell(entry.message)} |"
     if judged.compared is not None:
         yield from _comparison(judged.compared)
     if judged.anchored is not None:

@@ -32,6 +32,7 @@ class SuiteOptions(BaseModel):
     output: str | None = Field(None, description="Folder of the night's files; default: results/<id>")
     store: str | None = Field(None, description="URI of the artifact store")
     baseline: str | None = Field(None, description="Instead of the suite's own")
+    night: str | None = Field(None, description="Night that answers are asked for in; default: this flow run")
 
 
 @dataclass(frozen=True)
@@ -46,10 +47,15 @@ class PlannedEvaluation:
 
 @dataclass(frozen=True)
 class PlannedNight:
-    """A suite's evaluations with everything decided: ids, folders, store."""
+    """A suite's evaluations with everything decided: ids, folders, store.
+
+    ``run_id`` is this run's; ``night`` is the night that it asks in, which a run that goes on with an
+    unfinished one has from there.
+    """
 
     suite: SuiteConfig
     run_id: str
+    night: str
     store: str
     output: str
     baseline: str
@@ -70,6 +76,7 @@ def plan_night(suite: SuiteConfig, options: SuiteOptions, unique: str) -> Planne
     night = PlannedNight(
         suite=suite,
         run_id=run_id,
+        night=options.night or unique,
         store=options.store or default_store(),
         output=str(Path(options.output or results_folder() / run_id).resolve()),
         baseline=options.baseline or suite.baseline,
@@ -123,6 +130,7 @@ def _planned(
         models = [model.model_dump(mode="json", exclude_unset=True) for model in night.suite.models]
         overrides.append(f"models={json.dumps(models)}")
     limit = options.limit or benchmark.limit
+    said = {} if night.suite.answers is None else {"answers": night.suite.answers}
     try:
         configs = load_configs(file, overrides)
     except NightjarError as error:
@@ -131,7 +139,7 @@ def _planned(
     for config in configs:
         for model in config.models:
             name = f"{config.name} × {model.name}"
-            single = config.model_copy(update={"models": (model,)})
+            single = config.model_copy(update={"models": (model,), **said})
             yield PlannedEvaluation(name, _options(night, name, limit), single)
 
 
@@ -142,6 +150,7 @@ def _options(night: PlannedNight, name: str, limit: int | None) -> RunOptions:
         store=night.store,
         run_name=f"{night.suite.name}: {name}",
         run_id=f"{night.run_id}-{slug(name)}",
+        night=night.night,
     )
 
 

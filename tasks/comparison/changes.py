@@ -10,8 +10,11 @@ from typing import Any, Final, Literal
 
 ChangeKind = Literal["model identity", "dataset", "scoring", "setting", "version"]
 
-NOT_SETTINGS: Final = frozenset({"base_dir", "config_file", "models", "limits", "prices", "errors"})
-"""Parts of a config that can't move a score, and models, which are told apart by what they serve."""
+NOT_SETTINGS: Final = frozenset(
+    {"base_dir", "config_file", "models", "limits", "prices", "errors", "answers"}
+)
+"""Parts of a config that can't move a score, whether answers are asked for anew, and models, which are told
+apart by what they serve."""
 SCORING: Final = frozenset(
     {"filter_list", "metric_list", "process_results", "scorer", "evaluation_methods", "metrics"}
 )

@@ -89,20 +89,24 @@ def merged_run(name: str, runs: Mapping[str, ComparedRun]) -> ComparedRun:
 
 
 def reused_groups(runs: Mapping[str, ComparedRun]) -> frozenset[GroupKey]:
-    """The groups, named as in ``merged_run``, of models that were asked nothing: all answers were kept ones.
+    """The groups, named as in ``merged_run``, of models that the night asked nothing: all answers were older.
 
     A recording is never asked, and is not meant. A group over several models counts if all of them are such.
     """
     found = set()
     for run in runs.values():
         models = run.manifest.get("models") or {}
-        reused = {name for name, counts in models.items() if counts.get("cached") and not counts.get("sent")}
+        reused = {name for name, counts in models.items() if _is_reused(counts)}
         reused -= _recordings(run.manifest)
         for key in run.groups:
             model = key.facet(MODEL)
             if reused and (model in reused if model is not None else reused == set(models)):
                 found.add(key_with_model(key, run))
     return frozenset(found)
+
+
+def _is_reused(counts: Mapping[str, Any]) -> bool:
+    return bool(counts.get("cached")) and not counts.get("sent") and not counts.get("same_night")
 
 
 def _recordings(manifest: Mapping[str, Any]) -> set[str]:

@@ -42,6 +42,8 @@ class NightEvaluation(BaseModel):
     run_id: str
     ok: bool = True
     message: str | None = None
+    requests: dict[str, int] | None = None
+    """Of its models: ``sent``, ``cached``, and of those ``same_night``; None where it came to nothing."""
 
 
 class Night(BaseModel):

@@ -58,6 +58,12 @@ class Interrupted(NightjarError):
     """Inference was stopped from outside; finished responses are kept."""
 
 
+def check_interrupted() -> None:
+    """Raises Interrupted where the process is to ask no more."""
+    if interrupted.is_set():
+        raise Interrupted("inference was interrupted; finished responses are kept, run again to go on")
+
+
 class RunStopping(Exception):
     """The run is stopping: this request is not asked any further."""
 
@@ -166,10 +172,7 @@ class Engine:
         flushed = time.monotonic()
         while not over.is_set():
             await until(over, TICK_SECONDS)
-            if interrupted.is_set():
-                raise Interrupted(
-                    "inference was interrupted; finished responses are kept, run again to go on"
-                )
+            check_interrupted()
             if self._state.stopped is None:
                 self._state.stopped = self._state.spending.exceeded()
             if self._state.stopped is not None:

@@ -58,6 +58,10 @@ def model_identity(model: ModelConfig, base_dir: Path = Path()) -> dict[str, Any
                 ) from error
 
 
+EXPANDED = ("kind", "chat", "prompts", "continuations", "unconditional", "first_sample")
+"""Columns of REQUESTS that requests are made of."""
+
+
 @dataclass(frozen=True)
 class RequestExpansion:
     """How rows of the REQUESTS schema become requests: one for each sample, or for each continuation."""

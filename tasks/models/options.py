@@ -4,6 +4,7 @@ The infer stage fills the options; the engine counts in ``RequestTally`` and hol
 for a whole run, against the run's limits.
 """
 
+import hashlib
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -12,10 +13,12 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 
 from tasks.models.config import Price, RunLimits, SampleParams
-from tasks.models.records import KeptAnswer
+from tasks.models.records import EVERY, KeptAnswer, Lookup
 
 MILLION = 1_000_000
 
@@ -26,15 +29,17 @@ class RequestTally:
     that spared.
 
     ``sent`` counts requests that went to the endpoint, ``attempts`` their HTTP attempts, ``answered`` those
-    with an answer, of which ``model_errors`` are settled errors of the model; ``failed`` are those without,
-    of which ``retryable`` are worth asking again. ``seconds`` is the sum over requests. ``served`` counts
-    answers by the model name that the server gave.
+    with an answer; ``failed`` are those without, of which ``retryable`` are worth asking again.
+    ``model_errors`` are settled errors of the model. ``same_night`` are the cached requests that this night
+    asked: in an earlier attempt, in another evaluation, or once for several of them. ``seconds`` is the sum
+    over requests. ``served`` counts answers by the model name that the server gave.
     """
 
     requests: int = 0
     sent: int = 0
     answered: int = 0
     cached: int = 0
+    same_night: int = 0
     failed: int = 0
     retryable: int = 0
     model_errors: int = 0
@@ -83,6 +88,16 @@ class RequestTally:
             answer.prompt_tokens or 0, answer.completion_tokens or 0, answer.cached_tokens or 0, price
         )
 
+    def count_reused(self, answers: pa.Table, price: Price | None) -> None:
+        """Counts what kept answers (rows of ANSWERS) spared."""
+        prompt, completion, hit, seconds = (
+            sum(filter(None, answers.column(name).to_pylist())) for name in SAVED
+        )
+        self.model_errors += answers.column("status").to_pylist().count("model_error")
+        self.saved_tokens += prompt + completion
+        self.saved_seconds += seconds
+        self.saved_cost += cost_of(prompt, completion, hit, price)
+
     def merged(self, other: "RequestTally") -> "RequestTally":
         """Both together: numbers add up, wall time is the longer one's."""
         mine, theirs = asdict(self), asdict(other)
@@ -106,6 +121,9 @@ class RequestTally:
     def from_dict(cls, value: Mapping[str, Any]) -> "RequestTally":
         """The inverse of ``as_dict``."""
         return cls(**{name: part for name, part in value.items() if name != "total_tokens"})
+
+
+SAVED = ("prompt_tokens", "completion_tokens", "cached_tokens", "inference_time")
 
 
 def cost_of(prompt: int, completion: int, cached: int, price: Price | None) -> float:
@@ -170,13 +188,12 @@ entering takes a block of slots, waiting until there is one, and gives its size.
 class InferenceOptions:
     """What a run asks for beside the model and its requests.
 
-    ``sampling`` holds the global and the model's parameters, merged. ``refresh`` asks everything anew;
-    ``not_before`` (seconds since 1970) does so for answers older than that, so that a retried stage keeps
-    what it has asked since, and ``failed_before`` for errors of the model. ``run_id`` names the account that
-    limits are held against, shared by all
-    partitions of the process; None: this call's own. ``expected`` is the number of requests, for the time
-    left. ``secret`` reads a Secret block by name, ``lease`` takes the model's share of a concurrency limit
-    between processes by the limit's name and the number of slots wanted.
+    ``sampling`` holds the global and the model's parameters, merged. ``lookup`` says which kept answers
+    serve; ``refresh`` lets none serve that was asked for before this call. ``night`` stands beside each new
+    answer. ``run_id`` names the account that limits are held against, shared by all partitions of the
+    process; None: this call's own. ``expected`` is the number of requests, for the time left. ``secret``
+    reads a Secret block by name, ``lease`` takes the model's share of a concurrency limit between processes
+    by the limit's name and the number of slots wanted.
     """
 
     sampling: SampleParams
@@ -184,9 +201,9 @@ class InferenceOptions:
     limits: RunLimits = field(default_factory=RunLimits)
     price: Price | None = None
     run_id: str | None = None
+    night: str | None = None
+    lookup: Lookup = EVERY
     refresh: bool = False
-    not_before: float = 0.0
-    failed_before: float = 0.0
     expected: int | None = None
     base_dir: Path = Path()
     secret: Callable[[str], str] | None = None
@@ -212,9 +229,42 @@ class Progress:
     tokens: int = 0
 
 
+def asked_and_reused(requests: Mapping[str, Any]) -> str:
+    """How many answers the night asked for, and how many it took from earlier ones, in words.
+
+    ``requests`` are the counts of a tally, or of a manifest.
+
+    >>> asked_and_reused({"sent": 1300, "cached": 19, "same_night": 19})
+    'asked 1,319, reused 0'
+    """
+    same_night = requests.get("same_night") or 0
+    asked, reused = (requests.get("sent") or 0) + same_night, (requests.get("cached") or 0) - same_night
+    return f"asked {asked:,}, reused {reused:,}"
+
+
+class GivenAnswers:
+    """Digest of which answers were given: of when each was asked for, in the order of the requests."""
+
+    def __init__(self) -> None:
+        self._digest = hashlib.sha256()
+
+    def add(self, asked_at: NDArray[np.float64]) -> None:
+        """Takes the next answers, in seconds since 1970, NaN where there is none."""
+        self._digest.update(np.where(np.isnan(asked_at), -1.0, asked_at).tobytes())
+
+    def hexdigest(self) -> str:
+        """64 hexadecimal digits."""
+        return self._digest.hexdigest()
+
+
 @dataclass(frozen=True)
 class PartitionResponses:
-    """A partition's responses: RESPONSES batches in request order, to be read once, and what they came to."""
+    """A partition's responses: RESPONSES batches in request order, to be read once, and what they came to.
+
+    ``given`` is the digest of when the answers were asked for, request by request: what tells them from
+    others to the same requests. It is complete once the batches are read.
+    """
 
     batches: Iterator[pa.RecordBatch]
     tally: RequestTally
+    given: GivenAnswers = field(default_factory=GivenAnswers)

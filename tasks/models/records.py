@@ -42,7 +42,9 @@ class KeptAnswer:
     ``response`` is text if ``status`` is ok and a text was asked for, ``ll`` and ``is_greedy`` the
     log-likelihood of the continuation otherwise. "cut_off": the tokens were used up before an answer began.
     "infra_error" is never kept: a codec says so of one request among several. ``arrived`` is in seconds
-    since 1970, ``inference_time`` in seconds of the attempt that succeeded.
+    since 1970, ``inference_time`` in seconds of the attempt that succeeded. ``asked_at`` (seconds since 1970;
+    0: when it arrived) says when that attempt was sent, ``night`` in which night; the writer of answers adds
+    both.
     """
 
     key: bytes
@@ -57,6 +59,8 @@ class KeptAnswer:
     system_fingerprint: str | None = None
     inference_time: float | None = None
     arrived: float = 0.0
+    asked_at: float = 0.0
+    night: str | None = None
     prompt_tokens: int | None = None
     completion_tokens: int | None = None
     total_tokens: int | None = None
@@ -65,6 +69,22 @@ class KeptAnswer:
     logprobs: Any = None
     ll: float | None = None
     is_greedy: bool | None = None
+
+
+@dataclass(frozen=True)
+class Lookup:
+    """Which kept answers count: of each request the one asked for last, among those of ``night`` (None: of
+    any) that were asked for at ``not_before`` (seconds since 1970) or later; errors of the model also at
+    ``failed_before`` or later.
+    """
+
+    night: str | None = None
+    not_before: float = 0.0
+    failed_before: float = 0.0
+
+
+EVERY = Lookup()
+"""The newest answer to each request, whenever and by whomever it was asked for."""
 
 
 @dataclass(frozen=True)

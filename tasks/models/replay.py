@@ -62,7 +62,7 @@ class RecordedRow:
 
 
 Recorded = RecordedRow | None
-Lookup = Callable[[Mapping[str, Any], int], Recorded]
+FindRecorded = Callable[[Mapping[str, Any], int], Recorded]
 
 
 def replayed(
@@ -117,7 +117,7 @@ class _Source:
             )
 
 
-def _file_lookup(model_name: str, path: Path) -> Lookup:
+def _file_lookup(model_name: str, path: Path) -> FindRecorded:
     recordings = recording_file(path)
 
     def find(row: Mapping[str, Any], sample: int) -> Recorded:
@@ -126,7 +126,7 @@ def _file_lookup(model_name: str, path: Path) -> Lookup:
     return find
 
 
-def _field_lookup(path: str) -> Lookup:
+def _field_lookup(path: str) -> FindRecorded:
     def find(row: Mapping[str, Any], sample: int) -> Recorded:
         try:
             value = field_at(orjson.loads(row["doc_json"]), path)
@@ -140,7 +140,9 @@ def _field_lookup(path: str) -> Lookup:
     return find
 
 
-def _batches(requests: Iterable[pa.RecordBatch], find: Lookup, source: _Source) -> Iterator[pa.RecordBatch]:
+def _batches(
+    requests: Iterable[pa.RecordBatch], find: FindRecorded, source: _Source
+) -> Iterator[pa.RecordBatch]:
     for batch in requests:
         for start in range(0, batch.num_rows, ROWS_AT_ONCE):
             asked = batch.slice(start, ROWS_AT_ONCE).to_pylist()

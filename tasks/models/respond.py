@@ -1,44 +1,45 @@
 """Obtains the responses of a partition: asks the model for every answer that is not kept yet.
 
-Requests stream: their keys are computed and looked up some thousands at a time, what is missing goes through
-the engine, each answer is kept under its key, and the rows are then read from the kept answers in request
-order. Memory holds an index of keys and what is in flight, never the partition's texts. The infer stage
-enters by ``respond``, the forecast by ``count_missing``.
+Requests stream: their keys are computed and looked up some thousands at a time, what is missing is claimed
+and goes through the engine (what another worker is asking for is waited for), each answer is kept under its
+key, and the rows are then read from the kept answers in request order. Memory holds an index of keys and what
+is in flight, never the partition's texts. The infer stage enters by ``respond``, the forecast by
+``count_missing``, the check of a cached record by ``given_answers``.
 """
 
 import asyncio
-import collections
 import itertools
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 
+from tasks.models.answers.claims import claim_keys
 from tasks.models.answers.journal import AnswerWriter, restore
 from tasks.models.answers.rows import ResponseRows
-from tasks.models.answers.segments import AnswerSnapshot, AnswerStore
+from tasks.models.answers.segments import AnswerSnapshot, AnswerStore, ModelAnswers
 from tasks.models.config import ModelConfig
 from tasks.models.connection import open_connection
-from tasks.models.engine import Engine, InferenceState
+from tasks.models.engine import Engine, InferenceState, check_interrupted
 from tasks.models.identity import RequestExpansion
 from tasks.models.limits import ConcurrencyLimiter
 from tasks.models.options import (
+    GivenAnswers,
     InferenceOptions,
     PartitionResponses,
     Progress,
     RequestTally,
-    cost_of,
     spending_of,
 )
-from tasks.models.records import Request, RequestFailure
+from tasks.models.records import Lookup, Request, RequestFailure
 from tasks.process import collect_rarely
 
 ROWS_AT_ONCE = 1_024
 REPORT_SECONDS = 0.5
-SAVED_COLUMNS = ["prompt_tokens", "completion_tokens", "cached_tokens", "inference_time"]
 
 
 def respond(
@@ -60,29 +61,22 @@ def respond(
 
         return replayed(model, requests, options)
     source = rereadable(requests, options.journal_dir)
-    expansion = RequestExpansion.of(model, options.sampling, options.base_dir)
-    kept = answers.of_model(expansion.identity)
-    restore(kept, options.journal_dir)
-    tally = RequestTally()
+    inference = Inference.of(model, answers, options)
     started = time.monotonic()
-    since = _since(options)
-    missing = MissingRequests(expansion, kept.snapshot(*since), tally)
-    first = next(groups := missing.groups(source), None)
-    state = InferenceState(
-        AnswerWriter(kept, options.journal_dir),
-        tally,
-        spending_of(options.run_id, options.limits),
-        options.price,
-    )
-    if first is not None:
+    wanted = inference.find_missing(source)
+    if wanted:
         collect_rarely()
-        reporter = ProgressReporter(state, options.expected, progress)
-        asyncio.run(_ask(model, options, state, itertools.chain([first], groups), reporter))
-        collections.deque(groups, maxlen=0)  # a run that stopped early still counts what it did not ask
-    tally.wall_seconds = time.monotonic() - started
-    tally.stopped = state.stopped
-    rows = _rows(expansion, kept.snapshot(*since), state, missing)
-    return PartitionResponses(_closing(rows.batches(source), source), tally)
+        only = inference.lookup.night
+        with claim_keys(inference.kept, wanted, only) as claimed:
+            # Looked up once more: somebody may have answered, and left, just before the claim was made.
+            inference.ask(source, inference.still_missing(wanted - claimed.others), progress)
+            if claimed.others and claimed.wait(inference.may_go_on):
+                inference.ask(source, inference.still_missing(claimed.others), progress)
+    inference.state.tally.wall_seconds = time.monotonic() - started
+    inference.state.tally.stopped = inference.state.stopped
+    given = GivenAnswers()
+    rows = inference.rows(wanted, given)
+    return PartitionResponses(_closing(rows.batches(source), source), inference.state.tally, given)
 
 
 def count_missing(
@@ -91,42 +85,157 @@ def count_missing(
     """How many requests ``respond`` would send, sending none."""
     if model.type == "replay":
         return 0
-    expansion = RequestExpansion.of(model, options.sampling, options.base_dir)
-    kept = answers.of_model(expansion.identity)
-    restore(kept, options.journal_dir)
-    found = MissingRequests(expansion, kept.snapshot(*_since(options)), RequestTally())
-    return sum(len(group) for group in found.groups(requests))
+    return len(Inference.of(model, answers, options).find_missing(requests))
 
 
-class MissingRequests:
-    """Finds the requests without a kept answer, of equal ones only the first; ``keys`` are theirs."""
+def given_answers(
+    model: ModelConfig, requests: Iterable[pa.RecordBatch], answers: AnswerStore, options: InferenceOptions
+) -> str:
+    """Digest of the answers that ``respond`` would give now without asking: ``PartitionResponses.given``."""
+    given = GivenAnswers()
+    if model.type != "replay":
+        inference = Inference.of(model, answers, options)
+        snapshot = inference.snapshot()
+        for rows in inference.expanded(requests):
+            given.add(snapshot.asked_at([request.key for row in rows for request in row]))
+    return given.hexdigest()
 
-    def __init__(self, expansion: RequestExpansion, kept: AnswerSnapshot, tally: RequestTally) -> None:
-        self._expansion = expansion
-        self._kept = kept
-        self._tally = tally
-        self.keys: set[bytes] = set()
 
-    def groups(self, source: Iterable[pa.RecordBatch]) -> Iterator[Sequence[Request]]:
-        """Requests to send, those that go in one call as a group."""
-        together = self._expansion.params.n or 1
+@dataclass
+class Inference:
+    """One partition's requests to one model: which answers are kept, and what asking for the others came to.
+
+    ``asked`` are the keys of the requests that were handed to the engine.
+    """
+
+    model: ModelConfig
+    options: InferenceOptions
+    expansion: RequestExpansion
+    kept: ModelAnswers
+    lookup: Lookup
+    state: InferenceState
+    asked: set[bytes] = field(default_factory=set)
+
+    @classmethod
+    def of(cls, model: ModelConfig, answers: AnswerStore, options: InferenceOptions) -> "Inference":
+        """Nothing looked up and nothing asked yet."""
+        expansion = RequestExpansion.of(model, options.sampling, options.base_dir)
+        kept = answers.of_model(expansion.identity)
+        state = InferenceState(
+            AnswerWriter(kept, options.journal_dir, options.night),
+            RequestTally(),
+            spending_of(options.run_id, options.limits),
+            options.price,
+        )
+        lookup = replace(options.lookup, not_before=time.time()) if options.refresh else options.lookup
+        return cls(model, options, expansion, kept, lookup, state)
+
+    def snapshot(self) -> AnswerSnapshot:
+        """The kept answers that serve now."""
+        return self.kept.snapshot(self.lookup)
+
+    def expanded(self, source: Iterable[pa.RecordBatch]) -> Iterator[list[list[Request]]]:
+        """The requests of each row, some thousand rows at a time."""
         for batch in source:
             for start in range(0, batch.num_rows, ROWS_AT_ONCE):
-                rows = list(self._expansion.rows(batch.slice(start, ROWS_AT_ONCE)))
-                kept = iter(self._kept.holds([request.key for row in rows for request in row]))
-                for row in rows:
-                    lacking = [request for request in row if self._is_missing(request, next(kept))]
-                    size = together if row and row[0].kind == "generate" else 1
-                    for at in range(0, len(lacking), size):
-                        yield lacking[at : at + size]
+                yield list(self.expansion.rows(batch.slice(start, ROWS_AT_ONCE)))
 
-    def _is_missing(self, request: Request, kept: bool) -> bool:
-        self._tally.requests += 1
-        if kept or request.key in self.keys:
-            self._tally.cached += 1
-            return False
-        self.keys.add(request.key)
-        return True
+    def find_missing(self, source: Iterable[pa.RecordBatch]) -> set[bytes]:
+        """Keys of the requests without an answer; the others, and repeats, count as cached."""
+        restore(self.kept, self.options.journal_dir)
+        kept, tally = self.snapshot(), self.state.tally
+        missing: set[bytes] = set()
+        for rows in self.expanded(source):
+            keys = [request.key for row in rows for request in row]
+            tally.requests += len(keys)
+            before = len(missing)
+            missing.update(key for key, there in zip(keys, kept.holds(keys), strict=True) if not there)
+            tally.cached += len(keys) - (len(missing) - before)
+        return missing
+
+    def still_missing(self, keys: set[bytes]) -> set[bytes]:
+        """Those of ``keys`` that have no answer by now either; the others count as cached."""
+        ordered = list(keys)
+        there = zip(ordered, _found(self.snapshot(), ordered), strict=True)
+        lacking = {key for key, found in there if not found}
+        self.state.tally.cached += len(keys) - len(lacking)
+        return lacking
+
+    def ask(
+        self, source: Iterable[pa.RecordBatch], keys: set[bytes], progress: Callable[[Progress], None]
+    ) -> None:
+        """Asks for the answers to these requests."""
+        if keys:
+            self.asked |= keys
+            reporter = ProgressReporter(self.state, self.options.expected, progress)
+            groups = self._groups(source, set(keys))
+            asyncio.run(_ask(self.model, self.options, self.state, groups, reporter))
+
+    def _groups(self, source: Iterable[pa.RecordBatch], keys: set[bytes]) -> Iterator[Sequence[Request]]:
+        """The requests with these keys, each once; those that go in one call as a group."""
+        together = self.expansion.params.n or 1
+        for rows in self.expanded(source):
+            for row in rows:
+                due = [request for request in row if _taken(keys, request.key)]
+                size = together if row and row[0].kind == "generate" else 1
+                for at in range(0, len(due), size):
+                    yield due[at : at + size]
+
+    def may_go_on(self) -> bool:
+        """Whether waiting for others is worth it: not where a limit is reached or the endpoint is dead.
+
+        Raises Interrupted.
+        """
+        check_interrupted()
+        self.state.stopped = self.state.stopped or self.state.spending.exceeded()
+        return self.state.stopped is None
+
+    def rows(self, wanted: set[bytes], given: GivenAnswers) -> ResponseRows:
+        """Makes rows of what is kept now, told to ``given``; ``wanted`` were missing at first."""
+        kept, state = self.snapshot(), self.state
+        state.tally.failed = state.tally.retryable = sum(not found for found in _found(kept, wanted))
+        otherwise = RequestFailure(state.stopped or "not asked: the run stopped before this request", 0)
+        counted = KeptCounts(self.options, state.tally, given, self.asked)
+        return ResponseRows(self.expansion, kept, state.failures, otherwise, counted.add)
+
+
+class KeptCounts:
+    """Counts answers that were kept before, and notes which were given, while rows are made of them."""
+
+    def __init__(
+        self, options: InferenceOptions, tally: RequestTally, given: GivenAnswers, asked: set[bytes]
+    ) -> None:
+        self._options = options
+        self._tally = tally
+        self._given = given
+        self._asked = asked
+        self._repeated: set[bytes] = set()
+
+    def add(self, keys: Sequence[bytes], table: pa.Table, position: np.ndarray) -> None:
+        """Takes a portion: keys, a table of answers, and each key's row there, −1 where there is none."""
+        there = position >= 0
+        asked_at = np.full(len(keys), np.nan)
+        asked_at[there] = table.column("asked_at").to_numpy()[position[there]]
+        self._given.add(asked_at)
+        nights = table.column("night").to_pylist()
+        reused: list[int] = []
+        for key, at in zip(keys, position.tolist(), strict=True):
+            if at >= 0 and key not in self._asked:
+                reused.append(at)
+                self._tally.same_night += nights[at] is not None and nights[at] == self._options.night
+            elif at >= 0:
+                self._tally.same_night += key in self._repeated
+                self._repeated.add(key)
+        if reused:
+            self._tally.count_reused(table.take(pa.array(reused, pa.int64())), self._options.price)
+
+
+def _taken(keys: set[bytes], key: bytes) -> bool:
+    """Takes a key out; whether it was there."""
+    if key not in keys:
+        return False
+    keys.remove(key)
+    return True
 
 
 class ProgressReporter:
@@ -196,28 +305,6 @@ async def _ask(
             reporter.close()
 
 
-def _rows(
-    expansion: RequestExpansion, kept: AnswerSnapshot, state: InferenceState, missing: MissingRequests
-) -> ResponseRows:
-    tally = state.tally
-    tally.failed = tally.retryable = sum(not found for found in _found(kept, missing.keys))
-
-    def count_saved(keys: Sequence[bytes], table: pa.Table, position: np.ndarray) -> None:
-        cached = [
-            at for at, key in zip(position.tolist(), keys, strict=True) if at >= 0 and key not in missing.keys
-        ]
-        counts = table.select(SAVED_COLUMNS).take(pa.array(cached, pa.int64()))
-        prompt, completion, hit, seconds = (
-            sum(filter(None, column.to_pylist())) for column in counts.columns
-        )
-        tally.saved_tokens += prompt + completion
-        tally.saved_seconds += seconds
-        tally.saved_cost += cost_of(prompt, completion, hit, state.price)
-
-    otherwise = RequestFailure(state.stopped or "not asked: the run stopped before this request", 0)
-    return ResponseRows(expansion, kept, state.failures, otherwise, count_saved)
-
-
 def _found(kept: AnswerSnapshot, keys: Iterable[bytes]) -> Iterator[bool]:
     remaining = iter(keys)
     while portion := list(itertools.islice(remaining, 65_536)):
@@ -230,11 +317,6 @@ def _closing(batches: Iterator[pa.RecordBatch], source: Iterable[pa.RecordBatch]
     finally:
         if isinstance(source, SpilledBatches):
             source.close()
-
-
-def _since(options: InferenceOptions) -> tuple[float, float]:
-    """When an answer must have arrived to count, and when an error of the model, in seconds since 1970."""
-    return options.not_before or (time.time() if options.refresh else 0.0), options.failed_before
 
 
 class SpilledBatches:

@@ -1,21 +1,25 @@
-"""One at a time: runs that would do the same expensive step take turns, on whatever machines they are.
+"""Claims: workers that would do the same at once take turns, on whatever machines they are.
 
 A claim is a small file in the store, ``claims/<name>/<time>-<id>.json``, and the oldest one that lives has
 its turn. That needs no atomic operation of the file system, so that it works on object stores. A claim lives
 while its owner rewrites it; a killed owner's goes stale, and on the same machine it is known to be dead at
-once. Two claims in the very same moment may both get their turn: what they do is repeated, never wrong, since
-artifacts have names of their content.
+once. Workers of one machine with a local store claim one after the other, by a lock; on an object store two
+claims in the very same moment may both get their turn: what they do is repeated, never wrong, since artifacts
+have names of their content.
 """
 
+import fcntl
 import json
 import os
 import socket
 import threading
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
 
 from tasks.store.storage import Store, StoreError
 
@@ -32,22 +36,13 @@ def claim(store: Store, name: str) -> Iterator[bool]:
 
     After waiting, look again at what is there: most of it will be done.
     """
-    own = _Claim(store, name, f"{time.time_ns():020d}-{uuid.uuid4().hex}")
-    done = threading.Event()
-    own.write(0)
-    beating = threading.Thread(target=_beat, args=(own, done), name=f"claim {name}", daemon=True)
-    beating.start()
-    try:
+    with Claim.made(store, name) as own:
         yield _wait(own)
-    finally:
-        done.set()
-        beating.join(HEARTBEAT_SECONDS)
-        own.remove(own.id)
 
 
 def wait_until_free(store: Store, name: str) -> bool:
     """Returns when nobody who lives has a claim to ``name``; whether anybody had one."""
-    return _wait(_Claim(store, name, _AFTER_ALL))
+    return _wait(Claim(store, name, _AFTER_ALL))
 
 
 _AFTER_ALL = "~"
@@ -55,18 +50,45 @@ _AFTER_ALL = "~"
 
 
 @dataclass(frozen=True)
-class _Claim:
+class Claim:
+    """One worker's claim to ``name``; ``about`` is told to others beside its owner."""
+
     store: Store
     name: str
     id: str
+    about: Mapping[str, Any] = field(default_factory=dict)
+
+    @classmethod
+    @contextmanager
+    def made(
+        cls, store: Store, name: str, about: Mapping[str, Any] | None = None, attached: bytes | None = None
+    ) -> Iterator["Claim"]:
+        """A claim that lives as long as the block; ``attached`` is a file beside it."""
+        with _one_at_a_time(store):
+            own = cls(store, name, f"{time.time_ns():020d}-{uuid.uuid4().hex}", about or {})
+            if attached is not None:
+                store.put_bytes(own.place(own.id, ATTACHED), attached)
+            own.write(0)
+        done = threading.Event()
+        beating = threading.Thread(target=_beat, args=(own, done), name=f"claim {name}", daemon=True)
+        beating.start()
+        try:
+            yield own
+        finally:
+            done.set()
+            beating.join(HEARTBEAT_SECONDS)
+            own.remove(own.id)
 
     def write(self, beat: int) -> None:
-        owner = {"host": socket.gethostname(), "pid": os.getpid(), "beat": beat}
-        self.store.put_bytes(f"{FOLDER}/{self.name}/{self.id}.json", json.dumps(owner).encode())
+        """Says that the owner lives; raises StoreError."""
+        owner = {"host": socket.gethostname(), "pid": os.getpid(), "beat": beat, **self.about}
+        self.store.put_bytes(self.place(self.id), json.dumps(owner).encode())
 
     def remove(self, entry: str) -> None:
-        with suppress(OSError):
-            self.store.fs.rm_file(self.store.path(f"{FOLDER}/{self.name}/{entry}.json"))
+        """Removes a claim: this one, or one whose owner is gone."""
+        for suffix in (OWNER, ATTACHED):
+            with suppress(OSError):
+                self.store.fs.rm_file(self.store.path(self.place(entry, suffix)))
 
     def earlier(self) -> list[str]:
         """Claims made before this one, oldest first."""
@@ -75,20 +97,78 @@ class _Claim:
             paths = self.store.fs.ls(self.store.path(f"{FOLDER}/{self.name}"), detail=False)
         except FileNotFoundError:
             return []
-        names = (str(path).rsplit("/", 1)[-1] for path in paths)
-        return sorted(
-            entry for name in names if (entry := name.removesuffix(".json")) < self.id and name[0] != "."
-        )
+        names = [str(path).rsplit("/", 1)[-1] for path in paths]
+        entries = (name.removesuffix(OWNER) for name in names if name.endswith(OWNER) and name[0] != ".")
+        return sorted(entry for entry in entries if entry < self.id)
 
     def content(self, entry: str) -> bytes | None:
         """What a claim says; None: it is gone."""
+        return self._read(entry, OWNER)
+
+    def attached(self, entry: str) -> bytes:
+        """The file beside a claim; empty where there is none."""
+        return self._read(entry, ATTACHED) or b""
+
+    def _read(self, entry: str, suffix: str) -> bytes | None:
         try:
-            return bytes(self.store.fs.cat_file(self.store.path(f"{FOLDER}/{self.name}/{entry}.json")))
+            return bytes(self.store.fs.cat_file(self.store.path(self.place(entry, suffix))))
         except OSError:
             return None
 
+    def place(self, entry: str, suffix: str = ".json") -> str:
+        """Where a claim lies in the store."""
+        return f"{FOLDER}/{self.name}/{entry}{suffix}"
 
-def _beat(own: _Claim, done: threading.Event) -> None:
+
+OWNER, ATTACHED = ".json", ".bin"
+
+
+class Watch:
+    """Tells claims that live from those whose owners are gone, for a claim that waits; removes the latter."""
+
+    def __init__(self, own: Claim) -> None:
+        self._own = own
+        self._seen: dict[str, tuple[bytes, float]] = {}
+
+    def lives(self, entry: str) -> bool:
+        """Whether the claim is there and its owner at work, as far as can be told."""
+        content = self._own.content(entry)
+        if content is None:
+            return False
+        before, since = self._seen.get(entry, (b"", 0.0))
+        if content != before:
+            since = time.monotonic()
+            self._seen[entry] = content, since
+        if not is_dead(content) and time.monotonic() - since <= STALE_SECONDS:
+            return True
+        self._own.remove(entry)
+        return False
+
+
+def owner_of(content: bytes) -> dict[str, Any]:
+    """What a claim says of its owner; empty where it can't be read."""
+    try:
+        owner = json.loads(content)
+    except ValueError:
+        return {}
+    return owner if isinstance(owner, dict) else {}
+
+
+def is_dead(content: bytes) -> bool:
+    """Whether the owner was a process of this machine that has ended."""
+    owner = owner_of(content)
+    if owner.get("host") != socket.gethostname():
+        return False
+    try:
+        os.kill(int(owner["pid"]), 0)
+    except ProcessLookupError:
+        return True
+    except (ValueError, KeyError, TypeError, PermissionError):
+        return False
+    return False
+
+
+def _beat(own: Claim, done: threading.Event) -> None:
     beat = 0
     while not done.wait(HEARTBEAT_SECONDS):
         beat += 1
@@ -97,35 +177,37 @@ def _beat(own: _Claim, done: threading.Event) -> None:
             own.write(beat)
 
 
-def _wait(own: _Claim) -> bool:
+def _wait(own: Claim) -> bool:
     """Returns when no earlier claim lives; whether there was one."""
-    seen: dict[str, tuple[bytes, float]] = {}
+    watch = Watch(own)
     waited = False
     while earlier := own.earlier():
-        for entry in earlier:
-            content = own.content(entry)
-            if content is None:
-                continue
-            before, since = seen.get(entry, (b"", 0.0))
-            if content != before:
-                seen[entry] = content, time.monotonic()
-                since = time.monotonic()
-            if _is_dead(content) or time.monotonic() - since > STALE_SECONDS:
-                own.remove(entry)
         waited = True
-        time.sleep(POLL_SECONDS)
+        living = [entry for entry in earlier if watch.lives(entry)]
+        if living:
+            time.sleep(POLL_SECONDS)
     return waited
 
 
-def _is_dead(content: bytes) -> bool:
-    """Whether the owner was a process of this machine that has ended."""
+@contextmanager
+def _one_at_a_time(store: Store) -> Iterator[None]:
+    """A block in which no other worker of this machine makes a claim; on object stores only no other
+    thread."""
+    if not store.local:
+        with _making:
+            yield
+        return
+    path = Path(store.path(f"{FOLDER}/.lock"))
     try:
-        owner = json.loads(content)
-        if owner["host"] != socket.gethostname():
-            return False
-        os.kill(int(owner["pid"]), 0)
-    except ProcessLookupError:
-        return True
-    except (ValueError, KeyError, TypeError, PermissionError):
-        return False
-    return False
+        path.parent.mkdir(parents=True, exist_ok=True)
+        file = os.open(path, os.O_WRONLY | os.O_CREAT, 0o644)
+    except OSError as error:
+        raise StoreError(f"store {store.uri}: can't write {path}: {error.strerror or error}") from error
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(file)
+
+
+_making = threading.Lock()

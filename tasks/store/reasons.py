@@ -108,6 +108,9 @@ def read_reason(store: Store, stage: str, key: str) -> Reason | None:
         return None
 
 
+AGAIN = "computed again: the record was gone, damaged, refreshed, or of answers that no longer serve"
+
+
 def keep_reason(store: Store, reason: Reason) -> Reason:
     """Compares a new record with its subject's last, and keeps what came of it; returns it.
 
@@ -121,7 +124,7 @@ def keep_reason(store: Store, reason: Reason) -> Reason:
         pass
     if previous is not None:
         found = differences(store, previous, reason)
-        because = found[0] if found else "computed again: the record was gone, damaged or refreshed"
+        because = found[0] if found else AGAIN
         reason = Reason(**{**vars(reason), "previous": previous.key, "because": because})
     try:
         keep_definitions(store, reason.ingredients)

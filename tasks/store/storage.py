@@ -225,6 +225,15 @@ class Store:
             mark = {"format": FORMAT, "since": datetime.now(UTC).isoformat(timespec="seconds")}
             self.put_bytes(FORMAT_MARK, json.dumps(mark).encode())
 
+    def remove(self, name: str) -> None:
+        """Removes a small file; one that is gone is removed already. Raises StoreError."""
+        try:
+            self.fs.rm_file(self.path(name))
+        except FileNotFoundError:
+            return
+        except OSError as error:
+            raise StoreError(f"store {self.uri}: can't remove {name}: {error.strerror or error}") from error
+
     def check_writable(self) -> None:
         """Raises StoreError where nothing can be written, better before a run than after its answers, and for
         a store of a later version."""

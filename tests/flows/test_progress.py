@@ -205,7 +205,7 @@ def test_a_run_says_at_once_what_it_does_and_at_its_end_time_tokens_and_cost(
     assert not any("━" in line for line in last)
     told = " ".join(last[last.index(next(line for line in last if line.startswith("Prefect:"))) :])
     assert re.search(
-        r"s; requests: 42 asked, 0 reused, 0 failed; steps: \d+ computed, 0 cached; "
+        r"s; requests: asked 42, reused 0, 0 failed; steps: \d+ computed, 0 cached; "
         r"[\d,]+ tokens; [\d.]+ USD$",
         told,
     )

@@ -13,7 +13,7 @@ import math
 import os
 import uuid
 from collections.abc import Iterator
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -29,10 +29,14 @@ FIELDS = tuple(field.name for field in fields(KeptAnswer) if field.name != "key"
 
 
 class AnswerWriter:
-    """Takes the answers of one run of the engine. Not thread-safe: one loop uses it."""
+    """Takes the answers of one run of the engine, and notes when and in which night each was asked for.
 
-    def __init__(self, kept: ModelAnswers, journal_dir: Path) -> None:
+    Not thread-safe: one loop uses it.
+    """
+
+    def __init__(self, kept: ModelAnswers, journal_dir: Path, night: str | None = None) -> None:
         self._kept = kept
+        self._night = night
         self._folder = journal_dir / kept.identity[:32]
         self._journal: Journal | None = None
         self._pending: list[KeptAnswer] = []
@@ -44,6 +48,8 @@ class AnswerWriter:
         """Logs an answer; from here on no crash of the process loses it. Raises StoreError."""
         if self._journal is None:
             self._journal = Journal(self._folder)
+        asked_at = answer.arrived - (answer.inference_time or 0.0)
+        answer = replace(answer, asked_at=asked_at, night=self._night)
         self._bytes += self._journal.append(answer)
         self._pending.append(answer)
 

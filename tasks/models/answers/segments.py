@@ -1,10 +1,11 @@
 """The store of kept answers: append-only Parquet segments, one folder for each model identity.
 
 Workers never share a file: every segment has a name of its own, so two of them writing at once do no harm,
-and one that finishes merges only its own small segments. A key is found by an index in memory, 24 bytes a
-key; of two answers under one key the later counts.
+and one that finishes merges only its own small segments. A key is found by an index in memory, 32 bytes a
+key; which of several answers under one key counts is said by a ``Lookup``.
 """
 
+import hashlib
 import io
 import logging
 import threading
@@ -25,12 +26,12 @@ from numpy.typing import NDArray
 
 from tasks.models.answers.retention import note_use
 from tasks.models.errors import is_settled
-from tasks.models.records import KeptAnswer
+from tasks.models.records import EVERY, KeptAnswer, Lookup
 from tasks.store.schemas import TEXT
 from tasks.store.storage import Store, StoreError
 
 CACHED_KEYS = 2_000_000
-"""Keys of segments held in memory by the process: some 50 MB."""
+"""Keys of segments held in memory by the process: some 65 MB."""
 OPEN_GROUPS = 8
 MERGED_BYTES = 32 << 20
 """Segments are merged up to this size."""
@@ -40,9 +41,9 @@ ROW_GROUP = 4_096
 ANSWERS: Final = pa.schema(
     [
         pa.field("key", pa.binary(32), nullable=False),  # the request key
-        pa.field(
-            "arrived", pa.float64(), nullable=False
-        ),  # seconds since 1970; of two answers the later counts
+        pa.field("arrived", pa.float64(), nullable=False),  # seconds since 1970
+        pa.field("asked_at", pa.float64()),  # when it was asked for; null in version 0.1.0: when it arrived
+        pa.field("night", TEXT),  # the night that asked for it
         pa.field("status", TEXT, nullable=False),  # ok | cut_off | model_error; other failures are not kept
         pa.field("response", pa.string()),
         pa.field("reasoning", pa.string()),
@@ -63,6 +64,8 @@ ANSWERS: Final = pa.schema(
         pa.field("is_greedy", pa.bool_()),
     ]
 )
+INDEXED: Final = ["key", "arrived", "asked_at", "night"]
+"""Columns that a key is found by."""
 PLAIN_COLUMNS: Final = tuple(field.name for field in fields(KeptAnswer) if field.name != "logprobs")
 
 _log = logging.getLogger(__name__)
@@ -93,26 +96,25 @@ class ModelAnswers:
     """The segments with one model's answers."""
 
     def __init__(self, store: Store, identity: str) -> None:
-        self._store = store
+        self.store = store
         self.identity = identity
         self.folder = f"answers/{identity}"
 
-    def snapshot(self, not_before: float = 0.0, failed_before: float = 0.0) -> "AnswerSnapshot":
-        """The answers that are there now and arrived at ``not_before`` (seconds since 1970) or later; errors
-        of the model also at ``failed_before`` or later."""
-        return AnswerSnapshot(self, not_before, failed_before)
+    def snapshot(self, lookup: Lookup = EVERY) -> "AnswerSnapshot":
+        """The answers that are there now and count."""
+        return AnswerSnapshot(self, lookup)
 
     def names(self) -> list[str]:
         """The segments there are, oldest first."""
-        path = self._store.path(self.folder)
+        path = self.store.path(self.folder)
         try:
-            self._store.fs.invalidate_cache(path)
-            found = self._store.fs.ls(path, detail=False)
+            self.store.fs.invalidate_cache(path)
+            found = self.store.fs.ls(path, detail=False)
         except FileNotFoundError:
             return []
         except OSError as error:
             raise StoreError(
-                f"store {self._store.uri}: can't list {self.folder}: {error.strerror or error}"
+                f"store {self.store.uri}: can't list {self.folder}: {error.strerror or error}"
             ) from error
         names = (str(entry).rsplit("/", 1)[-1] for entry in found)
         return sorted(name for name in names if name.endswith(".parquet") and not name.startswith("."))
@@ -128,7 +130,7 @@ class ModelAnswers:
             full = segment is None or sum(part.bytes for part in group) + segment.bytes > MERGED_BYTES
             if full and len(group) > 1:
                 self._write([self.read(part.name) for part in group])
-                self._store.fs.rm([self.path(part.name) for part in group])
+                self.store.fs.rm([self.path(part.name) for part in group])
             if full:
                 group = []
             if segment is not None:
@@ -136,37 +138,37 @@ class ModelAnswers:
 
     def path(self, name: str) -> str:
         """Where a segment lies."""
-        return self._store.path(f"{self.folder}/{name}")
+        return self.store.path(f"{self.folder}/{name}")
 
     def read(self, name: str, columns: list[str] | None = None) -> pa.Table:
         """A segment's rows; raises FileNotFoundError, pa.ArrowInvalid or OSError."""
-        with self._store.fs.open(self.path(name), "rb") as source, pq.ParquetFile(source) as file:
-            return file.read(columns=columns)
+        with self.store.fs.open(self.path(name), "rb") as source, pq.ParquetFile(source) as file:
+            return _complete(file.read(columns=columns), columns or ANSWERS.names)
 
     def set_aside(self, name: str) -> None:
         """Renames a damaged segment, so that its answers count as missing from now on."""
-        self._store.fs.mv(self.path(name), f"{self.path(name)}.damaged")
+        self.store.fs.mv(self.path(name), f"{self.path(name)}.damaged")
 
     def note_use(self, name: str) -> None:
         """Keeps that answers of a segment are used: what nobody uses for long is removed one day."""
-        note_use(self._store, self.identity, name)
+        note_use(self.store, self.identity, name)
 
     def group_sizes(self, name: str) -> list[int]:
         """Rows in each row group of a segment."""
-        with self._store.fs.open(self.path(name), "rb") as source, pq.ParquetFile(source) as file:
+        with self.store.fs.open(self.path(name), "rb") as source, pq.ParquetFile(source) as file:
             return [file.metadata.row_group(group).num_rows for group in range(file.num_row_groups)]
 
     def group(self, name: str, row_group: int) -> pa.Table:
         """One row group of a segment."""
         with (
-            self._store.fs.open(self.path(name), "rb") as source,
+            self.store.fs.open(self.path(name), "rb") as source,
             pq.ParquetFile(source, page_checksum_verification=True) as file,
         ):
-            return file.read_row_group(row_group)
+            return _complete(file.read_row_group(row_group), ANSWERS.names)
 
     def keys(self, name: str) -> "SegmentKeys | None":
         """A segment's keys, from memory if they were read before; None when it is damaged or gone."""
-        cache_key = (self.path(name), self._store.uri)
+        cache_key = (self.path(name), self.store.uri)
         with _key_cache_lock:
             if (known := _key_cache.get(cache_key)) is not None:
                 _key_cache.move_to_end(cache_key)
@@ -185,7 +187,7 @@ class ModelAnswers:
         return keys
 
     def _read_keys(self, name: str) -> "SegmentKeys":
-        table = self.read(name, ["key", "arrived", "status"])
+        table = self.read(name, [*INDEXED, "status"])
         failed = pc.equal(table.column("status").cast(pa.string()), "model_error")
         if not pc.any(failed).as_py():
             return SegmentKeys.of(table)
@@ -196,16 +198,16 @@ class ModelAnswers:
         # Names sort by time and never meet: two workers may write in the same millisecond.
         name = f"{time.time_ns() // 1_000_000:013d}-{uuid.uuid4().hex[:12]}.parquet"
         content = parquet_bytes(tables)
-        self._store.put_bytes(f"{self.folder}/{name}", content)
+        self.store.put_bytes(f"{self.folder}/{name}", content)
         return Segment(name, len(content))
 
 
 class AnswerSnapshot:
     """A model's answers at one moment: an index in memory, the rows on disk."""
 
-    def __init__(self, answers: ModelAnswers, not_before: float, failed_before: float = 0.0) -> None:
+    def __init__(self, answers: ModelAnswers, lookup: Lookup) -> None:
         self._answers = answers
-        self._bounds = not_before, failed_before
+        self._lookup = lookup
         self._groups: OrderedDict[tuple[str, int], pa.Table] = OrderedDict()
         self._load()
 
@@ -214,7 +216,8 @@ class AnswerSnapshot:
         named = [(name, self._answers.keys(name)) for name in self._answers.names()]
         present = [(name, keys) for name, keys in named if keys is not None]
         self._names = [name for name, _ in present]
-        self._index = KeyIndex([keys for _, keys in present], *self._bounds)
+        self._asked_at = [keys.asked_at for _, keys in present]
+        self._index = KeyIndex([keys for _, keys in present], self._lookup)
 
     def __len__(self) -> int:
         return len(self._index)
@@ -225,6 +228,17 @@ class AnswerSnapshot:
             return []
         found: list[bool] = (self._index.find(keys)[0] >= 0).tolist()
         return found
+
+    def asked_at(self, keys: Sequence[bytes]) -> NDArray[np.float64]:
+        """For each key when its answer was asked for, in seconds since 1970; NaN where there is none."""
+        times = np.full(len(keys), np.nan)
+        if keys:
+            segments, rows = self._index.find(keys)
+            for segment in np.unique(segments[segments >= 0]):
+                at = np.flatnonzero(segments == segment)
+                times[at] = self._asked_at[segment][rows[at]]
+                self._answers.note_use(self._names[segment])
+        return times
 
     def rows(self, keys: Sequence[bytes]) -> tuple[pa.Table, np.ndarray]:
         """The answers to some keys: a table of the ANSWERS schema, and for each key its row there, −1 where
@@ -302,29 +316,37 @@ class AnswerSnapshot:
 
 @dataclass(frozen=True)
 class SegmentKeys:
-    """A segment's keys: the first 16 of their 32 bytes as two numbers each, when each answer arrived, and
-    whether it is an error of the model.
-    """
+    """A segment's keys: the first 16 of their 32 bytes as two numbers each, when each answer was asked for,
+    the number of the night that asked, and whether it is an error of the model."""
 
     high: NDArray[np.uint64]
     low: NDArray[np.uint64]
-    arrived: NDArray[np.float64]
+    asked_at: NDArray[np.float64]
+    night: NDArray[np.uint64]
     failed: NDArray[np.bool_]
 
     @classmethod
     def of(cls, table: pa.Table) -> "SegmentKeys":
-        """From the columns key, arrived and, where there are any, error of the model's errors.
+        """From the columns ``INDEXED`` and, where there are any, error of the model's errors.
 
-        Version 0.1.0 kept errors that a mended server would not give: those never arrived.
+        Version 0.1.0 kept errors that a mended server would not give: those were never asked for.
         """
         high, low = halves(table.column("key").combine_chunks())
-        arrived = table.column("arrived").to_numpy()
-        failed = np.zeros(len(arrived), np.bool_)
+        nights = table.column("night").unify_dictionaries().combine_chunks()
+        numbers = np.array([night_number(name) for name in (*nights.dictionary.to_pylist(), None)], np.uint64)
+        places = nights.indices.fill_null(len(numbers) - 1).to_numpy()
+        asked_at = table.column("asked_at").to_numpy()
+        failed = np.zeros(len(asked_at), np.bool_)
         if "error" in table.schema.names:
             errors = table.column("error").to_pylist()
             failed = np.array([error is not None for error in errors], np.bool_)
-            arrived = np.where([not error or is_settled(error) for error in errors], arrived, -np.inf)
-        return cls(high, low, arrived, failed)
+            asked_at = np.where([not error or is_settled(error) for error in errors], asked_at, -np.inf)
+        return cls(high, low, asked_at, numbers[places], failed)
+
+
+def night_number(night: str | None) -> int:
+    """A night's name as a number of 64 bits; 0: none."""
+    return 0 if night is None else int.from_bytes(hashlib.sha256(night.encode()).digest()[:8])
 
 
 def halves(keys: pa.FixedSizeBinaryArray | pa.ChunkedArray) -> tuple[NDArray[np.uint64], NDArray[np.uint64]]:
@@ -338,21 +360,23 @@ def halves(keys: pa.FixedSizeBinaryArray | pa.ChunkedArray) -> tuple[NDArray[np.
 
 
 class KeyIndex:
-    """Finds keys among segments; of equal keys the answer that arrived last counts."""
+    """Finds keys among segments; of equal keys the answer that was asked for last counts."""
 
-    def __init__(
-        self, segments: Sequence[SegmentKeys], not_before: float = 0.0, failed_before: float = 0.0
-    ) -> None:
+    def __init__(self, segments: Sequence[SegmentKeys], lookup: Lookup = EVERY) -> None:
         high = np.concatenate([np.empty(0, np.uint64), *(part.high for part in segments)])
         low = np.concatenate([np.empty(0, np.uint64), *(part.low for part in segments)])
-        arrived = np.concatenate([np.empty(0), *(part.arrived for part in segments)])
+        asked_at = np.concatenate([np.empty(0), *(part.asked_at for part in segments)])
         segment = np.repeat(np.arange(len(segments), dtype=np.int32), [len(part.high) for part in segments])
         row = np.concatenate(
             [np.empty(0, np.int32), *(np.arange(len(part.high), dtype=np.int32) for part in segments)]
         )
         failed = np.concatenate([np.empty(0, np.bool_), *(part.failed for part in segments)])
-        recent = np.flatnonzero((arrived >= not_before) & (~failed | (arrived >= failed_before)))
-        order = recent[np.lexsort((arrived[recent], low[recent], high[recent]))]
+        counts = (asked_at >= lookup.not_before) & (~failed | (asked_at >= lookup.failed_before))
+        if lookup.night is not None:
+            nights = np.concatenate([np.empty(0, np.uint64), *(part.night for part in segments)])
+            counts &= nights == np.uint64(night_number(lookup.night))
+        chosen = np.flatnonzero(counts)
+        order = chosen[np.lexsort((asked_at[chosen], low[chosen], high[chosen]))]
         high, low = high[order], low[order]
         last = np.ones(len(order), bool)
         last[:-1] = (high[1:] != high[:-1]) | (low[1:] != low[:-1])
@@ -385,6 +409,7 @@ def table_of(answers: Sequence[KeptAnswer]) -> pa.Table:
     columns: dict[str, list[Any]] = {
         name: [getattr(answer, name) for answer in answers] for name in PLAIN_COLUMNS
     }
+    columns["asked_at"] = [answer.asked_at or answer.arrived for answer in answers]
     columns["logprobs_json"] = [
         None if answer.logprobs is None else orjson.dumps(answer.logprobs).decode() for answer in answers
     ]
@@ -392,6 +417,19 @@ def table_of(answers: Sequence[KeptAnswer]) -> pa.Table:
         {name: pa.array(columns[name], type=ANSWERS.field(name).type) for name in ANSWERS.names},
         schema=ANSWERS,
     )
+
+
+def _complete(table: pa.Table, names: Sequence[str]) -> pa.Table:
+    """The table with the columns that segments of version 0.1.0 lack."""
+    for name in names:
+        if name not in table.schema.names:
+            missing = (
+                table.column("arrived")
+                if name == "asked_at"
+                else pa.nulls(len(table), ANSWERS.field(name).type)
+            )
+            table = table.append_column(ANSWERS.field(name), missing)
+    return table.select(list(names))
 
 
 def parquet_bytes(tables: Sequence[pa.Table]) -> bytes:
@@ -405,4 +443,4 @@ def parquet_bytes(tables: Sequence[pa.Table]) -> bytes:
     return sink.getvalue()
 
 
-_DICTIONARY_COLUMNS = ["status", "finish_reason", "served_model", "system_fingerprint", "attempts"]
+_DICTIONARY_COLUMNS = ["status", "finish_reason", "served_model", "system_fingerprint", "attempts", "night"]

@@ -16,7 +16,8 @@ class RunInfo:
 
     ``models`` and ``prompts`` are the names of all of them; ``n_items`` counts the dataset's items, of which
     ``--limit`` may have left ``n_used``; ``date`` is the start in seconds since 1970, ``config`` the run's
-    config and ``versions`` those of the program and its libraries. ``version`` is the benchmark's own.
+    config and ``versions`` those of the program and its libraries; ``requests`` counts what was asked and
+    what was reused. ``version`` is the benchmark's own.
     """
 
     run_id: str
@@ -32,6 +33,7 @@ class RunInfo:
     version: str | int | float = 1
     output_type: str = "generate_until"
     versions: Mapping[str, str] = field(default_factory=dict)
+    requests: Mapping[str, int] = field(default_factory=dict)
     git_revision: str | None = None
 
     @property

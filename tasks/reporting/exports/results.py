@@ -85,6 +85,7 @@ def results_document(batches: Iterable[pa.RecordBatch], run: RunInfo) -> dict[st
         "config": run_config(run),
         **{name: pairs for name, pairs in lost.items() if pairs},
         "git_hash": run.git_revision,
+        "requests": dict(run.requests),
         "date": run.date,
         "run_id": run.run_id,
         "package_versions": dict(run.versions),

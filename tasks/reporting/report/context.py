@@ -10,6 +10,7 @@ from datetime import UTC, datetime
 from typing import Any, Final
 from urllib.parse import urlencode
 
+from tasks.models.options import asked_and_reused
 from tasks.reporting import numbers
 from tasks.reporting.diagnostics.findings import Diagnostic, Example
 from tasks.reporting.page.plots import curve_rows, curves, forests
@@ -258,10 +259,7 @@ def example_link(example: Example) -> str:
 def _requests_fact(requests: Any) -> Fact | None:
     if not isinstance(requests, Mapping):
         return None
-    sent, cached = requests.get("sent") or 0, requests.get("cached") or 0
-    return Fact(
-        "requests sent", numbers.count(sent), f"{numbers.count(cached) if cached else 'none'} from the cache"
-    )
+    return Fact("answers", asked_and_reused(requests))
 
 
 def _wall_fact(manifest: Mapping[str, Any]) -> Fact | None:

@@ -7,7 +7,7 @@ import pyarrow as pa
 import pytest
 
 from tasks.models.answers.segments import AnswerStore, KeyIndex, ModelAnswers, SegmentKeys, halves
-from tasks.models.records import KeptAnswer
+from tasks.models.records import KeptAnswer, Lookup
 from tasks.store.storage import Store, StoreError
 
 
@@ -48,7 +48,7 @@ def test_of_two_answers_the_later_counts_whichever_was_written_last(kept):
     kept.write(answers([1], "new", arrived=2.0))
     kept.write(answers([1, 2], "old", arrived=1.0))
     assert texts(kept, [1, 2]) == ["new 1", "old 2"]
-    assert texts(kept, [1, 2], not_before=1.5) == ["new 1", None]
+    assert texts(kept, [1, 2], lookup=Lookup(not_before=1.5)) == ["new 1", None]
 
 
 def test_merging_keeps_every_answer_in_fewer_files(kept):
@@ -108,7 +108,8 @@ def random_keys(count: int, seed: int) -> pa.Array:
 
 def segment_of(keys: pa.Array) -> SegmentKeys:
     high, low = halves(keys)
-    return SegmentKeys(high, low, np.zeros(len(keys)), np.zeros(len(keys), bool))
+    count = len(keys)
+    return SegmentKeys(high, low, np.zeros(count), np.zeros(count, np.uint64), np.zeros(count, bool))
 
 
 def test_a_million_keys_are_found_in_a_few_bytes_each():

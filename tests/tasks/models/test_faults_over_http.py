@@ -8,6 +8,7 @@ from metrics.errors import ConfigError
 from tasks.models.config import ModelConfig, RunLimits
 from tasks.models.demo.options import Faults
 from tasks.models.errors import ModelError
+from tasks.models.records import Lookup
 
 STORM = Faults(
     error_500=0.05,
@@ -109,9 +110,9 @@ def test_a_filtered_answer_is_the_items_own_and_settled_until_failed_ones_are_as
     assert "filter" in first.rows[0]["error"]
     assert bench.ask(endpoint(serving), problems(3)).tally.sent == 0
     now = time.time()
-    assert bench.ask(endpoint(serving), problems(3), failed_before=now).tally.sent == 3
+    assert bench.ask(endpoint(serving), problems(3), lookup=Lookup(failed_before=now)).tally.sent == 3
     # What was asked since then is settled again.
-    assert bench.ask(endpoint(serving), problems(3), failed_before=now).tally.sent == 0
+    assert bench.ask(endpoint(serving), problems(3), lookup=Lookup(failed_before=now)).tally.sent == 0
 
 
 def test_failed_rows_are_asked_again_and_only_they(bench, served, endpoint, problems):

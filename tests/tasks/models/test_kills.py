@@ -125,6 +125,8 @@ def test_an_unwritable_store_is_an_error_and_the_journal_keeps_the_answers(
     written = Store.put_bytes
 
     def refuse(self: Store, name: str, content: bytes) -> None:
+        if name.startswith("claims/"):  # the store breaks once the answers are on their way
+            return written(self, name, content)
         raise StoreError(f"store {self.uri}: can't write {name}: Permission denied")
 
     monkeypatch.setattr(Store, "put_bytes", refuse)

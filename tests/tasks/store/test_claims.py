@@ -76,7 +76,7 @@ def test_the_claim_of_a_machine_that_is_gone_goes_stale(store: Store) -> None:
 
 
 def test_a_living_claim_outlasts_staleness(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(claims, "_is_dead", lambda content: False)
+    monkeypatch.setattr(claims, "is_dead", lambda content: False)
     order: list[str] = []
 
     def first() -> None:

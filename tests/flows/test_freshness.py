@@ -1,0 +1,142 @@
+"""Which kept answers serve: the newest, those of this night, or those that are young enough."""
+
+import json
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from flows.config.load import load_config
+from metrics.errors import ConfigError
+from tasks.models.config import seconds_of
+from tasks.models.demo.options import DemoOptions
+from tasks.models.demo.serving import Serving, serve
+
+
+@pytest.fixture
+def served() -> Iterator[Callable[..., Serving]]:
+    """Starts embedded servers, which count what comes in."""
+    with ExitStack() as stack:
+        yield lambda **options: stack.enter_context(serve(DemoOptions(**options)))
+
+
+def received(serving: Serving) -> int:
+    return int(serving.stats()["received"])
+
+
+def said(ran: Any) -> list[str]:
+    """The responses of a run, in order."""
+    lines = (Path(ran.document["output"]) / "responses.jsonl").read_text().splitlines()
+    return [json.loads(line)["response"] for line in lines]
+
+
+@pytest.fixture
+def sums(tmp_path: Path) -> Callable[..., Path]:
+    """Writes a benchmark of some sums on a server."""
+
+    def write(serving: Serving, name: str = "sums", items: int = 6, **keys: Any) -> Path:
+        rows = [
+            {"question": f"Tom has {n} apples and buys {n + 1} more. How many apples does Tom have?",
+             "answer": str(2 * n + 1)}
+            for n in range(items)
+        ]  # fmt: skip
+        (tmp_path / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+        config = {
+            "name": name, "output_type": "generate_until", "dataset": f"{name}.jsonl", "target": "{{answer}}",
+            "prompt_template": "Question: {{question}}\nAnswer:", "sample_params": {"max_tokens": 32},
+            "metric_list": ["exact_match"],
+            "models": [{"name": "own", "config": {"base_url": serving.base_url, "model": "demo"}}],
+            **keys,
+        }  # fmt: skip
+        (tmp_path / f"{name}.yaml").write_text(json.dumps(config))
+        return tmp_path / f"{name}.yaml"
+
+    return write
+
+
+def test_a_fresh_run_asks_anew_and_computes_nothing_where_the_answers_are_equal(
+    evaluate: Any, served: Any, sums: Any
+) -> None:
+    server = served()
+    path = sums(server, answers="fresh")
+    first, second = evaluate(path, "--json"), evaluate(path, "--json")
+    assert (first.code, second.code, received(server)) == (0, 0, 12)
+    assert second.document["requests"] == {"sent": 6, "cached": 0, "same_night": 0, "failed": 0}
+    assert (second.steps("infer"), second.steps("filter"), second.steps("score")) == ((1, 0), (0, 1), (0, 1))
+    shown = evaluate(path)
+    assert "asked 6, reused 0" in shown.out
+    results = json.loads((Path(second.document["output"]) / "results.json").read_text())
+    assert results["requests"]["sent"] == 6
+
+
+def test_reusing_takes_the_newest_answers_and_a_record_of_older_ones_does_not_serve(
+    evaluate: Any, served: Any, sums: Any
+) -> None:
+    good, bad = served(error_rate=0.0), served(error_rate=1.0)
+    moved = {"identity": "the model", "name": "own"}
+
+    def at(serving: Serving) -> list[dict[str, Any]]:
+        return [{**moved, "config": {"base_url": serving.base_url, "model": "demo"}}]
+
+    old = said(evaluate(sums(good, models=at(good)), "--json"))
+    new = said(evaluate(sums(bad, models=at(bad), answers="fresh"), "--json"))
+    assert new != old
+    again = evaluate(sums(good, models=at(good)), "--json")
+    assert again.document["requests"] == {"sent": 0, "cached": 6, "same_night": 0, "failed": 0}
+    assert said(again) == new
+    assert (received(good), received(bad)) == (6, 6)
+
+
+def test_answers_that_are_too_old_are_asked_for_again(evaluate: Any, served: Any, sums: Any) -> None:
+    server = served()
+    evaluate(sums(server))
+    young = evaluate(sums(server, answers={"max_age": "20h"}), "--json")
+    assert young.document["requests"]["cached"] == 6
+    old = evaluate(sums(server, answers={"max_age": 0.001}), "--json")
+    assert old.document["requests"]["sent"] == 6
+    assert received(server) == 12
+
+
+def test_a_fresh_run_that_did_not_end_goes_on_and_one_that_did_does_not(
+    evaluate: Any, served: Any, sums: Any
+) -> None:
+    server = served()
+    path = sums(server, answers="fresh", metric_list=[{"metric": "own", "function": "own.py:own"}])
+    (path.parent / "own.py").write_text(
+        "def own(references, predictions):\n    raise RuntimeError('broken')\n"
+    )
+    failed = evaluate(path, "--json")
+    assert failed.code == 1
+    (path.parent / "own.py").write_text("def own(references, predictions):\n    return 1.0\n")
+    planned = evaluate(path, "--dry-run", "--json")
+    assert planned.document["requests"] == {"to_send": 0, "cached": 6}
+    done = evaluate(path, "--json")
+    assert (done.code, received(server)) == (0, 6)
+    assert done.document["requests"] == {"sent": 0, "cached": 6, "same_night": 6, "failed": 0}
+    assert "asked 6, reused 0" in (Path(done.document["output"]) / "report.html").read_text()
+    planned = evaluate(path, "--dry-run", "--json")
+    assert planned.document["requests"] == {"to_send": 6, "cached": 0}
+
+
+def test_scoring_alone_takes_the_newest_answers(
+    evaluate: Any, served: Any, sums: Any, tmp_path: Path
+) -> None:
+    server = served()
+    path = sums(server, answers="fresh")
+    assert evaluate(path, "--phase", "infer").code == 0
+    scored = evaluate(path, "--phase", "score", "--output", tmp_path / "another", "--json")
+    assert (scored.code, received(server)) == (0, 6)
+    assert scored.document["requests"] == {"sent": 0, "cached": 6, "same_night": 0, "failed": 0}
+
+
+@pytest.mark.parametrize("said", ["often", {"max_age": "20 weeks"}, {"max_age": 0}, {"max_agee": "20h"}])
+def test_a_freshness_that_means_nothing_is_refused(served: Any, sums: Any, said: Any) -> None:
+    path = sums(served(), answers=said)
+    with pytest.raises(ConfigError, match="answers"):
+        load_config(path)
+
+
+def test_lengths_of_time_are_read_in_their_units() -> None:
+    assert [seconds_of(text) for text in ("45s", "30m", "20h", "1.5d", 7)] == [45, 1800, 72000, 129600, 7]
