@@ -197,8 +197,8 @@ def run_info(run: Run, grid: GridResponses) -> RunInfo:
         requests={
             "sent": total.sent,
             "cached": total.cached,
-            "same_night": total.same_night,
             "failed": total.failed + total.model_errors,
+            **({"same_night": total.same_night} if total.same_night else {}),
         },
         git_revision=git_revision(str(PROJECT)),
     )

@@ -63,7 +63,7 @@ def test_a_fresh_run_asks_anew_and_computes_nothing_where_the_answers_are_equal(
     path = sums(server, answers="fresh")
     first, second = evaluate(path, "--json"), evaluate(path, "--json")
     assert (first.code, second.code, received(server)) == (0, 0, 12)
-    assert second.document["requests"] == {"sent": 6, "cached": 0, "same_night": 0, "failed": 0}
+    assert second.document["requests"] == {"sent": 6, "cached": 0, "failed": 0}
     assert (second.steps("infer"), second.steps("filter"), second.steps("score")) == ((1, 0), (0, 1), (0, 1))
     shown = evaluate(path)
     assert "asked 6, reused 0" in shown.out
@@ -84,7 +84,7 @@ def test_reusing_takes_the_newest_answers_and_a_record_of_older_ones_does_not_se
     new = said(evaluate(sums(bad, models=at(bad), answers="fresh"), "--json"))
     assert new != old
     again = evaluate(sums(good, models=at(good)), "--json")
-    assert again.document["requests"] == {"sent": 0, "cached": 6, "same_night": 0, "failed": 0}
+    assert again.document["requests"] == {"sent": 0, "cached": 6, "failed": 0}
     assert said(again) == new
     assert (received(good), received(bad)) == (6, 6)
 
@@ -128,7 +128,7 @@ def test_scoring_alone_takes_the_newest_answers(
     assert evaluate(path, "--phase", "infer").code == 0
     scored = evaluate(path, "--phase", "score", "--output", tmp_path / "another", "--json")
     assert (scored.code, received(server)) == (0, 6)
-    assert scored.document["requests"] == {"sent": 0, "cached": 6, "same_night": 0, "failed": 0}
+    assert scored.document["requests"] == {"sent": 0, "cached": 6, "failed": 0}
 
 
 @pytest.mark.parametrize("said", ["often", {"max_age": "20 weeks"}, {"max_age": 0}, {"max_agee": "20h"}])
