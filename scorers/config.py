@@ -21,12 +21,14 @@ from metrics.errors import nearest
 from metrics.types import CutOff, OutputType
 from scorers.filters.config import FilterConfig, FilterStepConfig
 from scorers.judge.config import JudgeConfig
+from scorers.programs import Compare, ProgramLimits
 
 __all__ = [
     "AgreementConfig",
     "DefaultScorerConfig",
     "EnsembleConfig",
     "EnsembleMember",
+    "ExecutionConfig",
     "FilterConfig",
     "FilterStepConfig",
     "JudgeConfig",
@@ -101,6 +103,29 @@ class AgreementConfig(_Frozen):
     filters: tuple[str, ...] | None = Field(None, description="Filters to compare; default: all")
 
 
+class ExecutionConfig(_Frozen):
+    """Answers that are programs are run in a sandbox; their verdicts are the metric ``tests_passed``.
+
+    The template sees what a grading prompt sees. Without ``cases`` the program tests itself and has passed
+    when it reached its last line.
+    """
+
+    type: Literal["execution"] = "execution"
+    program: str = Field("{{ prediction }}", min_length=1, description="Jinja2; the program that is run")
+    cases: str | None = Field(
+        None,
+        description="Field of the item with inputs and expected outputs: one run each, by stdin and stdout",
+    )
+    compare: Compare = Field(
+        "lines", description="How the output of a case is compared: lines, tokens, exact"
+    )
+    language: Literal["python"] = "python"
+    python: str | None = Field(
+        None, description="Path of the interpreter, with its packages; default: the standard library alone"
+    )
+    limits: ProgramLimits = ProgramLimits()
+
+
 class UserScorerConfig(_Frozen):
     """A scorer class in the user's file; all other keys are arguments of its constructor."""
 
@@ -140,6 +165,7 @@ SCORER_TYPES = (
     "llm_judge",
     "ensemble",
     "agreement",
+    "execution",
 )
 
 
@@ -160,6 +186,7 @@ ScorerConfig = Annotated[
     | Annotated[JudgeConfig, Tag("llm_judge")]
     | Annotated[EnsembleConfig, Tag("ensemble")]
     | Annotated[AgreementConfig, Tag("agreement")]
+    | Annotated[ExecutionConfig, Tag("execution")]
     | Annotated[UserScorerConfig, Tag("user")],
     Discriminator(_tag),
 ]

@@ -19,6 +19,7 @@ from scorers.config import (
     DefaultScorerConfig,
     EnsembleConfig,
     EnsembleMember,
+    ExecutionConfig,
     FilterConfig,
     JudgeConfig,
     RewardModelConfig,
@@ -27,6 +28,7 @@ from scorers.config import (
     split_result_name,
 )
 from scorers.ensemble import ENSEMBLE, EnsembleScorer, WeightedScorer
+from scorers.execution import TESTS_PASSED, ExecutionScorer, is_executed
 from scorers.filters.pipeline import FilterPipeline
 from scorers.generation import GenerationScorer
 from scorers.grading import GradingPrompt, compiled
@@ -67,6 +69,8 @@ def build_scorer(config: ScoringConfig, resolve: Resolve) -> Scorer:
         return reward_scorer(config, chosen, resolve)
     if isinstance(chosen, EnsembleConfig):
         return ensemble_scorer(config, chosen, resolve)
+    if isinstance(chosen, ExecutionConfig):
+        return execution_scorer(config, chosen, resolve)
     if isinstance(chosen, AgreementConfig):
         return agreement_scorer(config, chosen, resolve)
     return user_scorer(config, chosen, resolve)
@@ -257,6 +261,26 @@ def reward_scorer(config: ScoringConfig, chosen: RewardModelConfig, resolve: Res
         chosen.model_name,
         GradingPrompt(chosen.prompt),
         chosen.sample_params,
+    )
+
+
+def execution_scorer(config: ScoringConfig, chosen: ExecutionConfig, resolve: Resolve) -> Scorer:
+    """A scorer that runs answers: its template compiled, and for each ``tests_passed`` what it counts."""
+    _only_text(config, "execution")
+    compiled(chosen.program)
+    own = MetricConfig(metric=TESTS_PASSED, kwargs={"count": "all"})
+    metrics = {
+        name: tuple(metric.within((0.0, 1.0)) if is_executed(metric) else metric for metric in found)
+        for name, found in with_scorer_metrics(config, resolve, (own,)).items()
+    }
+    for metric in (metric for found in metrics.values() for metric in found if is_executed(metric)):
+        if metric.arguments.get("count") not in ("all", "share"):
+            raise ConfigError(
+                f"metric {metric.name!r}: count is all (every case has to pass) or share, "
+                f"got {metric.arguments.get('count')!r}"
+            )
+    return ExecutionScorer(
+        metrics, chosen.program, chosen.cases, chosen.compare, chosen.limits, chosen.python or ""
     )
 
 

@@ -71,8 +71,8 @@ def prompt_variables(batch: Batch, row: int) -> dict[str, Any]:
     }
 
 
-def render(text: str, variables: Mapping[str, Any], name: str) -> str:
-    """One template filled in; raises ScorerError naming the sample."""
+def render(text: str, variables: Mapping[str, Any], name: str, what: str = "grading prompt") -> str:
+    """One template filled in; raises ScorerError naming the sample. ``what`` is its name in messages."""
     from jinja2 import TemplateError, UndefinedError
 
     try:
@@ -80,11 +80,9 @@ def render(text: str, variables: Mapping[str, Any], name: str) -> str:
     except UndefinedError as error:
         unknown = str(error.message or "").split("'")[1::2]
         hint = nearest(unknown[0], variables) if unknown else ""
-        raise ScorerError(
-            f"{name}: grading prompt: {error.message}{hint} (it sees {', '.join(variables)})"
-        ) from None
+        raise ScorerError(f"{name}: {what}: {error.message}{hint} (it sees {', '.join(variables)})") from None
     except (TemplateError, TypeError, ValueError, ArithmeticError) as error:
-        raise ScorerError(f"{name}: grading prompt: {error}") from error
+        raise ScorerError(f"{name}: {what}: {error}") from error
 
 
 @lru_cache(maxsize=64)

@@ -166,6 +166,7 @@ SCORER_METRICS = {
     "llm_judge_corrected": "llm_judge",
     "ensemble": "ensemble",
     "filter_agreement": "agreement",
+    "tests_passed": "execution",
 }
 """Metric → the scorer type that gives it."""
 

@@ -5,9 +5,11 @@ result goes as JSON to stdout. The program runs in a child of its own user, unde
 filter; this process cannot be traced, read or killed by it, and ends whatever the program leaves behind.
 
 A program without cases has passed when it reached its last line: the child says so over a socket, the kernel
-vouches for the sender, and only then does a number come that has to be said back. With cases each one is a run
-of its own, and what it printed is compared by whoever knows the expected output, outside.
+vouches for the sender, and only then does a number come that has to be said back. With cases each one is a
+run of its own, and what it printed is compared by whoever knows the expected output, outside.
 """
+
+from __future__ import annotations
 
 import contextlib
 import ctypes
@@ -20,6 +22,10 @@ import socket
 import struct
 import sys
 import time
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:  # typing takes milliseconds to import, for every program
+    from typing import Any, TextIO
 
 SAMPLED_AFTER = 0.15
 """Seconds after which the memory of a program's processes is summed: shorter ones are left to the limits."""
@@ -34,7 +40,7 @@ _ended = -1
 """Can be read once a child has ended."""
 
 
-def main():
+def main() -> None:
     """Runs the job on stdin. Only as the first process of a PID namespace: it ends all others."""
     if os.getpid() != 1:
         sys.exit("this must be the first process of its PID namespace")
@@ -62,13 +68,13 @@ def main():
 class _Run:
     """One run of the program: its processes, what they print, and how it ended."""
 
-    def __init__(self, job, text):
+    def __init__(self, job: dict[str, Any], text: str | None) -> None:
         self.job, self.limits = job, job["limits"]
         self.asserts = text is None
-        self.ended_by = None
-        self.begun_by = None
+        self.ended_by: str | None = None
+        self.begun_by: int | None = None
         self.finished = self.memory_error = False
-        self.nonce = None
+        self.nonce: bytes | None = None
         self.output = {"stdout": b"", "stderr": b""}
         self.room = self.limits["output_kb"] * 1024
         self.began = time.monotonic()
@@ -84,10 +90,11 @@ class _Run:
             os.close(fd)
         self.control, self.listening = ours, True
         self.pipes = {out[0]: "stdout", err[0]: "stderr"}
-        self.status, self.usage = None, 0.0
+        self.status: int | None = None
+        self.usage = 0.0
         self._watch()
 
-    def _watch(self):
+    def _watch(self) -> None:
         deadline = self.began + self.limits["seconds"]
         sampled = self.began + SAMPLED_AFTER
         while self.status is None:
@@ -108,19 +115,19 @@ class _Run:
         for fd in self.pipes:
             os.close(fd)
 
-    def _end(self, reason):
+    def _end(self, reason: str) -> None:
         if self.ended_by is None:
             self.ended_by = reason
         _kill_all()
         while self.status is None:  # what was killed is reaped at once
             self._reap(block=True)
 
-    def _listen(self, wait):
+    def _listen(self, wait: float) -> bool:
         """Takes what is printed and said within ``wait`` seconds; False where there was nothing."""
-        sources = [_ended, *([self.control] if self.listening else []), *self.pipes]
-        ready, _, _ = select.select(sources, [], [], wait)
+        control = [self.control.fileno()] if self.listening else []
+        ready, _, _ = select.select([_ended, *control, *self.pipes], [], [], wait)
         for source in ready:
-            if source is self.control:
+            if source in control:
                 self._hear()
             elif source == _ended:
                 os.read(_ended, 64)
@@ -128,7 +135,7 @@ class _Run:
                 self._take(source)
         return bool(ready)
 
-    def _take(self, fd):
+    def _take(self, fd: int) -> None:
         data = os.read(fd, 1 << 16)
         if not data:
             os.close(fd)
@@ -139,7 +146,7 @@ class _Run:
         if len(data) > room:
             self._end("output")
 
-    def _hear(self):
+    def _hear(self) -> None:
         try:
             message, ancillary, _, _ = self.control.recvmsg(256, socket.CMSG_SPACE(struct.calcsize("3i")))
         except OSError:
@@ -163,7 +170,7 @@ class _Run:
         elif self.nonce is not None and message == self.nonce:
             self.finished = True
 
-    def _reap(self, block=False):
+    def _reap(self, block: bool = False) -> None:
         while True:
             try:
                 pid, status, usage = os.wait4(-1, 0 if block else os.WNOHANG)
@@ -178,7 +185,7 @@ class _Run:
                 self.status = status
                 return
 
-    def _reap_rest(self):
+    def _reap_rest(self) -> None:
         """Ends and waits for all that is left: the next run finds none of it."""
         while True:
             _kill_all()
@@ -188,14 +195,15 @@ class _Run:
                 return
             self.usage += usage.ru_utime + usage.ru_stime
 
-    def _drain(self):
+    def _drain(self) -> None:
         """Takes what was printed and said before the end; nothing runs any more that could add to it."""
         while self._listen(0.0):
             pass
 
-    def result(self):
-        signalled = os.WTERMSIG(self.status) if self.status >= 0 and os.WIFSIGNALED(self.status) else None
-        code = os.WEXITSTATUS(self.status) if self.status >= 0 and os.WIFEXITED(self.status) else None
+    def result(self) -> dict[str, Any]:
+        status = -1 if self.status is None else self.status
+        signalled = os.WTERMSIG(status) if status >= 0 and os.WIFSIGNALED(status) else None
+        code = os.WEXITSTATUS(status) if status >= 0 and os.WIFEXITED(status) else None
         ended_by = self.ended_by
         if ended_by is None and signalled == signal.SIGXCPU:
             ended_by = self.ended_by = "timeout"
@@ -216,7 +224,7 @@ class _Run:
         }
 
 
-def _become_program(job, control, streams, asserts):
+def _become_program(job: dict[str, Any], control: int, streams: tuple[int, int, int], asserts: bool) -> None:
     """The child: limits, filter, and then the program. It never returns."""
     try:
         for target, fd in enumerate(streams):
@@ -249,7 +257,7 @@ def _become_program(job, control, streams, asserts):
     _execute(job["program"], job["path"], asserts)
 
 
-def _limit(job):
+def _limit(job: dict[str, Any]) -> None:
     limits = job["limits"]
     memory, seconds = limits["memory_mb"] << 20, int(limits["seconds"]) + 1
     for kind, value in (
@@ -263,7 +271,7 @@ def _limit(job):
         resource.setrlimit(kind, (value, value))
 
 
-def _execute(program, path, asserts):
+def _execute(program: str, path: list[str], asserts: bool) -> None:
     """Runs the program's text as ``__main__``; that it reached its last line is said over the control
     socket."""
     # Everything used after the program is bound before it: a program may replace what is found by name. The
@@ -304,13 +312,13 @@ def _execute(program, path, asserts):
     end(code & 0xFF)
 
 
-def _conclude():
+def _conclude() -> int:
     """As an interpreter ends: threads, then what was registered for the end; 1 where that failed."""
     try:
         import atexit
         import threading
 
-        threading._shutdown()
+        threading._shutdown()  # type: ignore[attr-defined]
         atexit._run_exitfuncs()
     except BaseException:
         return 1
@@ -318,8 +326,14 @@ def _conclude():
 
 
 def _tell(
-    word, answer=False, fstat=os.fstat, write=os.write, read=os.read, first=FIRST_CONTROL, error=OSError
-):
+    word: bytes,
+    answer: bool = False,
+    fstat: Any = os.fstat,
+    write: Any = os.write,
+    read: Any = os.read,
+    first: int = FIRST_CONTROL,
+    error: type[OSError] = OSError,
+) -> None:
     """Says a word over the control socket, and back what comes, if ``answer``."""
     for fd in range(first, first + 256):
         try:
@@ -332,7 +346,7 @@ def _tell(
             continue
 
 
-def _traceback(error):
+def _traceback(error: BaseException) -> str:
     """The exception as Python shows it, from the program's first line on."""
     try:
         import traceback
@@ -345,14 +359,14 @@ def _traceback(error):
         return "an exception that can't be shown\n"
 
 
-def _say(stream, text):
+def _say(stream: TextIO, text: str) -> None:
     try:
         stream.write(text)
     except BaseException:
         os.write(2, text.encode("utf-8", "replace"))
 
 
-def _memory_in_use():
+def _memory_in_use() -> int:
     """Bytes of resident memory of all processes but this one."""
     pages = 0
     for name in os.listdir("/proc"):
@@ -365,26 +379,26 @@ def _memory_in_use():
     return pages * resource.getpagesize()
 
 
-def _kill_all():
+def _kill_all() -> None:
     with contextlib.suppress(OSError):  # there is none
         os.kill(-1, signal.SIGKILL)  # all of this PID namespace but its first process
 
 
-def _memory_file(content):
+def _memory_file(content: bytes) -> int:
     fd = os.memfd_create("input")
     _write_all(fd, content)
     os.lseek(fd, 0, os.SEEK_SET)
     return fd
 
 
-def _read_all(fd):
+def _read_all(fd: int) -> bytes:
     parts = []
     while part := os.read(fd, 1 << 20):
         parts.append(part)
     return b"".join(parts)
 
 
-def _write_all(fd, content):
+def _write_all(fd: int, content: bytes) -> None:
     view = memoryview(content)
     while view:
         view = view[os.write(fd, view) :]
@@ -413,32 +427,50 @@ _NEW_NAMESPACES = 0x7E020080
 _ALLOW, _REFUSE, _ABSENT = 0x7FFF0000, 0x00050000 | 1, 0x00050000 | 38
 
 
-def _filter_system_calls():
+def _load(offset: int) -> tuple[int, int, int, int]:
+    return (0x20, 0, 0, offset)
+
+
+def _equal(value: int, yes: int, no: int) -> tuple[int, int, int, int]:
+    """Goes ``yes`` instructions further if the loaded value is this one, else ``no``."""
+    return (0x15, yes, no, value)
+
+
+def _give(value: int) -> tuple[int, int, int, int]:
+    return (0x06, 0, 0, value)
+
+
+def _filter_system_calls() -> None:
     """Refuses what no program needs for an answer: other processes' memory, mounts, namespaces, users,
     sockets other than local ones."""
     machine = os.uname().machine
     if machine not in _ARCHITECTURES:
         raise OSError(f"no system call filter for {machine}")
     column, architecture = _ARCHITECTURES[machine]
-    load = lambda offset: (0x20, 0, 0, offset)  # noqa: E731
-    equal = lambda value, yes, no: (0x15, yes, no, value)  # noqa: E731
-    give = lambda value: (0x06, 0, 0, value)  # noqa: E731
-    code = [load(4), equal(architecture, 1, 0), give(_REFUSE), load(0)]
+    new = (0x45, 0, 1, _NEW_NAMESPACES)
+    code = [_load(4), _equal(architecture, 1, 0), _give(_REFUSE), _load(0)]
     if machine == "x86_64":
-        code += [(0x35, 0, 1, 0x40000000), give(_REFUSE)]  # the x32 numbers
-    code += [equal(_CLONE3[column], 0, 1), give(_ABSENT)]  # its flags can't be looked at: clone is used then
-    code += [equal(_SOCKET[column], 0, 4), load(16), equal(socket.AF_UNIX, 1, 0), give(_REFUSE), give(_ALLOW)]
-    code += [equal(_CLONE[column], 0, 4), load(16), (0x45, 0, 1, _NEW_NAMESPACES), give(_REFUSE), give(_ALLOW)]
+        code += [(0x35, 0, 1, 0x40000000), _give(_REFUSE)]  # the x32 numbers
+    # Its flags can't be looked at: where it is absent, clone is called.
+    code += [_equal(_CLONE3[column], 0, 1), _give(_ABSENT)]
+    code += [
+        _equal(_SOCKET[column], 0, 4),
+        _load(16),
+        _equal(socket.AF_UNIX, 1, 0),
+        _give(_REFUSE),
+        _give(_ALLOW),
+    ]
+    code += [_equal(_CLONE[column], 0, 4), _load(16), new, _give(_REFUSE), _give(_ALLOW)]
     for numbers in _REFUSED.values():
-        code += [equal(numbers[column], 0, 1), give(_REFUSE)]
-    code.append(give(_ALLOW))
+        code += [_equal(numbers[column], 0, 1), _give(_REFUSE)]
+    code.append(_give(_ALLOW))
     packed = b"".join(struct.pack("HBBI", *entry) for entry in code)
     instructions = ctypes.create_string_buffer(packed)
 
-    class Program(ctypes.Structure):
+    class Filter(ctypes.Structure):
         _fields_ = [("length", ctypes.c_ushort), ("code", ctypes.c_void_p)]
 
-    loaded = Program(len(code), ctypes.addressof(instructions))
+    loaded = Filter(len(code), ctypes.addressof(instructions))
     if _libc.prctl(PR_SET_SECCOMP, 2, ctypes.byref(loaded), 0, 0):
         raise OSError(ctypes.get_errno(), "the system call filter was refused")
 
@@ -446,7 +478,7 @@ def _filter_system_calls():
 _READ, _EXECUTE, _ALL_OF_1 = 4 | 8, 1, (1 << 13) - 1
 
 
-def _landlock(paths):
+def _landlock(paths: dict[str, list[str]]) -> None:
     """Leaves of the file system only ``paths["read"]`` (to read and execute) and ``paths["write"]``."""
     handled = struct.pack("Q", _ALL_OF_1)
     ruleset = _libc.syscall(444, handled, ctypes.c_size_t(8), 0)

@@ -17,8 +17,11 @@ from functools import cache
 from pathlib import Path
 from typing import Final, Protocol
 
-from tasks.sandboxes.records import Limits, SandboxError
+from metrics.errors import NightjarError
+from scorers.programs import ProgramLimits
 
+VERSION: Final = 1
+"""Enters the keys of kept outcomes: raise it when the same program may end otherwise."""
 INSIDE: Final = Path(__file__).with_name("inside.py")
 NAMESPACES: Final = Path(__file__).with_name("namespaces.py")
 LIBRARIES: Final = ("/usr/lib", "/usr/lib64", "/usr/lib32", "/usr/libx32")
@@ -30,6 +33,10 @@ FIRST_UID: Final = 1 << 30
 """Users of programs where we are root: numbers that no account has."""
 SHARED_PREFIXES: Final = ("/", "/usr", "/usr/local")
 IMAGE: Final = "python:3.11-slim"
+
+
+class SandboxError(NightjarError):
+    """No sandbox works here, or an interpreter is not what it should be."""
 
 
 @dataclass(frozen=True)
@@ -63,7 +70,7 @@ class Sandbox(Protocol):
 
     name: str
 
-    def start(self, interpreter: Interpreter, limits: Limits) -> Invocation:
+    def start(self, interpreter: Interpreter, limits: ProgramLimits) -> Invocation:
         """The command that runs ``inside.py`` in a sandbox of its own."""
         ...
 
@@ -81,7 +88,7 @@ class Bubblewrap:
         """See ``Sandbox``."""
         return None if shutil.which("bwrap") else "bwrap is not on the PATH: apt-get install bubblewrap"
 
-    def start(self, interpreter: Interpreter, limits: Limits) -> Invocation:
+    def start(self, interpreter: Interpreter, limits: ProgramLimits) -> Invocation:
         """See ``Sandbox``."""
         command = ["bwrap", "--unshare-ipc", "--unshare-pid", "--unshare-net", "--unshare-uts"]
         command += ["--unshare-cgroup-try", "--die-with-parent", "--new-session", "--as-pid-1", "--clearenv"]
@@ -105,7 +112,16 @@ class Bubblewrap:
             elif os.path.isdir(link):
                 command += ["--ro-bind", link, link]
         command += ["--ro-bind", str(INSIDE), "/inside.py", "--proc", "/proc", "--dev", "/dev"]
-        command += ["--perms", "1777", "--size", str(limits.disk_mb << 20), "--tmpfs", "/tmp", "--chdir", "/tmp"]
+        command += [
+            "--perms",
+            "1777",
+            "--size",
+            str(limits.disk_mb << 20),
+            "--tmpfs",
+            "/tmp",
+            "--chdir",
+            "/tmp",
+        ]
         command += ["--", interpreter.executable, *PYTHON, "/inside.py"]
         return Invocation(command, _own_uid() if root else None)
 
@@ -121,7 +137,9 @@ class Container:
         if shutil.which(self.name) is None:
             return f"{self.name} is not on the PATH"
         try:
-            done = subprocess.run([self.name, "info"], capture_output=True, text=True, timeout=20, check=False)
+            done = subprocess.run(
+                [self.name, "info"], capture_output=True, text=True, timeout=20, check=False
+            )
         except (OSError, subprocess.TimeoutExpired) as error:
             return f"{self.name} does not answer: {error}"
         if done.returncode:
@@ -129,10 +147,20 @@ class Container:
             return f"{self.name} does not answer: {last}"
         return None
 
-    def start(self, interpreter: Interpreter, limits: Limits) -> Invocation:
+    def start(self, interpreter: Interpreter, limits: ProgramLimits) -> Invocation:
         """See ``Sandbox``; the interpreter is the image's."""
         image = os.environ.get("NIGHTJAR_SANDBOX_IMAGE", IMAGE)
-        command = [self.name, "run", "--rm", "--interactive", "--network", "none", "--read-only", "--user", "0"]
+        command = [
+            self.name,
+            "run",
+            "--rm",
+            "--interactive",
+            "--network",
+            "none",
+            "--read-only",
+            "--user",
+            "0",
+        ]
         command += ["--tmpfs", f"/tmp:rw,exec,nosuid,mode=1777,size={limits.disk_mb}m", "--workdir", "/tmp"]
         command += ["--cap-drop", "ALL", "--security-opt", "no-new-privileges"]
         for capability in ("SETUID", "SETGID", "KILL"):
@@ -152,7 +180,7 @@ class Namespaces:
         """See ``Sandbox``."""
         return None if os.path.exists("/proc/self/ns/pid") else "the kernel has no namespaces"
 
-    def start(self, interpreter: Interpreter, limits: Limits) -> Invocation:
+    def start(self, interpreter: Interpreter, limits: ProgramLimits) -> Invocation:
         """See ``Sandbox``."""
         shown = [*LIBRARIES, *LINKS, *interpreter.prefixes]
         command = [interpreter.executable, *PYTHON, str(NAMESPACES), str(INSIDE), str(limits.disk_mb)]

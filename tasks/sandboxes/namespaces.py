@@ -1,9 +1,11 @@
 """Makes a sandbox of the kernel's own parts, where neither bubblewrap nor a container engine is there.
 
-Started as a program by the interpreter alone: takes namespaces of users (unless it is root), processes, mounts,
-networks and names, changes to a root with nothing in it but the folders it was given, a /proc, a few devices
-and a temporary folder, and becomes ``inside.py``, whose child Landlock then keeps to the same.
+Started as a program by the interpreter alone: takes namespaces of users (unless it is root), processes,
+mounts, networks and names, changes to a root with nothing in it but the folders it was given, a /proc, a few
+devices and a temporary folder, and becomes ``inside.py``, whose child Landlock then keeps to the same.
 """
+
+from __future__ import annotations
 
 import ctypes
 import json
@@ -26,7 +28,7 @@ DEVICES = ("null", "zero", "random", "urandom")
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
-def main():
+def main() -> None:
     """``namespaces.py INSIDE DISK_MB FOLDERS``: stdin and stdout are those of ``inside.py``."""
     inside, disk_mb, folders = sys.argv[1], int(sys.argv[2]), json.loads(sys.argv[3])
     with open(inside) as file:  # it may lie where the new root will be
@@ -39,8 +41,8 @@ def main():
         for name, text in (
             ("setgroups", "deny"), ("uid_map", f"{NOBODY} {own[0]} 1"), ("gid_map", f"{NOBODY} {own[1]} 1"),
         ):  # fmt: skip
-            with open(f"/proc/self/{name}", "w") as file:
-                file.write(text)
+            with open(f"/proc/self/{name}", "w") as map_file:
+                map_file.write(text)
     else:
         _checked(_libc.unshare(separate), "namespaces")
     first = os.fork()
@@ -52,7 +54,7 @@ def main():
     exec(program, {"__name__": "__main__", "__file__": inside})
 
 
-def _change_root(folders, disk_mb):
+def _change_root(folders: list[str], disk_mb: int) -> None:
     _mount(None, "/", None, REC | PRIVATE)
     links = {name: os.readlink(name) for name in folders if os.path.islink(name)}
     wanted = [name for name in folders if name not in links] + [f"/dev/{name}" for name in DEVICES]
@@ -87,13 +89,13 @@ def _change_root(folders, disk_mb):
     _mount(None, "/", None, REMOUNT | RDONLY | NOSUID | NODEV, "size=1m,mode=755")
 
 
-def _mount(source, target, kind, flags, data=None):
+def _mount(source: str | None, target: str, kind: str | None, flags: int, data: str | None = None) -> None:
     encoded = [None if part is None else part.encode() for part in (source, target, kind, data)]
     done = _libc.mount(encoded[0], encoded[1], encoded[2], ctypes.c_ulong(flags), encoded[3])
     _checked(done, f"mount at {target}")
 
 
-def _checked(result, what):
+def _checked(result: int, what: str) -> None:
     if result:
         sys.exit(f"the kernel gives no {what}: {os.strerror(ctypes.get_errno())}")
 

@@ -7,11 +7,12 @@ import json
 import os
 import signal
 import subprocess
+from contextlib import suppress
 from functools import cache
 from typing import Any, Final
 
-from tasks.sandboxes.kinds import SANDBOXES, Interpreter, Sandbox, interpreter_at
-from tasks.sandboxes.records import Limits, Outcome, Program, ProgramRun, SandboxError, Verdict
+from scorers.programs import Program, ProgramLimits, ProgramOutcome, ProgramRun, Verdict, outcome_of
+from tasks.sandboxes.kinds import SANDBOXES, Sandbox, SandboxError, interpreter_at
 
 PATIENCE: Final = 30.0
 """Seconds beyond a program's own that a sandbox may take to start, end and answer."""
@@ -23,10 +24,10 @@ _VERDICTS: Final[dict[str, Verdict]] = {
     "memory": "memory",
     "output": "output",
 }
-TRIAL: Final = Program("import os\nassert os.getpid() > 1", Limits(seconds=30))
+TRIAL: Final = Program("import os\nassert os.getpid() > 1", ProgramLimits(seconds=30))
 
 
-def run_program(program: Program, sandbox: Sandbox) -> Outcome:
+def run_program(program: Program, sandbox: Sandbox) -> ProgramOutcome:
     """Runs the program; what went wrong with the sandbox is in the outcome, never raised."""
     interpreter = interpreter_at(program.interpreter)
     invocation = sandbox.start(interpreter, program.limits)
@@ -54,18 +55,16 @@ def run_program(program: Program, sandbox: Sandbox) -> Outcome:
     except BaseException:
         _end(process)
         raise
-    return _read(sandbox, process.returncode, out, err)
+    return _read(program, sandbox, process.returncode, out, err)
 
 
 def _end(process: "subprocess.Popen[bytes]") -> None:
-    try:
+    with suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
-    except ProcessLookupError:
-        pass
     process.communicate()
 
 
-def _read(sandbox: Sandbox, code: int, out: bytes, err: bytes) -> Outcome:
+def _read(program: Program, sandbox: Sandbox, code: int, out: bytes, err: bytes) -> ProgramOutcome:
     try:
         runs = tuple(_run(entry) for entry in json.loads(out)["runs"])
     except (ValueError, KeyError, TypeError):
@@ -74,7 +73,7 @@ def _read(sandbox: Sandbox, code: int, out: bytes, err: bytes) -> Outcome:
     broken = next((run for run in runs if run.verdict == "sandbox_error"), None)
     if broken is not None:
         return _no_answer(sandbox, broken.stderr[-SHOWN:] or "the program never began")
-    return Outcome(runs, sandbox.name)
+    return outcome_of(program, runs, sandbox.name)
 
 
 def _run(entry: dict[str, Any]) -> ProgramRun:
@@ -91,20 +90,24 @@ def _run(entry: dict[str, Any]) -> ProgramRun:
     )
 
 
-def _no_answer(sandbox: Sandbox, reason: str) -> Outcome:
-    return Outcome((), sandbox.name, f"sandbox {sandbox.name}: {reason}")
+def _no_answer(sandbox: Sandbox, reason: str) -> ProgramOutcome:
+    return ProgramOutcome("sandbox_error", sandbox=sandbox.name, error=f"sandbox {sandbox.name}: {reason}")
 
 
 @cache
-def trouble(sandbox: Sandbox) -> str | None:
-    """Why a sandbox does not work here; None: it does, a program was run in it. Tried once a process."""
+def trouble(name: str) -> str | None:
+    """Why the sandbox of that name does not work here; None: it does, a program was run in it. Tried once a
+    process."""
+    sandbox = next(entry for entry in SANDBOXES if entry.name == name)
     missing = sandbox.missing()
     if missing is not None:
         return missing
     outcome = run_program(TRIAL, sandbox)
     if outcome.error is not None:
         return outcome.error
-    return None if outcome.runs[0].verdict == "passed" else f"a trial {outcome.runs[0].verdict}"
+    if outcome.verdict == "passed":
+        return None
+    return f"a trial ended {outcome.verdict}: {outcome.stderr[-SHOWN:]}"
 
 
 def chosen_sandbox(name: str | None = None) -> Sandbox:
@@ -117,14 +120,10 @@ def chosen_sandbox(name: str | None = None) -> Sandbox:
         known = ", ".join(sandbox.name for sandbox in SANDBOXES)
         raise SandboxError(f"sandbox {name!r} is not known (known: {known})")
     for sandbox in wanted:
-        if trouble(sandbox) is None:
+        if trouble(sandbox.name) is None:
             return sandbox
-    reasons = "; ".join(f"{sandbox.name}: {trouble(sandbox)}" for sandbox in wanted)
+    reasons = "; ".join(f"{sandbox.name}: {trouble(sandbox.name)}" for sandbox in wanted)
     raise SandboxError(
-        f"programs are run in a sandbox only, and none works here ({reasons}). Install one: apt-get install bubblewrap"
+        f"programs are run in a sandbox only, and none works here ({reasons}). Install one: "
+        "apt-get install bubblewrap"
     )
-
-
-def interpreter_of(program: Program) -> Interpreter:
-    """The Python that a program runs with."""
-    return interpreter_at(program.interpreter)

@@ -135,6 +135,29 @@ PREDICTIONS: Final = pa.schema(
     ]
 )
 
+EXECUTIONS: Final = pa.schema(
+    [
+        pa.field("item_id", pa.string(), nullable=False),
+        pa.field("doc_id", pa.int64(), nullable=False),
+        pa.field("sample_index", pa.int32(), nullable=False),
+        pa.field(
+            "verdict", TEXT
+        ),  # passed | failed | timeout | memory | output | sandbox_error; null: no program
+        pa.field("cases", STRINGS),  # a verdict for each input; empty for a program that tests itself
+        pa.field("exit_code", pa.int32()),
+        pa.field("signal", pa.int32()),
+        pa.field("cpu_seconds", pa.float64()),
+        pa.field("wall_seconds", pa.float64()),
+        pa.field("stdout", pa.string()),  # cut
+        pa.field("stderr", pa.string()),
+        pa.field("sandbox", TEXT),  # which kind ran it
+        pa.field("error", pa.string()),  # why the sandbox could not
+    ]
+)
+
+VERDICT_COLUMNS: Final = tuple(name for name in EXECUTIONS.names if not name.endswith("_seconds"))
+"""Columns of EXECUTIONS that scores see."""
+
 PROCESSED: Final = pa.schema(
     [
         pa.field("item_id", pa.string(), nullable=False),
