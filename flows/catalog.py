@@ -45,6 +45,7 @@ _RANGES: Final = {
 # Of what scorers bring along: meaning, range, source.
 _OF_SCORERS: Final = {
     "reward": ("The reward model's number.", "the model's", OWN),
+    "tests_passed": ("Did the program pass its tests; with count: share, the share of them.", "0 to 1", OWN),
     "llm_judge": ("The judges' grades of a response, combined.", "the grades'", OWN),
     "llm_judge_agreement": ("Krippendorff's alpha of the verdicts.", "-1 to 1", "Krippendorff 2004"),
     "llm_judge_corrected": (
@@ -153,7 +154,13 @@ def _filters() -> Iterator[CatalogEntry]:
 
 
 def _scorers() -> Iterator[CatalogEntry]:
-    from scorers.config import AgreementConfig, EnsembleConfig, JudgeConfig, RewardModelConfig
+    from scorers.config import (
+        AgreementConfig,
+        EnsembleConfig,
+        ExecutionConfig,
+        JudgeConfig,
+        RewardModelConfig,
+    )
 
     yield CatalogEntry(
         "scorers", "generation", "Each prediction against its references.", default="for generate_until"
@@ -175,6 +182,7 @@ def _scorers() -> Iterator[CatalogEntry]:
         "llm_judge": JudgeConfig,
         "ensemble": EnsembleConfig,
         "agreement": AgreementConfig,
+        "execution": ExecutionConfig,
     }
     for name, config in configs.items():
         keys = ", ".join(key for key in config.model_fields if key != "type")
@@ -213,6 +221,21 @@ def _evaluation_metrics() -> Iterator[CatalogEntry]:
         )
 
 
+def _sandboxes() -> Iterator[CatalogEntry]:
+    """The sandboxes, strongest first: each is tried, and says why it does not work here."""
+    from tasks.sandboxes.kinds import SANDBOXES
+    from tasks.sandboxes.run import trouble
+
+    for sandbox in SANDBOXES:
+        reason = trouble(sandbox.name)
+        yield CatalogEntry(
+            "sandboxes",
+            sandbox.name,
+            _summary(type(sandbox)),
+            applies_to="works here" if reason is None else f"not here: {reason}",
+        )
+
+
 LISTINGS: Final[dict[str, Callable[[], Iterator[CatalogEntry]]]] = {
     "metrics": _metrics,
     "aggregations": _aggregations,
@@ -220,6 +243,7 @@ LISTINGS: Final[dict[str, Callable[[], Iterator[CatalogEntry]]]] = {
     "filters": _filters,
     "scorers": _scorers,
     "models": _models,
+    "sandboxes": _sandboxes,
     "evaluation_methods": _evaluation_methods,
     "evaluation_metrics": _evaluation_metrics,
 }

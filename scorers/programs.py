@@ -111,7 +111,8 @@ def outcome_of(program: Program, runs: Sequence[ProgramRun], sandbox: str) -> Pr
 
     >>> limits = ProgramLimits()
     >>> doubling = Program("", limits, inputs=("1", "2", "3"), expected=("2", "4", "6"))
-    >>> runs = [ProgramRun("passed", stdout="2\\n"), ProgramRun("passed", stdout="5\\n"), ProgramRun("timeout")]
+    >>> right, wrong = ProgramRun("passed", stdout="2\\n"), ProgramRun("passed", stdout="5\\n")
+    >>> runs = [right, wrong, ProgramRun("timeout")]
     >>> outcome_of(doubling, runs, "none").cases
     ('passed', 'failed', 'timeout')
     """

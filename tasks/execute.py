@@ -10,7 +10,7 @@ import pyarrow as pa
 from scorers.execution import ExecutionScorer
 from scorers.programs import ProgramOutcome
 from tasks.caching import Workspace, artifact_key, artifact_task, cached_task
-from tasks.execution.runner import CORES, ProgramRunner, RunnerProgress
+from tasks.execution.runner import CORES, OutcomeStore, ProgramRunner, RunnerProgress
 from tasks.models.options import Progress
 from tasks.pair import PairSetup
 from tasks.rows.scoring import joined_batches, statistics_batch
@@ -25,15 +25,22 @@ PROGRAMS = "programs"
 """What runs of programs are called where progress is shown."""
 
 
+class ExecuteSetup(PairSetup):
+    """Outcomes that were kept before ``not_before`` (seconds since 1970) are not looked at."""
+
+    not_before: float = 0.0
+
+
 @cached_task("execute")
 def execute(
-    step: Step[PairSetup],
+    step: Step[ExecuteSetup],
     requests: ArtifactRef,
     predictions: ArtifactRef,
     answered: Answered,
     workspace: Workspace,
 ) -> ArtifactRef:
-    """Runs the program of every prediction; what the sandbox failed at makes the result worth running again."""
+    """Runs the program of every prediction; what the sandbox failed at makes the result worth running
+    again."""
     store = workspace.open()
     scorer = _scorer(step.setup)
     key = artifact_key(
@@ -53,7 +60,8 @@ def execute(
     # Two workers on the same programs take turns: the second finds the outcomes of the first.
     with claim(store, f"execute/{key}"), progress_of(PROGRAMS, step.name) as progress:
         report = _reporter(progress, predictions.rows)
-        with ProgramRunner(store, Path(workspace.journal_dir), chosen_sandbox, report) as runner:
+        kept = OutcomeStore(store, Path(workspace.journal_dir), step.setup.not_before)
+        with ProgramRunner(kept, chosen_sandbox, report) as runner:
             ref = store.write("execute", key, EXECUTIONS, rows(runner), VERDICT_COLUMNS)
     return ref.model_copy(update={"retryable": lost})
 

@@ -16,6 +16,8 @@ from pydantic import Field
 from metrics.errors import ConfigError, DataError, NightjarError
 from metrics.user_results import warn_once
 from scorers.base import ALL_FILTERS, Batch
+from scorers.config import ExecutionConfig
+from scorers.execution import ExecutionScorer, is_executed
 from tasks.benchmarks.config import BenchmarkFields
 from tasks.benchmarks.open import open_benchmark
 from tasks.benchmarks.records import Rendered
@@ -23,6 +25,8 @@ from tasks.datasets.item import Item
 from tasks.filter import FilterSetup
 from tasks.infer import InferSetup, probe_model
 from tasks.pair import PairSetup
+from tasks.sandboxes.kinds import SandboxError
+from tasks.sandboxes.run import chosen_sandbox
 from tasks.steps import Unkeyed
 
 
@@ -101,6 +105,11 @@ def survey(checks: Checks) -> Preflight:
     served: dict[str, Any] = {}
     warned: list[str] = []
     refused: list[str] = []
+    if any(isinstance(pair.scoring.scorer, ExecutionConfig) for pair in checks.pairs):
+        try:
+            chosen_sandbox()
+        except SandboxError as error:
+            refused.append(str(error))
     asked = [(setup, rendered[0].kind) for setup in checks.endpoints]
     asked += [(setup, "generate") for setup in checks.judges]
     for setup, kind in asked:
@@ -161,7 +170,9 @@ def _try_pair(pair: PairSetup, item: Rendered, text: str, predictions: Mapping[s
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            if not scorer.requests(batch, metric):
+            if isinstance(scorer, ExecutionScorer) and is_executed(metric):
+                scorer.programs(batch)
+            elif not scorer.requests(batch, metric):
                 scorer.score(batch, metric)
     except ConfigError:
         raise

@@ -21,7 +21,18 @@ from tasks.models.config import Answers, ErrorBudget, ModelConfig, Prices, RunLi
 from tasks.verdicts.config import EvaluationMethodConfig, EvaluationMetricConfig, lacking_samples
 
 MUTUAL_INFORMATION_METRICS: Final = frozenset({"acc_mutual_info"})
-CACHED_STAGES = ("load", "render", "infer", "filter", "process", "ask", "score", "reduce", "aggregate")
+CACHED_STAGES = (
+    "load",
+    "render",
+    "infer",
+    "filter",
+    "process",
+    "ask",
+    "execute",
+    "score",
+    "reduce",
+    "aggregate",
+)
 FAILED_REQUESTS: Final = "failed"
 """What ``refresh`` calls the requests that ended without an answer, settled ones too."""
 

@@ -26,6 +26,7 @@ from flows.eval.stages import (
     aggregate_all,
     aggregate_verdicts_all,
     ask_all,
+    execute_all,
     filter_all,
     judge_all,
     score_all,
@@ -80,8 +81,9 @@ def _run_stages(run: Run) -> RunOutcome:
     task_runs = TaskRuns(grid)
     if phase is not Phase.INFER:
         task_runs.predictions = filter_all(run, grid)
+        executions = execute_all(run, grid, task_runs.predictions)
         exchanges = ask_all(run, grid, task_runs.predictions)
-        task_runs.statistics = score_all(run, ScoreInputs(grid, task_runs.predictions, exchanges))
+        task_runs.statistics = score_all(run, ScoreInputs(grid, task_runs.predictions, exchanges, executions))
         task_runs.verdicts = judge_all(run, grid)
         task_runs.numbers = aggregate_all(run, grid, task_runs.statistics)
         task_runs.verdict_numbers = aggregate_verdicts_all(run, grid, task_runs.verdicts)

@@ -1,8 +1,8 @@
 """Which task runs an evaluation submits, and what each of them waits for.
 
-The flow calls one function for each stage, in this order: ``filter_all``, ``ask_all``, ``score_all``,
-``judge_all``, ``aggregate_all``, ``aggregate_verdicts_all``. What failed in one cell of the grid takes
-nothing else with it: later stages go on with the cells that worked.
+The flow calls one function for each stage, in this order: ``filter_all``, ``execute_all``, ``ask_all``,
+``score_all``, ``judge_all``, ``aggregate_all``, ``aggregate_verdicts_all``. What failed in one cell of the grid
+takes nothing else with it: later stages go on with the cells that worked.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -16,6 +16,7 @@ from flows.plan.steps import Cell, FilterPlan, MethodPlan, MetricPlan, PairPlan
 from scorers.base import ALL_FILTERS
 from tasks.aggregate import aggregate
 from tasks.ask import ask, ask_calibration, score_calibration, score_replies
+from tasks.execute import execute, score_executed
 from tasks.filter import filter_responses
 from tasks.infer import infer
 from tasks.judge import aggregate_verdicts, call_user_metric, judge_responses, reduce_verdicts
@@ -83,11 +84,12 @@ class ScoreInputs:
     grid: GridResponses
     predictions: Mapping[tuple[Cell, str], Future]
     exchanges: ScorerExchanges
+    executions: Mapping[tuple[Cell, str], Future]
+    """What came of the programs of a filter's predictions, where scores wait for it."""
 
     def at(self, cell: Cell, filter_name: str) -> tuple[Future, Future, Future]:
         """Requests, predictions and responses of a cell."""
-        requests, responses = self.grid.at(cell)
-        return requests, self.predictions[cell, filter_name], responses
+        return _sources(self.grid, self.predictions, cell, filter_name)
 
 
 @dataclass(frozen=True)
@@ -125,6 +127,28 @@ def filter_all(run: Run, grid: GridResponses) -> dict[tuple[Cell, str], Future]:
         for entry in run.plan.filters
         if entry.name != ALL_FILTERS
     }
+
+
+def execute_all(
+    run: Run, grid: GridResponses, predictions: Mapping[tuple[Cell, str], Future]
+) -> dict[tuple[Cell, str], Future]:
+    """Runs of the programs of every filter whose scores wait for them."""
+    steps = {pair.source: pair.execute for pair in run.plan.pairs() if pair.execute is not None}
+    return {
+        (cell, name): run.submit(
+            execute, step.at(cell.suffix, **cell.about), *_sources(grid, predictions, cell, name)
+        )
+        for name, step in steps.items()
+        for cell in grid.cells
+    }
+
+
+def _sources(
+    grid: GridResponses, predictions: Mapping[tuple[Cell, str], Future], cell: Cell, filter_name: str
+) -> tuple[Future, Future, Future]:
+    """Requests, predictions and responses of a cell."""
+    requests, responses = grid.at(cell)
+    return requests, predictions[cell, filter_name], responses
 
 
 def ask_all(run: Run, grid: GridResponses, predictions: Mapping[tuple[Cell, str], Future]) -> ScorerExchanges:
@@ -259,6 +283,8 @@ def _score(
     sources = inputs.at(cell, pair.source)
     if cell in processed:
         return run.submit(score_processed, step, *sources, processed[cell], pair=pair)
+    if pair.execute is not None:
+        return run.submit(score_executed, step, *sources, inputs.executions[cell, pair.source], pair=pair)
     if pair.asks is not None:
         exchange = inputs.exchanges.by_requests[cell, pair.source, pair.asks]
         return run.submit(score_replies, step, *sources, exchange.requests, exchange.replies, pair=pair)

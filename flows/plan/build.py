@@ -45,7 +45,10 @@ def make_plan(config: EvalConfig, options: RunOptions, began: float = 0.0) -> Pl
         prompts={name: _render(fields, benchmark, name) for name in benchmark.prompt_names()},
         models={model.name: _infer(config, model, options, began) for model in config.models},
         filters=tuple(
-            filter_plan(config, entry, scoring, scorer, resolve) for entry in filters_of(config, scorer)
+            filter_plan(
+                config, entry, scoring, scorer, resolve, began if "execute" in options.refresh else 0.0
+            )
+            for entry in filters_of(config, scorer)
         ),
         methods=tuple(method_plan(config, entry, resolve) for entry in config.evaluation_methods),
         metrics=tuple(metric_plan(config, entry, resolve) for entry in config.metrics),

@@ -18,6 +18,7 @@ from scorers.base import ALL_FILTERS
 from tasks.ask import ask, ask_calibration, score_replies
 from tasks.benchmarks.open import open_benchmark
 from tasks.caching import Workspace, peek
+from tasks.execute import execute, score_executed
 from tasks.filter import filter_responses
 from tasks.infer import infer, missing_requests
 from tasks.load import load
@@ -175,6 +176,11 @@ class Kept:
                 return f"depends on what {', '.join(model.infer.name for model in self.plan.asked)} gives"
             given = asked.requests, asked.replies
             return _said(peek(score_replies, pair.score, *place, *given, workspace=self.workspace))
+        if pair.execute is not None:
+            executed = peek(execute, pair.execute, *place, workspace=self.workspace)
+            if executed is None:
+                return f"depends on {pair.execute.name}"
+            return _said(peek(score_executed, pair.score, *place, executed, workspace=self.workspace))
         process = self._filter(pair.source).process
         if process is None:
             return _said(peek(score, pair.score, *place, workspace=self.workspace))

@@ -14,22 +14,26 @@ from scorers.base import ALL_FILTERS, Scorer
 from scorers.config import (
     DefaultScorerConfig,
     EnsembleConfig,
+    ExecutionConfig,
     FilterConfig,
     JudgeConfig,
     ScorerConfig,
     ScoringConfig,
     UserScorerConfig,
 )
+from scorers.execution import is_executed
 from scorers.filters import FilterPipeline
 from scorers.metric_lists import SCORER_METRICS
 from scorers.process_results import ProcessResultsScorer
 from tasks.aggregate import AggregateSetup
 from tasks.datasets.files import read_rows
+from tasks.execute import ExecuteSetup
 from tasks.filter import FilterSetup
 from tasks.judge import MethodSetup, MetricSetup
 from tasks.pair import PairSetup, pending
 from tasks.reduction.verdict_metrics import build_evaluation_metric
 from tasks.rows.parts import reads_responses
+from tasks.sandboxes.kinds import VERSION, interpreter_at
 from tasks.steps import Step
 from tasks.store.fingerprint import sources_of
 from tasks.verdicts.config import EvaluationMethodConfig, EvaluationMetricConfig
@@ -43,9 +47,14 @@ def filters_of(config: EvalConfig, scorer: Scorer) -> list[FilterConfig]:
 
 
 def filter_plan(
-    config: EvalConfig, entry: FilterConfig, scoring: ScoringConfig, scorer: Scorer, resolve: Resolve
+    config: EvalConfig,
+    entry: FilterConfig,
+    scoring: ScoringConfig,
+    scorer: Scorer,
+    resolve: Resolve,
+    not_before: float = 0.0,
 ) -> FilterPlan:
-    """A filter and its pairs."""
+    """A filter and its pairs; programs that ran before ``not_before`` (seconds since 1970) run again."""
     pipeline = FilterPipeline.build(entry, resolve, config.output_type)
     identity: dict[str, Any] = {
         "steps": [step.model_dump(mode="json") for step in entry.filter],
@@ -60,7 +69,7 @@ def filter_plan(
         own_modules=_owns(config),
         cut_as_text=scoring.cut_off == "text",
     )
-    scored = _ScoringOf(config, scoring, scorer, entry.name)
+    scored = _ScoringOf(config, scoring, scorer, entry.name, not_before)
     return FilterPlan(
         name=entry.name,
         step=Step(name=f"filter {entry.name}", identity=identity, setup=setup),
@@ -101,6 +110,7 @@ class _ScoringOf:
     scoring: ScoringConfig
     scorer: Scorer
     source: str
+    not_before: float
 
 
 def _pair(shared: _ScoringOf, metric: Metric) -> PairPlan:
@@ -159,9 +169,27 @@ def _pair(shared: _ScoringOf, metric: Metric) -> PairPlan:
             identity=aggregated,
             setup=AggregateSetup(**dict(setup), statistics=config.statistics),
         ),
+        execute=_execute(shared, asking) if is_executed(metric) else None,
         asks=scorer.needs(metric),
         calibration=calibration_step(config, scoring, scorer, asking) if metric.entry == CORRECTED else None,
     )
+
+
+def _execute(shared: _ScoringOf, scorer: dict[str, Any]) -> Step[ExecuteSetup]:
+    """The step that runs a filter's predictions, the same for all of its pairs."""
+    config, chosen = shared.config, shared.scoring.scorer
+    assert isinstance(chosen, ExecutionConfig), "only such a scorer has a metric that waits for programs"
+    interpreter = interpreter_at(chosen.python or "").about
+    setup = ExecuteSetup(
+        benchmark=config.name,
+        scoring=shared.scoring,
+        filter=shared.source,
+        metric="",
+        base_dir=config.base_dir,
+        not_before=shared.not_before,
+    )
+    identity = {"scorer": scorer, "interpreter": interpreter, "sandbox": VERSION}
+    return Step(name=f"execute {shared.source}", identity=identity, setup=setup)
 
 
 def method_plan(config: EvalConfig, entry: EvaluationMethodConfig, resolve: Resolve) -> MethodPlan:

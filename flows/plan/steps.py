@@ -7,6 +7,7 @@ from flows.config.schema import EvalConfig
 from scorers.base import ALL_FILTERS
 from tasks.aggregate import AggregateSetup
 from tasks.ask import AskSetup
+from tasks.execute import ExecuteSetup
 from tasks.filter import FilterSetup
 from tasks.infer import InferSetup
 from tasks.judge import MethodSetup, MetricSetup
@@ -34,6 +35,8 @@ class PairPlan:
     score: Step[PairSetup]
     reduce: Step[PairSetup]
     aggregate: Step[AggregateSetup]
+    execute: Step[ExecuteSetup] | None = None
+    """What runs the filter's predictions as programs, if its scores wait for that; one step a filter."""
     asks: str | None = None
     """Name of the set of requests to a model (a judge, a reward model) that it waits for."""
     calibration: Step[PairSetup] | None = None

@@ -64,12 +64,11 @@ class ProgramRunner:
 
     def __init__(
         self,
-        store: Store,
-        journal_dir: Path,
+        kept: "OutcomeStore",
         sandbox: Callable[[], Sandbox],
         report: Callable[[RunnerProgress], None] = lambda _: None,
     ) -> None:
-        self._kept = OutcomeStore(store, journal_dir)
+        self._kept = kept
         self._sandbox = sandbox
         self._report = report
         self._done = self._cached = self._failed = 0
@@ -137,12 +136,13 @@ class ProgramRunner:
 class OutcomeStore:
     """Kept outcomes: a journal on local disk for each before it counts, segments in the store.
 
-    Thread-safe. They lie beside kept answers, under an identity of their own.
+    Thread-safe. They lie beside kept answers, under an identity of their own. Those kept before
+    ``not_before`` (seconds since 1970) are not found.
     """
 
-    def __init__(self, store: Store, journal_dir: Path) -> None:
+    def __init__(self, store: Store, journal_dir: Path, not_before: float = 0.0) -> None:
+        self._not_before = not_before
         self._kept: ModelAnswers = AnswerStore(store).of_model(digest({"programs": VERSION}))
-        self._journal_dir = journal_dir
         self._folder = journal_dir / self._kept.identity[:32]
         self._journal: Journal | None = None
         self._pending: list[KeptAnswer] = []
@@ -153,7 +153,7 @@ class OutcomeStore:
 
     def find(self, keys: Sequence[bytes]) -> dict[bytes, ProgramOutcome]:
         """The outcomes that are known, by key."""
-        table, rows = self._kept.snapshot().rows(keys)
+        table, rows = self._kept.snapshot(self._not_before).rows(keys)
         texts = table.column("response").to_pylist()
         found = {}
         for key, row in zip(keys, rows.tolist(), strict=True):

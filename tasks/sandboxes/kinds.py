@@ -29,6 +29,8 @@ LINKS: Final = ("/lib", "/lib64", "/lib32", "/libx32")
 """Links into /usr on merged systems, folders on others."""
 PYTHON: Final = ("-I", "-S", "-B", "-X", "utf8")
 """Nothing of the user's, nothing of site-packages, nothing written beside the sources."""
+SHARED_MEMORY: Final = 16 << 20
+"""Bytes in /dev/shm, where locks of several processes lie."""
 FIRST_UID: Final = 1 << 30
 """Users of programs where we are root: numbers that no account has."""
 SHARED_PREFIXES: Final = ("/", "/usr", "/usr/local")
@@ -122,6 +124,8 @@ class Bubblewrap:
             "--chdir",
             "/tmp",
         ]
+        command += ["--perms", "1777", "--size", str(SHARED_MEMORY), "--tmpfs", "/dev/shm"]
+        command += ["--remount-ro", "/dev", "--remount-ro", "/"]  # an ordinary user's own otherwise
         command += ["--", interpreter.executable, *PYTHON, "/inside.py"]
         return Invocation(command, _own_uid() if root else None)
 
@@ -185,7 +189,7 @@ class Namespaces:
         shown = [*LIBRARIES, *LINKS, *interpreter.prefixes]
         command = [interpreter.executable, *PYTHON, str(NAMESPACES), str(INSIDE), str(limits.disk_mb)]
         devices = [f"/dev/{name}" for name in ("zero", "random", "urandom")]
-        landlock = {"read": [*shown, "/proc", *devices], "write": ["/tmp", "/dev/null"]}
+        landlock = {"read": [*shown, "/proc", *devices], "write": ["/tmp", "/dev/null", "/dev/shm"]}
         uid = _own_uid() if os.getuid() == 0 else None
         return Invocation([*command, json.dumps(list(dict.fromkeys(shown)))], uid, landlock)
 

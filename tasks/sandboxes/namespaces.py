@@ -77,6 +77,8 @@ def _change_root(folders: list[str], disk_mb: int) -> None:
     for name, aim in links.items():
         os.makedirs(os.path.dirname(ROOT + name), mode=0o755, exist_ok=True)
         os.symlink(aim, ROOT + name)
+    os.mkdir(f"{ROOT}/dev/shm")
+    _mount("tmpfs", f"{ROOT}/dev/shm", "tmpfs", NOSUID | NODEV, "size=16m,mode=1777")
     os.mkdir(f"{ROOT}/proc")
     _mount("proc", f"{ROOT}/proc", "proc", NOSUID | NODEV | NOEXEC)
     os.mkdir(f"{ROOT}/tmp")

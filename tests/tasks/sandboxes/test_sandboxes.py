@@ -1,0 +1,156 @@
+"""Programs in a sandbox: those that mean harm, those that mean to deceive, and those that are right."""
+
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from scorers.programs import Program, ProgramLimits
+from tasks.sandboxes.kinds import SANDBOXES
+from tasks.sandboxes.run import SandboxError, chosen_sandbox, run_program, trouble
+from tests.tasks.sandboxes.conftest import Place
+
+HOSTILE = yaml.safe_load(Path(__file__).with_name("hostile.yaml").read_text(encoding="utf-8"))
+LIMITS = ProgramLimits(seconds=2, memory_mb=192, processes=16, output_kb=64, disk_mb=16)
+PATIENT = ProgramLimits(seconds=60, memory_mb=512)
+
+pytestmark = pytest.mark.usefixtures("readable")
+
+
+def mine() -> set[int]:
+    """Processes of this machine that a program may have left: those of users that no account has."""
+    found = set()
+    for name in filter(str.isdigit, os.listdir("/proc")):
+        try:
+            found |= {int(name)} if os.stat(f"/proc/{name}").st_uid >= 1 << 30 else set()
+        except OSError:
+            continue
+    return found
+
+
+@pytest.mark.services
+@pytest.mark.parametrize("hostile", HOSTILE, ids=[entry["name"] for entry in HOSTILE])
+def test_a_hostile_program_ends_with_its_verdict_and_leaves_nothing(place: Place, hostile: Any) -> None:
+    program = Program(hostile["program"], LIMITS, interpreter=place.interpreter)
+    before = set(os.listdir("/tmp"))
+    outcome = run_program(program, place.sandbox)
+    assert outcome.verdict in hostile["verdicts"], outcome
+    assert outcome.sandbox == place.sandbox.name
+    assert len(outcome.stdout) + len(outcome.stderr) < 2 * (64 << 10)
+    assert not mine()
+    assert not {name for name in set(os.listdir("/tmp")) - before if name in ("link", "up", "large", "1")}
+    after = run_program(Program("assert 1 + 1 == 2", PATIENT, interpreter=place.interpreter), place.sandbox)
+    assert after.verdict == "passed", after
+
+
+def test_what_a_program_sees(place: Place) -> None:
+    text = """
+import os, sys, json
+assert os.getcwd() == "/tmp" and os.listdir("/tmp") == []
+assert set(os.environ) == {"PATH", "HOME", "TMPDIR", "LANG"}, os.environ
+assert os.getuid() != 0 and os.getgid() != 0
+assert __name__ == "__main__" and sys.argv == ["program.py"]
+assert sys.stdin.read() == ""
+open("note.txt", "w").write("ä")
+assert open("/tmp/note.txt").read() == "ä"
+import decimal, re, collections, itertools, heapq, bisect, math, random, datetime, unittest, typing
+import multiprocessing.pool, threading, subprocess, asyncio
+with multiprocessing.pool.ThreadPool(2) as pool:
+    assert pool.map(abs, [-1, -2]) == [1, 2]
+assert asyncio.run(asyncio.sleep(0, "slept")) == "slept"
+assert subprocess.run([sys.executable, "-c", "print(1)"], capture_output=True).stdout in (b"1\\n", b"")
+from dataclasses import dataclass
+@dataclass
+class Point:
+    x: int
+import pickle
+assert pickle.loads(pickle.dumps(Point(1))) == Point(1)
+"""
+    outcome = run_program(Program(text, PATIENT, interpreter=place.interpreter), place.sandbox)
+    assert outcome.verdict == "passed", outcome
+
+
+def test_cases_are_fed_and_compared_outside(place: Place) -> None:
+    text = "import sys\nfor line in sys.stdin:\n    print(int(line) * 2, end=' \\n')"
+    program = Program(
+        text, PATIENT, ("1\n2", "3", "x", "4"), ("2\n4\n", "7", "0", "8"), interpreter=place.interpreter
+    )
+    outcome = run_program(program, place.sandbox)
+    assert outcome.cases == ("passed", "failed", "failed", "passed")
+    assert (outcome.verdict, outcome.share) == ("failed", 0.5)
+    assert outcome.stdout == "6 \n"  # of the case that decided
+    exit_is_fine = Program("print(input()); raise SystemExit", PATIENT, ("a",), ("a",))
+    assert run_program(exit_is_fine, SANDBOXES[0] if place.interpreter else place.sandbox).verdict == "passed"
+
+
+def test_expected_outputs_are_nowhere_near_the_program(place: Place) -> None:
+    # Sought in another form, so that what seeks it is not found.
+    sought = bytes(byte ^ 1 for byte in b"EXPECTED-TEXT-OF-CASE")
+    text = f"""
+other = bytes(byte ^ 1 for byte in range(256))
+for line in open("/proc/self/maps"):
+    if " rw" in line:
+        start, stop = (int(part, 16) for part in line.split()[0].split("-"))
+        with open("/proc/self/mem", "rb") as memory:
+            memory.seek(start)
+            try:
+                data = memory.read(stop - start)
+            except OSError:
+                continue
+        if {sought!r} in data.translate(other):
+            print("found in memory")
+print("looked through")
+"""
+    program = Program(text, PATIENT, ("",), ("EXPECTED-TEXT-OF-CASE",), interpreter=place.interpreter)
+    outcome = run_program(program, place.sandbox)
+    assert outcome.stdout == "looked through\n", outcome
+
+
+def test_after_a_case_that_took_too_much_the_others_are_not_run(place: Place) -> None:
+    text = "text = input()\nwhile text == 'loop':\n    pass\nprint(text)"
+    inputs = ("a", "loop", "b")
+    outcome = run_program(Program(text, LIMITS, inputs, inputs, interpreter=place.interpreter), place.sandbox)
+    assert outcome.cases == ("passed", "timeout", "timeout")
+    assert (outcome.verdict, outcome.share) == ("timeout", pytest.approx(1 / 3))
+
+
+def test_time_is_that_of_all_processes(place: Place) -> None:
+    text = "import os\nif os.fork() == 0:\n    total = sum(range(10 ** 7))\n    os._exit(0)\nos.wait()"
+    outcome = run_program(Program(text, PATIENT, interpreter=place.interpreter), place.sandbox)
+    assert outcome.verdict == "passed", outcome
+    assert outcome.cpu_seconds > 0.05
+
+
+def test_a_sandbox_that_does_not_answer_says_nothing_about_the_program() -> None:
+    class Broken:
+        name = "broken"
+
+        def missing(self) -> str | None:
+            return None
+
+        def start(self, interpreter: Any, limits: Any) -> Any:
+            from tasks.sandboxes.kinds import Invocation
+
+            return Invocation(["sh", "-c", "echo no such namespace >&2; exit 7"], None)
+
+    outcome = run_program(Program("assert True", LIMITS), Broken())
+    assert outcome.verdict == "sandbox_error"
+    assert outcome.error == "sandbox broken: it ended with exit code 7: no such namespace"
+
+
+def test_without_a_sandbox_nothing_runs_and_the_remedy_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tasks.sandboxes.run.trouble", lambda name: "not on this machine")
+    with pytest.raises(SandboxError, match=r"none works here .*apt-get install bubblewrap"):
+        chosen_sandbox()
+    with pytest.raises(SandboxError, match=r"'jail' is not known \(known: bubblewrap, docker"):
+        chosen_sandbox("jail")
+
+
+def test_an_engine_that_is_not_there_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    trouble.cache_clear()
+    monkeypatch.setenv("PATH", "/nowhere")
+    assert "apt-get install bubblewrap" in str(trouble("bubblewrap"))
+    assert trouble("docker") == "docker is not on the PATH"
+    trouble.cache_clear()
