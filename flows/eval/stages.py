@@ -1,8 +1,8 @@
 """Which task runs an evaluation submits, and what each of them waits for.
 
 The flow calls one function for each stage, in this order: ``filter_all``, ``execute_all``, ``ask_all``,
-``score_all``, ``judge_all``, ``aggregate_all``, ``aggregate_verdicts_all``. What failed in one cell of the grid
-takes nothing else with it: later stages go on with the cells that worked.
+``score_all``, ``judge_all``, ``aggregate_all``, ``aggregate_verdicts_all``. What failed in one cell of the
+grid takes nothing else with it: later stages go on with the cells that worked.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
