@@ -67,3 +67,4 @@ _.word_lengths
 _.token_lengths
 # Python's own hook
 _.showwarning
+_.output_kb  # read inside the sandbox

@@ -19,7 +19,8 @@ def built(metrics: list[Any] | None = None, **scorer: Any) -> ExecutionScorer:
         "scorer": {"type": "execution", **scorer},
         **({"metric_list": metrics} if metrics is not None else {}),
     }
-    made = build_scorer(ScoringConfig.model_validate(config), lambda name: None)  # type: ignore[arg-type,return-value]
+    whole = ScoringConfig.model_validate(config)
+    made = build_scorer(whole, lambda name: None)  # type: ignore[arg-type,return-value]
     assert isinstance(made, ExecutionScorer)
     return made
 
@@ -84,8 +85,12 @@ def test_a_time_out_is_wrong_and_a_broken_sandbox_is_unscored(make_batch: Any) -
     np.testing.assert_equal(shares, [1, 0.25, 0, 0, 0.5, np.nan, 0])
     details = scored.scores.details
     assert (details or [])[4] == {
-        "verdict": "failed", "sandbox": "", "cases": ["failed", "passed"], "exit_code": 1, "stderr": "Traceback"
-    }  # fmt: skip
+        "verdict": "failed",
+        "sandbox": "",
+        "cases": ["failed", "passed"],
+        "exit_code": 1,
+        "stderr": "Traceback",
+    }
     assert every.aggregation.bounds == (0.0, 1.0)
 
 

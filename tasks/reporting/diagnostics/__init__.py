@@ -51,6 +51,6 @@ def _checks(view: RunView, options: DiagnosticOptions) -> list[Check]:
         answers.SameAnswers(options),
         answers.DisagreeingRepeats(options),
         answers.ConstantScores(options),
-        references.EmptyReferences(options),
+        references.EmptyReferences(view, options),
         references.UnreachableReferences(view, options),
     ]

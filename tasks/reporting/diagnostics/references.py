@@ -58,16 +58,26 @@ class Probe:
         return filtered[0] if filtered else None
 
 
-class EmptyReferences:
-    """Samples that are scored although there is nothing to compare with."""
+WITHOUT_REFERENCES: Final = ("tests_passed", "reward")
+"""Metrics, by the name that their signature begins with, that compare with no reference."""
 
-    def __init__(self, options: DiagnosticOptions) -> None:
+
+class EmptyReferences:
+    """Samples that are scored although there is nothing to compare with; programs and rewards need none."""
+
+    def __init__(self, view: RunView, options: DiagnosticOptions) -> None:
         self._options = options
+        columns = (view.results.column(name).to_pylist() for name in ("metric", "filter", "signature"))
+        self._alone = {
+            f"{metric},{name}"
+            for metric, name, signature in zip(*columns, strict=True)
+            if str(signature).partition("|")[0] in WITHOUT_REFERENCES
+        }
         self._tally = Occurrences(options.examples)
 
     def add(self, sample: SampleView) -> None:
         """Counts samples with scores; log-likelihoods have choices instead of references."""
-        if sample.choices or not sample.scores:
+        if sample.choices or not sample.scores.keys() - self._alone:
             return
         self._tally.total += 1
         if not any(_is_something(reference) for reference in sample.references):
