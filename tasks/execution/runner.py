@@ -21,7 +21,7 @@ import orjson
 from scorers.programs import Program, ProgramOutcome
 from tasks.models.answers.journal import FLUSH_SECONDS, Journal, restore
 from tasks.models.answers.segments import AnswerStore, ModelAnswers, Segment
-from tasks.models.records import KeptAnswer
+from tasks.models.records import KeptAnswer, Lookup
 from tasks.sandboxes.kinds import VERSION, Sandbox, interpreter_at
 from tasks.sandboxes.run import run_program
 from tasks.store.keys import canonical_json, digest
@@ -153,7 +153,7 @@ class OutcomeStore:
 
     def find(self, keys: Sequence[bytes]) -> dict[bytes, ProgramOutcome]:
         """The outcomes that are known, by key."""
-        table, rows = self._kept.snapshot(self._not_before).rows(keys)
+        table, rows = self._kept.snapshot(Lookup(not_before=self._not_before)).rows(keys)
         texts = table.column("response").to_pylist()
         found = {}
         for key, row in zip(keys, rows.tolist(), strict=True):
