@@ -17,6 +17,7 @@ from scorers.config import DefaultScorerConfig, FilterConfig, ScorerConfig, Scor
 from scorers.metric_lists import DEFAULT_METRICS
 from tasks.benchmarks.config import BenchmarkFields, PlacedError
 from tasks.datasets.selection import Selection
+from tasks.durations import Duration
 from tasks.models.config import Answers, ErrorBudget, ModelConfig, Prices, RunLimits, SampleParams
 from tasks.verdicts.config import EvaluationMethodConfig, EvaluationMetricConfig, lacking_samples
 
@@ -90,6 +91,9 @@ class EvalConfig(BenchmarkFields):
     limits: RunLimits = Field(default_factory=RunLimits, description="Where inference stops")
     prices: Prices = Field(
         default_factory=Prices, description="Prices per million tokens, by model, and their currency"
+    )
+    timeout: Duration | None = Field(
+        default=None, description="How long a run may take, such as 6h; then it ends under the name TimedOut"
     )
     config_file: str | None = Field(
         default=None, description="Name of the file in base_dir that this was read from"

@@ -13,6 +13,7 @@ from typing import Any
 from prefect import flow
 from prefect.client.schemas.objects import State
 from prefect.context import SyncClientContext
+from prefect.runtime import flow_run
 from prefect.states import Completed, Failed
 
 from flows.config.schema import DEFAULT_OPTIONS, EvalConfig, Phase, RunOptions
@@ -32,6 +33,8 @@ from flows.eval.stages import (
     score_all,
 )
 from flows.eval.start import asking_stops_on_termination, flow_run_name, refuse_unanswered, start_run
+from flows.eval.unfinished import leave_record, record_run_stopped
+from flows.eval.watch import stopped_state, under_control
 from flows.plan.forecast import unanswered
 from tasks.history.activity import active_run
 from tasks.infer import infer
@@ -40,21 +43,34 @@ from tasks.preflight import preflight
 from tasks.render import render
 
 
-@flow(name="evaluate", flow_run_name=flow_run_name, task_runner=task_runner_named("threads"))
+@flow(
+    name="evaluate",
+    flow_run_name=flow_run_name,
+    task_runner=task_runner_named("threads"),
+    on_cancellation=[record_run_stopped],
+    on_crashed=[record_run_stopped],
+)
 async def evaluate(config: EvalConfig, options: RunOptions = DEFAULT_OPTIONS) -> State[Any]:
     """Evaluates models on one benchmark.
 
     Ends Completed, with the Evaluation as its result, if everything asked for was computed. Where a pair
     failed, or more requests than allowed, it ends Failed and names them; what worked is published all the
-    same, and a retry computes only what is missing.
+    same, and a retry computes only what is missing. A run that is cancelled, or takes longer than its
+    ``timeout``, asks no more; one that is paused asks nothing new until it is resumed.
     """
     run = await start_run(config, options)
     # One client for all tasks, as in a sync flow: in an async one each task run would make its own, and read
     # the certificate authorities for it, which takes longer than all else that Prefect does for a task.
     client = SyncClientContext.get_or_create()
-    mark = active_run(run.workspace.open(), str(run.options.run_id))
-    with client, mark, asking_stops_on_termination():
+    run_id, flow_run_id = str(run.options.run_id), str(flow_run.id)
+    mark = active_run(run.workspace.open(), run_id)
+    watched = under_control(run_id, flow_run_id, config.timeout)
+    with client, mark, watched as run.control, asking_stops_on_termination():
         outcome = _run_stages(run)
+    if run.control.stopped is not None:
+        state = await stopped_state(run.control, flow_run_id)
+        leave_record(run.workspace.open(), run.about(flow_run_id), state)
+        return state
     if not outcome.ok:
         return Failed(message=outcome.summary)
     return Completed(message=outcome.summary, data=Evaluation(str(run.options.output)))
@@ -88,4 +104,5 @@ def _run_stages(run: Run) -> RunOutcome:
         task_runs.numbers = aggregate_all(run, grid, task_runs.statistics)
         task_runs.verdict_numbers = aggregate_verdicts_all(run, grid, task_runs.verdicts)
 
+    run.control.check()
     return publish_run(run, task_runs)

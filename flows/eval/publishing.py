@@ -218,11 +218,7 @@ def run_manifest(
     judges = {model.infer.setup.model.name: model.infer.setup for model in plan.asked}
     total = _total([*inference.values(), *judging.values()])
     return {
-        "run_id": info.run_id,
-        "run_name": run.options.run_name or info.run_id,
-        "flow_run_id": str(flow_run.id),
-        "benchmark": config.name,
-        "started": run.started,
+        **run.about(str(flow_run.id)),
         "wall_seconds": round(time.time() - run.started, 3),
         "steps": run.steps(),
         "requests": dict(info.requests),

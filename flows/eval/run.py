@@ -13,6 +13,7 @@ from flows.config.schema import CACHED_STAGES, FAILED_REQUESTS, RunOptions
 from flows.plan.steps import AskedModel, Cell, PairPlan, Plan
 from tasks.caching import Workspace, in_workspace, references
 from tasks.filter import FilterSetup
+from tasks.models.control import RunControl
 from tasks.pair import PairSetup
 from tasks.rows.parts import FailedPart, Origin
 from tasks.steps import Answered, Step
@@ -44,11 +45,27 @@ class Run:
     served: dict[str, Any] = field(default_factory=dict)
     """What the endpoints said they serve."""
     submitted: list[Submitted] = field(default_factory=list)
+    control: RunControl = field(default_factory=RunControl)
+    """Whether people let it go on."""
+
+    def about(self, flow_run_id: str) -> dict[str, Any]:
+        """What a record says of the run whatever became of it."""
+        return {
+            "run_id": self.options.run_id,
+            "run_name": self.options.run_name or self.options.run_id,
+            "flow_run_id": flow_run_id,
+            "benchmark": self.plan.config.name,
+            "started": self.started,
+        }
 
     def submit(
         self, task: Task[..., Any], step: Step[Any], *inputs: Any, pair: PairPlan | None = None
     ) -> Future:
-        """Submits a stage's task; futures among the inputs draw the edges of the UI's graph."""
+        """Submits a stage's task; futures among the inputs draw the edges of the UI's graph.
+
+        Raises Interrupted once the run is stopped.
+        """
+        self.control.check()
         placed = in_workspace(task, self.workspace, refresh=self._refreshed(task.name, pair))
         future = placed.submit(step, *inputs, workspace=self.workspace)
         self.submitted.append(Submitted(task.name, step, future, tuple(_futures(inputs))))

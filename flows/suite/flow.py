@@ -5,6 +5,7 @@ that fails leaves the others running, and a retry computes only what is missing.
 """
 
 import asyncio
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 from uuid import UUID
@@ -14,11 +15,13 @@ from prefect import flow, get_client, get_run_logger, task
 from prefect.artifacts import create_markdown_artifact
 from prefect.client.schemas.objects import State
 from prefect.events import emit_event
+from prefect.exceptions import TerminationSignal
 from prefect.runtime import flow_run
 from prefect.states import Completed, Failed
 from prefect.utilities.urls import url_for
 
 from flows.eval.flow import evaluate
+from flows.eval.watch import stopped_state, under_control
 from flows.suite.config import load_suite
 from flows.suite.margins import check_margins
 from flows.suite.night import (
@@ -30,8 +33,11 @@ from flows.suite.night import (
     summary_markdown,
 )
 from flows.suite.plan import PlannedEvaluation, PlannedNight, SuiteOptions, plan_night
+from flows.suite.unfinished import leave_record, record_night_stopped
 from metrics.errors import NightjarError
 from tasks.history.record import NightEvaluation, record_night
+from tasks.models.control import RunControl
+from tasks.models.engine import interrupted
 from tasks.server import if_possible, patiently
 from tasks.store.storage import Store
 
@@ -50,7 +56,12 @@ def suite_run_name() -> str:
     return f"{name} {flow_run.scheduled_start_time:%Y-%m-%d %H:%M}"
 
 
-@flow(name="suite", flow_run_name=suite_run_name)
+@flow(
+    name="suite",
+    flow_run_name=suite_run_name,
+    on_cancellation=[record_night_stopped],
+    on_crashed=[record_night_stopped],
+)
 async def run_suite(suite: str, options: SuiteOptions = DEFAULTS) -> State[Any]:
     """Evaluates a suite and compares the night with its baseline.
 
@@ -61,7 +72,13 @@ async def run_suite(suite: str, options: SuiteOptions = DEFAULTS) -> State[Any]:
     night = plan_night(load_suite(suite), options, str(flow_run.id))
     for sentence in check_margins(night):
         get_run_logger().warning(sentence)
-    evaluations = await evaluate_all(night)
+    began = datetime.now(UTC).isoformat(timespec="seconds")
+    with under_control(night.run_id, str(flow_run.id), night.suite.timeout) as control:
+        evaluations = await evaluate_all(night, control)
+    if control.stopped is not None:
+        state = await stopped_state(control, str(flow_run.id))
+        leave_record(night, state, began)
+        return state
     judged: JudgedNight = judge.submit(night, evaluations).result()
     message = headline(judged)
     if not judged.ok:
@@ -69,16 +86,25 @@ async def run_suite(suite: str, options: SuiteOptions = DEFAULTS) -> State[Any]:
     return Completed(message=message, name=STATE_NAMES.get(str(judged.outcome), "Completed"))
 
 
-async def evaluate_all(night: PlannedNight) -> tuple[NightEvaluation, ...]:
-    """Every evaluation of the night, some at once; none of them ends another."""
+async def evaluate_all(night: PlannedNight, control: RunControl) -> tuple[NightEvaluation, ...]:
+    """Every evaluation of the night, some at once; none of them ends another, and none begins in a night that
+    was stopped."""
     places = asyncio.Semaphore(night.suite.parallel)
 
     async def in_turn(planned: PlannedEvaluation) -> NightEvaluation:
         async with places:
+            if (stop := control.stopped) is not None:
+                run_id = str(planned.options.run_id)
+                return NightEvaluation(name=planned.name, run_id=run_id, ok=False, message=stop.reason)
             # A thread and a loop of its own: an evaluation waits for its tasks, and would hold up the others.
             return await asyncio.to_thread(_evaluate, night, planned)
 
-    return tuple(await asyncio.gather(*map(in_turn, night.evaluations)))
+    try:
+        return tuple(await asyncio.gather(*map(in_turn, night.evaluations)))
+    except (asyncio.CancelledError, TerminationSignal):
+        # Prefect ends the run: the threads do not hear of it, and the process would wait for them.
+        interrupted.set()
+        raise
 
 
 def _evaluate(night: PlannedNight, planned: PlannedEvaluation) -> NightEvaluation:

@@ -15,9 +15,9 @@ from collections.abc import Callable, Coroutine, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from metrics.errors import NightjarError
 from tasks.models.answers.journal import FLUSH_SECONDS, AnswerWriter, check_keepable
 from tasks.models.config import Price
+from tasks.models.control import Interrupted, RunControl
 from tasks.models.errors import (
     ConnectionFault,
     EndpointDead,
@@ -52,10 +52,6 @@ interrupted = threading.Event()
 
 RequestGroup = tuple[RequestCodec, Sequence[Request]]
 """Requests that go together, and the codec that makes calls of them."""
-
-
-class Interrupted(NightjarError):
-    """Inference was stopped from outside; finished responses are kept."""
 
 
 def check_interrupted() -> None:
@@ -120,6 +116,7 @@ class InferenceState:
     tally: RequestTally
     spending: Spending
     price: Price | None = None
+    control: RunControl = field(default_factory=RunControl)
     failures: dict[bytes, RequestFailure] = field(default_factory=dict)
     stopped: str | None = None
 
@@ -173,6 +170,7 @@ class Engine:
         while not over.is_set():
             await until(over, TICK_SECONDS)
             check_interrupted()
+            self._state.control.check()
             if self._state.stopped is None:
                 self._state.stopped = self._state.spending.exceeded()
             if self._state.stopped is not None:
@@ -361,6 +359,14 @@ class Throttle:
 
         Raises Stopped, and RateLimited when the endpoint wants no requests until after this one's deadline.
         """
+        while True:
+            await self._resumed(attempts)
+            await self._take_place(start, attempts)
+            if not self._state.control.paused:
+                return
+            self._endpoint.concurrency.leave(None)  # a run that is paused holds up no other
+
+    async def _take_place(self, start: float, attempts: Attempts) -> None:
         deadline = self._endpoint.retry.deadline
         while (wait := await self._endpoint.concurrency.enter()) > 0:
             if time.monotonic() - start - attempts.rate_limited + wait >= deadline:
@@ -369,6 +375,15 @@ class Throttle:
             await self.sleep(wait)
             if self._state.stopped is not None:
                 raise RunStopping
+
+    async def _resumed(self, attempts: Attempts) -> None:
+        """Waits while the run is paused; that takes nothing of a request's time. Raises RunStopping."""
+        began = time.monotonic()
+        while self._state.control.paused:
+            await self.sleep(TICK_SECONDS)
+            if self._state.stopped is not None:
+                raise RunStopping
+        attempts.rate_limited += time.monotonic() - began
 
     async def await_rate(self, call: Call, attempts: Attempts) -> None:
         """Waits for the slots of requests and tokens a minute; prompt tokens are estimated from the
@@ -382,6 +397,7 @@ class Throttle:
         if wait > 0:
             await self.sleep(wait)
             attempts.rate_limited += wait
+        await self._resumed(attempts)
         if self._state.stopped is not None:
             raise RunStopping
 

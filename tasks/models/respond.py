@@ -24,6 +24,7 @@ from tasks.models.answers.rows import ResponseRows
 from tasks.models.answers.segments import AnswerSnapshot, AnswerStore, ModelAnswers
 from tasks.models.config import ModelConfig
 from tasks.models.connection import open_connection
+from tasks.models.control import control_of
 from tasks.models.engine import Engine, InferenceState, check_interrupted
 from tasks.models.identity import RequestExpansion
 from tasks.models.limits import ConcurrencyLimiter
@@ -126,6 +127,7 @@ class Inference:
             RequestTally(),
             spending_of(options.run_id, options.limits),
             options.price,
+            control_of(options.run_id),
         )
         lookup = replace(options.lookup, not_before=time.time()) if options.refresh else options.lookup
         return cls(model, options, expansion, kept, lookup, state)
@@ -187,6 +189,7 @@ class Inference:
         Raises Interrupted.
         """
         check_interrupted()
+        self.state.control.check()
         self.state.stopped = self.state.stopped or self.state.spending.exceeded()
         return self.state.stopped is None
 

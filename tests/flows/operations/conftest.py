@@ -1,5 +1,6 @@
 """Services of the tests' own, all on loopback: Prefect servers, workers, PostgreSQL, model servers."""
 
+import http.server
 import json
 import os
 import pwd
@@ -9,6 +10,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping
@@ -168,6 +170,14 @@ class Prefect:
         assert answer.is_success, f"{method} {path}: {answer.status_code} {answer.text}"
         return answer.json() if answer.content else None
 
+    def automations(self, webhook: str, **times: str) -> None:
+        """Creates the automations; ``times`` are as their variables, ``missed="20s"``."""
+        env = {f"NIGHTJAR_{name.upper()}_AFTER": time for name, time in times.items()}
+        subprocess.run(
+            [sys.executable, "deployments/automations.py"], cwd=CHECKOUT, check=True, timeout=PATIENCE,
+            env={**os.environ, **self.env, "NIGHTJAR_WEBHOOK": webhook, **env}, capture_output=True,
+        )  # fmt: skip
+
     def deploy(self) -> None:
         self.command("work-pool", "create", "local", "--type", "process")
         self.command("deploy", "--all")
@@ -182,6 +192,11 @@ class Prefect:
         """What the UI's retry button sends."""
         state = {"type": "SCHEDULED", "name": "AwaitingRetry", "message": "Retry from the UI"}
         answer = self.ask("POST", f"/flow_runs/{flow_run}/set_state", {"state": state, "force": True})
+        assert answer["status"] == "ACCEPT", answer
+
+    def set_state(self, flow_run: str, state: Mapping[str, Any]) -> None:
+        """What the UI's buttons send."""
+        answer = self.ask("POST", f"/flow_runs/{flow_run}/set_state", {"state": state})
         assert answer["status"] == "ACCEPT", answer
 
     def flow_run(self, flow_run: str) -> dict[str, Any]:
@@ -263,8 +278,47 @@ def _answers(served: Demo) -> bool:
 
 
 @pytest.fixture
+def told() -> list[dict[str, Any]]:
+    """What the webhook was sent."""
+    return []
+
+
+@pytest.fixture
+def webhook(told: list[dict[str, Any]]) -> Iterator[str]:
+    class Receiver(http.server.BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            told.append(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
+            self.send_response(200)
+            self.end_headers()
+
+        def log_message(self, *_: Any) -> None:
+            """Silent."""
+
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Receiver)
+    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread.start()
+    yield f"http://127.0.0.1:{server.server_address[1]}/"
+    server.shutdown()
+    server.server_close()
+    thread.join(5)
+
+
+@pytest.fixture
 def prefect(tmp_path: Path) -> Iterator[Prefect]:
     """A server of the test's own on SQLite."""
+    server = Prefect(tmp_path, free_port())
+    try:
+        yield server.start()
+    finally:
+        server.stop()
+
+
+@pytest.fixture
+def watchful_prefect(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Prefect]:
+    """A server that looks for late runs and lost workers every two seconds."""
+    for service in ("FOREMAN", "LATE_RUNS"):
+        monkeypatch.setenv(f"PREFECT_SERVER_SERVICES_{service}_LOOP_SECONDS", "2")
+    monkeypatch.setenv("PREFECT_SERVER_SERVICES_LATE_RUNS_AFTER_SECONDS", "2")
     server = Prefect(tmp_path, free_port())
     try:
         yield server.start()

@@ -1,0 +1,121 @@
+"""What nobody sees is told: a night that never starts, a worker that is gone, a process that died."""
+
+import json
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytestmark = pytest.mark.services
+
+
+def test_a_night_that_never_starts_and_a_worker_that_is_gone_are_told_once_each(
+    watchful_prefect: Any, told: list[dict[str, Any]], webhook: str
+) -> None:
+    server = watchful_prefect
+    server.deploy()
+    with server.worker():
+        _until(lambda: server.ask("GET", "/work_pools/local")["status"] == "READY", "the pool is ready")
+        server.automations(webhook, late="10s", worker="10s", missed="40s", process="10m")
+    server.trigger("suite/nightly", {})
+    _until(lambda: len(told) >= 3, "late run, lost worker and missed night are told")
+    time.sleep(30)  # another one would come now
+    words = {
+        "has not started": "/runs/flow-run/",
+        "has no worker": "/work-pools/",
+        "No night of nightly": "/deployments/",
+    }
+    assert len(told) == len(words), told
+    for said, place in words.items():
+        (message,) = [entry for entry in told if said in entry["text"]]
+        assert place in message["url"]
+        assert (message["verdict"], message["pairs"]) == (None, [])
+
+
+def test_a_run_whose_machine_is_gone_is_crashed_by_itself_is_told_and_can_be_retried(
+    prefect: Any,
+    demo: Callable[..., Any],
+    benchmark_file: Callable[..., Path],
+    form: Any,
+    told: list[dict[str, Any]],
+    webhook: str,
+) -> None:
+    endpoint = demo("--latency", "0.4")
+    path = benchmark_file(120, endpoint.base_url, max_concurrency=8)
+    prefect.deploy()
+    prefect.automations(webhook, process="60s")
+    with prefect.worker("first") as worker:
+        run = prefect.trigger("evaluate/evaluate", form(path))
+        _until(lambda: endpoint.stats()["answered"] >= 24, "inference is in its middle")
+        worker.power_off()
+    answered = endpoint.stats()["answered"]
+    crashed = prefect.finished(run)
+    assert (crashed["state_type"], crashed["state_name"]) == ("CRASHED", "Crashed")
+    assert "no heartbeat for 60s" in crashed["state"]["message"]
+    _until(lambda: told, "the webhook is called")
+    assert "its process is gone" in told[0]["text"]
+    assert run in told[0]["url"]
+    prefect.retry(run)
+    with prefect.worker("second"):
+        _until(lambda: prefect.flow_run(run)["run_count"] >= 2, "the second worker takes the run up")
+        assert prefect.finished(run)["state_type"] == "COMPLETED"
+    assert endpoint.stats()["distinct"] == 120
+    assert prefect.manifest(run)["requests"]["cached"] >= answered - 8
+
+
+def test_a_night_is_told_once_with_its_verdict_its_pairs_and_where_to_look(
+    prefect: Any, told: list[dict[str, Any]], webhook: str, tmp_path: Path
+) -> None:
+    suite = _suite(tmp_path)
+    prefect.deploy()
+    prefect.automations(webhook)
+    ended = []
+    with prefect.worker():
+        for night, wrong in enumerate((0, 0, 12, 500)):
+            _answer(tmp_path, wrong)
+            parameters = {"suite": str(suite), "options": {"output": str(tmp_path / f"night{night}")}}
+            ended.append(prefect.finished(prefect.trigger("suite/nightly", parameters)))
+        _until(lambda: len(told) >= 2, "the webhook is called for the nights that did not pass")
+    assert [run["state_name"] for run in ended] == ["Completed", "Completed", "Worse", "Failed"]
+    assert [message["verdict"] for message in told] == ["worse", "regression"]
+    for message, run in zip(told, ended[2:], strict=True):
+        (pair,) = message["pairs"]
+        assert (pair["benchmark"], pair["verdict"]) == ("sums", message["verdict"])
+        assert run["id"] in message["url"]
+        assert message["verdict"] in message["text"]
+
+
+ITEMS = 1000
+
+
+def _suite(folder: Path) -> Path:
+    lines = (
+        json.dumps({"id": str(n), "question": f"{n}+1?", "answer": str(n + 1)}) + "\n" for n in range(ITEMS)
+    )
+    (folder / "items.jsonl").write_text("".join(lines))
+    benchmark = {
+        "name": "sums", "output_type": "generate_until", "dataset": "items.jsonl", "target": "{{answer}}",
+        "prompt_template": "{{question}}", "metric_list": ["exact_match"],
+        "models": [{"name": "recorded", "type": "replay", "config": {"path": "said.jsonl"}}],
+    }  # fmt: skip
+    (folder / "sums.yaml").write_text(json.dumps(benchmark))
+    path = folder / "suite.yaml"
+    path.write_text(json.dumps({"name": "night", "benchmarks": ["sums.yaml"], "gate": {"margin": 0.05}}))
+    return path
+
+
+def _answer(folder: Path, wrong: int) -> None:
+    rows = (
+        {"item_id": str(n), "sample_index": 0, "response": "?" if n < wrong else str(n + 1)}
+        for n in range(ITEMS)
+    )
+    (folder / "said.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+
+
+def _until(found: Callable[[], Any], what: str, patience: float = 180) -> None:
+    deadline = time.monotonic() + patience
+    while not found():
+        assert time.monotonic() < deadline, f"{what}: did not happen within {patience:.0f} s"
+        time.sleep(0.2)

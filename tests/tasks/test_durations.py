@@ -1,0 +1,27 @@
+"""Times as configs write them."""
+
+import pytest
+from pydantic import TypeAdapter, ValidationError
+
+from tasks.durations import Duration, written
+
+ADAPTER = TypeAdapter(Duration)
+
+
+@pytest.mark.parametrize(
+    ("value", "seconds"),
+    [("90s", 90), ("10m", 600), ("6h", 21600), ("30d", 2592000), (" 1.5 h", 5400), (12, 12)],
+)
+def test_a_time_is_read_in_every_unit(value: object, seconds: float) -> None:
+    assert ADAPTER.validate_python(value) == seconds
+
+
+@pytest.mark.parametrize("value", ["6", "six hours", "-1h", "0h", "", "6h30m", 0, float("inf"), [6], "6 H"])
+def test_anything_else_is_refused(value: object) -> None:
+    with pytest.raises(ValidationError):
+        ADAPTER.validate_python(value)
+
+
+@pytest.mark.parametrize("text", ["90s", "10m", "6h", "30d", "1500s"])
+def test_a_time_is_written_as_it_was_read(text: str) -> None:
+    assert ADAPTER.validate_python(written(ADAPTER.validate_python(text))) == ADAPTER.validate_python(text)
