@@ -45,8 +45,19 @@ start_worker() {
 
 stop_worker() {
   if worker_runs; then
-    kill -TERM "$(cat "$home/worker.pid")"
-    echo "worker stopped"
+    pid="$(cat "$home/worker.pid")"
+    kill -TERM "$pid"
+    # It ends its runs first: a server that is gone before would keep them Running for ever.
+    for _ in $(seq 600); do
+      worker_runs || break
+      sleep 0.1
+    done
+    if worker_runs; then
+      kill -KILL "$pid"
+      echo "worker killed: it did not end within a minute"
+    else
+      echo "worker stopped"
+    fi
   fi
   rm -f "$home/worker.pid"
 }

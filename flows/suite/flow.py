@@ -5,7 +5,8 @@ that fails leaves the others running, and a retry computes only what is missing.
 """
 
 import asyncio
-from datetime import UTC, datetime
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 from uuid import UUID
@@ -14,6 +15,7 @@ import orjson
 from prefect import flow, get_client, get_run_logger, task
 from prefect.artifacts import create_markdown_artifact
 from prefect.client.schemas.objects import State
+from prefect.context import FlowRunContext
 from prefect.events import emit_event
 from prefect.exceptions import TerminationSignal
 from prefect.runtime import flow_run
@@ -35,7 +37,7 @@ from flows.suite.night import (
 from flows.suite.plan import PlannedEvaluation, PlannedNight, SuiteOptions, plan_night
 from flows.suite.unfinished import leave_record, record_night_stopped
 from metrics.errors import NightjarError
-from tasks.history.record import NightEvaluation, record_night
+from tasks.history.record import NightEvaluation, past_nights, record_night
 from tasks.models.control import RunControl
 from tasks.models.engine import interrupted
 from tasks.server import if_possible, patiently
@@ -46,6 +48,8 @@ EVENTS = "nightjar.suite"
 """Of a night whose outcome is not pass comes the event with the outcome's name: ``nightjar.suite.worse``."""
 VERDICT_LABEL, PAIRS_LABEL = "nightjar.verdict", "nightjar.pairs"
 """Labels of a suite's flow run: the outcome, and as JSON the pairs that did not pass."""
+MISSED_AFTER = timedelta(hours=26)
+"""A night whose predecessor is older says so."""
 STATE_NAMES = {"inconclusive": "Inconclusive", "worse": "Worse"}
 """Names of the Completed states of nights that did not pass; automations listen to them."""
 
@@ -70,6 +74,7 @@ async def run_suite(suite: str, options: SuiteOptions = DEFAULTS) -> State[Any]:
     all the same. A night that is inconclusive or worse ends Completed under that name.
     """
     night = plan_night(load_suite(suite), options, str(flow_run.id))
+    _tell_missed(night)
     for sentence in check_margins(night):
         get_run_logger().warning(sentence)
     began = datetime.now(UTC).isoformat(timespec="seconds")
@@ -131,25 +136,46 @@ def judge(night: PlannedNight, evaluations: tuple[NightEvaluation, ...]) -> Judg
     judged = judge_night(night, evaluations)
     record_night(Store(night.store), judged.night)
     _write(night, judged)
-    key = night.slug.lower().replace(".", "-")
     sentence = headline(judged)
     page = summary_markdown(judged)
-    if_possible(lambda: create_markdown_artifact(page, key=f"suite-{key}", description=sentence))
+    if_possible(
+        lambda: create_markdown_artifact(page, key=f"suite-{night.artifact_key}", description=sentence)
+    )
     if_possible(lambda: _label(judged))
     if judged.outcome not in (None, "pass"):
-        emit_event(
-            f"{EVENTS}.{judged.outcome}",
-            resource={"prefect.resource.id": f"{EVENTS}.{key}", "prefect.resource.name": night.suite.name},
-            payload={
-                "headline": sentence,
-                "text": sentence,
-                "url": url_for("flow-run", obj_id=str(flow_run.id)),
-                "run_id": night.run_id,
-                "verdict": judged.outcome,
-                "pairs": noteworthy_pairs(judged),
-            },
-        )
+        _emit(night, str(judged.outcome), sentence, verdict=judged.outcome, pairs=noteworthy_pairs(judged))
     return judged
+
+
+def _tell_missed(night: PlannedNight) -> None:
+    """Says of a night that the schedule began that the one before it is too long ago."""
+    context = FlowRunContext.get()
+    past = past_nights(Store(night.store), night.slug, before=night.run_id)
+    if not past or context is None or context.flow_run is None or not context.flow_run.auto_scheduled:
+        return
+    ago = datetime.now(UTC) - datetime.fromisoformat(past[-1].started)
+    if ago > MISSED_AFTER:
+        hours = ago.total_seconds() / 3600
+        _emit(night, "missed", f"the night before this one, {past[-1].run_id}, was {hours:.0f} hours ago")
+
+
+def _emit(
+    night: PlannedNight, name: str, text: str, verdict: str | None = None, pairs: Sequence[Any] = ()
+) -> None:
+    """Emits one of the suite's events."""
+    place = f"{EVENTS}.{night.artifact_key}"
+    emit_event(
+        f"{EVENTS}.{name}",
+        resource={"prefect.resource.id": place, "prefect.resource.name": night.suite.name},
+        payload={
+            "headline": text,
+            "text": text,
+            "url": url_for("flow-run", obj_id=str(flow_run.id)),
+            "run_id": night.run_id,
+            "verdict": verdict,
+            "pairs": list(pairs),
+        },
+    )
 
 
 def _label(judged: JudgedNight) -> None:

@@ -66,6 +66,11 @@ class PlannedNight:
         """The suite's name as part of file names and artifact keys."""
         return slug(self.suite.name)
 
+    @property
+    def artifact_key(self) -> str:
+        """The suite's name as Prefect takes it in keys and resources."""
+        return self.slug.lower().replace(".", "-")
+
 
 def plan_night(suite: SuiteConfig, options: SuiteOptions, unique: str) -> PlannedNight:
     """The night's evaluations, benchmarks × models; ``unique`` is the same for a flow run and its retries.

@@ -398,6 +398,31 @@ def problems(count: int) -> str:
     return "".join(json.dumps(row) + "\n" for row in rows)
 
 
+@pytest.fixture
+def process() -> Iterator[Callable[..., Process]]:
+    """Starts processes that end with the test: ``process(command, log, environment)``."""
+    with ExitStack() as stack:
+
+        def start(command: list[str], log: Path, env: Mapping[str, str]) -> Process:
+            started = Process(command, log, env).start()
+            stack.callback(started.stop)
+            return started
+
+        yield start
+
+
+@pytest.fixture(name="free_port")
+def free_port_of() -> Callable[[], int]:
+    """``free_port`` for tests, which can't import this module."""
+    return free_port
+
+
+@pytest.fixture(name="until")
+def until_of() -> Callable[..., Any]:
+    """``until`` for tests, which can't import this module."""
+    return until
+
+
 @pytest.fixture(name="descendants")
 def descendants_of() -> Callable[[int], list[int]]:
     """``descendants`` for tests, which can't import this module."""

@@ -1,0 +1,93 @@
+"""The shipped ways to run a server and a worker on a machine of one's own: make deploy, systemd."""
+
+import os
+import re
+import shutil
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+CHECKOUT = Path(__file__).resolve().parents[3]
+UNITS = sorted((CHECKOUT / "deployments" / "systemd").glob("*.service"))
+
+
+def _is_alive(pid: int) -> bool:
+    try:
+        return "worker" in Path(f"/proc/{pid}/cmdline").read_text()
+    except OSError:
+        return False
+
+
+@pytest.mark.services
+def test_stop_ends_the_worker_before_the_server_and_waits_for_it(tmp_path: Path) -> None:
+    environment = {**os.environ, "NIGHTJAR_HOME": str(tmp_path)}
+    environment.pop("PREFECT_API_URL", None)
+
+    def local(command: str) -> str:
+        done = subprocess.run(
+            ["deployments/local.sh", command], cwd=CHECKOUT, env=environment, capture_output=True, text=True,
+            timeout=300, check=False,
+        )  # fmt: skip
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout
+
+    try:
+        local("deploy")
+        worker = int((tmp_path / "worker.pid").read_text())
+        assert _is_alive(worker)
+    finally:
+        said = local("stop")
+    assert not _is_alive(worker)
+    assert said.index("worker stopped") < said.index("stopped", said.index("worker stopped") + 14)
+    assert not (tmp_path / "worker.pid").exists()
+
+
+@pytest.fixture
+def user(tmp_path: Path) -> Path:
+    """A home folder as the units expect it: the checkout in ``nightjar``."""
+    (tmp_path / "nightjar").symlink_to(CHECKOUT)
+    (tmp_path / "run").mkdir(mode=0o700)
+    return tmp_path
+
+
+@pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="systemd-analyze is not installed")
+def test_systemd_takes_the_units_without_a_complaint(user: Path) -> None:
+    environment = {**os.environ, "HOME": str(user), "XDG_RUNTIME_DIR": str(user / "run")}
+    done = subprocess.run(
+        ["systemd-analyze", "verify", "--user", *map(str, UNITS)], env=environment, capture_output=True,
+        text=True, timeout=60, check=False,
+    )  # fmt: skip
+    assert (done.returncode, done.stdout + done.stderr) == (0, "")
+
+
+@pytest.mark.services
+def test_the_units_start_a_server_and_a_worker_of_it(
+    user: Path, process: Callable[..., Any], free_port: Callable[[], int], until: Callable[..., Any]
+) -> None:
+
+    port = free_port()
+    own = {"PREFECT_SERVER_API_PORT": str(port), "PREFECT_HOME": str(user / "server")}
+    api = f"http://127.0.0.1:{port}/api"
+    own |= {"PREFECT_API_URL": api}
+    for name in ("server", "worker"):
+        unit = (CHECKOUT / "deployments" / "systemd" / f"nightjar-{name}.service").read_text()
+        unit = unit.replace("%h", str(user)).replace("%H", "this-machine")
+        named = dict(line.split("=", 1) for line in re.findall(r"^Environment=(.*)$", unit, re.MULTILINE))
+        (command,) = re.findall(r"^ExecStart=(.*)$", unit, re.MULTILINE)
+        process(command.split(), user / f"{name}.log", {**named, **own})
+        if name == "server":
+            until(lambda: _answer(f"{api}/health"), "the server answers")
+            httpx.post(f"{api}/work_pools/", json={"name": "local", "type": "process"}).raise_for_status()
+    until(lambda: _answer(f"{api}/work_pools/local")["status"] == "READY", "the pool has a worker")
+
+
+def _answer(url: str) -> Any:
+
+    try:
+        return httpx.get(url, timeout=5).json()
+    except httpx.HTTPError:
+        return None
