@@ -10,8 +10,9 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from prefect import get_run_logger, task
+from prefect import get_run_logger
 from prefect.artifacts import create_link_artifact, create_table_artifact
+from prefect.assets import Asset, AssetProperties, materialize
 
 from metrics.errors import NightjarError
 from tasks.caching import Workspace
@@ -95,7 +96,28 @@ class Published:
     """Findings that say that nothing can be made of the numbers."""
 
 
-@task(name="publish", task_run_name="publish", persist_result=False)
+def run_assets(run_id: str, benchmark: str, output: str) -> list[Asset]:
+    """A run's results and report as Prefect names them: the same from night to night, so that each has a
+    history of the runs that made it."""
+    files = {"results": "results.parquet", "report": "report.html"}
+    return [
+        Asset(
+            key=f"nightjar://{_asset_name(benchmark)}/{name}",
+            properties=AssetProperties(
+                name=f"{benchmark} {name}",
+                description=f"{Path(output) / file} of run {run_id}",
+                url=(Path(output) / file).absolute().as_uri(),
+            ),
+        )
+        for name, file in files.items()
+    ]
+
+
+def _asset_name(benchmark: str) -> str:
+    return re.sub(r"[^A-Za-z0-9._-]+", "-", benchmark).strip("-") or "run"
+
+
+@materialize("nightjar://run/results", name="publish", task_run_name="publish", persist_result=False)
 def publish(publication: Publication, workspace: Workspace) -> Published:
     """Writes the run's folder, adds the run to the history, and shows it on the run's page."""
     store, folder = workspace.open(), Path(publication.output)

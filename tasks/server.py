@@ -4,11 +4,12 @@
 config of every model that lives there.
 """
 
+import json
 import logging
 import math
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any, TypeVar
 from uuid import UUID
@@ -135,6 +136,24 @@ def if_possible(call: Callable[[], object], patience: float = SERVER_PATIENCE_SE
         patiently(call, patience)
     except httpx.TransportError as error:
         _log.warning("left out of the run's page: the Prefect server does not answer (%s)", error)
+
+
+VERDICT_LABEL, PAIRS_LABEL = "nightjar.verdict", "nightjar.pairs"
+"""Labels of a flow run that a gate judged: its verdict, and as JSON the pairs that did not pass."""
+
+
+def label_verdict(flow_run_id: str, verdict: str | None, pairs: Sequence[Mapping[str, Any]]) -> None:
+    """Writes a gate's verdict on the flow run, where automations read it whatever state the run ends in."""
+    labels: dict[str, bool | int | float | str] = {
+        VERDICT_LABEL: verdict or "",
+        PAIRS_LABEL: json.dumps(list(pairs)),
+    }
+
+    def write() -> None:
+        with get_client(sync_client=True) as client:
+            client.update_flow_run_labels(UUID(flow_run_id), labels)
+
+    if_possible(write)
 
 
 SECONDS_BETWEEN_UPDATES = 5.0

@@ -8,12 +8,13 @@ from prefect.client.schemas.objects import State
 from prefect.runtime import flow_run
 from prefect.states import Completed, Failed
 
-from flows.compare.runs import compare_opened
+from flows.compare.runs import STATE_NAMES, compare_opened
 from flows.eval.start import slug
 from tasks.comparison.compare import ComparedPair, Gate
-from tasks.comparison.presentation import change_line, group_of
+from tasks.comparison.presentation import change_line, group_of, told_pairs
 from tasks.comparison.runs import open_run
 from tasks.reporting.numbers import rounded
+from tasks.server import label_verdict
 from tasks.store.home import default_store
 from tasks.store.storage import Store
 
@@ -27,7 +28,8 @@ def compare_run_name() -> str:
 def compare(base: str, candidate: str, gate: Gate | None = None, store: str | None = None) -> State[Any]:
     """Compares two runs of the store (or two output folders) item by item.
 
-    Ends Failed if the gate says regression; the message gives the verdict.
+    Ends Failed if the gate says regression, or worse with ``fail_on: worse``, and else Completed: under the
+    name Worse or Inconclusive where it says that. The message gives the verdict.
     """
     place = Store(store or default_store())
     compared = compare_opened(open_run(base, place), open_run(candidate, place), gate)
@@ -37,7 +39,11 @@ def compare(base: str, candidate: str, gate: Gate | None = None, store: str | No
     key = f"compare-{slug(candidate).lower().replace('.', '-')}"
     message = "; ".join(sentences)
     create_table_artifact(table=table, key=key, description=message)
-    return Failed(message=message) if compared.verdict == "regression" else Completed(message=message)
+    verdict = compared.verdict
+    label_verdict(str(flow_run.id), verdict, told_pairs([(compared.base, pair) for pair in compared.pairs]))
+    if verdict == "regression" or (verdict == "worse" and gate is not None and gate.fail_on == "worse"):
+        return Failed(message=message)
+    return Completed(message=message, name=STATE_NAMES.get(verdict, "Completed"))
 
 
 def _row(pair: ComparedPair) -> dict[str, Any]:

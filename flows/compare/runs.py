@@ -21,6 +21,8 @@ from tasks.comparison.matching import match_across, match_runs
 from tasks.comparison.runs import ComparedRun
 
 PAGE = "comparison.html"
+STATE_NAMES: Mapping[str | None, str] = {"inconclusive": "Inconclusive", "worse": "Worse"}
+"""Names of the Completed states of runs whose gate did not say pass; automations listen to them."""
 
 
 def compare_opened(

@@ -28,7 +28,7 @@ from tasks.models.config import ErrorBudget, ReplayConfig
 from tasks.models.identity import model_identity
 from tasks.models.options import RequestTally
 from tasks.models.replay import recording_file
-from tasks.publish import LostPair, Publication, Published, publish
+from tasks.publish import LostPair, Publication, Published, publish, run_assets
 from tasks.reporting.artifacts import CellArtifacts
 from tasks.reporting.exports.inputs import RunInfo
 from tasks.steps import Accounts, Step
@@ -77,7 +77,8 @@ def publish_run(run: Run, task_runs: TaskRuns) -> RunOutcome:
         index=_index_folder(str(run.options.output)),
         lost=(*_lost_pairs(run, task_runs), *_lost_metrics(run, task_runs)),
     )
-    published: Published = publish.submit(publication, workspace=run.workspace).result()
+    made = publish.with_options(assets=run_assets(info.run_id, info.benchmark, publication.output))
+    published: Published = made.submit(publication, workspace=run.workspace).result()
     return _outcome(run, published, over_budget)
 
 

@@ -9,10 +9,9 @@ from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
-from uuid import UUID
 
 import orjson
-from prefect import flow, get_client, get_run_logger, task
+from prefect import flow, get_run_logger, task
 from prefect.artifacts import create_markdown_artifact
 from prefect.client.schemas.objects import State
 from prefect.context import FlowRunContext
@@ -22,6 +21,7 @@ from prefect.runtime import flow_run
 from prefect.states import Completed, Failed
 from prefect.utilities.urls import url_for
 
+from flows.compare.runs import STATE_NAMES
 from flows.eval.flow import evaluate
 from flows.eval.watch import stopped_state, under_control
 from flows.suite.config import load_suite
@@ -40,18 +40,14 @@ from metrics.errors import NightjarError
 from tasks.history.record import NightEvaluation, past_nights, record_night
 from tasks.models.control import RunControl
 from tasks.models.engine import interrupted
-from tasks.server import if_possible, patiently
+from tasks.server import if_possible, label_verdict, patiently
 from tasks.store.storage import Store
 
 DEFAULTS = SuiteOptions()
 EVENTS = "nightjar.suite"
 """Of a night whose outcome is not pass comes the event with the outcome's name: ``nightjar.suite.worse``."""
-VERDICT_LABEL, PAIRS_LABEL = "nightjar.verdict", "nightjar.pairs"
-"""Labels of a suite's flow run: the outcome, and as JSON the pairs that did not pass."""
 MISSED_AFTER = timedelta(hours=26)
 """A night whose predecessor is older says so."""
-STATE_NAMES = {"inconclusive": "Inconclusive", "worse": "Worse"}
-"""Names of the Completed states of nights that did not pass; automations listen to them."""
 
 
 def suite_run_name() -> str:
@@ -74,6 +70,7 @@ async def run_suite(suite: str, options: SuiteOptions = DEFAULTS) -> State[Any]:
     all the same. A night that is inconclusive or worse ends Completed under that name.
     """
     night = plan_night(load_suite(suite), options, str(flow_run.id))
+    label_verdict(str(flow_run.id), None, ())  # a retry has no verdict yet
     _tell_missed(night)
     for sentence in check_margins(night):
         get_run_logger().warning(sentence)
@@ -88,7 +85,7 @@ async def run_suite(suite: str, options: SuiteOptions = DEFAULTS) -> State[Any]:
     message = headline(judged)
     if not judged.ok:
         return Failed(message=message)
-    return Completed(message=message, name=STATE_NAMES.get(str(judged.outcome), "Completed"))
+    return Completed(message=message, name=STATE_NAMES.get(judged.outcome, "Completed"))
 
 
 async def evaluate_all(night: PlannedNight, control: RunControl) -> tuple[NightEvaluation, ...]:
@@ -141,7 +138,7 @@ def judge(night: PlannedNight, evaluations: tuple[NightEvaluation, ...]) -> Judg
     if_possible(
         lambda: create_markdown_artifact(page, key=f"suite-{night.artifact_key}", description=sentence)
     )
-    if_possible(lambda: _label(judged))
+    label_verdict(str(flow_run.id), judged.outcome, noteworthy_pairs(judged))
     if judged.outcome not in (None, "pass"):
         _emit(night, str(judged.outcome), sentence, verdict=judged.outcome, pairs=noteworthy_pairs(judged))
     return judged
@@ -176,15 +173,6 @@ def _emit(
             "pairs": list(pairs),
         },
     )
-
-
-def _label(judged: JudgedNight) -> None:
-    """Writes the verdict and the pairs on the flow run: automations read them there, whatever its state."""
-    pairs = orjson.dumps(noteworthy_pairs(judged)).decode()
-    with get_client(sync_client=True) as client:
-        client.update_flow_run_labels(
-            UUID(str(flow_run.id)), {VERDICT_LABEL: judged.outcome or "none", PAIRS_LABEL: pairs}
-        )
 
 
 def _write(night: PlannedNight, judged: JudgedNight) -> None:

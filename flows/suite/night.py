@@ -12,7 +12,7 @@ from typing import Any, Literal, cast
 
 from flows.compare.runs import compare_opened
 from flows.suite.plan import PlannedNight
-from metrics.statistics.gate import ORDER, Verdict, worst_of
+from metrics.statistics.gate import Verdict, worst_of
 from tasks.comparison.compare import ComparedPair, ComparedRuns, Gate
 from tasks.comparison.presentation import (
     DOUBT,
@@ -21,6 +21,7 @@ from tasks.comparison.presentation import (
     flipped_line,
     group_of,
     name_of,
+    told_pairs,
 )
 from tasks.comparison.runs import (
     ComparedRun,
@@ -34,7 +35,6 @@ from tasks.comparison.trends import PairCourse, pair_courses
 from tasks.history.layout import Skipped
 from tasks.history.record import Night, NightEvaluation, baseline_nights, read_nights
 from tasks.models.options import asked_and_reused
-from tasks.store.files import finite
 from tasks.store.storage import Store
 
 ROWS = 100
@@ -299,19 +299,9 @@ def night_document(judged: JudgedNight) -> dict[str, Any]:
 
 
 def noteworthy_pairs(judged: JudgedNight) -> list[dict[str, Any]]:
-    """What a notification says of each pair that did not pass, worst first: its numbers, verdict and reason;
-    against the anchor, of those that lost."""
+    """What a notification says of each pair that did not pass, worst first; against the anchor, of those that
+    lost."""
     pairs = (
         [] if judged.compared is None else [(judged.compared.base, pair) for pair in judged.compared.pairs]
     )
-    pairs += [(str(judged.anchored_to), pair) for pair in judged.losses]
-    told = [_told(base, pair) for base, pair in pairs if pair.verdict not in (None, "pass")]
-    return sorted(told, key=lambda entry: ORDER.index(entry["verdict"]))
-
-
-def _told(base: str, pair: ComparedPair) -> dict[str, Any]:
-    found = pair.comparison
-    names = ("base", "candidate", "difference", "ci_low", "ci_high")
-    numbers = {} if found is None else {name: finite(getattr(found, name)) for name in names}
-    said = {"benchmark": pair.key.benchmark, "pair": name_of(pair), "against": base, "verdict": pair.verdict}
-    return {**said, **numbers, "reason": pair.reason}
+    return told_pairs([*pairs, *((str(judged.anchored_to), pair) for pair in judged.losses)])

@@ -15,6 +15,7 @@ from rich.table import Table
 from rich.text import Text
 
 from metrics.statistics.comparison import Comparison
+from metrics.statistics.gate import ORDER
 from tasks.comparison.changes import Change
 from tasks.comparison.compare import ComparedPair, ComparedRuns
 from tasks.comparison.matching import JoinedItems
@@ -55,6 +56,23 @@ def comparison_document(compared: ComparedRuns) -> dict[str, Any]:
         "changes": [asdict(change) for change in compared.changes],
         "outcomes": [_outcome(change) for change in compared.outcomes],
     }
+
+
+def told_pairs(pairs: Sequence[tuple[str, ComparedPair]]) -> list[dict[str, Any]]:
+    """What a notification says of each pair that did not pass, worst first: its numbers, verdict and reason.
+
+    ``pairs`` stand beside the name of what they are held against.
+    """
+    told = [_told(base, pair) for base, pair in pairs if pair.verdict not in (None, "pass")]
+    return sorted(told, key=lambda entry: ORDER.index(entry["verdict"]))
+
+
+def _told(base: str, pair: ComparedPair) -> dict[str, Any]:
+    found = pair.comparison
+    names = ("base", "candidate", "difference", "ci_low", "ci_high")
+    numbers = {} if found is None else {name: finite(getattr(found, name)) for name in names}
+    said = {"benchmark": pair.key.benchmark, "pair": name_of(pair), "against": base, "verdict": pair.verdict}
+    return {**said, **numbers, "reason": pair.reason}
 
 
 def change_line(change: Change) -> str:

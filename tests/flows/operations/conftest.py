@@ -388,6 +388,13 @@ def postgresql() -> Iterator[str]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
+@pytest.fixture
+def database() -> Iterator[str]:
+    """The address of an empty PostgreSQL database."""
+    with postgresql() as address:
+        yield address
+
+
 def problems(count: int) -> str:
     """A dataset of word problems, one line an item."""
     rows = [
