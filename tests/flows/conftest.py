@@ -175,8 +175,13 @@ def prefect_api(home: Path) -> Callable[[str, str, Any], Any]:
     """Asks the session's server as its UI does: ``prefect_api("GET", "/flow_runs/…", None)``."""
 
     def ask(method: str, path: str, body: Any = None) -> Any:
-        port = json.loads((home / "server" / "server.json").read_text())["port"]
-        answer = httpx.request(method, f"http://127.0.0.1:{port}/api{path}", json=body, timeout=30)
+        server = json.loads((home / "server" / "server.json").read_text())
+        user, _, password = (home / "server" / "credential").read_text().strip().partition(":")
+        api = f"http://127.0.0.1:{server['port']}/api"
+        with httpx.Client(auth=(user, password), timeout=30) as client:
+            token = client.get(f"{api}/csrf-token", params={"client": "tests"}).json()["token"]
+            headers = {"Prefect-Csrf-Token": token, "Prefect-Csrf-Client": "tests"}
+            answer = client.request(method, f"{api}{path}", json=body, headers=headers)
         assert answer.is_success, answer.text
         return answer.json()
 
