@@ -70,7 +70,8 @@ def night(tmp_path: Path) -> Judge:
         result = PAIR | {"status": "ok", "signature": "exact_match|agg:mean", "higher_is_better": True,
                          "n_items": of, "n_samples": of, "n_scored": of, "n_unscored": 0}  # fmt: skip
         manifest = {
-            "run_id": run_id, "benchmark": "sums", "artifacts": {"filter": [{"kind": "filter", "key": "k", "digest": str(sorted(wrong))}]},
+            "run_id": run_id, "benchmark": "sums",
+            "artifacts": {"filter": [{"kind": "filter", "key": "k", "digest": str(sorted(wrong))}]},
             "models": {"own": {"sent": sent, "cached": of - sent}},
             "config": {"models": [{"name": "own", "type": model}]},
         }  # fmt: skip
