@@ -62,13 +62,29 @@ def benchmark_fields(config: EvalConfig) -> BenchmarkFields:
     A harness benchmark is rendered as chat turns where all its models are asked by the chat API: there the
     harness wants its --apply_chat_template, and this is the same.
     """
-    fields = BenchmarkFields.model_validate(config.model_dump(include=set(BenchmarkFields.model_fields)))
+    fields = _with_tokenizer(
+        BenchmarkFields.model_validate(config.model_dump(include=set(BenchmarkFields.model_fields))), config
+    )
     asked = [model.config for model in config.models if model.type != "replay"]
     if fields.harness is None or config.output_type != "generate_until" or not asked:
         return fields
     chat = all(getattr(entry, "api", None) == "chat" for entry in asked)
     chat = chat or bool(fields.harness.get("apply_chat_template"))
     return fields.model_copy(update={"harness": {**fields.harness, "apply_chat_template": chat}})
+
+
+def _with_tokenizer(fields: BenchmarkFields, config: EvalConfig) -> BenchmarkFields:
+    """A harness benchmark that makes its documents itself is told the tokenizer of its models, as there:
+    RULER's texts have a length in tokens. Models with different ones can't have the same documents."""
+    if fields.harness is None or "custom_dataset" not in (fields.harness.get("config") or {}):
+        return fields
+    names = {model.tokenizer for model in config.models if model.tokenizer is not None}
+    if len(names) > 1:
+        raise ConfigError(
+            f"benchmark '{config.name}' makes documents of a length in tokens, and its models have the "
+            f"tokenizers {', '.join(sorted(names))}; evaluate them one by one"
+        )
+    return fields.model_copy(update={"harness": {**fields.harness, "tokenizer": next(iter(names), None)}})
 
 
 def scoring_config(config: EvalConfig) -> ScoringConfig:

@@ -38,6 +38,7 @@ INHERITED: Final = (
     "process_docs", "fewshot_delimiter", "target_delimiter", "gen_prefix", "doc_to_text", "doc_to_choice",
     "doc_to_target",
 )  # fmt: skip
+REMEDY: Final = "; it is given that of the models: set tokenizer in their entries"
 _drawing = threading.RLock()
 DEFAULTS: Final = {"fewshot_delimiter": "\n\n", "target_delimiter": " "}
 
@@ -52,13 +53,18 @@ class Splits:
     """Documents by role, read once, by functions of ``modules``: a set of the benchmark's own."""
 
     def __init__(
-        self, config: Mapping[str, Any], base_dir: Path, where: str, modules: UserModules | None = None
+        self,
+        config: Mapping[str, Any],
+        base_dir: Path,
+        where: str,
+        modules: UserModules | None = None,
+        tokenizer: str | None = None,
     ) -> None:
         self._config = config
         self._base_dir = base_dir
         self._where = where
         self.modules = modules or UserModules(own=True)
-        self.source = DefinitionDataset(config, base_dir, where, self.modules)
+        self.source = DefinitionDataset(config, base_dir, where, self.modules, tokenizer)
         self._processing: dict[tuple[str, FunctionName], Any] = {}
         self._evaluated: list[dict[str, Any]] | None = None
         self._fewshot: list[Document] | None = None
@@ -174,7 +180,15 @@ def _columns(docs: Any, rows: list[dict[str, Any]]) -> tuple[str, ...]:
 class DefinitionDataset:
     """The dataset of a definition, read once and when first asked for."""
 
-    def __init__(self, config: Mapping[str, Any], base_dir: Path, where: str, modules: UserModules) -> None:
+    def __init__(
+        self,
+        config: Mapping[str, Any],
+        base_dir: Path,
+        where: str,
+        modules: UserModules,
+        tokenizer: str | None = None,
+    ) -> None:
+        self._tokenizer = tokenizer
         self._config = config
         self._base_dir = base_dir
         self._where = where
@@ -240,15 +254,17 @@ class DefinitionDataset:
         return self._from_hub(str(path))
 
     def _from_function(self, name: FunctionName) -> Mapping[str, Any]:
-        arguments = {**(self._config.get("metadata") or {}), **self.options}
+        own = {**(self._config.get("metadata") or {}), **self.options}
+        arguments = {**({"tokenizer": self._tokenizer} if self._tokenizer is not None else {}), **own}
         try:
             with stand_ins():
                 splits = self._modules.function(name, self._base_dir)(**arguments)
         except ConfigError:
             raise
         except Exception as error:
+            remedy = "" if "tokenizer" not in str(error) or self._tokenizer else REMEDY
             raise DatasetError(
-                f"{self._where}: custom_dataset {name} failed: {type(error).__name__}: {error}"
+                f"{self._where}: custom_dataset {name} failed: {type(error).__name__}: {error}{remedy}"
             ) from error
         if not isinstance(splits, Mapping):
             raise DatasetError(

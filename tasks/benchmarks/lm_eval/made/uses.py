@@ -81,7 +81,7 @@ def subscripted(base: Any, key: Any) -> Any:
 
 def compared(left: Any, operator: str, right: Any) -> None:
     """Notes what a comparison says about either side."""
-    if operator in ("eq", "ne"):
+    if operator in ("eq", "ne", "noteq"):
         for one, other in ((left, right), (right, left)):
             if isinstance(one, Shape) and isinstance(other, Constant) and other.value is not None:
                 one.one_of([other.value])
@@ -91,7 +91,9 @@ def compared(left: Any, operator: str, right: Any) -> None:
                 left.one_of([value for value in right.value if value is not None])
         elif isinstance(left, Shape) and isinstance(right, Shape) and right.is_list:
             left.member_of = right
-    elif isinstance(left, Shape):
+        elif isinstance(plain(left), str) and isinstance(right, Shape) and not right.is_list:
+            right.one_of([plain(left)])
+    elif isinstance(left, Shape) and operator not in ("is", "isnot"):
         left.note("number")
 
 

@@ -74,7 +74,7 @@ class HarnessBenchmark:
                 f"{self._where}: output_type {self._config['output_type']} asks for log-likelihoods, which "
                 "chat endpoints don't give; use api: completions"
             )
-        self._splits = Splits(self._config, self._base_dir, self._where)
+        self._splits = Splits(self._config, self._base_dir, self._where, tokenizer=harness.get("tokenizer"))
 
     def items(self) -> Iterator[Item]:
         """The evaluated documents in order. An id is derived from the content; equal documents are

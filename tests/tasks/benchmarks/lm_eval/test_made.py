@@ -34,6 +34,10 @@ def row_of(config: dict[str, Any], folder: Path, seed: int = 1) -> dict[str, Any
         ({"doc_to_text": "{% for c in options %}{{c.name}}{% endfor %}"}, {"options": list}),
         ({"doc_to_text": "{{choices[0]}} {{choices|join(' ')}}"}, {"choices": list}),
         ({"doc_to_target": "{{['A','B'].index(key)}}"}, {"key": str}),
+        (
+            {"doc_to_text": "{% if a != 'x' and b is not none and 'CSAT' in c %}{% endif %}"},
+            {"a": str, "b": str, "c": str},
+        ),
         ({"doc_to_choice": "{{answers|map(attribute='text')|list}}"}, {"answers": list}),
     ],
 )
