@@ -33,6 +33,7 @@ from flows.eval.runners import task_runner_named
 from flows.eval.start import config_for_phase, refuse_unanswered, with_defaults, workspace
 from flows.plan.build import make_plan
 from flows.plan.forecast import forecast, unanswered
+from flows.plan.power import Asked, pair_powers, said_to_decide
 from flows.plan.preview import preview
 from flows.plan.steps import Plan
 from flows.screen import clear_status, status
@@ -193,10 +194,18 @@ def forecast_document(
         "currency": config.prices.currency,
         **found.as_dict(),
         **preview(plan, found.models, found.items, show).as_dict(),
+        "power": _power(config, complete, found.items),
         "refused": [*refused, *tried.refused],
         "failures": [*tried.failures, *_failures_without_reference(checks, unanswerable)],
         "warnings": [*([unanswerable.sentence] if unanswerable is not None else []), *tried.warnings],
     }
+
+
+def _power(config: EvalConfig, options: RunOptions, items: int) -> list[dict[str, Any]]:
+    """Which margins the run's items decide, as ``python -m flows.power`` says."""
+    names = ("pair", "model", "items", "samples", "decides", "source")
+    powers = pair_powers(config, workspace(options).open(), Asked(items))
+    return [{name: getattr(power, name) for name in names} for power in powers]
 
 
 def _check_refresh(plan: Plan, options: RunOptions) -> None:
@@ -315,6 +324,9 @@ def _print_forecast(out: "Console", entry: dict[str, Any]) -> None:
         out.print(f"  of them to {judge}: {to_send} to send, {count['cached']} cached", markup=False)
     for pair in entry["pairs"]:
         out.print(f"  {pair['filter']} × {pair['metric']}: {pair['state']}", markup=False)
+    for power in entry["power"]:
+        said = said_to_decide(power["items"], power["samples"], power["decides"])
+        out.print(f"  {power['pair']}, {power['model']}: {said} ({power['source']})", markup=False)
     for kind, style in (("warnings", "yellow"), ("failures", "bold red"), ("refused", "bold red")):
         for sentence in entry[kind]:
             said = {"warnings": "warning", "failures": "would fail", "refused": "would be refused"}[kind]

@@ -1,7 +1,8 @@
 """Which margins of a suite's gate its items are too few to decide: told before anything is asked.
 
-``check_margins`` serves the command line and the flow. It can speak of metrics between 0 and 1 with one
-sample an item, whose spread is known without an answer; of others only whether a test can reach its level.
+``check_margins`` serves the command line and the flow. Where the store has runs of the benchmark, these tell
+how its items spread. Else it can speak of metrics between 0 and 1 with one sample an item, whose spread at
+best is known without an answer; of others only whether a test can reach its level.
 """
 
 from collections.abc import Iterator
@@ -9,6 +10,7 @@ from itertools import islice
 
 from flows.config.schema import EvalConfig
 from flows.plan.build import benchmark_fields
+from flows.plan.power import Asked, pair_powers, said_to_decide
 from flows.suite.plan import PlannedEvaluation, PlannedNight
 from metrics.errors import ConfigError, NightjarError
 from metrics.metric import Metric
@@ -17,7 +19,10 @@ from scorers.factory import build_scorer
 from tasks.benchmarks.open import open_benchmark
 from tasks.comparison.compare import Gate, GateTerms
 from tasks.comparison.items import DEFAULT_REDUCTION
+from tasks.store.storage import Store
 from tasks.usercode.load import resolver
+
+_ALL = 1 << 40
 
 
 def check_margins(night: PlannedNight) -> list[str]:
@@ -47,12 +52,36 @@ def _undecidable(planned: PlannedEvaluation, gate: Gate) -> Iterator[str]:
     ]
     most = max((needed or 1 for *_, needed in needs), default=0)
     items = _count(planned, most) if needs else 0
+    known = _from_history(planned, gate)
+    yield from known.values()
+    needs = [entry for entry in needs if entry[0] not in known]
     for name, terms, needed in needs:
         said = f"gate: {name} of {planned.config.name}:"
         if needed is None:
             yield f"{said} no number of items decides a margin of {terms.margin:g}"
         elif items < needed:
             yield f"{said} {items} items can't decide a margin of {terms.margin:g}; {needed} would do"
+
+
+def _from_history(planned: PlannedEvaluation, gate: Gate) -> dict[str, str]:
+    """Sentences for the pairs whose spread the store's last runs tell, as ``python -m flows.power`` does."""
+    assert planned.config is not None
+    found: dict[str, str] = {}
+    if planned.options.store is None:
+        return found
+    store = Store(planned.options.store)
+    for name, terms, _ in _gated(planned.config, gate):
+        items = _count(planned, _ALL)
+        for power in pair_powers(planned.config, store, Asked(items, terms.margin, terms.alpha)):
+            if power.pair != name or power.assumed or power.decides is None or power.decides <= terms.margin:
+                continue
+            would = next(design.items for design in power.designs if design.samples == power.samples)
+            said = said_to_decide(power.items, power.samples, power.decides)
+            found[name] = (
+                f"gate: {name} of {planned.config.name}: {said} ({power.source}), and it is "
+                f"{terms.margin:g}; {'no number' if would is None else would} would do"
+            )
+    return found
 
 
 def _gated(config: EvalConfig, gate: Gate) -> Iterator[tuple[str, GateTerms, bool]]:

@@ -1,0 +1,145 @@
+"""The planner's command line: from history, from an assumption, and the same in a dry run."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from flows.power import main
+from metrics.statistics.planning import PairSpread
+from tasks.history.record import record_run
+from tasks.store.schemas import ITEM_ROWS, RESULTS
+from tasks.store.storage import Store
+
+ITEMS = 200
+PAIR = {"benchmark": "sums", "filter": "none", "metric": "exact_match", "reduction": "mean", "label": None,
+        "facets": json.dumps({"model_name": "own"})}  # fmt: skip
+
+
+def config(folder: Path, **keys: Any) -> Path:
+    lines = (json.dumps({"question": f"{n}+1?", "answer": str(n + 1)}) + "\n" for n in range(ITEMS))
+    (folder / "items.jsonl").write_text("".join(lines))
+    path = folder / "sums.yaml"
+    entry = {
+        "name": "sums", "dataset": "items.jsonl", "prompt_template": "{{question}}", "target": "{{answer}}",
+        "metric_list": ["exact_match", "bleu"], "models": [{"name": "own", "type": "demo"}],
+        "prices": {"currency": "USD", "own": {"prompt": 1.0, "completion": 2.0}},
+    }  # fmt: skip
+    path.write_text(json.dumps(entry | keys))
+    return path
+
+
+def recorded(store: Store, run_id: str, right: Any, started: float, **numbers: Any) -> None:
+    """A run of the benchmark in the history, whose requests took 100 and 50 tokens each."""
+    tally = {"requests": ITEMS, "sent": ITEMS, "prompt_tokens": 100 * ITEMS, "completion_tokens": 50 * ITEMS}
+    manifest = {"run_id": run_id, "benchmark": "sums", "started": started, "models": {"own": tally}}
+    stderr = float(np.std(right, ddof=1)) / len(right) ** 0.5
+    row = dict.fromkeys(RESULTS.names) | PAIR | {
+        "run_id": run_id, "model_name": "own", "value": float(np.mean(right)), "stderr": stderr,
+        "stderr_method": "wilson", "n_items": len(right), "n_samples": len(right), "n_scored": len(right),
+        "n_unscored": 0, "status": "ok", "higher_is_better": True,
+    } | numbers  # fmt: skip
+    items = [
+        dict.fromkeys(ITEM_ROWS.names) | PAIR | {
+            "item_id": f"i{n}", "item_digest": f"d{n}", "value": float(value), "statistics": [float(value)],
+            "n_samples": 1, "n_scored": 1,
+        } for n, value in enumerate(right)
+    ]  # fmt: skip
+    record_run(
+        store,
+        manifest,
+        [pa.RecordBatch.from_pylist([row], schema=RESULTS)],
+        [pa.RecordBatch.from_pylist(items, schema=ITEM_ROWS)],
+    )
+
+
+def planned(capsys: pytest.CaptureFixture[str], *arguments: object) -> dict[str, Any]:
+    capsys.readouterr()
+    with pytest.raises(SystemExit) as ended:
+        main([*map(str, arguments), "--json"])
+    assert not ended.value.code, capsys.readouterr().err
+    document: dict[str, Any] = json.loads(capsys.readouterr().out)
+    return document
+
+
+def test_without_history_a_share_of_items_is_assumed_to_differ(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    found = planned(capsys, config(tmp_path), "--store", tmp_path / "store", "--differ", 0.2)
+    (pair,) = found["pairs"]  # BLEU is no mean of items
+    expected = PairSpread.of_share(0.2)
+    assert (pair["pair"], pair["model"], pair["items"], pair["samples"]) == (
+        "exact_match,none",
+        "own",
+        ITEMS,
+        1,
+    )
+    assert pair["source"] == "assumed: 20% of the items differ"
+    assert pair["decides"] == pytest.approx(expected.margin(ITEMS, 1, 0.05))
+    single = pair["designs"][0]
+    assert (single["samples"], single["items"]) == (1, expected.items_for(0.02, 1, 0.05))
+    assert single["cost"] == {
+        "requests": single["items"], "prompt_tokens": None, "completion_tokens": None, "cost": None,
+    }  # fmt: skip
+    assert not single["fits"]
+
+
+def test_the_last_two_runs_tell_how_items_differ_and_what_a_request_takes(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    store = Store(str(tmp_path / "store"))
+    rng = np.random.default_rng(1)
+    first = (rng.random(ITEMS) < 0.7).astype(float)
+    second = np.where(rng.random(ITEMS) < 0.1, 1 - first, first)
+    recorded(store, "old", 1 - first, 1.0)
+    recorded(store, "before", first, 2.0)
+    recorded(store, "now", second, 3.0)
+    (pair,) = planned(capsys, config(tmp_path), "--store", store.uri, "--margin", 0.05)["pairs"]
+    assert pair["source"] == "from 200 items of before and now"
+    variance = float(np.var(second - first, ddof=1))
+    assert pair["decides"] == pytest.approx(PairSpread(0.0, variance, 1.0).margin(ITEMS, 1, 0.05), rel=0.01)
+    design = pair["designs"][0]
+    requests = design["cost"]["requests"]
+    assert requests == design["items"]
+    assert (design["cost"]["prompt_tokens"], design["cost"]["completion_tokens"]) == (
+        100 * requests,
+        50 * requests,
+    )
+    assert design["cost"]["cost"] == pytest.approx(requests * (100 * 1.0 + 50 * 2.0) / 1e6)
+    samples = {entry["samples"]: entry["items"] for entry in pair["designs"]}
+    assert samples[16] < samples[1]
+
+
+def test_repeats_of_a_single_run_tell_what_sampling_adds(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    store = Store(str(tmp_path / "store"))
+    means = np.linspace(0, 1, ITEMS)
+    recorded(store, "only", means, 1.0, n_samples=4 * ITEMS, stderr_sampling=0.01, stderr_items=0.02)
+    (pair,) = planned(capsys, config(tmp_path), "--store", store.uri)["pairs"]
+    assert pair["source"] == "from the repeats of only"
+    expected = PairSpread(0.0, 2 * 4 * ITEMS * 0.01**2, 1.0)
+    assert pair["decides"] == pytest.approx(expected.margin(ITEMS, 1, 0.05))
+
+
+def test_the_table_says_it_in_words(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main([str(config(tmp_path)), "--store", str(tmp_path / "store"), "--margin", "0.05"])
+    out = capsys.readouterr().out
+    assert not ended.value.code
+    assert "sums, exact_match,none, own: assumed: 10% of the items differ" in out
+    assert "200 items × 1 sample decide a margin of 0.063" in out
+    assert "more than there are" in out
+
+
+def test_a_dry_run_says_the_same(evaluate: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = config(tmp_path)
+    dry = evaluate(path, "--dry-run", "--json").document
+    (pair,) = planned(capsys, path, "--store", tmp_path / "empty")["pairs"]
+    assert dry["power"] == [
+        {name: pair[name] for name in ("pair", "model", "items", "samples", "decides", "source")}
+    ]
+    assert "200 items × 1 sample decide a margin of" in evaluate(path, "--dry-run").out

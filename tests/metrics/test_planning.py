@@ -1,0 +1,79 @@
+"""The planner's numbers: what it says decides a gate does so as often as it says."""
+
+import math
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from metrics.aggregations.aggregation import build_aggregation
+from metrics.config import StatisticsConfig
+from metrics.statistics.comparison import ItemColumn, compare_items
+from metrics.statistics.gate import Verdict, decide
+from metrics.statistics.planning import PairSpread
+
+SHARE = replace(build_aggregation("mean"), bounds=(0.0, 1.0))
+
+
+def test_more_samples_take_away_what_sampling_adds_and_nothing_else() -> None:
+    spread = PairSpread(items=0.04, sampling=0.2)
+    assert spread.variance(1) == pytest.approx(0.24)
+    assert spread.variance(10**9) == pytest.approx(0.04)
+    few, many = spread.items_for(0.02, 1, 0.05), spread.items_for(0.02, 16, 0.05)
+    assert few is not None
+    assert many is not None
+    assert few / many == pytest.approx(0.24 / (0.04 + 0.2 / 16), rel=0.01)
+
+
+def test_the_fewest_items_are_the_fewest() -> None:
+    spread = PairSpread.of_share(0.1)
+    items = spread.items_for(0.02, 1, 0.05)
+    assert items is not None
+    assert spread.margin(items, 1, 0.05) <= 0.02 < spread.margin(items - 1, 1, 0.05)
+    assert spread.items_for(0.0, 1, 0.05) is None
+    assert spread.items_for(0.02, 1, 0.05, 0.95) > items  # type: ignore[operator]
+    assert math.isnan(spread.margin(5, 1, 0.05))  # five items reach no level
+
+
+def test_items_that_never_differed_may_yet() -> None:
+    assert PairSpread.of_share(0.0).margin(100, 1, 0.05) > 0.01
+    assert PairSpread(0.0, 0.0).margin(100, 1, 0.05) == 0  # of numbers without a range nothing is known
+
+
+SPREADS: dict[str, tuple[PairSpread, int, float]] = {
+    **{f"{share:.0%} differ, margin {margin}": (PairSpread.of_share(share), 1, margin)
+       for share, margin in ((0.02, 0.02), (0.1, 0.02), (0.1, 0.05), (0.3, 0.05))},
+    **{f"{samples} samples": (PairSpread(0.0, 2 * 0.7 * 0.3 * 0.75, 1.0), samples, 0.05)
+       for samples in (1, 4, 16)},
+}  # fmt: skip
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", SPREADS)
+def test_a_gate_decides_as_often_as_the_planner_says(name: str) -> None:
+    spread, samples, margin = SPREADS[name]
+    items = spread.items_for(margin, samples, 0.05)
+    assert items is not None
+    loss = spread.loss_found(margin, items, samples, 0.05)
+    rng, rounds = np.random.default_rng(17), 500
+
+    def verdict(lost: float) -> Verdict:
+        if "samples" in name:
+            chance = rng.beta(2.1, 0.9, items)
+            base, other = (rng.binomial(samples, c) / samples for c in (chance, chance * (1 - lost / 0.7)))
+        else:
+            drawn, share = rng.random(items), spread.sampling
+            change: Any = np.where(drawn < share / 2, 1.0, np.where(drawn < share + lost, -1.0, 0.0))
+            base = np.where(change == 0, rng.integers(0, 2, items), change < 0).astype(np.float64)
+            other = base + change
+        columns = [ItemColumn(column, column.reshape(-1, 1)) for column in (base, other)]
+        return decide(
+            compare_items(SHARE, *columns, None, StatisticsConfig(bootstrap_iters=400)), margin, 0.05
+        ).verdict
+
+    noise = 2 * math.sqrt(0.8 * 0.2 / rounds)
+    passed = sum(verdict(0.0) in ("pass", "worse") for _ in range(rounds)) / rounds
+    assert 0.75 - noise <= passed <= 0.9 + noise
+    failed = sum(verdict(loss) == "regression" for _ in range(rounds)) / rounds
+    assert 0.7 - noise <= failed <= 0.9 + noise
