@@ -6,18 +6,15 @@ import sys
 from collections.abc import Iterable, Sequence
 from decimal import Decimal
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from flows.command_line import command_line, examples, new_app, print_json
-from flows.upkeep import Pruned, load_retention, prune_all
 from metrics.errors import ConfigError
 from tasks.history.compaction import compact
 from tasks.history.layout import Skipped
 from tasks.history.query import QueryResult, query
-from tasks.history.retention import EVERYTHING as KEEP_ALL
-from tasks.reporting.overview.runs import Glance, glances
 from tasks.store.home import default_store
 from tasks.store.storage import Store
 
@@ -28,6 +25,10 @@ Views: runs, results, items, scores, samples (DESCRIBE results lists the columns
 EXAMPLE = (
     "SELECT started, metric, filter, value, stderr FROM results JOIN runs USING (run_id) ORDER BY started"
 )
+
+if TYPE_CHECKING:
+    from flows.upkeep import Pruned
+    from tasks.reporting.overview.runs import Glance
 
 app = new_app()
 
@@ -82,6 +83,8 @@ def history_command(
         print_rows(found, as_json)
         return
     if not remove and not anew:
+        from tasks.reporting.overview.runs import glances
+
         print_latest(glances(opened, limit), as_json)
         return
     if anew:
@@ -89,6 +92,8 @@ def history_command(
         warn_of(skipped)
         print_json({"runs": runs}) if as_json else print(f"{runs} runs compacted")
         return
+    from flows.upkeep import KEEP_ALL, load_retention, prune_all
+
     kept = load_retention(retention) if retention is not None else KEEP_ALL.model_copy(update={"keep": keep})
     print_pruning(prune_all(opened, kept, dry_run), dry_run, as_json)
 
@@ -99,7 +104,7 @@ def warn_of(skipped: Iterable[Skipped]) -> None:
         print(f"warning: {record}", file=sys.stderr)
 
 
-def print_latest(runs: Sequence[Glance], as_json: bool) -> None:
+def print_latest(runs: Sequence["Glance"], as_json: bool) -> None:
     """Prints the runs, the newest first: when, name, headline numbers, what was changed, where they are."""
     if as_json:
         print_json([run.as_dict() for run in runs])
@@ -124,7 +129,7 @@ def print_latest(runs: Sequence[Glance], as_json: bool) -> None:
             out.print(Padding(Text(line, overflow="fold"), (0, 0, 0, 4), expand=False))
 
 
-def _path_of(run: Glance) -> str:
+def _path_of(run: "Glance") -> str:
     """Where the run's report is, from here where that is shorter."""
     report = Path(str(run.output)) / "report.html"
     near = os.path.relpath(report)
@@ -149,7 +154,7 @@ def print_rows(found: QueryResult, as_json: bool) -> None:
     console().print(f"{len(found.rows)} rows")
 
 
-def print_pruning(pruned: Pruned, dry_run: bool, as_json: bool) -> None:
+def print_pruning(pruned: "Pruned", dry_run: bool, as_json: bool) -> None:
     """Says what was removed, or would be."""
     pruning, leftovers = pruned.pruning, pruned.leftovers
     files = [(entry.name, entry.bytes) for entry in pruning.artifacts]

@@ -8,9 +8,12 @@ from pathlib import Path
 
 from tasks.history.leftovers import Leftovers, find_leftovers, remove_leftovers
 from tasks.history.prune import Pruning, plan_pruning, prune
+from tasks.history.retention import EVERYTHING as KEEP_ALL
 from tasks.history.retention import Retention
 from tasks.store.home import home, results_folder
 from tasks.store.storage import Store
+
+__all__ = ["KEEP_ALL", "Pruned", "load_retention", "prune_all"]
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,8 @@ import math
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from functools import partial
 from typing import Any, TypeVar
 from uuid import UUID
 
@@ -34,6 +35,8 @@ from tasks.reporting.progress import (
 
 PATIENCE_SECONDS = 1.0
 """How long is waited before the server is asked again what is free."""
+LEASE_SECONDS = 90.0
+"""How long places stay taken after the process that held them was killed."""
 
 
 @contextmanager
@@ -42,8 +45,9 @@ def lease(name: str, places: int) -> Iterator[int]:
     in flight.
 
     A block is held for a whole partition, so that a request costs no call to the Prefect server. It is
-    renewed while the process lives and comes free by itself some minutes after the process was killed.
-    Waits while nothing is free. Raises ConfigError where the server knows no such limit: a limit that is
+    renewed while the process lives and comes free by itself ``LEASE_SECONDS`` after the process was killed.
+    A server that is away is waited for, and ends no run: at worst others get the places, too. Waits while
+    nothing is free. Raises ConfigError where the server knows no such limit: a limit that is
     not there would limit nothing, unnoticed.
     """
     with ExitStack() as stack:
@@ -52,16 +56,36 @@ def lease(name: str, places: int) -> Iterator[int]:
 
 def _take(stack: ExitStack, name: str, places: int) -> int:
     while True:
-        limit, free = _state(name)
+        limit, free = patiently(lambda: _state(name))
         if free == 0:
             time.sleep(PATIENCE_SECONDS)
             continue
         size = block(places, limit, free)
+        held = concurrency(
+            name,
+            occupy=size,
+            timeout_seconds=PATIENCE_SECONDS,
+            strict=True,
+            lease_duration=LEASE_SECONDS,
+            raise_on_lease_renewal_failure=False,
+        )
         try:
-            stack.enter_context(concurrency(name, occupy=size, timeout_seconds=PATIENCE_SECONDS, strict=True))
+            held.__enter__()
         except TimeoutError:  # somebody else was quicker
             continue
+        except httpx.TransportError as error:
+            _log.warning("the Prefect server does not answer (%s); trying again", type(error).__name__)
+            continue
+        stack.push(partial(_give_back, held))
         return size
+
+
+def _give_back(held: AbstractContextManager[None], *error: Any) -> bool | None:
+    try:
+        return held.__exit__(*error)
+    except httpx.TransportError as away:
+        _log.warning("the Prefect server does not answer (%s): places come free later", type(away).__name__)
+        return False
 
 
 def block(places: int, limit: int, free: int) -> int:

@@ -46,6 +46,32 @@ def test_its_history_answers(old: Path) -> None:
     )
 
 
+@pytest.mark.parametrize("compacted", [False, True], ids=["loose", "compacted"])
+def test_its_history_has_the_columns_of_today(old: Path, compacted: bool) -> None:
+    store = str(old / "store")
+    if compacted:
+        assert CliRunner().invoke(app, ["--compact", "--store", store]).exit_code == 0
+    sql = "SELECT count(*) AS n, count(warning) AS warned FROM results JOIN runs USING (run_id)"
+    answer = CliRunner().invoke(app, [sql, "--json", "--store", store])
+    assert json.loads(answer.stdout) == [{"n": 6, "warned": 0}]
+    sql = "SELECT count(*) AS n FROM scores"
+    assert json.loads(CliRunner().invoke(app, [sql, "--json", "--store", store]).stdout)[0]["n"] > 0
+
+
+def test_its_nights_are_read_and_pruning_keeps_what_they_need(old: Path) -> None:
+    from tasks.history.record import past_nights
+    from tasks.store.storage import Store
+
+    store = Store(str(old / "store"))
+    assert [night.passed for night in past_nights(store, "old-nightly")] == [True, False]
+    answer = CliRunner().invoke(app, ["--prune", "--keep", "1", "--json", "--store", store.uri])
+    assert json.loads(answer.stdout)["forgotten"] == ["first-a77e42f5", NIGHTS[0]]
+    assert store.format()[0] > 0
+    assert list((old / "store" / "answers").glob("*/*.parquet"))
+    sql = "SELECT count(DISTINCT run_id) AS n FROM results"
+    assert json.loads(CliRunner().invoke(app, [sql, "--json", "--store", store.uri]).stdout) == [{"n": 3}]
+
+
 def test_its_runs_are_compared_by_their_ids(old: Path) -> None:
     command = [sys.executable, "-m", "flows.compare", *NIGHTS, "--store", str(old / "store"), "--json"]
     done = subprocess.run(command, cwd=PROJECT, capture_output=True, text=True, check=False)

@@ -224,6 +224,34 @@ def test_a_limit_holds_over_runs_of_several_workers(
     assert endpoint.stats()["peak"] <= 6
 
 
+def test_places_of_a_limit_survive_a_restart_of_the_server_and_their_next_renewal(
+    prefect: Any, demo: Callable[..., Any], benchmark_file: Callable[..., Path], form: Any
+) -> None:
+    endpoint = demo("--latency", "5")
+    prefect.command("global-concurrency-limit", "create", "demo-endpoint", "--limit", "4")
+    path = benchmark_file(78, endpoint.base_url, max_concurrency=8, concurrency_limit="demo-endpoint")
+    prefect.deploy()
+
+    def taken() -> int:
+        found = prefect.ask("GET", "/v2/concurrency_limits/demo-endpoint")
+        return int(found["active_slots"])
+
+    with prefect.worker():
+        run = prefect.trigger("evaluate/evaluate", form(path))
+        _until(lambda: endpoint.stats()["answered"] >= 3, "inference is in its middle")
+        held, since = taken(), time.monotonic()
+        prefect.stop()
+        prefect.start()
+        assert taken() == held == 3
+        # They are renewed every 68 s, and free 90 s after the last renewal, or up to 15 s later.
+        time.sleep(max(0.0, 108 - (time.monotonic() - since)))
+        assert taken() == 3
+        assert prefect.finished(run)["state_type"] == "COMPLETED"
+        _until(lambda: taken() == 0, "the places come free")
+    assert endpoint.stats()["peak"] <= 4
+    assert "renewal failed" not in (prefect.folder / "worker.log").read_text()
+
+
 def _until(found: Callable[[], Any], what: str, patience: float = 120) -> None:
     deadline = time.monotonic() + patience
     while not found():
