@@ -1,6 +1,5 @@
 """What a config says about a model: where it is, how it samples, what it may cost."""
 
-import re
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal, Self
 from urllib.parse import urlsplit
@@ -16,6 +15,7 @@ from pydantic import (
 )
 
 from tasks.models.providers import answer_to
+from tasks.store.durations import Seconds
 
 LOCAL_URL = "http://localhost:1234/v1"
 """Where a model given by name alone is looked for."""
@@ -247,32 +247,10 @@ def _validated(schema: type[Frozen], config: Mapping[str, Any]) -> Frozen:
     return schema.model_validate(dict(config))
 
 
-UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
-_duration = re.compile(r"(\d+(?:\.\d+)?)\s*([smhd])")
-
-
-def seconds_of(value: Any) -> Any:
-    """A length of time such as 90s, 30m, 20h or 7d in seconds; a number is seconds already.
-
-    >>> seconds_of("20h")
-    72000.0
-    """
-    if not isinstance(value, str):
-        return value
-    found = _duration.fullmatch(value.strip())
-    if found is None:
-        raise ValueError("expected a length of time such as 45s, 30m, 20h or 7d")
-    return float(found[1]) * UNITS[found[2]]
-
-
-Duration = Annotated[float, BeforeValidator(seconds_of), Field(gt=0)]
-"""Seconds, written as 45s, 30m, 20h or 7d."""
-
-
 class MaxAge(Frozen):
     """Kept answers serve as long as they are not older than this."""
 
-    max_age: Duration = Field(description="such as 20h")
+    max_age: Seconds = Field(description="such as 20h")
 
 
 Answers = Literal["reuse", "fresh"] | MaxAge

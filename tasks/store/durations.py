@@ -4,7 +4,7 @@ import re
 from datetime import timedelta
 from typing import Annotated, Any, Final
 
-from pydantic import BeforeValidator, PlainSerializer, WithJsonSchema
+from pydantic import BeforeValidator, Field, PlainSerializer, WithJsonSchema
 
 UNITS: Final = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
 _TEXT: Final = re.compile(r"(\d+(?:\.\d+)?)\s*([smhdw])")
@@ -48,3 +48,16 @@ Duration = Annotated[
     WithJsonSchema({"type": "string", "pattern": r"^\d+(\.\d+)?\s*[smhdw]$", "examples": ["20h", "90d"]}),
 ]
 """A field of a config that holds a length of time."""
+
+
+def seconds_of(value: Any) -> Any:
+    """A length of time in seconds; a number is seconds already.
+
+    >>> seconds_of("20h"), seconds_of(1.5)
+    (72000.0, 1.5)
+    """
+    return parse_duration(value).total_seconds() if isinstance(value, str) else value
+
+
+Seconds = Annotated[float, BeforeValidator(seconds_of), Field(gt=0)]
+"""A field of a config that holds a length of time in seconds: a number, or a text as above."""

@@ -10,9 +10,9 @@ import pytest
 
 from flows.config.load import load_config
 from metrics.errors import ConfigError
-from tasks.models.config import seconds_of
 from tasks.models.demo.options import DemoOptions
 from tasks.models.demo.serving import Serving, serve
+from tasks.store.durations import seconds_of
 
 
 @pytest.fixture
