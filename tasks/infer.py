@@ -1,6 +1,7 @@
 """Stage "infer": requests go to a model, and what comes back is kept."""
 
 import inspect
+import logging
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Literal
@@ -11,7 +12,7 @@ from prefect import task
 
 from metrics.errors import NightjarError
 from tasks.caching import Workspace, artifact_key, cached_task
-from tasks.models.answers.segments import AnswerStore
+from tasks.models.answers.segments import AnswerStore, DamagedAnswers
 from tasks.models.config import ErrorBudget, ModelConfig, Prices, RunLimits, SampleParams
 from tasks.models.connection import probe, room_of
 from tasks.models.identity import EXPANDED
@@ -59,6 +60,10 @@ class InferSetup(Unkeyed):
         )
 
 
+REPAIRS = 3
+"""How many damaged segments of answers one step lives through."""
+
+
 class BudgetExceeded(NightjarError):
     """More requests failed than ``errors.max_rate`` allows."""
 
@@ -83,9 +88,18 @@ def infer(step: Step[InferSetup], requests: ArtifactRef, workspace: Workspace) -
     key = artifact_key("infer", inspect.unwrap(infer.fn), {"step": step, "requests": requests})
     with progress_of(setup.model.name, step.name) as progress:
         options = setup.options(workspace, _expected(store, requests, setup))
-        responded = respond(setup.model, store.batches(requests), AnswerStore(store), options, progress)
-        ref = store.write("infer", key, RESPONSES, responded.batches, ANSWERS)
-    tally = responded.tally
+        spent: list[RequestTally] = []
+        for attempt in range(REPAIRS + 1):
+            responded = respond(setup.model, store.batches(requests), AnswerStore(store), options, progress)
+            try:
+                ref = store.write("infer", key, RESPONSES, responded.batches, ANSWERS)
+                break
+            except DamagedAnswers as error:  # what was lost counts as missing now, and is asked for
+                if attempt == REPAIRS:
+                    raise
+                logging.getLogger(__name__).warning("%s", error)
+                spent.append(responded.tally)
+    tally = responded.tally.after(spent)
     return Answered(
         responses=ref.model_copy(update={"retryable": tally.retryable}),
         accounts=Accounts(

@@ -3,12 +3,16 @@
 import csv
 import json
 import sys
-from collections.abc import Callable, Collection, Iterator
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator, Sequence
 from itertools import islice
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from tasks.datasets.config import DatasetError
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 PARQUET_ROWS: Final = 1024
 BYTE_ORDER_MARK: Final = b"\xef\xbb\xbf"
@@ -90,7 +94,9 @@ def parse_json(text: bytes, where: str) -> Any:
     no JSON.
     """
     try:
-        return json.loads(text.decode("utf-8"), parse_constant=_refuse_constant)
+        return json.loads(
+            text.decode("utf-8"), parse_constant=_refuse_constant, object_pairs_hook=_without_twins
+        )
     except UnicodeDecodeError as error:
         raise DatasetError(
             f"{where}: is not UTF-8 (byte {error.start + 1}); save the file as UTF-8"
@@ -98,8 +104,19 @@ def parse_json(text: bytes, where: str) -> Any:
     except json.JSONDecodeError as error:
         spot = f"column {error.colno}" if error.lineno == 1 else f"line {error.lineno}, column {error.colno}"
         raise DatasetError(f"{where}: malformed JSON at {spot}: {error.msg}") from error
-    except (ValueError, RecursionError) as error:
+    except RecursionError as error:
+        raise DatasetError(f"{where}: malformed JSON: lists or mappings nested far too deep") from error
+    except ValueError as error:
         raise DatasetError(f"{where}: malformed JSON: {error}") from error
+
+
+def _without_twins(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """An object of its keys and values; raises ValueError for a key that is there twice."""
+    value = dict(pairs)
+    if len(value) < len(pairs):
+        twice = next(name for name, times in Counter(name for name, _ in pairs).items() if times > 1)
+        raise ValueError(f"the key {twice!r} is there twice in one object")
+    return value
 
 
 def _refuse_constant(text: str) -> Any:
@@ -112,9 +129,7 @@ def _csv(path: Path) -> Iterator[SourceRow]:
         reader = csv.reader(file, strict=True)
         try:
             header = next(reader, [])
-            twice = sorted({name for name in header if header.count(name) > 1})
-            if twice:
-                raise DatasetError(f"{path.name}:1: column '{twice[0]}' stands in the header twice")
+            refuse_twins(header, f"{path.name}:1")
             start = reader.line_num + 1
             for values in reader:
                 if values:
@@ -138,15 +153,49 @@ def _parquet(path: Path) -> Iterator[SourceRow]:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
+    number = 0
     try:
         with pq.ParquetFile(path) as file:
-            number = 0
+            refuse_twins(file.schema_arrow.names, path.name)
             for batch in file.iter_batches(batch_size=PARQUET_ROWS):
-                for row in batch.to_pylist():
+                for row in python_rows(batch, f"{path.name}, row", number + 1):
                     number += 1
                     yield SourceRow(f", row {number}", row)
-    except pa.ArrowInvalid as error:
+    except (pa.ArrowException, ValueError, OverflowError) as error:
+        if isinstance(error, DatasetError):
+            raise
         raise DatasetError(f"{path.name} is not a Parquet file that can be read: {error}") from error
+
+
+def refuse_twins(columns: Sequence[str], where: str) -> None:
+    """Raises DataError for a column that is there twice."""
+    for name, times in Counter(columns).items():
+        if times > 1:
+            raise DatasetError(f"{where}: column '{name}' stands in the header twice")
+
+
+def python_rows(batch: "pa.RecordBatch | pa.Table", where: str, first: int) -> list[dict[str, Any]]:
+    """The rows of an Arrow table as Python values.
+
+    Raises DataError naming the row (the first is number ``first``) and the column whose value Python has no
+    equal of: a date outside the years 1 to 9999, an unknown time zone, bytes that are no text.
+    """
+    try:
+        rows: list[dict[str, Any]] = batch.to_pylist()
+    except Exception:  # whatever Arrow raises: a value, a zone, a text; found by looking at each
+        rows = [_python_row(batch.slice(row, 1), f"{where} {first + row}") for row in range(batch.num_rows)]
+    return rows
+
+
+def _python_row(row: "pa.RecordBatch | pa.Table", where: str) -> dict[str, Any]:
+    values = {}
+    for name in row.schema.names:
+        try:
+            values[name] = row.column(name)[0].as_py()
+        except Exception as error:
+            said = f"{type(error).__name__}: {error}"
+            raise DatasetError(f"{where}: field '{name}' can't be read as Python has it ({said})") from error
+    return values
 
 
 READERS: Final[dict[str, Callable[[Path], Iterator[SourceRow]]]] = {

@@ -77,7 +77,10 @@ def content_digest(item: Item) -> str:
 def _item(row: SourceRow, doc_id: int, config: DatasetConfig, where: str) -> Item:
     if not isinstance(row.value, Mapping):
         raise DatasetError(f"{where}: an item is a mapping of fields, got {type_name(row.value)}")
-    fields = {str(key): _json_value(value, f"{where}: field '{key}'") for key, value in row.value.items()}
+    fields = {
+        _text(str(key), f"{where}: a field's name"): _json_value(value, f"{where}: field {str(key)!r}")
+        for key, value in row.value.items()
+    }
     data = fields
     if isinstance(fields.get("data"), dict):
         beside = {key: value for key, value in fields.items() if key not in ("id", "data", "ground_truth")}
@@ -145,28 +148,56 @@ def _duplicate_message(item: Item, row: SourceRow, where: str, first: str) -> st
     return f"{where}: the same item stands at {first}, and neither has an id; remove one or give both an id"
 
 
-def _json_value(value: Any, where: str) -> Any:
+DEEPEST = 200
+"""Lists and mappings inside each other, at most: what JSON's writer takes with some to spare."""
+
+
+def _json_value(value: Any, where: str, depth: int = 0) -> Any:
     """``value`` as JSON holds it; what JSON lacks becomes the text a prompt would show.
 
     NaN, the usual mark of a missing number in a table, becomes null. Integers beyond 64 bits and decimals
     become text, dates ISO 8601, bytes base64.
     """
-    if value is None or isinstance(value, str | bool):
+    if isinstance(value, str):
+        return _text(value, where)
+    if value is None or isinstance(value, bool):
         return value
     if isinstance(value, int):
-        return value if -(2**63) <= value < 2**64 else str(value)
+        return value if -(2**63) <= value < 2**64 else _long_number(value, where)
     if isinstance(value, float):
         if math.isinf(value):
             raise DatasetError(f"{where} is infinite, which JSON can't hold")
         return None if math.isnan(value) else value
+    if depth >= DEEPEST:
+        raise DatasetError(f"{where}: lists or mappings stand more than {DEEPEST} deep inside each other")
     if isinstance(value, Mapping):
-        return {str(key): _json_value(entry, where) for key, entry in value.items()}
+        return {_text(str(key), where): _json_value(entry, where, depth + 1) for key, entry in value.items()}
     if isinstance(value, list | tuple):
-        return [_json_value(entry, where) for entry in value]
-    return _scalar(value, where)
+        return [_json_value(entry, where, depth + 1) for entry in value]
+    return _scalar(value, where, depth)
 
 
-def _scalar(value: Any, where: str) -> Any:
+def _text(text: str, where: str) -> str:
+    """The text; raises DataError for half a character, which Python's own ``json.dumps`` writes."""
+    if not text.isascii():
+        try:
+            text.encode()
+        except UnicodeEncodeError as error:
+            raise DatasetError(
+                f"{where} holds half of a character ({text[error.start]!a}), as of an emoji that was cut in "
+                "two; UTF-8 can't hold it: repair the text, or replace it with a question mark"
+            ) from None
+    return text
+
+
+def _long_number(value: int, where: str) -> str:
+    try:
+        return str(value)
+    except ValueError as error:  # Python's limit of digits
+        raise DatasetError(f"{where}: {error}") from None
+
+
+def _scalar(value: Any, where: str, depth: int) -> Any:
     if isinstance(value, datetime.date | datetime.time):
         return value.isoformat()
     if isinstance(value, decimal.Decimal | datetime.timedelta):
@@ -174,7 +205,7 @@ def _scalar(value: Any, where: str) -> Any:
     if isinstance(value, bytes):
         return base64.b64encode(value).decode("ascii")
     if hasattr(value, "tolist"):  # numpy scalars and arrays, from loader functions
-        return _json_value(value.tolist(), where)
+        return _json_value(value.tolist(), where, depth + 1)
     raise DatasetError(f"{where} is {type_name(value)}, which JSON can't hold")
 
 

@@ -7,9 +7,9 @@ for a whole run, against the run's limits.
 import hashlib
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -112,6 +112,15 @@ class RequestTally:
             else:
                 both[name] = max(value, theirs[name]) if name == "wall_seconds" else value + theirs[name]
         return RequestTally(**both)
+
+    def after(self, spent: Sequence["RequestTally"]) -> "RequestTally":
+        """The counts with what earlier attempts at the same requests took: their requests are these."""
+        took = ("sent", "attempts", "retries", "prompt_tokens", "completion_tokens", "cached_tokens")
+        more = {
+            name: sum((getattr(tally, name) for tally in spent), getattr(self, name))
+            for name in (*took, "reasoning_tokens", "seconds", "wall_seconds", "cost")
+        }
+        return replace(self, **more)
 
     def as_dict(self) -> dict[str, Any]:
         """The counts as a JSON object, for manifests."""

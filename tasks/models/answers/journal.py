@@ -8,7 +8,9 @@ that request is asked again.
 """
 
 import asyncio
+import contextlib
 import fcntl
+import logging
 import math
 import os
 import uuid
@@ -18,11 +20,13 @@ from pathlib import Path
 from typing import Any
 
 import orjson
+import pyarrow as pa
 
-from tasks.models.answers.segments import ModelAnswers, Segment
+from tasks.models.answers.segments import ANSWERS, PLAIN_COLUMNS, ModelAnswers, Segment
 from tasks.models.records import KeptAnswer
 from tasks.store.storage import StoreError
 
+_log = logging.getLogger(__name__)
 FLUSH_SECONDS = 2.0
 FLUSH_BYTES = 8 << 20
 FIELDS = tuple(field.name for field in fields(KeptAnswer) if field.name != "key")
@@ -186,12 +190,22 @@ class Orphan(_LockedFile):
         return cls(path, file)
 
     def answers(self) -> Iterator[KeptAnswer]:
-        """Every answer whose line is whole."""
+        """Every answer whose line is whole. Other lines are set aside in a file beside the journal, which is
+        named; a torn last line is what a kill leaves behind, and nothing to speak of.
+        """
         with open(os.dup(self._file), "rb") as lines:
-            for line in lines:
+            for number, line in enumerate(lines, 1):
                 answer = decode(line)
                 if answer is not None:
                     yield answer
+                elif line.endswith(b"\n"):
+                    self._set_aside(number, line)
+
+    def _set_aside(self, number: int, line: bytes) -> None:
+        damaged = self.path.with_suffix(".damaged")
+        _log.warning("%s:%d holds no answer; the line is set aside in %s", self.path, number, damaged)
+        with contextlib.suppress(OSError), damaged.open("ab") as file:
+            file.write(line)
 
 
 def encode(answer: KeptAnswer) -> bytes:
@@ -219,11 +233,41 @@ def decode(line: bytes) -> KeptAnswer | None:
         return None
     try:
         row = orjson.loads(line)
+        if not isinstance(row, dict):
+            return None
         if isinstance(row.get("ll"), str):
             row["ll"] = float(row["ll"])
-        return KeptAnswer(**{**row, "key": bytes.fromhex(row["key"])})
+        answer = KeptAnswer(**{**row, "key": bytes.fromhex(row["key"])})
     except (orjson.JSONDecodeError, KeyError, TypeError, ValueError):
         return None
+    return answer if _is_whole(answer) else None
+
+
+KEY_BYTES = 32
+_STATUSES = ("ok", "cut_off", "model_error")
+_TYPES: dict[pa.DataType, tuple[type, ...]] = {
+    pa.string(): (str,),
+    pa.int32(): (int,),
+    pa.int64(): (int,),
+    pa.float64(): (float, int),
+    pa.bool_(): (bool,),
+}
+
+
+def _is_whole(answer: KeptAnswer) -> bool:
+    """Whether every field is what a segment takes."""
+    if len(answer.key) != KEY_BYTES or answer.status not in _STATUSES:
+        return False
+    for name in PLAIN_COLUMNS:
+        kind, value = ANSWERS.field(name).type, getattr(answer, name)
+        if name in ("key", "status") or value is None:
+            continue
+        types = _TYPES[kind.value_type if pa.types.is_dictionary(kind) else kind]
+        if not isinstance(value, types) or (isinstance(value, bool) and bool not in types):
+            return False
+        if pa.types.is_integer(kind) and value.bit_length() >= kind.bit_width:
+            return False
+    return answer.attempts is not None and answer.arrived is not None
 
 
 def _created(folder: Path) -> tuple[Path, int]:

@@ -13,9 +13,9 @@ import time
 import uuid
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, fields
-from typing import Any, Final
+from typing import Any, Final, NoReturn
 
 import numpy as np
 import orjson
@@ -32,11 +32,12 @@ from tasks.store.storage import Store, StoreError
 
 CACHED_KEYS = 2_000_000
 """Keys of segments held in memory by the process: some 65 MB."""
-OPEN_GROUPS = 8
+OPEN_GROUPS = 512
 MERGED_BYTES = 32 << 20
 """Segments are merged up to this size."""
 
-ROW_GROUP = 4_096
+ROW_GROUP = 64
+"""A damaged page costs the answers of its row group."""
 
 ANSWERS: Final = pa.schema(
     [
@@ -79,6 +80,10 @@ class Segment:
 
     name: str
     bytes: int
+
+
+class DamagedAnswers(StoreError):
+    """Kept answers can't be read any more; the others are saved, and these count as missing from now on."""
 
 
 class AnswerStore:
@@ -158,13 +163,30 @@ class ModelAnswers:
         with self.store.fs.open(self.path(name), "rb") as source, pq.ParquetFile(source) as file:
             return [file.metadata.row_group(group).num_rows for group in range(file.num_row_groups)]
 
-    def group(self, name: str, row_group: int) -> pa.Table:
-        """One row group of a segment."""
+    def sound_groups(self, name: str, row_groups: Sequence[int] | None = None) -> dict[int, pa.Table]:
+        """Some row groups of a segment by their numbers (None: all), without those that can't be read."""
+        found: dict[int, pa.Table] = {}
         with (
             self.store.fs.open(self.path(name), "rb") as source,
             pq.ParquetFile(source, page_checksum_verification=True) as file,
         ):
-            return _complete(file.read_row_group(row_group), ANSWERS.names)
+            for group in range(file.num_row_groups) if row_groups is None else row_groups:
+                try:
+                    found[group] = _complete(file.read_row_group(group), ANSWERS.names)
+                except (OSError, pa.ArrowException):
+                    continue
+        return found
+
+    def repair(self, name: str) -> int:
+        """Sets a damaged segment aside, its sound answers in a new one; returns how many those are."""
+        try:
+            sound = list(self.sound_groups(name).values())
+        except (OSError, pa.ArrowException):
+            sound = []  # the file's own directory is gone
+        if sound:
+            self._write(sound)
+        self.set_aside(name)
+        return sum(map(len, sound))
 
     def keys(self, name: str) -> "SegmentKeys | None":
         """A segment's keys, from memory if they were read before; None when it is damaged or gone."""
@@ -179,6 +201,8 @@ class ModelAnswers:
             return None
         except (OSError, pa.ArrowException) as error:
             _log.warning("answers in %s can't be read and are asked for again: %s", self.path(name), error)
+            with suppress(OSError, StoreError):
+                self.repair(name)
             return None
         with _key_cache_lock:
             _key_cache[cache_key] = keys
@@ -214,6 +238,8 @@ class AnswerSnapshot:
     def _load(self) -> None:
         self._row_groups: dict[str, np.ndarray] = {}
         named = [(name, self._answers.keys(name)) for name in self._answers.names()]
+        if any(keys is None for _, keys in named):  # what could be saved of it is in a segment of its own
+            named = [(name, self._answers.keys(name)) for name in self._answers.names()]
         present = [(name, keys) for name, keys in named if keys is not None]
         self._names = [name for name, _ in present]
         self._asked_at = [keys.asked_at for _, keys in present]
@@ -273,45 +299,57 @@ class AnswerSnapshot:
         """Rows of a segment, row group by row group: positions in ``rows``, and the rows."""
         bounds = self._group_starts(name)
         group_of = np.searchsorted(bounds, rows, side="right") - 1
-        taken = []
-        for group in np.unique(group_of):
-            where = np.flatnonzero(group_of == group)
-            table = self._group(name, int(group))
-            taken.append((where, table.take(pa.array(rows[where] - bounds[group]))))
-        return taken
+        groups = np.unique(group_of)
+        tables = self._tables(name, groups.tolist())
+        order = np.argsort(group_of, kind="stable")
+        cuts = np.searchsorted(group_of[order], groups)
+        return [
+            (where, tables[int(group)].take(pa.array(rows[where] - bounds[group])))
+            for group, where in zip(groups, np.split(order, cuts[1:]), strict=True)
+        ]
 
     def _group_starts(self, name: str) -> np.ndarray:
         """The first row of each row group."""
         known = self._row_groups.get(name)
         if known is None:
-            with self._damaged_set_aside(name):
+            with self._repaired(name):
                 sizes = self._answers.group_sizes(name)
             known = self._row_groups[name] = np.concatenate([[0], np.cumsum(sizes)[:-1]])
         return known
 
-    def _group(self, name: str, group: int) -> pa.Table:
-        cache_key = (name, group)
-        if (table := self._groups.get(cache_key)) is None:
-            with self._damaged_set_aside(name):
-                table = self._answers.group(name, group)
-            self._groups[cache_key] = table
-            while len(self._groups) > OPEN_GROUPS:
-                self._groups.popitem(last=False)
-        self._groups.move_to_end(cache_key)
-        return table
+    def _tables(self, name: str, groups: Sequence[int]) -> dict[int, pa.Table]:
+        """The row groups of a segment; raises DamagedAnswers where one can't be read any more."""
+        known = {group: self._groups[name, group] for group in groups if (name, group) in self._groups}
+        unread = [group for group in groups if group not in known]
+        if unread:
+            with self._repaired(name):
+                read = self._answers.sound_groups(name, unread)
+            if len(read) < len(unread):
+                self._repair(name, None)
+            self._groups.update({(name, group): table for group, table in read.items()})
+            known |= read
+        for group in groups:
+            self._groups.move_to_end((name, group))
+        while len(self._groups) > OPEN_GROUPS:
+            self._groups.popitem(last=False)
+        return known
+
+    def _repair(self, name: str, error: Exception | None) -> NoReturn:
+        kept = self._answers.repair(name)
+        reason = f" ({error})" if error is not None else ""
+        raise DamagedAnswers(
+            f"{self._answers.path(name)} was damaged{reason} and is set aside, {kept} of its answers are "
+            "saved; run again to ask for the others anew"
+        ) from error
 
     @contextmanager
-    def _damaged_set_aside(self, name: str) -> Iterator[None]:
+    def _repaired(self, name: str) -> Iterator[None]:
         try:
             yield
         except FileNotFoundError:
             raise
         except (OSError, pa.ArrowException) as error:
-            self._answers.set_aside(name)
-            raise StoreError(
-                f"{self._answers.path(name)} was damaged ({error}) and is set aside; "
-                "run again to ask for its answers anew"
-            ) from error
+            self._repair(name, error)
 
 
 @dataclass(frozen=True)

@@ -1,14 +1,24 @@
 """Kept answers: found by key, merged, shared by workers, on any file system."""
 
 import itertools
+import random
+import string
+from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 import pytest
 
-from tasks.models.answers.segments import AnswerStore, KeyIndex, ModelAnswers, SegmentKeys, halves
+from tasks.models.answers.segments import (
+    AnswerStore,
+    DamagedAnswers,
+    KeyIndex,
+    ModelAnswers,
+    SegmentKeys,
+    halves,
+)
 from tasks.models.records import KeptAnswer, Lookup
-from tasks.store.storage import Store, StoreError
+from tasks.store.storage import Store
 
 
 def key(number: int) -> bytes:
@@ -81,18 +91,42 @@ def test_a_damaged_segment_is_a_miss_and_not_a_crash(tmp_path, caplog):
     assert "can't be read and are asked for again" in caplog.text
 
 
-def test_altered_bytes_are_noticed_and_set_aside(tmp_path):
-    kept = AnswerStore(Store(str(tmp_path))).of_model("identity")
-    segment = kept.write([KeptAnswer(key(n), "ok", response=f"{n}" * 300, arrived=1.0) for n in range(200)])
-    file = tmp_path / "answers" / "identity" / segment.name
-    kept.snapshot()  # the keys are in memory now, and the rows are not
+def damage(file: Path, place: float = 0.5) -> None:
+    """Zeros over 64 bytes at this share of the file."""
     content = bytearray(file.read_bytes())
-    place = len(content) // 2
-    content[place : place + 64] = bytes(64)
+    start = int(len(content) * place)
+    content[start : start + 64] = bytes(64)
     file.write_bytes(content)
-    with pytest.raises(StoreError, match="was damaged"):
-        texts(kept, range(200))
-    assert texts(kept, [3]) == [None]  # the next run asks again
+
+
+@pytest.mark.parametrize("keys_known", [True, False])
+def test_a_damaged_page_costs_its_own_answers_only(tmp_path, keys_known):
+    kept = AnswerStore(Store(str(tmp_path))).of_model("identity")
+    noise = random.Random(0)
+    told = {n: "".join(noise.choices(string.ascii_letters, k=900)) for n in range(240)}
+    segment = kept.write([KeptAnswer(key(n), "ok", response=text, arrived=1.0) for n, text in told.items()])
+    file = tmp_path / "answers" / "identity" / segment.name
+    if keys_known:
+        kept.snapshot()  # the keys are in memory now, and the rows are not
+    damage(file)
+    with pytest.raises(DamagedAnswers, match="was damaged"):
+        texts(kept, range(240))
+    left = texts(kept, range(240))  # the next look finds what could be saved
+    lost = [n for n, text in enumerate(left) if text is None]
+    assert 0 < len(lost) <= 64
+    assert all(text == told[n] for n, text in enumerate(left) if n not in lost)
+    assert file.with_name(f"{file.name}.damaged").exists()
+
+
+def test_a_segment_without_its_directory_is_set_aside_whole(tmp_path):
+    kept = AnswerStore(Store(str(tmp_path))).of_model("identity")
+    kept.write(answers([1]))
+    segment = kept.write(answers([2, 3]))
+    kept.snapshot()
+    damage(tmp_path / "answers" / "identity" / segment.name, 0.99)
+    with pytest.raises(DamagedAnswers, match="0 of its answers"):
+        texts(kept, [1, 2, 3])
+    assert texts(kept, [1, 2, 3]) == ["text 1", None, None]
 
 
 def test_identities_keep_their_answers_apart(tmp_path):

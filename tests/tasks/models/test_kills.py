@@ -187,3 +187,35 @@ def test_restoring_twice_stores_once(tmp_path):
     assert restore(kept, tmp_path / "journal") == 1
     assert restore(kept, tmp_path / "journal") == 0
     assert kept.snapshot().holds([answer(1).key, answer(2).key]) == [True, False]
+
+
+DAMAGED = [
+    b"[1]",
+    b"null",
+    b"{}",
+    b'"text"',
+    b"{\x00\xff",
+    b'{"key": "00", "status": "ok"}',
+    b'{"key": "%s", "status": "ok", "attempts": "many", "arrived": 1.0}' % (b"ab" * 32),
+    b'{"key": "%s", "status": "fine", "attempts": 1, "arrived": 1.0}' % (b"ab" * 32),
+    b'{"key": "%s", "status": "ok", "response": 5, "attempts": 1, "arrived": 1.0}' % (b"ab" * 32),
+    b'{"key": "%s", "status": "ok", "attempts": 1, "arrived": 1.0, "mood": "good"}' % (b"ab" * 32),
+    b'{"key": "%s", "status": "ok", "attempts": 99999999999, "arrived": 1.0}' % (b"ab" * 32),
+    b'{"key": "%s", "status": "ok", "attempts": true, "arrived": null}' % (b"ab" * 32),
+    b"9" * 400,
+]
+
+
+@pytest.mark.parametrize("line", DAMAGED)
+def test_a_damaged_line_is_set_aside_by_name_and_the_others_are_kept(tmp_path, caplog, line):
+    kept: ModelAnswers = AnswerStore(Store(str(tmp_path / "store"))).of_model("a" * 64)
+    journal = Journal(tmp_path / "journal" / ("a" * 32))
+    journal.append(answer(1))
+    journal.release()
+    with journal.path.open("ab") as file:
+        file.write(line + b"\n" + encode(answer(2)))
+    assert restore(kept, tmp_path / "journal") == 2
+    assert kept.snapshot().holds([answer(1).key, answer(2).key]) == [True, True]
+    assert f"{journal.path}:2 holds no answer" in caplog.text
+    assert journal.path.with_suffix(".damaged").read_bytes() == line + b"\n"
+    assert restore(kept, tmp_path / "journal") == 0

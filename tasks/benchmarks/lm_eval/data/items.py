@@ -53,7 +53,10 @@ def document_items(rows: Iterable[Mapping[str, Any]], cluster: Cluster, where: s
     seen: Counter[str] = Counter()
     for doc_id, row in enumerate(rows):
         item = Item(item_id="", doc_id=doc_id, data=row)
-        base = content_digest(item)[:ID_DIGITS]
+        try:
+            base = content_digest(item)[:ID_DIGITS]
+        except TypeError as error:  # half of a character, or nested deeper than JSON's writer goes
+            raise DatasetError(f"{where}: document {doc_id + 1} can't be kept as JSON: {error}") from None
         seen[base] += 1
         item_id = base if seen[base] == 1 else f"{base}-{seen[base]}"
         yield replace(item, item_id=item_id, cluster=_cluster_of(row, cluster, where))

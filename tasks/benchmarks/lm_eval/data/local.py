@@ -18,6 +18,7 @@ from metrics.errors import ConfigError
 from tasks.benchmarks.lm_eval.data.csv import read_csv
 from tasks.benchmarks.lm_eval.data.json import JsonReader
 from tasks.datasets.config import DatasetError
+from tasks.datasets.files import python_rows, refuse_twins
 from tasks.usercode.documents import Documents
 
 BUILDERS: Final = ("json", "csv", "parquet", "text")
@@ -101,10 +102,13 @@ def _read(read: Callable[[bytes], pa.Table], builder: str, path: Path) -> pa.Tab
     try:
         data = path.read_bytes()
         return read(gzip.decompress(data) if path.suffix == ".gz" else data)
-    except (OSError, ValueError, pa.ArrowException) as error:
+    except RecursionError as error:
+        raise DatasetError(f"{path.name}: lists or mappings nested far too deep") from error
+    except Exception as error:  # the readers are libraries: what they raise for bytes that are no such file
         if isinstance(error, ConfigError) and not isinstance(error, DatasetError):
             raise
-        raise DatasetError(f"{path.name} can't be read as {builder}: {error}") from error
+        said = str(error) if isinstance(error, OSError | ValueError | pa.ArrowException) else repr(error)
+        raise DatasetError(f"{path.name} can't be read as {builder}: {said}") from error
 
 
 def _read_parquet(data: bytes, options: Mapping[str, Any]) -> pa.Table:
@@ -145,6 +149,8 @@ def _with_one_schema(
     tables: Mapping[str, Sequence[pa.Table]], finish: Callable[[list[dict[str, Any]]], list[dict[str, Any]]]
 ) -> dict[str, Documents]:
     """All files with the columns of the first one, as ``datasets`` casts them; columns they lack are None."""
+    for table in (table for parts in tables.values() for table in parts):
+        refuse_twins(table.column_names, "a data file")
     first = next((table.schema for parts in tables.values() for table in parts), None)
     if first is None:
         raise DatasetError("the dataset names no files")
@@ -164,7 +170,7 @@ def _rows(table: pa.Table, schema: pa.Schema) -> list[dict[str, Any]]:
     for field in schema:
         column = table[field.name] if field.name in table.column_names else pa.nulls(len(table), field.type)
         columns.append(column.cast(field.type) if column.type != field.type else column)
-    return pa.Table.from_arrays(columns, schema=schema).to_pylist()  # type: ignore[no-any-return]
+    return python_rows(pa.Table.from_arrays(columns, schema=schema), "row", 1)
 
 
 FORMATS: Final = {
