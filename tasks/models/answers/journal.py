@@ -265,7 +265,7 @@ def _is_whole(answer: KeptAnswer) -> bool:
         types = _TYPES[kind.value_type if pa.types.is_dictionary(kind) else kind]
         if not isinstance(value, types) or (isinstance(value, bool) and bool not in types):
             return False
-        if pa.types.is_integer(kind) and value.bit_length() >= kind.bit_width:
+        if isinstance(value, int) and pa.types.is_integer(kind) and value.bit_length() >= kind.bit_width:
             return False
     return answer.attempts is not None and answer.arrived is not None
 
