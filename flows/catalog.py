@@ -282,9 +282,9 @@ _ALIASES: Final = {"model_types": "models", "model_type": "models"}
 
 
 def _console() -> "Console":
-    from rich.console import Console
+    from tasks.reporting.streams import safe_console
 
-    console = Console(width=None if sys.stdout.isatty() else WIDTH, highlight=False)
+    console = safe_console(width=None if sys.stdout.isatty() else WIDTH, highlight=False)
     console.width = min(console.width, WIDTH)
     return console
 

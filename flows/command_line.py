@@ -14,6 +14,7 @@ import typer
 
 from flows.screen import clear_status
 from metrics.errors import NightjarError
+from tasks.reporting.streams import shown_safely
 
 FAILED: Final = 1
 """A pair failed, the error budget was exceeded, or a gate said regression."""
@@ -40,12 +41,13 @@ def command_line(app: typer.Typer, arguments: Sequence[str] | None = None) -> No
 
     What the user can mend, a NightjarError, is one line on stderr and exit code 2, never a traceback.
     """
-    try:
-        app(arguments)
-    except NightjarError as error:
-        clear_status()
-        print(f"error: {error}", file=sys.stderr)
-        raise SystemExit(REFUSED) from None
+    with shown_safely():
+        try:
+            app(arguments)
+        except NightjarError as error:
+            clear_status()
+            print(f"error: {error}", file=sys.stderr)
+            raise SystemExit(REFUSED) from None
 
 
 def quiet_prefect() -> None:
@@ -54,6 +56,7 @@ def quiet_prefect() -> None:
     The run's page has the log; the terminal has progress, the table and the reasons.
     """
     os.environ.setdefault("PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL", "CRITICAL")
+    os.environ.setdefault("PREFECT_LOGGING_COLORS", "false")  # escape sequences are shown, not obeyed
     os.environ.setdefault("DO_NOT_TRACK", "1")
 
 

@@ -7,6 +7,9 @@ import atexit
 import os
 import sys
 
+from metrics.printable import printable
+from tasks.reporting.streams import raw
+
 _CLEARED = "\r\x1b[K"
 _shown = False
 
@@ -19,7 +22,7 @@ def status(text: str) -> None:
     if not _shown:
         atexit.register(clear_status)
     columns = os.get_terminal_size(sys.stderr.fileno()).columns or 80
-    sys.stderr.write(f"{_CLEARED}{text[: columns - 2]}…")
+    raw(sys.stderr).write(f"{_CLEARED}{printable(text)[: columns - 2]}…")
     sys.stderr.flush()
     _shown = True
 
@@ -28,7 +31,7 @@ def clear_status() -> None:
     """Takes the line away, before anything else is printed."""
     global _shown
     if _shown:
-        sys.stderr.write(_CLEARED)
+        raw(sys.stderr).write(_CLEARED)
         sys.stderr.flush()
         atexit.unregister(clear_status)
         _shown = False

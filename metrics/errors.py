@@ -12,9 +12,15 @@ from collections.abc import Iterable
 from pathlib import PurePath
 from traceback import walk_tb
 
+from metrics.printable import printable
+
 
 class NightjarError(ValueError):
     """Base of every error whose text is meant for the person who started the run."""
+
+    def __str__(self) -> str:
+        """The sentence as it may be shown: names and values in it are somebody else's."""
+        return printable(super().__str__())
 
 
 class ConfigError(NightjarError):

@@ -25,6 +25,7 @@ from prefect.tasks import exponential_backoff
 from pydantic import BaseModel
 
 from metrics.errors import NightjarError
+from tasks.reporting.streams import escape_logs
 from tasks.steps import Step, Unkeyed
 from tasks.store.fingerprint import Sources, sources_of
 from tasks.store.keys import digest
@@ -36,6 +37,8 @@ RECORDS = "records"
 
 P = ParamSpec("P")
 R = TypeVar("R")
+
+escape_logs()  # whatever runs a task, a worker's process or another machine's, imports this
 
 
 class Workspace(Unkeyed):

@@ -15,6 +15,7 @@ from prefect.artifacts import create_link_artifact, create_table_artifact
 from prefect.assets import Asset, AssetProperties, materialize
 
 from metrics.errors import NightjarError
+from metrics.printable import printable, printable_values
 from tasks.caching import Workspace
 from tasks.history.record import record_run
 from tasks.judge import judged_parts
@@ -235,7 +236,7 @@ def _show(publication: Publication, results: pa.Table, report: Path) -> None:
     key = re.sub("[^a-z0-9]+", "-", publication.run.benchmark.lower()).strip("-")
     shown = [rounded(row) for row in results.select(SHOWN).slice(0, TABLE_ROWS).to_pylist()]
     # The server may be away: what is on disk counts, and the page is worth waiting for but no reason to fail.
-    said = _headline(publication)
+    said, shown = printable(_headline(publication)), printable_values(shown)
     if_possible(lambda: create_table_artifact(shown, key=f"{key or 'results'}-results", description=said))
     link, name = report.resolve().as_uri(), f"{key or 'run'}-report"
     if_possible(lambda: create_link_artifact(link, link_text="report.html", key=name))

@@ -10,6 +10,7 @@ from prefect.states import Completed, Failed
 
 from flows.compare.runs import STATE_NAMES, compare_opened
 from flows.eval.start import slug
+from metrics.printable import printable, printable_values
 from tasks.comparison.compare import ComparedPair, Gate
 from tasks.comparison.presentation import change_line, group_of, told_pairs
 from tasks.comparison.runs import open_run
@@ -37,8 +38,8 @@ def compare(base: str, candidate: str, gate: Gate | None = None, store: str | No
     sentences += [change_line(change) for change in compared.changes if change.kind == "model identity"]
     table = [_row(pair) for pair in compared.pairs]
     key = f"compare-{slug(candidate).lower().replace('.', '-')}"
-    message = "; ".join(sentences)
-    create_table_artifact(table=table, key=key, description=message)
+    message = printable("; ".join(sentences))
+    create_table_artifact(table=printable_values(table), key=key, description=message)
     verdict = compared.verdict
     label_verdict(str(flow_run.id), verdict, told_pairs([(compared.base, pair) for pair in compared.pairs]))
     if verdict == "regression" or (verdict == "worse" and gate is not None and gate.fail_on == "worse"):

@@ -36,6 +36,7 @@ from flows.eval.start import asking_stops_on_termination, flow_run_name, refuse_
 from flows.eval.unfinished import leave_record, record_run_stopped
 from flows.eval.watch import stopped_state, under_control
 from flows.plan.forecast import unanswered
+from metrics.printable import printable
 from tasks.history.activity import active_run
 from tasks.infer import infer
 from tasks.load import load
@@ -72,8 +73,8 @@ async def evaluate(config: EvalConfig, options: RunOptions = DEFAULT_OPTIONS) ->
         leave_record(run.workspace.open(), run.about(flow_run_id), state)
         return state
     if not outcome.ok:
-        return Failed(message=outcome.summary)
-    return Completed(message=outcome.summary, data=Evaluation(str(run.options.output)))
+        return Failed(message=printable(outcome.summary))
+    return Completed(message=printable(outcome.summary), data=Evaluation(str(run.options.output)))
 
 
 def _run_stages(run: Run) -> RunOutcome:

@@ -51,6 +51,8 @@ def serving() -> Iterator[str]:
 
     Raises ServerError where the server that the user's settings name does not answer.
     """
+    import prefect.context
+    from prefect.context import SettingsContext
     from prefect.settings import PREFECT_API_AUTH_STRING, PREFECT_API_URL, temporary_settings
 
     named = os.environ.get(ADDRESS) or PREFECT_API_URL.value()
@@ -61,10 +63,16 @@ def serving() -> Iterator[str]:
     stale = PREFECT_API_AUTH_STRING.value() in (known_credential(), "")
     updates = {PREFECT_API_URL: api} | ({PREFECT_API_AUTH_STRING: secret} if secret else {})
     forgotten = {PREFECT_API_AUTH_STRING} if stale and not secret else set()
+    before = prefect.context.GLOBAL_SETTINGS_CONTEXT
     with temporary_settings(updates, restore_defaults=forgotten):
-        if named:
-            _check_answers(api)
-        yield ui
+        # Threads that Prefect starts for itself have no context of ours: they, too, would start a server.
+        prefect.context.GLOBAL_SETTINGS_CONTEXT = SettingsContext.get() or before
+        try:
+            if named:
+                _check_answers(api)
+            yield ui
+        finally:
+            prefect.context.GLOBAL_SETTINGS_CONTEXT = before
 
 
 def shell_exports() -> str:

@@ -37,6 +37,7 @@ from flows.suite.night import (
 from flows.suite.plan import PlannedEvaluation, PlannedNight, SuiteOptions, plan_night
 from flows.suite.unfinished import leave_record, record_night_stopped
 from metrics.errors import NightjarError
+from metrics.printable import printable
 from tasks.history.record import NightEvaluation, past_nights, record_night
 from tasks.models.control import RunControl
 from tasks.models.engine import interrupted
@@ -82,7 +83,7 @@ async def run_suite(suite: str, options: SuiteOptions = DEFAULTS) -> State[Any]:
         leave_record(night, state, began)
         return state
     judged: JudgedNight = judge.submit(night, evaluations).result()
-    message = headline(judged)
+    message = printable(headline(judged))
     if not judged.ok:
         return Failed(message=message)
     return Completed(message=message, name=STATE_NAMES.get(judged.outcome, "Completed"))
@@ -133,8 +134,7 @@ def judge(night: PlannedNight, evaluations: tuple[NightEvaluation, ...]) -> Judg
     judged = judge_night(night, evaluations)
     record_night(Store(night.store), judged.night)
     _write(night, judged)
-    sentence = headline(judged)
-    page = summary_markdown(judged)
+    sentence, page = printable(headline(judged)), printable(summary_markdown(judged))
     if_possible(
         lambda: create_markdown_artifact(page, key=f"suite-{night.artifact_key}", description=sentence)
     )

@@ -3,9 +3,10 @@
 from collections.abc import Mapping
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict, Field, model_serializer, model_validator
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_serializer, model_validator
 
 from metrics.config import MetricConfig
+from metrics.printable import check_name
 
 
 class FilterStepConfig(BaseModel):
@@ -64,3 +65,8 @@ class FilterConfig(BaseModel):
         if "," in self.name:
             raise ValueError(f"filter name {self.name!r} can't hold a comma: results are keyed metric,filter")
         return self
+
+    @field_validator("name")
+    @classmethod
+    def _name_is_a_name(cls, value: str) -> str:
+        return check_name(value)

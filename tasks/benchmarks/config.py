@@ -7,8 +7,9 @@
 from collections.abc import Iterator
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, JsonValue, model_validator
+from pydantic import BaseModel, ConfigDict, Field, JsonValue, field_validator, model_validator
 
+from metrics.printable import check_name
 from metrics.types import OutputType
 from tasks.datasets.config import DatasetConfig
 
@@ -35,6 +36,11 @@ class PromptTemplate(BaseModel):
     template: str | None = Field(default=None, description="Jinja2 template of the prompt")
     path: str | None = Field(default=None, description="File with the template, relative to the config")
     messages: tuple[MessageTemplate, ...] | None = Field(default=None, description="Chat turns")
+
+    @field_validator("name")
+    @classmethod
+    def _name_can_be_shown(cls, value: str) -> str:
+        return check_name(value)
 
     @model_validator(mode="after")
     def _is_one_thing(self) -> "PromptTemplate":
@@ -133,6 +139,11 @@ class BenchmarkFields(BaseModel):
         default=None, description="A lm-evaluation-harness benchmark, resolved; replaces dataset and prompts"
     )
     base_dir: str = Field(default=".", description="Folder that paths and user functions are relative to")
+
+    @field_validator("name")
+    @classmethod
+    def _name_can_be_shown(cls, value: str) -> str:
+        return check_name(value)
 
     @model_validator(mode="before")
     @classmethod

@@ -14,6 +14,7 @@ from pydantic import (
     model_validator,
 )
 
+from metrics.printable import check_name
 from tasks.models.providers import answer_to
 from tasks.store.durations import Seconds
 
@@ -203,6 +204,11 @@ class ModelConfig(Frozen):
     identity: str | None = Field(
         None, description="stands for base_url in cache keys, for endpoints that move"
     )
+
+    @field_validator("name")
+    @classmethod
+    def _name_can_be_shown(cls, value: str) -> str:
+        return check_name(value)
 
     @field_validator("type", mode="before")
     @classmethod

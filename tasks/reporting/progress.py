@@ -11,8 +11,10 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, TextIO
 
+from metrics.printable import printable
 from tasks.models.options import Progress
 from tasks.reporting import numbers
+from tasks.reporting.streams import raw, safe_console
 
 if TYPE_CHECKING:
     from rich.live import Live
@@ -55,7 +57,7 @@ def progress_markdown(models: Mapping[str, Progress]) -> str:
         "|---|---:|---:|---:|---:|---:|---:|---:|",
     ]
     for name, progress in models.items():
-        cells = [name.replace("|", "\\|"), *_words(progress).values()]
+        cells = [printable(name).replace("|", "\\|"), *_words(progress).values()]
         lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines)
 
@@ -167,9 +169,10 @@ class ProgressBoard:
     def _put(self, line: str) -> None:
         with suppress(OSError, ValueError):  # whoever read this may be gone
             if self._overwrites:
-                self._file.write(f"\r{line:<{NOTEBOOK_COLUMNS}.{NOTEBOOK_COLUMNS}}" + ("" if line else "\r"))
+                shown = f"{printable(line):<{NOTEBOOK_COLUMNS}.{NOTEBOOK_COLUMNS}}"
+                raw(self._file).write(f"\r{shown}" + ("" if line else "\r"))
             else:
-                self._file.write(f"{line}\n")
+                self._file.write(f"{printable(line)}\n")
             self._file.flush()
 
 
@@ -309,11 +312,10 @@ def _words(progress: Progress, total: int | None = None, currency: str | None = 
 
 
 def _live(file: TextIO, lines: Callable[[int], list[str]], idle: str) -> "Live":
-    from rich.console import Console
     from rich.live import Live
     from rich.text import Text
 
-    console = Console(file=file, highlight=False)
+    console = safe_console(file, highlight=False)
 
     def frame() -> Text:
         shown = lines(console.width) or [f"{idle}…"]

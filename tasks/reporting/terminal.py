@@ -18,6 +18,7 @@ from rich.text import Text
 
 from tasks.reporting import numbers
 from tasks.reporting.diagnostics.findings import Diagnostic
+from tasks.reporting.streams import safe_console
 from tasks.reporting.view import ResultRow, facet_names, facet_text, result_rows
 
 ASCII = str.maketrans(
@@ -32,8 +33,8 @@ def console(file: TextIO | None = None) -> Console:
     """A console for ``file`` (standard output): colours on a terminal; elsewhere plain text of any width."""
     file = file or sys.stdout
     if file.isatty():
-        return Console(file=file, highlight=False)
-    return Console(file=file, highlight=False, force_terminal=False, color_system=None, width=1000)
+        return safe_console(file, highlight=False)
+    return safe_console(file, highlight=False, force_terminal=False, color_system=None, width=1000)
 
 
 @dataclass(frozen=True)

@@ -164,3 +164,40 @@ def test_prefect_server_that_is_not_there(refuse: Refuse, monkeypatch: pytest.Mo
     error = refuse(GOOD)
     assert "no Prefect server can be used at http://127.0.0.1:9/api" in error
     assert "unset PREFECT_API_URL" in error
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "..",
+        ".",
+        "../../etc",
+        "a\\..\\b",
+        "n" * 300,
+        "ü" * 150,
+        "gpj.\u202eexe",
+        "\x1b[2J",
+        "two\nlines",
+        "\u2066x",
+    ],
+    ids=ascii,
+)
+@pytest.mark.parametrize("what", ["benchmark", "model", "filter", "prompt"])
+def test_a_name_that_is_a_path_too_long_or_not_to_be_shown(refuse: Refuse, what: str, name: str) -> None:
+    prompts = {key: value for key, value in GOOD.items() if key != "prompt_template"}
+    config = {
+        "benchmark": {**GOOD, "name": name},
+        "model": {**GOOD, "models": [{"name": name, "type": "demo"}]},
+        "filter": {**GOOD, "filter_list": [{"name": name, "filter": [{"function": "take_first"}]}]},
+        "prompt": {**prompts, "prompt_templates": [{"name": name, "template": "{{q}}"}]},
+    }[what]
+    error = refuse(config, "--dry-run")
+    assert "name" in error
+    assert error.isascii() or "ü" in error, "it is shown escaped"
+
+
+def test_names_of_models_may_hold_slashes(tmp_path: Path) -> None:
+    from tasks.models.config import ModelConfig
+
+    for name in ("Qwen/Qwen3-8B", "/data/models/step-100", "gpt-4o-mini@2024", "モデル ü"):
+        assert ModelConfig(name=name).name == name

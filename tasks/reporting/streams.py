@@ -1,0 +1,97 @@
+"""Standard output and standard error of a command line, with what a terminal would obey written out.
+
+``shown_safely`` puts an ``EscapedStream`` before each of them, so that whatever is printed by whomever goes
+through ``printable``. Who draws with escape sequences of its own (Rich, the status line) writes to ``raw``
+and takes the texts through ``printable`` itself, as ``SafeConsole`` does.
+"""
+
+import logging
+import sys
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, TextIO
+
+from metrics.printable import printable
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+
+class EscapedStream:
+    """A text stream that escapes what is written to it; everything else is the stream's behind it."""
+
+    def __init__(self, behind: TextIO) -> None:
+        self.behind = behind
+
+    def write(self, text: str) -> int:
+        """Writes the text as it may be shown."""
+        self.behind.write(printable(text))
+        return len(text)
+
+    def writelines(self, lines: Iterable[str]) -> None:
+        """As ``write``, for several."""
+        for line in lines:
+            self.write(line)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.behind, name)
+
+
+def raw(stream: TextIO) -> TextIO:
+    """The stream that takes escape sequences."""
+    return stream.behind if isinstance(stream, EscapedStream) else stream
+
+
+@contextmanager
+def shown_safely() -> Iterator[None]:
+    """A block in which standard output and standard error escape what is printed."""
+    before = sys.stdout, sys.stderr
+    sys.stdout, sys.stderr = (EscapedStream(raw(stream)) for stream in before)
+    try:
+        yield
+    finally:
+        sys.stdout, sys.stderr = before
+
+
+def safe_console(file: TextIO | None = None, **options: Any) -> "Console":
+    """A Rich console on ``file`` (default: standard output) whose colours are its own and whose texts are
+    printable."""
+    from rich.console import Console, ConsoleOptions, RenderableType
+    from rich.segment import Segment
+
+    class SafeConsole(Console):
+        def render(
+            self, renderable: RenderableType, options: ConsoleOptions | None = None
+        ) -> Iterable[Segment]:
+            for segment in super().render(renderable, options):
+                if segment.control is None and segment.text:
+                    yield Segment(printable(segment.text), segment.style)
+                else:
+                    yield segment
+
+    return SafeConsole(file=raw(file or sys.stdout), **options)
+
+
+class PrintableLog(logging.Filter):
+    """A record as it may be shown: message and traceback."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Escapes; lets every record pass."""
+        record.msg, record.args = printable(record.getMessage()), ()
+        if record.exc_info and not record.exc_text:
+            record.exc_text = printable(logging.Formatter().formatException(record.exc_info))
+        return True
+
+
+_filter = PrintableLog()
+RUN_LOGS = ("prefect.flow_runs", "prefect.task_runs")
+"""Prefect's logs of runs, which its UI and a worker's terminal show."""
+
+
+def escape_logs() -> None:
+    """Makes what flows, tasks and this project's modules log printable, in this process, from now on."""
+    places: list[logging.Filterer] = [logging.getLogger(name) for name in RUN_LOGS]
+    places += [*logging.getLogger().handlers, *logging.getLogger("prefect").handlers]
+    for place in (*places, logging.lastResort):
+        if place is not None:
+            place.addFilter(_filter)

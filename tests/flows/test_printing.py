@@ -1,0 +1,256 @@
+"""No way out of the program passes on what a terminal would obey, of data, errors, labels or arguments."""
+
+import io
+import json
+import logging
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from prefect.settings import PREFECT_API_AUTH_STRING, PREFECT_API_URL, temporary_settings
+from rich.table import Table
+from rich.text import Text
+
+from flows import command_line as lines
+from flows import history, why
+from flows.server import ask, status
+from flows.server.credential import credential
+from metrics.errors import ConfigError
+from metrics.printable import printable, printable_values
+from tasks.models.options import Progress
+from tasks.reporting.progress import ProgressBoard, progress_markdown
+from tasks.reporting.streams import escape_logs, safe_console, shown_safely
+from tests.flows.conftest import Evaluate
+
+HOSTILE = "\x1b]0;owned\x07\x1b[2J\x9b31m\u202egpj.exe\u2066\x7f\r"
+OBEYED = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]")
+
+CONFIG = {
+    "name": "hostile",
+    "output_type": "generate_until",
+    "dataset": {"path": "items.jsonl", "id": "name"},
+    "prompt_template": "{{question}}",
+    "target": "{{answer}}",
+    "facets": ["kind"],
+    "models": [{"name": "demo", "type": "demo"}],
+    "metric_list": ["exact_match", {"metric": "fails", "function": "own.py:fails"}],
+    "evaluation_methods": [{"name": "labels", "function": "own.py:labelled"}],
+}
+OWN = f"""
+import logging, warnings
+HOSTILE = {HOSTILE!r}
+
+def fails(references, predictions):
+    warnings.warn(HOSTILE)
+    logging.getLogger("tasks.own").warning(HOSTILE)
+    raise ValueError(HOSTILE)
+
+def labelled(response, ground_truth, inference_result):
+    return [{{"label": HOSTILE, "passed": True, "score": 1.0}}]
+"""
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> Path:
+    rows = [
+        {"name": f"{HOSTILE}{n}", "question": f"{HOSTILE}?", "answer": HOSTILE, "kind": f"{HOSTILE}{n % 2}"}
+        for n in range(4)
+    ]
+    (tmp_path / "items.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    (tmp_path / "own.py").write_text(OWN)
+    (tmp_path / "config.yaml").write_text(yaml.safe_dump(CONFIG))
+    return tmp_path / "config.yaml"
+
+
+def safe(text: str) -> bool:
+    return not OBEYED.search(text)
+
+
+def test_what_a_terminal_obeys_is_written_out_and_nothing_else() -> None:
+    assert printable(HOSTILE) == (r"\u001b]0;owned\u0007\u001b[2J\u009b31m\u202egpj.exe\u2066\u007f\u000d")
+    harmless = "Größe 東京 🙂 עברית\n\ttab — “quotes” \\ %s"
+    assert printable(harmless) == harmless
+    assert safe("".join(map(printable, map(chr, [*range(0xD800), *range(0xE000, 0x11000)]))))
+    assert printable("\ud83d") == r"\ud83d"  # half of an emoji, which can't be written at all
+    document = {"a": [HOSTILE, {HOSTILE: (1, None)}]}
+    assert json.loads(printable(json.dumps(document, ensure_ascii=False))) == json.loads(json.dumps(document))
+    assert safe(json.dumps(printable_values(document), ensure_ascii=False))
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [(), ("--json",), ("--dry-run",), ("--dry-run", "--json"), ("--limit", "1")],
+    ids=["table", "json", "plan", "plan as json", "few"],
+)
+def test_an_evaluation_prints_nothing_that_is_obeyed(
+    arguments: tuple[str, ...], config: Path, evaluate: Evaluate
+) -> None:
+    ran = evaluate(config, *arguments)
+    assert ran.code in (0, 1)
+    assert safe(ran.out), OBEYED.findall(ran.out)
+    assert safe(ran.err), OBEYED.findall(ran.err)
+    if "--json" not in arguments and "--dry-run" not in arguments:
+        assert r"\u001b" in ran.out, "it is shown, escaped"
+    elif "--json" in arguments:
+        json.loads(ran.out)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("--set", f"metric_list=[{json.dumps(HOSTILE)}]"),
+        ("--set", f"{HOSTILE}=1"),
+        ("--set", f"models.0.name={json.dumps(HOSTILE)}"),
+        ("--set", f"dataset={json.dumps(HOSTILE)}"),
+        ("--set", f"prompt_template={json.dumps('{{ ' + HOSTILE)}"),
+        ("--refresh", HOSTILE),
+        ("--task-runner", HOSTILE),
+        ("--output", f"/dev/null/{HOSTILE}"),
+        ("--limit", HOSTILE),
+        (f"--{HOSTILE}",),
+        (f"{HOSTILE}.yaml",),
+    ],
+    ids=lambda given: str(given[0]).encode("ascii", "ignore").decode()[:8],
+)
+def test_a_refusal_prints_nothing_that_is_obeyed(
+    arguments: tuple[str, ...], config: Path, evaluate: Evaluate
+) -> None:
+    named = [argument for argument in arguments if "\0" not in argument]
+    refused = evaluate(*([] if named[0].endswith(".yaml") else [config]), *named)
+    assert refused.code == 2
+    assert safe(refused.out + refused.err), refused.err
+
+
+def test_other_commands_print_nothing_that_is_obeyed(
+    config: Path, evaluate: Evaluate, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in ("one", "two"):
+        evaluate(config, "--output", tmp_path / name)
+    one, two = str(tmp_path / "one"), str(tmp_path / "two")
+    store = ["--store", str(tmp_path / "store")]
+    (tmp_path / "gate.yaml").write_text(json.dumps({"pairs": {f"{HOSTILE},none": {}}}))
+    calls: list[tuple[Callable[..., Any], list[str]]] = [
+        (compare_app, [one, two]),
+        (compare_app, [one, two, "--json"]),
+        (compare_app, [one, two, "--gate", str(tmp_path / "gate.yaml")]),
+        (compare_app, [one, f"{HOSTILE}"]),
+        (why_app, [one, *store]),
+        (why_app, [one, HOSTILE, *store]),
+        (history_app, [f"SELECT *, '{HOSTILE}' AS \"{HOSTILE}\" FROM items", *store]),
+        (history_app, ["SELECT * FROM samples", *store]),
+        (history_app, [f"SELECT {HOSTILE}", *store]),
+    ]
+    capsys.readouterr()
+    for call, arguments in calls:
+        with pytest.raises(SystemExit):
+            call(arguments)
+        said = capsys.readouterr()
+        assert safe(said.out + said.err), (arguments, OBEYED.findall(said.out + said.err))
+
+
+def compare_app(arguments: list[str]) -> None:
+    from flows.compare.__main__ import app
+
+    lines.command_line(app, arguments)
+
+
+def why_app(arguments: list[str]) -> None:
+    lines.command_line(why.app, arguments)
+
+
+def history_app(arguments: list[str]) -> None:
+    lines.command_line(history.app, arguments)
+
+
+def test_prefects_messages_logs_and_artifacts_hold_nothing_that_is_obeyed(
+    config: Path, evaluate: Evaluate, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = evaluate(config, "--json").document["flow_run_url"].rpartition("/")[2]
+    monkeypatch.setenv("NIGHTJAR_HOME", str(home))
+    server = status()
+    assert server is not None
+    of_run = {"flow_runs": {"id": {"any_": [run]}}}
+    with temporary_settings({PREFECT_API_URL: server.api, PREFECT_API_AUTH_STRING: credential()}):
+        found = {
+            "run": ask(f"/flow_runs/{run}"),
+            "tasks": ask("/task_runs/filter", {**of_run, "limit": 200}),
+            "logs": ask("/logs/filter", {"logs": {"flow_run_id": {"any_": [run]}}, "limit": 200}),
+            "artifacts": ask("/artifacts/filter", of_run),
+        }
+    del found["run"]["parameters"]  # as they were given: JSON of the config
+    assert found["artifacts"]
+    for what, documents in found.items():
+        text = json.dumps(documents, ensure_ascii=False)
+        assert safe(text.encode().decode()), (what, OBEYED.findall(text))
+        # JSON writes C0 characters out by itself: a text that was escaped before has two backslashes.
+        assert not re.search(r"(?<!\\)\\u00(?:1b|07|0d)", text), (what, text[:2000])
+    assert "owned" in json.dumps(found["run"]["state"]), "the reason is there"
+
+
+def test_logs_are_escaped_with_their_tracebacks(monkeypatch: pytest.MonkeyPatch) -> None:
+    stream = io.StringIO()
+    logger = logging.getLogger("prefect.task_runs")
+    monkeypatch.setattr(logger, "handlers", [])
+    escape_logs()
+    handler = logging.StreamHandler(stream)
+    logger.addHandler(handler)
+    try:
+        try:
+            raise ValueError(HOSTILE)
+        except ValueError:
+            logger.error("failed: %s", HOSTILE, exc_info=True)
+    finally:
+        logger.removeHandler(handler)
+    assert "Traceback" in stream.getvalue()
+    assert safe(stream.getvalue())
+
+
+HALF = Progress(
+    done=1, expected=2, cached=0, failed=0, model_errors=0, retries=0, in_flight=1, concurrency=1, rate=1.0,
+    tokens_per_second=1.0, cost=0.0, seconds_left=1.0,
+)  # fmt: skip
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def test_colours_are_ours_on_a_terminal_and_texts_are_not() -> None:
+    file = Terminal()
+    console = safe_console(file, force_terminal=True, color_system="standard", width=100, highlight=False)
+    table = Table("Name")
+    table.add_row(Text(HOSTILE, style="bold red"))
+    console.print(table)
+    console.print(f"note: {HOSTILE}", style="bold")
+    plain = re.sub(r"\x1b\[[0-9;]*m", "", file.getvalue())
+    assert "\x1b[1" in file.getvalue()
+    assert "owned" in plain
+    assert safe(plain), repr(plain)
+
+
+@pytest.mark.parametrize("overwrites", [False, True], ids=["log file", "notebook"])
+def test_progress_is_drawn_with_names_written_out(overwrites: bool) -> None:
+    file = io.StringIO()
+    board = ProgressBoard(file, seconds=0.01, overwrites=overwrites)
+    with board:
+        board.reporter(HOSTILE)(HALF)
+        while "owned" not in file.getvalue():
+            pass
+    assert safe(file.getvalue().replace("\r", "")), repr(file.getvalue())
+    assert safe(progress_markdown({HOSTILE: HALF}))
+
+
+def test_whatever_is_printed_in_a_command_is_escaped_and_afterwards_not(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    with shown_safely(), shown_safely():
+        print(HOSTILE)
+        print(ConfigError(HOSTILE))
+    print("\x1b[1mplain")
+    said = capsys.readouterr().out
+    assert safe(said.replace("\x1b[1mplain", ""))
+    assert "\x1b[1mplain" in said
