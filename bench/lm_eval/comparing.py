@@ -49,10 +49,11 @@ def compare(theirs: Path, ours: Path, names: Sequence[str]) -> Iterator[Comparis
 
 def results(folder: Path) -> dict[str, dict[str, Any]]:
     """Benchmark or group → "metric,filter" → value; standard errors left out."""
-    files = list(folder.rglob("results_*.json"))
-    document = json.loads(max(files).read_text(encoding="utf-8")) if files else {"results": {}}
+    files = sorted(folder.rglob("results_*.json"), key=lambda file: file.name)
+    documents = [json.loads(file.read_text(encoding="utf-8")) for file in files]
     return {
         name: {key: value for key, value in entry.items() if "," in key and "_stderr" not in key}
+        for document in documents
         for name, entry in document["results"].items()
     }
 

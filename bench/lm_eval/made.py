@@ -14,11 +14,11 @@ import json
 import os
 import random
 import subprocess
-import sys
 import tempfile
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +26,7 @@ import yaml
 
 from bench.lm_eval.comparing import Comparison, compare
 from bench.lm_eval.peer import ABSENT, peer_python
-from bench.lm_eval.runs import OFFLINE, PROJECT, Asked, by_this_project, home
+from bench.lm_eval.runs import OFFLINE, Asked, by_this_project, home
 from bench.lm_eval.served import byte_tokenizer
 from flows.config.load import load_configs
 from metrics.errors import NightjarError
@@ -122,8 +122,6 @@ def by_the_harness(peer: str, asked: Asked, output: Path) -> dict[str, str]:
 
 def by_us(asked: Asked, output: Path, environment: dict[str, str]) -> dict[str, str]:
     """Our runs, some in one process; a command that is refused is taken apart. Returns what failed."""
-    from dataclasses import replace
-
     failed: dict[str, str] = {}
     waiting = [asked.names[at : at + AT_ONCE] for at in range(0, len(asked.names), AT_ONCE)]
     while waiting:
@@ -193,15 +191,17 @@ def main() -> int:
     leaves = list(find_leaves(Path(found, "tasks"), options.only, options.leaves))
     families = len({leaf.family for leaf in leaves})
     print(f"{len(leaves)} benchmarks of {families} families")
+    complete = find_spec("lm_eval") is not None
+    if not complete:
+        print("without those whose files import packages: this Python lacks the extra harness")
     total: Counter[str] = Counter()
     with tempfile.TemporaryDirectory() as temporary:
         for seed in options.seed or SEEDS:
             total += run(peer, leaves, seed, (options.keep or Path(temporary)) / f"seed-{seed}")
     print(f"\n{dict(total)}")
-    enough = bool(options.only) or (len(leaves) >= 150 and families >= FAMILIES)
+    enough = bool(options.only) or not complete or (len(leaves) >= 150 and families >= FAMILIES)
     return int(bool(total["DIFFERS"] + total["FAILS HERE"]) or not enough)
 
 
 if __name__ == "__main__":
-    assert PROJECT.is_dir(), sys.path
     raise SystemExit(main())

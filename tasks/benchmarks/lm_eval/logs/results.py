@@ -18,7 +18,7 @@ import orjson
 
 from metrics.statistics.estimate import group_aggregate
 from metrics.types import Estimate
-from tasks.benchmarks.lm_eval.logs.values import sample_values
+from tasks.benchmarks.lm_eval.logs.values import filtered_responses, sample_values
 from tasks.benchmarks.lm_eval.read.select import Aggregate, Group
 from tasks.benchmarks.lm_eval.read.yaml import decoded
 from tasks.benchmarks.lm_eval.render.fields import Fields
@@ -271,6 +271,7 @@ def _line(row: SampleRow, harness: Mapping[str, Any], fields: Fields) -> SampleR
         **shown,
         **(sample_values(row, target, fields) if config.get("process_results") is None else {}),
         "resps": resps,
+        **({"filtered_resps": filtered_responses(row, config)} if generates else {}),
         "target": str(target),
         "arguments": arguments,
         "doc_hash": text_hash(json.dumps(row["doc"], indent=2, ensure_ascii=False)),

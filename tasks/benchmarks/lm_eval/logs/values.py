@@ -37,8 +37,17 @@ def sample_values(row: LogRow, target: Any, fields: Fields) -> dict[str, Any]:
     if kind == "loglikelihood":
         (ll, *_), _ = likelihoods_of(row)
         return {name: ll for name in named if name == "perplexity"}
-    answer = row["filtered_resps"][0] if row["filtered_resps"] else None
+    answer = filtered_responses(row, fields.config)[0] if row["filtered_resps"] else None
     return {name: [_gold(row, target, fields), answer] for name in named if name in OF_TEXTS}
+
+
+def filtered_responses(row: LogRow, config: Mapping[str, Any]) -> list[Any]:
+    """What the filter left of a generation: one answer, or the list of them where no step took the first."""
+    found: list[Any] = row["filtered_resps"]
+    pipelines = config.get("filter_list") or ()
+    steps = next((one.get("filter") or () for one in pipelines if one.get("name") == row["filter"]), None)
+    takes_first = steps is None or any(step.get("function") == "take_first" for step in steps)
+    return found if takes_first or (len(found) == 1 and isinstance(found[0], list)) else [found]
 
 
 def _answered(row: LogRow) -> bool:

@@ -77,6 +77,8 @@ class RowMaker:
                 name: self._joined(one, value[name], made, (*path, name))
                 for name, one in shape.fields.items()
             }
+        if isinstance(value, list) and shape.element is not None and shape.element.member_of is not None:
+            return [self._joined(shape.element, one, made, (*path, "*")) for one in value]
         options = made.get(id(shape.member_of)) if shape.member_of is not None else None
         return self._random.choice(options) if isinstance(options, list) and options else value
 

@@ -118,6 +118,9 @@ def method(base: Any, name: str, arguments: Sequence[Any]) -> Any:
             base.item()
             first.member_of = base
         return None
+    if name == "index" and isinstance(base, Shape) and isinstance(plain(first), int):
+        base.item().one_of([plain(first)])
+        return None
     if not isinstance(base, Shape):
         if (
             isinstance(base, Constant)

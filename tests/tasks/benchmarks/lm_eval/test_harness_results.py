@@ -195,6 +195,20 @@ def test_corpus_metrics_of_documents_and_texts_are_logged_as_what_they_are_made_
     assert failed["bleu"] is None
 
 
+def test_a_filter_that_does_not_take_the_first_leaves_a_list(run, tmp_path):
+    steps = [{"function": "remove_whitespace"}]
+    definition = {
+        "output_type": "generate_until", "doc_to_text": "q", "doc_to_target": "q",
+        "filter_list": [{"name": "all", "filter": steps}],
+    }  # fmt: skip
+    row = {"doc": {"q": "x"}, "resps": [["y"]], "filtered_resps": ["y"], "filter": "all", "metrics": ["f1"]}
+    line = _logged(run, tmp_path, definition, {**row, "f1": None})
+    assert (line["filtered_resps"], line["f1"]) == ([["y"]], ["x", ["y"]])
+    steps.append({"function": "take_first"})
+    line = _logged(run, tmp_path, definition, {**row, "f1": None})
+    assert (line["filtered_resps"], line["f1"]) == (["y"], ["x", "y"])
+
+
 def test_a_chat_is_logged_as_a_list_of_one_text(run, tmp_path):
     definition = {
         "output_type": "generate_until", "doc_to_text": "q", "doc_to_target": "q",

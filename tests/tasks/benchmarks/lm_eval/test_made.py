@@ -73,6 +73,10 @@ def test_constants_relations_and_nesting_are_kept(tmp_path: Path) -> None:
     assert row["answer"] in row["choices"]
     assert row["kind"] in ("x", "y")
     assert isinstance(row["a"]["b"][0]["c"], str)
+    asked = {"doc_to_target": "{{choices.index(targets[0])}} {{scores.index(1)}}"}
+    row = row_of(asked, tmp_path)
+    assert row["targets"][0] in row["choices"]
+    assert 1 in row["scores"]
 
 
 TASK = """task: mine
