@@ -1,8 +1,10 @@
 """The history of a store: recording and asking."""
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -194,7 +196,19 @@ def everything(store: Store) -> list[Any]:
     return [query(store, f"SELECT * FROM {view} ORDER BY ALL").rows for view in views]
 
 
-def test_a_compacted_history_gives_the_same_rows(store: Store) -> None:
+@pytest.fixture(params=["local", "memory"])
+def any_store(request: pytest.FixtureRequest, store: Store) -> Iterator[Store]:
+    """A store in a folder, and one that DuckDB reads through fsspec, as one on S3 is."""
+    if request.param == "local":
+        yield store
+        return
+    remote = Store(f"memory://history-{uuid4().hex}")
+    yield remote
+    remote.fs.rm(remote.root, recursive=True)
+
+
+def test_a_compacted_history_gives_the_same_rows(any_store: Store) -> None:
+    store = any_store
     statistics = rows(STATISTICS, {"item_id": "q1", "score": 1.0})
     score = store.write("score", "b" * 64, STATISTICS, [statistics])
     listed = {"score": [entry(score, filter="none", metric="exact_match")]}
@@ -214,7 +228,8 @@ def test_a_compacted_history_gives_the_same_rows(store: Store) -> None:
     assert everything(store) == mixed
 
 
-def test_a_run_recorded_again_or_forgotten_is_not_read_from_an_old_segment(store: Store) -> None:
+def test_a_run_recorded_again_or_forgotten_is_not_read_from_an_old_segment(any_store: Store) -> None:
+    store = any_store
     record(store, "monday", 0.25, started="2026-01-05")
     record(store, "tuesday", 0.5, started="2026-01-06")
     compact(store)

@@ -76,6 +76,23 @@ def test_pruning_removes_what_no_kept_run_refers_to_and_nothing_else(store: Stor
     assert query(store, "SELECT run_id FROM runs").rows == [("monday",)]
 
 
+def test_a_store_that_is_no_folder_is_pruned_alike() -> None:
+    store = Store("memory://pruned")
+    shared, own = artifact(store), artifact(store, key="b" * 64)
+    record(store, "monday", started="2026-01-05", artifacts={"filter": [entry(shared), entry(own)]})
+    with active_run(store, "tuesday"):
+        record(store, "tuesday", started="2026-01-06", artifacts={"filter": [entry(shared)]})
+    old, new = segment(store, NOW - 100 * DAY), segment(store, NOW - DAY)
+    retention = Retention(keep=1, answers=AnswerRetention(unused=None, age=90 * DAY))
+    pruned = prune(store, retention, NOW)
+    assert (pruned.runs, [found.name for found in pruned.artifacts]) == (("monday",), [own.name])
+    assert [found.name for found in pruned.answers] == [f"answers/model/{old}"]
+    assert names_in(store, "answers/model", ".parquet") == [new.removesuffix(".parquet")]
+    assert store.holds(shared)
+    assert query(store, "SELECT count(*) FROM runs").rows == [(2,)]
+    store.fs.rm(store.root, recursive=True)
+
+
 def test_an_artifact_of_a_forgotten_run_stays_while_a_kept_one_refers_to_it(store: Store) -> None:
     shared, own = artifact(store), artifact(store, key="b" * 64)
     record(store, "monday", started="2026-01-05", artifacts={"filter": [entry(shared), entry(own)]})
