@@ -239,7 +239,7 @@ def _show(publication: Publication, results: pa.Table, report: Path) -> None:
     said, shown = printable(_headline(publication)), printable_values(shown)
     if_possible(lambda: create_table_artifact(shown, key=f"{key or 'results'}-results", description=said))
     link, name = report.resolve().as_uri(), f"{key or 'run'}-report"
-    if_possible(lambda: create_link_artifact(link, link_text="report.html", key=name))
+    if_possible(lambda: create_link_artifact(link, link_text="report.html", key=name, description=said))
 
 
 def _headline(publication: Publication) -> str:

@@ -49,7 +49,7 @@ from tasks.preflight import Checks, check_ahead, survey, try_item
 from tasks.reporting import numbers
 from tasks.reporting.diagnostics.findings import Diagnostic, Example
 from tasks.reporting.progress import ProgressBoard, open_board
-from tasks.reporting.terminal import console, diagnostics_text, results_table
+from tasks.reporting.terminal import console, diagnostics_text, next_command, results_table
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -107,14 +107,23 @@ def run_evaluation(
     with serving() as ui, interruptible(), open_board(board):
         state: State[Any] = asyncio.run(flow(config, options, return_state=True))
     evaluation = Evaluation(str(options.output))
-    code = 0 if state.is_completed() else FAILED
-    if config.answers == "fresh" and code == 0:
+    if config.answers == "fresh" and state.is_completed():
         end_night(store, named)
+    code = 0 if state.is_completed() and not _is_grave(evaluation) else FAILED
     run_url = f"{ui}/runs/flow-run/{state.state_details.flow_run_id}"
     document = _document_of(evaluation, state.message) | {"status": state.name, "flow_run_url": run_url}
     if not session.quiet:
         print_evaluation(evaluation, document)
     return code, document
+
+
+def _is_grave(evaluation: Evaluation) -> bool:
+    """Whether a finding says that the numbers can't be trusted as they are."""
+    try:
+        findings = evaluation.manifest.get("diagnostics") or ()
+    except NightjarError:
+        return False
+    return any(finding["severity"] == "error" for finding in findings)
 
 
 def _flow_on(name: str) -> Flow[..., Coroutine[Any, Any, Any]]:
@@ -242,7 +251,7 @@ def print_evaluation(evaluation: Evaluation, document: dict[str, Any]) -> None:
         return
     command = ("python", "-m", "flows.eval", *sys.argv[1:])
     if document["results"]:
-        out.print(results_table(evaluation.results, command=command))
+        out.print(results_table(evaluation.results))
     else:
         out.print(document["message"], evaluation.folder / "responses.jsonl")
     text = diagnostics_text([_diagnostic(entry) for entry in document["diagnostics"] or ()])
@@ -254,7 +263,8 @@ def print_evaluation(evaluation: Evaluation, document: dict[str, Any]) -> None:
     for model, reason in evaluation.manifest["over_budget"].items():
         out.print(f"{model}: {reason}", style="bold red")
     if document["status"] != "Completed":
-        out.print(f"compute only what is missing: {shlex.join(command)}")
+        helping = next_command(evaluation.manifest, command)
+        out.print(f"mend what the reasons name; this computes only what is missing: {helping}")
     page = link(document["flow_run_url"])
     out.print(f"report:  {evaluation.report}\nPrefect: {page}  (make stop ends the server)")
     tokens, cost = document["tokens"]["total"], numbers.money(document["cost"], document["currency"])

@@ -70,6 +70,7 @@ def _cell_views(store: Store, cell: CellArtifacts, facets: Sequence[str]) -> Ite
                 choices=request["choices"],
                 gold=request["gold"],
                 item_digest=request["item_digest"],
+                doc_id=doc_id,
             )
 
 

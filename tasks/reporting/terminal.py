@@ -1,4 +1,4 @@
-"""How a run's results look in a terminal: the table, findings, failed pairs and how to retry them.
+"""How a run's results look in a terminal: the table, findings, failed pairs and what to do about them.
 
 Rich leaves colours out by itself where the output is not a terminal; ``console`` also stops it from folding
 the table to 80 columns there, so that a log file or a pipe gets one line a number.
@@ -6,9 +6,9 @@ the table to 80 columns there, so that a log file or a pipe gets one line a numb
 
 import shlex
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TextIO
+from typing import Any, TextIO
 
 import pyarrow as pa
 from rich import box
@@ -43,7 +43,6 @@ class ResultsTable:
 
     rows: Sequence[ResultRow]
     title: str | None = None
-    command: Sequence[str] = ("python", "-m", "flows.eval")
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         """The table of numbers, then the failed pairs."""
@@ -55,23 +54,20 @@ class ResultsTable:
             yield _table(computed, ascii_only=options.ascii_only)
             yield from _doublings(computed, ascii_only=options.ascii_only)
         if failed:
-            yield from _failures(failed, self.command, ascii_only=options.ascii_only)
+            yield from _failures(failed, ascii_only=options.ascii_only)
         if not self.rows:
             yield Text("No results.", style="yellow")
 
 
-def results_table(
-    results: pa.Table, *, title: str | None = None, command: Sequence[str] = ("python", "-m", "flows.eval")
-) -> ResultsTable:
+def results_table(results: pa.Table, *, title: str | None = None) -> ResultsTable:
     """The numbers of a run (RESULTS schema) as a rich renderable, failed pairs last.
 
     A line holds the direction of the metric (↑ higher is better), value ± standard error, the confidence
     interval, items, samples, how many of them are unscored, and which share of their answers was cut off,
     empty or refused. Columns that would be the same on every line (one prompt, no label) are left out.
-    ``command`` is how the run was started; a failed pair is shown with
-    its reason and the command that retries it alone.
+    A failed pair is shown with its reason.
     """
-    return ResultsTable(result_rows(results), title, tuple(command))
+    return ResultsTable(result_rows(results), title)
 
 
 def diagnostics_text(diagnostics: Sequence[Diagnostic]) -> Text:
@@ -81,14 +77,29 @@ def diagnostics_text(diagnostics: Sequence[Diagnostic]) -> Text:
         text.append(f"{diagnostic.severity}: ", style=SEVERITY_STYLE[diagnostic.severity])
         text.append(f"{diagnostic.message}\n")
         for example in diagnostic.examples[:1]:
-            where = f"{example.item_id}, {example.model_name}" if example.model_name else example.item_id
-            text.append(f"    e.g. {where}: {_one_line(example.text)}\n", style="dim")
+            where = f"{example.name}, {example.model_name}" if example.model_name else example.name
+            asked = f" “{_one_line(example.question)}”" if example.question else ""
+            text.append(f"    e.g. {where}{asked}: {_one_line(example.text)}\n", style="dim")
     return text
 
 
-def retry_command(row: ResultRow, command: Sequence[str]) -> str:
-    """The shell command that computes one failed pair again and takes the rest from the cache."""
-    return shlex.join([*command, "--refresh", f"{row.filter}:{row.metric}"])
+def next_command(manifest: Mapping[str, Any], command: Sequence[str]) -> str:
+    """The one shell command that makes up for what failed.
+
+    The same command computes what is missing and asks again what got no answer. Errors that a model settled
+    are answers, kept like any other: where nothing else failed, only ``--refresh failed`` asks for them
+    again.
+    """
+    accounts = [
+        account
+        for role in ("models", "judges")
+        for account in (manifest.get(role) or {}).values()
+        if isinstance(account, Mapping)
+    ]
+    settled = sum(account.get("model_errors") or 0 for account in accounts)
+    open_ones = sum(account.get("failed") or 0 for account in accounts)
+    again = ["--refresh", "failed"] if settled and not open_ones and manifest.get("over_budget") else []
+    return shlex.join([*command, *(part for part in again if part not in command)])
 
 
 def _table(rows: Sequence[ResultRow], ascii_only: bool) -> Table:
@@ -155,7 +166,7 @@ def _doublings(rows: Sequence[ResultRow], ascii_only: bool) -> RenderResult:
         yield Text(_plain(f"{row.metric_key}, {row.filter}{group}: {row.doubling}", ascii_only), style="dim")
 
 
-def _failures(failed: Sequence[ResultRow], command: Sequence[str], ascii_only: bool) -> RenderResult:
+def _failures(failed: Sequence[ResultRow], ascii_only: bool) -> RenderResult:
     pairs = {
         row.pair: row for row in reversed(failed)
     }  # one pair fails once, whatever the number of its rows
@@ -163,8 +174,7 @@ def _failures(failed: Sequence[ResultRow], command: Sequence[str], ascii_only: b
     for row in reversed(pairs.values()):
         text = Text("  ")
         text.append(_plain(f"{row.filter} × {row.metric}", ascii_only), style="bold")
-        text.append(f": {_one_line(row.error or 'no reason was recorded')}\n    retry: ")
-        text.append(retry_command(row, command), style="cyan")
+        text.append(f": {_one_line(row.error or 'no reason was recorded')}")
         yield text
 
 

@@ -111,6 +111,8 @@ class SampleView:
     choices: Sequence[str] = ()
     gold: Sequence[int] = ()
     item_digest: str | None = None
+    doc_id: int | None = None
+    """Position in the dataset, where it is known."""
 
     @property
     def failed(self) -> bool:

@@ -88,13 +88,22 @@ class SameAnswers:
 
 
 class DisagreeingRepeats(TallyCheck):
-    """Items that are right in one repeat and wrong in another: how much of a score is luck."""
+    """Items that are right in one repeat and wrong in another: how much of a score is luck.
+
+    Of scores other than 0 and 1 nothing is said: those of two texts are seldom equal.
+    """
+
+    def __init__(self, options: DiagnosticOptions) -> None:
+        super().__init__(options)
+        self._graded: set[str] = set()
 
     def add(self, sample: SampleView) -> None:
         """Counts items with several scored repeats by pair and model."""
         for pair, scores in sample.scores.items():
             scored = _numbers(scores)
-            if len(scored) > 1:
+            if not {0.0, 1.0}.issuperset(scored):
+                self._graded.add(pair)
+            elif len(scored) > 1:
                 tally = self.tallies[pair, sample.model_name]
                 tally.total += 1
                 if min(scored) != max(scored):
@@ -104,7 +113,7 @@ class DisagreeingRepeats(TallyCheck):
         """One finding a pair and model."""
         for key, tally in self.tallies.items():
             pair, model = key if isinstance(key, tuple) else (key, "")
-            if tally.share > self.options.repeats_disagree:
+            if pair not in self._graded and tally.share > self.options.repeats_disagree:
                 yield tally.finding(
                     "repeats_disagree",
                     "note",

@@ -9,23 +9,38 @@ from collections.abc import Hashable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal, Protocol
 
+import orjson
+
 from tasks.reporting import numbers
 from tasks.reporting.view import SampleView
 
 Severity = Literal["error", "warning", "note"]
 GRAVEST_FIRST: Final = ("error", "warning", "note")
 TEXT_LENGTH: Final = 300
+QUESTION_LENGTH: Final = 160
 INVALID: Final = "[invalid]"  # what harness filters put where they found nothing
 
 
 @dataclass(frozen=True)
 class Example:
-    """A sample that shows the finding: which one, and the piece of text to look at."""
+    """A sample that shows the finding: which one, and the piece of text to look at.
+
+    ``place`` is where its item stands, as "questions.jsonl:7" (empty: not in a file, or not known),
+    ``question`` the end of what was asked, ``doc_id`` its position in the dataset.
+    """
 
     item_id: str
     model_name: str
     prompt_template: str
     text: str
+    question: str = ""
+    doc_id: int | None = None
+    place: str = ""
+
+    @property
+    def name(self) -> str:
+        """How people find the item: its place, else its id."""
+        return self.place or self.item_id
 
 
 @dataclass(frozen=True)
@@ -124,4 +139,18 @@ def example(sample: SampleView, text: Any) -> Example:
     text = text if isinstance(text, str) else repr(text)
     if len(text) > TEXT_LENGTH:
         text = f"…{text[-TEXT_LENGTH:]}"
-    return Example(sample.item_id, sample.model_name, sample.prompt_template, text)
+    return Example(
+        sample.item_id, sample.model_name, sample.prompt_template, text, question_of(sample), sample.doc_id
+    )
+
+
+def question_of(sample: SampleView) -> str:
+    """The end of what was asked, on one line: the question stands behind instructions and examples."""
+    asked = sample.prompt
+    if sample.chat:
+        try:
+            asked = str(orjson.loads(asked)[-1]["content"])
+        except (orjson.JSONDecodeError, LookupError, TypeError):
+            asked = sample.prompt
+    line = " ".join(asked.split())
+    return line if len(line) <= QUESTION_LENGTH else f"…{line[1 - QUESTION_LENGTH :]}"

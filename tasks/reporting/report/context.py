@@ -14,7 +14,7 @@ from tasks.models.options import asked_and_reused
 from tasks.reporting import numbers
 from tasks.reporting.diagnostics.findings import Diagnostic, Example
 from tasks.reporting.page.plots import curve_rows, curves, forests
-from tasks.reporting.terminal import retry_command
+from tasks.reporting.terminal import next_command
 from tasks.reporting.view import ResultRow, SampleView, facet_names, facet_text
 
 PANELS_OPEN: Final = 8  # further plots are folded away
@@ -54,9 +54,11 @@ class Usage:
     """Counts by model, and the number of distinct samples, in the order in which models appear."""
 
     models: dict[str, ModelUsage] = field(default_factory=dict)
+    items: set[str] = field(default_factory=set)
 
     def add(self, sample: SampleView) -> None:
         """Takes one sample into account."""
+        self.items.add(sample.item_id)
         usage = self.models.setdefault(sample.model_name, ModelUsage())
         for response in sample.responses:
             usage.samples += 1
@@ -100,7 +102,6 @@ def page_context(
         "outcomes": list(dict.fromkeys(name for row in rows for name in row.outcome_counts)),
         "failed": list(failed.values()),
         "doublings": [row for row in computed if row.doubling is not None],
-        "command": _command(manifest),
         "facet_names": facet_names(rows),
         "facet_text": facet_text,
         "show": _optional_columns(rows),
@@ -111,13 +112,15 @@ def page_context(
         "usage": usage,
         "costs": costs(manifest),
         "accounts": accounts(manifest),
+        "judging": judging(manifest),
+        "currency": manifest.get("currency"),
         "steps": steps(manifest),
         "provenance": provenance(manifest),
         "manifest_text": json.dumps(manifest, indent=2, ensure_ascii=False, default=str),
         "statement": statement,
         "unscored_link": unscored_link,
         "example_link": example_link,
-        "retry": retry_command,
+        "retry": next_command(manifest, _command(manifest)),
         "results_json": {
             "rows": [_pivot_record(row) for row in computed],
             "lower_is_better": sorted({row.pair for row in rows if row.higher_is_better is False}),
@@ -128,7 +131,8 @@ def page_context(
 def facts(manifest: Mapping[str, Any], rows: Sequence[ResultRow], usage: Usage) -> list[Fact]:
     """The numbers at the head of the page."""
     models = len(usage.models)
-    items = max((row.n_items for row in rows), default=0)
+    # The rows know only their groups' items: with facets the largest group would pass for the whole.
+    items = len(usage.items) or max((row.n_items for row in rows), default=0)
     failed_pairs = len({row.pair for row in rows if row.status == "failed"})
     unscored = sum(row.n_unscored for row in rows if row.status != "failed")
     found = [
@@ -167,12 +171,29 @@ def run_line(manifest: Mapping[str, Any]) -> str:
 
 
 def costs(manifest: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """Cost, tokens and requests of the manifest as rows, whatever their nesting."""
+    """Cost, tokens and requests of the manifest as rows, whatever their nesting; money with its currency."""
     found: list[tuple[str, str]] = []
     for key in ("requests", "tokens", "cost", "saved"):
-        if manifest.get(key) is not None:
-            found += flat(key, manifest[key])
+        value = manifest.get(key)
+        if value is None:
+            continue
+        if key == "cost":
+            found.append((key, numbers.money(value, manifest.get("currency"))))
+        elif key == "saved" and isinstance(value, Mapping):
+            money = numbers.money(value.get("cost"), manifest.get("currency"))
+            found += [*flat(key, {name: part for name, part in value.items() if name != "cost"})]
+            found.append(("saved · cost", money))
+        else:
+            found += flat(key, value)
     return found
+
+
+def judging(manifest: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
+    """Judge → what its requests took: the stage that grades, beside the one that answers."""
+    judges = manifest.get("judges")
+    if not isinstance(judges, Mapping):
+        return {}
+    return {str(name): account for name, account in judges.items() if isinstance(account, Mapping)}
 
 
 def accounts(manifest: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:

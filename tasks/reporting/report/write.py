@@ -9,12 +9,13 @@ as they come. Nothing but counters, the list's columns and one block is in memor
 
 import os
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Final, TextIO
+from typing import Any, Final, TextIO
 
+from tasks.datasets.files import row_places
 from tasks.reporting.diagnostics import Diagnosis
 from tasks.reporting.diagnostics.findings import Diagnostic
 from tasks.reporting.page.html import BlockWriter, packed_element, page_parts
@@ -52,7 +53,7 @@ def write_report(view: RunView, path: str | Path, limits: PageLimits | None = No
         scan.add(sample)
         diagnosis.add(sample)
         usage.add(sample)
-    selection, diagnostics = scan.select(), diagnosis.finish()
+    selection, diagnostics = scan.select(), placed(diagnosis.finish(), view.manifest)
     context = page_context(view.manifest, rows, diagnostics, usage, selection.statement)
     before, after = page_parts("report.html", context, SCRIPTS)
 
@@ -62,6 +63,27 @@ def write_report(view: RunView, path: str | Path, limits: PageLimits | None = No
         shown = write_samples(file, "run", passes.second(), selection, view, limits)
         file.write(after)
     return WrittenReport(path, scan.samples, shown, diagnostics)
+
+
+def placed(diagnostics: Sequence[Diagnostic], manifest: Mapping[str, Any]) -> tuple[Diagnostic, ...]:
+    """The findings with the places of their examples in the dataset's file, where it is a file and there."""
+    config = manifest.get("config")
+    dataset = config.get("dataset") if isinstance(config, Mapping) else None
+    path = dataset.get("path") if isinstance(dataset, Mapping) else None
+    if not path or not isinstance(config, Mapping):
+        return tuple(diagnostics)
+    wanted = {e.doc_id for finding in diagnostics for e in finding.examples if e.doc_id is not None}
+    places = row_places(Path(str(config.get("base_dir") or ".")) / Path(str(path)).expanduser(), wanted)
+    return tuple(
+        replace(
+            finding,
+            examples=tuple(
+                replace(e, place="" if e.doc_id is None else places.get(e.doc_id, ""))
+                for e in finding.examples
+            ),
+        )
+        for finding in diagnostics
+    )
 
 
 def write_samples(

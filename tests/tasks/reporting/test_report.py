@@ -175,7 +175,7 @@ def test_failed_pairs_stand_last_with_reason_and_command(tmp_path: Path) -> None
     )
     text = written(view, tmp_path).text
     assert "MetricError: row 3 is not text" in text
-    assert "python -m flows.eval 'a b.yaml' --refresh none:bleu" in text
+    assert text.count("python -m flows.eval 'a b.yaml'") == 1, "one command, whatever failed"
     table = text[text.index("Press a heading") : text.index("Failed pairs", text.index("Press a heading"))]
     assert table.index("exact_match") < table.index("bleu")
 

@@ -10,7 +10,7 @@ import pytest
 from tasks.models.options import Progress
 from tasks.reporting.diagnostics.findings import Diagnostic, Example
 from tasks.reporting.progress import ProgressBoard, combined, open_board, percent, progress_markdown, reporter
-from tasks.reporting.terminal import console, diagnostics_text, results_table
+from tasks.reporting.terminal import console, diagnostics_text, next_command, results_table
 from tasks.store.schemas import RESULTS
 from tests.tasks.reporting.report_recordings import result
 
@@ -111,13 +111,30 @@ def test_failed_pairs_come_last_with_reason_and_the_command_that_retries_them() 
     failed = row(
         metric="bleu", filter="none", status="failed", value=None, error="MetricError: row 3\nis no text"
     )
-    text = printed(table(failed, failed, row()), command=["python", "-m", "flows.eval", "my config.yaml"])
+    text = printed(table(failed, failed, row()))
     assert (
         text.index("0.7500")
         < text.index("1 pair failed:")
         < text.index("none × bleu: MetricError: row 3 is no text")
     )
-    assert text.rstrip().endswith("python -m flows.eval 'my config.yaml' --refresh none:bleu")
+    assert text.count("none × bleu") == 1
+
+
+@pytest.mark.parametrize(
+    ("failed", "settled", "over", "command"),
+    [
+        (0, 3, {"m": "3 of 9 requests failed"}, "python -m flows.eval 'my config.yaml' --refresh failed"),
+        (2, 3, {"m": "5 of 9 requests failed"}, "python -m flows.eval 'my config.yaml'"),
+        (2, 0, {"m": "2 of 9 requests failed"}, "python -m flows.eval 'my config.yaml'"),
+        (0, 0, {}, "python -m flows.eval 'my config.yaml'"),
+        (0, 3, {}, "python -m flows.eval 'my config.yaml'"),
+    ],
+)
+def test_the_command_that_is_suggested_is_the_one_that_helps(
+    failed: int, settled: int, over: dict[str, str], command: str
+) -> None:
+    manifest = {"models": {"m": {"failed": failed, "model_errors": settled}}, "over_budget": over}
+    assert next_command(manifest, ["python", "-m", "flows.eval", "my config.yaml"]) == command
 
 
 def test_nothing_is_folded_or_coloured_where_nobody_watches() -> None:
