@@ -12,6 +12,7 @@ from pydantic import BaseModel, ValidationError
 
 from flows.config.yaml import OVERRIDE, Location, YamlSource
 from metrics.errors import ConfigError, NightjarError, nearest
+from tasks.models.config import CONFIGS
 
 _EXPECTED = {
     "string_type": "text",
@@ -137,8 +138,12 @@ def _step(value: Any, part: str | int) -> Any:
 def _message(location: Location, entries: list[Mapping[str, Any]], model: type[BaseModel], data: Any) -> str:
     kinds = {entry["type"] for entry in entries}
     if "extra_forbidden" in kinds:
-        known = known_keys(meant_models(models_at(model, location[:-1]), value_at(data, location[:-1])))
         key = str(location[-1])
+        options = models_at(model, location[:-1])
+        parent = value_at(data, location[:-2])
+        if options and location[-2:-1] == ("config",) and isinstance(parent, Mapping):
+            options = [CONFIGS.get(str(parent.get("type", "openai")), options[0])]
+        known = known_keys(meant_models(options, value_at(data, location[:-1])))
         return f"'{key}' is not a key here{nearest(key, known)} (known: {', '.join(known)})"
     if kinds == {"missing"}:
         return f"'{location[-1]}' is missing{_purpose(model, location)}"

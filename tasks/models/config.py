@@ -287,6 +287,15 @@ class Price(Frozen):
         None, ge=0, description="prompt tokens that the server had cached; default: prompt"
     )
 
+    @model_validator(mode="before")
+    @classmethod
+    def _has_two_sides(cls, value: Any) -> Any:
+        if isinstance(value, int | float):
+            raise ValueError(
+                f"expected {{prompt: …, completion: …}}, prices of a million tokens, got {value}"
+            )
+        return value
+
 
 class Prices(BaseModel):
     """What models cost, by their names: ``{currency: USD, qwen: {prompt: 0.1, completion: 0.4}}``.

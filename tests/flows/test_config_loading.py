@@ -1,5 +1,6 @@
 """What a config file may get wrong, and the sentence that answers it."""
 
+import re
 from pathlib import Path
 
 import pytest
@@ -66,6 +67,17 @@ def test_a_mistake_is_answered_with_file_line_and_expectation(folder: Path, case
     assert old in VALID
     expected = message.replace("{folder}", str(folder)).replace("{keys}", KEYS)
     assert refused(folder, VALID.replace(old, new, 1)) == expected
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_every_answer_begins_with_file_and_line_and_is_three_lines_at_most(case: str) -> None:
+    message = REFUSED[case]["message"]
+    assert re.match(r"bench\.yaml:\d+: ", message)
+    assert len(message.splitlines()) <= 3
+
+
+def test_sixty_mistakes_have_been_looked_at() -> None:
+    assert len(REFUSED) >= 60
 
 
 def test_every_mistake_of_a_file_has_its_line(folder: Path) -> None:
