@@ -133,8 +133,9 @@ def _overrides(inputs: CommandInputs, path: Path | None) -> tuple[str, ...]:
     ``--set`` changes of them."""
     if not inputs.models:
         return inputs.overrides
-    models = next((config.models for config in load_configs(path, strict=False)), ())
-    return (inputs.models.override(models), *inputs.overrides)
+    config = next(iter(load_configs(path, strict=False)), None)
+    models, scorer = (config.models, config.scorer) if config is not None else ((), None)
+    return (*inputs.models.overrides(models, scorer), *inputs.overrides)
 
 
 def validation_document(inputs: CommandInputs) -> tuple[dict[str, Any], int]:
@@ -200,7 +201,7 @@ def _chosen_by_name(inputs: CommandInputs, names: Sequence[str], strict: bool) -
         raise ConfigError(
             "--tasks needs --include-path DIR: the folder with the YAML files of the benchmarks"
         )
-    flags = (inputs.models.override(()),) if inputs.models else ()
+    flags = inputs.models.overrides(()) if inputs.models else ()
     configs, selection = load_selected(names, inputs.include_path, (*flags, *inputs.overrides), strict=strict)
     return ChosenConfigs(configs, selection.groups, tuple(selection.warnings))
 

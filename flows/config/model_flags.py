@@ -4,13 +4,15 @@ The outcome is an override like any ``--set``, so that everything after it knows
 """
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
 from pydantic import ValidationError
 
 from metrics.errors import ConfigError
+from scorers.config import RewardModelConfig, ScorerConfig
+from scorers.judge.config import JudgeConfig
 from tasks.models.config import EndpointConfig, ModelConfig
 from tasks.models.providers import flags_for
 
@@ -28,8 +30,9 @@ class ModelFlags:
         """Whether any was given."""
         return bool(self.names or self._endpoint())
 
-    def override(self, models: Sequence[ModelConfig]) -> str:
-        """``models=[…]``: the named models instead of the config's ``models``.
+    def overrides(self, models: Sequence[ModelConfig], scorer: ScorerConfig | None = None) -> tuple[str, ...]:
+        """``models=[…]``: the named models instead of the config's ``models``; and where ``scorer`` asks one
+        of those that are left out, its entry in the scorer's own keys.
 
         A name that the config has keeps its entry; another one is asked like the config's first endpoint.
         What the flags say of address, interface and key lies over both, and without ``--model`` over every
@@ -46,7 +49,25 @@ class ModelFlags:
             self._entry(known[name]) if name in known else self._new(name, first)
             for name in dict.fromkeys(names)
         ]
-        return f"models={json.dumps(entries)}"
+        asked = self._asked({name: model for name, model in known.items() if name not in names}, scorer)
+        return (f"models={json.dumps(entries)}", *asked)
+
+    def _asked(self, left_out: Mapping[str, ModelConfig], scorer: ScorerConfig | None) -> Iterator[str]:
+        """The scorer's models with entries of their own, where they stand among the models left out."""
+
+        def entry(name: str) -> dict[str, Any]:
+            return left_out[name].model_dump(mode="json", exclude_unset=True)
+
+        if isinstance(scorer, JudgeConfig) and any(judge.name in left_out for judge in scorer.judges):
+            judges = [
+                {"name": judge.name, **judge.entry}
+                if judge.entry or judge.name not in left_out
+                else entry(judge.name)
+                for judge in scorer.judges
+            ]
+            yield f"scorer.judges={json.dumps(judges)}"
+        elif isinstance(scorer, RewardModelConfig) and scorer.model in left_out:
+            yield f"scorer.model={json.dumps(entry(str(scorer.model)))}"
 
     def _entry(self, model: ModelConfig) -> dict[str, Any]:
         entry = model.model_dump(mode="json", exclude_unset=True)

@@ -78,6 +78,17 @@ def test_several_models_and_what_set_changes_of_them(bench: Path) -> None:
     assert config.models[1].config.timeout == 7  # type: ignore[union-attr]
 
 
+def test_a_model_that_only_judges_then_keeps_its_entry(bench: Path) -> None:
+    judge = 'scorer: {type: llm_judge, prompt: "{{response}}", judges: own, parse: {type: number}}'
+    bench.write_text(f"{BENCH}{judge}\n")
+    config = chosen(bench, names=["other"])
+    assert [model.name for model in config.models] == ["other"]
+    (own,) = config.scorer.judges  # type: ignore[union-attr]
+    assert (own.name, own.entry["config"]["base_url"]) == ("own", "http://10.0.0.1:8000/v1")
+    (kept,) = chosen(bench, names=["own"]).scorer.judges  # type: ignore[union-attr]
+    assert (kept.name, kept.entry) == ("own", {})
+
+
 def test_an_address_alone_moves_every_endpoint_of_the_config(bench: Path) -> None:
     own, demo = chosen(bench, base_url="http://10.0.0.2/v1").models
     assert own.config.base_url == "http://10.0.0.2/v1"  # type: ignore[union-attr]
