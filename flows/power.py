@@ -6,14 +6,18 @@ from typing import Annotated
 
 import typer
 
-from flows.command_line import command_line, new_app, print_json
+from flows.command_line import command_line, examples, new_app, print_json
 from tasks.store.home import default_store
 from tasks.store.storage import Store
 
 app = new_app()
 
 
-@app.command()
+@app.command(
+    epilog=examples(
+        "python -m flows.power my_benchmark.yaml --margin 0.02",
+    )
+)
 def power_command(
     config: Annotated[Path, typer.Argument(help="YAML file of the evaluation")],
     margin: Annotated[

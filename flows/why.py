@@ -13,7 +13,7 @@ from typing import Annotated, Any
 import orjson
 import typer
 
-from flows.command_line import command_line, new_app, print_json
+from flows.command_line import command_line, examples, new_app, print_json
 from metrics.errors import ConfigError, nearest
 from tasks.history.layout import FORGOTTEN, RUNS, known_runs, names_in, read_json
 from tasks.store.home import default_store
@@ -23,7 +23,12 @@ from tasks.store.storage import Store
 app = new_app()
 
 
-@app.command()
+@app.command(
+    epilog=examples(
+        "python -m flows.why results/RUN",
+        "python -m flows.why RUN infer",
+    )
+)
 def why_command(
     run: Annotated[str, typer.Argument(help="output folder or run id")],
     step: Annotated[

@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from flows.command_line import FAILED, UNDECIDED, command_line, new_app, print_json
+from flows.command_line import FAILED, UNDECIDED, command_line, examples, new_app, print_json
 from flows.compare.runs import compare_opened, load_gate, write_comparison
 from metrics.errors import ConfigError
 from tasks.comparison.compare import ComparedRuns
@@ -22,7 +22,12 @@ EXIT_CODES = {None: 0, "pass": 0, "regression": FAILED, "inconclusive": UNDECIDE
 app = new_app()
 
 
-@app.command()
+@app.command(
+    epilog=examples(
+        "python -m flows.compare results/BASE results/CANDIDATE",
+        "python -m flows.compare BASE CANDIDATE --gate deployments/suites/gate.yaml",
+    )
+)
 def compare_command(
     base: Annotated[str, typer.Argument(help="output folder or run id of the baseline")],
     candidate: Annotated[

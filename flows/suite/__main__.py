@@ -9,12 +9,17 @@ from typing import Annotated, Any
 
 import typer
 
-from flows.command_line import FAILED, UNDECIDED, command_line, new_app, print_json, quiet_prefect
+from flows.command_line import FAILED, UNDECIDED, command_line, examples, new_app, print_json, quiet_prefect
 
 app = new_app()
 
 
-@app.command()
+@app.command(
+    epilog=examples(
+        "python -m flows.suite deployments/suites/nightly.yaml",
+        "python -m flows.suite deployments/suites/nightly.yaml --limit 5",
+    )
+)
 def suite_command(
     suite: Annotated[Path, typer.Argument(help="YAML file: benchmarks, models, baseline, gate")],
     limit: Annotated[int | None, typer.Option(min=1, help="only the first items of every benchmark")] = None,

@@ -16,7 +16,15 @@ from typer.main import get_command
 
 ROOT = Path(__file__).resolve().parents[2]
 BLOCK = re.compile(r"^```(?P<language>\w*)\n(?P<text>.*?)^```", re.DOTALL | re.MULTILINE)
-MADE_UP = {"my_benchmark.yaml", "questions.jsonl", "responses.jsonl", "utils.py", "site/", "records/"}
+MADE_UP = {
+    "my_benchmark.yaml",
+    "questions.jsonl",
+    "responses.jsonl",
+    "utils.py",
+    "site/",
+    "records/",
+    "results/index.html",
+}
 """Names in the pages that are an example's, or that a run or a build makes."""
 OURS = {"flows", "tasks", "scorers", "metrics"}
 

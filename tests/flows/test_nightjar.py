@@ -1,0 +1,57 @@
+"""All commands under one name, with help of one style, that a shell completes."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from flows.nightjar import COMMANDS, named_app
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def as_nightjar(**environment: str) -> str:
+    """What the console script of that name prints."""
+    code = "import sys; sys.argv[0] = 'nightjar'; from flows.nightjar import main; main()"
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, env={**os.environ, **environment}, capture_output=True,
+        text=True, timeout=120, check=False,
+    )  # fmt: skip
+    return done.stdout
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_commands_help_fits_80_columns_and_ends_with_examples(name: str) -> None:
+    shown = CliRunner().invoke(named_app(), [name, "--help"], env={"COLUMNS": "80"}).output
+    text, _, examples = shown.partition("Examples:")
+    assert f"python -m flows.{name}" in examples
+    assert max(map(len, text.splitlines())) <= 80
+
+
+def test_a_shell_completes_commands_and_options() -> None:
+    words = as_nightjar(_NIGHTJAR_COMPLETE="complete_bash", COMP_WORDS="nightjar his", COMP_CWORD="1")
+    assert words.split() == ["history"]
+    options = as_nightjar(_NIGHTJAR_COMPLETE="complete_bash", COMP_WORDS="nightjar eval --sh", COMP_CWORD="2")
+    assert set(options.split()) == {"--shuffle", "--show-prompts"}
+
+
+def test_no_color_leaves_colours_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    import io
+
+    from tasks.reporting.terminal import console
+
+    class Terminal(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    monkeypatch.setenv("TERM", "xterm-256color")
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    coloured, plain = Terminal(), Terminal()
+    console(coloured).print("error", style="red")
+    monkeypatch.setenv("NO_COLOR", "1")
+    console(plain).print("error", style="red")
+    assert "\x1b[31m" in coloured.getvalue()
+    assert "\x1b[31m" not in plain.getvalue()
