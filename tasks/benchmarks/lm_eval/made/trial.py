@@ -163,7 +163,7 @@ class _Run:
 
     def _score(self, rendered: Sequence[Rendered]) -> None:
         for pipeline in self._pipelines:
-            replies = [_replies(one) for one in rendered]
+            replies = [_replies(one) * int(self._config.get("repeats") or 1) for one in rendered]
             predictions: list[Any] = [None] * len(rendered)
             if rendered[0].kind == "generate":
                 kept = pipeline.apply(replies, [dict(one.doc) for one in rendered])

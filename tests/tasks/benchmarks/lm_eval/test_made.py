@@ -138,6 +138,11 @@ def test_everything_is_run_to_the_aggregation(tmp_path: Path) -> None:
         ("loglikelihood", ""),
         ("loglikelihood_rolling", ""),
         ("generate_until", "num_fewshot: 2\ntraining_split: train"),
+        (
+            "generate_until",
+            "repeats: 8\nfilter_list: [{name: maj, filter: [{function: take_first_k, k: 8},"
+            " {function: majority_vote}, {function: take_first}]}]",
+        ),
     ],
 )
 def test_every_output_type_is_tried(tmp_path: Path, output_type: str, more: str) -> None:
