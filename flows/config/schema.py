@@ -87,6 +87,11 @@ class EvalConfig(BenchmarkFields):
         description="Which kept answers of the models serve: the newest (reuse), those that this night asked "
         "for (fresh), or those that are not too old ({max_age: 20h})",
     )
+    canaries: int = Field(
+        default=0,
+        ge=0,
+        description="Kept requests that are asked again before answers are reused: has the model changed?",
+    )
     errors: ErrorBudget = Field(default_factory=ErrorBudget, description="How many requests may fail")
     limits: RunLimits = Field(default_factory=RunLimits, description="Where inference stops")
     prices: Prices = Field(

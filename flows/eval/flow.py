@@ -90,8 +90,11 @@ def _run_stages(run: Run) -> RunOutcome:
         cell.place: run.submit(render, plan.prompts[cell.prompt].at(cell.part), items, cell.start, cell.stop)
         for cell in plan.once_a_prompt(cells)
     }
+    run.reuse_or_ask(cells, requests)
     responses = {
-        cell: run.submit(infer, plan.models[cell.model].at(cell.suffix, **cell.about), requests[cell.place])
+        cell: run.submit(
+            infer, run.plan.models[cell.model].at(cell.suffix, **cell.about), requests[cell.place]
+        )
         for cell in cells
     }
     grid = GridResponses(cells, requests, responses)

@@ -9,7 +9,7 @@ import shlex
 import time
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -183,6 +183,7 @@ def run_info(run: Run, grid: GridResponses) -> RunInfo:
     config, plan = run.plan.config, run.plan
     items = max((cell.stop for cell in grid.cells), default=0)
     total = _total([*_inference(run, "model").values(), *_inference(run, "judge").values()])
+    asked_again = sum(report.asked for report in run.canaries.values())
     return RunInfo(
         run_id=str(run.options.run_id),
         benchmark=config.name,
@@ -200,6 +201,7 @@ def run_info(run: Run, grid: GridResponses) -> RunInfo:
             "cached": total.cached,
             "failed": total.failed + total.model_errors,
             **({"same_night": total.same_night} if total.same_night else {}),
+            **({"canaries": asked_again} if asked_again else {}),
         },
         git_revision=git_revision(str(PROJECT)),
     )
@@ -224,6 +226,7 @@ def run_manifest(
         "steps": run.steps(),
         "requests": dict(info.requests),
         "night": run.options.night,
+        "canaries": {name: asdict(found) | {"said": found.sentence} for name, found in run.canaries.items()},
         "tokens": {
             "prompt": total.prompt_tokens,
             "completion": total.completion_tokens,

@@ -1,18 +1,20 @@
 """One run of the flow: submits steps as tasks, and knows afterwards what became of each."""
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from prefect import Task
 from prefect.client.schemas.objects import State
 from prefect.futures import PrefectFuture
 
-from flows.config.schema import CACHED_STAGES, FAILED_REQUESTS, RunOptions
+from flows.config.schema import CACHED_STAGES, FAILED_REQUESTS, Phase, RunOptions
 from flows.plan.steps import AskedModel, Cell, PairPlan, Plan
 from tasks.caching import Workspace, in_workspace, references
+from tasks.canaries import canaries
 from tasks.filter import FilterSetup
+from tasks.models.canaries import CanaryReport
 from tasks.models.control import RunControl
 from tasks.pair import PairSetup
 from tasks.rows.parts import FailedPart, Origin
@@ -44,6 +46,8 @@ class Run:
     """When the flow run began, in seconds since 1970."""
     served: dict[str, Any] = field(default_factory=dict)
     """What the endpoints said they serve."""
+    canaries: dict[str, CanaryReport] = field(default_factory=dict)
+    """What kept requests that were asked again came to, by model."""
     submitted: list[Submitted] = field(default_factory=list)
     control: RunControl = field(default_factory=RunControl)
     """Whether people let it go on."""
@@ -76,6 +80,25 @@ class Run:
         refuses."""
         found = preflight.submit(self.plan.checks(models, judges)).result()
         self.served.update(found.served)
+
+    def reuse_or_ask(self, cells: Sequence[Cell], requests: Mapping[tuple[str, int], Future]) -> None:
+        """Asks canaries where kept answers may be reused. Where another model answers and answers of an age
+        were wanted, those of this night alone serve from here on."""
+        config = self.plan.config
+        if not config.canaries or config.answers == "fresh" or self.options.phase is Phase.SCORE:
+            return
+        models = dict(self.plan.models)
+        for name, step in self.plan.models.items():
+            places = dict.fromkeys(cell.place for cell in cells if cell.model == name)
+            asked = [requests[place].result() for place in places]
+            named = step.model_copy(update={"name": f"canaries {name}"})
+            found = canaries.submit(named, asked, config.canaries, self.workspace).result()
+            self.canaries[name] = found
+            if found.is_another and config.answers != "reuse":
+                lookup = replace(step.setup.lookup, night=str(self.options.night))
+                setup = step.setup.model_copy(update={"lookup": lookup})
+                models[name] = step.model_copy(update={"setup": setup})
+        self.plan = replace(self.plan, models=models)
 
     def _refreshed(self, stage: str, pair: PairPlan | None) -> bool:
         named = {f"{pair.identity.filter}:{pair.identity.metric.name}", pair.name} if pair else set()

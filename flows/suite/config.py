@@ -56,6 +56,9 @@ class SuiteConfig(BaseModel):
     answers: Answers | None = Field(
         None, description="Which kept answers serve, for all benchmarks; without: what each one says"
     )
+    canaries: int = Field(
+        5, ge=0, description="Kept requests asked again before answers are reused: has the model changed?"
+    )
     nights: int = Field(
         7, ge=2, description="Nights that the rolling baseline, trends and flapping items look back on"
     )

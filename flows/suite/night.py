@@ -145,7 +145,9 @@ def _with_requests(entry: NightEvaluation, tonight: Mapping[str, ComparedRun]) -
         return entry
     names = ("sent", "cached", "same_night")
     counts = {name: sum(tally.get(name) or 0 for tally in models.values()) for name in names}
-    return entry.model_copy(update={"requests": counts})
+    canaries = tonight[entry.name].manifest.get("canaries") or {}
+    doubts = tuple(f"{name}: {found['said']}" for name, found in canaries.items() if found.get("said"))
+    return entry.model_copy(update={"requests": counts, "doubts": doubts})
 
 
 def _compared(
@@ -175,6 +177,7 @@ def headline(judged: JudgedNight) -> str:
     if asked := [entry.requests for entry in entries if entry.requests is not None]:
         counts = {name: sum(entry[name] for entry in asked) for name in asked[0]}
         sentences.append(asked_and_reused(counts))
+    sentences += dict.fromkeys(doubt for entry in entries for doubt in entry.doubts)
     if judged.compared is None:
         sentences.append("nothing to compare with yet")
     else:

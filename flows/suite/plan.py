@@ -8,6 +8,7 @@ import json
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -135,7 +136,9 @@ def _planned(
         models = [model.model_dump(mode="json", exclude_unset=True) for model in night.suite.models]
         overrides.append(f"models={json.dumps(models)}")
     limit = options.limit or benchmark.limit
-    said = {} if night.suite.answers is None else {"answers": night.suite.answers}
+    said: dict[str, Any] = {"canaries": night.suite.canaries}
+    if night.suite.answers is not None:
+        said["answers"] = night.suite.answers
     try:
         configs = load_configs(file, overrides)
     except NightjarError as error:

@@ -44,6 +44,8 @@ class NightEvaluation(BaseModel):
     message: str | None = None
     requests: dict[str, int] | None = None
     """Of its models: ``sent``, ``cached``, and of those ``same_night``; None where it came to nothing."""
+    doubts: tuple[str, ...] = ()
+    """What canaries say against reusing answers."""
 
 
 class Night(BaseModel):

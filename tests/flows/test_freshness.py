@@ -131,6 +131,56 @@ def test_scoring_alone_takes_the_newest_answers(
     assert scored.document["requests"] == {"sent": 0, "cached": 6, "failed": 0}
 
 
+@pytest.fixture
+def moving(served: Any, sums: Any) -> Callable[..., Path]:
+    """The benchmark on a model that keeps its identity and moves to another server."""
+
+    def at(serving: Serving, **keys: Any) -> Path:
+        model = {"name": "own", "identity": "it", "config": {"base_url": serving.base_url, "model": "demo"}}
+        return Path(sums(serving, models=[model], **keys))
+
+    return at
+
+
+GREEDY = {"max_tokens": 64, "temperature": 0}
+
+
+def test_canaries_notice_a_swapped_model_that_reuse_would_not(
+    evaluate: Any, served: Any, moving: Any
+) -> None:
+    good, bad = served(error_rate=0.0), served(error_rate=1.0)
+    evaluate(moving(good, sample_params=GREEDY))
+    same = evaluate(moving(good, sample_params=GREEDY, canaries=5), "--json").document
+    assert same["requests"] == {"sent": 0, "cached": 6, "failed": 0, "canaries": 5}
+    swapped = evaluate(moving(bad, sample_params=GREEDY, canaries=5), "--json").document
+    assert swapped["requests"] == {"sent": 0, "cached": 6, "failed": 0, "canaries": 5}
+    manifest = json.loads((Path(swapped["output"]) / "manifest.json").read_text())
+    assert manifest["canaries"]["own"]["differing"] >= 2
+    assert "of 5 canaries were answered otherwise" in manifest["canaries"]["own"]["said"]
+    assert (received(good), received(bad)) == (11, 5)
+
+
+def test_answers_of_an_age_are_refused_where_canaries_say_another_model_answers(
+    evaluate: Any, served: Any, moving: Any
+) -> None:
+    good, bad = served(error_rate=0.0), served(error_rate=1.0)
+    keys = {"sample_params": GREEDY, "canaries": 5, "answers": {"max_age": "20h"}}
+    old = said(evaluate(moving(good, **keys), "--json"))
+    kept = evaluate(moving(good, **keys), "--json")
+    assert (kept.document["requests"]["sent"], said(kept)) == (0, old)
+    new = evaluate(moving(bad, **keys), "--json")
+    assert new.document["requests"] == {"sent": 6, "cached": 0, "failed": 0, "canaries": 5}
+    assert said(new) != old
+
+
+def test_sampled_answers_give_no_canary(evaluate: Any, served: Any, moving: Any) -> None:
+    server = served()
+    keys = {"sample_params": {"max_tokens": 64, "temperature": 0.7}, "canaries": 5}
+    evaluate(moving(server, **keys))
+    again = evaluate(moving(server, **keys), "--json")
+    assert again.document["requests"] == {"sent": 0, "cached": 6, "failed": 0}
+
+
 @pytest.mark.parametrize("said", ["often", {"max_age": "20 weeks"}, {"max_age": 0}, {"max_agee": "20h"}])
 def test_a_freshness_that_means_nothing_is_refused(served: Any, sums: Any, said: Any) -> None:
     path = sums(served(), answers=said)
