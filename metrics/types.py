@@ -77,6 +77,7 @@ class ChoiceBatch:
     bytes: NDArray[np.int32]  # (m,)
     words: NDArray[np.int32]  # (m,)
     unconditional: Floats | None = None  # (m,)
+    tokens: NDArray[np.int32] | None = None  # (m,), as the server cut them; -1: not known
     texts: Any = None  # an Arrow array (m,) of the choices' texts, where a benchmark has choices
 
     def __len__(self) -> int:
@@ -89,8 +90,8 @@ class LikelihoodResult:
 
     The lists have an entry a choice, in nats where they are log-likelihoods; ``unconditional_lls`` are those
     without the context (mutual information), None where they were not asked for. ``targets`` are the indices
-    of the right choices, ``predicted`` that of the likeliest. ``token_lengths`` is None: what an endpoint
-    counts as a choice's tokens is not kept.
+    of the right choices, ``predicted`` that of the likeliest. ``token_lengths`` counts each continuation's
+    tokens as the server cut them; None where that is not known (recorded responses).
     """
 
     choices: list[str]
@@ -128,6 +129,9 @@ def likelihood_results(batch: ChoiceBatch, predicted: Ints) -> list[LikelihoodRe
                 unconditional_lls=None
                 if batch.unconditional is None
                 else of(batch.unconditional, batch.offsets, row),
+                token_lengths=None
+                if batch.tokens is None or -1 in batch.tokens[start:stop]
+                else of(batch.tokens, batch.offsets, row),
             )
         )
     return found

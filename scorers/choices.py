@@ -56,9 +56,10 @@ class ListColumn:
 class ChoiceColumns:
     """The Arrow columns of a batch of items with log-likelihoods, one row per sample.
 
-    ``lls``, ``is_greedy`` and ``unconditional_lls`` (None: never asked for) are the model's;
-    ``continuations`` and ``unconditional`` the texts that were asked about, ``choices`` the choices' texts
-    without delimiter, ``gold`` the indices of the right ones. ``scored`` is False where the request failed.
+    ``lls``, ``is_greedy``, ``unconditional_lls`` and ``token_lengths`` (None: never asked for, not known) are
+    the model's; ``continuations`` and ``unconditional`` the texts that were asked about, ``choices`` the
+    choices' texts without delimiter, ``gold`` the indices of the right ones. ``scored`` is False where the
+    request failed.
     """
 
     item_ids: Sequence[str]
@@ -70,6 +71,7 @@ class ChoiceColumns:
     choices: "pa.Array"
     unconditional: "pa.Array | None" = None
     unconditional_lls: "pa.Array | None" = None
+    token_lengths: "pa.Array | None" = None
 
 
 def choice_batch(columns: ChoiceColumns, *, rolling: bool = False) -> ChoiceBatch:
@@ -108,6 +110,7 @@ def choice_batch(columns: ChoiceColumns, *, rolling: bool = False) -> ChoiceBatc
         words=words,
         unconditional=_unconditional(columns, lls),
         texts=texts.values if len(texts.values) else None,
+        tokens=_token_lengths(columns, lls),
     )
 
 
@@ -126,6 +129,7 @@ def take_items(batch: ChoiceBatch, rows: NDArray[np.intp]) -> ChoiceBatch:
         words=batch.words[choices],
         unconditional=None if batch.unconditional is None else batch.unconditional[choices],
         texts=None if batch.texts is None else batch.texts.take(choices),
+        tokens=None if batch.tokens is None else batch.tokens[choices],
     )
 
 
@@ -169,6 +173,19 @@ def _unconditional(columns: ChoiceColumns, lls: ListColumn) -> NDArray[np.float6
         )
         _same_texts(columns, without_context, continuations)
     return answers.numbers(np.float64)
+
+
+def _token_lengths(columns: ChoiceColumns, lls: ListColumn) -> NDArray[np.int32] | None:
+    """-1 for the choices of an item of which they are not known; None where they are of no item."""
+    if columns.token_lengths is None:
+        return None
+    given = _of_scored(ListColumn.of(columns.token_lengths), columns.scored)
+    if not len(given.values):
+        return None
+    found = np.full(len(lls.values), -1, dtype=np.int32)
+    known = given.lengths == lls.lengths
+    found[np.repeat(known, lls.lengths)] = given.numbers(np.int32)[np.repeat(known, given.lengths)]
+    return found
 
 
 def _same_texts(columns: ChoiceColumns, without_context: ListColumn, continuations: ListColumn) -> None:

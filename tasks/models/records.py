@@ -69,6 +69,7 @@ class KeptAnswer:
     logprobs: Any = None
     ll: float | None = None
     is_greedy: bool | None = None
+    ll_tokens: int | None = None
 
 
 @dataclass(frozen=True)

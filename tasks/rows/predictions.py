@@ -21,7 +21,7 @@ from tasks.store.schemas import PREDICTIONS
 REQUEST_COLUMNS = ("item_id", "doc_id", "doc_json")
 RESPONSE_COLUMNS = (
     "item_id", "sample_index", "status", "response", "finish_reason", "lls", "is_greedy", "unconditional_lls",
-    "unconditional_greedy",
+    "unconditional_greedy", "token_lengths",
 )  # fmt: skip
 
 
@@ -138,6 +138,7 @@ def _filter_choices(
             "is_greedy": [bool(results[repeat][1]) for results in filtered],
             "unconditional_lls": item[repeat]["unconditional_lls"],
             "unconditional_greedy": item[repeat]["unconditional_greedy"],
+            "token_lengths": item[repeat]["token_lengths"],
         }
         for repeat in range(repeats)
     ]
@@ -173,7 +174,7 @@ def _unanswered(row: Mapping[str, Any]) -> dict[str, Any]:
 
 def _prediction(value: Any) -> dict[str, Any]:
     if isinstance(value, Mapping) and "lls" in value and "is_greedy" in value:
-        names = ("lls", "is_greedy", "unconditional_lls", "unconditional_greedy")
+        names = ("lls", "is_greedy", "unconditional_lls", "unconditional_greedy", "token_lengths")
         return {"is_json": False} | {name: value[name] for name in names}
     if value is None or isinstance(value, str):
         return {"prediction": value, "is_json": False}

@@ -28,7 +28,7 @@ PROMPT_COLUMNS = (
 )
 PREDICTION_COLUMNS = (
     *("item_id", "doc_id", "sample_index", "scored", "outcome", "prediction", "is_json"),
-    *("lls", "is_greedy", "unconditional_lls"),
+    *("lls", "is_greedy", "unconditional_lls", "token_lengths"),
 )
 
 
@@ -207,6 +207,7 @@ def _choices(requests: pa.Table, predictions: pa.Table, kind: str) -> ChoiceBatc
         choices=requests.column("choices"),
         unconditional=requests.column("unconditional"),
         unconditional_lls=predictions.column("unconditional_lls"),
+        token_lengths=predictions.column("token_lengths"),
     )
     return choice_batch(columns, rolling=kind == "rolling")
 

@@ -100,12 +100,13 @@ RESPONSES: Final = pa.schema(
         pa.field("is_greedy", pa.list_(pa.bool_())),  # would greedy decoding have produced the continuation
         pa.field("unconditional_lls", FLOATS),  # beside the item's unconditional continuations
         pa.field("unconditional_greedy", pa.list_(pa.bool_())),
+        pa.field("token_lengths", pa.list_(pa.int32())),  # tokens of each continuation, as the server cut it
     ]
 )
 
 ANSWERS: Final = (
     "item_id", "doc_id", "sample_index", "response", "status", "error", "finish_reason", "lls", "is_greedy",
-    "unconditional_lls", "unconditional_greedy", "metadata_json",
+    "unconditional_lls", "unconditional_greedy", "token_lengths", "metadata_json",
 )  # fmt: skip
 """Columns of RESPONSES that say what was answered; the others say when, by whom and at what cost."""
 
@@ -132,6 +133,7 @@ PREDICTIONS: Final = pa.schema(
         pa.field("is_greedy", pa.list_(pa.bool_())),
         pa.field("unconditional_lls", FLOATS),
         pa.field("unconditional_greedy", pa.list_(pa.bool_())),
+        pa.field("token_lengths", pa.list_(pa.int32())),  # tokens of each continuation, as the server cut it
     ]
 )
 

@@ -462,3 +462,37 @@ def test_a_scorer_class_of_ones_own_looks_across_filters(evaluate: Evaluate, tmp
     assert ran.value("right,first") == pytest.approx(2 / 5)
     assert ran.value("right,last") == pytest.approx(2 / 5)
     assert ran.value("any_right,*") == pytest.approx(3 / 5)
+
+
+TOKENS = """
+import json
+
+def tokens(references, predictions, result):
+    with open({seen!r}, "a") as file:
+        file.write(json.dumps([result.choices, result.token_lengths, result.byte_lengths]) + "\\n")
+    return sum(result.token_lengths)
+"""
+
+
+def test_a_users_metric_of_likelihoods_sees_how_many_tokens_each_choice_has(
+    evaluate: Evaluate, tmp_path: Path
+) -> None:
+    items = [
+        {"id": "a", "question": "1 + 1 =", "choices": ["2", "three", "ü"], "answer": 0},
+        {"id": "b", "question": "2 + 2 =", "choices": ["5", "4"], "answer": 1},
+    ]
+    (tmp_path / "items.jsonl").write_text("".join(json.dumps(row) + "\n" for row in items), encoding="utf-8")
+    (tmp_path / "mine.py").write_text(TOKENS.format(seen=str(tmp_path / "seen.jsonl")), encoding="utf-8")
+    (tmp_path / "tokens.yaml").write_text(
+        'name: tokens\noutput_type: multiple_choice\ndataset: items.jsonl\nprompt_template: "{{question}}"\n'
+        'choices: "{{choices}}"\ntarget: "{{answer}}"\n'
+        "models: [{name: demo, type: demo, config: {api: completions}}]\n"
+        'metric_list: [{function: "mine.py:tokens", metric: tokens}]\n',
+        encoding="utf-8",
+    )
+    ran = evaluate(tmp_path / "tokens.yaml", "--json")
+    assert ran.code == 0, ran.err
+    # The embedded server has a token a byte; a choice is asked with the space before it.
+    assert ran.value("tokens,none") == pytest.approx(((2 + 6 + 3) + (2 + 2)) / 2)
+    seen = [json.loads(line) for line in (tmp_path / "seen.jsonl").read_text().splitlines()]
+    assert [["2", "three", "ü"], [2, 6, 3], [1, 5, 2]] in seen

@@ -130,6 +130,7 @@ def _item(
     ok = status == "ok"
     alone = ok and len(requests) > conditional
     keys = [request.key for request in requests]
+    lengths = list(answers["ll_tokens"][:conditional])
     summed = {name: _sum(answers[name]) for name in SUMMED}
     return {
         **summed,
@@ -144,6 +145,7 @@ def _item(
         "arrived": max((value for value in answers["arrived"] if value is not None), default=None),
         "lls": list(answers["ll"][:conditional]) if ok else None,
         "is_greedy": list(answers["is_greedy"][:conditional]) if ok else None,
+        "token_lengths": lengths if ok and None not in lengths else None,
         "unconditional_lls": list(answers["ll"][conditional:]) if alone else None,
         "unconditional_greedy": list(answers["is_greedy"][conditional:]) if alone else None,
     }

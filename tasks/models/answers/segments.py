@@ -63,6 +63,7 @@ ANSWERS: Final = pa.schema(
         pa.field("logprobs_json", pa.string()),  # as the server gave them
         pa.field("ll", pa.float64()),
         pa.field("is_greedy", pa.bool_()),
+        pa.field("ll_tokens", pa.int32()),  # tokens that ll is the sum of; null in version 0.1.0
     ]
 )
 INDEXED: Final = ["key", "arrived", "asked_at", "night"]

@@ -16,7 +16,7 @@ from tasks.models.likelihood.tokens import (
     LogprobSource,
     ScoredTokens,
     scored,
-    span_likelihood,
+    span_ends,
     sum_of,
 )
 from tasks.models.likelihood.windows import DEFAULT_MAX_LENGTH, Span, rolling_spans, text_span, token_span
@@ -156,22 +156,26 @@ class Likelihood:
             likelihoods = [self._likelihood(*part) for part in parts]
         except PermanentError as error:
             return KeptAnswer(request.key, "infra_error", error=str(error), **facts)
-        flags = [greedy for _, greedy in likelihoods]
+        flags = [greedy for _, greedy, _ in likelihoods]
         greedy = None if None in flags else all(flags)
-        total = sum((ll for ll, _ in likelihoods), 0.0)
-        return KeptAnswer(request.key, "ok", ll=total, is_greedy=greedy, **facts)
+        total = sum((ll for ll, _, _ in likelihoods), 0.0)
+        count = sum(count for _, _, count in likelihoods)
+        return KeptAnswer(request.key, "ok", ll=total, is_greedy=greedy, ll_tokens=count, **facts)
 
     def _likelihood(
         self, tokens: ScoredTokens, generated: GeneratedTokens, span: Span
-    ) -> tuple[float, bool | None]:
+    ) -> tuple[float, bool | None, int]:
+        """The span's log-likelihood, whether it is greedy, and how many tokens it has."""
         begun = self.mode.begun
         if begun is None or self._loses_prefix(span.prompt):
-            return span_likelihood(tokens, generated, span)
+            begin, end = span_ends(tokens, generated, span)
+            return *sum_of(tokens, begin, end), len(tokens.logprobs[begin:end])
         # Ids that went as text, of which the server may have made others: counted as lm-evaluation-harness
         # counts, from where the context would end.
         listed, size = len(tokens.logprobs), len(span.prompt) + begun
         end = size if listed == size and generated.counted == 0 else listed - generated.requested
-        return sum_of(tokens, span.start + begun, end)
+        begin = span.start + begun
+        return *sum_of(tokens, begin, end), len(tokens.logprobs[begin:end])
 
 
 def _index(choice: Any) -> int:

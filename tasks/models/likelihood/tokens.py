@@ -110,15 +110,22 @@ def span_likelihood(
 
     Raises BadRequest where the server's tokens don't fit the prompt.
     """
+    return sum_of(tokens, *span_ends(tokens, generated, span))
+
+
+def span_ends(tokens: ScoredTokens, generated: GeneratedTokens, span: Span) -> tuple[int, int]:
+    """Which tokens are the span's: from the first of its continuation to the last, excluded.
+
+    Raises BadRequest where the server's tokens don't fit the prompt.
+    """
     if isinstance(span.prompt, tuple):
-        begin, end = _ends_of_ids(tokens, generated, span)
-    else:
-        begin, end = _ends_of_text(tokens, generated, span.prompt, span.start)
-        if begin >= end:
-            raise BadRequest(
-                "the continuation shares its only token with the context; name a tokenizer: for this model"
-            )
-    return sum_of(tokens, begin, end)
+        return _ends_of_ids(tokens, generated, span)
+    begin, end = _ends_of_text(tokens, generated, span.prompt, span.start)
+    if begin >= end:
+        raise BadRequest(
+            "the continuation shares its only token with the context; name a tokenizer: for this model"
+        )
+    return begin, end
 
 
 def sum_of(tokens: ScoredTokens, begin: int, end: int) -> tuple[float, bool | None]:
