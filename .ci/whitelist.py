@@ -68,6 +68,7 @@ _.token_lengths
 # Python's own hook
 _.showwarning
 _.output_kb  # read inside the sandbox
+_.ll_tokens
 
 
 # Whoever prints: standard output's own methods

@@ -1,6 +1,6 @@
 """A prompt's tokens with their log-probabilities, and the sum over those of a continuation.
 
-``scored`` reads the two forms in which servers give the tokens. ``span_likelihood`` finds where a
+``scored`` reads the two forms in which servers give the tokens. ``span_ends`` finds where a
 continuation begins and ends among them: prompts that went as token ids are counted; texts are laid along the
 tokens' own texts, and where these do not tell, the server's text offsets do.
 """
@@ -100,17 +100,6 @@ class GeneratedTokens(NamedTuple):
 
     requested: int
     counted: int | None = None
-
-
-def span_likelihood(
-    tokens: ScoredTokens, generated: GeneratedTokens, span: Span
-) -> tuple[float, bool | None]:
-    """The sum of the log-probabilities from the span's start on, and whether greedy decoding would have
-    produced just that.
-
-    Raises BadRequest where the server's tokens don't fit the prompt.
-    """
-    return sum_of(tokens, *span_ends(tokens, generated, span))
 
 
 def span_ends(tokens: ScoredTokens, generated: GeneratedTokens, span: Span) -> tuple[int, int]:

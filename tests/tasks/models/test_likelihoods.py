@@ -15,12 +15,18 @@ from tasks.models.errors import BadRequest, MalformedBody, ModelError
 from tasks.models.http import json_object
 from tasks.models.likelihood.echo import EchoMode, Likelihood
 from tasks.models.likelihood.tokenizers import ByteTokenizer
-from tasks.models.likelihood.tokens import GeneratedTokens, scored, span_likelihood
+from tasks.models.likelihood.tokens import GeneratedTokens, ScoredTokens, scored, span_ends, sum_of
 from tasks.models.likelihood.windows import Span
 from tasks.models.records import Reply, Request
 
 CONTEXTS = ["The capital of France is", "The opposite of hot is ", "Bees make"]
 CONTINUATIONS = [" Paris", " cold", " honey äöü"]
+
+
+def span_likelihood(
+    tokens: ScoredTokens, generated: GeneratedTokens, span: Span
+) -> tuple[float, bool | None]:
+    return sum_of(tokens, *span_ends(tokens, generated, span))
 
 
 def expected(context: str, continuation: str) -> tuple[float, bool]:
