@@ -16,6 +16,7 @@ from bench.lm_eval.peer import VARIABLE
 TABLES = {
     "start": ["bench.start"],
     "metrics": ["bench.metrics"],
+    "statistics": ["bench.statistics"],
     "scorers": ["bench.scorers.generation", "bench.scorers.multiple_choice"],
     "evaluation": ["bench.evaluation"],
     "history": ["bench.history"],

@@ -53,8 +53,9 @@ class JudgedNight:
     """A night with what stands against it; ``compared`` is None where there was no baseline yet.
 
     ``anchored`` is the comparison with the gate's fixed second baseline, if it has one. ``inconclusive`` is
-    how many nights in a row, this one included, could not be decided. ``skipped`` are records of
-    earlier nights that nobody can read.
+    how many nights in a row, this one included, could not be decided; ``spent`` how many of those that share
+    an alpha have taken their part of it, this one included. ``skipped`` are records of earlier nights that
+    nobody can read.
     """
 
     night: Night
@@ -63,6 +64,7 @@ class JudgedNight:
     gate: Gate | None = None
     anchored: ComparedRuns | None = None
     inconclusive: int = 0
+    spent: int = 0
     skipped: tuple[Skipped, ...] = ()
 
     @property
@@ -124,7 +126,14 @@ def judge_night(planned: PlannedNight, evaluations: tuple[NightEvaluation, ...])
         anchored = _compared(planned, gate.anchor, [open_night(entry, store) for entry in fixed], tonight)
         if anchored is not None and any(pair.verdict == "regression" for pair in anchored.pairs):
             verdict = "worse" if verdict is None else worst_of([verdict, "worse"])
-    night = night.model_copy(update={"baseline": tuple(entry.run_id for entry in chosen), "verdict": verdict})
+    spending = _spending(planned)
+    night = night.model_copy(
+        update={
+            "baseline": tuple(entry.run_id for entry in chosen),
+            "verdict": verdict,
+            "spending": spending if verdict is not None else None,
+        }
+    )
     earlier = [open_night(entry, store) for entry in past[-(planned.suite.nights - 1) :]]
     undecided = takewhile(lambda entry: entry.verdict == "inconclusive", (night, *reversed(past)))
     return JudgedNight(
@@ -134,8 +143,26 @@ def judge_night(planned: PlannedNight, evaluations: tuple[NightEvaluation, ...])
         gate=gate,
         anchored=anchored,
         inconclusive=sum(1 for _ in undecided),
+        spent=_spent(night, past, gate),
         skipped=recorded.skipped,
     )
+
+
+def _spending(planned: PlannedNight) -> str | None:
+    """By what the nights that share an alpha are known; another baseline that the suite names starts anew."""
+    gate = planned.suite.gate
+    if gate is None or gate.alpha_over is None:
+        return None
+    return f"{gate.alpha:g} over {gate.alpha_over.nights} nights against {planned.baseline}"
+
+
+def _spent(night: Night, past: Sequence[Night], gate: Gate | None) -> int:
+    """The night's place among those that share an alpha, from 1; 0 where none is shared."""
+    if gate is None or night.spending is None:
+        return 0
+    tested = [entry for entry in reversed(past) if entry.verdict is not None]
+    before = sum(1 for _ in takewhile(lambda entry: entry.spending == night.spending, tested))
+    return before % gate.shares + 1
 
 
 def _with_requests(entry: NightEvaluation, tonight: Mapping[str, ComparedRun]) -> NightEvaluation:
@@ -186,6 +213,8 @@ def headline(judged: JudgedNight) -> str:
         )
     if judged.outcome == "undecided":
         sentences.append(f"undecided: {judged.inconclusive} inconclusive nights in a row")
+    if judged.spent and judged.gate is not None:
+        sentences.append(_alpha_sentence(judged.gate, judged.spent))
     if judged.losses:
         lost = ", ".join(map(name_of, judged.losses))
         sentences.append(f"lost more than the margin against the anchor {judged.anchored_to}: {lost}")
@@ -194,6 +223,14 @@ def headline(judged: JudgedNight) -> str:
     ):
         sentences.append("the identity of a model changed")
     return "; ".join(sentences)
+
+
+def _alpha_sentence(gate: Gate, spent: int) -> str:
+    part = gate.alpha / gate.shares
+    return (
+        f"night {spent} of {gate.shares} that share alpha {gate.alpha:g}: {part:.2g} a night, "
+        f"{spent * part:.2g} spent"
+    )
 
 
 def summary_markdown(judged: JudgedNight) -> str:
@@ -285,6 +322,14 @@ def night_document(judged: JudgedNight) -> dict[str, Any]:
         "outcome": judged.outcome,
         "headline": headline(judged),
         "inconclusive_nights": judged.inconclusive,
+        "alpha": None
+        if judged.gate is None or not judged.spent
+        else {
+            "night": judged.spent,
+            "nights": judged.gate.shares,
+            "tonight": judged.gate.alpha / judged.gate.shares,
+            "spent": judged.spent * judged.gate.alpha / judged.gate.shares,
+        },
         "skipped": [str(skipped) for skipped in judged.skipped],
         "comparison": comparison_document(judged.compared) if judged.compared is not None else None,
         "anchor": comparison_document(judged.anchored) if judged.anchored is not None else None,

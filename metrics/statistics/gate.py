@@ -41,6 +41,16 @@ def adjust(p_values: Sequence[float] | Floats, correction: str = "holm") -> Floa
     return adjusted
 
 
+def spent_over(p_values: Sequence[float] | Floats, nights: int) -> Floats:
+    """P-values of one of so many nights that share a level in equal parts: together they are wrong no more
+    often than the level says, whatever the nights have in common (Bonferroni).
+
+    >>> spent_over([0.001, 0.2], 30).tolist()
+    [0.03, 1.0]
+    """
+    return np.minimum(np.asarray(p_values, dtype=np.float64) * nights, 1.0)
+
+
 @dataclass(frozen=True)
 class Decision:
     """A gate's answer to one pair, and the interval that decided: its worse end is that of the unadjusted

@@ -7,7 +7,9 @@ import numpy as np
 from metrics.types import Floats
 
 _EXACT_UNITS = 16  # up to here all sign patterns are tried
-_FEW_SIZES = 64
+_COUNTED = 75  # a binomial draw costs as much as the signs of so many units
+_WORK = 400_000_000  # signs at most, or some tenths of a second
+_FEWEST_DRAWS = 10_000
 
 
 def sign_flip(units: Floats, draws: int, rng: np.random.Generator) -> float:
@@ -27,10 +29,11 @@ def sign_flip(units: Floats, draws: int, rng: np.random.Generator) -> float:
     if draws <= 0:
         return math.nan
     distinct, counts = np.unique(sizes, return_counts=True)
-    if len(distinct) <= _FEW_SIZES:
+    if len(distinct) * _COUNTED <= len(sizes):
         positive = rng.binomial(counts, 0.5, size=(draws, len(distinct)))
         sums = (2 * positive - counts) @ distinct
     else:
+        draws = min(draws, max(_WORK // len(sizes), _FEWEST_DRAWS))
         sums = _signed_sums(sizes, draws, rng)
     return (1 + int((np.abs(sums) >= observed - slack).sum())) / (1 + draws)
 

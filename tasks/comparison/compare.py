@@ -17,7 +17,7 @@ from metrics.aggregations.aggregation import Aggregation, build_aggregation
 from metrics.config import StatisticsConfig
 from metrics.errors import ConfigError, NightjarError, nearest
 from metrics.statistics.comparison import Comparison, ItemColumn, Method, compare_items
-from metrics.statistics.gate import Verdict, adjust, decide, p_regression, worst_of
+from metrics.statistics.gate import Verdict, adjust, decide, p_regression, spent_over, worst_of
 from metrics.statistics.unpaired import UNPAIRED, compare_unpaired
 from scorers.judge.contrast import Correction as JudgeCorrection
 from scorers.judge.contrast import compare_corrected
@@ -59,6 +59,14 @@ class PairGate(BaseModel):
     coverage: Share | None = Field(
         None, description="Share of the baseline's items to be scored in the candidate"
     )
+
+
+class AlphaOver(BaseModel):
+    """The nights that share one alpha."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    nights: int = Field(ge=2, le=1000, description="Nights together that cry regression wrongly at alpha")
 
 
 @dataclass(frozen=True)
@@ -109,6 +117,10 @@ class Gate(BaseModel):
     inconclusive_nights: int = Field(
         3, ge=1, description="In a suite, so many inconclusive nights in a row end Failed"
     )
+    alpha_over: AlphaOver | None = Field(
+        None,
+        description="In a suite, nights that share alpha, each a regression at its part; else each has all",
+    )
     pairs: dict[str, PairGate] = Field(
         default_factory=dict,
         description='"metric,filter" or "reduction(metric),filter"; without any, all pairs',
@@ -123,6 +135,11 @@ class Gate(BaseModel):
             method=self.method if own.method is None else own.method,
             coverage=self.coverage if own.coverage is None else own.coverage,
         )
+
+    @property
+    def shares(self) -> int:
+        """In how many parts nights take alpha."""
+        return 1 if self.alpha_over is None else self.alpha_over.nights
 
     def covers(self, name: str) -> bool:
         """Whether the pair decides: named in ``pairs``, or no pair is."""
@@ -213,9 +230,11 @@ def compare_runs(
         [pair.comparison.p_value if pair.comparison else math.nan for pair in deciding], correction
     )
     beyond = _adjusted([_p_regression(pair) for pair in deciding], correction)
+    shares = gate.shares if gate is not None else 1
+    beyond = [float(p) for p in spent_over(beyond, shares)]
     corrected = {id(pair): both for pair, *both in zip(deciding, beyond, different, strict=True)}
     judged = tuple(_judged(pair, *corrected.get(id(pair), (None, None))) for pair in pairs)
-    level = gate.alpha if gate is not None else 1 - rules.statistics.ci_level
+    level = gate.alpha / shares if gate is not None else 1 - rules.statistics.ci_level
     outcomes = outcome_changes(base.groups, candidate.groups, matches, rules.statistics, level)
     verdicts = [pair.verdict for pair in judged if pair.verdict is not None]
     if gate is not None and gate.outcomes == "fail" and any(change.risen for change in outcomes):

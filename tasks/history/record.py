@@ -49,7 +49,8 @@ class NightEvaluation(BaseModel):
 
 
 class Night(BaseModel):
-    """One run of a suite. ``verdict`` is the gate's, None where there was nothing to compare with.
+    """One run of a suite. ``verdict`` is the gate's, None where there was nothing to compare with;
+    ``spending`` tells the nights apart that take parts of another alpha, or against another named baseline.
 
     ``format`` is that of the store's records; a later version may add keys within one.
     """
@@ -62,6 +63,7 @@ class Night(BaseModel):
     evaluations: tuple[NightEvaluation, ...]
     baseline: tuple[str, ...] = ()
     verdict: str | None = None
+    spending: str | None = None
     format: int = FORMAT
 
     @property

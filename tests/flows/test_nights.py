@@ -197,3 +197,16 @@ def test_a_limit_counts_where_margins_are_checked(tmp_path: Path) -> None:
     suite = load_suite(suite_file(tmp_path, 1000, gate={"margin": 0.02}))
     assert check_margins(plan_night(suite, SuiteOptions(limit=100), "x"))
     assert not check_margins(plan_night(suite, SuiteOptions(), "x"))
+
+
+def test_nights_that_share_an_alpha_are_counted_and_told(night: Judge) -> None:
+    night(of=300)
+    shared = {"alpha_over": {"nights": 3}, "margin": 0.05}
+    told = [night_document(night(of=300, **shared))["alpha"] for _ in range(4)]
+    assert [entry["night"] for entry in told] == [1, 2, 3, 1]
+    assert told[1]["spent"] == pytest.approx(2 * 0.05 / 3)
+    judged = night(of=300, **shared)
+    assert "night 2 of 3 that share alpha 0.05: 0.017 a night, 0.033 spent" in headline(judged)
+    anew = night(of=300, **{**shared, "alpha": 0.1})
+    assert night_document(anew)["alpha"]["night"] == 1
+    assert night_document(night(of=300))["alpha"] is None

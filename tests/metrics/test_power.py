@@ -15,7 +15,7 @@ from metrics.aggregations.aggregation import Aggregation, build_aggregation
 from metrics.config import StatisticsConfig
 from metrics.statistics.comparison import Comparison, ItemColumn, compare_items
 from metrics.statistics.formulas import variance_components
-from metrics.statistics.gate import decide
+from metrics.statistics.gate import decide, p_regression, spent_over
 from metrics.statistics.power import foreseen_mde
 from metrics.statistics.unpaired import compare_unpaired
 
@@ -272,3 +272,26 @@ def test_a_gate_is_rarely_wrong_at_a_loss_of_exactly_the_margin(name: str) -> No
     most = 0.05 + 3 * math.sqrt(0.05 * 0.95 / rounds)
     assert made.count("regression") / rounds <= most
     assert (made.count("pass") + made.count("worse")) / rounds <= most
+
+
+def test_a_month_of_nights_cries_regression_wrongly_as_often_as_alpha_says() -> None:
+    """Thirty nights against one baseline, each with a loss of exactly the margin."""
+    rng, months, nights, margin = np.random.default_rng(18), 400, 30, 0.05
+    cried = {1: 0, nights: 0}
+    for _ in range(months):
+        chance = rng.beta(2.1, 0.9, 100)
+        base = rng.binomial(4, chance) / 4
+        alarms = dict.fromkeys(cried, False)
+        for _ in range(nights):
+            candidate = rng.binomial(4, chance * (1 - margin / 0.7)) / 4
+            runs = [ItemColumn(column, column.reshape(-1, 1)) for column in (base, candidate)]
+            made = compare_items(SHARE, *runs, None, OPTIONS)
+            beyond = p_regression(made, margin)
+            for shares in cried:
+                [spent] = spent_over([beyond], shares)
+                verdict = decide(made, margin, 0.05, (float(spent), made.p_value)).verdict
+                alarms[shares] |= verdict == "regression"
+        for shares, alarm in alarms.items():
+            cried[shares] += alarm
+    assert cried[nights] / months <= 0.05 + 3 * math.sqrt(0.05 * 0.95 / months)
+    assert cried[1] / months > 0.1  # what it is for

@@ -388,3 +388,19 @@ def test_clusters_of_two_fields_cross(tmp_path: Path) -> None:
 
 def _ways(n: int) -> Any:
     return np.array([f"question {row // 8}\x1fprompt {row % 8}" for row in range(n)], dtype=object)
+
+
+def test_nights_that_share_alpha_take_a_part_of_it_for_regressions_only(tmp_path: Path) -> None:
+    base = run(groups(tmp_path, items(300, 200)))
+    lost = run(groups(tmp_path, items(300, 184)))
+    whole = only(compared(base, lost, Gate(margin=0.02)))
+    part = only(compared(base, lost, Gate.model_validate({"margin": 0.02, "alpha_over": {"nights": 30}})))
+    assert whole.verdict == "regression"
+    assert part.verdict == "inconclusive"
+    assert whole.p_adjusted is not None
+    far = run(groups(tmp_path, items(300, 100)))
+    shared = Gate.model_validate({"margin": 0.02, "alpha_over": {"nights": 30}})
+    assert only(compared(base, far, shared)).verdict == "regression"
+    assert only(compared(base, base, shared)).verdict == "pass"
+    near = run(groups(tmp_path, items(300, 199)))
+    assert only(compared(base, near, shared)).verdict == only(compared(base, near, Gate(margin=0.02))).verdict
