@@ -3,8 +3,18 @@
 import json
 import time
 from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
+
+import pytest
+
+import flows.suite.flow as suite_flow
+from flows.suite.config import load_suite
+from flows.suite.plan import SuiteOptions, plan_night
+from tasks.history.record import Night, record_night
+from tasks.store.storage import Store
 
 ITEMS = 42
 
@@ -34,6 +44,17 @@ def answer(folder: Path, wrong: int) -> None:
     (folder / "said.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
 
 
+def events(prefect_api: Callable[..., Any], prefix: str, expected: int) -> list[dict[str, Any]]:
+    """The events of a kind, oldest first, once there are as many as expected."""
+    body = {"filter": {"event": {"prefix": [prefix]}, "order": "ASC"}, "limit": 50}
+    deadline = time.monotonic() + 60
+    while len(found := prefect_api("POST", "/events/filter", body)["events"]) < expected:
+        if time.monotonic() > deadline:
+            break
+        time.sleep(0.5)
+    return list(found)
+
+
 def test_a_nights_state_labels_event_and_exit_code_say_its_verdict(
     suite_night: Callable[..., Any], prefect_api: Callable[..., Any], tmp_path: Path
 ) -> None:
@@ -57,13 +78,7 @@ def test_a_nights_state_labels_event_and_exit_code_say_its_verdict(
     (pair,) = json.loads(run["labels"]["nightjar.pairs"])
     assert (pair["pair"], pair["verdict"]) == ("exact_match,none (recorded, default)", "regression")
 
-    def events() -> list[dict[str, Any]]:
-        body = {"filter": {"event": {"prefix": ["nightjar.suite."]}, "order": "ASC"}, "limit": 50}
-        return list(prefect_api("POST", "/events/filter", body)["events"])
-
-    deadline = time.monotonic() + 60
-    while len(told := events()) < 3 and time.monotonic() < deadline:
-        time.sleep(0.5)
+    told = events(prefect_api, "nightjar.suite.", 3)
     assert [event["event"].rpartition(".")[2] for event in told] == [
         "inconclusive",
         "undecided",
@@ -71,3 +86,40 @@ def test_a_nights_state_labels_event_and_exit_code_say_its_verdict(
     ]
     assert told[-1]["payload"]["url"] == ran.document["flow_run_url"]
     assert told[-1]["payload"]["pairs"] == [pair]
+
+    # Results and report are assets, one each for all nights.
+    made = events(prefect_api, "prefect.asset.materialization.succeeded", 10)
+    keys = {event["resource"]["prefect.resource.id"] for event in made}
+    assert {"nightjar://sums/results", "nightjar://sums/report"} <= keys
+    shown = [
+        event["resource"] for event in made if event["resource"]["prefect.resource.id"].endswith("report")
+    ]
+    assert shown[-1]["prefect.asset.url"].startswith("file:///")
+    assert shown[-1]["prefect.asset.url"].endswith("/report.html")
+    assert ran.document["evaluations"][0]["run_id"] in shown[-1]["prefect.asset.description"]
+
+
+@pytest.mark.parametrize(
+    ("hours", "scheduled", "told"),
+    [(24, True, False), (50, True, True), (50, False, False), (None, True, False)],
+)
+def test_a_scheduled_night_says_that_the_one_before_it_is_too_long_ago(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, hours: int | None, scheduled: bool, told: bool
+) -> None:
+    emitted: list[tuple[str, dict[str, Any]]] = []
+    run = SimpleNamespace(auto_scheduled=scheduled, id="00000000-0000-4000-8000-000000000000")
+    monkeypatch.setattr(suite_flow.FlowRunContext, "get", lambda: SimpleNamespace(flow_run=run))
+    monkeypatch.setattr(
+        suite_flow, "emit_event", lambda name, resource, payload: emitted.append((name, payload))
+    )
+    night = plan_night(
+        load_suite(write_suite(tmp_path)), SuiteOptions(store=str(tmp_path / "store")), "0123456789"
+    )
+    if hours is not None:
+        started = (datetime.now(UTC) - timedelta(hours=hours)).isoformat(timespec="seconds")
+        record_night(
+            Store(night.store), Night(suite="night", run_id="night-0", started=started, evaluations=())
+        )
+    suite_flow._tell_missed(night)
+    assert [name for name, _ in emitted] == (["nightjar.suite.missed"] if told else [])
+    assert not told or "night-0, was 50 hours ago" in emitted[0][1]["text"]

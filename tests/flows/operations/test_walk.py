@@ -22,9 +22,13 @@ ELSEWHERE = ("systemctl", "loginctl", "cd ~/nightjar", "deployments/work-pools.s
 
 def shell_lines(page: str) -> list[str]:
     """The commands of the page's shell blocks, in order, without their comments."""
-    blocks = re.findall(r"^```\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
-    lines = (re.sub(r"\s+#.*", "", line).strip() for block in blocks for line in block.splitlines())
-    return [line for line in lines if line]
+    found, language = [], None
+    for line in page.splitlines():
+        if line.startswith("```"):
+            language = line[3:] if language is None else None
+        elif language == "" and (command := re.sub(r"\s+#.*", "", line).strip()):
+            found.append(command)
+    return found
 
 
 def settings(page: str) -> dict[str, str]:
