@@ -74,7 +74,7 @@ def test_a_nights_state_labels_event_and_exit_code_say_its_verdict(
         (3, "FAILED", "Failed", "undecided"),
         (1, "FAILED", "Failed", "regression"),
     ]
-    assert "439 would do" in ran.err
+    assert "42 items" in ran.err  # too few for the margin
     (pair,) = json.loads(run["labels"]["nightjar.pairs"])
     assert (pair["pair"], pair["verdict"]) == ("exact_match,none (recorded, default)", "regression")
 
