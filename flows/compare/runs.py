@@ -19,6 +19,7 @@ from tasks.comparison.compare import ComparedRuns, ComparisonRules, Gate, compar
 from tasks.comparison.items import GroupKey, PairName, aggregations
 from tasks.comparison.matching import match_across, match_runs
 from tasks.comparison.runs import ComparedRun
+from tasks.store.home import private_folder
 
 PAGE = "comparison.html"
 STATE_NAMES: Mapping[str | None, str] = {"inconclusive": "Inconclusive", "worse": "Worse"}
@@ -105,7 +106,7 @@ def write_comparison(folder: Path, compared: ComparedRuns, document: Mapping[str
     """
     page = folder / PAGE
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        private_folder(folder)
         (folder / "comparison.json").write_bytes(orjson.dumps(document, option=orjson.OPT_INDENT_2))
         page.unlink(missing_ok=True)
         try:

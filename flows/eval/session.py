@@ -50,6 +50,7 @@ from tasks.reporting import numbers
 from tasks.reporting.diagnostics.findings import Diagnostic, Example
 from tasks.reporting.progress import ProgressBoard, open_board
 from tasks.reporting.terminal import console, diagnostics_text, next_command, results_table
+from tasks.store.home import private_folder
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -374,7 +375,7 @@ def _document_of(evaluation: Evaluation, message: str | None) -> dict[str, Any]:
 
 def _check_writable(folder: Path) -> None:
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        private_folder(folder)
         probe = folder / f".{uuid.uuid4().hex}"
         probe.touch()
         probe.unlink()

@@ -42,6 +42,7 @@ from tasks.history.record import NightEvaluation, past_nights, record_night
 from tasks.models.control import RunControl
 from tasks.models.engine import interrupted
 from tasks.server import if_possible, label_verdict, patiently
+from tasks.store.home import private_folder
 from tasks.store.storage import Store
 
 DEFAULTS = SuiteOptions()
@@ -178,7 +179,7 @@ def _emit(
 def _write(night: PlannedNight, judged: JudgedNight) -> None:
     folder = Path(night.output)
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        private_folder(folder)
         document = orjson.dumps(night_document(judged), option=orjson.OPT_INDENT_2)
         (folder / "suite.json").write_bytes(document)
         (folder / "suite.md").write_text(summary_markdown(judged), encoding="utf-8")

@@ -12,6 +12,7 @@ import os
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
+from urllib.parse import urlsplit
 
 from metrics.errors import NightjarError
 from tasks.models.config import DemoConfig, EndpointConfig, ModelConfig, SampleParams
@@ -289,9 +290,22 @@ async def _probe(model: ModelConfig, kind: str, secret: Callable[[str], str] | N
             ) from error
         finally:
             await provider.close()
-    return ServedIdentity(
-        served.base_url, served.model, names, _warning(model, served.model, served.base_url, names)
-    )
+    doubts = [
+        _warning(model, served.model, served.base_url, names),
+        _overheard(model, served.base_url) if served.key else None,
+    ]
+    told = [doubt for doubt in doubts if doubt is not None]
+    return ServedIdentity(served.base_url, served.model, names, "; ".join(told) or None)
+
+
+def _overheard(model: ModelConfig, base_url: str) -> str | None:
+    """A warning where the key goes over a network as it is."""
+    from tasks.models.http import LOOPBACK
+
+    parts = urlsplit(base_url)
+    if parts.scheme != "http" or parts.hostname in LOOPBACK:
+        return None
+    return f"model {model.name!r}: its key is sent to {base_url} unencrypted; use https:// if there is one"
 
 
 def _key_remedy(model: ModelConfig) -> str:

@@ -9,6 +9,7 @@ import asyncio
 import email.utils
 import json
 import math
+import os
 import re
 import time
 from collections.abc import Mapping
@@ -39,6 +40,7 @@ from tasks.models.records import Call, Reply, content_text
 
 CONNECT_TIMEOUT = 15.0
 LARGEST_LINE = 1 << 24
+LARGEST_BODY_MB = 64
 LOOPBACK = ("localhost", "127.0.0.1", "::1")
 
 
@@ -89,7 +91,9 @@ class HttpProvider:
         Raises AccessDenied for a wrong key and TransientError where nothing usable answers.
         """
         try:
-            async with self._session.get(f"{self._base_url}/models", timeout=_timeouts(timeout)) as response:
+            async with self._session.get(
+                f"{self._base_url}/models", timeout=_timeouts(timeout), allow_redirects=False
+            ) as response:
                 if response.status in (404, 405, 501):
                     return ()
                 body = await self._json_body(response)
@@ -104,7 +108,7 @@ class HttpProvider:
         await self._session.close()
 
     async def _json_body(self, response: aiohttp.ClientResponse) -> Mapping[str, Any]:
-        content = self._redacted(await response.read())
+        content = self._redacted(await _limited(response))
         if response.status != 200:
             raise status_error(response.status, content, response.headers)
         return answer_body(content)
@@ -115,10 +119,44 @@ class HttpProvider:
 
     async def _streamed_body(self, response: aiohttp.ClientResponse) -> Mapping[str, Any]:
         answer = StreamedAnswer()
+        size, limit = 0, largest_body()
         async for line in response.content:
+            size += len(line)
+            if size > limit:
+                raise _too_large(limit)
             if line.startswith(b"data:"):
                 answer.add(self._redacted(line[5:].strip()))
         return answer.body()
+
+
+async def _limited(response: aiohttp.ClientResponse) -> bytes:
+    """The body, decoded; raises MalformedBody where it is larger than any answer: a few compressed kilobytes
+    can stand for gigabytes."""
+    parts, size, limit = [], 0, largest_body()
+    async for part in response.content.iter_any():
+        size += len(part)
+        if size > limit:
+            raise _too_large(limit)
+        parts.append(part)
+    return b"".join(parts)
+
+
+def largest_body() -> int:
+    """Bytes of an answer's body, decoded, at most: ``NIGHTJAR_MAX_BODY_MB``, else 64 MB."""
+    return int(float(os.environ.get("NIGHTJAR_MAX_BODY_MB") or LARGEST_BODY_MB) * 1_000_000)
+
+
+def within_limit(content: bytes) -> bytes:
+    """The body, if it is not larger than that; raises MalformedBody."""
+    if len(content) > (limit := largest_body()):
+        raise _too_large(limit)
+    return content
+
+
+def _too_large(limit: int) -> MalformedBody:
+    return MalformedBody(
+        f"the answer's body is larger than {limit / 1_000_000:g} MB (NIGHTJAR_MAX_BODY_MB raises the limit)"
+    )
 
 
 def _connection_error(error: aiohttp.ClientError | OSError, timeout: float) -> RequestError:

@@ -8,7 +8,7 @@ import time
 from typing import Any
 
 from tasks.models.errors import ConnectionFault, RequestTimeout
-from tasks.models.http import StreamedAnswer, answer_body, status_error, unreadable
+from tasks.models.http import StreamedAnswer, answer_body, status_error, unreadable, within_limit
 from tasks.models.records import Call, Reply
 
 NO_KEY = "none"
@@ -24,7 +24,10 @@ class OpenAIProvider:
         self._openai = openai
         self._secret = key.encode() if key else None
         self._client = openai.AsyncOpenAI(
-            base_url=base_url, api_key=key or NO_KEY, max_retries=0, http_client=openai.DefaultAioHttpClient()
+            base_url=base_url,
+            api_key=key or NO_KEY,
+            max_retries=0,
+            http_client=openai.DefaultAioHttpClient(follow_redirects=False),
         )
 
     async def send(self, call: Call, timeout: float) -> Reply:
@@ -62,7 +65,7 @@ class OpenAIProvider:
             required = {"messages": rest.pop("messages")}
         response = await create(model=model, **required, extra_body=rest, timeout=timeout)
         content: bytes = response.http_response.content
-        return content
+        return within_limit(content)
 
     def _redacted(self, content: bytes) -> bytes:
         return content.replace(self._secret, b"***") if self._secret else content

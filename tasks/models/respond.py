@@ -38,6 +38,7 @@ from tasks.models.options import (
 )
 from tasks.models.records import Lookup, Request, RequestFailure
 from tasks.process import collect_rarely
+from tasks.store.home import private_folder
 
 ROWS_AT_ONCE = 1_024
 REPORT_SECONDS = 0.5
@@ -326,7 +327,7 @@ class SpilledBatches:
     """Batches that can be read only once, spilled to a temporary file so that they can be read again."""
 
     def __init__(self, batches: Iterator[pa.RecordBatch], folder: Path) -> None:
-        folder.mkdir(parents=True, exist_ok=True)
+        private_folder(folder)
         self._file = tempfile.TemporaryFile(dir=folder)  # noqa: SIM115 (it lives as long as the batches)
         writer = None
         for batch in batches:

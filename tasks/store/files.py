@@ -11,6 +11,7 @@ from typing import Any
 import orjson
 
 from metrics.errors import NightjarError
+from tasks.store.home import as_open_as_its_folder, private_folder
 
 _BUFFER = 1 << 20
 
@@ -27,8 +28,9 @@ def whole_file(path: Path) -> Iterator[Path]:
     """
     temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex[:8]}.tmp")
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
+        private_folder(path.parent)
         yield temporary
+        as_open_as_its_folder(temporary)
         os.replace(temporary, path)
     except OSError as error:
         raise NightjarError(

@@ -28,7 +28,7 @@ from types import ModuleType
 from typing import Any, Final
 
 from tasks.store.definitions import reached_definitions, without_docstrings
-from tasks.store.home import PROJECT, home
+from tasks.store.home import PROJECT, home, private_folder
 from tasks.store.keys import digest
 
 Code = Callable[..., Any] | ModuleType | str
@@ -270,7 +270,7 @@ def _remember() -> None:
     target = _memory()
     temporary = target.with_name(f".{target.name}.{os.getpid()}")
     with suppress(OSError):
-        target.parent.mkdir(parents=True, exist_ok=True)
+        private_folder(target.parent)
         temporary.write_text(json.dumps(_parsed_before()), encoding="utf-8")
         temporary.replace(target)
 

@@ -19,6 +19,7 @@ from fsspec.implementations.local import LocalFileSystem
 from pydantic import BaseModel, ConfigDict
 
 from metrics.errors import NightjarError
+from tasks.store.home import as_open_as_its_folder, folder_within
 
 
 class ArtifactRef(BaseModel):
@@ -267,7 +268,8 @@ class Store:
         base = Path(self.root) if self.local else Path(os.environ.get("TMPDIR", "/tmp"))
         target = base / folder if self.local else base
         try:
-            target.mkdir(parents=True, exist_ok=True)
+            if self.local:
+                folder_within(base, target)
         except OSError as error:
             raise StoreError(f"store {self.uri}: can't create {target}: {error.strerror or error}") from error
         return target / f".{uuid.uuid4().hex}.tmp"
@@ -275,7 +277,8 @@ class Store:
     def _publish(self, temporary: Path, name: str) -> None:
         if self.local:
             target = Path(self.path(name))
-            target.parent.mkdir(parents=True, exist_ok=True)
+            folder_within(Path(self.root), target.parent)
+            as_open_as_its_folder(temporary)
             temporary.replace(target)
         else:
             self.fs.put_file(str(temporary), self.path(name))

@@ -24,6 +24,7 @@ import pyarrow as pa
 
 from tasks.models.answers.segments import ANSWERS, PLAIN_COLUMNS, ModelAnswers, Segment
 from tasks.models.records import KeptAnswer
+from tasks.store.home import private_folder
 from tasks.store.storage import StoreError
 
 _log = logging.getLogger(__name__)
@@ -132,7 +133,7 @@ class Journal(_LockedFile):
 
     def __init__(self, folder: Path) -> None:
         try:
-            folder.mkdir(parents=True, exist_ok=True)
+            private_folder(folder)
             super().__init__(*_created(folder))
         except OSError as error:
             raise StoreError(f"can't write answers to {folder}: {error.strerror or error}") from error
@@ -274,7 +275,7 @@ def _created(folder: Path) -> tuple[Path, int]:
     """A new journal under this process's lock."""
     while True:
         path = folder / f"{uuid.uuid4().hex}.jsonl"
-        file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_EXCL, 0o644)
+        file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_EXCL, 0o600)
         fcntl.flock(file, fcntl.LOCK_EX)
         if os.fstat(file).st_nlink:  # nobody took it for an orphan between the two calls
             return path, file

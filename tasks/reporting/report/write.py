@@ -23,6 +23,7 @@ from tasks.reporting.page.samples import SampleIndex, SampleRecords, patterns
 from tasks.reporting.report.context import Usage, page_context
 from tasks.reporting.report.select import PageLimits, SampleSelection, Scan
 from tasks.reporting.view import RunView, SampleView, result_rows
+from tasks.store.home import as_open_as_its_folder, private_folder
 
 SCRIPTS: Final = ("dom.js", "unpack.js", "search.js", "sample.js", "browser.js", "page.js", "report.js")
 KEPT_BYTES: Final = 1 << 25  # runs up to this size are not read a second time
@@ -144,12 +145,12 @@ class _Passes:
 @contextmanager
 def replacing(path: Path) -> Iterator[TextIO]:
     """A text file that takes the place of ``path`` once it was written to the end, and never half of it."""
-    path.parent.mkdir(parents=True, exist_ok=True)
+    private_folder(path.parent)
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:
         with os.fdopen(handle, "w", encoding="utf-8", errors="replace", newline="\n") as file:
             yield file
-        os.chmod(name, 0o644)
+        as_open_as_its_folder(Path(name))
         os.replace(name, path)
     except BaseException:
         os.unlink(name)

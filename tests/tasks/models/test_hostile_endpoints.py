@@ -1,0 +1,161 @@
+"""Endpoints that lead elsewhere, answer without end, or are asked over a network with a key."""
+
+import asyncio
+import gzip
+import http.server
+import json
+import threading
+import zlib
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from tasks.models.config import EndpointConfig, ModelConfig
+from tasks.models.connection import ServedModel, _overheard, open_provider, probe
+from tasks.models.errors import MalformedBody, ModelError, NotServed
+from tasks.models.records import Call
+
+ANSWER = {"choices": [{"message": {"content": "4"}, "finish_reason": "stop"}]}
+
+
+@pytest.fixture
+def endpoint() -> Iterator[Callable[[Callable[[Any], None]], tuple[str, list[str]]]]:
+    """Starts servers that answer every request by a function; gives the address and the paths asked for."""
+    servers = []
+
+    def start(answer: Callable[[Any], None]) -> tuple[str, list[str]]:
+        asked: list[str] = []
+
+        class Handler(http.server.BaseHTTPRequestHandler):
+            def do_GET(self) -> None:
+                self.rfile.read(int(self.headers.get("Content-Length") or 0))
+                asked.append(f"{self.path} {self.headers.get('Authorization')}")
+                try:
+                    answer(self)
+                except ConnectionError:
+                    self.close_connection = True
+
+            do_POST = do_GET  # noqa: N815
+
+            def log_message(self, *_: Any) -> None:
+                """Silent."""
+
+        server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        thread = threading.Thread(target=server.serve_forever, daemon=True)
+        thread.start()
+        servers.append((server, thread))
+        return f"http://127.0.0.1:{server.server_address[1]}/v1", asked
+
+    yield start
+    for server, thread in servers:
+        server.shutdown()
+        server.server_close()
+        thread.join(5)
+
+
+def send(base_url: str, client: str = "http", stream: bool = False) -> Any:
+    config = EndpointConfig(base_url=base_url, client=client, stream=stream)  # type: ignore[arg-type]
+    body = {"model": "m", "messages": [{"role": "user", "content": "2 + 2?"}]}
+
+    async def call() -> Any:
+        provider = open_provider(ServedModel(base_url, "m", config, "sk-secret"), 1)
+        try:
+            return (await provider.send(Call("chat/completions", body), 60)).body
+        finally:
+            await provider.close()
+
+    return asyncio.run(call())
+
+
+def reply(handler: Any, body: bytes, **headers: str) -> None:
+    handler.send_response(200)
+    for name, value in {"Content-Type": "application/json", **headers}.items():
+        handler.send_header(name.replace("_", "-"), value)
+    handler.send_header("Content-Length", str(len(body)))
+    handler.end_headers()
+    handler.wfile.write(body)
+
+
+@pytest.mark.parametrize("client", ["http", "openai"])
+@pytest.mark.parametrize("status", [301, 302, 307, 308])
+def test_a_redirect_is_followed_by_nobody(endpoint: Any, client: str, status: int) -> None:
+    elsewhere, heard = endpoint(lambda handler: reply(handler, json.dumps(ANSWER).encode()))
+
+    def lead_away(handler: Any) -> None:
+        handler.send_response(status)
+        handler.send_header("Location", elsewhere)
+        handler.send_header("Content-Length", "0")
+        handler.end_headers()
+
+    base_url, asked = endpoint(lead_away)
+    with pytest.raises(NotServed, match="redirected"):
+        send(base_url, client)
+    config = EndpointConfig(base_url=base_url, client=client, api_key_env=None)  # type: ignore[arg-type]
+    with pytest.raises(ModelError, match="redirected"):
+        probe(ModelConfig(name="m", config=config))
+    assert len(asked) == 2
+    assert heard == [], "nothing was told to the other one, for GET either"
+
+
+def bomb(megabytes: int) -> bytes:
+    """A valid answer of so many megabytes, compressed to a thousandth."""
+    head, tail = json.dumps(ANSWER).encode().replace(b'"4"', b'"|"').split(b"|")
+    packer = zlib.compressobj(9, zlib.DEFLATED, 31)
+    packed = packer.compress(head)
+    for _ in range(megabytes):
+        packed += packer.compress(b"4" * 1_000_000)
+    return packed + packer.compress(tail) + packer.flush()
+
+
+@pytest.mark.parametrize("client", ["http", "openai"])
+def test_a_body_that_unpacks_to_more_than_the_limit_is_malformed(
+    endpoint: Any, client: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    packed = bomb(70)
+    assert len(packed) < 100_000
+    base_url, _ = endpoint(lambda handler: reply(handler, packed, Content_Encoding="gzip"))
+    with pytest.raises(MalformedBody, match="larger than 64 MB"):
+        send(base_url, client)
+    monkeypatch.setenv("NIGHTJAR_MAX_BODY_MB", "80")
+    assert len(send(base_url, client)["choices"][0]["message"]["content"]) == 70_000_000
+
+
+def test_a_list_of_models_has_the_limit_too(endpoint: Any) -> None:
+    packed = gzip.compress(json.dumps({"data": []}).encode() + b" " * 70_000_000)
+    base_url, _ = endpoint(lambda handler: reply(handler, packed, Content_Encoding="gzip"))
+    with pytest.raises(ModelError, match="larger than 64 MB"):
+        probe(ModelConfig(name="m", config=EndpointConfig(base_url=base_url)))
+
+
+def test_a_stream_without_end_is_cut(endpoint: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NIGHTJAR_MAX_BODY_MB", "2")
+    event = b"data: " + json.dumps({"choices": [{"index": 0, "delta": {"content": "4" * 1000}}]}).encode()
+
+    def endless(handler: Any) -> None:
+        handler.send_response(200)
+        handler.send_header("Content-Type", "text/event-stream")
+        handler.end_headers()
+        for _ in range(100_000):
+            handler.wfile.write(event + b"\n\n")
+        handler.close_connection = True
+
+    base_url, _ = endpoint(endless)
+    with pytest.raises(MalformedBody, match="larger than 2 MB"):
+        send(base_url, stream=True)
+
+
+@pytest.mark.parametrize(
+    ("address", "warned"),
+    [
+        ("http://models.example.com/v1", True),
+        ("http://10.0.0.7:8000/v1", True),
+        ("https://models.example.com/v1", False),
+        ("http://localhost:8000/v1", False),
+        ("http://127.0.0.1:8000/v1", False),
+        ("http://[::1]:8000/v1", False),
+    ],
+)
+def test_a_key_that_goes_over_a_network_unencrypted_is_warned_about(address: str, warned: bool) -> None:
+    said = _overheard(ModelConfig(name="m"), address)
+    assert (said is not None and "unencrypted" in said and "https" in said) is warned
