@@ -21,6 +21,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from tasks.store.home import as_open_as_its_folder, folder_within
 from tasks.store.storage import Store, StoreError
 
 FOLDER = "claims"
@@ -199,8 +200,9 @@ def _one_at_a_time(store: Store) -> Iterator[None]:
         return
     path = Path(store.path(f"{FOLDER}/.lock"))
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        file = os.open(path, os.O_WRONLY | os.O_CREAT, 0o644)
+        folder_within(Path(store.root), path.parent)
+        file = os.open(path, os.O_WRONLY | os.O_CREAT, 0o600)
+        as_open_as_its_folder(path)
     except OSError as error:
         raise StoreError(f"store {store.uri}: can't write {path}: {error.strerror or error}") from error
     try:
