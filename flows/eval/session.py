@@ -9,10 +9,11 @@ import os
 import shlex
 import signal
 import sys
+import tempfile
 import textwrap
 import time
 import uuid
-from collections.abc import Coroutine, Sequence
+from collections.abc import Coroutine, Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from itertools import chain
@@ -181,10 +182,12 @@ def forecast_document(
     would refuse or warn about. Nothing is sent but the question what the endpoints serve."""
     complete = _complete(config, options)
     plan = make_plan(config_for_phase(config, complete), complete, time.time())
-    workspace(complete).open().check_readable()
+    store = workspace(complete).open()
+    store.check_readable()
     unanswerable = _check_dataset(plan, complete, overrides)
     found = forecast(plan, workspace(complete))
-    refused: list[str] = []
+    refused = [*_unwritable("--output", Path(str(complete.output)))]
+    refused += _unwritable("--store", Path(store.root)) if store.local else ()
     try:
         _check_refresh(plan, complete)
     except ConfigError as error:
@@ -383,6 +386,17 @@ def _check_writable(folder: Path) -> None:
         raise ConfigError(
             f"--output {folder}: can't be written: {error.strerror or error}; choose another folder"
         ) from error
+
+
+def _unwritable(option: str, folder: Path) -> Iterator[str]:
+    """Why nothing could be written there, without making the folder: a plan leaves nothing behind."""
+    folder = folder.expanduser().absolute()
+    there = next(place for place in (folder, *folder.parents) if place.exists())
+    try:
+        with tempfile.TemporaryFile(dir=there):
+            pass
+    except OSError as error:
+        yield f"{option} {folder}: can't be written: {error.strerror or error}; choose another folder"
 
 
 class interruptible:  # noqa: N801 - reads as a verb where it is used
