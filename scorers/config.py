@@ -110,7 +110,7 @@ class ExecutionConfig(_Frozen):
     when it reached its last line.
     """
 
-    type: Literal["execution"] = "execution"
+    type: Literal["execution"] = Field("execution", description="Answers are programs, to be run")
     program: str = Field("{{ prediction }}", min_length=1, description="Jinja2; the program that is run")
     cases: str | None = Field(
         None,
@@ -119,11 +119,11 @@ class ExecutionConfig(_Frozen):
     compare: Compare = Field(
         "lines", description="How the output of a case is compared: lines, tokens, exact"
     )
-    language: Literal["python"] = "python"
+    language: Literal["python"] = Field("python", description="What the programs are written in")
     python: str | None = Field(
         None, description="Path of the interpreter, with its packages; default: the standard library alone"
     )
-    limits: ProgramLimits = ProgramLimits()
+    limits: ProgramLimits = Field(ProgramLimits(), description="What one run of a program may take")
 
 
 class UserScorerConfig(_Frozen):

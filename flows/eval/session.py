@@ -120,12 +120,15 @@ def run_evaluation(
 
 
 def _is_grave(evaluation: Evaluation) -> bool:
-    """Whether a finding says that the numbers can't be trusted as they are."""
+    """Whether a finding says that the numbers can't be trusted as they are. How many requests may fail is the
+    config's to say (``errors.max_rate``), and has been held against it."""
     try:
         findings = evaluation.manifest.get("diagnostics") or ()
     except NightjarError:
         return False
-    return any(finding["severity"] == "error" for finding in findings)
+    return any(
+        finding["severity"] == "error" and finding["kind"] != "requests_failed" for finding in findings
+    )
 
 
 def _flow_on(name: str) -> Flow[..., Coroutine[Any, Any, Any]]:

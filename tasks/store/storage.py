@@ -259,6 +259,8 @@ class Store:
             yield
         except StoreError:
             raise
+        except NotADirectoryError as error:
+            raise StoreError(f"store {self.uri}: can't create {self.root}: {error.strerror}") from error
         except Exception as error:
             reason = f"{type(error).__name__}: {error}"
             raise StoreError(f"store {self.uri}: can't be used: {reason}") from error

@@ -107,7 +107,7 @@ def test_a_fresh_run_that_did_not_end_goes_on_and_one_that_did_does_not(
     (path.parent / "own.py").write_text(
         "def own(references, predictions):\n    raise RuntimeError('broken')\n"
     )
-    failed = evaluate(path, "--json")
+    failed = evaluate(path, "--json", "--force")
     assert failed.code == 1
     (path.parent / "own.py").write_text("def own(references, predictions):\n    return 1.0\n")
     planned = evaluate(path, "--dry-run", "--json")

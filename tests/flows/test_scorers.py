@@ -384,6 +384,7 @@ EXAMPLES = {
         "llm_judge_agreement,none",
         "llm_judge_corrected,none",
     },
+    "programs": {"tests_passed,code"},
     "reward_model": {"rouge1,none", "reward,none"},
     "user_scorer": {"steps,none", "as_many_steps,none"},
 }

@@ -170,7 +170,8 @@ def test_items_that_are_all_alike_have_no_error(name: str, build: Any, item: Any
         assert made.stderr == pytest.approx(0.0, abs=1e-6) or made.stderr_method == "none"
 
 
-@pytest.mark.parametrize("name", EVERY_METRIC)
+# Not BLEU: where an n-gram is never found, its smoothing puts a share of their number in its place.
+@pytest.mark.parametrize("name", [name for name in EVERY_METRIC if name != "bleu"])
 @settings(max_examples=10)
 @given(items=ITEMS, copies=st.integers(2, 4))
 def test_every_item_counted_alike_often_is_every_item_counted_once(

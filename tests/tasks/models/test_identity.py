@@ -36,6 +36,7 @@ MATTERS = [
     {"identity": "elsewhere"},
     {"tokenizer": "t"},
     {"max_length": 99},
+    {"reasoning": {"opened": True}},
 ]
 DISPLAYED = [
     {"name": "b"},
