@@ -1,6 +1,7 @@
 """Programs in a sandbox: those that mean harm, those that mean to deceive, and those that are right."""
 
 import os
+import time
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +20,17 @@ PATIENT = ProgramLimits(seconds=60, memory_mb=512)
 pytestmark = pytest.mark.usefixtures("readable")
 
 
-def mine() -> set[int]:
-    """Processes of this machine that a program may have left: those of users that no account has."""
+def left_over(patience: float = 30) -> set[int]:
+    """Processes that programs left: those of users that no account has, of which other tests may be running
+    some just now, which end by themselves."""
+    deadline, found = time.monotonic() + patience, _of_programs()
+    while found and time.monotonic() < deadline:
+        time.sleep(0.1)
+        found &= _of_programs()
+    return found
+
+
+def _of_programs() -> set[int]:
     found = set()
     for name in filter(str.isdigit, os.listdir("/proc")):
         try:
@@ -39,7 +49,7 @@ def test_a_hostile_program_ends_with_its_verdict_and_leaves_nothing(place: Place
     assert outcome.verdict in hostile["verdicts"], outcome
     assert outcome.sandbox == place.sandbox.name
     assert len(outcome.stdout) + len(outcome.stderr) < 2 * (64 << 10)
-    assert not mine()
+    assert left_over() == set()
     assert not {name for name in set(os.listdir("/tmp")) - before if name in ("link", "up", "large", "1")}
     after = run_program(Program("assert 1 + 1 == 2", PATIENT, interpreter=place.interpreter), place.sandbox)
     assert after.verdict == "passed", after
