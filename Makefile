@@ -26,7 +26,7 @@ PYTEST = $(RUN) -m pytest -n $(WORKERS) --dist worksteal
 BASE := $(VENV)/.base-installed
 DEV := $(VENV)/.dev-installed
 
-.PHONY: eval test test-slow test-services check format bench ui stop deploy docs reference clean
+.PHONY: eval test test-slow test-services check format bench ui stop deploy docs reference locks clean
 
 eval: $(BASE)
 	$(RUN) -m flows.eval
@@ -77,6 +77,16 @@ deploy: $(BASE)
 
 docs: $(BASE)
 	$(RUN) docs/build.py
+
+# The locks, after a change of pyproject.toml: hashes for every platform, and no word on where packages come from.
+LOCK = UV_CUSTOM_COMPILE_COMMAND="make locks" uv pip compile --quiet --universal --python-version 3.11 --generate-hashes \
+	--no-emit-index-url --no-emit-find-links pyproject.toml
+
+locks:
+	$(LOCK) -o requirements.lock
+	$(LOCK) --extra dev -o requirements-dev.lock
+	$(LOCK) --extra harness -o requirements-harness.lock
+	$(LOCK) --extra containers -o requirements-containers.lock
 
 # The page of every config key, and the schema that editors check a config with.
 reference: $(BASE)
