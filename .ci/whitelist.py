@@ -20,6 +20,9 @@ _.seconds_each
 money
 _.short_name
 
+# Called in a process that can be killed, by module and name
+step_alone
+
 # Columns of ``flows.catalog``, read by their names
 _.applies_to
 
@@ -48,6 +51,7 @@ _.repetition_penalty
 _.logit_bias
 _.top_logprobs
 _.response_format
+_.tool_choice
 _.reasoning_effort
 _.error_500
 _.error_429
@@ -65,11 +69,25 @@ _.char_lengths
 _.byte_lengths
 _.word_lengths
 _.token_lengths
+_.transcript
 # Python's own hook
 _.showwarning
 _.output_kb  # read inside the sandbox
+num_workers  # an argument of the library whose place code_eval takes
 _.ll_tokens
+_.tool_calls_json
+_.audio  # a part of a message, read by its name
 
 
 # Whoever prints: standard output's own methods
 _.writelines
+
+# Python's HTTP server calls and reads these of the server for Hugging Face folders
+_.protocol_version
+_.disable_nagle_algorithm
+_.wbufsize
+_.do_GET
+_.do_POST
+_.log_message
+_.daemon_threads
+_.request_queue_size

@@ -20,6 +20,7 @@ TABLES = {
     "scorers": ["bench.scorers.generation", "bench.scorers.multiple_choice"],
     "evaluation": ["bench.evaluation"],
     "history": ["bench.history"],
+    "execution": ["bench.execution"],
     "lm_eval": ["bench.lm_eval.served", "bench.lm_eval.random_weights"],
     "collection": ["bench.lm_eval.made", "bench.lm_eval.zoo"],
     "inference": ["bench.inference.throughput", "bench.inference.processes", "bench.inference.scale"],

@@ -46,6 +46,12 @@ _RANGES: Final = {
 _OF_SCORERS: Final = {
     "reward": ("The reward model's number.", "the model's", OWN),
     "tests_passed": ("Did the program pass its tests; with count: share, the share of them.", "0 to 1", OWN),
+    "win_rate": (
+        "Share of its games against other models that a model won, ties counting half.",
+        "0 to 1",
+        OWN,
+    ),
+    "acc_letter": ("Was the letter of a right choice given, with choices_by letter.", "0 to 1", OWN),
     "llm_judge": ("The judges' grades of a response, combined.", "the grades'", OWN),
     "llm_judge_agreement": ("Krippendorff's alpha of the verdicts.", "-1 to 1", "Krippendorff 2004"),
     "llm_judge_corrected": (
@@ -156,6 +162,7 @@ def _filters() -> Iterator[CatalogEntry]:
 def _scorers() -> Iterator[CatalogEntry]:
     from scorers.config import (
         AgreementConfig,
+        ArenaConfig,
         EnsembleConfig,
         ExecutionConfig,
         JudgeConfig,
@@ -183,6 +190,7 @@ def _scorers() -> Iterator[CatalogEntry]:
         "ensemble": EnsembleConfig,
         "agreement": AgreementConfig,
         "execution": ExecutionConfig,
+        "arena": ArenaConfig,
     }
     for name, config in configs.items():
         keys = ", ".join(key for key in config.model_fields if key != "type")
@@ -236,6 +244,21 @@ def _sandboxes() -> Iterator[CatalogEntry]:
         )
 
 
+def _servers() -> Iterator[CatalogEntry]:
+    """The servers that ``serve: {preset: NAME}`` starts, with their commands."""
+    from tasks.serving.presets import PRESETS
+
+    for preset in PRESETS.values():
+        command = " ".join((*preset.command, *preset.many_gpus))
+        yield CatalogEntry(
+            "servers",
+            preset.name,
+            preset.about,
+            default=f"{command}; ready when {preset.ready} answers 200",
+            applies_to=f"needs: {preset.install}",
+        )
+
+
 LISTINGS: Final[dict[str, Callable[[], Iterator[CatalogEntry]]]] = {
     "metrics": _metrics,
     "aggregations": _aggregations,
@@ -244,6 +267,7 @@ LISTINGS: Final[dict[str, Callable[[], Iterator[CatalogEntry]]]] = {
     "scorers": _scorers,
     "models": _models,
     "sandboxes": _sandboxes,
+    "servers": _servers,
     "evaluation_methods": _evaluation_methods,
     "evaluation_metrics": _evaluation_metrics,
 }

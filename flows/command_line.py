@@ -56,6 +56,7 @@ def quiet_prefect() -> None:
     The run's page has the log; the terminal has progress, the table and the reasons.
     """
     os.environ.setdefault("PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL", "CRITICAL")
+    os.environ.setdefault("PREFECT_LOGGING_INTERNAL_LEVEL", "CRITICAL")  # what could not be sent, in full
     os.environ.setdefault("PREFECT_LOGGING_COLORS", "false")  # escape sequences are shown, not obeyed
     os.environ.setdefault("DO_NOT_TRACK", "1")
 

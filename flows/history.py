@@ -124,6 +124,9 @@ def print_latest(runs: Sequence["Glance"], as_json: bool) -> None:
         )
         told = [f"{score.model}: {score.pair} {score.text} ({score.n_items} items)" for score in run.scores]
         told += [f"changed: {', '.join(run.changed)}"] if run.changed else []
+        if run.costs:
+            paid = ", ".join(f"{place} {cost:.4g}" for place, cost in run.costs.items())
+            told.append(f"cost: {paid}" + (f" {run.currency}" if run.currency else ""))
         told += [_path_of(run)] if run.output else []
         for line in told:
             out.print(Padding(Text(line, overflow="fold"), (0, 0, 0, 4), expand=False))

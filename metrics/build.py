@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from metrics.aggregations.aggregation import Aggregation, build_aggregation, user_aggregation
 from metrics.errors import ConfigError, nearest
-from metrics.metric import Metric
+from metrics.metric import NOT_INSTALLED, Metric, installed_version
 from metrics.reductions.reduction import Reduction, build_reduction, is_family
 from metrics.registry import AGGREGATIONS, METRICS, MetricDefinition, parameters
 from metrics.types import OUTPUT_TYPES, OutputType, Resolve
@@ -55,6 +55,12 @@ def build_metric(config: "MetricConfig", resolve: Resolve, output_type: OutputTy
         raise ConfigError(
             f"metric {name!r} is made for {', '.join(definition.output_types)}, not for {output_type} "
             "(python -m flows.catalog metrics lists them)"
+        )
+    missing = [one for one in definition.libraries if installed_version(one) == NOT_INSTALLED]
+    if definition.extra and missing:
+        raise ConfigError(
+            f"metric {name!r} needs {', '.join(missing)}, not installed here: "
+            f"pip install 'nightjar[{definition.extra}]'"
         )
     if definition.style == "corpus":
         return _corpus_metric(config, definition, name, resolve)
@@ -214,6 +220,8 @@ def _metric_record(
         libraries=definition.libraries,
         entry=definition.name,
         arguments=dict(config.kwargs),
+        patterns=None if function is None else definition.patterns,
+        endless=function is not None and definition.endless,
     )
     ours = function is not None and definition.function.__module__.startswith("metrics.")
     return metric.within(definition.bounds) if ours else metric

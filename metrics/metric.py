@@ -15,10 +15,22 @@ import numpy as np
 
 from metrics.aggregations.aggregation import Aggregation
 from metrics.errors import ConfigError, MetricError, described
+from metrics.patterns import bounded
 from metrics.reductions.reduction import Reduction
-from metrics.registry import CallStyle
-from metrics.types import OUTPUT_TYPES, ChoiceBatch, Floats, Kind, LikelihoodResult, OutputType, Scores
+from metrics.registry import CallStyle, Patterns
+from metrics.types import (
+    OUTPUT_TYPES,
+    Answer,
+    ChoiceBatch,
+    Floats,
+    Kind,
+    LikelihoodResult,
+    OutputType,
+    Scores,
+)
 from metrics.user_results import read_user_results
+
+NOT_INSTALLED = "not installed"
 
 
 @cache
@@ -29,7 +41,7 @@ def installed_version(library: str) -> str:
     try:
         return version(library)
     except PackageNotFoundError:
-        return "not installed"
+        return NOT_INSTALLED
 
 
 @dataclass(frozen=True)
@@ -54,6 +66,8 @@ class Metric:
     libraries: tuple[str, ...] = ()
     entry: str = ""
     arguments: Mapping[str, Any] = field(default_factory=dict)
+    patterns: Patterns | None = None
+    endless: bool = False
 
     def __post_init__(self) -> None:
         if not self.name:
@@ -89,21 +103,42 @@ class Metric:
     @property
     def takes_result(self) -> bool:
         """Whether the function wants all that is known of an item's log-likelihoods, as ``result``."""
+        return self._takes("result")
+
+    @property
+    def takes_answer(self) -> bool:
+        """Whether the function wants the sample's whole ``answer``: its calls of tools, the transcript."""
+        return self._takes("answer")
+
+    def _takes(self, name: str) -> bool:
         if self.style != "item" or self.function is None:
             return False
         try:
-            return "result" in inspect.signature(self.function).parameters
+            return name in inspect.signature(self.function).parameters
         except (TypeError, ValueError):  # a compiled function may have no signature
             return False
+
+    def bounded(self, references: Sequence[Sequence[Any]], predictions: Sequence[Any]) -> bool:
+        """Whether ``evaluate`` is sure to end soon: else it has to be called where it can be stopped."""
+        if self.patterns is None:
+            return not self.endless
+        found = set(self.patterns(references, **self.kwargs))
+        if not found:
+            return True
+        golds = (gold for own in references for gold in own)
+        texts = [text for text in (*predictions, *golds) if isinstance(text, str)]
+        return all(bounded(pattern, texts, flags) for pattern, flags in found)
 
     def evaluate(
         self,
         references: Sequence[Sequence[Any]],
         predictions: Sequence[Any],
         results: Sequence[LikelihoodResult] | None = None,
+        answers: Sequence[Answer | None] | None = None,
     ) -> Scores:
         """Scores of n samples; ``references[i]`` are the acceptable answers, prediction None means there is
-        none. ``results`` are handed to a function that ``takes_result``.
+        none. ``results`` are handed to a function that ``takes_result``, ``answers`` to one that
+        ``takes_answer``.
 
         Raises ``MetricError`` with the row in ``index``.
         """
@@ -115,7 +150,11 @@ class Metric:
             )
         if self.style == "batched":
             return self._as_scores(self.function(references, predictions, **self.kwargs), len(predictions))
-        known = [{}] * len(predictions) if results is None else [{"result": result} for result in results]
+        known: list[dict[str, Any]] = [{}] * len(predictions)
+        if results is not None:
+            known = [{"result": result} for result in results]
+        elif answers is not None:
+            known = [{"answer": answer} for answer in answers]
         returned = [
             self._item_result(i, references[i], predictions[i], known[i]) for i in range(len(predictions))
         ]

@@ -6,7 +6,7 @@ metric's code fingerprint follows import statements, and must not contain every 
 
 import inspect
 import pkgutil
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from importlib import import_module
 from typing import Any, Generic, Literal, TypeVar
@@ -17,6 +17,8 @@ from metrics.types import OUTPUT_TYPES, OutputType
 T = TypeVar("T")
 F = TypeVar("F", bound=Callable[..., Any])
 
+Patterns = Callable[..., Iterable[tuple[str, int]]]
+"""Given the references of samples and a metric's arguments: regular expressions and their flags."""
 CallStyle = Literal["item", "batched", "choices", "corpus"]
 
 
@@ -28,6 +30,8 @@ class MetricDefinition:
     columns of them, on a ``ChoiceBatch``, or as a corpus metric's class. ``bounds`` is the range of the
     value. ``variants`` names the metric that takes over for another output type, ``reduction`` what becomes
     of repeats unless a config says otherwise (``pass@k`` takes its numbers from the argument ``k``).
+    ``patterns`` are the regular expressions that it runs over texts, ``endless`` says that it may take for
+    ever on any: such a metric is computed where it can be stopped. ``extra`` installs the ``libraries``.
     """
 
     name: str
@@ -42,6 +46,9 @@ class MetricDefinition:
     source: str = ""
     variants: Mapping[str, str] = field(default_factory=dict)
     reduction: tuple[str, ...] = ("mean",)
+    patterns: Patterns | None = None
+    endless: bool = False
+    extra: str = ""
 
     @property
     def summary(self) -> str:
@@ -198,6 +205,7 @@ def parameters(function: Callable[..., Any]) -> frozenset[str] | None:
         "references",
         "predictions",
         "result",
+        "answer",
         "batch",
         "values",
     }

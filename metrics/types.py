@@ -59,6 +59,21 @@ class Scores:
 
 
 @dataclass(frozen=True)
+class Answer:
+    """One sample's whole answer: what a metric is given that has a parameter ``answer``.
+
+    ``text`` is the unfiltered response, ``tool_calls`` the calls beside it, ``{name, arguments}`` with the
+    arguments as an object, or as the model's own text where that is none. ``transcript`` holds the messages
+    of the chat in OpenAI's form, the answer last; ``tools`` those that could be called.
+    """
+
+    text: str | None
+    tool_calls: list[dict[str, Any]]
+    transcript: list[dict[str, Any]]
+    tools: list[dict[str, Any]]
+
+
+@dataclass(frozen=True)
 class ChoiceBatch:
     """Log-likelihoods of n items in flat arrays; item i owns the choices ``offsets[i]:offsets[i + 1]``.
 

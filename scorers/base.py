@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from metrics.errors import MetricError, NightjarError
 from metrics.metric import Metric
-from metrics.types import NO_PREDICTION, ChoiceBatch, Estimate, Floats, Ints, Scores
+from metrics.types import NO_PREDICTION, Answer, ChoiceBatch, Estimate, Floats, Ints, Scores
 
 if TYPE_CHECKING:
     from metrics.config import StatisticsConfig
@@ -40,9 +40,12 @@ class Batch:
     ``scored`` is False where the request failed: there is nothing to look at in that row, and it stays
     unscored. ``predictions`` hold what the filter made of the response: text, another JSON value, or None
     where it found nothing. ``references`` are the acceptable answers, ``docs`` the items' rows, ``responses``
-    the unfiltered texts. ``choices`` has one item per row where the output type has log-likelihoods, and none
-    otherwise. ``cut_off`` is True where the tokens were used up before the answer began: such a row is scored
-    as one without a prediction, unless a filter chose one of several answers.
+    the unfiltered texts, ``answers`` all that is known of them (where the metric asks for it; None: a filter
+    chose among several). ``choices`` has one item per row where the output type has log-likelihoods, and none
+    otherwise. Where choices are asked for by their letters, ``gold`` holds the indices of the right ones, a
+    prediction is an index, and ``readings`` say how each was read. ``cut_off`` is True where the tokens were
+    used up before the answer began: such a row is scored as one without a prediction, unless a filter chose
+    one of several answers.
     """
 
     item_ids: Sequence[str]
@@ -53,6 +56,9 @@ class Batch:
     docs: Sequence[Mapping[str, Any]]
     responses: Sequence[str | None]
     choices: ChoiceBatch | None = None
+    answers: Sequence[Answer | None] | None = None
+    gold: Sequence[Sequence[int]] | None = None
+    readings: Sequence[Mapping[str, Any] | None] | None = None
     cut_off: NDArray[np.bool_] | None = None
 
     def __len__(self) -> int:
@@ -168,6 +174,10 @@ class Scorer(Protocol):
         """Beside each of the ``requests``: it was answered, and the answer could not be read."""
         ...
 
+    def bounded(self, batch: Batch, metric: Metric) -> bool:
+        """Whether ``score`` is sure to end soon on the batch; else it is called where it can be stopped."""
+        ...
+
     def score(self, batch: Batch, metric: Metric, replies: Sequence[ModelReply | None] = ()) -> SampleScores:
         """The scores of ``metric``. ``replies`` stand beside the ``requests`` of the same batch and metric.
 
@@ -215,6 +225,10 @@ class BaseScorer:
         """All False: no reply is waited for, so that none is unreadable."""
         return [False] * len(replies)
 
+    def bounded(self, batch: Batch, metric: Metric) -> bool:
+        """Whether the metric's own function is; one whose values come from elsewhere has none."""
+        return metric.bounded(batch.references, batch.predictions)
+
     def estimate(
         self, metric: Metric, statistics: Floats | None, clusters: Ints | None, options: "StatisticsConfig"
     ) -> Estimate | None:
@@ -252,6 +266,10 @@ class AddedMetricScorer:
         if metric.entry == self.added:
             return [False] * len(replies)
         return self.base.unreadable(batch, metric, replies)
+
+    def bounded(self, batch: Batch, metric: Metric) -> bool:
+        """Whether ``base`` is; the added metric always is."""
+        return metric.entry == self.added or self.base.bounded(batch, metric)
 
     def estimate(
         self, metric: Metric, statistics: Floats | None, clusters: Ints | None, options: "StatisticsConfig"

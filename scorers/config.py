@@ -20,11 +20,19 @@ from metrics.config import MetricConfig
 from metrics.errors import nearest
 from metrics.types import CutOff, OutputType
 from scorers.filters.config import FilterConfig, FilterStepConfig
-from scorers.judge.config import JudgeConfig
+from scorers.judge.config import (
+    ChoiceReading,
+    JudgeConfig,
+    JudgeMessage,
+    JudgeModel,
+    Reading,
+    grade_range,
+)
 from scorers.programs import Compare, ProgramLimits
 
 __all__ = [
     "AgreementConfig",
+    "ArenaConfig",
     "DefaultScorerConfig",
     "EnsembleConfig",
     "EnsembleMember",
@@ -126,6 +134,57 @@ class ExecutionConfig(_Frozen):
     limits: ProgramLimits = Field(ProgramLimits(), description="What one run of a program may take")
 
 
+class ArenaConfig(_Frozen):
+    """The models' answers are compared two at a time by a judge; each model's ``win_rate`` and strength.
+
+    The templates see the item's fields by name, and over them ``answer_a``, ``answer_b``, ``reference`` (the
+    first), ``references`` and ``item`` (all fields). A label's grade speaks of answer A.
+    """
+
+    type: Literal["arena"] = Field("arena", description="Its name")
+    prompt: str | None = Field(None, description="Jinja2: one user message")
+    messages: tuple[JudgeMessage, ...] | None = Field(None, description="Chat turns instead of a prompt")
+    system_prompt: str | None = Field(None, description="Jinja2: the system message before them")
+    judges: tuple[JudgeModel, ...] = Field(
+        min_length=1, description="Entries of models:, or entries of their own"
+    )
+    sample_params: dict[str, Any] = Field(
+        default_factory=lambda: {"temperature": 0.0}, description="How verdicts are drawn"
+    )
+    parse: Reading = Field(
+        ChoiceReading(choices={"A": 1.0, "B": 0.0, "TIE": 0.5}),
+        description="How a verdict is read off the reply",
+    )
+    opponents: Literal["baseline", "all"] = Field(
+        "all", description="Whom a model plays: one model that is the baseline, or all others"
+    )
+    baseline: str | None = Field(None, description="With opponents: baseline, its name in models:")
+    both_orders: bool = Field(
+        True, description="Ask with either answer first; else in one order that chance chooses"
+    )
+
+    @field_validator("judges", mode="before")
+    @classmethod
+    def _one_or_many(cls, value: Any) -> Any:
+        return [value] if isinstance(value, str | Mapping) else value
+
+    @model_validator(mode="after")
+    def _fits_together(self) -> "ArenaConfig":
+        if (self.prompt is None) == (self.messages is None):
+            raise ValueError(
+                "an arena needs prompt: or messages:, one of the two, with answer_a and answer_b"
+            )
+        names = [judge.name for judge in self.judges]
+        if len(set(names)) < len(names):
+            raise ValueError(f"each judge needs a name of its own, not {', '.join(names)}")
+        if (self.opponents == "baseline") != (self.baseline is not None):
+            raise ValueError("opponents: baseline and baseline: NAME belong together")
+        bounds = grade_range(self.parse)
+        if bounds is None or not bounds[0] < bounds[1]:
+            raise ValueError("an arena needs choices, or min and max, under parse: two answers change places")
+        return self
+
+
 class UserScorerConfig(_Frozen):
     """A scorer class in the user's file; all other keys are arguments of its constructor."""
 
@@ -166,6 +225,7 @@ SCORER_TYPES = (
     "ensemble",
     "agreement",
     "execution",
+    "arena",
 )
 
 
@@ -187,10 +247,15 @@ ScorerConfig = Annotated[
     | Annotated[EnsembleConfig, Tag("ensemble")]
     | Annotated[AgreementConfig, Tag("agreement")]
     | Annotated[ExecutionConfig, Tag("execution")]
+    | Annotated[ArenaConfig, Tag("arena")]
     | Annotated[UserScorerConfig, Tag("user")],
     Discriminator(_tag),
 ]
 """``scorer:`` of a benchmark, told apart by ``type``; anything with a colon is a user's class."""
+
+
+ITEM_SECONDS = 5.0
+"""What a pattern or a formula may take of CPU time for one item, unless a config says otherwise."""
 
 
 class ScoringConfig(_Frozen):
@@ -204,7 +269,10 @@ class ScoringConfig(_Frozen):
     metric_list: tuple[MetricConfig, ...] | None = None
     process_results: str | None = Field(None, description="file.py:fn")
     scorer: ScorerConfig | None = None
+    letters: bool = Field(False, description="Choices are asked for by their letters")
     cut_off: CutOff = Field("wrong", description="How an answer that was cut off before it began is scored")
+    players: tuple[str, ...] = Field((), description="The models whose answers an arena compares")
+    item_timeout: float = ITEM_SECONDS
 
     @field_validator("scorer", mode="before")
     @classmethod
@@ -253,7 +321,7 @@ def grading_models(config: ScorerConfig | None) -> tuple[GradingModel, ...]:
 
 
 def _grading_models(config: ScorerConfig | None) -> Iterator[GradingModel]:
-    if isinstance(config, JudgeConfig):
+    if isinstance(config, JudgeConfig | ArenaConfig):
         for judge in config.judges:
             yield GradingModel(judge.name, judge.entry, config.sample_params)
     elif isinstance(config, RewardModelConfig) and config.model is not None:

@@ -76,6 +76,12 @@ class EnsembleScorer(AddedMetricScorer):
             for flag in member.scorer.unreadable(batch, member.metric, own)
         ]
 
+    def bounded(self, batch: Batch, metric: Metric) -> bool:
+        """Whether all members are."""
+        if metric.entry != self.added:
+            return super().bounded(batch, metric)
+        return all(member.scorer.bounded(batch, member.metric) for member in self.members)
+
     def code(self) -> tuple[Callable[..., Any], ...]:
         """This class, and the code of the members and their metrics."""
         members = [code for member in self.members for code in (*member.scorer.code(), *member.metric.code())]

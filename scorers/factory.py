@@ -11,11 +11,14 @@ from dataclasses import replace
 from metrics.build import build_column
 from metrics.config import MetricConfig
 from metrics.errors import ConfigError, nearest
+from metrics.metric import Metric
 from metrics.types import Resolve
 from scorers.agreement import FILTER_AGREEMENT, AgreementScorer
+from scorers.arena import WIN_RATE, ArenaScorer, is_arena
 from scorers.base import ALL_FILTERS, Scorer
 from scorers.config import (
     AgreementConfig,
+    ArenaConfig,
     DefaultScorerConfig,
     EnsembleConfig,
     EnsembleMember,
@@ -35,6 +38,7 @@ from scorers.grading import GradingPrompt, compiled
 from scorers.judge.calibration import Calibration
 from scorers.judge.ppi import Labelled
 from scorers.judge.scorer import LLMJudgeScorer, calibration_of, judge_metric, judge_metrics
+from scorers.letters import ACC_LETTER, LetterScorer
 from scorers.loglikelihood import LoglikelihoodScorer
 from scorers.metric_lists import (
     DEFAULT_METRICS,
@@ -44,6 +48,7 @@ from scorers.metric_lists import (
     metric_entry,
     metric_list_of,
     metrics_by_filter,
+    refuse_arguments,
     unique_metrics,
     with_scorer_metrics,
 )
@@ -61,6 +66,8 @@ def build_scorer(config: ScoringConfig, resolve: Resolve) -> Scorer:
     """
     _refuse_names(config.filters)
     chosen = config.scorer
+    if config.letters:
+        return _letter_scorer(config, resolve)
     if chosen is None or isinstance(chosen, DefaultScorerConfig):
         return _default_scorer(config, resolve, None if chosen is None else chosen.type)
     if isinstance(chosen, JudgeConfig):
@@ -71,6 +78,8 @@ def build_scorer(config: ScoringConfig, resolve: Resolve) -> Scorer:
         return ensemble_scorer(config, chosen, resolve)
     if isinstance(chosen, ExecutionConfig):
         return execution_scorer(config, chosen, resolve)
+    if isinstance(chosen, ArenaConfig):
+        return arena_scorer(config, chosen, resolve)
     if isinstance(chosen, AgreementConfig):
         return agreement_scorer(config, chosen, resolve)
     return user_scorer(config, chosen, resolve)
@@ -99,6 +108,29 @@ def _default_scorer(config: ScoringConfig, resolve: Resolve, kind: str | None) -
     if generates:
         return GenerationScorer(metrics)
     return LoglikelihoodScorer(metrics)
+
+
+def _letter_scorer(config: ScoringConfig, resolve: Resolve) -> Scorer:
+    """Choices asked for by their letters have one metric; likelihoods, which others are made of, are not
+    there."""
+    if config.scorer is not None or config.process_results is not None:
+        what = "process_results" if config.process_results is not None else "scorer"
+        raise ConfigError(
+            f"{what}: choices asked for by their letters have the metric {ACC_LETTER} alone; leave it out"
+        )
+    for one in (one for own in config.filters for one in metric_list_of(config, own) or ()):
+        if one.metric != ACC_LETTER:
+            raise ConfigError(
+                f"metric {one.metric!r}: choices asked for by their letters have the metric {ACC_LETTER}; "
+                "another number than those of likelihoods"
+            )
+    metrics = metrics_by_filter(config, lambda one: _letter_metric(one, resolve), (ACC_LETTER,))
+    return LetterScorer(metrics)
+
+
+def _letter_metric(one: MetricConfig, resolve: Resolve) -> Metric:
+    refuse_arguments(one, ())
+    return build_column(one, resolve).within((0.0, 1.0))
 
 
 def _process_results_scorer(config: ScoringConfig, resolve: Resolve) -> Scorer:
@@ -230,6 +262,8 @@ def _member(config: ScoringConfig, member: EnsembleMember, place: int, resolve: 
     """A member sees the benchmark's output type and its own metric, under a filter of its own."""
     entries = () if member.metric is None else (member.metric,)
     own_metric_only = member.metric is None and member.scorer is not None
+    if isinstance(member.scorer, ArenaConfig):
+        raise ConfigError(f"ensemble member {place}: an arena compares models and scores no answer by itself")
     scorer = build_scorer(
         config.model_copy(
             update={
@@ -298,6 +332,34 @@ def judge_scorer(config: ScoringConfig, chosen: JudgeConfig, resolve: Resolve) -
         for name, own in with_scorer_metrics(config, resolve, judge_metrics(chosen)).items()
     }
     return LLMJudgeScorer(metrics, chosen, prompt, calibration)
+
+
+def arena_scorer(config: ScoringConfig, chosen: ArenaConfig, resolve: Resolve) -> Scorer:
+    """An arena: its templates compiled, and among its metric's arguments the models that are played against,
+    by which results are told apart."""
+    _only_text(config, "arena")
+    if len(config.players) < 2:
+        raise ConfigError(
+            f"scorer 'arena' compares models, and models has {', '.join(config.players) or 'none'}: name two "
+            "or more"
+        )
+    if chosen.baseline is not None and chosen.baseline not in config.players:
+        raise ConfigError(
+            f"scorer 'arena': baseline '{chosen.baseline}' is no entry of models"
+            f"{nearest(chosen.baseline, config.players)} (there: {', '.join(config.players)})"
+        )
+    opponents = chosen.baseline or ", ".join(sorted(config.players))
+    messages = None if chosen.messages is None else tuple(turn.model_dump() for turn in chosen.messages)
+    metrics = {
+        name: tuple(
+            replace(metric.within((0.0, 1.0)), arguments={**metric.arguments, "opponents": opponents})
+            if is_arena(metric)
+            else metric
+            for metric in own
+        )
+        for name, own in with_scorer_metrics(config, resolve, (MetricConfig(metric=WIN_RATE),)).items()
+    }
+    return ArenaScorer(metrics, chosen, GradingPrompt(chosen.prompt, messages, chosen.system_prompt))
 
 
 def _calibration(chosen: JudgeConfig) -> Calibration | Labelled | None:

@@ -27,7 +27,8 @@ class GenerationScorer(BaseScorer):
         predictions = [batch.predictions[row] for row in chosen]
         every = list(batch.references)  # a lazy column is read faster at once
         references = every if len(chosen) == len(batch) else [every[row] for row in chosen]
-        scores = evaluate_rows(batch, rows, lambda: metric.evaluate(references, predictions))
+        whole = [batch.answers[row] for row in chosen] if batch.answers is not None else None
+        scores = evaluate_rows(batch, rows, lambda: metric.evaluate(references, predictions, answers=whole))
         codes = np.full(len(batch), NO_PREDICTION, dtype=np.int64)
         codes[rows] = prediction_codes(predictions)
         return SampleScores(scores, batch.scored, codes, [None] * len(batch))

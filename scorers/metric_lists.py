@@ -167,6 +167,8 @@ SCORER_METRICS = {
     "ensemble": "ensemble",
     "filter_agreement": "agreement",
     "tests_passed": "execution",
+    "win_rate": "arena",
+    "acc_letter": "letters",
 }
 """Metric → the scorer type that gives it."""
 
@@ -174,6 +176,11 @@ SCORER_METRICS = {
 def refuse_without_scorer(metric: str) -> None:
     """Raises ConfigError where a metric list asks for a number that only another scorer has."""
     kind = SCORER_METRICS.get(metric)
+    if metric == "acc_letter":
+        raise ConfigError(
+            "metric 'acc_letter' is of choices asked for by their letters; add choices_by: letter to a "
+            "benchmark of output_type multiple_choice"
+        )
     if kind is not None:
         raise ConfigError(
             f"metric {metric!r} comes from a scorer; add scorer: {{type: {kind}, …}} to the benchmark"

@@ -36,7 +36,7 @@ class Program:
     Without ``inputs`` it has passed when it reached its last line. With them each is the stdin of a run of
     its own, which has passed when it printed ``expected``, the text beside it: that never comes near the
     program. ``interpreter`` is the path of the Python that runs it; empty: our own, with the standard library
-    alone.
+    alone. ``script`` runs it as ``__main__``; otherwise as ``exec`` does in an empty namespace.
     """
 
     text: str
@@ -45,6 +45,7 @@ class Program:
     expected: tuple[str, ...] = ()
     compare: Compare = "lines"
     interpreter: str = ""
+    script: bool = True
 
 
 @dataclass(frozen=True)

@@ -15,6 +15,7 @@ from metrics.metric import Metric
 from scorers.base import Batch, ModelReply, Scorer, ScorerRequest
 from scorers.grading import ask_again
 from tasks.caching import Workspace, artifact_task
+from tasks.limited import LimitedScorer, legible
 from tasks.pair import PairSetup, pending
 from tasks.rows.scoring import joined_batches, statistics_batch
 from tasks.steps import Answered, Step
@@ -61,15 +62,15 @@ def score_replies(
 ) -> Iterator[pa.RecordBatch]:
     """A pair's scores from the replies to its requests; a request without a readable reply leaves its
     sample unscored."""
-    store = workspace.open()
-    scorer, metric = step.setup.scorer(), step.setup.metric_record()
-    replies = replies_of(store, asked, replied)
+    store, scoring = workspace.open(), step.setup.scoring
+    replies = legible(scoring.scorer, replies_of(store, asked, replied), scoring.item_timeout)
     place = 0
-    for part in joined_batches(store, requests, predictions, answered.responses, step.setup.cut_off):
-        count = len(scorer.requests(part.batch, metric))
-        given = [replies.get(place + offset) for offset in range(count)]
-        place += count
-        yield statistics_batch(part.samples, scorer.score(part.batch, metric, given))
+    with LimitedScorer(step.setup) as scorer:
+        for part in joined_batches(store, requests, predictions, answered.responses, step.setup.cut_off):
+            count = scorer.requests(part.batch)
+            given = [replies.get(place + offset) for offset in range(count)]
+            place += count
+            yield statistics_batch(part.samples, scorer.score(part.batch, given))
 
 
 def asked_rows(
@@ -79,6 +80,7 @@ def asked_rows(
     by place."""
     scorer = setup.scorer()
     metric = setup.metric_record(scorer)
+    replies = legible(setup.scoring.scorer, replies, setup.scoring.item_timeout)
     place = 0
     for batch in batches:
         wanted = scorer.requests(batch, metric)
@@ -172,7 +174,8 @@ def score_calibration(
     scorer = step.setup.scorer()
     metric, batch = step.setup.metric_record(scorer), pending(scorer)
     assert batch is not None, "the plan makes this step for verdicts that are not given"
-    replies = replies_of(workspace.open(), asked, replied)
+    scoring = step.setup.scoring
+    replies = legible(scoring.scorer, replies_of(workspace.open(), asked, replied), scoring.item_timeout)
     given = [replies.get(place) for place in range(len(scorer.requests(batch, metric)))]
     samples = pa.table(
         {

@@ -1,34 +1,51 @@
-"""Stage "execute": answers that are programs run in a sandbox, between filter and score."""
+"""Stage "execute": answers that are programs run in a sandbox, between filter and score.
+
+A scorer makes one program of each prediction. A benchmark's own function may ask about programs instead
+(``evaluate.load("code_eval")``): it is called twice, as judges are. ``execute_asked`` notes what it asks and
+runs that; ``score_asked`` and ``process_asked`` call it again and tell it the verdicts.
+"""
 
 import inspect
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 
+from scorers.base import Batch, Scorer
 from scorers.execution import ExecutionScorer
+from scorers.process_results import ProcessResultsScorer
 from scorers.programs import ProgramOutcome
 from tasks.caching import Workspace, artifact_key, artifact_task, cached_task
+from tasks.execution.asked import AskedVerdicts, asked_by_row
 from tasks.execution.runner import CORES, OutcomeStore, ProgramRunner, RunnerProgress
 from tasks.models.options import Progress
 from tasks.pair import PairSetup
-from tasks.rows.scoring import joined_batches, statistics_batch
+from tasks.rows.scoring import joined_batches, processed_batch, statistics_batch
 from tasks.sandboxes.run import chosen_sandbox
 from tasks.server import progress_of
 from tasks.steps import Answered, Step
 from tasks.store.claims import claim
-from tasks.store.schemas import EXECUTIONS, STATISTICS, VERDICT_COLUMNS
+from tasks.store.schemas import ASKED, ASKED_COLUMNS, EXECUTIONS, PROCESSED, STATISTICS, VERDICT_COLUMNS
 from tasks.store.storage import ArtifactRef, Store
+from tasks.usercode.code_eval import Asked, answering, collecting
+from tasks.usercode.generators import Generators
+from tasks.usercode.standin import stand_ins
 
 PROGRAMS = "programs"
 """What runs of programs are called where progress is shown."""
 
 
 class ExecuteSetup(PairSetup):
-    """Outcomes that were kept before ``not_before`` (seconds since 1970) are not looked at."""
+    """Outcomes that were kept before ``not_before`` (seconds since 1970) are not looked at.
+
+    ``asking`` are the metrics whose functions ask about programs; empty where the scorer makes them.
+    """
 
     not_before: float = 0.0
+    asking: tuple[str, ...] = ()
 
 
 @cached_task("execute")
@@ -41,29 +58,75 @@ def execute(
 ) -> ArtifactRef:
     """Runs the program of every prediction; what the sandbox failed at makes the result worth running
     again."""
-    store = workspace.open()
-    scorer = _scorer(step.setup)
-    key = artifact_key(
-        "execute",
-        inspect.unwrap(execute.fn),
-        {"step": step, "requests": requests, "predictions": predictions, "answered": answered},
-    )
-    lost = 0
+    given = {"step": step, "requests": requests, "predictions": predictions, "answered": answered}
+    key = artifact_key("execute", inspect.unwrap(execute.fn), given)
+    scorer, store, lost = _scorer(step.setup), workspace.open(), 0
 
     def rows(runner: ProgramRunner) -> Iterator[pa.RecordBatch]:
         nonlocal lost
         for part in joined_batches(store, requests, predictions, answered.responses):
             outcomes = runner.run(scorer.programs(part.batch))
-            lost += sum(outcome is not None and outcome.verdict == "sandbox_error" for outcome in outcomes)
+            lost += _lost(outcomes)
             yield _batch(part.samples, outcomes)
 
-    # Two workers on the same programs take turns: the second finds the outcomes of the first.
-    with claim(store, f"execute/{key}"), progress_of(PROGRAMS, step.name) as progress:
-        report = _reporter(progress, predictions.rows)
-        kept = OutcomeStore(store, Path(workspace.journal_dir), step.setup.not_before)
-        with ProgramRunner(kept, chosen_sandbox, report) as runner:
-            ref = store.write("execute", key, EXECUTIONS, rows(runner), VERDICT_COLUMNS)
+    with _running(step, key, workspace, predictions.rows) as runner:
+        ref = store.write("execute", key, EXECUTIONS, rows(runner), VERDICT_COLUMNS)
     return ref.model_copy(update={"retryable": lost})
+
+
+@cached_task("execute")
+def execute_asked(
+    step: Step[ExecuteSetup],
+    requests: ArtifactRef,
+    predictions: ArtifactRef,
+    answered: Answered,
+    workspace: Workspace,
+) -> ArtifactRef:
+    """Runs every program that a benchmark's own functions ask about; what the sandbox failed at makes the
+    result worth running again."""
+    given = {"step": step, "requests": requests, "predictions": predictions, "answered": answered}
+    key = artifact_key("execute", inspect.unwrap(execute_asked.fn), given)
+    store, setup, lost = workspace.open(), step.setup, 0
+
+    def asked() -> Iterator[tuple[Batch | None, list[Asked]]]:
+        for name in setup.asking:
+            with collecting() as imported:
+                scorer = setup.scorer()
+            metric = next(entry for entry in scorer.get_metrics(setup.filter) if entry.name == name)
+            yield None, [imported]
+            generators = Generators()
+            for part in joined_batches(store, requests, predictions, answered.responses, setup.cut_off):
+                with generators.drawn_from():
+                    programs = asked_by_row(scorer, metric, part.batch)
+                yield part.batch, programs
+
+    def rows(runner: ProgramRunner) -> Iterator[pa.RecordBatch]:
+        nonlocal lost
+        for batch, programs in asked():
+            outcomes = runner.run([program for own in programs for program in own.values()])
+            lost += _lost(outcomes)
+            yield _asked_batch(batch, programs, outcomes)
+
+    with _running(step, key, workspace, predictions.rows) as runner:
+        ref = store.write("execute", key, ASKED, rows(runner), ASKED_COLUMNS)
+    return ref.model_copy(update={"retryable": lost})
+
+
+@contextmanager
+def _running(
+    step: Step[ExecuteSetup], key: str, workspace: Workspace, expected: int
+) -> Iterator[ProgramRunner]:
+    """Runs programs for one step. Two workers on the same programs take turns: the second finds the outcomes
+    of the first."""
+    store = workspace.open()
+    with claim(store, f"execute/{key}"), progress_of(PROGRAMS, step.name) as progress:
+        kept = OutcomeStore(store, Path(workspace.journal_dir), step.setup.not_before)
+        with ProgramRunner(kept, chosen_sandbox, _reporter(progress, expected)) as runner:
+            yield runner
+
+
+def _lost(outcomes: list[ProgramOutcome | None]) -> int:
+    return sum(outcome is not None and outcome.verdict == "sandbox_error" for outcome in outcomes)
 
 
 @artifact_task("score", STATISTICS)
@@ -83,6 +146,53 @@ def score_executed(
     for part in joined_batches(store, requests, predictions, answered.responses):
         given = [next(outcomes) for _ in range(len(part.batch))]
         yield statistics_batch(part.samples, scorer.score_outcomes(part.batch, metric, given))
+
+
+@artifact_task("score", STATISTICS)
+def score_asked(
+    step: Step[PairSetup],
+    requests: ArtifactRef,
+    predictions: ArtifactRef,
+    answered: Answered,
+    executed: ArtifactRef,
+    workspace: Workspace,
+) -> Iterator[pa.RecordBatch]:
+    """A pair's metric, whose function is told what came of the programs that it asks about."""
+    store, setup = workspace.open(), step.setup
+    scorer, verdicts = _told(setup, store, executed)
+    metric, generators = setup.metric_record(scorer), Generators()
+    for part in joined_batches(store, requests, predictions, answered.responses, setup.cut_off):
+        batch, errors = verdicts.without_lost(part.batch)
+        with answering(verdicts.known), stand_ins(), generators.drawn_from():
+            scored = scorer.score(batch, metric)
+        yield statistics_batch(part.samples, verdicts.with_reasons(scored, errors))
+
+
+@artifact_task("process", PROCESSED)
+def process_asked(
+    step: Step[PairSetup],
+    requests: ArtifactRef,
+    predictions: ArtifactRef,
+    answered: Answered,
+    executed: ArtifactRef,
+    workspace: Workspace,
+) -> Iterator[pa.RecordBatch]:
+    """``process_results`` as above, once for a filter."""
+    store, setup = workspace.open(), step.setup
+    scorer, verdicts = _told(setup, store, executed)
+    assert isinstance(scorer, ProcessResultsScorer), "the plan makes this step for process_results only"
+    generators = Generators()
+    for part in joined_batches(store, requests, predictions, answered.responses, setup.cut_off):
+        batch, errors = verdicts.without_lost(part.batch)
+        with answering(verdicts.known), stand_ins(), generators.drawn_from():
+            results = scorer.process(batch)
+        yield processed_batch(part.samples, results, errors)
+
+
+def _told(setup: PairSetup, store: Store, executed: ArtifactRef) -> tuple[Scorer, AskedVerdicts]:
+    verdicts = AskedVerdicts.read(store, executed)
+    with answering(verdicts.known):  # files may ask while they are imported
+        return setup.scorer(), verdicts
 
 
 def _scorer(setup: PairSetup) -> ExecutionScorer:
@@ -124,6 +234,23 @@ def _batch(samples: pa.Table, outcomes: list[ProgramOutcome | None]) -> pa.Recor
         for row, outcome in zip(ids, outcomes, strict=True)
     ]
     return pa.RecordBatch.from_pylist(rows, schema=EXECUTIONS)
+
+
+def _asked_batch(
+    batch: Batch | None, programs: list[Asked], outcomes: list[ProgramOutcome | None]
+) -> pa.RecordBatch:
+    """A row a program; of those that a file asks about while it is imported, without an item."""
+    found = iter(outcomes)
+    rows: list[Mapping[str, Any]] = []
+    for row, own in enumerate(programs):
+        place: dict[str, Any] = {"item_id": None, "sample_index": None}
+        if batch is not None:
+            place = {"item_id": batch.item_ids[row], "sample_index": int(batch.sample_index[row])}
+        for name in own:
+            outcome = next(found)
+            assert outcome is not None, "there is one beside each program"
+            rows.append({**place, "digest": name, **outcome.as_dict()})
+    return pa.RecordBatch.from_pylist(rows, schema=ASKED)
 
 
 def _outcomes(store: Store, ref: ArtifactRef) -> Iterator[ProgramOutcome | None]:

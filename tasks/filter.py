@@ -1,14 +1,18 @@
 """Stage "filter": responses become predictions. Nothing is scored here."""
 
 from collections.abc import Iterator
+from typing import Literal
 
+import orjson
 import pyarrow as pa
 
 from metrics.types import OutputType
-from scorers.config import FilterConfig
+from scorers.config import ITEM_SECONDS, FilterConfig
 from scorers.filters import FilterPipeline
+from scorers.letters import read_first_token, read_letter
 from tasks.caching import Workspace, artifact_task
-from tasks.rows.predictions import REQUEST_COLUMNS, RESPONSE_COLUMNS, prediction_batches
+from tasks.rows.limited import LimitedPipeline
+from tasks.rows.predictions import REQUEST_COLUMNS, RESPONSE_COLUMNS, Read, prediction_batches
 from tasks.steps import Answered, Step, Unkeyed
 from tasks.store.schemas import PREDICTIONS
 from tasks.store.storage import ArtifactRef
@@ -25,8 +29,25 @@ class FilterSetup(Unkeyed):
     output_type: OutputType
     base_dir: str
     own_modules: bool = False
+    letters: Literal["letter", "first_token"] | None = None
+    """How choices that were asked for by their letters are read."""
+    coverage: float = 0.0
+    """Of first tokens: the least probability of all letters together."""
     cut_as_text: bool = False
     """A response that was cut off passes as the empty text."""
+    item_timeout: float = ITEM_SECONDS
+    """Seconds of CPU that a pattern may take for one item."""
+
+    def read(self) -> Read | None:
+        """What reads a response as a choice; None where choices are not asked for by letters."""
+        if self.letters is None:
+            return None
+        coverage = self.coverage
+        if self.letters == "letter":
+            return lambda response, choices: read_letter(response["response"], choices)
+        return lambda response, choices: read_first_token(
+            response["logprobs_json"] and orjson.loads(response["logprobs_json"]), len(choices), coverage
+        )
 
     def pipeline(self) -> FilterPipeline:
         """The pipeline, ready to be applied."""
@@ -40,10 +61,11 @@ def filter_responses(
 ) -> Iterator[pa.RecordBatch]:
     """Applies one filter pipeline to the responses of one model to one prompt."""
     setup, store = step.setup, workspace.open()
-    pipeline = setup.pipeline()
-    yield from prediction_batches(
-        pipeline,
-        store.batches(requests, REQUEST_COLUMNS),
-        store.batches(answered.responses, RESPONSE_COLUMNS),
-        setup.cut_as_text,
-    )
+    with LimitedPipeline(setup.pipeline(), setup.config, setup.item_timeout) as limited:
+        yield from prediction_batches(
+            limited,
+            store.batches(requests, REQUEST_COLUMNS),
+            store.batches(answered.responses, RESPONSE_COLUMNS),
+            setup.cut_as_text,
+            setup.read(),
+        )

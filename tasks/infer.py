@@ -3,6 +3,7 @@
 import inspect
 import logging
 from collections.abc import Iterable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -12,6 +13,7 @@ from prefect import task
 
 from metrics.errors import NightjarError
 from tasks.caching import Workspace, artifact_key, cached_task
+from tasks.messages.media import kept_media
 from tasks.models.answers.segments import AnswerStore, DamagedAnswers
 from tasks.models.config import ErrorBudget, ModelConfig, Prices, RunLimits, SampleParams
 from tasks.models.connection import probe, room_of
@@ -20,9 +22,21 @@ from tasks.models.options import InferenceOptions, RequestTally
 from tasks.models.records import EVERY, Lookup
 from tasks.models.respond import count_missing, given_answers, respond
 from tasks.server import lease, progress_of, secret
+from tasks.serving.servers import RunningServer
 from tasks.steps import Accounts, Answered, Step, Unkeyed
 from tasks.store.schemas import ANSWERS, RESPONSES
 from tasks.store.storage import ArtifactRef, Store
+
+
+class Served(Unkeyed):
+    """A server of a model's weights, as the task ``serve`` gives it; none where no answer is missing, or the
+    model is served elsewhere."""
+
+    server: RunningServer | None = None
+
+
+NOT_SERVED = Served()
+"""What inference is given without a server: as all that can't change an answer, it is in no key."""
 
 
 class InferSetup(Unkeyed):
@@ -43,8 +57,11 @@ class InferSetup(Unkeyed):
     night: str | None = None
     run_id: str | None = None
 
-    def options(self, workspace: Workspace, expected: int | None = None) -> InferenceOptions:
-        """The options of the engine; ``expected`` requests are on their way to it."""
+    def options(
+        self, workspace: Workspace, expected: int | None = None, server: RunningServer | None = None
+    ) -> InferenceOptions:
+        """The options of the engine; ``expected`` requests are on their way to it, or to ``server`` where the
+        model is served here."""
         return InferenceOptions(
             sampling=self.sampling,
             journal_dir=Path(workspace.journal_dir),
@@ -55,6 +72,8 @@ class InferSetup(Unkeyed):
             night=self.night,
             lookup=self.lookup,
             base_dir=Path(self.base_dir),
+            media=partial(kept_media, workspace.open()),
+            server=server,
             secret=secret,
             lease=lease,
         )
@@ -81,13 +100,15 @@ def given_now(answered: Answered, arguments: Mapping[str, Any]) -> bool:
 
 
 @cached_task("infer", still_holds=given_now)
-def infer(step: Step[InferSetup], requests: ArtifactRef, workspace: Workspace) -> Answered:
+def infer(
+    step: Step[InferSetup], requests: ArtifactRef, workspace: Workspace, server: Served = NOT_SERVED
+) -> Answered:
     """Asks for what is not answered yet; a failed request is a row that says so and makes the result worth
-    asking again."""
+    asking again. ``server`` answers for a model that is served here; without one nothing can be missing."""
     setup, store = step.setup, workspace.open()
     key = artifact_key("infer", inspect.unwrap(infer.fn), {"step": step, "requests": requests})
     with progress_of(setup.model.name, step.name) as progress:
-        options = setup.options(workspace, _expected(store, requests, setup))
+        options = setup.options(workspace, _expected(store, requests, setup), server.server)
         spent: list[RequestTally] = []
         for attempt in range(REPAIRS + 1):
             responded = respond(setup.model, store.batches(requests), AnswerStore(store), options, progress)
@@ -132,14 +153,15 @@ def check_errors(step: Step[ErrorBudget], tally: Accounts) -> None:
 
 
 def probe_model(setup: InferSetup, kind: str) -> tuple[dict[str, Any], str | None]:
-    """What the model's endpoint says it serves, and a warning where that lacks the model.
+    """What the model's endpoint says it serves and of itself, and a warning where that lacks the model.
 
     ``kind`` is what will be asked: "generate", or log-likelihoods. Raises NightjarError where that can't be.
     """
     if kind == "generate":
         room_of(setup.model, setup.sampling)  # a prompt that no token is left for is refused before asking
     found = probe(setup.model, kind, secret)
-    return {"base_url": found.base_url, "model": found.model, "served": list(found.served)}, found.warning
+    about = {"base_url": found.base_url, "model": found.model, "served": list(found.served)}
+    return about | {"says": dict(found.says)}, found.warning
 
 
 def missing_requests(
@@ -159,8 +181,10 @@ def missing_requests(
 
 
 def _requests_in(batch: pa.RecordBatch, samples: int) -> int:
-    generated = pc.sum(pc.equal(batch.column("kind"), "generate")).as_py() or 0
+    generates = pc.equal(batch.column("kind"), "generate")
+    others = batch.filter(pc.invert(generates))
     lengths = [
-        pc.sum(pc.list_value_length(batch.column(name))).as_py() or 0 for name in ("prompts", "unconditional")
+        pc.sum(pc.list_value_length(others.column(name))).as_py() or 0
+        for name in ("prompts", "unconditional")
     ]
-    return generated * samples + sum(lengths) - generated
+    return (pc.sum(generates).as_py() or 0) * samples + sum(lengths)

@@ -8,6 +8,7 @@ import pyarrow as pa
 
 from metrics.config import StatisticsConfig
 from metrics.types import CutOff
+from scorers.config import ITEM_SECONDS
 from tasks.caching import Workspace, artifact_task
 from tasks.reduction.user_metric import call_metric
 from tasks.reduction.verdict_metrics import (
@@ -35,6 +36,7 @@ class MethodSetup(Unkeyed):
     base_dir: str
     origin: Origin | None = None
     cut_off: CutOff = "wrong"
+    item_timeout: float = ITEM_SECONDS
 
 
 class MetricSetup(Unkeyed):
@@ -59,7 +61,7 @@ def judge_responses(
     """One evaluation method over the responses of one model to one prompt: a row a sample × label."""
     store, setup = workspace.open(), step.setup
     assert setup.origin is not None, "the flow says whose responses they are"
-    method = build_method(setup.config, resolver(setup.base_dir))
+    method = build_method(setup.config, resolver(setup.base_dir), setup.item_timeout)
     asked, answers = partial(store.batches, requests), partial(store.batches, answered.responses)
     yield from evaluate(method, setup.origin, asked, answers, setup.cut_off)
 

@@ -6,6 +6,7 @@ through every pair, and asks the endpoints of models that something is missing f
 
 import warnings
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from itertools import islice
 from typing import Any
 
@@ -15,19 +16,24 @@ from pydantic import Field
 
 from metrics.errors import ConfigError, DataError, NightjarError
 from metrics.user_results import warn_once
+from scorers.arena import ArenaScorer, contest, is_arena
 from scorers.base import ALL_FILTERS, Batch
-from scorers.config import ExecutionConfig
 from scorers.execution import ExecutionScorer, is_executed
 from tasks.benchmarks.config import BenchmarkFields
 from tasks.benchmarks.open import open_benchmark
 from tasks.benchmarks.records import Rendered
 from tasks.datasets.item import Item
+from tasks.execution.asked import asked_by_row
 from tasks.filter import FilterSetup
 from tasks.infer import InferSetup, probe_model
 from tasks.pair import PairSetup
+from tasks.rows.scoring import whole_answer
 from tasks.sandboxes.kinds import SandboxError
 from tasks.sandboxes.run import chosen_sandbox
+from tasks.serve import launch_of
+from tasks.serving.launch import check_launch
 from tasks.steps import Unkeyed
+from tasks.usercode.code_eval import asks_about_programs
 
 
 class Checks(Unkeyed):
@@ -40,6 +46,10 @@ class Checks(Unkeyed):
     """Models that have to be asked for something."""
     judges: tuple[InferSetup, ...] = ()
     """Models that scorers ask, for text whatever the benchmark asks for."""
+    programs: bool = False
+    """Whether programs will be run, which takes a sandbox."""
+    served: tuple[InferSetup, ...] = ()
+    """Models among both that are served here: nothing answers for them yet."""
 
     @property
     def need_secrets(self) -> bool:
@@ -105,10 +115,15 @@ def survey(checks: Checks) -> Preflight:
     served: dict[str, Any] = {}
     warned: list[str] = []
     refused: list[str] = []
-    if any(isinstance(pair.scoring.scorer, ExecutionConfig) for pair in checks.pairs):
+    if checks.programs:
         try:
             chosen_sandbox()
         except SandboxError as error:
+            refused.append(str(error))
+    for setup in checks.served:
+        try:
+            check_launch(launch_of(setup))
+        except NightjarError as error:
             refused.append(str(error))
     asked = [(setup, rendered[0].kind) for setup in checks.endpoints]
     asked += [(setup, "generate") for setup in checks.judges]
@@ -138,11 +153,14 @@ def _try_pairs(checks: Checks, item: Rendered, where: str = "the first item") ->
             pair.metric_record()
         return doubts
     # The first reference stands for a response: no model has been asked yet.
-    text = next((reference for reference in item.references if isinstance(reference, str)), "")
+    text: Any = next((reference for reference in item.references if isinstance(reference, str)), "")
+    if item.orders:
+        text = next(iter(item.gold), None)  # choices asked for by letters are read before filters
     predictions: dict[str, Any] = {}
     for name, pipeline in pipelines.items():
         try:
-            predictions[name] = next(iter(pipeline.apply([[text]], [item.doc])[0]), None)
+            if all(step.bounded([text]) for step in pipeline.steps):  # else it is not tried
+                predictions[name] = next(iter(pipeline.apply([[text]], [item.doc])[0]), None)
         except Exception as error:
             doubts.append(f"filter '{name}' raises on {where}: {type(error).__name__}: {error}")
     for pair in checks.pairs:
@@ -154,7 +172,7 @@ def _try_pairs(checks: Checks, item: Rendered, where: str = "the first item") ->
     return doubts
 
 
-def _try_pair(pair: PairSetup, item: Rendered, text: str, predictions: Mapping[str, Any]) -> Sequence[str]:
+def _try_pair(pair: PairSetup, item: Rendered, text: Any, predictions: Mapping[str, Any]) -> Sequence[str]:
     scorer, metric = pair.scorer(), pair.metric_record()
     if pair.filter == ALL_FILTERS or pair.filter not in predictions:
         return ()
@@ -165,14 +183,21 @@ def _try_pair(pair: PairSetup, item: Rendered, text: str, predictions: Mapping[s
         predictions=[predictions[pair.filter]],
         references=[list(item.references)],
         docs=[dict(item.doc)],
-        responses=[text],
+        responses=[text if isinstance(text, str) else None],
+        answers=[whole_answer(str(text), item.prompts[0])] if metric.takes_answer else None,
+        gold=[list(item.gold)] if item.orders else None,
     )
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             if isinstance(scorer, ExecutionScorer) and is_executed(metric):
                 scorer.programs(batch)
-            elif not scorer.requests(batch, metric):
+            elif isinstance(scorer, ArenaScorer) and is_arena(metric):
+                other = replace(batch, predictions=[f"{text} (another answer)"])
+                scorer.requests(contest(batch, other), metric)
+            elif any(map(asks_about_programs, (*scorer.code(), metric.function))):
+                asked_by_row(scorer, metric, batch)
+            elif not scorer.requests(batch, metric) and scorer.bounded(batch, metric):
                 scorer.score(batch, metric)
     except ConfigError:
         raise

@@ -2,8 +2,8 @@
 UI."""
 
 import re
-from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -16,9 +16,19 @@ from prefect.assets import Asset, AssetProperties, materialize
 
 from metrics.errors import NightjarError
 from metrics.printable import printable, printable_values
+from tasks.arena import read_ratings
 from tasks.caching import Workspace
+from tasks.comparison.checkpoints import (
+    LearningCurve,
+    known_of_models,
+    learning_curves,
+    ordering_facet,
+)
+from tasks.comparison.items import read_groups
+from tasks.comparison.runs import ComparedRun
 from tasks.history.record import record_run
 from tasks.judge import judged_parts
+from tasks.messages.media import kept_media
 from tasks.reduction.aggregate import aggregate_pair
 from tasks.reporting.artifacts import CellArtifacts, sample_views
 from tasks.reporting.diagnostics.responses import ALL_CUT_OFF
@@ -68,6 +78,14 @@ class LostPair:
 
 
 @dataclass(frozen=True)
+class PairNumbers:
+    """A pair's results by its facets, and those ``overall``, by model and prompt alone; None: it has none."""
+
+    own: ArtifactRef | None
+    overall: ArtifactRef | None = None
+
+
+@dataclass(frozen=True)
 class Publication:
     """Everything that a run has to show."""
 
@@ -77,12 +95,14 @@ class Publication:
     facets: tuple[str, ...]
     methods: tuple[EvaluationMethodConfig, ...]
     cells: tuple[CellArtifacts, ...]
-    results: tuple[ArtifactRef, ...]
+    results: tuple[PairNumbers, ...]
     """Numbers of pairs."""
     counted: tuple[ArtifactRef, ...]
     """Numbers over the results of evaluation methods."""
     items: tuple[ArtifactRef, ...]
     lost: tuple[LostPair, ...]
+    ratings: tuple[ArtifactRef, ...] = ()
+    """Strengths of models that were compared, by prompt and filter."""
     index: str | None = None
     """The folder of results whose index shows this run beside the others; None: its files lie elsewhere."""
 
@@ -122,15 +142,21 @@ def _asset_name(benchmark: str) -> str:
 def publish(publication: Publication, workspace: Workspace) -> Published:
     """Writes the run's folder, adds the run to the history, and shows it on the run's page."""
     store, folder = workspace.open(), Path(publication.output)
+    found = read_ratings(store, publication.ratings)
+    if found:
+        publication = replace(publication, manifest={**publication.manifest, "ratings": found})
     results = _results(publication, store)
     _write_tables(publication, store, folder, results)
     _write_samples(publication, store, folder)
+    samples = partial(sample_views, store, publication.cells, publication.facets)
     view = RunView(
         manifest=publication.manifest,
         results=results,
-        samples=partial(sample_views, store, publication.cells, publication.facets),
+        samples=samples,
+        picked=samples,
+        media=partial(kept_media, store),
     )
-    written = write_report(view, folder / "report.html")
+    written = write_report(view, folder / "report.html", learning=_learning(publication, results, folder))
     manifest = publication.manifest | {"diagnostics": [asdict(finding) for finding in written.diagnostics]}
     write_json(folder / "manifest.json", manifest)
     record_run(store, manifest, [results], _batches(store, publication.items))
@@ -139,6 +165,20 @@ def publish(publication: Publication, workspace: Workspace) -> Published:
     _show(publication, results, written.path)
     fatal = tuple(finding.message for finding in written.diagnostics if finding.kind == ALL_CUT_OFF)
     return Published(results=results, report=str(written.path), fatal=fatal)
+
+
+def _learning(publication: Publication, results: pa.Table, folder: Path) -> Sequence[LearningCurve]:
+    """The curves of a run over checkpoints; that they can't be had is no reason for a run to fail."""
+    known = known_of_models(publication.manifest)
+    if ordering_facet(known) is None:
+        return ()
+    items = folder / "items.parquet"
+    try:
+        run = ComparedRun(publication.run.run_id, read_groups(items, str(items)), tuple(results.to_pylist()))
+        return learning_curves(run, known)
+    except NightjarError as error:
+        get_run_logger().warning("no learning curves: %s", error)
+        return ()
 
 
 def _renew_index(store: Store, folder: Path) -> None:
@@ -151,7 +191,7 @@ def _renew_index(store: Store, folder: Path) -> None:
 
 def _results(publication: Publication, store: Store) -> pa.Table:
     """All numbers of the run under its id, those of pairs that have none as failed rows."""
-    tables = [store.table(ref) for ref in publication.results]
+    tables = [table for numbers in publication.results for table in _pair_tables(publication, numbers, store)]
     tables += [store.table(ref, RESULTS.names) for ref in publication.counted]
     for pair in publication.lost:
         rows = aggregate_pair(pair.identity, [], _no_statistics(), pair.failed, pair.facets)
@@ -159,6 +199,28 @@ def _results(publication: Publication, store: Store) -> pa.Table:
     table = pa.concat_tables(tables) if tables else RESULTS.empty_table()
     ids = pa.array([publication.run.run_id] * table.num_rows, pa.string())
     return table.set_column(0, RESULTS.field("run_id"), ids).combine_chunks()
+
+
+def _pair_tables(publication: Publication, numbers: PairNumbers, store: Store) -> Iterator[pa.Table]:
+    """A pair's rows, those over all facets first.
+
+    They have no facets; model and prompt are in columns of their own, as in other rows, where the facets name
+    them or there are several.
+    """
+    if numbers.overall is not None:
+        table = store.table(numbers.overall)
+        run = publication.run
+        told = {"model_name": len(run.models) > 1, "prompt_template": len(run.prompts) > 1}
+        empty = [name for name, several in told.items() if name not in publication.facets and not several]
+        columns = {"facets": pa.array(["{}"] * table.num_rows), **dict.fromkeys(empty)}
+        for name, column in columns.items():
+            place, field = table.schema.get_field_index(name), table.schema.field(name)
+            table = table.set_column(
+                place, field, pa.nulls(table.num_rows, field.type) if column is None else column
+            )
+        yield table
+    if numbers.own is not None:
+        yield store.table(numbers.own)
 
 
 def _no_statistics() -> Any:
@@ -171,7 +233,7 @@ def _write_tables(publication: Publication, store: Store, folder: Path, results:
     run = publication.run
     write_results_table(folder / "results.parquet", results.to_batches(), run.run_id)
     write_items_table(folder / "items.parquet", _batches(store, publication.items), publication.facets)
-    write_results(folder / "results.json", results.to_batches(), run)
+    write_results(folder / "results.json", results.to_batches(), run, publication.manifest.get("ratings"))
     counted = pc.is_in(results.column("metric"), pa.array(_counted_names(publication, store), pa.string()))
     pairs = results.filter(pc.invert(counted)).to_batches()
     write_metrics(folder / "metrics.jsonl", [*pairs, *_batches(store, publication.counted)])

@@ -1,18 +1,21 @@
 """Stages "process" and "score": predictions become statistics, one task a pair. No model is called here."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pyarrow as pa
 
 from scorers.base import AcrossFilters, Batch
 from scorers.process_results import ProcessResultsScorer
 from tasks.caching import Workspace, artifact_task
+from tasks.limited import LimitedScorer
 from tasks.pair import PairSetup
-from tasks.rows.scoring import ScorerInput, joined_batches, statistics_batch
+from tasks.rows.scoring import ScorerInput, joined_batches, processed_batch, statistics_batch
 from tasks.steps import Answered, Step
-from tasks.store.keys import text_value, value_text
+from tasks.store.keys import text_value
 from tasks.store.schemas import PROCESSED, STATISTICS
 from tasks.store.storage import ArtifactRef
+from tasks.usercode.generators import Generators
 from tasks.usercode.standin import stand_ins
 
 
@@ -25,11 +28,16 @@ def score(
     workspace: Workspace,
 ) -> Iterator[pa.RecordBatch]:
     """The pair's metric over the predictions of its filter, batch by batch."""
-    scorer, metric = step.setup.scorer(), step.setup.metric_record()
-    for part in joined_batches(
-        workspace.open(), requests, predictions, answered.responses, step.setup.cut_off
-    ):
-        yield statistics_batch(part.samples, scorer.score(part.batch, metric))
+    with LimitedScorer(step.setup) as scorer:
+        for part in joined_batches(
+            workspace.open(),
+            requests,
+            predictions,
+            answered.responses,
+            step.setup.cut_off,
+            scorer.takes_answer,
+        ):
+            yield statistics_batch(part.samples, scorer.score(part.batch))
 
 
 @artifact_task("score", STATISTICS)
@@ -62,15 +70,12 @@ def process_results(
     workspace: Workspace,
 ) -> Iterator[pa.RecordBatch]:
     """A user's ``process_results``, once for a filter; its pairs then take their columns."""
-    scorer = _process_scorer(step.setup)
+    scorer, generators = _process_scorer(step.setup), Generators()
     cut_off = step.setup.cut_off
     for part in joined_batches(workspace.open(), requests, predictions, answered.responses, cut_off):
-        with stand_ins():  # functions import libraries in their bodies, too
+        with stand_ins(), generators.drawn_from():  # functions import libraries in their bodies, too
             results = scorer.process(part.batch)
-        texts = [None if row is None else value_text(row) for row in results]
-        names = ("item_id", "doc_id", "sample_index", "scored")
-        columns = [part.samples.column(name).combine_chunks() for name in names]
-        yield pa.RecordBatch.from_arrays([*columns, pa.array(texts, pa.string())], schema=PROCESSED)
+        yield processed_batch(part.samples, results)
 
 
 @artifact_task("score", STATISTICS)
@@ -85,16 +90,22 @@ def score_processed(
     """A pair's column of what ``process_results`` returned."""
     scorer, metric = _process_scorer(step.setup), step.setup.metric_record()
     store = workspace.open()
-    results = _processed_rows(store.batches(processed, ["results_json"]))
+    results = _processed_rows(store.batches(processed, ["results_json", "error"]))
     for part in joined_batches(store, requests, predictions, answered.responses, step.setup.cut_off):
         rows = [next(results) for _ in range(len(part.batch))]
-        yield statistics_batch(part.samples, scorer.column(rows, metric, part.batch))
+        scored = scorer.column([row for row, _ in rows], metric, part.batch)
+        errors = [reason or own for (_, reason), own in zip(rows, scored.errors, strict=True)]
+        yield statistics_batch(part.samples, replace(scored, errors=errors))
 
 
-def _processed_rows(batches: Iterator[pa.RecordBatch]) -> Iterator[dict[str, object] | None]:
+def _processed_rows(
+    batches: Iterator[pa.RecordBatch],
+) -> Iterator[tuple[dict[str, object] | None, str | None]]:
+    """What ``process_results`` returned of each sample, or why it was not called."""
     for batch in batches:
-        for text in batch.column("results_json").to_pylist():
-            yield None if text is None else text_value(text)
+        columns = (batch.column(name).to_pylist() for name in ("results_json", "error"))
+        for text, reason in zip(*columns, strict=True):
+            yield None if text is None else text_value(text), reason
 
 
 def _process_scorer(setup: PairSetup) -> ProcessResultsScorer:

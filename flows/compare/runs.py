@@ -15,7 +15,14 @@ from flows.config.errors import validated
 from flows.config.yaml import read_yaml
 from metrics.aggregations.aggregation import Aggregation
 from metrics.errors import ConfigError, DataError, NightjarError
-from tasks.comparison.compare import ComparedRuns, ComparisonRules, Gate, compare_runs
+from tasks.comparison.compare import (
+    ASKED_OTHERWISE,
+    ComparedRuns,
+    ComparisonRules,
+    Gate,
+    asked_otherwise,
+    compare_runs,
+)
 from tasks.comparison.items import GroupKey, PairName, aggregations
 from tasks.comparison.matching import match_across, match_runs
 from tasks.comparison.runs import ComparedRun
@@ -93,9 +100,9 @@ def configured_aggregations(manifest: Mapping[str, Any]) -> dict[PairName, Aggre
 
 
 def _pairs(*runs: ComparedRun) -> str:
-    return "; ".join(
-        f"{run.name} has {', '.join(sorted({key.pair for key in run.groups})) or 'none'}" for run in runs
-    )
+    said = [f"{run.name} has {', '.join(sorted({key.pair for key in run.groups})) or 'none'}" for run in runs]
+    metrics = [{key.metric for key in run.groups} for run in runs]
+    return "; ".join([*said, *([ASKED_OTHERWISE] if asked_otherwise(*metrics) else [])])
 
 
 def write_comparison(folder: Path, compared: ComparedRuns, document: Mapping[str, Any]) -> None:

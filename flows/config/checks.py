@@ -20,11 +20,18 @@ from metrics.build import build_metric
 from metrics.config import MetricConfig
 from metrics.errors import ConfigError, NightjarError, nearest
 from metrics.types import Resolve
-from scorers.config import EnsembleConfig, FilterConfig, JudgeConfig, RewardModelConfig, UserScorerConfig
+from scorers.config import (
+    ArenaConfig,
+    EnsembleConfig,
+    FilterConfig,
+    JudgeConfig,
+    RewardModelConfig,
+    UserScorerConfig,
+)
 from scorers.factory import build_scorer
 from scorers.filters import FilterPipeline
-from scorers.metric_lists import SCORER_METRICS
-from tasks.benchmarks.config import PromptTemplate, template_texts
+from scorers.metric_lists import SCORER_METRICS, refuse_without_scorer
+from tasks.benchmarks.config import PromptTemplate, SimulatedUser, template_texts
 from tasks.benchmarks.native.benchmark import NativeBenchmark
 from tasks.benchmarks.records import Benchmark
 from tasks.datasets.files import row_places
@@ -59,9 +66,14 @@ def check_templates(config: EvalConfig, first_item: Item, overrides: Sequence[st
     if config.harness is not None or config.dataset is None:
         return  # a harness YAML's variables are checked where it is translated
     from tasks.benchmarks.native.templates import missing_names, scope
+    from tasks.rows.turns import TURN_NAMES
 
     names = set(scope(first_item))
-    lacking = {at: missing for at, text in _texts(config) if (missing := missing_names(text, names))}
+    lacking = {
+        at: missing
+        for at, text in _texts(config)
+        if (missing := missing_names(text, names | (TURN_NAMES if at[0] == "turns" else frozenset())))
+    }
     if lacking:
         names.update(*(item.data for item in open_dataset(config.dataset, config.base_dir)))
         problems = [
@@ -103,7 +115,10 @@ def missing_references(
     count, lacking = 0, []
     for item in items:
         count += 1
-        if not any(reference not in (None, "") for reference in benchmark.references(item)):
+        # An empty list is a right answer: nothing is to be said, or called.
+        if item.ground_truth != [] and not any(
+            reference not in (None, "") for reference in benchmark.references(item)
+        ):
             lacking.append(item)
     if not lacking or (len(lacking) == count and config.target is None):
         return None
@@ -232,9 +247,12 @@ def metric_problems(config: EvalConfig, resolve: Resolve) -> Iterator[Problem]:
     if config.process_results is not None or isinstance(config.scorer, UserScorerConfig):
         return  # their names are the function's own
     for location, metric in _metric_entries(config):
-        if config.scorer is not None and metric.metric in SCORER_METRICS:
+        if (config.scorer is not None and metric.metric in SCORER_METRICS) or config.asks_letters:
             continue  # listed to give the scorer's own number an alias or a reduction
-        for problem in problem_of(location, partial(build_metric, metric, resolve, config.output_type)):
+        build: Callable[[], object] = partial(build_metric, metric, resolve, config.output_type)
+        if metric.metric in SCORER_METRICS:
+            build = partial(refuse_without_scorer, metric.metric)
+        for problem in problem_of(location, build):
             yield _pointed(problem, metric.kwargs, "metric")
 
 
@@ -249,6 +267,8 @@ def _metric_entries(config: EvalConfig) -> Iterator[tuple[Location, MetricConfig
 def asked_model_problems(config: EvalConfig, resolve: Resolve) -> Iterator[Problem]:
     """Judges and reward models by name: each is an entry of ``models``."""
     known = [model.name for model in config.models]
+    if isinstance(config.turns, SimulatedUser) and isinstance(config.turns.model, str):
+        yield from _unknown_user(config.turns.model, known)
     for location, name in _asked(config.scorer):
         if name not in known:
             yield Problem(
@@ -258,8 +278,17 @@ def asked_model_problems(config: EvalConfig, resolve: Resolve) -> Iterator[Probl
             )
 
 
+def _unknown_user(name: str, known: list[str]) -> Iterator[Problem]:
+    if name not in known:
+        yield Problem(
+            ("turns", "model"),
+            f"'{name}' is no entry of models{nearest(name, known)} (there: {', '.join(known)}); name one, or "
+            "give an entry of its own here",
+        )
+
+
 def _asked(scorer: object) -> Iterator[tuple[Location, str]]:
-    if isinstance(scorer, JudgeConfig):
+    if isinstance(scorer, JudgeConfig | ArenaConfig):
         yield from ((("judges", index), one.name) for index, one in enumerate(scorer.judges) if not one.entry)
     elif isinstance(scorer, RewardModelConfig) and isinstance(scorer.model, str):
         yield ("model",), scorer.model

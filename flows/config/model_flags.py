@@ -1,4 +1,5 @@
-"""What ``--model``, ``--base-url``, ``--api`` and ``--api-key-env`` make of a config's models.
+"""What ``--model``, ``--base-url``, ``--api``, ``--api-key-env``, ``--model-path`` and ``--serve`` make of a
+config's models.
 
 The outcome is an override like any ``--set``, so that everything after it knows only overrides.
 """
@@ -6,15 +7,20 @@ The outcome is an override like any ``--set``, so that everything after it knows
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Final
 
 from pydantic import ValidationError
 
 from metrics.errors import ConfigError
-from scorers.config import RewardModelConfig, ScorerConfig
+from scorers.config import ArenaConfig, RewardModelConfig, ScorerConfig
 from scorers.judge.config import JudgeConfig
 from tasks.models.config import EndpointConfig, ModelConfig
 from tasks.models.providers import flags_for
+from tasks.serving.config import DEFAULT_PRESET
+
+SERVED: Final = {"max_concurrency": 256}
+"""Requests at a server of our own: it works on those together that wait together."""
 
 
 @dataclass(frozen=True)
@@ -25,10 +31,14 @@ class ModelFlags:
     base_url: str | None = None
     api: str | None = None
     api_key_env: str | None = None
+    paths: tuple[str, ...] = ()
+    """Folders of weights, or patterns of them."""
+    serve: str | None = None
+    """The preset that serves them."""
 
     def __bool__(self) -> bool:
         """Whether any was given."""
-        return bool(self.names or self._endpoint())
+        return bool(self.names or self.paths or self.serve or self._endpoint())
 
     def overrides(self, models: Sequence[ModelConfig], scorer: ScorerConfig | None = None) -> tuple[str, ...]:
         """``models=[…]``: the named models instead of the config's ``models``; and where ``scorer`` asks one
@@ -38,6 +48,10 @@ class ModelFlags:
         What the flags say of address, interface and key lies over both, and without ``--model`` over every
         endpoint of the config. Raises ConfigError.
         """
+        if self.paths:
+            return self._weights()
+        if self.serve is not None:
+            raise ConfigError("--serve belongs to weights: add --model-path DIR")
         known = {model.name: model for model in models}
         names = self.names or tuple(known)
         if not names:
@@ -52,13 +66,40 @@ class ModelFlags:
         asked = self._asked({name: model for name, model in known.items() if name not in names}, scorer)
         return (f"models={json.dumps(entries)}", *asked)
 
+    def _weights(self) -> tuple[str, ...]:
+        """The models of ``--model-path``: named like their folders, asked by completions as base models are,
+        unless ``--api chat`` says otherwise."""
+        if self.names or self.base_url is not None or self.api_key_env is not None:
+            raise ConfigError(
+                "--model-path serves the weights itself: leave --model, --base-url and --api-key-env out"
+            )
+        entries: list[dict[str, Any]] = []
+        for path in self.paths:
+            place = Path(path).expanduser()
+            entry: dict[str, Any] = {"config": _checked({"api": self.api or "completions", **SERVED})}
+            entry["serve"] = {"preset": self.serve or DEFAULT_PRESET}
+            if any(sign in path for sign in "*?["):
+                entry |= {"name": _fixed(path), "checkpoints": {"glob": str(place.absolute())}}
+            elif place.exists():
+                entry |= {"name": place.resolve().name, "path": str(place.resolve())}
+            else:  # a hub's name, or nothing: who serves it says which
+                entry |= {"name": path.partition("@")[0].rpartition("/")[2], "path": path}
+            entries.append(entry)
+        names = [entry["name"] for entry in entries]
+        for entry in entries:
+            if names.count(entry["name"]) > 1 and "path" in entry:
+                entry["name"] = "-".join(Path(entry["path"]).parts[-2:])
+        return (f"models={json.dumps(entries)}",)
+
     def _asked(self, left_out: Mapping[str, ModelConfig], scorer: ScorerConfig | None) -> Iterator[str]:
         """The scorer's models with entries of their own, where they stand among the models left out."""
 
         def entry(name: str) -> dict[str, Any]:
             return left_out[name].model_dump(mode="json", exclude_unset=True)
 
-        if isinstance(scorer, JudgeConfig) and any(judge.name in left_out for judge in scorer.judges):
+        if isinstance(scorer, JudgeConfig | ArenaConfig) and any(
+            judge.name in left_out for judge in scorer.judges
+        ):
             judges = [
                 {"name": judge.name, **judge.entry}
                 if judge.entry or judge.name not in left_out
@@ -90,6 +131,13 @@ class ModelFlags:
     def _endpoint(self) -> dict[str, str]:
         given = {"base_url": self.base_url, "api": self.api, "api_key_env": self.api_key_env}
         return {key: value for key, value in given.items() if value is not None}
+
+
+def _fixed(pattern: str) -> str:
+    """The last part of a pattern's path before the first that is open: ``runs/sft/step-*`` is of ``sft``."""
+    parts = Path(pattern).absolute().parts
+    open_at = next(n for n, part in enumerate(parts) if any(sign in part for sign in "*?["))
+    return parts[open_at - 1].strip("/") or "model"
 
 
 def _written(config: Any) -> dict[str, Any]:

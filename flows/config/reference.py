@@ -17,7 +17,13 @@ from pydantic.fields import FieldInfo
 
 from flows.config.schema import EvalConfig
 from metrics.config import MetricConfig
-from scorers.config import DefaultScorerConfig, FilterConfig, FilterStepConfig, UserScorerConfig
+from scorers.config import (
+    ArenaConfig,
+    DefaultScorerConfig,
+    FilterConfig,
+    FilterStepConfig,
+    UserScorerConfig,
+)
 from scorers.judge.config import JudgeConfig, JudgeModel
 from tasks.benchmarks.config import BenchmarkFields, FewshotConfig
 from tasks.datasets.config import DatasetConfig
@@ -58,6 +64,7 @@ ONE_OR_MANY: Final = frozenset(
         (FilterConfig, "metric_list"),
         (MetricConfig, "reduction"),
         (JudgeConfig, "judges"),
+        (ArenaConfig, "judges"),
         (SampleParams, "stop"),
     }
 )

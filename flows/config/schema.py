@@ -12,8 +12,9 @@ from typing import Annotated, Any, Final
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_serializer, model_validator
 
 from metrics.config import MetricConfig, StatisticsConfig
-from metrics.types import CutOff
-from scorers.config import DefaultScorerConfig, FilterConfig, ScorerConfig, ScoringConfig
+from metrics.types import CutOff, OutputType
+from scorers.config import ITEM_SECONDS, DefaultScorerConfig, FilterConfig, ScorerConfig, ScoringConfig
+from scorers.letters import ACC_LETTER
 from scorers.metric_lists import DEFAULT_METRICS
 from tasks.benchmarks.config import BenchmarkFields, PlacedError
 from tasks.datasets.selection import Selection
@@ -26,16 +27,24 @@ CACHED_STAGES = (
     "load",
     "render",
     "infer",
+    "turn",
+    "transcript",
     "filter",
     "process",
     "ask",
     "execute",
+    "play",
     "score",
     "reduce",
     "aggregate",
+    "rate",
 )
 FAILED_REQUESTS: Final = "failed"
 """What ``refresh`` calls the requests that ended without an answer, settled ones too."""
+
+
+FIRST_TOKEN_ALONE: Final = SampleParams(temperature=0, max_tokens=1, logprobs=True, top_logprobs=20)
+"""How the first token is asked for, unless the config says otherwise."""
 
 
 def _one_or_many(value: Any) -> Any:
@@ -100,9 +109,31 @@ class EvalConfig(BenchmarkFields):
     timeout: Duration | None = Field(
         default=None, description="How long a run may take, such as 6h; then it ends under the name TimedOut"
     )
+    item_timeout: Duration = Field(
+        default=ITEM_SECONDS,
+        description="CPU time that a pattern or a formula may take for one item; what takes more is unscored",
+    )
     config_file: str | None = Field(
         default=None, description="Name of the file in base_dir that this was read from"
     )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _has_the_metric_of_letters(cls, value: Any) -> Any:
+        """A benchmark of lm-evaluation-harness whose choices are asked for by letters: its metrics are of
+        likelihoods, and its filter would keep one of the orders."""
+        asked = value.get("choices_by") if isinstance(value, dict) else None
+        asked = asked.get("ask") if isinstance(asked, dict) else getattr(asked, "ask", asked)
+        if asked in (None, "likelihood") or not value.get("harness"):
+            return value
+        listed = [entry for entry in _entries(value.get("metric_list")) if _of(entry, "metric") == ACC_LETTER]
+        return {
+            **value,
+            "metric_list": listed or [{"metric": ACC_LETTER}],
+            "filter_list": None,
+            "process_results": None,
+            "mutual_information": False,
+        }
 
     @model_validator(mode="before")
     @classmethod
@@ -130,6 +161,16 @@ class EvalConfig(BenchmarkFields):
                 "responses themselves go into metric_list",
                 "metrics",
             )
+        for index, model in enumerate(self.models):
+            speaks = self.tools is not None or self.turns is not None
+            if speaks and getattr(model.config, "api", None) == "completions":
+                raise PlacedError(
+                    "completions continues one text; tools and turns need chat",
+                    "models",
+                    index,
+                    "config",
+                    "api",
+                )
         for index, metric in enumerate(self.metrics):
             for sentence in lacking_samples([metric], self.fewest_samples()):
                 raise PlacedError(sentence, "metrics", index)
@@ -150,12 +191,19 @@ class EvalConfig(BenchmarkFields):
             metric_list=self.metric_list if self.metric_list is not None else none,
             process_results=self.process_results,
             scorer=self.scorer,
+            letters=self.asks_letters,
             cut_off=self.cut_off_as(),
+            players=tuple(model.name for model in self.models),
         )
 
+    @property
+    def asked_type(self) -> OutputType:
+        """What models are asked for: text where choices are asked for by letters, else the output type."""
+        return "generate_until" if self.asks_letters else self.output_type
+
     def cut_off_as(self) -> CutOff:
-        """How an answer is scored that was cut off before it began."""
-        return self.cut_off or ("wrong" if self.harness is None else "text")
+        """How an answer is scored that was cut off before it began; of letters the harness knows nothing."""
+        return self.cut_off or ("wrong" if self.harness is None or self.asks_letters else "text")
 
     def filters(self) -> tuple[FilterConfig, ...]:
         """The filters with the metrics of each: its own list, else the common one, else the default ones.
@@ -174,6 +222,8 @@ class EvalConfig(BenchmarkFields):
             return None
         if self.metric_list is not None or self.evaluation_methods:
             return self.metric_list or ()
+        if self.asks_letters:
+            return (MetricConfig(metric=ACC_LETTER),)
         plain = self.scorer is None or isinstance(self.scorer, DefaultScorerConfig)
         return (
             tuple(MetricConfig(metric=name) for name in DEFAULT_METRICS[self.output_type]) if plain else None
@@ -181,7 +231,12 @@ class EvalConfig(BenchmarkFields):
 
     def sampling(self, model: ModelConfig) -> SampleParams:
         """A model's sampling parameters: its own over the common ones."""
-        return self.sample_params.merged(model.sample_params)
+        own = self.sample_params.merged(model.sample_params)
+        if self.choices_by is None or self.choices_by.ask != "first_token":
+            return own
+        alternatives = FIRST_TOKEN_ALONE.merged(own)
+        one = {"max_tokens": None} if own.max_completion_tokens is not None else {}
+        return alternatives.model_copy(update=one)
 
     def fewest_samples(self) -> int:
         """The smallest number of samples that any model gives an item."""

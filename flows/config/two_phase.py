@@ -4,6 +4,7 @@ Everything that means something here is translated; what does not is named in a 
 has the table.
 """
 
+import os
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -154,11 +155,11 @@ def _settings(made: _Translation) -> _RunKeys:
     mode = workflow.get("mode", data.get("mode"))
     at: Location = ("workflow", "mode") if "mode" in workflow else ("mode",)
     phases = {"inference": "infer", "evaluation": "score", "full": "all", None: None}
-    if mode not in phases:
+    if not isinstance(mode, str | None) or mode not in phases:
         raise made.refuse(at, f"expected inference or evaluation, got '{mode}'")
     output = data.get("output_dir")
     recorded = Path(str(output)) / "responses.jsonl" if output and mode == "evaluation" else None
-    if recorded is not None and recorded.is_file():
+    if recorded is not None and os.path.isfile(recorded):
         made.note(("output_dir",), f"its responses.jsonl is replayed; no model is asked ({recorded})")
     endpoint = {
         "max_concurrency": workflow.get("max_workers", data.get("max_workers")),
@@ -166,7 +167,7 @@ def _settings(made: _Translation) -> _RunKeys:
         "max_retries": data.get("max_retries"),
     }
     given = {key: value for key, value in endpoint.items() if value is not None}
-    found = recorded if recorded is not None and recorded.is_file() else None
+    found = recorded if recorded is not None and os.path.isfile(recorded) else None
     return _RunKeys(
         None if found is not None else phases[mode],
         None if output is None else str(output),
@@ -223,7 +224,7 @@ def _prompts(made: _Translation) -> None:
 
 
 def _is_file(text: str, base_dir: Path) -> bool:
-    return "\n" not in text and "{{" not in text and len(text) < 1000 and (base_dir / text).is_file()
+    return "\n" not in text and "{{" not in text and len(text) < 1000 and os.path.isfile(base_dir / text)
 
 
 def _prompt(made: _Translation, at: Location, entry: Any, index: int, count: int) -> dict[str, Any]:
@@ -355,10 +356,13 @@ def _function_or_built_in(made: _Translation, at: Location, entry: Any, method: 
     elif kind is not None:
         rest["type"] = entry.get("name") if kind == "built_in" else kind
     if not method:
-        labels = {key: names for key, names in (entry.get("labels") or {}).items() if names}
+        given = entry.get("labels") or {}
+        if not isinstance(given, Mapping):
+            raise made.refuse((*at, "labels"), f"expected labels by key, got '{given}'")
+        labels = {key: names for key, names in given.items() if names}
         rest = {key: value for key, value in rest.items() if key not in ("labels", "facets")}
         rest |= {"facets": entry.get("facets") or [], **({"labels": labels} if labels else {})}
-    elif rest.get("type") in _BUILT_IN:
+    elif isinstance(rest.get("type"), str) and rest["type"] in _BUILT_IN:
         rest["params"] = _built_in_params(made, at, str(rest["type"]), rest.get("params") or {})
     return rest
 
@@ -380,6 +384,8 @@ def _built_in_params(
 ) -> dict[str, Any]:
     from tasks.verdicts.config import METHOD_PARAMS
 
+    if not isinstance(params, Mapping):
+        raise made.refuse((*at, "params"), f"expected arguments by name, got '{params}'")
     native = METHOD_PARAMS[kind].model_fields
     found: dict[str, Any] = {}
     for key, value in params.items():

@@ -45,6 +45,7 @@ app = new_app()
         "python -m flows.eval my_benchmark.yaml --limit 20 --model Qwen/Qwen3-8B",
         "python -m flows.eval my_benchmark.yaml --model gpt-4o-mini \\",
         "    --base-url https://api.openai.com/v1 --api-key-env OPENAI_API_KEY",
+        "python -m flows.eval my_benchmark.yaml --model-path runs/sft/step-1000",
         "python -m flows.eval my_benchmark.yaml --samples random:200@1",
         "python -m flows.eval my_benchmark.yaml --set sample_params.temperature=0",
     )
@@ -63,6 +64,13 @@ def evaluate_command(
     ] = None,
     api: Annotated[str | None, typer.Option(help="chat or completions")] = None,
     api_key_env: Annotated[str | None, typer.Option(help="Environment variable that holds its key")] = None,
+    model_path: Annotated[
+        list[str] | None,
+        typer.Option(help="Folder of weights, or pattern of them, served here for the run; repeatable"),
+    ] = None,
+    serve: Annotated[
+        str | None, typer.Option(help="What serves them: vllm, … (python -m flows.catalog servers)")
+    ] = None,
     limit: Annotated[int | None, typer.Option(min=1, help="Only the first items")] = None,
     samples: Annotated[
         str | None, typer.Option(help="Positions from 0, as 7,9,100-120, or random:200@SEED; before --limit")
@@ -114,7 +122,7 @@ def evaluate_command(
     )  # fmt: skip
     inputs = CommandInputs(
         tuple(configs or ()), tuple(overrides or ()), tasks, tuple(include_path or ()), from_samples,
-        ModelFlags(tuple(model or ()), base_url, api, api_key_env),
+        ModelFlags(tuple(model or ()), base_url, api, api_key_env, tuple(model_path or ()), serve),
     )  # fmt: skip
     if dry_run and no_data:
         document, code = validation_document(inputs)

@@ -21,24 +21,32 @@ from flows.eval.publishing import RunOutcome, TaskRuns, publish_run
 from flows.eval.result import Evaluation
 from flows.eval.run import Run
 from flows.eval.runners import task_runner_named
+from flows.eval.servers import Servers, check_runner, servers_of
 from flows.eval.stages import (
     GridResponses,
     ScoreInputs,
     aggregate_all,
     aggregate_verdicts_all,
     ask_all,
+    converse,
     execute_all,
     filter_all,
     judge_all,
+    play_all,
+    rate_all,
     score_all,
 )
-from flows.eval.start import asking_stops_on_termination, flow_run_name, refuse_unanswered, start_run
-from flows.eval.unfinished import leave_record, record_run_stopped
-from flows.eval.watch import stopped_state, under_control
+from flows.eval.start import (
+    asking_stops_on_termination,
+    flow_run_name,
+    refuse_unanswered,
+    remember_checkpoints,
+    start_run,
+)
+from flows.eval.watch import leave_record, record_run_stopped, stopped_state, under_control
 from flows.plan.forecast import unanswered
 from metrics.printable import printable
 from tasks.history.activity import active_run
-from tasks.infer import infer
 from tasks.load import load
 from tasks.preflight import preflight
 from tasks.render import render
@@ -66,18 +74,22 @@ async def evaluate(config: EvalConfig, options: RunOptions = DEFAULT_OPTIONS) ->
     run_id, flow_run_id = str(run.options.run_id), str(flow_run.id)
     mark = active_run(run.workspace.open(), run_id)
     watched = under_control(run_id, flow_run_id, config.timeout)
-    with client, mark, watched as run.control, asking_stops_on_termination():
-        outcome = _run_stages(run)
+    if not run.plan.models:
+        return Completed(message="no checkpoint is new", name="NothingNew")
+    check_runner(run.plan.config)
+    with client, mark, watched as run.control, asking_stops_on_termination(), servers_of(run) as servers:
+        outcome = _run_stages(run, servers)
     if run.control.stopped is not None:
         state = await stopped_state(run.control, flow_run_id)
         leave_record(run.workspace.open(), run.about(flow_run_id), state)
         return state
     if not outcome.ok:
         return Failed(message=printable(outcome.summary))
+    remember_checkpoints(run.plan, run.options)
     return Completed(message=printable(outcome.summary), data=Evaluation(str(run.options.output)))
 
 
-def _run_stages(run: Run) -> RunOutcome:
+def _run_stages(run: Run, servers: Servers) -> RunOutcome:
     """The stages of the run, in the order of the picture above."""
     plan, phase = run.plan, run.options.phase
     lacking = unanswered(plan, run.workspace, phase)
@@ -91,21 +103,19 @@ def _run_stages(run: Run) -> RunOutcome:
         for cell in plan.once_a_prompt(cells)
     }
     run.reuse_or_ask(cells, requests)
-    responses = {
-        cell: run.submit(
-            infer, run.plan.models[cell.model].at(cell.suffix, **cell.about), requests[cell.place]
-        )
-        for cell in cells
-    }
-    grid = GridResponses(cells, requests, responses)
+    responses = servers.ask_all(cells, requests, lacking.models)
+    grid = converse(run, GridResponses(cells, requests, responses))
     task_runs = TaskRuns(grid)
     if phase is not Phase.INFER:
         task_runs.predictions = filter_all(run, grid)
         executions = execute_all(run, grid, task_runs.predictions)
-        exchanges = ask_all(run, grid, task_runs.predictions)
-        task_runs.statistics = score_all(run, ScoreInputs(grid, task_runs.predictions, exchanges, executions))
+        exchanges = ask_all(run, grid, task_runs.predictions, servers)
+        games = play_all(run, grid, task_runs.predictions, exchanges)
+        inputs = ScoreInputs(grid, task_runs.predictions, exchanges, executions, games)
+        task_runs.statistics = score_all(run, inputs)
         task_runs.verdicts = judge_all(run, grid)
         task_runs.numbers = aggregate_all(run, grid, task_runs.statistics)
+        task_runs.ratings = rate_all(run, grid, games)
         task_runs.verdict_numbers = aggregate_verdicts_all(run, grid, task_runs.verdicts)
 
     run.control.check()

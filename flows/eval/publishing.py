@@ -28,7 +28,7 @@ from tasks.models.config import ErrorBudget, ReplayConfig
 from tasks.models.identity import model_identity
 from tasks.models.options import RequestTally
 from tasks.models.replay import recording_file
-from tasks.publish import LostPair, Publication, Published, publish, run_assets
+from tasks.publish import LostPair, PairNumbers, Publication, Published, publish, run_assets
 from tasks.reporting.artifacts import CellArtifacts
 from tasks.reporting.exports.inputs import RunInfo
 from tasks.steps import Accounts, Step
@@ -57,6 +57,7 @@ class TaskRuns:
     verdicts: Sequence[MethodVerdicts] = ()
     numbers: Mapping[str, PairResults] = field(default_factory=dict)
     verdict_numbers: Mapping[str, PairResults] = field(default_factory=dict)
+    ratings: Sequence[Future] = ()
 
 
 def publish_run(run: Run, task_runs: TaskRuns) -> RunOutcome:
@@ -71,10 +72,11 @@ def publish_run(run: Run, task_runs: TaskRuns) -> RunOutcome:
         facets=run.plan.facets(),
         methods=run.plan.config.evaluation_methods,
         cells=tuple(_artifacts(run, task_runs)),
-        results=_results_of(entry.results for entry in task_runs.numbers.values()),
+        results=tuple(_numbers(task_runs.numbers.values())),
         counted=_results_of(entry.results for entry in task_runs.verdict_numbers.values()),
         items=_results_of(entry.items for entry in every if entry.items is not None),
         index=_index_folder(str(run.options.output)),
+        ratings=_results_of(task_runs.ratings),
         lost=(*_lost_pairs(run, task_runs), *_lost_metrics(run, task_runs)),
     )
     made = publish.with_options(assets=run_assets(info.run_id, info.benchmark, publication.output))
@@ -88,6 +90,14 @@ def _index_folder(output: str) -> str | None:
     return str(folder) if Path(output).resolve().is_relative_to(folder) else None
 
 
+def _numbers(every: Iterable[PairResults]) -> Iterator[PairNumbers]:
+    """Each pair's numbers, what there is of them."""
+    for entry in every:
+        (own,), overall = _results_of([entry.results]) or (None,), entry.overall
+        whole = _results_of([overall]) if overall is not None else ()
+        yield PairNumbers(own, whole[0] if whole else None)
+
+
 def _results_of(futures: Iterable[Future]) -> tuple[ArtifactRef, ...]:
     return tuple(future.result() for future in futures if finished(future).is_completed())
 
@@ -95,10 +105,12 @@ def _results_of(futures: Iterable[Future]) -> tuple[ArtifactRef, ...]:
 def _lost_pairs(run: Run, task_runs: TaskRuns) -> Iterator[LostPair]:
     """Pairs without numbers, and why: the step that failed, in words."""
     for entry in task_runs.statistics:
-        numbers = task_runs.numbers.get(entry.pair.name)
+        numbers, cells = task_runs.numbers.get(entry.pair.name), list(entry.statistics)
         if numbers is not None and finished(numbers.results).is_completed():
+            if numbers.overall is not None and not finished(numbers.overall).is_completed():
+                failed = tuple(run.failed_parts(cells, [numbers.overall] * len(cells)))
+                yield LostPair(entry.pair.identity, failed, ())
             continue
-        cells = list(entry.statistics)
         broken = [numbers.results] * len(cells) if numbers is not None else list(entry.statistics.values())
         failed = tuple(run.failed_parts(cells, broken))
         yield LostPair(entry.pair.identity, failed, run.plan.config.facets)
@@ -133,7 +145,13 @@ def _artifacts(run: Run, task_runs: TaskRuns) -> Iterator[CellArtifacts]:
             predictions=_present(
                 {name: future for (at, name), future in task_runs.predictions.items() if at == cell}
             ),
-            statistics=_present({entry.pair.name: entry.statistics[cell] for entry in task_runs.statistics}),
+            statistics=_present(
+                {
+                    entry.pair.name: entry.statistics[cell]
+                    for entry in task_runs.statistics
+                    if cell in entry.statistics  # a baseline has no win rate against itself
+                }
+            ),
             verdicts=_present({entry.method.name: entry.verdicts[cell] for entry in task_runs.verdicts}),
         )
 
@@ -218,7 +236,7 @@ def run_manifest(
     """The manifest as a JSON object. No key is in it: a config holds only the names of keys."""
     plan, config = run.plan, run.plan.config
     inference, judging = _inference(run, "model"), _inference(run, "judge")
-    judges = {model.infer.setup.model.name: model.infer.setup for model in plan.asked}
+    judges = _judges(run)
     total = _total([*inference.values(), *judging.values()])
     return {
         **run.about(str(flow_run.id)),
@@ -290,7 +308,7 @@ def _recordings(run: Run, grid: GridResponses) -> list[dict[str, Any]]:
 
 def _inference(run: Run, role: str) -> dict[str, RequestTally]:
     """What each model's requests took in this run: of what the cache served, only that it was served."""
-    names = run.plan.models if role == "model" else [model.infer.setup.model.name for model in run.plan.asked]
+    names = run.plan.models if role == "model" else _judges(run)
     tallies = {name: RequestTally() for name in names}
     for model, answered, cached in run.answered(role):
         counts = RequestTally.from_dict(answered.accounts.tally)
@@ -309,6 +327,13 @@ def _inference(run: Run, role: str) -> dict[str, RequestTally]:
             )
         tallies[model] = tallies[model].merged(counts)
     return tallies
+
+
+def _judges(run: Run) -> dict[str, InferSetup]:
+    """The models that are asked about answers, and those that speak for a conversation's user."""
+    users = [turn.user for turn in run.plan.turns if turn.user is not None]
+    setups = [*(model.infer.setup for model in run.plan.asked), *(user.setup for user in users)]
+    return {setup.model.name: setup for setup in setups}
 
 
 def _total(tallies: list[RequestTally]) -> RequestTally:

@@ -12,7 +12,7 @@ from prefect.futures import PrefectFuture
 from flows.config.schema import CACHED_STAGES, FAILED_REQUESTS, Phase, RunOptions
 from flows.plan.steps import AskedModel, Cell, PairPlan, Plan
 from tasks.caching import Workspace, in_workspace, references
-from tasks.canaries import canaries
+from tasks.canaries import canaries, note_said
 from tasks.filter import FilterSetup
 from tasks.models.canaries import CanaryReport
 from tasks.models.control import RunControl
@@ -63,7 +63,7 @@ class Run:
         }
 
     def submit(
-        self, task: Task[..., Any], step: Step[Any], *inputs: Any, pair: PairPlan | None = None
+        self, task: Task[..., Any], step: Step[Any], *inputs: Any, pair: PairPlan | None = None, **named: Any
     ) -> Future:
         """Submits a stage's task; futures among the inputs draw the edges of the UI's graph.
 
@@ -71,15 +71,27 @@ class Run:
         """
         self.control.check()
         placed = in_workspace(task, self.workspace, refresh=self._refreshed(task.name, pair))
-        future = placed.submit(step, *inputs, workspace=self.workspace)
-        self.submitted.append(Submitted(task.name, step, future, tuple(_futures(inputs))))
+        future: Future = placed.submit(step, *inputs, workspace=self.workspace, **named)
+        waits = tuple(_futures([*inputs, *named.values()]))
+        self.submitted.append(Submitted(task.name, step, future, waits))
+        return future
+
+    def submit_uncached(
+        self, task: Task[..., Any], step: Step[Any], *inputs: Future, after: Sequence[Any] = ()
+    ) -> Future:
+        """Submits a task that keeps no result, once the task runs in ``after`` have ended."""
+        self.control.check()
+        future: Future = task.submit(step, *inputs, wait_for=list(after))
+        self.submitted.append(Submitted(task.name, step, future, inputs))
         return future
 
     def check(self, preflight: Task[..., Any], models: Sequence[str], judges: Sequence[AskedModel]) -> None:
-        """Runs the preflight, which asks the endpoints of these models and judges; raises what it
-        refuses."""
+        """Runs the preflight, which asks the endpoints of these models and judges, and keeps what the models'
+        say of themselves; raises what it refuses."""
         found = preflight.submit(self.plan.checks(models, judges)).result()
         self.served.update(found.served)
+        for name in set(models) & found.served.keys():
+            note_said(self.plan.models[name].setup, found.served[name]["says"], self.workspace)
 
     def reuse_or_ask(self, cells: Sequence[Cell], requests: Mapping[tuple[str, int], Future]) -> None:
         """Asks canaries where kept answers may be reused. Where another model answers and answers of an age
@@ -90,6 +102,8 @@ class Run:
         models = dict(self.plan.models)
         for name, step in self.plan.models.items():
             places = dict.fromkeys(cell.place for cell in cells if cell.model == name)
+            if step.setup.model.server is not None:
+                continue  # its weights are in its key, and no server is started for canaries
             asked = [requests[place].result() for place in places]
             named = step.model_copy(update={"name": f"canaries {name}"})
             found = canaries.submit(named, asked, config.canaries, self.workspace).result()
@@ -98,6 +112,7 @@ class Run:
                 lookup = replace(step.setup.lookup, night=str(self.options.night))
                 setup = step.setup.model_copy(update={"lookup": lookup})
                 models[name] = step.model_copy(update={"setup": setup})
+                note_said(setup, found.says, self.workspace)
         self.plan = replace(self.plan, models=models)
 
     def _refreshed(self, stage: str, pair: PairPlan | None) -> bool:
@@ -110,6 +125,7 @@ class Run:
         """What all samples of a cell share, for facets."""
         setup = self.plan.models[cell.model].setup
         metadata = {
+            **setup.model.metadata,
             "model_id": setup.model.served_name,
             "prompt_template": cell.prompt,
             "sampling": {**setup.sampling.sent(), "num_samples": setup.sampling.num_samples},

@@ -31,7 +31,8 @@ from flows.config.schema import CACHED_STAGES, FAILED_REQUESTS, EvalConfig, Phas
 from flows.eval.flow import evaluate
 from flows.eval.result import Evaluation
 from flows.eval.runners import task_runner_named
-from flows.eval.start import config_for_phase, refuse_unanswered, with_defaults, workspace
+from flows.eval.servers import check_runner, forecast_servers
+from flows.eval.start import config_for_phase, refuse_unanswered, settled_models, with_defaults, workspace
 from flows.plan.build import make_plan
 from flows.plan.forecast import forecast, unanswered
 from flows.plan.power import Asked, pair_powers, said_to_decide
@@ -50,7 +51,13 @@ from tasks.preflight import Checks, check_ahead, survey, try_item
 from tasks.reporting import numbers
 from tasks.reporting.diagnostics.findings import Diagnostic, Example
 from tasks.reporting.progress import ProgressBoard, open_board
-from tasks.reporting.terminal import console, diagnostics_text, next_command, results_table
+from tasks.reporting.terminal import (
+    console,
+    diagnostics_text,
+    next_command,
+    ratings_tables,
+    results_table,
+)
 from tasks.store.home import private_folder
 
 if TYPE_CHECKING:
@@ -78,6 +85,7 @@ def checked_options(config: EvalConfig, options: RunOptions, session: SessionOpt
     command = shlex.join(["python", "-m", "flows.eval", *sys.argv[1:]])
     complete = _complete(config, options).model_copy(update={"command": command})
     _flow_on(session.task_runner)
+    check_runner(config, session.task_runner)
     check_run(config, complete, session)
     return complete
 
@@ -120,15 +128,12 @@ def run_evaluation(
 
 
 def _is_grave(evaluation: Evaluation) -> bool:
-    """Whether a finding says that the numbers can't be trusted as they are. How many requests may fail is the
-    config's to say (``errors.max_rate``), and has been held against it."""
+    """Whether a finding says that there is nothing that numbers could rest on."""
     try:
         findings = evaluation.manifest.get("diagnostics") or ()
     except NightjarError:
         return False
-    return any(
-        finding["severity"] == "error" and finding["kind"] != "requests_failed" for finding in findings
-    )
+    return any(finding["severity"] == "error" for finding in findings)
 
 
 def _flow_on(name: str) -> Flow[..., Coroutine[Any, Any, Any]]:
@@ -141,7 +146,9 @@ def check_run(config: EvalConfig, options: RunOptions, session: SessionOptions) 
     """Checks output folder, store, dataset, endpoints and keys of a run, and tries its pairs on the first
     item; raises NightjarError."""
     _check_writable(Path(str(options.output)))
-    plan = make_plan(config_for_phase(config, options), options, time.time())
+    plan = make_plan(settled_models(config_for_phase(config, options)), options, time.time())
+    if not plan.models:
+        raise ConfigError("no checkpoint is new: all that match were evaluated before (checkpoints.new_only)")
     _check_refresh(plan, options)
     workspace(options).open().check_writable()
     unanswerable = _check_dataset(plan, options, session.overrides)
@@ -184,7 +191,8 @@ def forecast_document(
     """What a run would send and compute, the first ``show`` items as they are asked, and everything that it
     would refuse or warn about. Nothing is sent but the question what the endpoints serve."""
     complete = _complete(config, options)
-    plan = make_plan(config_for_phase(config, complete), complete, time.time())
+    decided = settled_models(config_for_phase(config, complete), ask=False)
+    plan = make_plan(decided, complete, time.time())
     store = workspace(complete).open()
     store.check_readable()
     unanswerable = _check_dataset(plan, complete, overrides)
@@ -210,7 +218,8 @@ def forecast_document(
         "currency": config.prices.currency,
         **found.as_dict(),
         **preview(plan, found.models, found.items, show).as_dict(),
-        "power": _power(config, complete, found.items),
+        "servers": forecast_servers(plan, found),
+        "power": _power(plan.config, complete, found.items),
         "refused": [*refused, *tried.refused],
         "failures": [*tried.failures, *_failures_without_reference(checks, unanswerable)],
         "warnings": [*([unanswerable.sentence] if unanswerable is not None else []), *tried.warnings],
@@ -259,6 +268,8 @@ def print_evaluation(evaluation: Evaluation, document: dict[str, Any]) -> None:
     command = ("python", "-m", "flows.eval", *sys.argv[1:])
     if document["results"]:
         out.print(results_table(evaluation.results))
+        for part in ratings_tables(evaluation.manifest.get("ratings") or ()):
+            out.print(part)
     else:
         out.print(document["message"], evaluation.folder / "responses.jsonl")
     text = diagnostics_text([_diagnostic(entry) for entry in document["diagnostics"] or ()])
@@ -339,6 +350,8 @@ def _print_forecast(out: "Console", entry: dict[str, Any]) -> None:
     for judge, count in entry["judges"].items():
         to_send = "as many as the responses call for" if count["to_send"] is None else count["to_send"]
         out.print(f"  of them to {judge}: {to_send} to send, {count['cached']} cached", markup=False)
+    for server in entry["servers"]:
+        out.print(f"  {_server_line(server)}", markup=False)
     for pair in entry["pairs"]:
         out.print(f"  {pair['filter']} × {pair['metric']}: {pair['state']}", markup=False)
     for power in entry["power"]:
@@ -350,6 +363,18 @@ def _print_forecast(out: "Console", entry: dict[str, Any]) -> None:
             out.print(f"{said}: {sentence}", style=style, markup=False)
     if entry["failures"]:
         out.print(FORCE)
+
+
+def _server_line(server: dict[str, Any]) -> str:
+    """Which server would start, where, and for how many requests."""
+    count = (
+        "as many requests as the responses call for"
+        if server["requests"] is None
+        else numbers.plural(server["requests"], "request")
+    )
+    place = numbers.plural(server["gpus"], "GPU") if server["gpus"] else "the CPU"
+    at = f" ({', '.join(server['candidates'])})" if server["candidates"] else ""
+    return f"serves {server['model']} with {server['server']} on {place}{at}, for {count}: {server['path']}"
 
 
 def _expectation(expected: dict[str, Any], currency: str | None) -> str:

@@ -1,8 +1,8 @@
 """Which task runs an evaluation submits, and what each of them waits for.
 
 The flow calls one function for each stage, in this order: ``filter_all``, ``execute_all``, ``ask_all``,
-``score_all``, ``judge_all``, ``aggregate_all``, ``aggregate_verdicts_all``. What failed in one cell of the
-grid takes nothing else with it: later stages go on with the cells that worked.
+``play_all``, ``score_all``, ``judge_all``, ``aggregate_all``, ``rate_all``, ``aggregate_verdicts_all``. What
+failed in one cell of the grid takes nothing else with it: later stages go on with the cells that worked.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -12,11 +12,13 @@ from typing import Any
 from prefect import Task
 
 from flows.eval.run import Future, Run, completed, finished
-from flows.plan.steps import Cell, FilterPlan, MethodPlan, MetricPlan, PairPlan
+from flows.eval.servers import Servers, given
+from flows.plan.steps import Cell, Contest, FilterPlan, MethodPlan, MetricPlan, OverallPlan, PairPlan
 from scorers.base import ALL_FILTERS
 from tasks.aggregate import aggregate
+from tasks.arena import ask_contest, play, rate_models, score_games
 from tasks.ask import ask, ask_calibration, score_calibration, score_replies
-from tasks.execute import execute, score_executed
+from tasks.execute import execute, execute_asked, process_asked, score_asked, score_executed
 from tasks.filter import filter_responses
 from tasks.infer import infer
 from tasks.judge import aggregate_verdicts, call_user_metric, judge_responses, reduce_verdicts
@@ -24,7 +26,8 @@ from tasks.pair import PairSetup
 from tasks.reduce import reduce
 from tasks.rows.parts import FailedPart
 from tasks.score import process_results, score, score_across, score_processed
-from tasks.steps import Step
+from tasks.steps import Step, Unkeyed
+from tasks.turns import ask_user, next_turn, reply_turn, transcripts
 from tasks.verdicts.judge import TALLIED, VerdictTally, tally_verdicts
 
 
@@ -52,7 +55,7 @@ class ScorerExchange:
     task: Task[..., Any]
     score: Step[PairSetup]
     purpose: str
-    inputs: tuple[Future, ...] = ()
+    inputs: tuple[Any, ...] = ()
     requests: list[Future] = field(default_factory=list)
     replies: list[Future] = field(default_factory=list)
 
@@ -65,11 +68,12 @@ class ScorerExchange:
 class ScorerExchanges:
     """All exchanges of a run.
 
-    ``by_requests`` is keyed by cell, filter and the name of a set of requests: metrics that need the same
-    requests share them. ``calibration`` holds the judged answers of a calibration, if a judge had to.
+    ``by_requests`` is keyed by cell (or contest), filter and the name of a set of requests: metrics that need
+    the same requests share them. ``calibration`` holds the judged answers of a calibration, if a judge had
+    to.
     """
 
-    by_requests: Mapping[tuple[Cell, str, str], ScorerExchange]
+    by_requests: Mapping[tuple[Cell | Contest, str, str], ScorerExchange]
     calibration: Future | None
 
     def calibration_of(self, pair: PairPlan) -> Future | None:
@@ -86,6 +90,8 @@ class ScoreInputs:
     exchanges: ScorerExchanges
     executions: Mapping[tuple[Cell, str], Future]
     """What came of the programs of a filter's predictions, where scores wait for it."""
+    games: Mapping[tuple[Contest, str], Future] = field(default_factory=dict)
+    """What came of the contests over a filter's predictions, where scores wait for it."""
 
     def at(self, cell: Cell, filter_name: str) -> tuple[Future, Future, Future]:
         """Requests, predictions and responses of a cell."""
@@ -111,10 +117,37 @@ class MethodVerdicts:
 
 @dataclass(frozen=True)
 class PairResults:
-    """A pair's item rows (None: it has none) and results."""
+    """A pair's item rows (None: it has none) and results; ``overall`` are its results over all of the user's
+    facets, where there are any."""
 
     items: Future | None
     results: Future
+    overall: Future | None = None
+
+
+def converse(run: Run, grid: GridResponses) -> GridResponses:
+    """The responses of whole conversations, where the benchmark has turns: each turn is asked for once those
+    before it are answered."""
+    if not run.plan.turns:
+        return grid
+    return GridResponses(
+        grid.cells, grid.requests, {cell: _conversation(run, cell, *grid.at(cell)) for cell in grid.cells}
+    )
+
+
+def _conversation(run: Run, cell: Cell, requests: Future, first: Future) -> Future:
+    answers, replies = [first], []
+    for turn in run.plan.turns:
+        if turn.ask is not None and turn.user is not None:
+            asked = run.submit(ask_user, turn.ask.at(cell.suffix, **cell.about), requests, answers[-1])
+            replies.append(run.submit(infer, turn.user.at(cell.suffix), asked))
+            say = turn.say.at(cell.suffix, **cell.about)
+            requests = run.submit(reply_turn, say, requests, answers[-1], replies[-1])
+        else:
+            requests = run.submit(next_turn, turn.say.at(cell.suffix, **cell.about), requests, answers[-1])
+        answers.append(run.submit(infer, turn.models[cell.model].at(cell.suffix, **cell.about), requests))
+    whole: Step[Unkeyed] = Step(name="transcript", identity={}, setup=Unkeyed())
+    return run.submit(transcripts, whole.at(cell.suffix, **cell.about), answers, replies)
 
 
 def filter_all(run: Run, grid: GridResponses) -> dict[tuple[Cell, str], Future]:
@@ -136,7 +169,9 @@ def execute_all(
     steps = {pair.source: pair.execute for pair in run.plan.pairs() if pair.execute is not None}
     return {
         (cell, name): run.submit(
-            execute, step.at(cell.suffix, **cell.about), *_sources(grid, predictions, cell, name)
+            execute_asked if step.setup.asking else execute,
+            step.at(cell.suffix, **cell.about),
+            *_sources(grid, predictions, cell, name),
         )
         for name, step in steps.items()
         for cell in grid.cells
@@ -151,12 +186,20 @@ def _sources(
     return requests, predictions[cell, filter_name], responses
 
 
-def ask_all(run: Run, grid: GridResponses, predictions: Mapping[tuple[Cell, str], Future]) -> ScorerExchanges:
+def ask_all(
+    run: Run, grid: GridResponses, predictions: Mapping[tuple[Cell, str], Future], servers: Servers
+) -> ScorerExchanges:
     """Sends what scorers ask models and is not answered yet; what an earlier run could not read is sent once
     more."""
-    by_requests: dict[tuple[Cell, str, str], ScorerExchange] = {}
+    by_requests: dict[tuple[Cell | Contest, str, str], ScorerExchange] = {}
+    for pair, arena in run.plan.arenas():
+        for contest in arena.contests(grid.cells):
+            inputs = _contest_sources(grid, predictions, contest, pair.source)
+            purpose = f" for {pair.source}{contest.suffix}"
+            exchange = ScorerExchange(pair, ask_contest, arena.play, purpose, inputs)
+            by_requests[contest, pair.source, str(pair.asks)] = exchange
     for pair in run.plan.pairs():
-        for cell in grid.cells if pair.asks is not None else ():
+        for cell in grid.cells if pair.asks is not None and pair.arena is None else ():
             key = (cell, pair.source, str(pair.asks))
             if key not in by_requests:
                 requests, responses = grid.at(cell)
@@ -166,11 +209,65 @@ def ask_all(run: Run, grid: GridResponses, predictions: Mapping[tuple[Cell, str]
     calibration = _calibration(run.plan.pairs())
     exchanges = [*by_requests.values(), *([calibration] if calibration is not None else [])]
     for exchange in exchanges:
-        _send(run, exchange, _make_requests(run, exchange, 0), 0)
-    _ask_again(run, exchanges)
+        _send(run, exchange, _make_requests(run, exchange, 0), 0, servers)
+    _ask_again(run, exchanges, servers)
+    servers.release_judges()
     _prepare_next_attempt(run, exchanges)
     judged = _judge_calibration(run, calibration) if calibration is not None else None
     return ScorerExchanges(by_requests, judged)
+
+
+def _contest_sources(
+    grid: GridResponses, predictions: Mapping[tuple[Cell, str], Future], contest: Contest, filter_name: str
+) -> tuple[Any, ...]:
+    """What both models were asked, and the predictions and responses of each."""
+    (requests, *first), (_, *second) = (
+        _sources(grid, predictions, cell, filter_name) for cell in (contest.first, contest.second)
+    )
+    return requests, tuple(first), tuple(second)
+
+
+def play_all(
+    run: Run,
+    grid: GridResponses,
+    predictions: Mapping[tuple[Cell, str], Future],
+    exchanges: ScorerExchanges,
+) -> dict[tuple[Contest, str], Future]:
+    """The games of every contest."""
+    games = {}
+    for pair, arena in run.plan.arenas():
+        for contest in arena.contests(grid.cells):
+            exchange = exchanges.by_requests[contest, pair.source, str(pair.asks)]
+            step = arena.play.at(contest.suffix, prompt_template=contest.place[0])
+            sources = _contest_sources(grid, predictions, contest, pair.source)
+            games[contest, pair.source] = run.submit(
+                play, step, *sources, exchange.requests, exchange.replies, pair=pair
+            )
+    return games
+
+
+def rate_all(run: Run, grid: GridResponses, games: Mapping[tuple[Contest, str], Future]) -> list[Future]:
+    """The models' strengths at every prompt, from the contests that could be played."""
+    rated = []
+    for pair, arena in run.plan.arenas():
+        for prompt in run.plan.prompts:
+            own = [
+                (contest, future)
+                for (contest, source), future in games.items()
+                if source == pair.source and contest.place[0] == prompt and run.failure(future) is None
+            ]
+            if own:
+                step = arena.rate.at(
+                    f" × {prompt}" if len(run.plan.prompts) > 1 else "", prompt_template=prompt
+                )
+                names = [contest.names for contest, _ in own]
+                asked = [grid.requests[contest.place] for contest, _ in own]
+                rated.append(
+                    run.submit(
+                        rate_models, step, prompt, names, [future for _, future in own], asked, pair=pair
+                    )
+                )
+    return rated
 
 
 def _calibration(pairs: Iterable[PairPlan]) -> ScorerExchange | None:
@@ -202,17 +299,20 @@ def _make_requests(run: Run, exchange: ScorerExchange, attempt: int) -> list[Fut
     ]
 
 
-def _send(run: Run, exchange: ScorerExchange, requests: Sequence[Future], attempt: int) -> None:
+def _send(
+    run: Run, exchange: ScorerExchange, requests: Sequence[Future], attempt: int, servers: Servers
+) -> None:
     """Sends the requests of one attempt."""
     purpose = exchange.purpose_of(attempt)
-    exchange.replies += [
-        run.submit(infer, model.infer.at(purpose), future)
-        for model, future in zip(run.plan.asked, requests, strict=True)
-    ]
+    for model, future in zip(run.plan.asked, requests, strict=True):
+        judge = servers.of_judge(model, future)
+        reply = run.submit(infer, model.infer.at(purpose), future, **given(judge.future))
+        judge.replies.append(reply)
+        exchange.replies.append(reply)
     exchange.requests += requests
 
 
-def _ask_again(run: Run, exchanges: Sequence[ScorerExchange]) -> None:
+def _ask_again(run: Run, exchanges: Sequence[ScorerExchange], servers: Servers) -> None:
     """Further attempts, as long as the one before is from an earlier run and left something unreadable.
 
     An attempt with nothing to ask leaves no trace: the scores rest on the same replies as before.
@@ -227,7 +327,7 @@ def _ask_again(run: Run, exchanges: Sequence[ScorerExchange]) -> None:
             if _asks_anything(futures)
         ]
         for exchange, futures in unanswered:
-            _send(run, exchange, futures, attempt)
+            _send(run, exchange, futures, attempt, servers)
         exchanges = [exchange for exchange, _ in unanswered]
 
 
@@ -256,7 +356,8 @@ def score_all(run: Run, inputs: ScoreInputs) -> list[PairStatistics]:
     for entry in run.plan.filters:
         processed = _process(run, entry, inputs)
         for pair in entry.pairs:
-            statistics = {cell: _score(run, pair, cell, inputs, processed) for cell in inputs.grid.cells}
+            cells = inputs.grid.cells if pair.arena is None else pair.arena.scored(inputs.grid.cells)
+            statistics = {cell: _score(run, pair, cell, inputs, processed) for cell in cells}
             scored.append(PairStatistics(pair, statistics, inputs.exchanges.calibration_of(pair)))
     return scored
 
@@ -266,8 +367,14 @@ def _process(run: Run, entry: FilterPlan, inputs: ScoreInputs) -> dict[Cell, Fut
     step = entry.process
     if step is None or not entry.pairs:
         return {}
+    asks = any(pair.execute is not None for pair in entry.pairs)
     return {
-        cell: run.submit(process_results, step.at(cell.suffix, **cell.about), *inputs.at(cell, entry.name))
+        cell: run.submit(
+            process_asked if asks else process_results,
+            step.at(cell.suffix, **cell.about),
+            *inputs.at(cell, entry.name),
+            *([inputs.executions[cell, entry.name]] if asks else []),
+        )
         for cell in inputs.grid.cells
     }
 
@@ -284,7 +391,19 @@ def _score(
     if cell in processed:
         return run.submit(score_processed, step, *sources, processed[cell], pair=pair)
     if pair.execute is not None:
-        return run.submit(score_executed, step, *sources, inputs.executions[cell, pair.source], pair=pair)
+        told = score_asked if pair.execute.setup.asking else score_executed
+        return run.submit(told, step, *sources, inputs.executions[cell, pair.source], pair=pair)
+    if pair.arena is not None:
+        own = [
+            (contest, future)
+            for (contest, source), future in inputs.games.items()
+            if source == pair.source and cell in (contest.first, contest.second)
+        ]
+        opponents = [
+            (contest.second.model, True) if contest.first == cell else (contest.first.model, False)
+            for contest, _ in own
+        ]
+        return run.submit(score_games, step, *sources, [future for _, future in own], opponents, pair=pair)
     if pair.asks is not None:
         exchange = inputs.exchanges.by_requests[cell, pair.source, pair.asks]
         return run.submit(score_replies, step, *sources, exchange.requests, exchange.replies, pair=pair)
@@ -317,22 +436,31 @@ def aggregate_all(run: Run, grid: GridResponses, scored: Sequence[PairStatistics
         succeeded = [cell for cell, done in zip(cells, completed(futures), strict=True) if done]
         if not succeeded:
             continue
-        items = run.submit(
-            reduce,
-            entry.pair.reduce,
+        sources = (
             [run.origin(cell) for cell in succeeded],
             [entry.statistics[cell] for cell in succeeded],
             [grid.requests[cell.place] for cell in succeeded],
             [grid.responses[cell] for cell in succeeded],
             entry.calibration,
-            pair=entry.pair,
         )
         failed = [*run.failed_parts(cells, futures), *_unreadable(run, entry)]
-        results = run.submit(
-            aggregate, entry.pair.aggregate, items, failed, entry.calibration, pair=entry.pair
-        )
-        numbers[entry.pair.name] = PairResults(items, results)
+        items, results = _aggregated(run, entry, entry.pair, sources, failed)
+        overall = entry.pair.overall
+        whole = _aggregated(run, entry, overall, sources, failed)[1] if overall is not None else None
+        numbers[entry.pair.name] = PairResults(items, results, whole)
     return numbers
+
+
+def _aggregated(
+    run: Run,
+    entry: PairStatistics,
+    steps: PairPlan | OverallPlan,
+    sources: tuple[Any, ...],
+    failed: Sequence[FailedPart],
+) -> tuple[Future, Future]:
+    """Item rows and numbers of a pair, by its own facets or without them."""
+    items = run.submit(reduce, steps.reduce, *sources, pair=entry.pair)
+    return items, run.submit(aggregate, steps.aggregate, items, failed, entry.calibration, pair=entry.pair)
 
 
 def _unreadable(run: Run, entry: PairStatistics) -> list[FailedPart]:

@@ -3,6 +3,7 @@
 The flow and the command line decide by the same functions, so that both find the same run.
 """
 
+import asyncio
 import re
 import subprocess
 from collections.abc import Iterator
@@ -16,14 +17,17 @@ from prefect.context import FlowRunContext, TagsContext
 from prefect.exceptions import TerminationSignal
 from prefect.runtime import flow_run
 
+from flows.config.checkpoints import IsNew, with_checkpoints
 from flows.config.schema import EvalConfig, Phase, RunOptions
 from flows.eval.run import Run
 from flows.plan.build import make_plan
 from flows.plan.steps import Plan
 from metrics.errors import ConfigError
 from tasks.caching import Workspace
-from tasks.models.config import ModelConfig, ReplayConfig
+from tasks.models.config import ModelConfig, ReplayConfig, said_to_think
 from tasks.models.engine import interrupted
+from tasks.server import secret
+from tasks.serving.weights import local_path, weights_digest
 from tasks.store.home import default_store, home, results_folder
 from tasks.store.keys import digest
 
@@ -41,7 +45,8 @@ async def start_run(config: EvalConfig, options: RunOptions) -> Run:
     # Whatever runs inside a suite, or a flow of the user's own, is in the night of the whole.
     night = options.night or str(flow_run.root_flow_run_id or context.flow_run.id)
     complete = with_defaults(config, options.model_copy(update={"night": night}), str(context.flow_run.id))
-    plan = make_plan(config_for_phase(config, complete), complete, began)
+    decided = await asyncio.to_thread(settled_models, config_for_phase(config, complete))
+    plan = make_plan(decided, complete, began)
     await _tag(plan, sorted(TagsContext.get().current_tags | set(context.flow_run.tags)))
     return Run(plan=plan, options=complete, workspace=workspace(complete, config.name), started=began)
 
@@ -79,12 +84,13 @@ def workspace(options: RunOptions, benchmark: str = "") -> Workspace:
 
 
 def config_for_phase(config: EvalConfig, options: RunOptions) -> EvalConfig:
-    """The config of the phase: scoring a folder that holds responses replays them, whatever model they came
-    from.
+    """The config of the phase, with a model for each checkpoint: scoring a folder that holds responses
+    replays them, whatever model they came from.
 
     The recorded responses keep the names of their models, so that results and caches are the same as if
     they were asked for now.
     """
+    config = with_checkpoints(config, is_new_checkpoint(config, options))
     if options.phase is not Phase.SCORE or options.output is None:
         return config
     recorded = Path(options.output) / RESPONSES
@@ -92,6 +98,49 @@ def config_for_phase(config: EvalConfig, options: RunOptions) -> EvalConfig:
         return config
     models = tuple(_replayed(model, recorded.resolve()) for model in config.models)
     return config.model_copy(update={"models": models})
+
+
+def settled_models(config: EvalConfig, ask: bool = True) -> EvalConfig:
+    """The config with what has to be known of its models before their answers have keys: whether a chat
+    template opens the thought. Not ``ask``: as far as this machine knows. Raises NightjarError."""
+    if config.asked_type != "generate_until" or not any(said_to_think(model) for model in config.models):
+        return config
+    from tasks.models.opening import settled
+
+    models = tuple(settled(model, secret, ask) for model in config.models)
+    return config.model_copy(update={"models": models})
+
+
+def is_new_checkpoint(config: EvalConfig, options: RunOptions) -> IsNew:
+    """Whether weights have been evaluated completely on the config's benchmark before, as the store knows;
+    what this night itself has evaluated is new, so that a retry goes on with all of it."""
+
+    def is_new(weights: str) -> bool:
+        store = workspace(options).open()
+        try:
+            return bool(store.fs.cat_file(store.path(_mark(config.name, weights))).decode() == options.night)
+        except FileNotFoundError:
+            return True
+
+    return is_new
+
+
+def remember_checkpoints(plan: Plan, options: RunOptions) -> None:
+    """Notes that the plan's checkpoints were evaluated completely."""
+    whole = options.limit is None and options.samples is None and options.phase is Phase.ALL
+    for step in plan.models.values() if whole else ():
+        model = step.setup.model
+        if model.server is None or not model.path:
+            continue
+        place = local_path(model.path, Path(plan.config.base_dir))
+        if place is not None:
+            mark = _mark(plan.config.name, weights_digest(place))
+            workspace(options).open().put_bytes(mark, str(options.night).encode())
+
+
+def _mark(benchmark: str, weights: str) -> str:
+    """The object of a store that says that a benchmark was evaluated completely on these weights."""
+    return f"checkpoints/{digest(benchmark)[:16]}/{weights}"
 
 
 def refuse_unanswered(options: RunOptions, unanswered: list[str]) -> None:
@@ -180,4 +229,6 @@ async def _tag(plan: Plan, present: list[str]) -> None:
 def _replayed(model: ModelConfig, recorded: Path) -> ModelConfig:
     if model.type == "replay":
         return model
-    return model.model_copy(update={"type": "replay", "config": ReplayConfig(path=str(recorded))})
+    return model.model_copy(
+        update={"type": "replay", "config": ReplayConfig(path=str(recorded)), "path": None, "serve": None}
+    )

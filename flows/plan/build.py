@@ -4,17 +4,19 @@ An identity holds what can change the step's answer and nothing else. Display na
 limits stay outside, so that renaming a model or moving a checkout serves what is there already.
 """
 
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
 from flows.config.schema import FAILED_REQUESTS, EvalConfig, Phase, RunOptions
 from flows.plan.pairs import filter_plan, filters_of, method_plan, metric_plan, read_calibrations
-from flows.plan.steps import AskedModel, Plan
+from flows.plan.steps import AskedModel, Plan, TurnPlan
 from metrics.errors import ConfigError, nearest
 from scorers.config import GradingModel, ScoringConfig, grading_models
 from scorers.factory import build_scorer
 from tasks.ask import sampling_text
-from tasks.benchmarks.config import BenchmarkFields
+from tasks.benchmarks.config import BenchmarkFields, SimulatedUser, TurnTemplate
+from tasks.benchmarks.lettered import CHAT_TEMPLATE, TEXT_TEMPLATE
 from tasks.benchmarks.open import open_benchmark
 from tasks.benchmarks.records import Benchmark
 from tasks.datasets.selection import Selection
@@ -26,6 +28,7 @@ from tasks.models.records import Lookup
 from tasks.render import RenderSetup
 from tasks.steps import Step
 from tasks.store.fingerprint import sources_of
+from tasks.turns import TurnSetup
 from tasks.usercode.load import resolver
 
 
@@ -53,6 +56,7 @@ def make_plan(config: EvalConfig, options: RunOptions, began: float = 0.0) -> Pl
         methods=tuple(method_plan(config, entry, resolve) for entry in config.evaluation_methods),
         metrics=tuple(metric_plan(config, entry, resolve) for entry in config.metrics),
         asked=tuple(_asked(config, entry, options, began) for entry in grading_models(config.scorer)),
+        turns=tuple(_turns(config, options, began)),
     )
 
 
@@ -66,11 +70,35 @@ def benchmark_fields(config: EvalConfig) -> BenchmarkFields:
         BenchmarkFields.model_validate(config.model_dump(include=set(BenchmarkFields.model_fields))), config
     )
     asked = [model.config for model in config.models if model.type != "replay"]
-    if fields.harness is None or config.output_type != "generate_until" or not asked:
+    fields = _with_letters(fields, config)
+    if fields.harness is None or config.asked_type != "generate_until" or not asked:
         return fields
     chat = all(getattr(entry, "api", None) == "chat" for entry in asked)
     chat = chat or bool(fields.harness.get("apply_chat_template"))
     return fields.model_copy(update={"harness": {**fields.harness, "apply_chat_template": chat}})
+
+
+def _with_letters(fields: BenchmarkFields, config: EvalConfig) -> BenchmarkFields:
+    """The fields with the number of orders that choices are asked in, and the template that the models take:
+    a chat is told how to reply, a completion begun. Raises ConfigError."""
+    asking = fields.choices_by
+    if asking is None or not fields.asks_letters:
+        return fields.model_copy(update={"choices_by": None})
+    samples = max((config.sampling(model).num_samples for model in config.models), default=1)
+    permutations = asking.permutations or samples
+    together = [model.name for model in config.models if (config.sampling(model).n or 1) > 1]
+    if together and permutations > 1:
+        raise ConfigError(
+            f"sample_params.n of model '{together[0]}': answers of one request share their prompt, and "
+            "choices_by asks each sample with another order; leave n out, or set choices_by.permutations: 1"
+        )
+    texts = [getattr(model.config, "api", "chat") == "completions" for model in config.models]
+    default = TEXT_TEMPLATE if texts and all(texts) else CHAT_TEMPLATE
+    decided = asking.model_copy(update={"permutations": permutations, "template": asking.template or default})
+    harness = fields.harness
+    if harness is not None:
+        harness = {**harness, "choices_by": decided.model_dump(mode="json", exclude={"ask", "coverage"})}
+    return fields.model_copy(update={"choices_by": decided, "harness": harness})
 
 
 def _with_tokenizer(fields: BenchmarkFields, config: EvalConfig) -> BenchmarkFields:
@@ -97,7 +125,10 @@ def scoring_config(config: EvalConfig) -> ScoringConfig:
         metric_list=config.metric_list if config.process_results is not None else (),
         process_results=config.process_results,
         scorer=read_calibrations(config.scorer, config.base_dir),
+        letters=config.asks_letters,
         cut_off=config.cut_off_as(),
+        players=tuple(model.name for model in config.models),
+        item_timeout=config.item_timeout,
     )
 
 
@@ -131,7 +162,7 @@ def _infer(config: EvalConfig, model: ModelConfig, options: RunOptions, began: f
         "samples": sampling.num_samples,
         "seed": sampling.seed,
         "n": sampling.n,
-        "provider": {"code": sources_of(*answering_modules(model, config.output_type))},
+        "provider": {"code": sources_of(*answering_modules(model, config.asked_type))},
     }
     setup = InferSetup(
         model=model,
@@ -145,6 +176,55 @@ def _infer(config: EvalConfig, model: ModelConfig, options: RunOptions, began: f
         night=options.night,
     )
     return Step(name=f"infer {model.name}", identity=identity, setup=setup)
+
+
+def _turns(config: EvalConfig, options: RunOptions, began: float) -> Iterator[TurnPlan]:
+    """The turns after the first; each conversation is a sample of its own from there on."""
+    said, user = config.turns, None
+    if said is None:
+        return
+    if isinstance(said, SimulatedUser):
+        entry = {} if isinstance(said.model, str) else said.model
+        name = said.model if isinstance(said.model, str) else str(entry.get("name", "user"))
+        own = {key: value for key, value in entry.items() if key != "name"}
+        grader = GradingModel(name, own, dict(said.sample_params))
+        user = _asked(config, grader, options, began).infer
+        turns: list[str | TurnTemplate] = [said.prompt] * (said.max_turns - 1)
+    else:
+        turns = list(said)
+    models = {model.name: _one_sample(_infer(config, model, options, began)) for model in config.models}
+    for number, turn in enumerate(turns, start=2):
+        content, role = (turn, "user") if isinstance(turn, str) else (turn.content, turn.role)
+        setup = TurnSetup(
+            turn=number,
+            role=role,
+            template=content,
+            stop=said.stop if isinstance(said, SimulatedUser) else "",
+        )
+        spoken = {"turn": number, "template": content}
+        yield TurnPlan(
+            number,
+            Step(
+                name=f"turn {number}",
+                identity={"stop": setup.stop} if user else {**spoken, "role": role},
+                setup=setup,
+            ),
+            {
+                name: step.model_copy(update={"name": f"{step.name} turn {number}"})
+                for name, step in models.items()
+            },
+            None
+            if user is None
+            else Step(name=f"ask user turn {number}", identity={**spoken, "asks": True}, setup=setup),
+            None if user is None else user.model_copy(update={"name": f"{user.name} for turn {number}"}),
+        )
+
+
+def _one_sample(step: Step[InferSetup]) -> Step[InferSetup]:
+    """The inference of one sample to each request, with the seed of the sample that the request is of."""
+    sampling = step.setup.sampling.model_copy(update={"num_samples": 1, "n": None})
+    setup = step.setup.model_copy(update={"sampling": sampling})
+    return step.model_copy(update={"identity": step.identity | {"samples": 1, "n": None}, "setup": setup})
 
 
 def kept_answers(config: EvalConfig, options: RunOptions, began: float) -> Lookup:

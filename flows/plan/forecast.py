@@ -13,12 +13,13 @@ import pyarrow as pa
 from prefect import Task
 
 from flows.config.schema import Phase
-from flows.plan.steps import AskedModel, Cell, FilterPlan, PairPlan, Plan
+from flows.plan.steps import ArenaPlan, AskedModel, Cell, Contest, FilterPlan, PairPlan, Plan
 from scorers.base import ALL_FILTERS
+from tasks.arena import ask_contest, play, score_games
 from tasks.ask import ask, ask_calibration, score_replies
 from tasks.benchmarks.open import open_benchmark
 from tasks.caching import Workspace, peek
-from tasks.execute import execute, score_executed
+from tasks.execute import execute, execute_asked, process_asked, score_asked, score_executed
 from tasks.filter import filter_responses
 from tasks.infer import infer, missing_requests
 from tasks.load import load
@@ -32,6 +33,8 @@ from tasks.store.storage import ArtifactRef
 CACHED, TO_COMPUTE = "cached", "to compute"
 AskedPartition = tuple[ArtifactRef, ArtifactRef, Answered]
 """Requests, predictions and answers at one place of the grid."""
+AskedContest = tuple[ArtifactRef, tuple[ArtifactRef, Answered], tuple[ArtifactRef, Answered]]
+"""Requests, and the predictions and answers of both models."""
 
 
 @dataclass
@@ -53,6 +56,11 @@ class Dialogue:
 def about_responses(plan: Plan, workspace: Workspace, pair: PairPlan, place: AskedPartition) -> Dialogue:
     """What the pair's set of requests about one place comes to."""
     return _Following(plan, workspace, ask, pair.score, place).dialogue()
+
+
+def about_contest(plan: Plan, workspace: Workspace, arena: ArenaPlan, place: AskedContest) -> Dialogue:
+    """What judges are asked about two models' answers."""
+    return _Following(plan, workspace, ask_contest, arena.play, place).dialogue()
 
 
 def about_calibration(plan: Plan, workspace: Workspace) -> Dialogue | None:
@@ -140,15 +148,18 @@ class Kept:
     workspace: Workspace
     cells: list[Cell]
     answered: dict[Cell, tuple[ArtifactRef, Answered]] = field(default_factory=dict)
-    _dialogues: dict[tuple[Cell, str, str], Dialogue | None] = field(default_factory=dict)
+    _dialogues: dict[tuple[Cell | Contest, str, str], Dialogue | None] = field(default_factory=dict)
 
     def judges(self) -> dict[str, RequestCount]:
         """Requests of every model that scorers ask."""
         pairs = [pair for pair in self.plan.pairs() if pair.asks is not None]
         dialogues = [about_calibration(self.plan, self.workspace)] if pairs and self._calibrates() else []
         for pair in pairs:
-            for cell in self.cells:
+            for cell in self.cells if pair.arena is None else ():
                 self._dialogue(pair, cell)
+        for pair, arena in self.plan.arenas():
+            for contest in arena.contests(self.cells):
+                self._contest_dialogue(pair, arena, contest)
         dialogues += self._dialogues.values()
         names = dict.fromkeys(model.infer.setup.model.name for model in self.plan.asked)
         return {name: _counted(name, dialogues) for name in names}
@@ -156,7 +167,8 @@ class Kept:
     def state(self, pair: PairPlan) -> str:
         """What a run would do about the pair's scores: "cached" for every cell, "to compute", or "depends
         on" the step whose outcome decides it (its rows may come out as they were)."""
-        states = [self._state(pair, cell) for cell in self.cells]
+        cells = self.cells if pair.arena is None else pair.arena.scored(self.cells)
+        states = [self._state(pair, cell) for cell in cells]
         return next((state for state in states if state != CACHED), CACHED)
 
     def _calibrates(self) -> bool:
@@ -170,24 +182,51 @@ class Kept:
         place = self._place(pair, cell)
         if place is None:
             return f"depends on {self._filter(pair.source).step.name}"
+        if pair.arena is not None:
+            return self._state_of_games(pair, pair.arena, cell, place)
         if pair.asks is not None:
             asked = self._dialogue(pair, cell)
             if asked is None or not asked.over:
-                return f"depends on what {', '.join(model.infer.name for model in self.plan.asked)} gives"
-            given = asked.requests, asked.replies
-            return _said(peek(score_replies, pair.score, *place, *given, workspace=self.workspace))
+                return self._depends_on_judges()
+            replied = asked.requests, asked.replies
+            return _said(peek(score_replies, pair.score, *place, *replied, workspace=self.workspace))
+        given: tuple[Any, ...] = place
+        asks = pair.execute is not None and bool(pair.execute.setup.asking)
         if pair.execute is not None:
-            executed = peek(execute, pair.execute, *place, workspace=self.workspace)
+            task = execute_asked if asks else execute
+            executed = peek(task, pair.execute, *place, workspace=self.workspace)
             if executed is None:
                 return f"depends on {pair.execute.name}"
-            return _said(peek(score_executed, pair.score, *place, executed, workspace=self.workspace))
+            given = *place, executed
         process = self._filter(pair.source).process
         if process is None:
-            return _said(peek(score, pair.score, *place, workspace=self.workspace))
-        processed = peek(process_results, process, *place, workspace=self.workspace)
+            told = score_asked if asks else score if pair.execute is None else score_executed
+            return _said(peek(told, pair.score, *given, workspace=self.workspace))
+        processed = peek(
+            process_asked if asks else process_results, process, *given, workspace=self.workspace
+        )
         if processed is None:
             return f"depends on {process.name}"
         return _said(peek(score_processed, pair.score, *place, processed, workspace=self.workspace))
+
+    def _depends_on_judges(self) -> str:
+        return f"depends on what {', '.join(model.infer.name for model in self.plan.asked)} gives"
+
+    def _state_of_games(self, pair: PairPlan, arena: ArenaPlan, cell: Cell, place: AskedPartition) -> str:
+        games, opponents = [], []
+        for contest in arena.contests(self.cells):
+            if cell not in (contest.first, contest.second):
+                continue
+            both, asked = self._contest_place(pair, contest), self._contest_dialogue(pair, arena, contest)
+            if both is None or asked is None or not asked.over:
+                return self._depends_on_judges()
+            kept = peek(play, arena.play, *both, asked.requests, asked.replies, workspace=self.workspace)
+            if kept is None:
+                return f"depends on {arena.play.name}{contest.suffix}"
+            games.append(kept)
+            first, second = contest.names
+            opponents.append((second, True) if contest.first == cell else (first, False))
+        return _said(peek(score_games, pair.score, *place, games, opponents, workspace=self.workspace))
 
     def _state_across(self, pair: PairPlan, cell: Cell) -> str:
         asked, answered = self.answered[cell]
@@ -218,6 +257,20 @@ class Kept:
             place = self._place(pair, cell)
             self._dialogues[key] = (
                 None if place is None else about_responses(self.plan, self.workspace, pair, place)
+            )
+        return self._dialogues[key]
+
+    def _contest_place(self, pair: PairPlan, contest: Contest) -> AskedContest | None:
+        first, second = (self._place(pair, cell) for cell in (contest.first, contest.second))
+        return None if first is None or second is None else (first[0], first[1:], second[1:])
+
+    def _contest_dialogue(self, pair: PairPlan, arena: ArenaPlan, contest: Contest) -> Dialogue | None:
+        """What is asked about a contest; None where an answer or prediction of either model is not there."""
+        key = contest, pair.source, str(pair.asks)
+        if key not in self._dialogues:
+            place = self._contest_place(pair, contest)
+            self._dialogues[key] = (
+                None if place is None else about_contest(self.plan, self.workspace, arena, place)
             )
         return self._dialogues[key]
 

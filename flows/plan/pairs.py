@@ -1,17 +1,21 @@
 """Steps of filters, pairs, evaluation methods and their metrics: what each of them is in a cache key."""
 
+import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from flows.config.schema import EvalConfig
-from flows.plan.steps import FilterPlan, MethodPlan, MetricPlan, PairPlan
+from flows.plan.steps import ArenaPlan, FilterPlan, MethodPlan, MetricPlan, OverallPlan, PairPlan
 from metrics import Metric
 from metrics.errors import ConfigError, NightjarError
 from metrics.metric import installed_version
 from metrics.types import Resolve
+from scorers.arena import is_arena
 from scorers.base import ALL_FILTERS, Scorer
 from scorers.config import (
+    ArenaConfig,
     DefaultScorerConfig,
     EnsembleConfig,
     ExecutionConfig,
@@ -23,9 +27,11 @@ from scorers.config import (
 )
 from scorers.execution import is_executed
 from scorers.filters import FilterPipeline
+from scorers.letters import FIRST_TOKEN, LetterScorer
 from scorers.metric_lists import SCORER_METRICS
 from scorers.process_results import ProcessResultsScorer
 from tasks.aggregate import AggregateSetup
+from tasks.arena import RateSetup
 from tasks.datasets.files import read_rows
 from tasks.execute import ExecuteSetup
 from tasks.filter import FilterSetup
@@ -36,6 +42,7 @@ from tasks.rows.parts import reads_responses
 from tasks.sandboxes.kinds import VERSION, interpreter_at
 from tasks.steps import Step
 from tasks.store.fingerprint import sources_of
+from tasks.usercode.code_eval import asks_about_programs
 from tasks.verdicts.config import EvaluationMethodConfig, EvaluationMetricConfig
 from tasks.verdicts.methods import build_method
 
@@ -60,14 +67,23 @@ def filter_plan(
         "steps": [step.model_dump(mode="json") for step in entry.filter],
         "code": sources_of(*pipeline.code()),
     }
+    letters = config.choices_by if config.asks_letters else None
+    if letters is not None:
+        read = {"ask": letters.ask, "coverage": letters.coverage if letters.ask == FIRST_TOKEN else None}
+        identity["letters"] = read | {"code": sources_of(LetterScorer)}
     if scoring.cut_off == "text":
         identity["cut_off"] = "text"  # otherwise it is the score's affair
+    if any(step.patterns for step in pipeline.steps):
+        identity["item_timeout"] = scoring.item_timeout
     setup = FilterSetup(
         config=entry,
         output_type=config.output_type,
         base_dir=config.base_dir,
         own_modules=_owns(config),
+        letters=letters.ask if letters is not None and letters.ask != "likelihood" else None,
+        coverage=letters.coverage if letters is not None else 0.0,
         cut_as_text=scoring.cut_off == "text",
+        item_timeout=scoring.item_timeout,
     )
     scored = _ScoringOf(config, scoring, scorer, entry.name, not_before)
     return FilterPlan(
@@ -128,50 +144,93 @@ def _pair(shared: _ScoringOf, metric: Metric) -> PairPlan:
     name = f"{identity.filter} × {identity.metric.name}"
     asking = _scorer_identity(scoring, scorer, metric)
     scored = _metric_identity(metric) | {"scorer": asking, "across_filters": source == ALL_FILTERS}
+    if (
+        metric.endless
+        or metric.patterns is not None
+        or isinstance(scoring.scorer, EnsembleConfig | JudgeConfig)
+    ):
+        scored["item_timeout"] = scoring.item_timeout
     # The rows bear these names; what was scored, and how, is in the statistics that they are made from.
     named = {"benchmark": config.name, "names": [identity.filter, identity.metric.name]}
     # A judge's calibration has a say in its numbers' errors, and a scorer of its own may have.
     own = {"scorer": asking} if asking["config"] is not None else {}
-    facets = list(config.facets)
-    reduced = (
-        named
-        | own
-        | {
-            "reductions": [reduction.name for reduction in metric.reductions],
-            "aggregation": metric.aggregation.name,
-            "facets": facets,
-            "code": sources_of(*metric.reduction_code()),
-        }
+    reduced = named | own | {
+        "reductions": [reduction.name for reduction in metric.reductions],
+        "aggregation": metric.aggregation.name,
+        "facets": list(config.facets),
+        "code": sources_of(*metric.reduction_code()),
+    }  # fmt: skip
+    aggregated = named | own | {
+        "facets": list(config.facets),
+        "statistics": config.statistics.model_dump(mode="json"),
+        "signature": metric.signature(),
+        "higher_is_better": metric.higher_is_better,
+        "code": sources_of(*metric.aggregation.code()),
+    }  # fmt: skip
+    reduce: Step[PairSetup] = Step(
+        name=f"reduce {name}",
+        identity=reduced,
+        setup=setup,
+        whole=("answers",) if reads_responses(config.facets) else (),
     )
-    aggregated = (
-        named
-        | own
-        | {
-            "facets": facets,
-            "statistics": config.statistics.model_dump(mode="json"),
-            "signature": metric.signature(),
-            "higher_is_better": metric.higher_is_better,
-            "code": sources_of(*metric.aggregation.code()),
-        }
+    aggregate: Step[AggregateSetup] = Step(
+        name=f"aggregate {name}",
+        identity=aggregated,
+        setup=AggregateSetup(**dict(setup), statistics=config.statistics),
     )
     return PairPlan(
         source=source,
         identity=identity,
         score=Step(name=f"score {name}", identity=scored, setup=setup),
-        reduce=Step(
-            name=f"reduce {name}",
-            identity=reduced,
-            setup=setup,
-            whole=("answers",) if reads_responses(config.facets) else (),
-        ),
-        aggregate=Step(
-            name=f"aggregate {name}",
-            identity=aggregated,
-            setup=AggregateSetup(**dict(setup), statistics=config.statistics),
-        ),
-        execute=_execute(shared, asking) if is_executed(metric) else None,
+        reduce=reduce,
+        aggregate=aggregate,
+        execute=_execute(shared, asking) if is_executed(metric) else _execute_asked(shared),
         asks=scorer.needs(metric),
         calibration=calibration_step(config, scoring, scorer, asking) if metric.entry == CORRECTED else None,
+        arena=_arena(shared, setup, metric) if is_arena(metric) else None,
+        overall=_overall(reduce, aggregate) if set(config.facets) - {*OF_PLACE, "label"} else None,
+    )
+
+
+OF_PLACE = ("model_name", "prompt_template")
+
+
+def _overall(reduce: Step[PairSetup], aggregate: Step[AggregateSetup]) -> OverallPlan:
+    """The same steps by model and prompt alone."""
+    setups = [step.setup.model_copy(update={"facets": OF_PLACE}) for step in (reduce, aggregate)]
+    identities = [step.identity | {"facets": list(OF_PLACE)} for step in (reduce, aggregate)]
+    names = [step.name.replace(" ", " overall ", 1) for step in (reduce, aggregate)]
+    return OverallPlan(
+        reduce=Step(name=names[0], identity=identities[0], setup=setups[0]),
+        aggregate=Step(name=names[1], identity=identities[1], setup=setups[1]),
+    )
+
+
+def _arena(shared: _ScoringOf, setup: PairSetup, metric: Metric) -> ArenaPlan:
+    """The games of a filter: what they come to depends on what the judge is asked and how its verdicts are
+    read, and on no other model."""
+    config, chosen, source = shared.config, shared.scoring.scorer, shared.source
+    assert isinstance(chosen, ArenaConfig), "only such a scorer has a metric that waits for games"
+    identity = {
+        "code": sources_of(*shared.scorer.code()),
+        "config": chosen.model_dump(mode="json", exclude={"opponents", "baseline"}),
+        "cut_off": shared.scoring.cut_off,
+    }
+    models = tuple(model.name for model in config.models)
+    rated = {
+        "models": list(models),
+        "filter": source,
+        "statistics": config.statistics.model_dump(mode="json"),
+        "opponents": metric.arguments["opponents"],
+    }
+    return ArenaPlan(
+        play=Step(name=f"play {source}", identity=identity, setup=setup),
+        rate=Step(
+            name=f"rate {source}",
+            identity=rated,
+            setup=RateSetup(models=models, filter=source, statistics=config.statistics),
+        ),
+        baseline=chosen.baseline,
     )
 
 
@@ -192,6 +251,46 @@ def _execute(shared: _ScoringOf, scorer: dict[str, Any]) -> Step[ExecuteSetup]:
     return Step(name=f"execute {shared.source}", identity=identity, setup=setup)
 
 
+def _execute_asked(shared: _ScoringOf) -> Step[ExecuteSetup] | None:
+    """The step that runs what the functions of a filter's pairs ask about, the same for all of them; None
+    where none asks."""
+    config, scorer = shared.config, shared.scorer
+    if isinstance(scorer, ProcessResultsScorer):
+        asking = scorer.get_metrics(shared.source)[:1] if asks_about_programs(scorer.function) else ()
+        identity: dict[str, Any] = {"function": (config.process_results or "").rpartition(":")[2]}
+    else:
+        asking = tuple(_asking(scorer.get_metrics(shared.source)).values())
+        identity = {"metrics": [_metric_identity(metric) for metric in asking]}
+    if not asking:
+        return None
+    setup = ExecuteSetup(
+        benchmark=config.name,
+        scoring=shared.scoring,
+        filter=shared.source,
+        metric="",
+        base_dir=config.base_dir,
+        own_modules=_owns(config),
+        not_before=shared.not_before,
+        asking=tuple(metric.name for metric in asking),
+    )
+    identity |= {
+        "scorer": sources_of(*scorer.code()),
+        "cut_off": shared.scoring.cut_off,
+        "interpreter": interpreter_at(sys.executable).about,
+        "sandbox": VERSION,
+    }
+    return Step(name=f"execute {shared.source}", identity=identity, setup=setup)
+
+
+def _asking(metrics: Sequence[Metric]) -> dict[str, Metric]:
+    """The metrics that ask about programs; of several that are called alike, the first."""
+    found: dict[str, Metric] = {}
+    for metric in metrics:
+        if asks_about_programs(metric.function):
+            found.setdefault(f"{metric.function!r} {dict(metric.kwargs)!r}", metric)
+    return found
+
+
 def method_plan(config: EvalConfig, entry: EvaluationMethodConfig, resolve: Resolve) -> MethodPlan:
     """An evaluation method."""
     method = build_method(entry, resolve)
@@ -199,8 +298,14 @@ def method_plan(config: EvalConfig, entry: EvaluationMethodConfig, resolve: Reso
         "method": entry.model_dump(mode="json"),
         "code": sources_of(*method.code()),
         "cut_off": config.cut_off_as(),
+        **({"item_timeout": config.item_timeout} if entry.type == "regex_match" else {}),
     }
-    setup = MethodSetup(config=entry, base_dir=config.base_dir, cut_off=config.cut_off_as())
+    setup = MethodSetup(
+        config=entry,
+        base_dir=config.base_dir,
+        cut_off=config.cut_off_as(),
+        item_timeout=config.item_timeout,
+    )
     return MethodPlan(
         entry.name,
         # A method is given the whole record of a response.

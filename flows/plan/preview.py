@@ -9,14 +9,13 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Any, Final
 
-import orjson
-
 from flows.config.schema import EvalConfig
 from flows.plan.forecast import RequestCount
 from flows.plan.steps import Plan
 from tasks.benchmarks.open import open_benchmark
 from tasks.benchmarks.records import Rendered
 from tasks.datasets.item import Item
+from tasks.messages.chat import chat_body
 from tasks.models.config import EndpointConfig, ModelConfig
 from tasks.models.options import cost_of
 
@@ -77,7 +76,7 @@ def _spread(items: Iterator[Item], count: int) -> Iterator[Item]:
 def _shown(prompt: str, rendered: Rendered) -> dict[str, Any]:
     """A rendered item as people read it: the messages, or the text; the choices; what is right."""
     text = rendered.prompts[0] if rendered.prompts else ""
-    asked = {"messages": orjson.loads(text)} if rendered.chat else {"text": text}
+    asked = chat_body(text) if rendered.chat else {"text": text}
     choices = [f"{choice}" for choice in rendered.continuations] if rendered.kind != "generate" else []
     return {
         "prompt": prompt,
@@ -89,8 +88,7 @@ def _shown(prompt: str, rendered: Rendered) -> dict[str, Any]:
 
 
 def _characters(rendered: Rendered) -> int:
-    pairs = zip(rendered.prompts, rendered.continuations, strict=True)
-    return sum(len(prompt) + len(continuation) for prompt, continuation in pairs)
+    return sum(map(len, (*rendered.prompts, *rendered.continuations)))
 
 
 def _expected(

@@ -2,10 +2,12 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
+from itertools import combinations
 
 from flows.config.schema import EvalConfig
 from scorers.base import ALL_FILTERS
 from tasks.aggregate import AggregateSetup
+from tasks.arena import RateSetup
 from tasks.ask import AskSetup
 from tasks.execute import ExecuteSetup
 from tasks.filter import FilterSetup
@@ -17,12 +19,98 @@ from tasks.preflight import Checks
 from tasks.render import RenderSetup
 from tasks.rows.parts import Origin, PairIdentity
 from tasks.steps import Step
+from tasks.turns import TurnSetup
 
 MAX_PARTITIONS = 64
 UNCUT_ITEMS = 2_000
 """Items up to which there is one partition."""
 PARTITION_ITEMS = 6_250
 """Items of a partition beyond that, at most: 16 partitions of 100,000 items."""
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One place of the grid: a model, a prompt template, a partition (rows ``start`` to ``stop`` of the
+    items).
+
+    ``part`` and ``suffix`` say in run names which partition and which place it is, where there are several.
+    """
+
+    model: str
+    prompt: str
+    start: int
+    stop: int
+    part: str = ""
+    suffix: str = ""
+
+    @property
+    def about(self) -> dict[str, str]:
+        """The place by the names that results and samples bear."""
+        return {"model_name": self.model, "prompt_template": self.prompt}
+
+    @property
+    def place(self) -> tuple[str, int]:
+        """What is asked: the same of every model."""
+        return self.prompt, self.start
+
+
+@dataclass(frozen=True)
+class Contest:
+    """Two models' answers to the same requests, which an arena compares; the models by name in order, so that
+    it is the same contest in whatever order the config has them."""
+
+    first: Cell
+    second: Cell
+    suffix: str
+
+    @property
+    def place(self) -> tuple[str, int]:
+        """What both were asked."""
+        return self.first.place
+
+    @property
+    def names(self) -> tuple[str, str]:
+        """Both models."""
+        return self.first.model, self.second.model
+
+
+@dataclass(frozen=True)
+class ArenaPlan:
+    """The steps of an arena beside its scores: ``play`` reads a contest's verdicts, ``rate`` makes strengths
+    of all games of a prompt. ``baseline`` is the one opponent of all others; None: all play all."""
+
+    play: Step[PairSetup]
+    rate: Step[RateSetup]
+    baseline: str | None
+
+    def contests(self, cells: Sequence[Cell]) -> list[Contest]:
+        """Who plays whom at which prompt and partition."""
+        prompts = len({cell.prompt for cell in cells})
+        by_place: dict[tuple[str, int], list[Cell]] = {}
+        for cell in cells:
+            by_place.setdefault(cell.place, []).append(cell)
+        return [
+            Contest(*pair, f" · {pair[0].model} – {pair[1].model}{_where(pair[0], prompts)}")
+            for own in by_place.values()
+            for pair in combinations(sorted(own, key=lambda cell: cell.model), 2)
+            if self.baseline is None or self.baseline in (pair[0].model, pair[1].model)
+        ]
+
+    def scored(self, cells: Sequence[Cell]) -> list[Cell]:
+        """The cells that have a win rate: the baseline has none against itself."""
+        return [cell for cell in cells if cell.model != self.baseline]
+
+
+def _where(cell: Cell, prompts: int) -> str:
+    return (f" × {cell.prompt}" if prompts > 1 else "") + cell.part
+
+
+@dataclass(frozen=True)
+class OverallPlan:
+    """The steps of a pair's numbers over all of the user's facets: as if there were none."""
+
+    reduce: Step[PairSetup]
+    aggregate: Step[AggregateSetup]
 
 
 @dataclass(frozen=True)
@@ -41,6 +129,10 @@ class PairPlan:
     """Name of the set of requests to a model (a judge, a reward model) that it waits for."""
     calibration: Step[PairSetup] | None = None
     """What judges the answers of a calibration that its numbers rest on; the same step for all pairs."""
+    arena: ArenaPlan | None = None
+    """How models are compared, if its scores wait for that."""
+    overall: OverallPlan | None = None
+    """What makes one number of a model and prompt where the user's facets hold more apart."""
 
     @property
     def name(self) -> str:
@@ -75,6 +167,18 @@ class AskedModel:
 
 
 @dataclass(frozen=True)
+class TurnPlan:
+    """A turn after the first: what is said before it, by a template or by a model that speaks for the user
+    (``ask`` is what that is asked), and how the models answer, sample by sample."""
+
+    number: int
+    say: Step[TurnSetup]
+    models: Mapping[str, Step[InferSetup]]
+    ask: Step[TurnSetup] | None = None
+    user: Step[InferSetup] | None = None
+
+
+@dataclass(frozen=True)
 class MethodPlan:
     """An evaluation method: judges every response."""
 
@@ -103,32 +207,6 @@ class MetricPlan:
 
 
 @dataclass(frozen=True)
-class Cell:
-    """One place of the grid: a model, a prompt template, a partition (rows ``start`` to ``stop`` of the
-    items).
-
-    ``part`` and ``suffix`` say in run names which partition and which place it is, where there are several.
-    """
-
-    model: str
-    prompt: str
-    start: int
-    stop: int
-    part: str = ""
-    suffix: str = ""
-
-    @property
-    def about(self) -> dict[str, str]:
-        """The place by the names that results and samples bear."""
-        return {"model_name": self.model, "prompt_template": self.prompt}
-
-    @property
-    def place(self) -> tuple[str, int]:
-        """What is asked: the same of every model."""
-        return self.prompt, self.start
-
-
-@dataclass(frozen=True)
 class Plan:
     """All steps of a run."""
 
@@ -140,10 +218,16 @@ class Plan:
     methods: tuple[MethodPlan, ...] = ()
     metrics: tuple[MetricPlan, ...] = ()
     asked: tuple[AskedModel, ...] = ()
+    turns: tuple[TurnPlan, ...] = ()
 
     def once_a_prompt(self, cells: Sequence[Cell]) -> list[Cell]:
         """One cell for each prompt and partition: requests are the same for every model."""
         return list({cell.place: cell for cell in reversed(cells)}.values())[::-1]
+
+    def arenas(self) -> tuple[tuple[PairPlan, ArenaPlan], ...]:
+        """Pairs whose scores wait for games, one a filter: its pairs share the games."""
+        found = {pair.source: (pair, pair.arena) for pair in reversed(self.pairs()) if pair.arena is not None}
+        return tuple(reversed(found.values()))
 
     def pairs(self) -> tuple[PairPlan, ...]:
         """Every pair, in the order of the config."""
@@ -157,12 +241,16 @@ class Plan:
     def checks(self, endpoints: Sequence[str], judges: Sequence[AskedModel] = ()) -> Checks:
         """What the preflight tries; ``endpoints`` are the models that have to be asked for something, and
         ``judges`` those that scorers ask."""
+        asked = [self.models[name].setup for name in endpoints]
+        grading = [model.infer.setup for model in judges]
         return Checks(
             benchmark=self.load.setup.benchmark,
             filters=tuple(entry.step.setup for entry in self.filters if entry.name != ALL_FILTERS),
             pairs=tuple(pair.score.setup for pair in self.pairs()),
-            endpoints=tuple(self.models[name].setup for name in endpoints),
-            judges=tuple(model.infer.setup for model in judges),
+            endpoints=tuple(setup for setup in asked if setup.model.server is None),
+            judges=tuple(setup for setup in grading if setup.model.server is None),
+            served=tuple(setup for setup in (*asked, *grading) if setup.model.server is not None),
+            programs=any(pair.execute is not None for pair in self.pairs()),
         )
 
     def partitions(self, items: int) -> int:

@@ -5,6 +5,7 @@ import sys
 from flows.command_line import REFUSED
 from flows.server import link, shell_exports, start, status, stop
 from metrics.errors import NightjarError
+from tasks.reporting.streams import shown_safely
 
 USAGE = """usage: python -m flows.server COMMAND
   start   starts it, if it is not there, and shows its address
@@ -17,11 +18,12 @@ USAGE = """usage: python -m flows.server COMMAND
 def main() -> None:
     """Runs the command and exits."""
     command = sys.argv[1] if len(sys.argv) == 2 else ""
-    try:
-        print(_answer(command))
-    except NightjarError as error:
-        print(f"error: {error}", file=sys.stderr)
-        raise SystemExit(REFUSED) from None
+    with shown_safely():
+        try:
+            print(_answer(command))
+        except NightjarError as error:
+            print(f"error: {error}", file=sys.stderr)
+            raise SystemExit(REFUSED) from None
 
 
 def _answer(command: str) -> str:

@@ -8,21 +8,24 @@ import json
 import os
 import shlex
 import sys
+import threading
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Final
 from urllib.parse import urlencode, urlsplit
 
 from flows.server.boundary import HOST
 from flows.server.credential import authorization, credential, known_credential
-from flows.server.own import ServerError, knows_credential, start
+from flows.server.own import ServerError, knows_credential, start, start_again
 from tasks.reporting.progress import in_notebook
 
 ADDRESS: Final = "PREFECT_API_URL"
 CREDENTIAL: Final = "PREFECT_API_AUTH_STRING"
+WATCH_SECONDS: Final = 2.0
+"""How often it is looked whether the own server lives."""
 
 
 def use_server() -> str:
@@ -70,9 +73,42 @@ def serving() -> Iterator[str]:
         try:
             if named:
                 _check_answers(api)
-            yield ui
+            own = secret is not None and secret == known_credential()
+            with _kept_running() if own else nullcontext():
+                yield ui
         finally:
             prefect.context.GLOBAL_SETTINGS_CONTEXT = before
+
+
+@contextmanager
+def _kept_running() -> Iterator[None]:
+    """A block in which the own server is started again whenever its process dies.
+
+    Whatever the block leaves to be sent would be tried for minutes otherwise, and the run's page would never
+    say how it ended.
+    """
+    over = threading.Event()
+
+    def watch() -> None:
+        while not over.wait(WATCH_SECONDS):
+            _start_again()
+
+    watcher = threading.Thread(target=watch, name="nightjar-server-watch", daemon=True)
+    watcher.start()
+    try:
+        yield
+    finally:
+        over.set()
+        watcher.join()
+        _start_again()
+
+
+def _start_again() -> None:
+    try:
+        if start_again():
+            print("warning: the Prefect server had died; it was started again", file=sys.stderr)
+    except (ServerError, OSError) as error:
+        print(f"warning: the Prefect server has died: {error}", file=sys.stderr)
 
 
 def shell_exports() -> str:

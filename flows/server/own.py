@@ -97,6 +97,19 @@ def stop() -> bool:
     return bool(found)
 
 
+def start_again() -> bool:
+    """Starts the own server anew where its process died under those that use it; whether it did.
+
+    It has the port of before, so that they find it. One that was stopped by hand has no record any more, and
+    stays stopped. Raises ServerError.
+    """
+    recorded = _recorded()
+    if recorded is None or _is_own(recorded.pid):
+        return False
+    start()
+    return True
+
+
 def _launch(folder: Path, port: int) -> Server:
     log = folder / "server.log"
     credential()

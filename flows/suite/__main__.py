@@ -3,13 +3,20 @@
 import asyncio
 import json
 import sys
+import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from flows.command_line import FAILED, UNDECIDED, command_line, examples, new_app, print_json, quiet_prefect
+from metrics.errors import ConfigError
+from tasks.usercode.trust import trust_what_is_named
+
+WATCH_SECONDS = 30.0
+"""Between two looks for new checkpoints."""
 
 app = new_app()
 
@@ -27,20 +34,67 @@ def suite_command(
     store: Annotated[str | None, typer.Option(help="URI of the artifact store")] = None,
     baseline: Annotated[str | None, typer.Option(help="last-passed, last, rolling or a run's id")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="one JSON document on stdout")] = False,
+    watch: Annotated[
+        bool, typer.Option("--watch", help="evaluate checkpoints (new_only) as they appear, until Ctrl-C")
+    ] = False,
+    trust: Annotated[
+        bool, typer.Option("--trust", help="run code of folders that others can write to, from now on")
+    ] = False,
 ) -> None:
     """Evaluates many benchmarks on many models, and compares the night with its baseline."""
     from flows.suite.config import load_suite
     from flows.suite.margins import check_margins
     from flows.suite.plan import SuiteOptions, check_suite
 
+    trust_what_is_named(trust)
     options = SuiteOptions(
         limit=limit, output=str(output) if output else None, store=store, baseline=baseline
     )
     loaded = load_suite(suite)
+    if watch:
+        raise typer.Exit(_watch(loaded, options, lambda chosen: _run(suite, chosen, as_json)))
     planned = check_suite(loaded, options)
     for sentence in check_margins(planned):
         print(f"warning: {sentence}", file=sys.stderr)
     raise typer.Exit(_in_its_night(planned, options, lambda chosen: _run(suite, chosen, as_json)))
+
+
+def _watch(loaded: Any, options: Any, run: Callable[[Any], tuple[int, bool]]) -> int:
+    """Runs the suite whenever there are checkpoints that are new, and whole: their files are as they were one
+    look before. Ends by Ctrl-C only. Raises ConfigError where nothing could ever be new."""
+    from flows.suite.plan import check_suite, plan_night, watched_models
+
+    check_suite(loaded, options)
+    if not watched_models(loaded):
+        raise ConfigError("--watch needs a model with checkpoints: {glob: …, new_only: true}")
+    before: Any = None
+    evaluated: Any = None  # what failed is tried again once its files are others
+    while True:
+        planned = plan_night(loaded, options, "watch")
+        there = _files(planned)
+        if there and there == before and there != evaluated:
+            _in_its_night(planned, options, run)
+            evaluated = there
+        before = there
+        time.sleep(WATCH_SECONDS)
+
+
+def _files(planned: Any) -> list[tuple[str, int, int]]:
+    """The files of all weights that a night would serve, with their sizes and times."""
+    paths = [
+        Path(model.path)
+        for entry in planned.evaluations
+        if entry.config is not None
+        for model in entry.config.models
+        if model.path is not None
+    ]
+    files = [file for path in paths for file in ([path] if path.is_file() else sorted(path.rglob("*")))]
+    found = []
+    for file in files:
+        with suppress(FileNotFoundError):  # a trainer renames what it has written
+            state = file.stat()
+            found.append((str(file), state.st_size, state.st_mtime_ns))
+    return found
 
 
 def _in_its_night(planned: Any, options: Any, run: Callable[[Any], tuple[int, bool]]) -> int:

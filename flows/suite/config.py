@@ -12,6 +12,7 @@
     answers: fresh               # fresh | reuse | {max_age: 20h}; without: what each benchmark says
 """
 
+import os
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -21,6 +22,7 @@ from flows.compare.runs import load_gate
 from flows.config.errors import validated
 from flows.config.yaml import read_yaml
 from metrics.errors import ConfigError
+from metrics.printable import check_name
 from tasks.comparison.compare import Gate
 from tasks.durations import Duration
 from tasks.history.record import LAST_PASSED
@@ -70,6 +72,11 @@ class SuiteConfig(BaseModel):
     )
     base_dir: str = Field(".", description="Folder that paths are relative to: the suite file's")
 
+    @field_validator("name", mode="after")
+    @classmethod
+    def _can_be_shown(cls, name: str) -> str:
+        return check_name(name)
+
     @field_validator("models", mode="after")
     @classmethod
     def _apart(cls, models: tuple[ModelConfig, ...]) -> tuple[ModelConfig, ...]:
@@ -92,7 +99,7 @@ def load_suite(path: str | Path) -> SuiteConfig:
         data["gate"] = load_gate(Path(data["base_dir"]) / data["gate"])
     suite = validated(SuiteConfig, source, data)
     for benchmark, there in zip(suite.benchmarks, suite.files(), strict=True):
-        if not there.is_file():
+        if not os.path.isfile(there):
             raise ConfigError(
                 f"{source.where(('benchmarks',))}: benchmark '{benchmark.config}' is not there: {there}"
             )

@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any
 
 import orjson
-from prefect import flow, get_run_logger, task
+from prefect import Flow, flow, get_run_logger, task
 from prefect.artifacts import create_markdown_artifact
-from prefect.client.schemas.objects import State
+from prefect.client.schemas.objects import FlowRun, State
 from prefect.context import FlowRunContext
 from prefect.events import emit_event
 from prefect.exceptions import TerminationSignal
@@ -35,10 +35,9 @@ from flows.suite.night import (
     summary_markdown,
 )
 from flows.suite.plan import PlannedEvaluation, PlannedNight, SuiteOptions, plan_night
-from flows.suite.unfinished import leave_record, record_night_stopped
 from metrics.errors import NightjarError
 from metrics.printable import printable
-from tasks.history.record import NightEvaluation, past_nights, record_night
+from tasks.history.record import Night, NightEvaluation, past_nights, record_night
 from tasks.models.control import RunControl
 from tasks.models.engine import interrupted
 from tasks.server import if_possible, label_verdict, patiently
@@ -53,9 +52,37 @@ MISSED_AFTER = timedelta(hours=26)
 
 
 def suite_run_name() -> str:
-    """Name of the flow run: the suite's file and the flow run's time."""
-    name = Path(str(flow_run.parameters.get("suite", "suite"))).stem
-    return f"{name} {flow_run.scheduled_start_time:%Y-%m-%d %H:%M}"
+    """Name of the flow run: the suite's file and the time that the night was due, so that names are in the
+    order of the nights."""
+    name, due = Path(str(flow_run.parameters.get("suite", "suite"))).stem, flow_run.scheduled_start_time
+    return f"{name} {due:%Y-%m-%d %H:%M}" + (f"{due::%S}" if due.second else "")
+
+
+def record_night_stopped(flow: Flow[..., Any], flow_run: FlowRun, state: State[Any]) -> None:
+    """Records that a night ended in ``state`` and why, unless it was judged before.
+
+    Prefect calls it when a night was cancelled or crashed, in its process or, where that was killed, in the
+    worker's.
+    """
+    options = SuiteOptions.model_validate(flow_run.parameters.get("options") or {})
+    night = plan_night(load_suite(flow_run.parameters["suite"]), options, str(flow_run.id))
+    started = flow_run.start_time or flow_run.created
+    leave_record(night, state, started.isoformat(timespec="seconds") if started else "")
+
+
+def leave_record(night: PlannedNight, state: State[Any], started: str) -> None:
+    """The night with none of its evaluations complete, unless there is a record already."""
+    store = Store(night.store)
+    if night.run_id in {past.run_id for past in past_nights(store, night.slug)}:
+        return
+    reason = f"{state.name}: {state.message}"
+    evaluations = tuple(
+        NightEvaluation(name=entry.name, run_id=str(entry.options.run_id), ok=False, message=reason)
+        for entry in night.evaluations
+    )
+    record_night(
+        store, Night(suite=night.slug, run_id=night.run_id, started=started, evaluations=evaluations)
+    )
 
 
 @flow(
@@ -72,6 +99,8 @@ async def run_suite(suite: str, options: SuiteOptions = DEFAULTS) -> State[Any]:
     all the same. A night that is inconclusive or worse ends Completed under that name.
     """
     night = plan_night(load_suite(suite), options, str(flow_run.id))
+    if not night.evaluations:
+        return Completed(message="no checkpoint is new", name="NothingNew")
     label_verdict(str(flow_run.id), None, ())  # a retry has no verdict yet
     _tell_missed(night)
     for sentence in check_margins(night):

@@ -34,6 +34,7 @@ from tasks.comparison.runs import (
 from tasks.comparison.trends import PairCourse, pair_courses
 from tasks.history.layout import Skipped
 from tasks.history.record import Night, NightEvaluation, baseline_nights, read_nights
+from tasks.models.errors import shortened
 from tasks.models.options import asked_and_reused
 from tasks.store.storage import Store
 
@@ -197,10 +198,10 @@ def _compared(
 def headline(judged: JudgedNight) -> str:
     """The night in one sentence."""
     entries = judged.night.evaluations
-    failed = [entry.name for entry in entries if not entry.ok]
+    failed = [entry for entry in entries if not entry.ok]
     sentences = [f"{len(entries) - len(failed)} of {len(entries)} evaluations complete"]
     if failed:
-        sentences.append(f"failed: {', '.join(failed)}")
+        sentences.append(f"failed: {_with_reasons(failed)}")
     if asked := [entry.requests for entry in entries if entry.requests is not None]:
         counts = {name: sum(entry[name] for entry in asked) for name in asked[0]}
         sentences.append(asked_and_reused(counts))
@@ -223,6 +224,14 @@ def headline(judged: JudgedNight) -> str:
     ):
         sentences.append("the identity of a model changed")
     return "; ".join(sentences)
+
+
+def _with_reasons(failed: Sequence[NightEvaluation]) -> str:
+    """The evaluations that failed, and behind all that have a reason in common, in short, that reason."""
+    names: dict[str, list[str]] = {}
+    for entry in failed:
+        names.setdefault(shortened(entry.message or ""), []).append(entry.name)
+    return ", ".join(", ".join(same) + (f" ({reason})" if reason else "") for reason, same in names.items())
 
 
 def _alpha_sentence(gate: Gate, spent: int) -> str:

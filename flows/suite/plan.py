@@ -12,9 +12,10 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from flows.config.checkpoints import with_checkpoints
 from flows.config.load import load_configs
 from flows.config.schema import EvalConfig, RunOptions
-from flows.eval.start import run_id_of, slug
+from flows.eval.start import is_new_checkpoint, run_id_of, slug
 from flows.suite.config import SuiteBenchmark, SuiteConfig
 from metrics.errors import ConfigError, NightjarError, nearest
 from scorers.factory import build_scorer
@@ -101,6 +102,13 @@ def plan_night(suite: SuiteConfig, options: SuiteOptions, unique: str) -> Planne
     return replace(night, evaluations=planned)
 
 
+def watched_models(suite: SuiteConfig) -> list[str]:
+    """Names of the models of which only new checkpoints are evaluated."""
+    configs = [config for file in suite.files() for config in load_configs(file, strict=False)]
+    models = [*suite.models, *(model for config in configs for model in config.models)]
+    return [model.name for model in models if model.checkpoints is not None and model.checkpoints.new_only]
+
+
 def check_suite(suite: SuiteConfig, options: SuiteOptions) -> PlannedNight:
     """A night as it would be planned now. Raises ConfigError for configs that are refused, a gate on pairs
     that no benchmark has, an unknown baseline or anchor.
@@ -145,6 +153,11 @@ def _planned(
         yield PlannedEvaluation(file.stem, _options(night, file.stem, limit), refusal=str(error))
         return
     for config in configs:
+        try:
+            config = with_checkpoints(config, is_new_checkpoint(config, _options(night, config.name, limit)))
+        except NightjarError as error:
+            yield PlannedEvaluation(config.name, _options(night, config.name, limit), refusal=str(error))
+            continue
         for model in config.models:
             name = f"{config.name} × {model.name}"
             single = config.model_copy(update={"models": (model,), **said})

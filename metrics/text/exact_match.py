@@ -28,6 +28,7 @@ _ITEMS = 1024  # normalised at once: few enough for a core's cache
     batched=True,
     source="huggingface/evaluate metrics/exact_match; lm-evaluation-harness",
     variants={"multiple_choice": "exact_match_mc"},
+    patterns=lambda _, *, regexes_to_ignore=None, **__: [(text, 0) for text in _listed(regexes_to_ignore)],
 )
 def exact_match(
     references: Sequence[Sequence[Any]],
@@ -44,9 +45,8 @@ def exact_match(
     punctuation removed, then ASCII digits removed. No prediction (None) is wrong. A reference that is not
     text is compared as text with a prediction that is.
     """
-    patterns = [regexes_to_ignore] if isinstance(regexes_to_ignore, str) else regexes_to_ignore or []
     deleted = (string.punctuation if ignore_punctuation else "") + (string.digits if ignore_numbers else "")
-    normalisation = Normalisation(_compiled(patterns), ignore_case, deleted)
+    normalisation = Normalisation(_compiled(_listed(regexes_to_ignore)), ignore_case, deleted)
     score = np.empty(len(predictions))
     for start in range(0, len(score), _ITEMS):
         rows = slice(start, start + _ITEMS)
@@ -144,6 +144,10 @@ def _equal(answers: Sequence[Any], golds: Sequence[Any], normalisation: Normalis
     )
     equal[text] = _equal(list(map(str, compress(answers, text))), list(compress(golds, text)), normalisation)
     return equal
+
+
+def _listed(patterns: Sequence[str] | None) -> Sequence[str]:
+    return [patterns] if isinstance(patterns, str) else patterns or []
 
 
 def _compiled(patterns: Sequence[str]) -> list[re.Pattern[str]]:

@@ -39,7 +39,15 @@ def contains(
     return score
 
 
-@metric("regex_match", batched=True)
+def _patterns(
+    references: Sequence[Sequence[Any]], *, pattern: str | None = None, ignore_case: bool = False, **_: Any
+) -> list[tuple[str, int]]:
+    """What ``regex_match`` searches for: its pattern, or the references."""
+    texts = [pattern] if pattern is not None else [str(gold) for own in references for gold in own]
+    return [(text, re.IGNORECASE if ignore_case else 0) for text in texts]
+
+
+@metric("regex_match", batched=True, patterns=_patterns)
 def regex_match(
     references: Sequence[Sequence[Any]],
     predictions: Sequence[Any],

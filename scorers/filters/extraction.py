@@ -15,7 +15,7 @@ _TAGGED_TOKEN = re.compile(r"\('([^']*)', '([^']*)'\)")
 _HARNESS = "lm-evaluation-harness 0.4.13, lm_eval/filters/extraction.py"
 
 
-@filter_step("regex", keeps="all", source=_HARNESS)
+@filter_step("regex", keeps="all", source=_HARNESS, patterns=("regex_pattern",))
 def regex(
     resps: ItemResponses,
     docs: Docs,
@@ -41,7 +41,9 @@ def regex(
     return _with_fallback(each_text(resps, "regex", find), fallback)
 
 
-@filter_step("multi_choice_regex", keeps="all", source=_HARNESS)
+@filter_step(
+    "multi_choice_regex", keeps="all", source=_HARNESS, patterns=("regex_pattern", "regexes_to_ignore")
+)
 def multi_choice_regex(
     resps: ItemResponses,
     docs: Docs,

@@ -5,12 +5,13 @@ arguments and types are checked when the chain is built.
 """
 
 import inspect
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, get_type_hints
 
 from metrics.errors import ConfigError, described, nearest
+from metrics.patterns import bounded
 from metrics.types import OutputType, Resolve
 from scorers.base import FilterError
 from scorers.filters.config import FilterConfig, FilterStepConfig
@@ -27,6 +28,15 @@ class FilterStep:
     keeps: Keeps | None = None
     text: bool = False
     kwargs: Mapping[str, Any] = field(default_factory=dict)
+    patterns: tuple[str, ...] = ()
+    """The config's regular expressions that it runs over responses."""
+
+    def bounded(self, responses: Sequence[Any]) -> bool:
+        """Whether the step is sure to end soon on these; a user's step is taken at its word."""
+        if not self.patterns:
+            return True
+        texts = [text for text in responses if isinstance(text, str)]
+        return all(bounded(pattern, texts) for pattern in self.patterns)
 
     def first(self) -> int:
         """How many repeats a step that keeps the first ones keeps."""
@@ -109,7 +119,26 @@ def _build_step(config: FilterStepConfig, resolve: Resolve) -> FilterStep:
         run: Callable[..., list[list[Any]]] = partial(function, **config.kwargs)
     else:
         run = UserStep(definition.name, function, config.kwargs)
-    return FilterStep(definition.name, run, function, definition.keeps, definition.text, config.kwargs)
+    patterns = tuple(_patterns(definition, config.kwargs))
+    return FilterStep(
+        definition.name, run, function, definition.keeps, definition.text, config.kwargs, patterns
+    )
+
+
+def _patterns(definition: FilterDefinition, kwargs: Mapping[str, Any]) -> Iterator[str]:
+    for name in definition.patterns:
+        given = kwargs.get(name) or ()
+        yield from [given] if isinstance(given, str) else given
+
+
+def step_alone(config: FilterStepConfig) -> Callable[[tuple[list[Any], Mapping[str, Any]]], list[Any]]:
+    """A registered step as a function of one item's responses and row: what a process of its own calls."""
+
+    def no_functions(reference: str) -> Any:
+        raise ConfigError(f"filter {reference!r} is no registered step")
+
+    step = _build_step(config, no_functions)
+    return lambda given: step.run([given[0]], [given[1]])[0]
 
 
 def _custom_step(config: FilterStepConfig, resolve: Resolve) -> FilterStep:

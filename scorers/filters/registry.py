@@ -25,7 +25,7 @@ class FilterDefinition:
     """A registered step: its function, which repeats it keeps, and whether it only takes text.
 
     ``keeps`` is None where nobody can know (a user's function). ``text`` steps cannot work on
-    log-likelihoods.
+    log-likelihoods. ``patterns`` names the arguments that hold regular expressions.
     """
 
     name: str
@@ -33,6 +33,7 @@ class FilterDefinition:
     keeps: Keeps | None = None
     text: bool = True
     source: str = ""
+    patterns: tuple[str, ...] = ()
 
     @property
     def summary(self) -> str:
@@ -57,7 +58,12 @@ FILTERS: FilterRegistry = FilterRegistry("filter", "scorers.filters")
 
 
 def filter_step(
-    name: str | None = None, *, keeps: Keeps | None = None, text: bool = True, source: str = ""
+    name: str | None = None,
+    *,
+    keeps: Keeps | None = None,
+    text: bool = True,
+    source: str = "",
+    patterns: tuple[str, ...] = (),
 ) -> Callable[[F], F]:
     """Register ``fn(resps, docs, **arguments)`` as a filter step; the function itself comes back unchanged.
 
@@ -77,6 +83,7 @@ def filter_step(
             keeps=keeps,
             text=text,
             source=source,
+            patterns=patterns,
         )
         if not callable(function):
             raise ConfigError(f"filter {entry.name!r}: {function!r} is not callable")

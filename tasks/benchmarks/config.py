@@ -4,6 +4,7 @@
 ``PlacedError`` names the key that it is about, so that the config's reader can name its line.
 """
 
+import re
 from collections.abc import Iterator
 from typing import Any, Literal
 
@@ -12,19 +13,115 @@ from pydantic import BaseModel, ConfigDict, Field, JsonValue, field_validator, m
 from metrics.printable import check_name
 from metrics.types import OutputType
 from tasks.datasets.config import DatasetConfig
+from tasks.messages.chat import checked_tools
 
 DEFAULT_PROMPT = "default"
 
 Location = tuple[str | int, ...]
 
 
-class MessageTemplate(BaseModel):
-    """One turn of a chat prompt; the content is a template."""
+class ContentPart(BaseModel):
+    """A part of a message: a text, an image or a sound. OpenAI's form (``type: …``) is read, too."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    role: Literal["system", "developer", "user", "assistant"] = Field(description="Whose turn it is")
-    content: str = Field(description="Template of the turn's text")
+    text: str | None = Field(default=None, description="Template of a text")
+    image: str | None = Field(
+        default=None,
+        description="Template of an image: a file, relative to the dataset or the config, an address, data:…",
+    )
+    audio: str | None = Field(default=None, description="Template of a sound: a WAV or MP3 file, data:…")
+    detail: Literal["auto", "low", "high"] | None = Field(
+        default=None, description="How closely the endpoint looks at the image"
+    )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _from_openai(cls, value: Any) -> Any:
+        if not isinstance(value, dict) or "type" not in value:
+            return value
+        inner = value.get(str(value["type"]))
+        if value["type"] == "text":
+            return {"text": inner}
+        if value["type"] == "image_url" and isinstance(inner, dict):
+            return {"image": inner.get("url")} | {key: inner[key] for key in inner if key != "url"}
+        if value["type"] == "input_audio" and isinstance(inner, dict):
+            return {"audio": inner.get("data")}
+        raise ValueError("expected a part {text: …}, {image: …} or {audio: …}")
+
+    @model_validator(mode="after")
+    def _is_one_thing(self) -> "ContentPart":
+        exactly_one(self, ("text", "image", "audio"), "a part of a message")
+        if self.detail is not None and self.image is None:
+            raise ValueError("detail is of an image")
+        return self
+
+    def source(self) -> tuple[str, str]:
+        """What it is, and its template."""
+        return next((name, text) for name in ("text", "image", "audio") if (text := getattr(self, name)))
+
+
+class MessageTemplate(BaseModel):
+    """One message of a chat prompt; the content is a template, or a list of parts."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    role: Literal["system", "developer", "user", "assistant", "tool"] = Field(description="Whose turn it is")
+    content: str | tuple[ContentPart, ...] = Field(
+        default="", description="Template of the turn's text, or a list of its parts"
+    )
+    tool_calls: tuple[dict[str, JsonValue], ...] | None = Field(
+        default=None, description="assistant: the calls it made, in OpenAI's form"
+    )
+    tool_call_id: str | None = Field(default=None, description="tool: which call this is the result of")
+
+    @model_validator(mode="after")
+    def _fits_its_role(self) -> "MessageTemplate":
+        if (self.tool_call_id is not None) != (self.role == "tool"):
+            raise ValueError("tool_call_id belongs to role tool, which needs it")
+        if self.tool_calls is not None and self.role != "assistant":
+            raise ValueError("tool_calls belong to role assistant")
+        return self
+
+    def beside(self) -> dict[str, Any]:
+        """What the message holds beside role and content."""
+        return self.model_dump(include={"tool_calls", "tool_call_id"}, exclude_none=True)
+
+    def has_media(self) -> bool:
+        """Whether it shows an image or plays a sound."""
+        return not isinstance(self.content, str) and any(part.text is None for part in self.content)
+
+
+class TurnTemplate(BaseModel):
+    """What is said after an answer: by the user, or as the result of each call of a tool."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    role: Literal["user", "tool"] = Field(default="user", description="tool: one message for each call made")
+    content: str = Field(
+        description="Template over the item's fields, answer, answers, transcript, turn; of a tool also call"
+    )
+
+
+class SimulatedUser(BaseModel):
+    """A model that speaks for the user: it reads the conversation and says what comes next."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    model: str | dict[str, Any] = Field(description="An entry of models by its name, or one of its own")
+    prompt: str = Field(description="Template of what it is asked, over the same names as a turn's")
+    max_turns: int = Field(default=5, ge=2, description="Turns of a conversation, the first among them")
+    stop: str = Field(default=r"\[END\]", description="Pattern of a reply that ends the conversation")
+    sample_params: dict[str, Any] = Field(default_factory=dict, description="How it answers")
+
+    @field_validator("stop")
+    @classmethod
+    def _is_a_pattern(cls, value: str) -> str:
+        try:
+            re.compile(value)
+        except re.error as error:
+            raise ValueError(f"is no regular expression: {error}") from error
+        return value
 
 
 class PromptTemplate(BaseModel):
@@ -35,7 +132,9 @@ class PromptTemplate(BaseModel):
     name: str = Field(min_length=1, description="Name of the prompt in results and facets")
     template: str | None = Field(default=None, description="Jinja2 template of the prompt")
     path: str | None = Field(default=None, description="File with the template, relative to the config")
-    messages: tuple[MessageTemplate, ...] | None = Field(default=None, description="Chat turns")
+    messages: str | tuple[MessageTemplate, ...] | None = Field(
+        default=None, description="Chat turns, or a template of a list of messages"
+    )
 
     @field_validator("name")
     @classmethod
@@ -89,6 +188,39 @@ class FewshotConfig(BaseModel):
         return len(self.examples or ()) if self.num < 0 else self.num
 
 
+class ChoicesBy(BaseModel):
+    """How a model is asked for one of several choices. A bare word is ``ask``.
+
+    Asked by letters, the metric is ``acc_letter``: another number than ``acc``, which compares likelihoods.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    ask: Literal["likelihood", "letter", "first_token"] = Field(
+        description="likelihood: of each choice; letter: choices with letters, and an answer in text; "
+        "first_token: the letters' probabilities at the first token of the answer"
+    )
+    permutations: int | None = Field(
+        default=None,
+        ge=1,
+        description="Orders of the choices that the samples of an item are asked in, the item's own first; "
+        "default: as many as there are samples",
+    )
+    seed: int = Field(default=1234, description="Seed of the orders")
+    template: str | None = Field(
+        default=None,
+        description="Template of what is asked, from question, choices, letters, cue and listed; default: "
+        "the question, the choices with letters, and how to reply",
+    )
+    coverage: float = Field(
+        default=0.5,
+        ge=0,
+        le=1,
+        description="first_token: a sample is unscored where the letters have less probability than this "
+        "together",
+    )
+
+
 class BenchmarkFields(BaseModel):
     """A benchmark: which items, how a model is asked, and what is right.
 
@@ -107,8 +239,19 @@ class BenchmarkFields(BaseModel):
     prompt_templates: tuple[PromptTemplate, ...] | None = Field(
         default=None, description="Several named prompts"
     )
-    messages: tuple[MessageTemplate, ...] | None = Field(
-        default=None, description="Chat turns, each content a template"
+    messages: str | tuple[MessageTemplate, ...] | None = Field(
+        default=None,
+        description="Chat turns, each content a template or a list of parts; or a template that gives a list "
+        "of messages in OpenAI's form",
+    )
+    tools: str | tuple[dict[str, JsonValue], ...] | None = Field(
+        default=None,
+        description="Functions that the model may call, in OpenAI's form: a list, or a template of one",
+    )
+    turns: tuple[str | TurnTemplate, ...] | SimulatedUser | None = Field(
+        default=None,
+        description="What the user says after each answer: a list of templates, or a model that speaks for "
+        "the user",
     )
     system_prompt: str | None = Field(default=None, description="Template of the system message")
     gen_prefix: str | None = Field(
@@ -121,6 +264,9 @@ class BenchmarkFields(BaseModel):
     choices: str | tuple[str | int | float, ...] | None = Field(
         default=None,
         description="multiple_choice: the choices, a list of templates or a template that gives a list",
+    )
+    choices_by: ChoicesBy | None = Field(
+        default=None, description="multiple_choice: how choices are asked for; default: likelihood"
     )
     target_delimiter: str = Field(default=" ", description="Text between prompt and answer")
     fewshot: FewshotConfig | None = Field(default=None, description="Solved examples before the question")
@@ -152,8 +298,22 @@ class BenchmarkFields(BaseModel):
             return {**value, "fewshot": {"num": value["fewshot"]}}
         return value
 
+    @field_validator("choices_by", mode="before")
+    @classmethod
+    def _named(cls, value: Any) -> Any:
+        return {"ask": value} if isinstance(value, str) else value
+
+    @property
+    def asks_letters(self) -> bool:
+        """Whether choices are asked for by their letters."""
+        return self.choices_by is not None and self.choices_by.ask != "likelihood"
+
     @model_validator(mode="after")
     def _hangs_together(self) -> "BenchmarkFields":
+        if self.choices_by is not None and self.output_type != "multiple_choice":
+            raise PlacedError(
+                f"belongs to output_type multiple_choice, and this one is {self.output_type}", "choices_by"
+            )
         if self.harness is None:
             check_native(self)
         else:
@@ -172,13 +332,19 @@ class BenchmarkFields(BaseModel):
 
 def template_texts(fields: BenchmarkFields) -> Iterator[tuple[Location, str]]:
     """Every template written in the config itself, with its place there."""
-    for key in ("prompt_template", "system_prompt", "gen_prefix", "target", "choices"):
+    for key in ("prompt_template", "system_prompt", "gen_prefix", "target", "choices", "tools"):
         value = getattr(fields, key)
         if isinstance(value, str):
             yield (key,), value
         elif isinstance(value, tuple):
             yield from (((key, index), text) for index, text in enumerate(value) if isinstance(text, str))
     yield from _message_texts(("messages",), fields.messages)
+    if isinstance(fields.turns, SimulatedUser):
+        yield ("turns", "prompt"), fields.turns.prompt
+    for index, turn in enumerate(fields.turns if isinstance(fields.turns, tuple) else ()):
+        yield (
+            (("turns", index), turn) if isinstance(turn, str) else (("turns", index, "content"), turn.content)
+        )
     for index, prompt in enumerate(fields.prompt_templates or ()):
         if prompt.template is not None:
             yield ("prompt_templates", index, "template"), prompt.template
@@ -186,10 +352,17 @@ def template_texts(fields: BenchmarkFields) -> Iterator[tuple[Location, str]]:
 
 
 def _message_texts(
-    at: Location, messages: tuple[MessageTemplate, ...] | None
+    at: Location, messages: str | tuple[MessageTemplate, ...] | None
 ) -> Iterator[tuple[Location, str]]:
+    if isinstance(messages, str):
+        yield at, messages
+        return
     for index, message in enumerate(messages or ()):
-        yield (*at, index, "content"), message.content
+        if isinstance(message.content, str):
+            yield (*at, index, "content"), message.content
+            continue
+        for place, part in enumerate(message.content):
+            yield (*at, index, "content", place, part.source()[0]), part.source()[1]
 
 
 def exactly_one(config: BaseModel, keys: tuple[str, ...], owner: str) -> None:
@@ -242,6 +415,8 @@ def check_harness(fields: "BenchmarkFields") -> None:
         "prompt_template",
         "prompt_templates",
         "messages",
+        "tools",
+        "turns",
         "system_prompt",
         "target",
         "choices",
@@ -268,7 +443,7 @@ def _check_names(prompts: "tuple[PromptTemplate, ...]") -> None:
 
 
 def _check_chat(fields: "BenchmarkFields") -> None:
-    chats: dict[Location, tuple[MessageTemplate, ...]] = {}
+    chats: dict[Location, str | tuple[MessageTemplate, ...]] = {}
     if fields.messages is not None:
         chats["messages",] = fields.messages
     for index, prompt in enumerate(fields.prompt_templates or ()):
@@ -281,10 +456,19 @@ def _check_chat(fields: "BenchmarkFields") -> None:
             raise PlacedError(
                 f"{fields.output_type} asks for log-likelihoods of text; use prompt_template", *at
             )
-        if fields.system_prompt is not None and any(message.role == "system" for message in messages):
+        own = () if isinstance(messages, str) else messages
+        if fields.system_prompt is not None and any(message.role == "system" for message in own):
             raise PlacedError(
                 "there is a system message in messages already; give one of them", "system_prompt"
             )
+    _check_tools(fields)
+    if fields.turns is not None and fields.output_type != "generate_until":
+        raise PlacedError(f"{fields.output_type} asks for log-likelihoods, and has no turns", "turns")
+    if fields.turns == ():
+        raise PlacedError("is empty: expected what the user says after the first answer", "turns")
+    shown = any(message.has_media() for own in chats.values() if not isinstance(own, str) for message in own)
+    if shown and fields.fewshot is not None and fields.fewshot.format == "message":
+        raise PlacedError("message puts examples as text before a text; use turns", "fewshot", "format")
     shape = fields.fewshot.format if fields.fewshot is not None else None
     if shape == "text" and chats:
         raise PlacedError(
@@ -294,6 +478,20 @@ def _check_chat(fields: "BenchmarkFields") -> None:
         raise PlacedError(
             f"{fields.output_type} asks for log-likelihoods of text; use format text", "fewshot", "format"
         )
+
+
+def _check_tools(fields: "BenchmarkFields") -> None:
+    if fields.tools is None:
+        return
+    if fields.output_type != "generate_until":
+        raise PlacedError(
+            f"{fields.output_type} asks for log-likelihoods of text, and calls nothing", "tools"
+        )
+    if isinstance(fields.tools, tuple):
+        try:
+            checked_tools(fields.tools)
+        except ValueError as error:
+            raise PlacedError(str(error), "tools") from error
 
 
 class PlacedError(ValueError):

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from tasks.datasets.item import Item, RequestKind
+from tasks.messages.media import Media
 
 
 @dataclass(frozen=True)
@@ -20,7 +21,10 @@ class Rendered:
     prompt and the document as its continuation. A chat prompt is the JSON text of its list of messages.
     ``unconditional`` holds continuations that are also asked without any context (mutual information).
     ``references`` are the acceptable answers, ``gold`` the indices of the right choices, ``doc`` the row as
-    filters, metrics and ``process_results`` see it.
+    filters, metrics and ``process_results`` see it, ``media`` the images and sounds that the prompts name.
+    A generation that asks for a choice by its letter has a prompt for each of ``orders``, which say which
+    choice stands at each position; sample i is asked with number i, counted round. Such a generation has one
+    continuation, as any other.
     """
 
     item: Item
@@ -33,6 +37,8 @@ class Rendered:
     gold: Sequence[int] = ()
     choices: Sequence[str] = ()
     unconditional: Sequence[str] = ()
+    media: Sequence[Media] = ()
+    orders: Sequence[Sequence[int]] = ()
 
 
 class Benchmark(Protocol):

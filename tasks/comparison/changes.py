@@ -66,6 +66,10 @@ def _identities(base: Mapping[str, Any], candidate: Mapping[str, Any]) -> Iterat
         served = _served(first), _served(second)
         if all(served):  # a run that took everything from the cache has asked nobody
             yield from _difference("model identity", f"{name}: as served", *served)
+        says = [(model.get("served") or {}).get("says") or {} for model in (first, second)]
+        for fact in sorted({*says[0], *says[1]} if all(says) else ()):
+            values = says[0].get(fact), says[1].get(fact)
+            yield from _difference("model identity", f"{name}: {fact}", *values)
         prints = sorted(first.get("fingerprints") or ()), sorted(second.get("fingerprints") or ())
         if all(prints):
             yield from _difference("model identity", f"{name}: system_fingerprint", *prints)

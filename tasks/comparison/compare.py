@@ -5,9 +5,9 @@ is the schema of gate files.
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Final, Literal, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,6 +22,7 @@ from metrics.statistics.unpaired import UNPAIRED, compare_unpaired
 from scorers.judge.contrast import Correction as JudgeCorrection
 from scorers.judge.contrast import compare_corrected
 from tasks.comparison.changes import Change, changes
+from tasks.comparison.costs import CostChange, cost_changes
 from tasks.comparison.items import AggregationOf, GroupKey, ItemGroup, result_key
 from tasks.comparison.matching import (
     Flipped,
@@ -193,6 +194,7 @@ class ComparedRuns:
     gate: Gate | None = None
     verdict: Verdict | None = None
     outcomes: tuple[OutcomeChange, ...] = ()
+    costs: tuple[CostChange, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -247,6 +249,7 @@ def compare_runs(
         gate=gate,
         verdict=worst_of(verdicts) if gate is not None else None,
         outcomes=outcomes,
+        costs=tuple(cost_changes(base.manifest, candidate.manifest)) if base is not candidate else (),
     )
 
 
@@ -258,6 +261,13 @@ def _compare(base: ComparedRun, candidate: ComparedRun, match: Match, rules: Com
     pair = ComparedPair(match, terms=terms, higher_is_better=_higher_is_better(base, candidate, match))
     if match.base is None or match.candidate is None:
         return replace(pair, reason=_why_missing(base, candidate, match))
+    opponents = [
+        _opponents(_signature(run, key)) for run, key in ((base, match.base), (candidate, match.candidate))
+    ]
+    if opponents[0] != opponents[1]:
+        return replace(
+            pair, reason=f"games against {' and against '.join(map(str, opponents))} are two things"
+        )
     before, after = base.groups[match.base], candidate.groups[match.candidate]
     method = terms.method if terms is not None and terms.method != "auto" else rules.method
     joined = apart(before, after) if method == "unpaired" else join(before, after)
@@ -362,6 +372,14 @@ def _signature(run: ComparedRun, key: GroupKey) -> str | None:
     return next((row["signature"] for row in own if row.get("signature") and result_key(row) == key), None)
 
 
+def _opponents(signature: str | None) -> str | None:
+    """Whom a win rate is against; None for any other metric."""
+    prefix = "opponents:"
+    return next(
+        (part[len(prefix) :] for part in (signature or "").split("|") if part.startswith(prefix)), None
+    )
+
+
 def _options(statistics: StatisticsConfig, terms: GateTerms | None) -> StatisticsConfig:
     """A pair that decides has the interval that its level asks for."""
     return statistics if terms is None else statistics.model_copy(update={"ci_level": 1 - terms.alpha})
@@ -414,8 +432,23 @@ def _why(comparison: Comparison, found: Verdict, margin: float) -> str | None:
     return f"{found_from}; the margin is {margin:.4g}"
 
 
+LIKELIHOODS: Final = frozenset({"acc", "acc_norm", "acc_bytes", "acc_mutual_info"})
+"""Accuracies of choices whose likelihoods were asked for."""
+ASKED_OTHERWISE: Final = (
+    "the runs asked for choices in different ways (choices_by): acc_letter is another number than acc, and "
+    "the two are not compared"
+)
+
+
+def asked_otherwise(one: Collection[str], other: Collection[str]) -> bool:
+    """Whether one run's metrics are of letters where the other's are of likelihoods."""
+    return any("acc_letter" in a and not LIKELIHOODS.isdisjoint(b) for a, b in ((one, other), (other, one)))
+
+
 def _why_missing(base: ComparedRun, candidate: ComparedRun, match: Match) -> str:
     lacking = candidate if match.candidate is None else base
+    if asked_otherwise([match.key.metric], {key.metric for key in lacking.groups}):
+        return ASKED_OTHERWISE
     place = "candidate" if match.candidate is None else "baseline"
     failed = lacking.failed_pairs().get((match.key.filter, match.key.metric))
     return f"failed in the {place}: {failed}" if failed else f"not in the {place}"

@@ -18,6 +18,7 @@ from metrics.statistics.comparison import Comparison
 from metrics.statistics.gate import ORDER
 from tasks.comparison.changes import Change
 from tasks.comparison.compare import ComparedPair, ComparedRuns
+from tasks.comparison.costs import CostChange
 from tasks.comparison.matching import JoinedItems
 from tasks.comparison.outcomes import OutcomeChange
 from tasks.store.files import finite
@@ -55,6 +56,7 @@ def comparison_document(compared: ComparedRuns) -> dict[str, Any]:
         "pairs": [_pair(pair) for pair in compared.pairs],
         "changes": [asdict(change) for change in compared.changes],
         "outcomes": [_outcome(change) for change in compared.outcomes],
+        "costs": [asdict(change) for change in compared.costs],
     }
 
 
@@ -79,6 +81,19 @@ def change_line(change: Change) -> str:
     """A change in words."""
     before, after = (value if value is not None else "not said" for value in (change.base, change.candidate))
     return f"{change.kind} changed: {change.what}: {before} → {after}"
+
+
+def cost_line(change: CostChange) -> str:
+    """What a model cost in both runs, in words.
+
+    >>> cost_line(CostChange("qwen", "answering", 0.5, 0.75, "USD"))
+    'cost of qwen answering: 0.5 → 0.75 USD'
+    """
+    before, after = (
+        "not asked" if cost is None else f"{cost:.4g}" for cost in (change.base, change.candidate)
+    )
+    currency = f" {change.currency}" if change.currency else ""
+    return f"cost of {change.model} {change.stage}: {before} → {after}{currency}"
 
 
 def outcome_line(change: OutcomeChange) -> str:
@@ -147,6 +162,8 @@ def _sentences(compared: ComparedRuns, flips: int) -> Iterator[Text]:
             )
     if minor := [change.what for change in compared.changes if change.kind not in DOUBT]:
         yield Text(f"also different: {', '.join(minor)}")
+    for cost in compared.costs:
+        yield Text(cost_line(cost), style="dim")
 
 
 def _table(pairs: Sequence[ComparedPair], gated: bool) -> Table:

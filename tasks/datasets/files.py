@@ -2,6 +2,7 @@
 
 import csv
 import json
+import os
 import sys
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Sequence
@@ -10,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from tasks.datasets.config import DatasetError
+from tasks.store.keys import file_digest
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -35,13 +37,21 @@ def read_rows(path: Path) -> Iterator[SourceRow]:
         raise DatasetError(
             f"{path.name}: a dataset file ends in {', '.join(READERS)}; got '{path.suffix or path.name}'"
         )
-    if not path.is_file():
-        what = "is a folder, not a file" if path.is_dir() else f"is not there: expected a dataset at {path}"
-        raise DatasetError(f"{path.name} {what}")
+    if not os.path.isfile(path):  # unlike Path's, this takes every text, one too long for a name included
+        found = "is a folder, not a file" if os.path.isdir(path) else "is not there"
+        raise DatasetError(f"{path.name} {found}: expected a dataset at {path}")
     try:
         yield from reader(path)
     except OSError as error:
         raise DatasetError(f"{path.name} can't be read: {error.strerror or error}") from error
+
+
+def data_digest(path: Path) -> str:
+    """SHA-256 over the bytes of a data file, 64 hexadecimal digits; raises DatasetError."""
+    try:
+        return file_digest(path)
+    except OSError as error:
+        raise DatasetError(f"{path.name} can't be read: {error.strerror or error} ({path})") from error
 
 
 def row_places(path: Path, positions: Collection[int]) -> dict[int, str]:
@@ -94,9 +104,7 @@ def parse_json(text: bytes, where: str) -> Any:
     no JSON.
     """
     try:
-        return json.loads(
-            text.decode("utf-8"), parse_constant=_refuse_constant, object_pairs_hook=_without_twins
-        )
+        return _DECODER.decode(text.decode("utf-8"))
     except UnicodeDecodeError as error:
         raise DatasetError(
             f"{where}: is not UTF-8 (byte {error.start + 1}); save the file as UTF-8"
@@ -121,6 +129,9 @@ def _without_twins(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 def _refuse_constant(text: str) -> Any:
     raise ValueError(f"{text} is not a JSON value; write null")
+
+
+_DECODER = json.JSONDecoder(parse_constant=_refuse_constant, object_pairs_hook=_without_twins)
 
 
 def _csv(path: Path) -> Iterator[SourceRow]:

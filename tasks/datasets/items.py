@@ -11,6 +11,7 @@ import hashlib
 import inspect
 import json
 import math
+import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -18,9 +19,9 @@ from typing import Any
 
 from metrics.errors import ConfigError
 from tasks.datasets.config import DatasetConfig, DatasetError, field_at
-from tasks.datasets.files import SourceRow, read_rows, type_name
+from tasks.datasets.files import SourceRow, data_digest, read_rows, type_name
 from tasks.datasets.item import Item
-from tasks.store.keys import digest, file_digest
+from tasks.store.keys import digest
 from tasks.store.schemas import cluster_text
 from tasks.usercode.load import load_function
 
@@ -61,8 +62,8 @@ def dataset_digest(config: DatasetConfig, base_dir: str | Path, cluster: Cluster
     reading = {"id": config.id, "ground_truth": config.ground_truth, "cluster": cluster}
     if config.path is not None:
         path = Path(base_dir) / Path(config.path).expanduser()
-        if path.is_file():
-            return digest({**reading, "suffix": path.suffix.lower(), "bytes": file_digest(path)})
+        if os.path.isfile(path):
+            return digest({**reading, "suffix": path.suffix.lower(), "bytes": data_digest(path)})
     total = hashlib.sha256(digest(reading).encode())
     for item in open_dataset(config, base_dir, cluster):
         total.update(content_digest(item).encode() + item.item_id.encode() + b"\0")

@@ -24,6 +24,7 @@ from tasks.models.answers.segments import AnswerStore, ModelAnswers, Segment
 from tasks.models.records import KeptAnswer, Lookup
 from tasks.sandboxes.kinds import VERSION, Sandbox, interpreter_at
 from tasks.sandboxes.run import run_program
+from tasks.sandboxes.servers import end_free_servers
 from tasks.store.keys import canonical_json, digest
 from tasks.store.storage import Store
 
@@ -42,6 +43,7 @@ def program_key(program: Program) -> bytes:
         "limits": program.limits.model_dump(mode="json"),
         "compare": program.compare,
         "cases": None if program.inputs is None else len(program.inputs),
+        "script": program.script,
         "lengths": [len(text) for text in texts],
     }
     total = hashlib.sha256(canonical_json(about))
@@ -77,6 +79,7 @@ class ProgramRunner:
         return self
 
     def __exit__(self, *_: object) -> None:
+        end_free_servers()
         self._kept.close()
 
     def run(self, programs: Sequence[Program | None]) -> list[ProgramOutcome | None]:

@@ -67,7 +67,7 @@ def pruning(store: Store) -> Iterator[None]:
 
 def refuse_while_active(store: Store) -> None:
     """Raises HistoryError while a run is in progress."""
-    if running := [run_id for run_id in names_in(store, ACTIVE, ".json") if _is_active(store, run_id)]:
+    if running := [run_id for run_id in names_in(store, ACTIVE, ".json") if is_active(store, run_id)]:
         raise HistoryError(
             f"store {store.uri}: run {', '.join(running)} is in progress: prune when it has ended"
             f" (or remove {store.path(ACTIVE)} if its machine is gone)"
@@ -102,7 +102,8 @@ class _Mark:
             self._store.fs.rm_file(self._store.path(self._name))
 
 
-def _is_active(store: Store, run_id: str) -> bool:
+def is_active(store: Store, run_id: str) -> bool:
+    """Whether the run has a mark, of a process that lives as far as can be told."""
     try:
         mark = read_json(store, f"{ACTIVE}/{run_id}.json")
         renewed = mark.get("renewed")

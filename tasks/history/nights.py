@@ -8,6 +8,7 @@ is simply started again, and then goes on with the night whose answers it has al
 import json
 import time
 import uuid
+from datetime import datetime
 from typing import Any, Final
 
 from tasks.store.keys import digest
@@ -24,13 +25,21 @@ def continued_night(store: Store, config: Any) -> str:
     >>> continued_night(Store("memory://nowhere"), {}) == continued_night(Store("memory://nowhere"), {})
     False
     """
+    # Where there is none, or none that can be read, asking anew is never wrong.
+    return _unfinished(store, _name(config), time.time()) or uuid.uuid4().hex
+
+
+def is_continued(store: Store, name: str, now: datetime) -> bool:
+    """Whether a run may still go on with the night of this file."""
+    return _unfinished(store, name, now.timestamp()) is not None
+
+
+def _unfinished(store: Store, name: str, now: float) -> str | None:
     try:
-        found = json.loads(store.fs.cat_file(store.path(_name(config))))
-        if 0 <= time.time() - float(found["began"]) < CONTINUED_SECONDS:
-            return str(found["night"])
+        found = json.loads(store.fs.cat_file(store.path(name)))
+        return str(found["night"]) if 0 <= now - float(found["began"]) < CONTINUED_SECONDS else None
     except (OSError, ValueError, KeyError, TypeError):
-        pass  # there is none, or none that can be read: asking anew is never wrong
-    return uuid.uuid4().hex
+        return None
 
 
 def begin_night(store: Store, config: Any, night: str) -> None:

@@ -11,15 +11,29 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from tasks.history.activity import pruning, refuse_while_active
+import pyarrow.parquet as pq
+
+from tasks.history.activity import PRUNING, is_active, pruning, refuse_while_active
 from tasks.history.compaction import compact
-from tasks.history.layout import FORGOTTEN, RUNS, HistoryError, kept_runs, read_json, references, started_at
+from tasks.history.layout import (
+    ACTIVE,
+    FORGOTTEN,
+    RUNS,
+    HistoryError,
+    kept_runs,
+    read_json,
+    references,
+    started_at,
+)
+from tasks.history.nights import NIGHTS, is_continued
 from tasks.history.retention import EVERYTHING, Retention
+from tasks.messages.media import FOLDER, REFERENCE
 from tasks.models.answers.retention import AnswerFile, unneeded_answers
+from tasks.store import claims
 from tasks.store.storage import Store
 
 TORN_AFTER = timedelta(days=1)
-"""A temporary file that is older was left behind by a process that was killed."""
+"""A temporary file or a claim that is older was left behind by a process that was killed."""
 
 
 @dataclass(frozen=True)
@@ -105,9 +119,11 @@ def _planned(store: Store, retention: Retention, now: datetime) -> Pruning:
             kept += 1
         else:
             unreferenced.append(Unreferenced(name, size, alone=_key(name) not in referred_keys))
+    unreferenced += _unnamed_media(store, files, referred)
     answers = retention.answers
     unneeded = unneeded_answers(store, now, answers.unused, answers.age) if answers is not None else ()
-    return Pruning(tuple(forgotten), tuple(unreferenced), kept, tuple(unneeded), _torn(store, files, now))
+    torn = (*_torn(store, files, now), *(name for name in files if _is_abandoned(store, name, now)))
+    return Pruning(tuple(forgotten), tuple(unreferenced), kept, tuple(unneeded), torn)
 
 
 def _older(manifests: Mapping[str, Mapping[str, Any]], keep: int) -> list[str]:
@@ -141,6 +157,24 @@ def _is_artifact(name: str) -> bool:
     )
 
 
+def _unnamed_media(store: Store, files: Mapping[str, int], referred: set[str]) -> list[Unreferenced]:
+    """Images and sounds that no kept run's requests name."""
+    kept = {name.rpartition("/")[2]: size for name, size in files.items() if name.startswith(f"{FOLDER}/")}
+    if not kept:
+        return []
+    named: set[str] = set()
+    for name in sorted(name for name in referred if name.startswith("render/") and name in files):
+        with store.fs.open(store.path(name), "rb") as source, pq.ParquetFile(source) as file:
+            for batch in file.iter_batches(columns=["prompts"]):
+                for prompts in batch.column("prompts").to_pylist():
+                    named.update(digest for prompt in prompts for digest in REFERENCE.findall(prompt))
+    return [
+        Unreferenced(f"{FOLDER}/{digest}", size, alone=False)
+        for digest, size in kept.items()
+        if digest not in named
+    ]
+
+
 def _torn(store: Store, files: Mapping[str, int], now: datetime) -> tuple[str, ...]:
     """Temporary files of a local store that nobody writes any more."""
     if not store.local:
@@ -158,3 +192,26 @@ def _remove(store: Store, *names: str) -> None:
 def _key(name: str) -> str:
     """``stage/key`` of an artifact's name ``stage/key.digest.parquet``."""
     return name.split(".", 1)[0]
+
+
+def _is_abandoned(store: Store, name: str, now: datetime) -> bool:
+    """Whether a file is a claim, a run's mark or an unfinished night that nobody will take away any more."""
+    folder, _, file = name.partition("/")
+    if folder == ACTIVE:
+        return not is_active(store, file.removesuffix(".json"))
+    if folder == NIGHTS:
+        return not is_continued(store, name, now)
+    # Those who prune take turns, and each removes the claims of the dead before it.
+    if folder != claims.FOLDER or file.startswith(f"{PRUNING}/"):
+        return False
+    made = claims.made_at(file.rpartition("/")[2])
+    return made is not None and (now - made > TORN_AFTER or _is_dead(store, name))
+
+
+def _is_dead(store: Store, name: str) -> bool:
+    """Whether the owner of a claim is a process of this machine that has ended."""
+    try:
+        owner = store.fs.cat_file(store.path(f"{name.rpartition('.')[0]}{claims.OWNER}"))
+    except OSError:
+        return False
+    return claims.is_dead(owner)

@@ -2,7 +2,8 @@
 exchanged behind its address is noticed.
 
 Only requests whose answer is settled will do: log-likelihoods, which have to be equal within ``TOLERANCE``,
-and greedy generations (temperature 0). What a canary is answered is kept nowhere.
+and greedy generations (temperature 0). What a canary is answered is kept nowhere. What the endpoint says of
+itself is compared whatever there is to ask.
 """
 
 import asyncio
@@ -19,11 +20,12 @@ from metrics.errors import NightjarError
 from tasks.models.answers.journal import AnswerWriter
 from tasks.models.answers.segments import AnswerStore
 from tasks.models.config import EndpointConfig, ModelConfig, RunLimits
-from tasks.models.connection import open_connection
+from tasks.models.connection import open_connection, statement_of
 from tasks.models.engine import Engine, InferenceState
 from tasks.models.options import InferenceOptions, RequestTally, Spending
 from tasks.models.records import KeptAnswer, Request
 from tasks.models.respond import Inference
+from tasks.models.statement import Statement, contradictions, keep_statement, kept_statements, said_at
 
 TOLERANCE = 1e-3
 """Log-likelihoods that are closer are equal: servers batch, and sums of floats depend on it."""
@@ -35,13 +37,15 @@ LOOKED_AT = 2_048
 
 @dataclass(frozen=True)
 class CanaryReport:
-    """How many kept requests were asked again, how many came out different, and what else the answers say of
-    who gave them; ``failure`` is why they could not be asked."""
+    """How many kept requests were asked again, how many came out different, and what else the answers and
+    the endpoint say of who gives them; ``failure`` is why they could not be asked, ``says`` what the endpoint
+    says of itself now."""
 
     asked: int = 0
     differing: int = 0
     identity: tuple[str, ...] = field(default=())
     failure: str | None = None
+    says: Statement = field(default_factory=dict)
 
     @property
     def is_another(self) -> bool:
@@ -66,22 +70,28 @@ def ask_canaries(
     options: InferenceOptions,
     count: int,
 ) -> CanaryReport:
-    """Asks up to ``count`` requests again whose kept answers would serve, and compares.
+    """Asks up to ``count`` requests again whose kept answers would serve, and compares; also what the
+    endpoint says of itself, with what it said when these answers were asked for.
 
     Models without an address of their own are not asked: the embedded server is known by its version.
     """
     if not isinstance(model.config, EndpointConfig) or count < 1:
         return CanaryReport()
     inference = Inference.of(model, answers, options)
-    chosen = _chosen(inference, requests, options, count)
-    if not chosen:
+    chosen, asked_at = _looked_at(inference, requests, options, count)
+    if not asked_at:
         return CanaryReport()
     try:
-        given = asyncio.run(_ask(model, options, inference, chosen))
+        said = said_at(kept_statements(answers.store, inference.kept.folder), asked_at)
+        says = statement_of(model, options.secret)
+        given = asyncio.run(_ask(model, options, inference, chosen)) if chosen else {}
     except (NightjarError, OSError) as error:
         return CanaryReport(failure=str(error))
+    doubts = dict.fromkeys(doubt for before in said if says for doubt in contradictions(before, says))
+    if not chosen:
+        return CanaryReport(identity=tuple(doubts), says=says)
     if not given:
-        return CanaryReport(failure="the endpoint answered none of them")
+        return CanaryReport(identity=tuple(doubts), failure="the endpoint answered none of them", says=says)
     table, position = inference.snapshot().rows([request.key for request in chosen])
     rows = table.to_pylist()
     pairs = [
@@ -90,20 +100,32 @@ def ask_canaries(
         if at >= 0 and request.key in given
     ]
     differing = sum(not _same(kept, now) for kept, now in pairs)
-    return CanaryReport(len(pairs), differing, tuple(_identities(pairs)))
+    return CanaryReport(len(pairs), differing, (*doubts, *_identities(pairs)), says=says)
 
 
-def _chosen(
+def _looked_at(
     inference: Inference, requests: Iterable[pa.RecordBatch], options: InferenceOptions, count: int
-) -> list[Request]:
-    """Kept requests whose answers are settled: log-likelihoods first, spread by their keys."""
-    snapshot, found = inference.snapshot(), list[Request]()
+) -> tuple[list[Request], set[float]]:
+    """Kept requests whose answers are settled, log-likelihoods first, spread by their keys; and when the
+    answers to these and others were asked for, in seconds since 1970."""
+    snapshot, found, asked_at = inference.snapshot(), list[Request](), set[float]()
     for rows in islice(inference.expanded(requests), LOOKED_AT // 1_024):
-        settled = [request for row in rows for request in row if _is_settled(request, options)]
-        held = snapshot.holds([request.key for request in settled])
-        found += [request for request, there in zip(settled, held, strict=True) if there]
+        wanted = [request for row in rows for request in row]
+        times = snapshot.asked_at([request.key for request in wanted]).tolist()
+        kept = [(request, at) for request, at in zip(wanted, times, strict=True) if not math.isnan(at)]
+        found += [request for request, _ in kept if _is_settled(request, options)]
+        asked_at.update(at for _, at in kept)
     found.sort(key=lambda request: (request.kind == "generate", request.key))
-    return list({request.key: request for request in found}.values())[:count]
+    return list({request.key: request for request in found}.values())[:count], asked_at
+
+
+def note_statement(
+    model: ModelConfig, answers: AnswerStore, options: InferenceOptions, says: Statement
+) -> None:
+    """Keeps beside a model's answers what its endpoint says of itself, before it is asked for more."""
+    if isinstance(model.config, EndpointConfig):
+        folder = Inference.of(model, answers, options).kept.folder
+        keep_statement(answers.store, folder, says)
 
 
 def _is_settled(request: Request, options: InferenceOptions) -> bool:

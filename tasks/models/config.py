@@ -15,7 +15,8 @@ from pydantic import (
 )
 
 from metrics.printable import check_name
-from tasks.models.providers import answer_to
+from tasks.models.providers import answer_to, merged_bodies, thought_budget
+from tasks.serving.config import CheckpointsConfig, ServeConfig
 from tasks.store.durations import Seconds
 
 LOCAL_URL = "http://localhost:1234/v1"
@@ -73,6 +74,9 @@ class SampleParams(Frozen):
     response_format: dict[str, Any] | None = Field(
         None, description="as the endpoint takes it, such as {type: json_object}"
     )
+    tool_choice: str | dict[str, Any] | None = Field(
+        None, description="as the endpoint takes it: auto, none, required, or one function"
+    )
     reasoning_effort: str | None = Field(None, description="as the endpoint takes it: low, medium, high")
 
     def merged(self, over: Self) -> Self:
@@ -87,14 +91,66 @@ class SampleParams(Frozen):
         return fields
 
 
-class ReasoningConfig(Frozen):
-    """How a model thinks before it answers."""
+ThoughtMarks = Literal[
+    "auto", "think", "mistral", "seed", "harmony", "kimi", "cohere", "apertus", "thought", "reasoning",
+    "granite", "hunyuan", "ernie",
+]  # fmt: skip
+"""Families whose marks of a thought are known: see ``thoughts.FAMILIES``."""
+BudgetKind = Literal[
+    "vllm", "llama.cpp", "sglang", "nim", "openrouter", "anthropic", "gemini", "dashscope"
+]  # fmt: skip
 
+
+class ReasoningConfig(Frozen):
+    """How a model thinks before it answers: what it is told of that, and how its thought is known."""
+
+    effort: str | None = Field(
+        None, min_length=1, description="sent as reasoning_effort: none, low, medium, high …"
+    )
+    budget_tokens: int | None = Field(None, ge=0, description="tokens of a thought, at most")
+    budget_as: BudgetKind | None = Field(
+        None,
+        description="whose field the budget is sent in; default: that of the address where it is known, "
+        "else vllm's thinking_token_budget",
+    )
+    template_kwargs: dict[str, Any] = Field(
+        default_factory=dict, description="sent as chat_template_kwargs, such as {enable_thinking: false}"
+    )
     opened: bool | Literal["auto"] = Field(
         "auto",
-        description="whether the chat template opens the thought, so that a text without </think> is an "
-        "unfinished thought; auto: only the text's own marks say so",
+        description="whether the chat template opens the thought, so that a text without its end is an "
+        "unfinished thought; auto: found out before anything is asked, where reasoning is given at all",
     )
+    marks: ThoughtMarks | tuple[str, str] = Field(
+        "auto",
+        description="the marks around a thought: a family's, or [OPENING, CLOSING]; auto: any that no answer "
+        "begins with",
+    )
+
+    @model_validator(mode="after")
+    def _hangs_together(self) -> Self:
+        if self.budget_as is not None and self.budget_tokens is None:
+            raise ValueError("budget_as says how budget_tokens is sent, and that is not given")
+        if isinstance(self.marks, tuple) and not all(self.marks):
+            raise ValueError("marks: expected two texts that are not empty, [OPENING, CLOSING]")
+        return self
+
+    def sent(self, base_url: str) -> dict[str, Any]:
+        """The fields that a request to this address carries."""
+        body: dict[str, Any] = {} if self.effort is None else {"reasoning_effort": self.effort}
+        if self.template_kwargs:
+            body["chat_template_kwargs"] = self.template_kwargs
+        if self.budget_tokens is None:
+            return body
+        return merged_bodies(body, thought_budget(self.budget_tokens, self.budget_as, base_url))
+
+    def identity(self, base_url: str) -> dict[str, Any]:
+        """What of it can change an answer; empty where nothing is said."""
+        marks = list(self.marks) if isinstance(self.marks, tuple) else self.marks
+        read = {"opened": self.opened, "marks": marks}
+        told = self.sent(base_url)
+        said = {name: value for name, value in read.items() if value != "auto"}
+        return said | ({"sent": told} if told else {})
 
 
 class EndpointConfig(Frozen):
@@ -204,6 +260,20 @@ class ModelConfig(Frozen):
     identity: str | None = Field(
         None, description="stands for base_url in cache keys, for endpoints that move"
     )
+    path: str | None = Field(
+        None,
+        min_length=1,
+        description="folder or file of weights that serve starts a server with, or a hub's NAME@REVISION",
+    )
+    checkpoints: CheckpointsConfig | None = Field(
+        None, description="folders of weights, each a model of its own; a pattern alone is enough"
+    )
+    serve: ServeConfig | None = Field(
+        None, description="how the weights are served on this machine: a preset's name is enough"
+    )
+    metadata: dict[str, str | int | float | bool] = Field(
+        default_factory=dict, description="what else is known of it, such as step: facets by these names"
+    )
 
     @field_validator("name")
     @classmethod
@@ -240,13 +310,68 @@ class ModelConfig(Frozen):
             raise ValueError(f"config of model {self.name!r} is not one of type {self.type}")
         return self
 
+    @model_validator(mode="after")
+    def _reasoning_is_sent_once(self) -> Self:
+        told = self.reasoning.sent("")
+        if self.type == "replay" and told:
+            raise ValueError(f"reasoning.{_first_of(told)}: recorded responses are asked nothing")
+        if not told or not isinstance(self.config, EndpointConfig | DemoConfig):
+            return self
+        if self.config.api == "completions" and ({"reasoning_effort", "chat_template_kwargs"} & told.keys()):
+            raise ValueError(
+                f"reasoning.{_first_of(told)} is for a chat template, which api: completions does without"
+            )
+        extra = self.config.extra_body if isinstance(self.config, EndpointConfig) else {}
+        if self.sample_params.reasoning_effort is not None and self.reasoning.effort is not None:
+            raise ValueError("reasoning.effort: sample_params.reasoning_effort says it already; give one")
+        for name in sorted(told.keys() & extra.keys()):
+            raise ValueError(f"config.extra_body.{name}: reasoning says it already; give one of them")
+        return self
+
+    @model_validator(mode="after")
+    def _is_served(self) -> Self:
+        weights = [name for name in ("path", "checkpoints") if getattr(self, name) is not None]
+        if len(weights) == 2:
+            raise ValueError("names path and checkpoints; give one of them")
+        if self.serve is not None and not weights:
+            raise ValueError("serve needs the weights: name a folder in path, or several in checkpoints")
+        if not weights:
+            return self
+        if not isinstance(self.config, EndpointConfig):
+            raise ValueError(f"{weights[0]}: a model of type {self.type} has no weights that are served")
+        if "base_url" in self.config.model_fields_set:
+            raise ValueError(
+                f"{weights[0]}: the server of these weights is started on this machine, at an address of its "
+                "own; leave config.base_url out"
+            )
+        return self
+
+    @property
+    def server(self) -> ServeConfig | None:
+        """How its weights are served; None for a model that is not served here."""
+        if self.path is None and self.checkpoints is None:
+            return None
+        return self.serve if self.serve is not None else ServeConfig.model_validate({})
+
     @property
     def served_name(self) -> str:
         """The name the endpoint knows the model by."""
         return getattr(self.config, "model", None) or self.name
 
 
+def said_to_think(model: ModelConfig) -> bool:
+    """Whether the config says of an endpoint how it thinks, and leaves it open who opens the thought."""
+    chat = isinstance(model.config, EndpointConfig) and model.config.api == "chat"
+    return chat and "reasoning" in model.model_fields_set and model.reasoning.opened == "auto"
+
+
 CONFIGS: dict[str, type[Frozen]] = {"openai": EndpointConfig, "replay": ReplayConfig, "demo": DemoConfig}
+
+
+def _first_of(told: Mapping[str, Any]) -> str:
+    """The key of ``reasoning`` that makes the first of these fields."""
+    keys = {"reasoning_effort": "effort", "chat_template_kwargs": "template_kwargs"}
+    return keys.get(next(iter(told)), "budget_tokens")
 
 
 def _validated(schema: type[Frozen], config: Mapping[str, Any]) -> Frozen:

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from urllib.parse import urlsplit
 
 from metrics.errors import NightjarError
+from tasks.messages.media import ReadMedia
 from tasks.models.config import DemoConfig, EndpointConfig, ModelConfig, SampleParams
 from tasks.models.demo.options import DemoOptions
 from tasks.models.engine import Endpoint, RequestGroup, RetryPolicy
@@ -26,6 +27,8 @@ from tasks.models.likelihood.tokenizers import BYTES, load_tokenizer
 from tasks.models.limits import concurrency_limiter_of, rate_limiter_of
 from tasks.models.options import InferenceOptions
 from tasks.models.records import Call, Provider, Request
+from tasks.models.served import ServedProvider, at_server, likelihood_mode, scored_length, scores_exactly
+from tasks.models.statement import Statement, statement
 
 logger = logging.getLogger(__name__)
 LENGTHS = frozenset({"max_tokens", "max_completion_tokens"})
@@ -52,6 +55,7 @@ class Connection:
     served: ServedModel
     endpoint: Endpoint
     sampling: SampleParams
+    media: ReadMedia
 
     async def prepare(self, groups: Iterator[Sequence[Request]]) -> Iterator[RequestGroup]:
         """Gives each group its codec; what the server can do is found out first. Raises ModelError."""
@@ -69,7 +73,8 @@ class Connection:
             self.served.config,
             self.sampling,
             await self._prompts(),
-            self.model.reasoning.opened,
+            self.model.reasoning,
+            self.media,
         )
         await self._limit_stops(generation)
         return generation
@@ -108,9 +113,12 @@ async def likelihood_at(provider: Provider, served: ServedModel, model: ModelCon
 
     def codec(mode: EchoMode) -> Likelihood:
         return Likelihood(
-            served.model, mode, config.extra_body, tokenizer, model.max_length, config.batch_size
+            served.model, mode, config.extra_body, tokenizer, scored_length(model), config.batch_size
         )
 
+    known = likelihood_mode(model)
+    if known is not None:
+        return codec(known)
     return codec(await find_mode(provider, served.base_url, codec))
 
 
@@ -120,7 +128,8 @@ def room_of(model: ModelConfig, params: SampleParams) -> int | None:
     """
     if model.max_length is None or params.max_tokens is None:
         return None
-    tokens = model.max_length - 1 - params.max_tokens
+    # A server of ours needs no place beside the answer, as a model that the harness itself runs.
+    tokens = model.max_length - (not scores_exactly(model)) - params.max_tokens
     if tokens < 1:
         raise ModelError(
             f"model {model.name!r}: max_length {model.max_length} leaves no room for a prompt before "
@@ -136,6 +145,7 @@ async def open_connection(model: ModelConfig, options: InferenceOptions) -> Asyn
 
     Raises ModelError when the key is missing.
     """
+    model = at_server(model, options.server, options.base_dir)
     async with AsyncExitStack() as stack:
         served = stack.enter_context(served_model(model, options.secret))
         config = served.config
@@ -143,6 +153,8 @@ async def open_connection(model: ModelConfig, options: InferenceOptions) -> Asyn
         if config.concurrency_limit is not None and options.lease is not None:
             ceiling = min(ceiling, stack.enter_context(options.lease(config.concurrency_limit, ceiling)))
         provider = open_provider(served, ceiling)
+        if options.server is not None:
+            provider = ServedProvider(provider, options.server)
         stack.push_async_callback(provider.close)
         endpoint = Endpoint(
             provider=provider,
@@ -156,7 +168,7 @@ async def open_connection(model: ModelConfig, options: InferenceOptions) -> Asyn
             token_rate=rate_limiter_of(served.base_url, f"{served.model}/tokens", config.tokens_per_minute),
             completion_estimate=options.sampling.max_tokens or UNKNOWN_COMPLETION,
         )
-        yield Connection(model, served, endpoint, options.sampling)
+        yield Connection(model, served, endpoint, options.sampling, options.media)
 
 
 @contextmanager
@@ -245,13 +257,14 @@ NAMES_SHOWN = 5
 
 @dataclass(frozen=True)
 class ServedIdentity:
-    """What answered: the address, the name asked for, the names it serves (empty: it does not say), and a
-    warning if the name is not among them.
+    """What answered: the address, the name asked for, the names it serves (empty: it does not say), what it
+    says of itself, and a warning if the name is not among those it serves.
     """
 
     base_url: str | None
     model: str
     served: tuple[str, ...] = ()
+    says: Statement = field(default_factory=dict)
     warning: str | None = None
 
 
@@ -269,6 +282,25 @@ def probe(
     return asyncio.run(_probe(model, kind, secret))
 
 
+def statement_of(model: ModelConfig, secret: Callable[[str], str] | None = None) -> Statement:
+    """What the model's endpoint says of itself now; nothing where it can't be asked for its models. Raises
+    ModelError where its key is missing."""
+    return asyncio.run(_statement(model, secret))
+
+
+async def _statement(model: ModelConfig, secret: Callable[[str], str] | None) -> Statement:
+    from tasks.models.http import HttpProvider
+
+    with served_model(model, secret) as served:
+        provider = HttpProvider(served.base_url, served.key, 1)
+        try:
+            return statement(served.model, await provider.list_models(PROBE_SECONDS))
+        except RequestError:
+            return {}
+        finally:
+            await provider.close()
+
+
 async def _probe(model: ModelConfig, kind: str, secret: Callable[[str], str] | None) -> ServedIdentity:
     from tasks.models.http import HttpProvider
 
@@ -276,7 +308,7 @@ async def _probe(model: ModelConfig, kind: str, secret: Callable[[str], str] | N
     with served_model(model, secret) as served:
         provider = HttpProvider(served.base_url, served.key, 4)
         try:
-            names = await provider.list_models(PROBE_SECONDS)
+            listing = await provider.list_models(PROBE_SECONDS)
             if kind != "generate":
                 await likelihood_at(provider, served, model)
         except AccessDenied as error:
@@ -290,12 +322,14 @@ async def _probe(model: ModelConfig, kind: str, secret: Callable[[str], str] | N
             ) from error
         finally:
             await provider.close()
+    names = tuple(listing.entries)
     doubts = [
         _warning(model, served.model, served.base_url, names),
         _overheard(model, served.base_url) if served.key else None,
     ]
     told = [doubt for doubt in doubts if doubt is not None]
-    return ServedIdentity(served.base_url, served.model, names, "; ".join(told) or None)
+    says = statement(served.model, listing)
+    return ServedIdentity(served.base_url, served.model, names, says, "; ".join(told) or None)
 
 
 def _overheard(model: ModelConfig, base_url: str) -> str | None:

@@ -392,7 +392,7 @@ class Throttle:
         endpoint = self._endpoint
         wait = endpoint.request_rate.reserve(1) if endpoint.request_rate else 0.0
         if endpoint.token_rate is not None:
-            estimate = len(call.content) // CHARACTERS_A_TOKEN + endpoint.completion_estimate
+            estimate = (len(call.content) - call.media) // CHARACTERS_A_TOKEN + endpoint.completion_estimate
             wait = max(wait, endpoint.token_rate.reserve(estimate))
         if wait > 0:
             await self.sleep(wait)

@@ -8,12 +8,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import orjson
-
-from tasks.models.config import DemoConfig, EndpointConfig, SampleParams
+from tasks.messages.calls import calls_of, calls_text
+from tasks.messages.chat import chat_body, content_text
+from tasks.messages.media import ReadMedia, media_size, refuse_media, sent_messages
+from tasks.models.config import DemoConfig, EndpointConfig, ReasoningConfig, SampleParams
 from tasks.models.errors import (
     FILTERED,
     REFUSED,
+    BadRequest,
     ContentFiltered,
     EmptyAnswer,
     MalformedBody,
@@ -27,15 +29,16 @@ from tasks.models.records import (
     KeptAnswer,
     Reply,
     Request,
-    content_text,
     provenance,
     text_or_none,
     usage_of,
 )
-from tasks.models.thoughts import Opened, split_thought
+from tasks.models.thoughts import marks_of, split_thought
 
 OUT_OF_TOKENS = ("length", "max_tokens")
 """Finish reasons of an answer that the limit of tokens ended."""
+MARKED = ReasoningConfig()
+"""Nothing is said of a thought, and one is known by its marks."""
 FEWEST_STOPS = 4
 """Stop sequences that every endpoint takes: OpenAI's limit."""
 LONGEST_CHARACTER = 4
@@ -75,8 +78,10 @@ class Generation:
         config: EndpointConfig | DemoConfig,
         params: SampleParams,
         prompts: TokenPrompts | None = None,
-        opened: Opened = "auto",
+        reasoning: ReasoningConfig = MARKED,
+        media: ReadMedia = refuse_media,
     ) -> None:
+        self._media = media
         self._prompts = prompts
         self._chat = config.api == "chat"
         extra = config.extra_body if isinstance(config, EndpointConfig) else {}
@@ -87,9 +92,16 @@ class Generation:
             sent["logprobs"] = sent.pop("top_logprobs", 1)
         if not self._chat and prompts is not None and prompts.tokenizer.end is not None:
             sent["stop"] = _with_end(sent.get("stop", ()), prompts.tokenizer.end)
-        self._body = {"model": model, **sent, **streaming, **extra}
+        told = reasoning.sent(getattr(config, "base_url", ""))
+        self._body = {"model": model, **sent, **streaming, **extra, **told}
         # A completion is whatever text follows: only who says that a thought begins there is believed.
-        self._opened = opened if self._chat or opened is True else None
+        self._opened = reasoning.opened if self._chat or reasoning.opened is True else None
+        self._marks = marks_of(reasoning.marks)
+        # One token with its alternatives: they are what is asked for, and white space is an answer, too.
+        self._one_token = bool(sent.get("logprobs")) and 1 in (
+            params.max_tokens,
+            params.max_completion_tokens,
+        )
         self._cut: list[str] = []
         """Stop sequences that the endpoint does not take: the answer is cut at them here."""
 
@@ -117,10 +129,13 @@ class Generation:
         if len(requests) > 1:
             body["n"] = len(requests)
         if self._chat:
-            messages = (
-                orjson.loads(first.prompt) if first.chat else [{"role": "user", "content": first.prompt}]
+            asked = (
+                chat_body(first.prompt)
+                if first.chat
+                else {"messages": [{"role": "user", "content": first.prompt}]}
             )
-            return [Call("chat/completions", {**body, "messages": messages})]
+            messages = sent_messages(asked["messages"], self._media)
+            return [Call("chat/completions", {**body, **asked, "messages": messages}, media_size(messages))]
         prompt = _as_text(first)
         return [
             Call("completions", {**body, "prompt": self._prompts.encode(prompt) if self._prompts else prompt})
@@ -156,7 +171,12 @@ class Generation:
         except SettledError as error:
             return KeptAnswer(request.key, "model_error", error=str(error), **facts)
         facts["reasoning"] = said.thought
-        if not (said.text or "").strip() and not said.calls_tools:
+        if said.thought and facts.get("reasoning_tokens") is None:
+            facts["reasoning_tokens"] = thought_tokens(said, facts.get("completion_tokens"))
+        facts["tool_calls_json"] = said.calls
+        if self._one_token and facts["logprobs"]:
+            return KeptAnswer(request.key, "ok", response=said.text or "", **facts)
+        if not (said.text or "").strip() and said.calls is None:
             if finish in OUT_OF_TOKENS:
                 limit = f"the tokens were used up before the answer began (finish reason {finish!r})"
                 return KeptAnswer(request.key, "cut_off", error=limit, **facts)
@@ -189,22 +209,34 @@ class Generation:
             raise MalformedBody("a message's content is neither text nor null")
         if message.get("refusal"):
             raise Refused(f"{REFUSED}: {shortened(str(message['refusal']))}")
-        calls = bool(message.get("tool_calls") or message.get("function_call"))
+        try:
+            calls = calls_text(calls_of(message))
+        except ValueError as error:
+            raise MalformedBody(str(error)) from error
         return self._said(text, text_or_none(reasoning), calls)
 
-    def _said(self, text: str | None, thought: str | None, calls_tools: bool = False) -> "Said":
+    def _said(self, text: str | None, thought: str | None, calls: str | None = None) -> "Said":
         if text is None or thought is not None or self._opened is None:
-            return Said(text, thought, calls_tools)
-        return Said(*split_thought(text, self._opened), calls_tools)
+            return Said(text, thought, calls)
+        return Said(*split_thought(text, self._opened, self._marks), calls)
 
 
 @dataclass(frozen=True)
 class Said:
-    """What one choice of a reply holds: the answer's text, the thought before it, whether it calls tools."""
+    """What one choice of a reply holds: the answer's text, the thought before it, the calls of tools."""
 
     text: str | None
     thought: str | None
-    calls_tools: bool
+    calls: str | None
+
+
+def thought_tokens(said: Said, completion_tokens: int | None) -> int | None:
+    """Tokens of the thought where the server counts it and the answer together: the share of the characters
+    that it has, all of them where no answer began."""
+    if completion_tokens is None or said.thought is None:
+        return None
+    thought, answer = len(said.thought), len(said.text or "")
+    return round(completion_tokens * thought / (thought + answer)) if thought else 0
 
 
 def _with_end(stops: Sequence[str], end: str) -> list[str]:
@@ -218,4 +250,9 @@ def _as_text(request: Request) -> str:
     """A prompt for the completions API; a chat's messages, one a paragraph."""
     if not request.chat:
         return request.prompt
-    return "\n\n".join(str(message.get("content", "")) for message in orjson.loads(request.prompt))
+    chat = chat_body(request.prompt)
+    contents = [message.get("content") for message in chat["messages"]]
+    parts = (part for content in contents if isinstance(content, list) for part in content)
+    if chat.get("tools") or any(part.get("type") != "text" for part in parts):
+        raise BadRequest("completions take text alone, and this chat has tools or images: use api: chat")
+    return "\n\n".join(map(content_text, contents))

@@ -12,7 +12,8 @@ import math
 import os
 import re
 import time
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 from urllib.parse import urlsplit
@@ -20,6 +21,8 @@ from urllib.parse import urlsplit
 import aiohttp
 import orjson
 
+from tasks.messages.calls import merged_pieces
+from tasks.messages.chat import content_text
 from tasks.models.errors import (
     FILTERED,
     AccessDenied,
@@ -36,12 +39,21 @@ from tasks.models.errors import (
     ServerFault,
     shortened,
 )
-from tasks.models.records import Call, Reply, content_text
+from tasks.models.records import Call, Reply
 
 CONNECT_TIMEOUT = 15.0
 LARGEST_LINE = 1 << 24
 LARGEST_BODY_MB = 64
 LOOPBACK = ("localhost", "127.0.0.1", "::1")
+
+
+@dataclass(frozen=True)
+class ModelListing:
+    """What an endpoint says when it is asked for its models: what it lists, by name, and the reply's
+    headers."""
+
+    entries: Mapping[str, Mapping[str, Any]]
+    headers: Mapping[str, str]
 
 
 class HttpProvider:
@@ -85,8 +97,8 @@ class HttpProvider:
             raise unreadable(error) from error
         return Reply(body, time.perf_counter() - start)
 
-    async def list_models(self, timeout: float) -> tuple[str, ...]:
-        """The names of the models that the endpoint lists; empty where it has no such list.
+    async def list_models(self, timeout: float) -> "ModelListing":
+        """The models that the endpoint lists; none where it has no such list.
 
         Raises AccessDenied for a wrong key and TransientError where nothing usable answers.
         """
@@ -94,21 +106,23 @@ class HttpProvider:
             async with self._session.get(
                 f"{self._base_url}/models", timeout=_timeouts(timeout), allow_redirects=False
             ) as response:
+                headers = dict(response.headers)
                 if response.status in (404, 405, 501):
-                    return ()
+                    return ModelListing({}, headers)
                 body = await self._json_body(response)
         except (aiohttp.ClientError, OSError) as error:
             raise _connection_error(error, timeout) from error
         listed = body.get("data")
         entries = listed if isinstance(listed, list) else []
-        return tuple(str(entry["id"]) for entry in entries if isinstance(entry, dict) and "id" in entry)
+        named = {str(entry["id"]): entry for entry in entries if isinstance(entry, dict) and "id" in entry}
+        return ModelListing(named, headers)
 
     async def close(self) -> None:
         """Closes the pool."""
         await self._session.close()
 
     async def _json_body(self, response: aiohttp.ClientResponse) -> Mapping[str, Any]:
-        content = self._redacted(await _limited(response))
+        content = self._redacted(await body_within_limit(response.content.iter_any()))
         if response.status != 200:
             raise status_error(response.status, content, response.headers)
         return answer_body(content)
@@ -129,11 +143,11 @@ class HttpProvider:
         return answer.body()
 
 
-async def _limited(response: aiohttp.ClientResponse) -> bytes:
-    """The body, decoded; raises MalformedBody where it is larger than any answer: a few compressed kilobytes
-    can stand for gigabytes."""
+async def body_within_limit(pieces: AsyncIterator[bytes]) -> bytes:
+    """The body that comes in these decoded pieces; raises MalformedBody where it is larger than any answer: a
+    few compressed kilobytes can stand for gigabytes."""
     parts, size, limit = [], 0, largest_body()
-    async for part in response.content.iter_any():
+    async for part in pieces:
         size += len(part)
         if size > limit:
             raise _too_large(limit)
@@ -144,13 +158,6 @@ async def _limited(response: aiohttp.ClientResponse) -> bytes:
 def largest_body() -> int:
     """Bytes of an answer's body, decoded, at most: ``NIGHTJAR_MAX_BODY_MB``, else 64 MB."""
     return int(float(os.environ.get("NIGHTJAR_MAX_BODY_MB") or LARGEST_BODY_MB) * 1_000_000)
-
-
-def within_limit(content: bytes) -> bytes:
-    """The body, if it is not larger than that; raises MalformedBody."""
-    if len(content) > (limit := largest_body()):
-        raise _too_large(limit)
-    return content
 
 
 def _too_large(limit: int) -> MalformedBody:
@@ -247,6 +254,7 @@ class StreamedAnswer:
                 part.update(
                     {name: "".join(value) for name, value in part.items() if isinstance(value, _Text)}
                 )
+            _merge_calls(choice.get("message") or {})
         return {**self._head, "choices": choices}
 
     def _extend(self, piece: Any) -> None:
@@ -270,6 +278,15 @@ class StreamedAnswer:
             for name, values in logprobs.items():
                 if isinstance(values, list):
                     lists.setdefault(name, []).extend(values)
+
+
+def _merge_calls(message: dict[str, Any]) -> None:
+    if "tool_calls" not in message:
+        return
+    try:
+        message["tool_calls"] = merged_pieces(message["tool_calls"])
+    except ValueError as error:
+        raise MalformedBody(str(error)) from error
 
 
 class _Text(list[str]):

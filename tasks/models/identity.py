@@ -17,6 +17,8 @@ from metrics.errors import ConfigError
 from tasks.models.config import DemoConfig, EndpointConfig, ModelConfig, ReplayConfig, SampleParams
 from tasks.models.demo.options import VERSION
 from tasks.models.records import Request
+from tasks.serving.launch import server_identity
+from tasks.serving.weights import weights_identity
 from tasks.store.keys import digest, file_digest
 
 
@@ -25,7 +27,8 @@ def model_identity(model: ModelConfig, base_dir: Path = Path()) -> dict[str, Any
 
     An endpoint is its type, served name, protocol and ``extra_body``, and its address or, if given,
     ``identity``; recorded responses are their file's digest or the field's name; the embedded server its
-    version and parameters. Display names, prices, limits and concurrency are not in it. Raises ConfigError
+    version and parameters; a model that is served here its weights and its server, in place of name and
+    address. Display names, prices, limits and concurrency are not in it. Raises ConfigError
     when a file of responses can't be read.
     """
     identity: dict[str, Any] = {"type": model.type}
@@ -33,9 +36,14 @@ def model_identity(model: ModelConfig, base_dir: Path = Path()) -> dict[str, Any
         identity["tokenizer"] = model.tokenizer
     if model.max_length is not None:
         identity["max_length"] = model.max_length
-    if model.reasoning.opened != "auto":
-        identity["reasoning"] = {"opened": model.reasoning.opened}
+    if thinking := model.reasoning.identity(getattr(model.config, "base_url", "")):
+        identity["reasoning"] = thinking
     match model.config:
+        case EndpointConfig() as config if (server := model.server) is not None:
+            extra = {"extra_body": config.extra_body} if config.extra_body else {}
+            named = model.identity
+            weights = {"identity": named} if named else weights_identity(str(model.path), base_dir)
+            return {**identity, "api": config.api, **weights, "server": server_identity(server), **extra}
         case EndpointConfig() as config:
             address = (
                 {"base_url": config.base_url} if model.identity is None else {"identity": model.identity}
@@ -51,8 +59,8 @@ def model_identity(model: ModelConfig, base_dir: Path = Path()) -> dict[str, Any
             path = base_dir / str(config.path)
             try:
                 return {**identity, "file": file_digest(path), "model_name": model.name}
-            except OSError as error:
-                reason = error.strerror or error
+            except (OSError, ValueError) as error:  # no such file, or no name that a file can have
+                reason = getattr(error, "strerror", None) or error
                 raise ConfigError(
                     f"model {model.name!r}: can't read recorded responses {path}: {reason}"
                 ) from error
@@ -95,7 +103,8 @@ class RequestExpansion:
         ):
             if kind == "generate":
                 numbers = range(first or 0, (first or 0) + self.params.num_samples)
-                yield [self._sample(sampling, texts[0], chat, index) for index in numbers]
+                # Choices asked by letters have a prompt for each of their orders.
+                yield [self._sample(sampling, texts[i % len(texts)], chat, i) for i in numbers]
             else:
                 pairs = [*zip(texts, following, strict=True), *(("", text) for text in alone)]
                 yield [self._pair(kind, chat, *pair) for pair in pairs]

@@ -1,14 +1,18 @@
 """The provider over the official ``openai`` client, for endpoints that need what it does.
 
-Its own retries are off, because the engine counts attempts; its aiohttp transport and raw responses keep it
-as fast as it gets.
+Its own retries are off, because the engine counts attempts, and its transport is aiohttp's, which is
+faster. Bodies are read here and not by the client, which would take one of any size into memory first.
 """
 
+import asyncio
 import time
+from collections.abc import AsyncIterator
 from typing import Any
 
-from tasks.models.errors import ConnectionFault, RequestTimeout
-from tasks.models.http import StreamedAnswer, answer_body, status_error, unreadable, within_limit
+import aiohttp
+
+from tasks.models.errors import ConnectionFault, RequestError, RequestTimeout
+from tasks.models.http import StreamedAnswer, answer_body, body_within_limit, status_error, unreadable
 from tasks.models.records import Call, Reply
 
 NO_KEY = "none"
@@ -27,22 +31,27 @@ class OpenAIProvider:
             base_url=base_url,
             api_key=key or NO_KEY,
             max_retries=0,
-            http_client=openai.DefaultAioHttpClient(follow_redirects=False),
+            http_client=openai.DefaultAioHttpClient(
+                follow_redirects=False, event_hooks={"response": [self._refuse_status]}
+            ),
         )
 
     async def send(self, call: Call, timeout: float) -> Reply:
         """Makes the call; see ``Provider.send``."""
         start = time.perf_counter()
         try:
-            content = self._redacted(await self._content(call, timeout))
-        except self._openai.APIStatusError as error:
-            body = self._redacted(error.response.content)
-            raise status_error(error.status_code, body, error.response.headers) from None
-        except self._openai.APITimeoutError as error:
+            async with asyncio.timeout(timeout):  # the client's own time-out begins anew with every piece
+                content = self._redacted(await self._content(call, timeout))
+        except RequestError:
+            raise
+        except (TimeoutError, self._openai.APITimeoutError) as error:
             raise RequestTimeout(f"no answer within {timeout:g} s") from error
-        except (self._openai.APIConnectionError, OSError) as error:
-            raise ConnectionFault(f"connection failed: {error.__cause__ or error}") from error
         except Exception as error:
+            cause = error.__cause__
+            if isinstance(cause, RequestError):  # the hook's, which the client takes for a fault of its own
+                raise cause from None
+            if isinstance(error, (self._openai.APIConnectionError, OSError)) or _is_of_connection(cause):
+                raise ConnectionFault(f"connection failed: {cause or error}") from error
             raise unreadable(error) from error
         return Reply(_body(content), time.perf_counter() - start)
 
@@ -56,19 +65,28 @@ class OpenAIProvider:
         model = rest.pop("model")
         create: Any
         if call.path == "completions":
-            create, required = (
-                self._client.completions.with_raw_response.create,
-                {"prompt": rest.pop("prompt")},
-            )
+            create, required = self._client.completions, {"prompt": rest.pop("prompt")}
         else:
-            create = self._client.chat.completions.with_raw_response.create
-            required = {"messages": rest.pop("messages")}
-        response = await create(model=model, **required, extra_body=rest, timeout=timeout)
-        content: bytes = response.http_response.content
-        return within_limit(content)
+            create, required = self._client.chat.completions, {"messages": rest.pop("messages")}
+        asked = create.with_streaming_response.create(
+            model=model, **required, extra_body=rest, timeout=timeout
+        )
+        async with asked as response:
+            return await body_within_limit(response.iter_bytes())
+
+    async def _refuse_status(self, response: Any) -> None:
+        """Raises what a status other than 200 stands for, before the client reads its body."""
+        if response.status_code != 200:
+            pieces: AsyncIterator[bytes] = response.aiter_bytes()
+            content = self._redacted(await body_within_limit(pieces))
+            raise status_error(response.status_code, content, response.headers)
 
     def _redacted(self, content: bytes) -> bytes:
         return content.replace(self._secret, b"***") if self._secret else content
+
+
+def _is_of_connection(cause: BaseException | None) -> bool:
+    return isinstance(cause, (aiohttp.ClientError, OSError))
 
 
 def _body(content: bytes) -> dict[str, Any]:

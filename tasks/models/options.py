@@ -17,8 +17,10 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from tasks.messages.media import ReadMedia, refuse_media
 from tasks.models.config import Price, RunLimits, SampleParams
 from tasks.models.records import EVERY, KeptAnswer, Lookup
+from tasks.serving.servers import RunningServer
 
 MILLION = 1_000_000
 
@@ -114,13 +116,16 @@ class RequestTally:
         return RequestTally(**both)
 
     def after(self, spent: Sequence["RequestTally"]) -> "RequestTally":
-        """The counts with what earlier attempts at the same requests took: their requests are these."""
+        """The counts with what earlier attempts at the same requests took: their requests are these, and what
+        was answered then is not reused now."""
         took = ("sent", "attempts", "retries", "prompt_tokens", "completion_tokens", "cached_tokens")
         more = {
             name: sum((getattr(tally, name) for tally in spent), getattr(self, name))
             for name in (*took, "reasoning_tokens", "seconds", "wall_seconds", "cost")
         }
-        return replace(self, **more)
+        answered = sum(tally.answered for tally in spent)
+        fewer = {name: max(0, getattr(self, name) - answered) for name in ("cached", "same_night")}
+        return replace(self, **more, **fewer)
 
     def as_dict(self) -> dict[str, Any]:
         """The counts as a JSON object, for manifests."""
@@ -200,9 +205,10 @@ class InferenceOptions:
     ``sampling`` holds the global and the model's parameters, merged. ``lookup`` says which kept answers
     serve; ``refresh`` lets none serve that was asked for before this call. ``night`` stands beside each new
     answer. ``run_id`` names the account that limits are held against, shared by all partitions of the
-    process; None: this call's own. ``expected`` is the number of requests, for the time left. ``secret``
-    reads a Secret block by name, ``lease`` takes the model's share of a concurrency limit between processes
-    by the limit's name and the number of slots wanted.
+    process; None: this call's own. ``expected`` is the number of requests, for the time left. ``server`` is
+    where a model that is served here answers. ``media`` reads an image or a sound of a message by its digest,
+    ``secret`` a Secret block by name, ``lease`` takes the model's share of a concurrency limit between
+    processes by the limit's name and the number of slots wanted.
     """
 
     sampling: SampleParams
@@ -215,6 +221,8 @@ class InferenceOptions:
     refresh: bool = False
     expected: int | None = None
     base_dir: Path = Path()
+    media: ReadMedia = refuse_media
+    server: RunningServer | None = None
     secret: Callable[[str], str] | None = None
     lease: Callable[[str, int], Lease] | None = None
 

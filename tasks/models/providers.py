@@ -3,8 +3,10 @@
 ``answer_to`` is what a config of ``type: anthropic`` is told, the entry that works in its place.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
+from urllib.parse import urlsplit
 
 
 @dataclass(frozen=True)
@@ -116,3 +118,54 @@ _PUBLISHERS: Final = frozenset(
 
 def _first(found: Provider) -> str:
     return f", after {found.start}" if found.start else ""
+
+
+THOUGHT_BUDGETS: Final[Mapping[str, tuple[str, ...]]] = {
+    "vllm": ("thinking_token_budget",),
+    "llama.cpp": ("thinking_budget_tokens",),
+    "sglang": ("chat_template_kwargs", "thinking_budget"),
+    "nim": ("nvext", "max_thinking_tokens"),
+    "openrouter": ("reasoning", "max_tokens"),
+    "anthropic": ("thinking", "budget_tokens"),
+    "gemini": ("extra_body", "google", "thinking_config", "thinking_budget"),
+    "dashscope": ("thinking_budget",),
+}
+"""Where in a request each kind of server takes how many tokens a thought may have."""
+_BESIDE_BUDGET: Final[Mapping[str, Mapping[str, Any]]] = {
+    "anthropic": {"thinking": {"type": "enabled"}},
+    "dashscope": {"enable_thinking": True},
+}
+"""What has to be said beside the budget."""
+_BUDGET_HOSTS: Final = {
+    "openrouter.ai": "openrouter",
+    "anthropic.com": "anthropic",
+    "googleapis.com": "gemini",
+    "aliyuncs.com": "dashscope",
+    "nvidia.com": "nim",
+}
+
+
+def thought_budget(tokens: int, kind: str | None, base_url: str) -> dict[str, Any]:
+    """The part of a request that limits a thought to so many tokens, as ``kind`` of server takes it; None:
+    the kind that the address is known for, else vLLM's.
+
+    >>> thought_budget(512, "openrouter", ""), thought_budget(512, None, "http://localhost:8000/v1")
+    ({'reasoning': {'max_tokens': 512}}, {'thinking_token_budget': 512})
+    """
+    host = urlsplit(base_url).hostname or ""
+    known = (name for domain, name in _BUDGET_HOSTS.items() if host == domain or host.endswith(f".{domain}"))
+    kind = kind or next(known, "vllm")
+    field: Any = tokens
+    for name in reversed(THOUGHT_BUDGETS[kind]):
+        field = {name: field}
+    return merged_bodies(_BESIDE_BUDGET.get(kind, {}), field)
+
+
+def merged_bodies(body: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
+    """Two parts of a request as one; where both hold a mapping, its entries lie over each other."""
+    together = dict(body)
+    for name, value in over.items():
+        mine = together.get(name)
+        both = isinstance(mine, Mapping) and isinstance(value, Mapping)
+        together[name] = merged_bodies(mine, value) if both else value  # type: ignore[arg-type]  # both are
+    return together

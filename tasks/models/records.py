@@ -39,7 +39,8 @@ class Request:
 class KeptAnswer:
     """The answer to one request, as it is kept under the request's key.
 
-    ``response`` is text if ``status`` is ok and a text was asked for, ``ll`` and ``is_greedy`` the
+    ``response`` is text if ``status`` is ok and a text was asked for, ``tool_calls_json`` holds the calls of
+    tools beside it (``tasks.messages.calls``), ``ll`` and ``is_greedy`` the
     log-likelihood of the continuation otherwise. "cut_off": the tokens were used up before an answer began.
     "infra_error" is never kept: a codec says so of one request among several. ``arrived`` is in seconds
     since 1970, ``inference_time`` in seconds of the attempt that succeeded. ``asked_at`` (seconds since 1970;
@@ -66,6 +67,7 @@ class KeptAnswer:
     total_tokens: int | None = None
     cached_tokens: int | None = None
     reasoning_tokens: int | None = None
+    tool_calls_json: str | None = None
     logprobs: Any = None
     ll: float | None = None
     is_greedy: bool | None = None
@@ -102,6 +104,8 @@ class Call:
 
     path: Literal["chat/completions", "completions"]
     body: Mapping[str, Any]
+    media: int = 0
+    """Characters of images and sounds in the body: they say nothing of its tokens."""
 
     @property
     def content(self) -> bytes:
@@ -186,9 +190,3 @@ def _count(usage: Any, name: str) -> int | None:
 def text_or_none(value: Any) -> str | None:
     """``value`` if it is text: servers put anything into a field."""
     return value if isinstance(value, str) else None
-
-
-def content_text(parts: Sequence[Any]) -> str:
-    """The text of a message whose content is a list of parts; those that hold no text are left out."""
-    texts = (part.get("text") if isinstance(part, Mapping) else part for part in parts)
-    return "".join(text for text in texts if isinstance(text, str))

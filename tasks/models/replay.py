@@ -11,6 +11,7 @@ import os
 import re
 import threading
 import weakref
+from bisect import bisect_left
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -26,6 +27,7 @@ from numpy.typing import NDArray
 
 from metrics.errors import DataError
 from tasks.datasets.config import field_at
+from tasks.messages.calls import calls_text, recorded_calls
 from tasks.models.config import ModelConfig, ReplayConfig
 from tasks.models.options import InferenceOptions, PartitionResponses, RequestTally
 from tasks.store.keys import iso_time, unix_seconds
@@ -34,6 +36,8 @@ from tasks.store.schemas import RESPONSES
 ROWS_AT_ONCE = 1_024
 SHOWN = 5  # names of models in a message
 TEXTS = ("reasoning", "finish_reason", "response_id", "served_model", "system_fingerprint", "logprobs_json")
+CALLS = "tool_calls"
+"""What a recorded row calls the calls that its response makes."""
 COUNTS = ("prompt_tokens", "completion_tokens", "total_tokens", "cached_tokens", "reasoning_tokens")
 LIKELIHOODS = ("lls", "unconditional_lls")
 FLAGS = ("is_greedy", "unconditional_greedy")
@@ -41,7 +45,7 @@ RECORDED_FIELDS = (*TEXTS, "inference_time", "timestamp", *COUNTS, *LIKELIHOODS,
 """What a row takes over as it was recorded."""
 KNOWN_FIELDS = frozenset(RECORDED_FIELDS) | {
     "item_id", "sample_id", "sample_index", "total_samples", "model_name", "prompt_template", "prompt",
-    "response", "status", "error", "attempts", "metadata", "metadata_json", "timestamp_unix",
+    "response", "status", "error", "attempts", "metadata", "metadata_json", "timestamp_unix", CALLS,
 }  # fmt: skip
 """Fields of a recorded row that mean something here; all others are its metadata."""
 UNSEEN = ("cached_tokens", "reasoning_tokens", "logprobs_json")
@@ -81,7 +85,9 @@ def replayed(
     tally = RequestTally()
     source = _Source(name, options.sampling.num_samples, tally)
     if model.config.path is not None:
-        names = recording_file(options.base_dir / model.config.path).models
+        recording = recording_file(options.base_dir / model.config.path)
+        source.may_hold_more = recording.most_samples > source.samples
+        names = recording.models
         if names and model.name not in names:
             known = ", ".join(sorted(names)[:SHOWN])
             source.hint = f"; its rows are of model_name {known}, and this model is called {model.name!r}"
@@ -96,6 +102,7 @@ class _Source:
         self.samples = samples
         self.tally = tally
         self.hint = ""
+        self.may_hold_more = True
         self.more: list[str] = []
         self.unusable: dict[str, list[str]] = {}
 
@@ -146,11 +153,12 @@ def _batches(
     for batch in requests:
         for start in range(0, batch.num_rows, ROWS_AT_ONCE):
             asked = batch.slice(start, ROWS_AT_ONCE).to_pylist()
-            source.more += [
-                row["item_id"]
-                for row in asked
-                if row["kind"] == "generate" and find(row, source.samples) is not None
-            ]
+            if source.may_hold_more:
+                source.more += [
+                    row["item_id"]
+                    for row in asked
+                    if row["kind"] == "generate" and find(row, source.samples) is not None
+                ]
             rows = [
                 _row(row, sample, find(row, sample), source)
                 for row in asked
@@ -161,7 +169,10 @@ def _batches(
 
 
 def _row(request: Mapping[str, Any], sample: int, recorded: Recorded, source: _Source) -> dict[str, Any]:
-    prompt = request["prompts"][0] if request["prompts"] else ""
+    prompts = request["prompts"]
+    prompt = (
+        prompts[sample % len(prompts)] if prompts and request["kind"] == "generate" else "".join(prompts[:1])
+    )
     identity = "\0".join((source.name, request["prompt_template"], request["item_id"], str(sample), prompt))
     row: dict[str, Any] = {
         "item_id": request["item_id"],
@@ -194,7 +205,7 @@ def _content(request: Mapping[str, Any], sample: int, recorded: Recorded, source
     status, error = _outcome(recorded, content, likelihood)
     response = fields.get("response")
     if status == "ok" and not likelihood:
-        content["response"] = _text(response)
+        content["response"] = "" if response is None else _text(response)
     elif response not in (None, ""):
         kept["response"] = response  # of a request that failed: no answer, and not to be lost
     if isinstance(fields.get("sample_id"), str):
@@ -235,7 +246,7 @@ def _outcome(recorded: RecordedRow, content: Mapping[str, Any], likelihood: bool
             "infra_error",
             f"{where}: status is cut_off; expected a list of log-likelihoods",
         )
-    if status == "ok" and not likelihood and fields.get("response") is None:
+    if status == "ok" and not likelihood and fields.get("response") is None and not _calls(fields):
         if content.get("finish_reason") == "length":
             return "cut_off", error or f"{where} has no response, and the finish reason length"
         return "infra_error", error or f"{where} has no response"
@@ -262,8 +273,20 @@ def _taken(
             source.note(recorded, name)
         if name in fields and (usable is None or name in UNSEEN):
             kept[name] = value
+    if (calls := _calls(fields)) is not None:
+        content["tool_calls_json"] = calls
+    elif fields.get(CALLS):
+        kept[CALLS] = fields[CALLS]
     _keep_moment(fields, content, kept)
     return content, kept
+
+
+def _calls(fields: Mapping[str, Any]) -> str | None:
+    """The recorded calls of tools as they are kept; None where there are none that can be read."""
+    try:
+        return calls_text(recorded_calls(fields.get(CALLS)))
+    except ValueError:
+        return None
 
 
 def _keep_moment(fields: Mapping[str, Any], content: dict[str, Any], kept: dict[str, Any]) -> None:
@@ -400,6 +423,8 @@ class RecordingFile:
         self.columns: frozenset[str] = frozenset()
         self.models: Counter[str] = Counter()
         """Rows by model_name; empty for a file without such a field."""
+        self.most_samples = 0
+        """Of the item with the highest sample_index."""
         self._index()
 
     @property
@@ -409,10 +434,9 @@ class RecordingFile:
 
     def find(self, key: RecordedKey) -> RecordedRow | None:
         """The recorded response; None when the file has none."""
-        parts = vars(key)
-        row_hash = _row_hash([parts[name] if name in self.columns else None for name in JOIN_FIELDS])
-        at = int(np.searchsorted(self._hashes, row_hash))
-        if at == len(self._hashes) or self._hashes[at] != row_hash:
+        row_hash = _row_hash([getattr(key, name) if name in self.columns else None for name in JOIN_FIELDS])
+        at = bisect_left(self._ordered, row_hash)
+        if at == len(self._ordered) or self._ordered[at] != row_hash:
             return None
         number = int(self._numbers[at])
         place = f"{self.path}: {self._source.unit} {number}"
@@ -439,6 +463,7 @@ class RecordingFile:
                 place = unnumbered[group] = unnumbered.get(group, -1) + 1
                 named = _SAMPLE.search(str(head.get("sample_id") or ""))
                 parts[3] = named[1] if named else str(place)
+            self.most_samples = max(self.most_samples, int(parts[3] or 0) + 1)
             hashes.append(_row_hash(parts))
             positions.append(position)
             numbers.append(number)
@@ -454,6 +479,7 @@ class RecordingFile:
     def _sort(self, hashes: list[int], positions: list[int], numbers: list[int]) -> None:
         order = np.argsort(np.array(hashes, np.uint64), kind="stable")
         self._hashes: NDArray[np.uint64] = np.array(hashes, np.uint64)[order]
+        self._ordered = self._hashes.data  # one value is found sooner in it than in an array of numpy
         self._positions: NDArray[np.int64] = np.array(positions, np.int64)[order]
         self._numbers: NDArray[np.int64] = np.array(numbers, np.int64)[order]
         twice = np.flatnonzero(self._hashes[1:] == self._hashes[:-1])
@@ -573,8 +599,9 @@ def recording_file(path: Path) -> RecordingFile:
     """The file's index, made once a process as long as the file does not change. Raises DataError."""
     try:
         status = os.stat(path)
-    except OSError as error:
-        raise DataError(f"can't read recorded responses {path}: {error.strerror or error}") from error
+    except (OSError, ValueError) as error:  # no such file, or no name that a file can have
+        said = error.strerror if isinstance(error, OSError) else error
+        raise DataError(f"can't read recorded responses {path}: {said}") from error
     version = (str(path.resolve()), status.st_mtime_ns, status.st_size)
     with _open_lock:
         if version not in _open:

@@ -21,7 +21,7 @@ import pyarrow as pa
 from tasks.models.answers.claims import claim_keys
 from tasks.models.answers.journal import AnswerWriter, restore
 from tasks.models.answers.rows import ResponseRows
-from tasks.models.answers.segments import AnswerSnapshot, AnswerStore, ModelAnswers
+from tasks.models.answers.segments import AnswerSnapshot, AnswerStore, DamagedAnswers, ModelAnswers
 from tasks.models.config import ModelConfig
 from tasks.models.connection import open_connection
 from tasks.models.control import control_of
@@ -158,6 +158,8 @@ class Inference:
 
     def still_missing(self, keys: set[bytes]) -> set[bytes]:
         """Those of ``keys`` that have no answer by now either; the others count as cached."""
+        # Who has held them may have been killed, or could not store what it was answered.
+        restore(self.kept, self.options.journal_dir)
         ordered = list(keys)
         there = zip(ordered, _found(self.snapshot(), ordered), strict=True)
         lacking = {key for key, found in there if not found}
@@ -196,28 +198,47 @@ class Inference:
 
     def rows(self, wanted: set[bytes], given: GivenAnswers) -> ResponseRows:
         """Makes rows of what is kept now, told to ``given``; ``wanted`` were missing at first."""
-        kept, state = self.snapshot(), self.state
-        state.tally.failed = state.tally.retryable = sum(not found for found in _found(kept, wanted))
+        kept, state, ordered = self.snapshot(), self.state, list(wanted)
+        there = zip(ordered, _found(kept, ordered), strict=True)
+        unanswered = {key for key, found in there if not found}
+        state.tally.failed = state.tally.retryable = len(unanswered)
         otherwise = RequestFailure(state.stopped or "not asked: the run stopped before this request", 0)
-        counted = KeptCounts(self.options, state.tally, given, self.asked)
+        counted = KeptCounts(self.options, state.tally, given, self.asked, unanswered)
         return ResponseRows(self.expansion, kept, state.failures, otherwise, counted.add)
 
 
 class KeptCounts:
-    """Counts answers that were kept before, and notes which were given, while rows are made of them."""
+    """Counts answers that were kept before, and notes which were given, while rows are made of them.
+
+    Only those of ``unanswered`` may be missing by now.
+    """
 
     def __init__(
-        self, options: InferenceOptions, tally: RequestTally, given: GivenAnswers, asked: set[bytes]
+        self,
+        options: InferenceOptions,
+        tally: RequestTally,
+        given: GivenAnswers,
+        asked: set[bytes],
+        unanswered: set[bytes],
     ) -> None:
         self._options = options
         self._tally = tally
         self._given = given
         self._asked = asked
+        self._unanswered = unanswered
         self._repeated: set[bytes] = set()
 
     def add(self, keys: Sequence[bytes], table: pa.Table, position: np.ndarray) -> None:
-        """Takes a portion: keys, a table of answers, and each key's row there, −1 where there is none."""
+        """Takes a portion: keys, a table of answers, and each key's row there, −1 where there is none.
+
+        Raises DamagedAnswers for an answer that was there when it was looked up.
+        """
         there = position >= 0
+        if lost := {keys[at] for at in np.flatnonzero(~there).tolist()} - self._unanswered:
+            raise DamagedAnswers(
+                f"{len(lost)} kept answers were removed from the store before they were read; "
+                "run again to ask for them anew"
+            )
         asked_at = np.full(len(keys), np.nan)
         asked_at[there] = table.column("asked_at").to_numpy()[position[there]]
         self._given.add(asked_at)

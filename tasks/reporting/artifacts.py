@@ -5,22 +5,45 @@ exported files.
 """
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import groupby
-from operator import itemgetter
 from typing import Any
 
+import numpy as np
 import orjson
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from metrics.errors import NightjarError
+from tasks.messages.calls import parsed_calls
 from tasks.reporting.view import LabelView, ResponseView, SampleView
 from tasks.rows.parts import Origin, Row, locate, resolve
+from tasks.store.schemas import row_dicts
 from tasks.store.storage import ArtifactRef, Store
 
 BATCH = 256
-"""Rows read at once: whole prompts and responses are in them."""
+"""Rows that are Python's own at once: whole prompts and responses are in them."""
+
+_REQUESTS = (
+    *("item_id", "doc_id", "item_digest", "kind", "chat", "prompts", "continuations", "references_json"),
+    *("gold", "choices"),
+)
+_RESPONSES = (
+    *(
+        "doc_id",
+        "response",
+        "status",
+        "error",
+        "finish_reason",
+        "reasoning",
+        "tool_calls_json",
+        "prompt_tokens",
+    ),
+    *("completion_tokens", "reasoning_tokens", "inference_time", "lls", "is_greedy"),
+)
+_PREDICTIONS = ("doc_id", "lls", "is_json", "prediction")
+_STATISTICS = ("doc_id", "scored", "score", "details_json", "error")
+_VERDICTS = ("doc_id", "label", "sample_index", "passed", "scored", "score", "details_json", "error")
 
 
 @dataclass(frozen=True)
@@ -36,19 +59,48 @@ class CellArtifacts:
     verdicts: Mapping[str, ArtifactRef] = field(default_factory=dict)
 
 
-def sample_views(store: Store, cells: Sequence[CellArtifacts], facets: Sequence[str]) -> Iterator[SampleView]:
-    """Every item of every cell, in order, with all that came of it."""
+def sample_views(
+    store: Store,
+    cells: Sequence[CellArtifacts],
+    facets: Sequence[str],
+    positions: Collection[int] | None = None,
+) -> Iterator[SampleView]:
+    """Every item of every cell, in order, with all that came of it; with ``positions`` those at these places
+    alone, counted from 0 over all cells."""
+    if positions is None:
+        for cell in cells:
+            yield from _cell_views(store, cell, facets)
+        return
+    ordered, start = np.sort(np.fromiter(positions, np.int64, len(positions))), 0
     for cell in cells:
-        yield from _cell_views(store, cell, facets)
+        first, last = np.searchsorted(ordered, (start, start + cell.requests.rows))
+        if first < last:
+            doc_ids = store.table(cell.requests, ["doc_id"]).column("doc_id")
+            wanted = doc_ids.take(pa.array(ordered[first:last] - start)).combine_chunks()
+            yield from _cell_views(store, cell, facets, wanted)
+        start += cell.requests.rows
 
 
-def _cell_views(store: Store, cell: CellArtifacts, facets: Sequence[str]) -> Iterator[SampleView]:
-    responses = RowsByItem(store.batches(cell.responses, size=BATCH))
-    predictions = {name: RowsByItem(store.batches(ref, size=BATCH)) for name, ref in cell.predictions.items()}
-    statistics = {name: RowsByItem(store.batches(ref, size=BATCH)) for name, ref in cell.statistics.items()}
-    verdicts = [RowsByItem(store.batches(ref, size=BATCH)) for ref in cell.verdicts.values()]
-    for batch in store.batches(cell.requests, size=BATCH):
-        for request in batch.to_pylist():
+def _cell_views(
+    store: Store, cell: CellArtifacts, facets: Sequence[str], wanted: pa.Array | None = None
+) -> Iterator[SampleView]:
+    def batches_of(ref: ArtifactRef, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+        for read in store.batches(ref, columns):
+            batch = read if wanted is None else read.filter(pc.is_in(read.column("doc_id"), wanted))
+            for start in range(0, batch.num_rows, BATCH):
+                yield batch.slice(start, BATCH)
+
+    def rows_of(ref: ArtifactRef, columns: Sequence[str]) -> RowsByItem:
+        return RowsByItem(batches_of(ref, columns))
+
+    talked = cell.responses.kind == "transcript"
+    responses = rows_of(cell.responses, (*_RESPONSES, "prompt") if talked else _RESPONSES)
+    predictions = {name: rows_of(ref, _PREDICTIONS) for name, ref in cell.predictions.items()}
+    statistics = {name: rows_of(ref, _STATISTICS) for name, ref in cell.statistics.items()}
+    verdicts = [rows_of(ref, _VERDICTS) for ref in cell.verdicts.values()]
+    asked = (*_REQUESTS, "doc_json") if any(locate(facet)[0] == "document" for facet in facets) else _REQUESTS
+    for batch in batches_of(cell.requests, asked):
+        for request in row_dicts(batch):
             doc_id = request["doc_id"]
             scored = {name: rows.of(doc_id) for name, rows in statistics.items()}
             yield SampleView(
@@ -78,24 +130,34 @@ class RowsByItem:
     """Rows of an artifact in the order of its items, given out item by item."""
 
     def __init__(self, batches: Iterable[pa.RecordBatch]) -> None:
-        rows = (row for batch in batches for row in batch.to_pylist())
-        self._items = groupby(rows, key=itemgetter("doc_id"))
-        self._waiting: tuple[int, list[Row]] | None = None
+        self._batches = iter(batches)
+        self._rows: list[Row] = []
+        self._next = 0
 
     def of(self, doc_id: int) -> list[Row]:
         """The rows of ``doc_id``, maybe none; raises NightjarError for rows of an item passed over."""
-        if self._waiting is None:
-            following = next(self._items, None)
-            self._waiting = None if following is None else (following[0], list(following[1]))
-        if self._waiting is None or self._waiting[0] > doc_id:
-            return []
-        if self._waiting[0] < doc_id:
-            raise NightjarError(
-                f"rows of item number {self._waiting[0]} come after those of item number {doc_id}; "
-                "the artifacts do not belong together, run again with --refresh infer"
-            )
-        rows, self._waiting = self._waiting[1], None
-        return rows
+        found: list[Row] = []
+        while self._next < len(self._rows) or self._read():
+            row = self._rows[self._next]
+            if row["doc_id"] != doc_id:
+                if row["doc_id"] < doc_id:
+                    raise NightjarError(
+                        f"rows of item number {row['doc_id']} come after those of item number {doc_id}; "
+                        "the artifacts do not belong together, run again with --refresh infer"
+                    )
+                break
+            found.append(row)
+            self._next += 1
+        return found
+
+    def _read(self) -> bool:
+        """Reads the next batch that has rows; False where there is none."""
+        for batch in self._batches:
+            self._rows, self._next = row_dicts(batch), 0
+            if self._rows:
+                return True
+        self._rows, self._next = [], 0
+        return False
 
 
 def _prompt(request: Row) -> str:
@@ -111,8 +173,11 @@ def _response(row: Row) -> ResponseView:
         error=row["error"],
         finish_reason=row["finish_reason"],
         reasoning=row["reasoning"],
+        tool_calls=parsed_calls(row["tool_calls_json"]),
+        transcript=row.get("prompt"),
         prompt_tokens=row["prompt_tokens"],
         completion_tokens=row["completion_tokens"],
+        reasoning_tokens=row["reasoning_tokens"],
         seconds=row["inference_time"],
         lls=row["lls"] or (),
         is_greedy=row["is_greedy"] or (),

@@ -6,7 +6,7 @@ the table to 80 columns there, so that a log file or a pipe gets one line a numb
 
 import shlex
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TextIO
 
@@ -18,6 +18,7 @@ from rich.text import Text
 
 from tasks.reporting import numbers
 from tasks.reporting.diagnostics.findings import Diagnostic
+from tasks.reporting.ratings import RATING_COLUMNS, rating_cells, rating_effects, strongest_first
 from tasks.reporting.streams import safe_console
 from tasks.reporting.view import ResultRow, facet_names, facet_text, result_rows
 
@@ -68,6 +69,24 @@ def results_table(results: pa.Table, *, title: str | None = None) -> ResultsTabl
     A failed pair is shown with its reason.
     """
     return ResultsTable(result_rows(results), title)
+
+
+def ratings_tables(ratings: Sequence[Mapping[str, Any]]) -> Iterator[Table | Text]:
+    """The strengths of models that an arena compared, a table a prompt and filter, strongest first; below it
+    what place and length are worth."""
+    for rated in ratings:
+        name = f"Strengths, prompt {rated['prompt_template']}, filter {rated['filter']} (log odds)"
+        table = Table(
+            box=box.SIMPLE_HEAD, pad_edge=False, header_style="bold", show_edge=False, title=name,
+            title_justify="left", title_style="bold",
+        )  # fmt: skip
+        for header in RATING_COLUMNS:
+            table.add_column(header, justify="left" if header in ("Model", "Note") else "right")
+        for row in strongest_first(rated):
+            table.add_row(*rating_cells(row))
+        yield table
+        said = [*rating_effects(rated), *([rated["warning"]] if rated["warning"] else [])]
+        yield Text("; ".join(said), style="dim")
 
 
 def diagnostics_text(diagnostics: Sequence[Diagnostic]) -> Text:

@@ -12,7 +12,7 @@ run of a million samples is never in memory at once.
 
 import json
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Literal
@@ -33,9 +33,10 @@ class ResponseView:
     """One response, or what came instead of it.
 
     ``text`` is None unless ``status`` is "ok" and text was asked for. ``error`` says in words why a request
-    failed. ``lls`` and ``is_greedy`` stand beside ``SampleView.choices``: one log-likelihood (natural
-    logarithm) a choice. Tokens are as the endpoint counted them, ``seconds`` the time of the attempt that
-    succeeded; None: not reported.
+    failed. ``tool_calls`` are the calls of tools beside the text, ``transcript`` the chat that it ends, where
+    that is not the item's prompt. ``lls`` and ``is_greedy`` stand beside ``SampleView.choices``: one
+    log-likelihood (natural logarithm) a choice. Tokens are as the endpoint counted them, ``seconds`` the time
+    of the attempt that succeeded; None: not reported.
     """
 
     text: str | None
@@ -43,8 +44,11 @@ class ResponseView:
     error: str | None = None
     finish_reason: str | None = None
     reasoning: str | None = None
+    tool_calls: Sequence[Mapping[str, Any]] = ()
+    transcript: str | None = None
     prompt_tokens: int | None = None
     completion_tokens: int | None = None
+    reasoning_tokens: int | None = None
     seconds: float | None = None
     lls: Sequence[float] = ()
     is_greedy: Sequence[bool] = ()
@@ -132,13 +136,25 @@ class RunView:
     (``tasks/store/schemas.py``), failed pairs included; each call of ``samples`` gives a new pass over all
     samples, in the same order each time. ``extractors`` (filter name → the pipeline's ``apply``) lets the
     diagnostics run a filter again; without one, only filters that are a single regular expression are looked
-    into.
+    into. ``picked`` gives the samples at some positions, in their order, without making the others; None:
+    they are picked from a whole pass. ``media`` reads an image that a prompt names, by its digest.
     """
 
     manifest: Mapping[str, Any]
     results: pa.Table
     samples: Callable[[], Iterator[SampleView]]
     extractors: Mapping[str, Extractor] = field(default_factory=dict)
+    media: Callable[[str], bytes] | None = None
+    picked: Callable[[Collection[int]], Iterator[SampleView]] | None = None
+
+    def at(self, positions: Collection[int] | None) -> Iterator[SampleView]:
+        """The samples at these positions (from 0, in the order of ``samples``); None: all of them."""
+        if positions is None:
+            return self.samples()
+        if self.picked is not None:
+            return self.picked(positions)
+        wanted = frozenset(positions)
+        return (sample for position, sample in enumerate(self.samples()) if position in wanted)
 
 
 @dataclass(frozen=True)

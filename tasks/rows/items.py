@@ -78,6 +78,7 @@ def _request_row(prompt: str, entry: Rendered) -> dict[str, Any]:
         "choices": list(entry.choices),
         "doc_json": _text(dict(entry.doc)),
         "first_sample": 0,
+        "orders": [list(order) for order in entry.orders] or None,
     }
 
 

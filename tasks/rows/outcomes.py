@@ -9,11 +9,13 @@ from typing import Any
 
 TOOL_CALLS = ("tool_calls", "function_call")
 """Finish reasons of an answer that is a call and not a text."""
+OUTCOME_COLUMNS = ("status", "response", "tool_calls_json", "finish_reason", "lls")
+"""Columns of RESPONSES that the outcome of a response hangs on."""
 _OF_STATUS = {"cut_off": "cut_off", "model_error": "refused"}
 
 
 def outcome(status: str, text: str | None, finish_reason: str | None, is_text: bool = True) -> str:
-    """The outcome of a response of this status; log-likelihoods (not ``is_text``) are no empty text.
+    """The outcome of a response of this status; what is not text (log-likelihoods, calls) is not empty.
 
     >>> outcome("ok", " ", "stop"), outcome("ok", "", "tool_calls"), outcome("infra_error", None, None)
     ('empty', 'answered', 'failed')
@@ -25,7 +27,7 @@ def outcome(status: str, text: str | None, finish_reason: str | None, is_text: b
 
 def outcome_of(response: Mapping[str, Any]) -> str:
     """The outcome of a row of RESPONSES."""
-    is_text = response["lls"] is None
+    is_text = response["lls"] is None and response["tool_calls_json"] is None
     return outcome(response["status"], response["response"], response["finish_reason"], is_text)
 
 

@@ -6,8 +6,8 @@ no prediction: a pipeline that gives one a response never sees it, one that choo
 Whether that is wrong or unscored is not decided here. The stage filter writes with it.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import orjson
@@ -15,14 +15,19 @@ import pyarrow as pa
 
 from scorers.filters import FilterPipeline
 from scorers.filters.pipeline import UserStep
+from scorers.letters import Reading
+from tasks.killable.process import GaveUp
+from tasks.rows.limited import LimitedPipeline
 from tasks.rows.outcomes import outcome_of, outcome_of_all
-from tasks.store.schemas import PREDICTIONS
+from tasks.store.schemas import PREDICTIONS, row_dicts
 
-REQUEST_COLUMNS = ("item_id", "doc_id", "doc_json")
+REQUEST_COLUMNS = ("item_id", "doc_id", "doc_json", "choices", "gold", "orders")
 RESPONSE_COLUMNS = (
-    "item_id", "sample_index", "status", "response", "finish_reason", "lls", "is_greedy", "unconditional_lls",
-    "unconditional_greedy", "token_lengths",
+    "item_id", "sample_index", "status", "response", "tool_calls_json", "finish_reason", "lls", "is_greedy",
+    "unconditional_lls", "unconditional_greedy", "token_lengths", "logprobs_json",
 )  # fmt: skip
+Read = Callable[[Mapping[str, Any], Sequence[str]], Reading]
+"""Reads a row of RESPONSES as one of the choices, which stand in the order that they were shown in."""
 
 
 @dataclass(frozen=True)
@@ -35,24 +40,42 @@ class ItemResponses:
     responses: Sequence[Mapping[str, Any]]
 
 
+def _as_choices(item: ItemResponses, request: Mapping[str, Any], read: Read) -> ItemResponses:
+    """The item with every answer read as a choice: ``choice`` is its index in the item's own order, whatever
+    order it was shown in, and ``reading`` how it was read."""
+    found = []
+    for row in item.responses:
+        order = request["orders"][row["sample_index"] % len(request["orders"])]
+        if row["status"] == "ok":
+            reading = read(row, [request["choices"][choice] for choice in order])
+            choice = None if reading.position is None else order[reading.position]
+            row = {**row, "choice": choice, "reading": reading.record(order, request["gold"])}
+        found.append(row)
+    return replace(item, responses=found)
+
+
 def prediction_batches(
-    pipeline: FilterPipeline,
+    limited: LimitedPipeline,
     requests: Iterable[pa.RecordBatch],
     responses: Iterable[pa.RecordBatch],
     cut_as_text: bool = False,
+    read: Read | None = None,
 ) -> Iterator[pa.RecordBatch]:
     """PREDICTIONS rows in the order of the requests; raises FilterError from a user's step.
 
-    ``cut_as_text``: a response that was cut off passes as the empty text, as lm-evaluation-harness has it.
+    What a step gave up is unscored, with the reason. ``cut_as_text``: a response that was cut off passes as
+    the empty text, as lm-evaluation-harness has it. ``read``: responses are read as choices first, and the
+    pipeline is given their indices.
     """
+    pipeline = limited.pipeline
     passing = Passing.of(pipeline, cut_as_text)
-    for chunk in _item_chunks(requests, responses):
+    for chunk in _item_chunks(requests, responses, read):
         selected = [_selected(pipeline, item.responses, passing) for item in chunk]
         given = [passing.given(rows, pipeline.keeps(len(rows))) for rows, _ in selected]
         ready = [index for index, (rows, ok) in enumerate(selected) if ok]
         docs = [orjson.loads(chunk[index].doc_json) for index in ready]
         filtered = dict(
-            zip(ready, _apply(pipeline, [given[index] for index in ready], docs, passing), strict=True)
+            zip(ready, _apply(limited, [given[index] for index in ready], docs, passing), strict=True)
         )
         rows = [
             row
@@ -86,8 +109,10 @@ class Passing:
         cut = self.cut_as_text or keeps != len(responses)
         return [row for row in responses if row["status"] == "ok" or (cut and row["status"] == "cut_off")]
 
-    def text(self, response: Mapping[str, Any]) -> str | None:
+    def text(self, response: Mapping[str, Any]) -> Any:
         """What the pipeline is given of the response."""
+        if "reading" in response:
+            return response["choice"]
         text: str | None = response["response"]
         return text if response["status"] == "ok" else self.cut_as
 
@@ -108,17 +133,17 @@ def _selected(
 
 
 def _apply(
-    pipeline: FilterPipeline,
+    limited: LimitedPipeline,
     rows: list[list[Mapping[str, Any]]],
     docs: list[Mapping[str, Any]],
     passing: Passing,
-) -> list[list[Any]]:
+) -> list[list[Any] | GaveUp]:
     """What the pipeline makes of each item's responses; log-likelihoods are filtered choice by choice."""
     if not rows:
         return []
     if rows[0][0]["lls"] is None:
-        return pipeline.apply([[passing.text(row) for row in item] for item in rows], docs)
-    return [_filter_choices(pipeline, item, doc) for item, doc in zip(rows, docs, strict=True)]
+        return limited.apply([[passing.text(row) for row in item] for item in rows], docs)
+    return [_filter_choices(limited.pipeline, item, doc) for item, doc in zip(rows, docs, strict=True)]
 
 
 def _filter_choices(
@@ -147,19 +172,27 @@ def _filter_choices(
 def _rows(
     item: ItemResponses,
     inputs: Sequence[Mapping[str, Any]],
-    filtered: Sequence[Any] | None,
+    filtered: Sequence[Any] | GaveUp | None,
     given: Sequence[Mapping[str, Any]],
 ) -> Iterator[dict[str, Any]]:
     base = {"item_id": item.item_id, "doc_id": item.doc_id}
     if filtered is None:
         yield from (base | _unanswered(row) for row in inputs)
         return
+    if isinstance(filtered, GaveUp):
+        yield from (base | _unanswered(row) | {"error": filtered.reason} for row in inputs)
+        return
     # A pipeline that gives one prediction a response keeps their numbers; one that chooses numbers its own.
     own = len(filtered) == len(given)
     for index, prediction in enumerate(filtered):
         number = given[index]["sample_index"] if own else index
         outcome = outcome_of(given[index]) if own else outcome_of_all(given)
+        if isinstance(prediction, GaveUp):
+            yield base | _unanswered(given[index]) | {"error": prediction.reason}
+            continue
         known = {"sample_index": number, "scored": outcome != "cut_off", "outcome": outcome}
+        if own and "reading" in given[index]:
+            known["reading_json"] = orjson.dumps(given[index]["reading"]).decode()
         yield base | known | _prediction(prediction)
     if own:
         passed = {row["sample_index"] for row in given}
@@ -182,7 +215,7 @@ def _prediction(value: Any) -> dict[str, Any]:
 
 
 def _item_chunks(
-    requests: Iterable[pa.RecordBatch], responses: Iterable[pa.RecordBatch]
+    requests: Iterable[pa.RecordBatch], responses: Iterable[pa.RecordBatch], read: Read | None = None
 ) -> Iterator[list[ItemResponses]]:
     """Items with their responses, a batch of requests at a time; both artifacts are in the order of the
     items."""
@@ -195,14 +228,15 @@ def _item_chunks(
                 raise ValueError(
                     f"responses and requests differ at item {row['item_id']!r} (found {item_id!r})"
                 )
-            chunk.append(ItemResponses(row["item_id"], row["doc_id"], row["doc_json"], rows))
+            item = ItemResponses(row["item_id"], row["doc_id"], row["doc_json"], rows)
+            chunk.append(item if read is None else _as_choices(item, row, read))
         yield chunk
 
 
 def _grouped(responses: Iterable[pa.RecordBatch]) -> Iterator[tuple[str, list[dict[str, Any]]]]:
     current: tuple[str, list[dict[str, Any]]] | None = None
     for batch in responses:
-        for row in batch.to_pylist():
+        for row in row_dicts(batch):
             if current is None or row["item_id"] != current[0]:
                 if current is not None:
                     yield current

@@ -6,8 +6,8 @@ scores uses both.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
-from typing import Any, overload
+from dataclasses import dataclass, replace
+from typing import Any, TypeVar, overload
 
 import numpy as np
 import orjson
@@ -15,21 +15,27 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from metrics.types import ChoiceBatch, CutOff
+from metrics.types import Answer, ChoiceBatch, CutOff
 from scorers.base import Batch, SampleScores
 from scorers.choices import ChoiceColumns, choice_batch
+from tasks.messages.calls import parsed_calls, said_calls
+from tasks.messages.chat import chat_of
 from tasks.store.keys import value_text
-from tasks.store.schemas import STATISTICS, TEXT
+from tasks.store.schemas import PROCESSED, STATISTICS, TEXT
 from tasks.store.storage import ArtifactRef, Store
 
 PROMPT_COLUMNS = (
     *("item_id", "doc_id", "kind", "references_json", "doc_json"),
-    *("gold", "choices", "continuations", "unconditional"),
+    *("gold", "choices", "continuations", "unconditional", "orders"),
 )
 PREDICTION_COLUMNS = (
-    *("item_id", "doc_id", "sample_index", "scored", "outcome", "prediction", "is_json"),
-    *("lls", "is_greedy", "unconditional_lls", "token_lengths"),
+    *("item_id", "doc_id", "sample_index", "scored", "outcome", "prediction", "is_json", "reading_json"),
+    *("lls", "is_greedy", "unconditional_lls", "token_lengths", "error"),
 )
+
+WHOLE_COLUMNS = ("prompt", "tool_calls_json")
+"""Columns of RESPONSES that a whole answer is made of, beside its text."""
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -47,22 +53,25 @@ def joined_batches(
     predictions: ArtifactRef,
     responses: ArtifactRef,
     cut_off: CutOff = "wrong",
+    whole: bool = False,
 ) -> Iterator[ScorerInput]:
     """What scorers look at, for one model, prompt and partition, in the order of the items; ``cut_off`` says
-    whether a sample is scored that was cut off.
+    whether a sample is scored that was cut off, ``whole`` whether the metric looks at whole answers.
 
     A request batch without a sample gives an empty batch, so that the streams of several filters keep step.
     """
     prompts = store.batches(requests, PROMPT_COLUMNS)
     filtered = store.batches(predictions, PREDICTION_COLUMNS)
-    unfiltered = store.batches(responses, ("doc_id", "sample_index", "response"))
+    columns = ("doc_id", "sample_index", "response", *(WHOLE_COLUMNS if whole else ()))
+    unfiltered = store.batches(responses, columns)
     for (items, samples), (_, texts) in zip(
         rows_of_requests(prompts, filtered),
         rows_of_requests(store.batches(requests, ("doc_id",)), unfiltered),
         strict=True,
     ):
         samples = _decided(samples, cut_off)
-        yield ScorerInput(samples, scorer_batch(items, samples, response_texts(samples, texts)))
+        batch = scorer_batch(items, samples, response_texts(samples, texts))
+        yield ScorerInput(samples, replace(batch, answers=_answers(samples, texts)) if whole else batch)
 
 
 def _decided(samples: pa.Table, cut_off: CutOff) -> pa.Table:
@@ -70,7 +79,8 @@ def _decided(samples: pa.Table, cut_off: CutOff) -> pa.Table:
     cut = _cut_off(samples)
     if cut_off == "unscored" or not cut.any():
         return samples
-    scored = samples.column("scored").to_numpy() | cut
+    given_up = pc.is_valid(samples.column("error")).to_numpy()
+    scored = samples.column("scored").to_numpy() | (cut & ~given_up)
     return samples.set_column(samples.schema.get_field_index("scored"), "scored", pa.array(scored))
 
 
@@ -99,12 +109,34 @@ def statistics_batch(samples: pa.Table, scored: SampleScores) -> pa.RecordBatch:
         "passed": pa.nulls(n, pa.bool_()),
         "details_json": absent
         if scores.details is None
-        else pa.array(_texts(scores.details, scored, _detail_text), pa.string()),
-        "error": pa.array(list(scored.errors), pa.string()),
+        # Those of an unscored sample say why it is: how it was read, what the sandbox said.
+        else pa.array([None if one is None else _detail_text(one) for one in scores.details], pa.string()),
+        "error": _reasons(samples, scored),
         "evaluation_time": pa.nulls(n, pa.float64()),
         "evaluated_at": pa.nulls(n, pa.float64()),
     }
     return pa.RecordBatch.from_arrays([columns[name] for name in STATISTICS.names], schema=STATISTICS)
+
+
+def processed_batch(
+    samples: pa.Table,
+    results: Sequence[dict[str, Any] | None],
+    errors: Sequence[str | None] | None = None,
+) -> pa.RecordBatch:
+    """PROCESSED rows: what ``process_results`` made of each sample; ``errors`` say why it was not called."""
+    texts = [None if row is None else value_text(row) for row in results]
+    names = ("item_id", "doc_id", "sample_index", "scored")
+    columns = [samples.column(name).combine_chunks() for name in names]
+    said = pa.nulls(len(texts), pa.string()) if errors is None else pa.array(list(errors), pa.string())
+    return pa.RecordBatch.from_arrays([*columns, pa.array(texts, pa.string()), said], schema=PROCESSED)
+
+
+def _reasons(samples: pa.Table, scored: SampleScores) -> pa.Array:
+    """Why each sample is unscored: by the scorer, else because its filter gave it up."""
+    own = pa.array(list(scored.errors), pa.string())
+    if "error" not in samples.column_names:
+        return own
+    return pc.coalesce(own, samples.column("error").combine_chunks())
 
 
 def rows_of_requests(
@@ -142,6 +174,7 @@ def scorer_batch(
     """One batch for a scorer, from tables that stand beside each other."""
     kind = requests.column("kind")[0].as_py() if requests.num_rows else "generate"
     with_choices = kind != "generate"
+    lettered = requests.column("orders").null_count < requests.num_rows
     return Batch(
         item_ids=requests.column("item_id").to_pylist(),
         sample_index=predictions.column("sample_index").to_numpy(),
@@ -151,27 +184,40 @@ def scorer_batch(
         docs=JsonColumn(_one_array(requests.column("doc_json"))),
         responses=responses if responses is not None else [None] * predictions.num_rows,
         choices=_choices(requests, predictions, kind) if with_choices else None,
+        gold=requests.column("gold").to_pylist() if lettered else None,
+        readings=_readings(predictions) if lettered else None,
         cut_off=None if with_choices else _cut_off(predictions),
     )
 
 
+def _answers(predictions: pa.Table, responses: pa.Table) -> list[Answer | None]:
+    """The whole answer beside each prediction, of the same sample where there is one."""
+    columns = [responses.column(name).to_pylist() for name in ("response", *WHOLE_COLUMNS)]
+    return _beside(predictions, responses, [whole_answer(*row) for row in zip(*columns, strict=True)])
+
+
+def whole_answer(response: str | None, prompt: str, calls: str | None = None) -> Answer:
+    """A response with its prompt and the calls kept beside it, as metrics see them."""
+    chat = chat_of(prompt)
+    said: dict[str, Any] = {"role": "assistant", "content": response}
+    if calls is not None:
+        said["tool_calls"] = said_calls(calls)
+    return Answer(response, parsed_calls(calls), [*chat["messages"], said], chat.get("tools") or [])
+
+
 def response_texts(predictions: pa.Table, responses: pa.Table) -> list[str | None]:
     """The unfiltered response beside each prediction, of the same sample where there is one."""
-    found = dict(
-        zip(
-            zip(
-                responses.column("doc_id").to_pylist(),
-                responses.column("sample_index").to_pylist(),
-                strict=True,
-            ),
-            responses.column("response").to_pylist(),
-            strict=True,
-        )
+    return _beside(predictions, responses, responses.column("response").to_pylist())
+
+
+def _beside(predictions: pa.Table, responses: pa.Table, values: Sequence[T]) -> list[T | None]:
+    """The values of the responses, one beside each prediction of the same sample."""
+    samples = (
+        zip(table.column("doc_id").to_pylist(), table.column("sample_index").to_pylist(), strict=True)
+        for table in (responses, predictions)
     )
-    keys = zip(
-        predictions.column("doc_id").to_pylist(), predictions.column("sample_index").to_pylist(), strict=True
-    )
-    return [found.get(key) for key in keys]
+    found = dict(zip(next(samples), values, strict=True))
+    return [found.get(key) for key in next(samples)]
 
 
 class JsonColumn(Sequence[Any]):
@@ -217,6 +263,11 @@ def _predictions(table: pa.Table) -> list[Any]:
     for row in np.flatnonzero(table.column("is_json").to_numpy()):
         values[row] = orjson.loads(values[row])
     return values
+
+
+def _readings(table: pa.Table) -> list[dict[str, Any] | None]:
+    texts = table.column("reading_json").to_pylist()
+    return [None if text is None else orjson.loads(text) for text in texts]
 
 
 def _integers(column: pa.Array | pa.ChunkedArray) -> NDArray[np.int64]:

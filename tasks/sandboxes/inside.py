@@ -4,6 +4,9 @@ It is started by the interpreter alone and imports nothing of the project. A job
 result goes as JSON to stdout. The program runs in a child of its own user, under limits and a system call
 filter; this process cannot be traced, read or killed by it, and ends whatever the program leaves behind.
 
+As a fork server (``serve``) it runs no program itself: for each job it forks, already warm, a first process
+of further namespaces, which is the judge of that program alone and gives up the rights that made them.
+
 A program without cases has passed when it reached its last line: the child says so over a socket, the kernel
 vouches for the sender, and only then does a number come that has to be said back. With cases each one is a
 run of its own, and what it printed is compared by whoever knows the expected output, outside.
@@ -30,9 +33,22 @@ if TYPE_CHECKING:  # typing takes milliseconds to import, for every program
 SAMPLED_AFTER = 0.15
 """Seconds after which the memory of a program's processes is summed: shorter ones are left to the limits."""
 TICK = 0.05
+START_SECONDS = 20.0
+"""How long a program may take to begin, which is the machine's doing: its own time counts from there."""
 FIRST_CONTROL = 100
 """The child's end of the socket has a number from here to 255 above."""
-PR_SET_DUMPABLE, PR_SET_NO_NEW_PRIVS, PR_SET_SECCOMP = 4, 38, 22
+PR_SET_PDEATHSIG, PR_SET_DUMPABLE, PR_SET_SECCOMP, PR_SET_NO_NEW_PRIVS = 1, 4, 22, 38
+PR_CAPBSET_DROP, PR_CAP_AMBIENT, PR_CAP_AMBIENT_CLEAR_ALL = 24, 47, 4
+KEPT_BY_JUDGE = (5, 6, 7)
+"""Its capabilities where programs have users of their own: CAP_KILL, CAP_SETGID, CAP_SETUID."""
+NEW_NAMESPACES = 0x00020000 | 0x04000000 | 0x08000000 | 0x20000000 | 0x40000000
+"""Mounts, names, IPC, processes, network."""
+MOUNTS = {
+    "/proc": ("proc", 2 | 4 | 8, None),
+    "/tmp": ("tmpfs", 2 | 4, "size={disk_mb}m,mode=1777"),
+    "/dev/shm": ("tmpfs", 2 | 4, "size=16m,mode=1777"),
+}
+"""What each program has of its own: place → kind, flags (nosuid, nodev, noexec), options."""
 SCM_CREDENTIALS = getattr(socket, "SCM_CREDENTIALS", 2)
 
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -41,28 +57,67 @@ _ended = -1
 
 
 def main() -> None:
-    """Runs the job on stdin. Only as the first process of a PID namespace: it ends all others."""
+    """Runs the job on stdin, or as a fork server one after the other. Only as the first process of a PID
+    namespace: it ends all others."""
     if os.getpid() != 1:
         sys.exit("this must be the first process of its PID namespace")
-    signal.signal(signal.SIGINT, signal.SIG_DFL)  # the kernel keeps signals without a handler from it
+    if sys.argv[1:] == ["serve"]:
+        _serve()
+    job, answer = json.loads(_read_all(0)), os.dup(1)
+    _close_standard_streams(0, 1, 2)
+    _write_all(answer, _judged(job))
+
+
+def _serve() -> None:
+    """Runs jobs until stdin ends: each comes and each result goes with its length before it."""
+    jobs, answers = os.dup(0), os.dup(1)
+    _close_standard_streams(0, 1)  # on stderr it says why it ends
+    _libc.prctl(PR_SET_DUMPABLE, 0, 0, 0, 0)
+    while (job := _read_frame(jobs)) is not None:
+        given, taken = os.pipe()
+        judge = _clone()
+        if judge == 0:
+            _judge_apart(json.loads(job), taken, (jobs, answers, given))
+        os.close(taken)
+        result = _read_while(given, jobs)
+        os.close(given)
+        os.waitpid(judge, 0)
+        _write_all(answers, struct.pack(">Q", len(result)) + result)
+    os._exit(0)
+
+
+def _judge_apart(job: dict[str, Any], answer: int, others: tuple[int, ...]) -> None:
+    """The first process of a program's own namespaces; it never returns. What can't be set up is answered
+    in words, which are no JSON."""
+    try:
+        _libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+        for fd in others:
+            os.close(fd)
+        _mount_own(job["limits"]["disk_mb"])
+        result = _judged(job)
+    except BaseException as error:
+        result = f"{type(error).__name__}: {error}".encode()
+    _write_all(answer, result)
+    os._exit(0)
+
+
+def _judged(job: dict[str, Any]) -> bytes:
+    """The result of a job as JSON; this process is the program's judge from here on."""
     global _ended
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # the kernel keeps signals without a handler from it
     _ended, woken = os.pipe()
     os.set_blocking(woken, False)
     signal.signal(signal.SIGCHLD, lambda *_: None)
     signal.set_wakeup_fd(woken, warn_on_full_buffer=False)
-    job = json.loads(_read_all(0))
-    answer = os.dup(1)
-    null = os.open("/dev/null", os.O_RDWR)
-    for fd in (0, 1, 2):
-        os.dup2(null, fd)
     _libc.prctl(PR_SET_DUMPABLE, 0, 0, 0, 0)
+    _keep_capabilities(KEPT_BY_JUDGE if job["uid"] is not None else ())
     runs = []
     for text in job["inputs"] if job["inputs"] is not None else [None]:
         run = _Run(job, text)
         runs.append(run.result())
         if run.ended_by is not None:
             break  # out of time, memory or room: the program's other cases are not run
-    _write_all(answer, json.dumps({"runs": runs}).encode("utf-8", "surrogatepass"))
+    return json.dumps({"runs": runs}).encode("utf-8", "surrogatepass")
 
 
 class _Run:
@@ -77,7 +132,8 @@ class _Run:
         self.nonce: bytes | None = None
         self.output = {"stdout": b"", "stderr": b""}
         self.room = self.limits["output_kb"] * 1024
-        self.began = time.monotonic()
+        self.started = time.monotonic()
+        self.began: float | None = None
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         ours.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
         out, err = os.pipe(), os.pipe()
@@ -95,10 +151,13 @@ class _Run:
         self._watch()
 
     def _watch(self) -> None:
-        deadline = self.began + self.limits["seconds"]
-        sampled = self.began + SAMPLED_AFTER
+        sampled = self.started + SAMPLED_AFTER
         while self.status is None:
             now = time.monotonic()
+            if self.began is None:
+                deadline = self.started + START_SECONDS
+            else:
+                deadline = self.began + self.limits["seconds"]
             if now >= deadline:
                 self._end("timeout")
             elif now >= sampled:
@@ -110,7 +169,7 @@ class _Run:
             self._reap()
         self._reap_rest()
         self._drain()
-        self.wall = time.monotonic() - self.began
+        self.wall = time.monotonic() - (self.began or self.started)
         self.control.close()
         for fd in self.pipes:
             os.close(fd)
@@ -162,7 +221,7 @@ class _Run:
         if message == b"memory":
             self.memory_error = True
         elif message == b"begin":
-            self.begun_by = sender
+            self.begun_by, self.began = sender, time.monotonic()
         elif message == b"end" and self.begun_by == sender and self.nonce is None:
             self.nonce = os.urandom(32)
             with contextlib.suppress(OSError):  # gone in the meantime
@@ -250,11 +309,12 @@ def _become_program(job: dict[str, Any], control: int, streams: tuple[int, int, 
         _filter_system_calls()
         os.environ.clear()
         os.environ.update({"PATH": "/usr/bin:/bin", "HOME": "/tmp", "TMPDIR": "/tmp", "LANG": "C.UTF-8"})
+        os.environ["OMP_NUM_THREADS"] = "1"  # libraries of numbers start a thread a core otherwise
         signal.signal(signal.SIGPIPE, signal.SIG_DFL)
     except BaseException as error:
         os.write(2, f"the sandbox could not be set up: {type(error).__name__}: {error}".encode())
         os._exit(99)
-    _execute(job["program"], job["path"], asserts)
+    _execute(job["program"], job["path"], asserts, job["script"])
 
 
 def _limit(job: dict[str, Any]) -> None:
@@ -271,9 +331,9 @@ def _limit(job: dict[str, Any]) -> None:
         resource.setrlimit(kind, (value, value))
 
 
-def _execute(program: str, path: list[str], asserts: bool) -> None:
-    """Runs the program's text as ``__main__``; that it reached its last line is said over the control
-    socket."""
+def _execute(program: str, path: list[str], asserts: bool, script: bool) -> None:
+    """Runs the program's text as ``__main__``, or in an empty namespace; that it reached its last line is
+    said over the control socket."""
     # Everything used after the program is bound before it: a program may replace what is found by name. The
     # socket is looked for only then, so that no frame of this file holds it while the program runs.
     leave, base, memory_error, end, said = SystemExit, BaseException, MemoryError, os._exit, _say
@@ -283,10 +343,11 @@ def _execute(program: str, path: list[str], asserts: bool) -> None:
     module = type(sys)("__main__")
     module.__dict__["__builtins__"] = __builtins__
     sys.modules["__main__"] = module
+    names = module.__dict__ if script else {}
     code, whole = 1, False
     tell(b"begin")
     try:
-        exec(compile(program, "program.py", "exec"), module.__dict__)
+        exec(compile(program, "program.py", "exec"), names)
         code, whole = 0, True
     except leave as error:
         code = error.code if isinstance(error.code, int) else int(error.code is not None)
@@ -382,6 +443,79 @@ def _memory_in_use() -> int:
 def _kill_all() -> None:
     with contextlib.suppress(OSError):  # there is none
         os.kill(-1, signal.SIGKILL)  # all of this PID namespace but its first process
+
+
+def _clone() -> int:
+    """``os.fork`` into namespaces of its own: 0 in the child."""
+    flags = NEW_NAMESPACES | signal.SIGCHLD
+    number = _CLONE[0 if os.uname().machine == "x86_64" else 1]
+    pid = int(_libc.syscall(number, ctypes.c_ulong(flags), None, None, None, None))
+    if pid < 0:
+        sys.exit(f"the kernel gives no namespaces: {os.strerror(ctypes.get_errno())}")
+    return pid
+
+
+def _mount_own(disk_mb: int) -> None:
+    """Mounts a /proc of the new namespace and empty folders for temporary files over the fork server's."""
+    if _libc.mount(None, b"/", None, ctypes.c_ulong((1 << 14) | (1 << 18)), None):  # private, recursively
+        raise OSError(ctypes.get_errno(), "mounts can't be made private")
+    for place, (kind, flags, options) in MOUNTS.items():
+        data = options.format(disk_mb=disk_mb).encode() if options else None
+        if _libc.mount(kind.encode(), place.encode(), kind.encode(), ctypes.c_ulong(flags), data):
+            raise OSError(ctypes.get_errno(), f"no mount at {place}")
+    os.chdir("/tmp")
+
+
+def _keep_capabilities(kept: tuple[int, ...]) -> None:
+    """Gives up all capabilities but these, for good."""
+    _libc.prctl(PR_CAP_AMBIENT, PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0)
+    for number in range(64):
+        if number not in kept and _libc.prctl(PR_CAPBSET_DROP, number, 0, 0, 0):
+            break  # the last one is behind us, or there is no right to drop any: it has none
+    mask = sum(1 << number for number in kept)
+    header = ctypes.create_string_buffer(struct.pack("=Ii", 0x20080522, 0))
+    held = ctypes.create_string_buffer(struct.pack("=6I", 0, 0, 0, 0, 0, 0))
+    _libc.capget(header, held)
+    effective, permitted = struct.unpack("=6I", held.raw[:24])[:2]
+    data = struct.pack("=6I", effective & mask, permitted & mask, 0, 0, 0, 0)
+    if _libc.capset(header, data):
+        raise OSError(ctypes.get_errno(), "capabilities can't be given up")
+
+
+def _close_standard_streams(*numbers: int) -> None:
+    null = os.open("/dev/null", os.O_RDWR)
+    for fd in numbers:
+        os.dup2(null, fd)
+
+
+def _read_frame(fd: int) -> bytes | None:
+    """What comes next with its length before it; None at the end."""
+    head = _read_exactly(fd, 8)
+    return None if head is None else _read_exactly(fd, struct.unpack(">Q", head)[0])
+
+
+def _read_exactly(fd: int, size: int) -> bytes | None:
+    parts: list[bytes] = []
+    while size:
+        part = os.read(fd, min(size, 1 << 20))
+        if not part:
+            return None
+        parts.append(part)
+        size -= len(part)
+    return b"".join(parts)
+
+
+def _read_while(given: int, asking: int) -> bytes:
+    """All that a judge answers; whoever asks has left if anything is heard of it, and all ends with this."""
+    parts: list[bytes] = []
+    while True:
+        ready, _, _ = select.select([given, asking], [], [])
+        if asking in ready:
+            os._exit(0)
+        part = os.read(given, 1 << 20)
+        if not part:
+            return b"".join(parts)
+        parts.append(part)
 
 
 def _memory_file(content: bytes) -> int:

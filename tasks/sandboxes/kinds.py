@@ -20,7 +20,7 @@ from typing import Final, Protocol
 from metrics.errors import NightjarError
 from scorers.programs import ProgramLimits
 
-VERSION: Final = 1
+VERSION: Final = 2
 """Enters the keys of kept outcomes: raise it when the same program may end otherwise."""
 INSIDE: Final = Path(__file__).with_name("inside.py")
 NAMESPACES: Final = Path(__file__).with_name("namespaces.py")
@@ -76,6 +76,10 @@ class Sandbox(Protocol):
         """The command that runs ``inside.py`` in a sandbox of its own."""
         ...
 
+    def serve(self, interpreter: Interpreter) -> Invocation | None:
+        """The command that runs ``inside.py`` as a fork server; None where there is no such form."""
+        ...
+
     def missing(self) -> str | None:
         """What has to be installed or allowed before it can work; None: nothing known."""
         ...
@@ -92,6 +96,13 @@ class Bubblewrap:
 
     def start(self, interpreter: Interpreter, limits: ProgramLimits) -> Invocation:
         """See ``Sandbox``."""
+        return self._invocation(interpreter, limits.disk_mb)
+
+    def serve(self, interpreter: Interpreter) -> Invocation:
+        """See ``Sandbox``; it may make namespaces and mounts, which each program's judge gives up."""
+        return self._invocation(interpreter, 1, "serve")
+
+    def _invocation(self, interpreter: Interpreter, disk_mb: int, *arguments: str) -> Invocation:
         command = ["bwrap", "--unshare-ipc", "--unshare-pid", "--unshare-net", "--unshare-uts"]
         command += ["--unshare-cgroup-try", "--die-with-parent", "--new-session", "--as-pid-1", "--clearenv"]
         root = os.getuid() == 0
@@ -102,6 +113,8 @@ class Bubblewrap:
                 command += ["--cap-add", capability]
         else:
             command += ["--unshare-user", "--disable-userns", "--uid", "65534", "--gid", "65534"]
+        if arguments:
+            command += ["--cap-add", "CAP_SYS_ADMIN"]
         shown = [folder for folder in (*LIBRARIES, *interpreter.prefixes) if os.path.isdir(folder)]
         parents = {str(parent) for folder in shown for parent in Path(folder).parents} - {"/"}
         for folder in sorted(parents):  # what bubblewrap makes by itself other users can't enter
@@ -118,7 +131,7 @@ class Bubblewrap:
             "--perms",
             "1777",
             "--size",
-            str(limits.disk_mb << 20),
+            str(disk_mb << 20),
             "--tmpfs",
             "/tmp",
             "--chdir",
@@ -126,8 +139,8 @@ class Bubblewrap:
         ]
         command += ["--perms", "1777", "--size", str(SHARED_MEMORY), "--tmpfs", "/dev/shm"]
         command += ["--remount-ro", "/dev", "--remount-ro", "/"]  # an ordinary user's own otherwise
-        command += ["--", interpreter.executable, *PYTHON, "/inside.py"]
-        return Invocation(command, _own_uid() if root else None)
+        command += ["--", interpreter.executable, *PYTHON, "/inside.py", *arguments]
+        return Invocation(command, own_uid() if root else None)
 
 
 class Container:
@@ -172,7 +185,10 @@ class Container:
         # What runs inside has its limits; these are of the whole, its own process included.
         command += ["--memory", f"{limits.memory_mb + 128}m", "--pids-limit", str(limits.processes + 4)]
         command += ["--volume", f"{INSIDE}:/inside.py:ro", "--entrypoint", "python3", image]
-        return Invocation([*command, *PYTHON, "/inside.py"], _own_uid() % (1 << 16) + 1_000)
+        return Invocation([*command, *PYTHON, "/inside.py"], own_uid() % (1 << 16) + 1_000)
+
+    def serve(self, interpreter: Interpreter) -> None:
+        """See ``Sandbox``: what an engine lets a container do makes no further namespaces."""
 
 
 class Namespaces:
@@ -186,19 +202,27 @@ class Namespaces:
 
     def start(self, interpreter: Interpreter, limits: ProgramLimits) -> Invocation:
         """See ``Sandbox``."""
+        return self._invocation(interpreter, limits.disk_mb)
+
+    def serve(self, interpreter: Interpreter) -> Invocation:
+        """See ``Sandbox``."""
+        return self._invocation(interpreter, 1, "serve")
+
+    def _invocation(self, interpreter: Interpreter, disk_mb: int, *arguments: str) -> Invocation:
         shown = [*LIBRARIES, *LINKS, *interpreter.prefixes]
-        command = [interpreter.executable, *PYTHON, str(NAMESPACES), str(INSIDE), str(limits.disk_mb)]
+        command = [interpreter.executable, *PYTHON, str(NAMESPACES), str(INSIDE), str(disk_mb)]
         devices = [f"/dev/{name}" for name in ("zero", "random", "urandom")]
         landlock = {"read": [*shown, "/proc", *devices], "write": ["/tmp", "/dev/null", "/dev/shm"]}
-        uid = _own_uid() if os.getuid() == 0 else None
-        return Invocation([*command, json.dumps(list(dict.fromkeys(shown)))], uid, landlock)
+        uid = own_uid() if os.getuid() == 0 else None
+        folders = json.dumps(list(dict.fromkeys(shown)))
+        return Invocation([*command, folders, *arguments], uid, landlock)
 
 
 SANDBOXES: Final[Sequence[Sandbox]] = (Bubblewrap(), Container("docker"), Container("podman"), Namespaces())
 """Strongest first; docker and podman are equals."""
 
 
-def _own_uid() -> int:
+def own_uid() -> int:
     """A user for one program: what another one runs counts towards no limit of its."""
     return FIRST_UID + secrets.randbelow(1 << 28)
 

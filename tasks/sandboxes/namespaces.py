@@ -29,8 +29,9 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 def main() -> None:
-    """``namespaces.py INSIDE DISK_MB FOLDERS``: stdin and stdout are those of ``inside.py``."""
+    """``namespaces.py INSIDE DISK_MB FOLDERS [serve]``: stdin and stdout are those of ``inside.py``."""
     inside, disk_mb, folders = sys.argv[1], int(sys.argv[2]), json.loads(sys.argv[3])
+    sys.argv[1:] = sys.argv[4:]
     with open(inside) as file:  # it may lie where the new root will be
         program = compile(file.read(), inside, "exec")
     _libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)

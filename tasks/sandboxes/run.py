@@ -12,7 +12,16 @@ from functools import cache
 from typing import Any, Final
 
 from scorers.programs import Program, ProgramLimits, ProgramOutcome, ProgramRun, Verdict, outcome_of
-from tasks.sandboxes.kinds import SANDBOXES, Sandbox, SandboxError, interpreter_at
+from tasks.sandboxes.kinds import (
+    SANDBOXES,
+    Interpreter,
+    Invocation,
+    Sandbox,
+    SandboxError,
+    interpreter_at,
+    own_uid,
+)
+from tasks.sandboxes.servers import ServerLostError, fork_server
 
 PATIENCE: Final = 30.0
 """Seconds beyond a program's own that a sandbox may take to start, end and answer."""
@@ -28,18 +37,18 @@ TRIAL: Final = Program("import os\nassert os.getpid() > 1", ProgramLimits(second
 
 
 def run_program(program: Program, sandbox: Sandbox) -> ProgramOutcome:
-    """Runs the program; what went wrong with the sandbox is in the outcome, never raised."""
+    """Runs the program, by a fork server where the sandbox has one; what went wrong with the sandbox is in
+    the outcome, never raised."""
     interpreter = interpreter_at(program.interpreter)
+    served = sandbox.serve(interpreter)
+    if served is not None and _works(served, sandbox, interpreter):
+        return _run_served(program, sandbox, interpreter, served)
+    return _run_once(program, sandbox, interpreter)
+
+
+def _run_once(program: Program, sandbox: Sandbox, interpreter: Interpreter) -> ProgramOutcome:
+    """In a sandbox and an interpreter that are started for it."""
     invocation = sandbox.start(interpreter, program.limits)
-    job = {
-        "program": program.text,
-        "inputs": program.inputs,
-        "limits": program.limits.model_dump(),
-        "path": list(interpreter.path),
-        "uid": invocation.uid,
-        "landlock": invocation.landlock,
-    }
-    runs = len(program.inputs) if program.inputs is not None else 1
     try:
         process = subprocess.Popen(
             invocation.command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
@@ -48,14 +57,58 @@ def run_program(program: Program, sandbox: Sandbox) -> ProgramOutcome:
     except OSError as error:
         return _no_answer(sandbox, f"it could not be started: {error}")
     try:
-        out, err = process.communicate(json.dumps(job).encode(), runs * program.limits.seconds + PATIENCE)
+        job = _job(program, interpreter, invocation, invocation.uid)
+        out, err = process.communicate(job, _patience(program))
     except subprocess.TimeoutExpired:
         _end(process)
         return _no_answer(sandbox, "it did not answer in time")
     except BaseException:
         _end(process)
         raise
-    return _read(program, sandbox, process.returncode, out, err)
+    said = err.decode("utf-8", "replace").strip()[-SHOWN:]
+    return _read(program, sandbox, out, f"it ended with exit code {process.returncode}: {said or 'no word'}")
+
+
+def _run_served(
+    program: Program, sandbox: Sandbox, interpreter: Interpreter, invocation: Invocation
+) -> ProgramOutcome:
+    """In namespaces of its own that a fork server makes for it."""
+    job = _job(program, interpreter, invocation, None if invocation.uid is None else own_uid())
+    try:
+        with fork_server(invocation) as server:
+            out = server.ask(job, _patience(program))
+    except (ServerLostError, OSError) as error:
+        return _no_answer(sandbox, str(error))
+    return _read(program, sandbox, out, out.decode("utf-8", "replace").strip()[-SHOWN:] or "no word")
+
+
+_worked: dict[tuple[str, ...], bool] = {}
+
+
+def _works(served: Invocation, sandbox: Sandbox, interpreter: Interpreter) -> bool:
+    """Whether a fork server works here: a program was run by one. Tried once a process."""
+    command = tuple(served.command)
+    if command not in _worked:
+        _worked[command] = _run_served(TRIAL, sandbox, interpreter, served).verdict == "passed"
+    return _worked[command]
+
+
+def _job(program: Program, interpreter: Interpreter, invocation: Invocation, uid: int | None) -> bytes:
+    job = {
+        "program": program.text,
+        "inputs": program.inputs,
+        "limits": program.limits.model_dump(),
+        "path": list(interpreter.path),
+        "script": program.script,
+        "uid": uid,
+        "landlock": invocation.landlock,
+    }
+    return json.dumps(job).encode()
+
+
+def _patience(program: Program) -> float:
+    runs = len(program.inputs) if program.inputs is not None else 1
+    return runs * program.limits.seconds + PATIENCE
 
 
 def _end(process: "subprocess.Popen[bytes]") -> None:
@@ -64,12 +117,12 @@ def _end(process: "subprocess.Popen[bytes]") -> None:
     process.communicate()
 
 
-def _read(program: Program, sandbox: Sandbox, code: int, out: bytes, err: bytes) -> ProgramOutcome:
+def _read(program: Program, sandbox: Sandbox, out: bytes, otherwise: str) -> ProgramOutcome:
+    """The outcome that a judge told; ``otherwise`` says what happened where it told none."""
     try:
         runs = tuple(_run(entry) for entry in json.loads(out)["runs"])
     except (ValueError, KeyError, TypeError):
-        said = err.decode("utf-8", "replace").strip()[-SHOWN:]
-        return _no_answer(sandbox, f"it ended with exit code {code}: {said or 'no word'}")
+        return _no_answer(sandbox, otherwise)
     broken = next((run for run in runs if run.verdict == "sandbox_error"), None)
     if broken is not None:
         return _no_answer(sandbox, broken.stderr[-SHOWN:] or "the program never began")
@@ -77,10 +130,8 @@ def _read(program: Program, sandbox: Sandbox, code: int, out: bytes, err: bytes)
 
 
 def _run(entry: dict[str, Any]) -> ProgramRun:
-    # What never began was not the program's doing, unless a limit was: nothing of it ran.
-    begun = entry["begun"] or entry["ended"] in ("memory", "timeout")
     return ProgramRun(
-        verdict=_VERDICTS[entry["ended"]] if begun else "sandbox_error",
+        verdict=_VERDICTS[entry["ended"]] if entry["begun"] else "sandbox_error",
         exit_code=entry["exit_code"],
         signal=entry["signal"],
         cpu_seconds=entry["cpu_seconds"],

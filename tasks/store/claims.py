@@ -18,6 +18,7 @@ import uuid
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -144,6 +145,14 @@ class Watch:
             return True
         self._own.remove(entry)
         return False
+
+
+def made_at(file: str) -> datetime | None:
+    """When the claim was made that a file of this name belongs to; None: to no claim."""
+    nanoseconds, dash, _ = file.partition("-")
+    if not dash or len(nanoseconds) != 20 or not nanoseconds.isdigit():
+        return None
+    return datetime.fromtimestamp(int(nanoseconds) / 1e9, UTC)
 
 
 def owner_of(content: bytes) -> dict[str, Any]:

@@ -5,7 +5,7 @@ exported files can read the store. Columns named ``*_json`` hold canonical JSON 
 """
 
 from collections.abc import Sequence
-from typing import Final
+from typing import Any, Final
 
 import pyarrow as pa
 
@@ -45,10 +45,12 @@ REQUESTS: Final = pa.schema(
         pa.field("cluster", pa.string()),
         pa.field("prompt_template", pa.string(), nullable=False),  # its name
         pa.field("kind", pa.string(), nullable=False),  # generate | loglikelihood | rolling
-        pa.field("chat", pa.bool_(), nullable=False),  # prompts are JSON lists of chat messages
+        pa.field(
+            "chat", pa.bool_(), nullable=False
+        ),  # prompts are JSON: messages, and tools (tasks.messages.chat)
         pa.field(
             "prompts", STRINGS, nullable=False
-        ),  # one a request: generation 1, multiple choice one a choice
+        ),  # one a request: multiple choice one a choice; generation 1, or one for each of the orders
         pa.field(
             "continuations", STRINGS, nullable=False
         ),  # beside each prompt; empty strings for generation
@@ -64,6 +66,9 @@ REQUESTS: Final = pa.schema(
             "doc_json", pa.string(), nullable=False
         ),  # the row as filters, metrics and process_results see it
         pa.field("first_sample", pa.int32(), nullable=False),  # seeds and keys of samples count from it
+        pa.field(
+            "orders", pa.list_(pa.list_(pa.int32()))
+        ),  # choices asked by letters: which stands at each position, one list a prompt; else null
     ]
 )
 
@@ -76,9 +81,12 @@ RESPONSES: Final = pa.schema(
         pa.field(
             "request_key", pa.string(), nullable=False
         ),  # of the answer (several requests: digest of their keys)
-        pa.field("prompt", TEXT, nullable=False),  # text, or the JSON list of chat messages
+        pa.field("prompt", TEXT, nullable=False),  # text, or the JSON text of a chat
         pa.field("response", pa.string()),  # null unless status is ok and the kind is generate
         pa.field("reasoning", pa.string()),  # reasoning content, apart from the answer
+        pa.field(
+            "tool_calls_json", pa.string()
+        ),  # list of {name, arguments (text)}; null: no tool was called
         pa.field("status", TEXT, nullable=False),  # ok | cut_off | model_error | infra_error
         pa.field("error", pa.string()),  # what went wrong, in words
         pa.field("attempts", pa.int32(), nullable=False),
@@ -105,8 +113,9 @@ RESPONSES: Final = pa.schema(
 )
 
 ANSWERS: Final = (
-    "item_id", "doc_id", "sample_index", "response", "status", "error", "finish_reason", "lls", "is_greedy",
-    "unconditional_lls", "unconditional_greedy", "token_lengths", "metadata_json",
+    "item_id", "doc_id", "sample_index", "response", "tool_calls_json", "status", "error", "finish_reason",
+    "lls", "is_greedy", "unconditional_lls", "unconditional_greedy", "token_lengths", "metadata_json",
+    "logprobs_json",
 )  # fmt: skip
 """Columns of RESPONSES that say what was answered; the others say when, by whom and at what cost."""
 
@@ -128,12 +137,14 @@ PREDICTIONS: Final = pa.schema(
         ),  # false: there is no answer to score, the request failed or was cut off
         pa.field("prediction", pa.string()),  # text, or JSON where is_json; null: the filter found nothing
         pa.field("outcome", TEXT),  # of the answer it rests on: OUTCOMES; null: not said
+        pa.field("reading_json", pa.string()),  # choices asked by letters: how the answer was read
         pa.field("is_json", pa.bool_(), nullable=False),  # the prediction is another JSON value than a string
         pa.field("lls", FLOATS),
         pa.field("is_greedy", pa.list_(pa.bool_())),
         pa.field("unconditional_lls", FLOATS),
         pa.field("unconditional_greedy", pa.list_(pa.bool_())),
         pa.field("token_lengths", pa.list_(pa.int32())),  # tokens of each continuation, as the server cut it
+        pa.field("error", pa.string()),  # why there is no prediction to score although there is an answer
     ]
 )
 
@@ -160,6 +171,42 @@ EXECUTIONS: Final = pa.schema(
 VERDICT_COLUMNS: Final = tuple(name for name in EXECUTIONS.names if not name.endswith("_seconds"))
 """Columns of EXECUTIONS that scores see."""
 
+GAMES: Final = pa.schema(
+    [
+        pa.field("item_id", pa.string(), nullable=False),
+        pa.field("doc_id", pa.int64(), nullable=False),
+        pa.field("repeat", pa.int32(), nullable=False),  # which of the item's samples, by order, from 0
+        pa.field("judge", TEXT),  # null: the contest could not be played, as error says
+        pa.field("swapped", pa.bool_()),  # the second model's answer was shown first
+        pa.field("asked", pa.bool_(), nullable=False),  # a judge saw the answers
+        pa.field("value", pa.float64()),  # the first model's share: 1 won, 0.5 tie, 0 lost; null: no verdict
+        pa.field("first_length", pa.int64(), nullable=False),  # characters of the first model's answer
+        pa.field("second_length", pa.int64(), nullable=False),
+        pa.field("reply", pa.string()),
+        pa.field("error", pa.string()),  # why there is no verdict
+    ]
+)
+
+RATINGS: Final = pa.schema(
+    [
+        pa.field("prompt_template", pa.string(), nullable=False),
+        pa.field("filter", pa.string(), nullable=False),
+        pa.field("ratings_json", pa.string(), nullable=False),  # see tasks.arena.ratings
+    ]
+)
+
+ASKED: Final = pa.schema(
+    [
+        pa.field("item_id", pa.string()),  # null: the benchmark's file asks while it is imported
+        pa.field("sample_index", pa.int32()),
+        pa.field("digest", pa.string(), nullable=False),  # of the program
+        *(EXECUTIONS.field(name) for name in EXECUTIONS.names[3:]),
+    ]
+)
+"""Programs that a benchmark's own function asks about, and what came of them."""
+
+ASKED_COLUMNS: Final = tuple(name for name in ASKED.names if not name.endswith("_seconds"))
+
 PROCESSED: Final = pa.schema(
     [
         pa.field("item_id", pa.string(), nullable=False),
@@ -167,6 +214,7 @@ PROCESSED: Final = pa.schema(
         pa.field("sample_index", pa.int32(), nullable=False),
         pa.field("scored", pa.bool_(), nullable=False),
         pa.field("results_json", pa.string()),  # what process_results returned, metric → value
+        pa.field("error", pa.string()),  # why it was not called although the request succeeded
     ]
 )
 
@@ -247,3 +295,20 @@ RESULTS: Final = pa.schema(
         *(pa.field(f"n_{name}", pa.int64()) for name in COUNTED),  # samples by their answers' OUTCOMES
     ]
 )
+
+
+def row_dicts(batch: pa.RecordBatch) -> list[dict[str, Any]]:
+    """The rows of a batch.
+
+    >>> row_dicts(pa.RecordBatch.from_pydict({"a": pa.array(["x", None]).dictionary_encode()}))
+    [{'a': 'x'}, {'a': None}]
+    """
+    names = batch.schema.names
+    return [dict(zip(names, values, strict=True)) for values in zip(*map(plain_values, batch), strict=True)]
+
+
+def plain_values(column: pa.Array) -> list[Any]:
+    """The values of a column as Python's own."""
+    # pyarrow looks each value of an encoded column up by itself, at a fortieth of the pace.
+    encoded = pa.types.is_dictionary(column.type)
+    return list((column.dictionary_decode() if encoded else column).to_pylist())

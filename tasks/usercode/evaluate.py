@@ -12,6 +12,7 @@ import numpy as np
 from metrics.aggregations.aggregation import build_aggregation
 from metrics.errors import ConfigError, nearest
 from metrics.registry import METRICS
+from tasks.usercode.code_eval import code_eval
 
 Result = Any
 Compute = Callable[..., Result]
@@ -354,6 +355,7 @@ METRICS_OF_EVALUATE: Final[Mapping[str, Compute]] = {
     "accuracy": _accuracy,
     "bleu": _bleu,
     "chrf": _chrf,
+    "code_eval": code_eval,
     "exact_match": _exact_match,
     "f1": _f1,
     "matthews_correlation": _mcc,
@@ -364,8 +366,6 @@ METRICS_OF_EVALUATE: Final[Mapping[str, Compute]] = {
     "wer": _wer,
 }
 REFUSED: Final[Mapping[str, str]] = {
-    "code_eval": "runs programs that a model wrote, which takes a sandbox: benchmarks that score by it can't "
-    "be run yet",
     "perplexity": "runs a language model of its own; score log-likelihoods (output_type "
     "loglikelihood_rolling) instead",
 }

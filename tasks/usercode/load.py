@@ -22,6 +22,7 @@ from typing import Any, Final
 from metrics.errors import ConfigError
 from metrics.types import Resolve
 from tasks.store.definitions import imported_files
+from tasks.usercode.code_eval import importing
 from tasks.usercode.missing import missing_package
 from tasks.usercode.standin import stand_ins
 from tasks.usercode.trust import check_trusted
@@ -96,6 +97,7 @@ class UserModules:
                 with (
                     _neighbours(path.parent, package.partition(".")[0] if self._own else qualified),
                     stand_ins(),
+                    importing(),
                 ):
                     sys.modules[qualified] = module
                     spec.loader.exec_module(module)
@@ -181,7 +183,7 @@ def _neighbours(folder: Path, loaded: str) -> Iterator[None]:
 
 def _from_package(source: str) -> ModuleType:
     try:
-        with stand_ins():
+        with stand_ins(), importing():
             return importlib.import_module(source)
     except ImportError as error:
         raise ConfigError(f"module '{source}' can't be imported: {error}{missing_package(error)}") from error

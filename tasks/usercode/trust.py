@@ -38,7 +38,7 @@ def check_trusted(place: Path, reference: str) -> None:
         return
     raise ConfigError(
         f"'{reference}' is code of {place}, {why}: it runs with your rights. Read it, then call "
-        "python -m flows.eval CONFIG --trust once, or name the folder in NIGHTJAR_TRUST"
+        "python -m flows.eval (or flows.suite) once with --trust, or name the folder in NIGHTJAR_TRUST"
     )
 
 

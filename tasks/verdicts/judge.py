@@ -10,13 +10,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from metrics.types import CutOff
-from tasks.rows.outcomes import outcome
+from tasks.rows.outcomes import OUTCOME_COLUMNS, outcome_of
 from tasks.rows.parts import BatchSource, Origin
-from tasks.store.schemas import STATISTICS, TEXT
+from tasks.store.schemas import STATISTICS, TEXT, row_dicts
 from tasks.verdicts.labels import Verdict
 from tasks.verdicts.methods import EvaluationMethod, Judgement, RequestCursor
 
-_READ = ("item_id", "doc_id", "sample_index", "status", "response", "finish_reason", "lls")
+_READ = ("item_id", "doc_id", "sample_index", *OUTCOME_COLUMNS)
 
 
 def evaluate(
@@ -144,11 +144,7 @@ class _Rows:
         identity = responses.select(["item_id", "doc_id", "sample_index"])
         if self.sample != list(range(len(responses))):
             identity = identity.take(pa.array(self.sample, pa.int64()))
-        said = (responses.column(name).to_pylist() for name in ("status", "response", "finish_reason", "lls"))
-        outcomes = [
-            outcome(status, text, finish, lls is None)
-            for status, text, finish, lls in zip(*said, strict=True)
-        ]
+        outcomes = [outcome_of(row) for row in row_dicts(responses.select(list(OUTCOME_COLUMNS)))]
         score = pa.array([verdict.score for verdict in self.verdicts], pa.float64())
         columns: dict[str, Any] = {
             **{name: identity.column(name) for name in identity.schema.names},

@@ -11,12 +11,26 @@ import orjson
 import pyarrow as pa
 
 from metrics.errors import ConfigError, NightjarError, nearest
+from metrics.patterns import bounded
 from metrics.types import Resolve
+from scorers.config import ITEM_SECONDS
 from tasks.datasets.config import field_at
+from tasks.killable.process import GaveUp, KillableProcess
+from tasks.messages.calls import parsed_calls
 from tasks.rows.parts import RESPONSE_METADATA, Origin
 from tasks.store.keys import unix_seconds
-from tasks.verdicts.built_in import JUDGES, Judge, as_text, build_params, needs_truth, normaliser
-from tasks.verdicts.config import EvaluationMethodConfig, ExactMatchParams
+from tasks.store.schemas import plain_values
+from tasks.verdicts.built_in import (
+    JUDGES,
+    BuiltInVerdict,
+    Judge,
+    as_text,
+    build_params,
+    needs_truth,
+    normaliser,
+    regex_match,
+)
+from tasks.verdicts.config import EvaluationMethodConfig, ExactMatchParams, RegexMatchParams
 from tasks.verdicts.labels import Verdict, details_json, read_verdicts
 
 _BY_KEYWORD = (inspect.Parameter.KEYWORD_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
@@ -130,10 +144,13 @@ class EvaluationMethod:
         return () if self.function is None else (self.function,)
 
 
-def build_method(config: EvaluationMethodConfig, resolve: Resolve) -> EvaluationMethod:
+def build_method(
+    config: EvaluationMethodConfig, resolve: Resolve, seconds: float = ITEM_SECONDS
+) -> EvaluationMethod:
     """The method that ``config`` describes; ``resolve`` turns ``file.py:fn`` into the function.
 
-    Raises ConfigError where the function does not take ``response`` or one of the arguments given to it.
+    A response on which a pattern takes more than ``seconds`` of CPU time is unscored. Raises ConfigError
+    where the function does not take ``response`` or one of the arguments given to it.
     """
     if config.type is None:
         return user_method(config, resolve(str(config.function)))
@@ -142,7 +159,11 @@ def build_method(config: EvaluationMethodConfig, resolve: Resolve) -> Evaluation
         judge = _exact_match(config.name, params)
     else:
         part = getattr(params, "ground_truth_field", None)
-        judge = _row_by_row(config.name, JUDGES[config.type](params), needs_truth(config.type, params), part)
+        wants_truth = needs_truth(config.type, params)
+        if isinstance(params, RegexMatchParams):
+            judge = _matching(config.name, params, wants_truth, part, seconds)
+        else:
+            judge = _row_by_row(config.name, JUDGES[config.type](params), wants_truth, part)
     return EvaluationMethod(name=config.name, judge=judge)
 
 
@@ -200,6 +221,37 @@ def _row_by_row(name: str, judge: Judge, wants_truth: bool, path: str | None = N
             yield [verdict], time.perf_counter() - started
 
     return judge_all
+
+
+def _matching(
+    name: str, params: RegexMatchParams, wants_truth: bool, path: str | None, seconds: float
+) -> JudgeBatch:
+    """The built-in with a pattern: where it may run away on a response, in a process that can be killed."""
+    here = regex_match(params)
+
+    def judge_all(
+        batch: pa.RecordBatch, requests: Sequence[RequestRow], origin: Origin
+    ) -> Iterator[Judgement]:
+        with KillableProcess("tasks.verdicts.methods:matching", [params], seconds) as process:
+
+            def judge(response: str, truth: Any) -> BuiltInVerdict:
+                pattern = params.pattern if params.pattern is not None else as_text(truth)
+                if bounded(pattern, [response], params.flags()):
+                    return here(response, truth)
+                said: BuiltInVerdict | GaveUp = process((response, truth))
+                if isinstance(said, GaveUp):
+                    raise ValueError(f"the pattern {said.reason}")
+                return said
+
+            yield from _row_by_row(name, judge, wants_truth, path)(batch, requests, origin)
+
+    return judge_all
+
+
+def matching(params: RegexMatchParams) -> Callable[[tuple[str, Any]], BuiltInVerdict]:
+    """What the process calls for a response and a ground truth."""
+    judge = regex_match(params)
+    return lambda given: judge(*given)
 
 
 def _any_truth(name: str, judge: Judge, response: str | None, truths: Sequence[Any]) -> Verdict:
@@ -294,6 +346,7 @@ _LIKELIHOODS = ("lls", "is_greedy", "unconditional_lls", "unconditional_greedy")
 _TOKENS = ("prompt_tokens", "completion_tokens", "total_tokens")
 RESPONSE_COLUMNS = (
     *("item_id", "doc_id", "sample_id", "sample_index", "prompt", "response", "reasoning", "status", "error"),
+    "tool_calls_json",
     *("inference_time", "timestamp", "metadata_json"),
     *(*_TOKENS, *RESPONSE_METADATA, *_LIKELIHOODS),
 )
@@ -303,9 +356,9 @@ RESPONSE_COLUMNS = (
 def response_rows(batch: pa.RecordBatch, origin: Origin) -> Iterator[Row]:
     """The rows of a batch of RESPONSES with ``RESPONSE_COLUMNS``, in order, without ``total_samples``.
 
-    Log-likelihoods and reasoning appear where there are any.
+    Log-likelihoods, reasoning and calls of tools appear where there are any.
     """
-    columns = {name: batch.column(name).to_pylist() for name in RESPONSE_COLUMNS}
+    columns = {name: plain_values(batch.column(name)) for name in RESPONSE_COLUMNS}
     for values in zip(*columns.values(), strict=True):
         yield _row(dict(zip(columns, values, strict=True)), origin)
 
@@ -332,6 +385,8 @@ def _row(sample: Mapping[str, Any], origin: Origin) -> Row:
         "completion_tokens": sample["completion_tokens"],
     }
     extra = {name: sample[name] for name in ("reasoning", *_LIKELIHOODS) if sample[name] is not None}
+    if sample["tool_calls_json"] is not None:
+        extra["tool_calls"] = parsed_calls(sample["tool_calls_json"])
     return row | extra
 
 

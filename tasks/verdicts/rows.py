@@ -10,6 +10,7 @@ import pyarrow as pa
 from metrics.errors import NightjarError
 from tasks.rows.parts import RESPONSE_METADATA, Part
 from tasks.store.keys import iso_time
+from tasks.store.schemas import row_dicts
 from tasks.verdicts.methods import (
     COLUMNS_WITH_DOCUMENTS,
     RATE,
@@ -90,7 +91,7 @@ def method_labels(parts: Sequence[Part]) -> dict[str, list[str]]:
 def _rows(batches: Any) -> Iterator[Row]:
     batch: pa.RecordBatch
     for batch in batches:
-        yield from batch.to_pylist()
+        yield from row_dicts(batch)
 
 
 def _same(response: Mapping[str, Any], verdict: Mapping[str, Any]) -> bool:

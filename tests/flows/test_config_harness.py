@@ -116,7 +116,7 @@ def test_a_benchmark_that_is_not_there_is_refused(folder: Path, benchmark: str, 
 
 
 def test_many_files_are_answered_one_by_one(folder: Path) -> None:
-    (folder / "bad.yaml").write_text(TASK.replace("task: sums", "task: bad") + "doc_to_image: x\n")
+    (folder / "bad.yaml").write_text(TASK.replace("task: sums", "task: bad") + "doc_to_audio: x\n")
     paths = [folder / name for name in ("sums.yaml", "bad.yaml", "group.yaml", "nope.yaml")]
     entries = validate_configs(paths)
     assert [(entry["path"], entry["status"]) for entry in entries] == [

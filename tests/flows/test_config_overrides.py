@@ -93,7 +93,8 @@ REFUSED = {
     ("models.5=3",): "--set models.5: models is a list of 2; expected an index (0 to 2), not '5'",
     ("name.x=3",): "--set name.x: name is 'sums', which has no 'x'",
     ("models.0.typ=demo",): "--set models.0.typ: 'typ' is not a key here; did you mean 'type'? "
-    "(known: name, type, config, sample_params, tokenizer, max_length, reasoning, identity)",
+    "(known: name, type, config, sample_params, tokenizer, max_length, reasoning, identity, path, "
+    "checkpoints, serve, metadata)",
     (
         "models.1.type=dmo",
     ): "--set models.1.type: expected one of openai, replay, demo, got 'dmo'; did you mean 'demo'?",

@@ -170,3 +170,21 @@ def test_recorded_answers_of_the_inference_are_replayed(load: Any, tmp_path: Pat
         "replay", str(out / "responses.jsonl"), None,
     )  # fmt: skip
     assert "its responses.jsonl is replayed" in "\n".join(settings.notes)
+
+
+@pytest.mark.parametrize("odd", [[], [1], {}, {"a": {}}, 7, True, ""], ids=str)
+@pytest.mark.parametrize(
+    "keys",
+    [
+        lambda odd: {"workflow": {"mode": [odd]}},
+        lambda odd: {"mode": [odd]},
+        lambda odd: {"evaluation_methods": [{"name": odd, "type": "built_in"}]},
+        lambda odd: {"evaluation_methods": [{"name": "x", "type": [odd]}]},
+        lambda odd: {"evaluation_methods": [{"name": "contains", "type": "built_in", "params": [odd]}]},
+        lambda odd: {"metrics": [{"name": "pass_at_k", "type": "built_in", "labels": [odd]}]},
+    ],
+    ids=["workflow", "mode", "name", "type", "params", "labels"],
+)
+def test_a_value_of_another_type_is_refused_and_no_traceback(load: Any, keys: Any, odd: Any) -> None:
+    with pytest.raises(ConfigError, match=r"c\.yaml:"):
+        load(**keys(odd))

@@ -8,15 +8,52 @@ from typing import Any
 Evaluate = Callable[..., Any]
 
 
-def test_a_finding_of_level_error_is_exit_1_although_every_pair_has_a_number(evaluate: Evaluate) -> None:
-    nothing = (
-        "filter_list=[{name: n, filter: [{function: regex, regex_pattern: zzz(.)}], metric_list: [bleu]}]"
+NOTHING = "filter_list=[{name: n, filter: [{function: regex, regex_pattern: zzz(.)}], metric_list: [bleu]}]"
+
+
+def test_a_finding_that_leaves_the_numbers_is_no_failure(evaluate: Evaluate) -> None:
+    ran = evaluate("--json", "--limit", "12", "--set", NOTHING)
+    assert {entry["severity"] for entry in ran.document["diagnostics"]} == {"warning"}
+    assert "filter_empty" in {entry["kind"] for entry in ran.document["diagnostics"]}
+    assert ran.code == 0
+
+
+def test_a_finding_of_level_error_is_exit_1_although_every_pair_has_a_number(
+    evaluate: Evaluate, tmp_path: Path
+) -> None:
+    """A reward model that says nothing of two answers in three."""
+    (tmp_path / "mine.py").write_text(
+        "def reward(responses, docs):\n    return [None if int(doc['id']) % 3 else 1.0 for doc in docs]\n"
     )
-    ran = evaluate("--json", "--limit", "12", "--set", nothing)
+    rows = [{"id": str(number), "question": "?", "said": "x"} for number in range(12)]
+    (tmp_path / "items.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    (tmp_path / "rewarded.yaml").write_text(
+        "name: rewarded\ndataset: items.jsonl\nprompt_template: '{{question}}'\nmetric_list: []\n"
+        "models: [{name: recorded, type: replay, config: {field: said}}]\n"
+        "scorer: {type: reward_model, function: 'mine.py:reward'}\n"
+    )
+    ran = evaluate(tmp_path / "rewarded.yaml", "--json")
+    assert [(row["status"], row["n_unscored"]) for row in ran.document["results"]] == [("ok", 8)]
     assert ran.document["diagnostics"][0]["severity"] == "error"
-    assert {row["status"] for row in ran.document["results"]} == {"ok"}
     assert ran.code == 1
-    assert evaluate("--json", "--limit", "12").code == 0
+
+
+def test_several_configs_end_with_one_table(evaluate: Evaluate, tmp_path: Path) -> None:
+    row = {"id": "1", "question": "1 + 1?", "answer": "2", "said": "2"}
+    (tmp_path / "items.jsonl").write_text(json.dumps(row) + "\n")
+    for name in ("first", "second"):
+        (tmp_path / f"{name}.yaml").write_text(
+            f"name: {name}\ndataset: items.jsonl\nprompt_template: '{{{{question}}}}'\n"
+            "target: '{{answer}}'\nmetric_list: [exact_match]\n"
+            "models: [{name: recorded, type: replay, config: {field: said}}]\n"
+        )
+    ran = evaluate(tmp_path / "first.yaml", tmp_path / "second.yaml")
+    assert ran.code == 0, ran.err
+    before, _, table = ran.out.partition("All together")
+    assert before.count("exact_match") == 2, "each has its own table"
+    lines = [line.split() for line in table.splitlines() if "exact_match" in line]
+    assert [line[0] for line in lines] == ["first", "second"]
+    assert not ran.out.rstrip().endswith("All together")
 
 
 def test_an_example_is_named_by_its_line_and_shown_with_its_question(

@@ -117,6 +117,9 @@ def test_a_config_without_models_takes_those_of_the_flags(bench: Path) -> None:
             {"names": ["anthropic/claude-sonnet-4-5"]},
             "--base-url https://api.anthropic.com/v1 --api-key-env ANTHROPIC_API_KEY",
         ),
+        ({"serve": "vllm"}, "--serve belongs to weights: add --model-path DIR"),
+        ({"paths": ["w"], "base_url": "http://localhost:1"}, "--model-path serves the weights itself"),
+        ({"paths": ["w"], "serve": "vlm"}, "server 'vlm' is not known; did you mean 'vllm'"),
         ({"names": ["bedrock/claude"]}, "--model bedrock/claude --base-url http://localhost:4000/v1"),
     ],
 )
@@ -125,6 +128,17 @@ def test_flags_that_can_not_work_are_refused_by_their_names(
 ) -> None:
     with pytest.raises(ConfigError, match=message):
         chosen(bench, **flags)
+
+
+def test_folders_of_weights_become_models_that_are_served(bench: Path) -> None:
+    for folder in ("sft/step-1", "rl/step-1", "rl/last"):
+        (bench.parent / folder).mkdir(parents=True)
+    paths = [str(bench.parent / name) for name in ("sft/step-1", "rl/step-1", "rl/last", "rl/step-*")]
+    models = chosen(bench, paths=paths, serve="vllm").models
+    assert [model.name for model in models] == ["sft-step-1", "rl-step-1", "last", "rl"]
+    assert {model.serve.preset for model in models if model.serve} == {"vllm"}
+    assert getattr(models[0].config, "api", None) == "completions"
+    assert models[3].checkpoints is not None
 
 
 def test_a_plan_without_data_answers_for_each_config(bench: Path) -> None:

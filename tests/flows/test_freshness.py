@@ -12,6 +12,7 @@ from flows.config.load import load_config
 from metrics.errors import ConfigError
 from tasks.models.demo.options import DemoOptions
 from tasks.models.demo.serving import Serving, serve
+from tasks.models.respond import Inference
 from tasks.store.durations import seconds_of
 
 
@@ -171,6 +172,28 @@ def test_answers_of_an_age_are_refused_where_canaries_say_another_model_answers(
     new = evaluate(moving(bad, **keys), "--json")
     assert new.document["requests"] == {"sent": 6, "cached": 0, "failed": 0, "canaries": 5}
     assert said(new) != old
+
+
+def test_an_answer_that_goes_between_lookup_and_reading_is_asked_for_in_the_same_run(
+    evaluate: Any, served: Any, sums: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    server = served()
+    keys = {"answers": {"max_age": "20h"}}
+    evaluate(sums(server, items=6, **keys))
+    old = list((tmp_path / "store" / "answers").glob("*/*.parquet"))
+    looked_up = Inference.rows
+
+    def rows(self: Inference, *arguments: Any) -> Any:
+        found = looked_up(self, *arguments)
+        while old:  # a rule of the bucket, or a pruning that takes this run for dead
+            old.pop().unlink()
+        return found
+
+    monkeypatch.setattr(Inference, "rows", rows)
+    ran = evaluate(sums(server, items=7, **keys), "--json")
+    assert (ran.code, received(server)) == (0, 6 + 7)
+    assert ran.document["requests"] == {"sent": 7, "cached": 0, "failed": 0}
+    assert None not in said(ran)
 
 
 def test_sampled_answers_give_no_canary(evaluate: Any, served: Any, moving: Any) -> None:

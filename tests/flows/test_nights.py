@@ -13,7 +13,7 @@ from flows.suite.margins import check_margins
 from flows.suite.night import JudgedNight, headline, judge_night, night_document, noteworthy_pairs
 from flows.suite.plan import SuiteOptions, check_suite, plan_night
 from metrics.errors import ConfigError
-from tasks.history.record import NightEvaluation, record_night, record_run
+from tasks.history.record import Night, NightEvaluation, record_night, record_run
 from tasks.store.schemas import ITEM_ROWS, RESULTS
 from tasks.store.storage import Store
 
@@ -142,6 +142,28 @@ def test_a_failed_evaluation_is_said_before_that_nothing_was_asked(night: Judge)
     judged = night(of=20, sent=0)
     assert judged.outcome == "inconclusive"
     assert "coverage" in str(noteworthy_pairs(judged)[0]["reason"])
+
+
+def test_the_headline_says_why_evaluations_failed_each_reason_once() -> None:
+    full = "StoreError: store /data: can't write infer artifact:\nNo space left on device"
+    night = Night(
+        suite="night",
+        run_id="night-1",
+        started="2026-11-22",
+        evaluations=(
+            NightEvaluation(name="one × m", run_id="1", ok=False, message=full),
+            NightEvaluation(name="two × m", run_id="2", ok=True, message="all is well"),
+            NightEvaluation(name="three × m", run_id="3", ok=False, message=full),
+            NightEvaluation(name="four × m", run_id="4", ok=False, message="x" * 5000),
+            NightEvaluation(name="five × m", run_id="5", ok=False),
+        ),
+    )
+    said = headline(JudgedNight(night=night, compared=None, courses=()))
+    reason = "StoreError: store /data: can't write infer artifact: No space left on device"
+    assert said.startswith("1 of 5 evaluations complete; failed: one × m, three × m (")
+    assert f"failed: one × m, three × m ({reason}), four × m (xxxx" in said
+    assert "), five × m; nothing to compare with yet" in said
+    assert len(said) < 700
 
 
 def test_small_steps_add_up_against_the_anchor(night: Judge) -> None:

@@ -3,10 +3,12 @@
 import io
 import json
 import logging
+import os
 import re
+import subprocess
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
 import pytest
 import yaml
@@ -14,16 +16,17 @@ from prefect.settings import PREFECT_API_AUTH_STRING, PREFECT_API_URL, temporary
 from rich.table import Table
 from rich.text import Text
 
+from flows import catalog, history, power, why
 from flows import command_line as lines
-from flows import history, why
 from flows.server import ask, status
 from flows.server.credential import credential
+from flows.suite.__main__ import main as suite_main
 from metrics.errors import ConfigError
 from metrics.printable import printable, printable_values
 from tasks.models.options import Progress
 from tasks.reporting.progress import ProgressBoard, progress_markdown
 from tasks.reporting.streams import escape_logs, safe_console, shown_safely
-from tests.flows.conftest import Evaluate
+from tests.flows.conftest import PROJECT, Evaluate, as_new_process, own
 
 HOSTILE = "\x1b]0;owned\x07\x1b[2J\x9b31m\u202egpj.exe\u2066\x7f\r"
 OBEYED = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]")
@@ -132,7 +135,7 @@ def test_other_commands_print_nothing_that_is_obeyed(
     one, two = str(tmp_path / "one"), str(tmp_path / "two")
     store = ["--store", str(tmp_path / "store")]
     (tmp_path / "gate.yaml").write_text(json.dumps({"pairs": {f"{HOSTILE},none": {}}}))
-    calls: list[tuple[Callable[..., Any], list[str]]] = [
+    calls: list[tuple[Callable[[list[str]], None], list[str]]] = [
         (compare_app, [one, two]),
         (compare_app, [one, two, "--json"]),
         (compare_app, [one, two, "--gate", str(tmp_path / "gate.yaml")]),
@@ -142,13 +145,77 @@ def test_other_commands_print_nothing_that_is_obeyed(
         (history_app, [f"SELECT *, '{HOSTILE}' AS \"{HOSTILE}\" FROM items", *store]),
         (history_app, ["SELECT * FROM samples", *store]),
         (history_app, [f"SELECT {HOSTILE}", *store]),
+        (history_app, ["--json", "SELECT * FROM items", *store]),
+        (history_app, store),
+        (history_app, ["--json", *store]),
+        (history_app, ["--prune", "--keep", "1", "--dry-run", *store]),
+        (history_app, ["--prune", "--retention", HOSTILE, *store]),
+        (history_app, ["--compact", *store]),
+        (history_app, ["--store", f"{HOSTILE}://x"]),
+        (power_app, [str(config), *store]),
+        (power_app, [str(config), "--json", *store]),
+        (power_app, [str(config), "--set", f"prices.currency={json.dumps(HOSTILE)}", *store]),
+        (power_app, [HOSTILE, *store]),
+        (catalog_app, []),
+        (catalog_app, ["--json"]),
+        (catalog_app, [HOSTILE]),
+        (catalog_app, ["config", HOSTILE]),
+        (catalog_app, ["config", "models"]),
+        (server_command, [HOSTILE]),
+        (server_command, ["status"]),
+        (nightjar_app, [HOSTILE]),
+        (nightjar_app, ["why", HOSTILE, *store]),
     ]
     capsys.readouterr()
     for call, arguments in calls:
-        with pytest.raises(SystemExit):
+        with suppress(SystemExit):
             call(arguments)
         said = capsys.readouterr()
+        assert said.out + said.err, arguments
         assert safe(said.out + said.err), (arguments, OBEYED.findall(said.out + said.err))
+
+
+def test_every_command_line_has_its_cases_here() -> None:
+    """A new one is to be tried with what a terminal obeys, too."""
+    found = subprocess.run(
+        ["git", "grep", "-l", '__name__ == "__main__"', "--", "flows"],
+        cwd=PROJECT, capture_output=True, text=True, check=True,
+    ).stdout.split()  # fmt: skip
+    tried = {"catalog", "compare", "eval", "history", "nightjar", "power", "server", "suite", "why"}
+    commands = {
+        path.removeprefix("flows/").removesuffix("/__main__.py").removesuffix(".py") for path in found
+    }
+    assert commands - {"server/app"} == tried  # the server's own process prints into its log
+
+
+def test_a_suite_prints_nothing_that_is_obeyed(
+    config: Path, suite_night: Evaluate, home: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    model = {"name": "demo", "type": "demo"}
+    suite = {"name": "night", "benchmarks": ["config.yaml"], "models": [model], "gate": {"margin": 0.1}}
+    for changed in (
+        {"name": HOSTILE},
+        {"name": "x" * 300},
+        {"name": ".."},
+        {"benchmarks": [HOSTILE]},
+        {"baseline": HOSTILE},
+        {"gate": {"pairs": {HOSTILE: {}}}},
+        {"models": [{**model, "name": HOSTILE}]},
+        {HOSTILE: 1},
+    ):
+        (tmp_path / "suite.yaml").write_text(yaml.safe_dump(suite | changed))
+        refused = suite_night(tmp_path / "suite.yaml")
+        assert refused.code == 2, changed
+        assert safe(refused.out + refused.err), refused.err
+    (tmp_path / "suite.yaml").write_text(yaml.safe_dump(suite))
+    night = ["--store", str(tmp_path / "store"), "--output", str(tmp_path / "night")]
+    arguments = ["flows.suite", str(tmp_path / "suite.yaml"), *night]
+    with as_new_process(own(home), arguments), pytest.raises(SystemExit) as ended:
+        suite_main()
+    said = capsys.readouterr()
+    assert ended.value.code == 1, said.err
+    assert safe(said.out + said.err), OBEYED.findall(said.out + said.err)
+    assert "owned" in said.out, "why a pair failed is told"
 
 
 def compare_app(arguments: list[str]) -> None:
@@ -163,6 +230,27 @@ def why_app(arguments: list[str]) -> None:
 
 def history_app(arguments: list[str]) -> None:
     lines.command_line(history.app, arguments)
+
+
+def power_app(arguments: list[str]) -> None:
+    lines.command_line(power.app, arguments)
+
+
+def catalog_app(arguments: list[str]) -> None:
+    lines.command_line(catalog.app, arguments)
+
+
+def server_command(arguments: list[str]) -> None:
+    from flows.server.__main__ import main
+
+    with as_new_process(dict(os.environ), ["flows.server", *arguments]):
+        main()
+
+
+def nightjar_app(arguments: list[str]) -> None:
+    from flows.nightjar import named_app
+
+    lines.command_line(named_app(), arguments)
 
 
 def test_prefects_messages_logs_and_artifacts_hold_nothing_that_is_obeyed(

@@ -376,6 +376,7 @@ def test_calibration_file_that_is_not_there_is_named(tmp_path: Path) -> None:
 
 
 EXAMPLES = {
+    "arena": {"win_rate,none", "exact_match,none"},
     "agreement": {"filter_agreement,*", "exact_match,strict-match", "exact_match,flexible-extract"},
     "ensemble": {"ensemble,flexible-extract"},
     "llm_judge": {
@@ -384,6 +385,7 @@ EXAMPLES = {
         "llm_judge_agreement,none",
         "llm_judge_corrected,none",
     },
+    "mathematics": {"math_match,none", "as_text,none", "exact_match,none"},
     "programs": {"tests_passed,code"},
     "reward_model": {"rouge1,none", "reward,none"},
     "user_scorer": {"steps,none", "as_many_steps,none"},
@@ -403,6 +405,10 @@ def test_example_runs(name: str, evaluate: Evaluate) -> None:
     for pair, row in rows.items():
         assert (row["status"], row["n_unscored"]) == ("ok", 0), pair
         assert row["value"] is not None, pair
+    if name == "mathematics":  # of the seven the half-open interval is not the closed one
+        values = [rows[f"{metric},none"]["value"] for metric in ("math_match", "as_text", "exact_match")]
+        assert values == [6 / 7, 3 / 7, 0]
+        assert "math-verify:0." in rows["math_match,none"]["signature"]
     if name == "llm_judge":
         corrected_is(rows["llm_judge_corrected,none"], rows["llm_judge,none"]["value"], 11 / 12, 7 / 8)
 

@@ -141,9 +141,9 @@ def test_an_inconclusive_night_is_not_one_that_passed() -> None:
     assert a_night(1, verdict=None).passed
 
 
-def test_nights_that_the_scheduler_makes_in_one_go_have_ids_of_their_own_in_order(write: Any) -> None:
+def test_nights_that_the_scheduler_makes_in_one_go_have_ids_of_their_own(write: Any) -> None:
     # Prefect's scheduler makes three runs ahead; the first 48 bits of their ids are the time of making.
-    ids = [f"0199c0de-0000-7{place}00-8000-00000000000{place}" for place in range(3)]
+    ids = [f"0199c0de-0000-7{end}00-8000-00000000000{end}" for end in (2, 0, 1)]
     nights = [plan_night(load_suite(write()), SuiteOptions(), unique) for unique in ids]
     for names in (
         [night.run_id for night in nights],
@@ -151,4 +151,3 @@ def test_nights_that_the_scheduler_makes_in_one_go_have_ids_of_their_own_in_orde
         [night.evaluations[0].options.run_id for night in nights],
     ):
         assert len(set(names)) == 3
-        assert names == sorted(names)

@@ -44,9 +44,13 @@ def answer(folder: Path, wrong: int) -> None:
     (folder / "said.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
 
 
-def events(prefect_api: Callable[..., Any], prefix: str, expected: int) -> list[dict[str, Any]]:
-    """The events of a kind, oldest first, once there are as many as expected."""
-    body = {"filter": {"event": {"prefix": [prefix]}, "order": "ASC"}, "limit": 50}
+def events(
+    prefect_api: Callable[..., Any], prefix: str, expected: int, since: datetime
+) -> list[dict[str, Any]]:
+    """The events of a kind, oldest first, once there are as many as expected: the server is the
+    session's, and has other tests' events from before."""
+    occurred = {"since": since.isoformat()}
+    body = {"filter": {"event": {"prefix": [prefix]}, "occurred": occurred, "order": "ASC"}, "limit": 50}
     deadline = time.monotonic() + 60
     while len(found := prefect_api("POST", "/events/filter", body)["events"]) < expected:
         if time.monotonic() > deadline:
@@ -58,6 +62,7 @@ def events(prefect_api: Callable[..., Any], prefix: str, expected: int) -> list[
 def test_a_nights_state_labels_event_and_exit_code_say_its_verdict(
     suite_night: Callable[..., Any], prefect_api: Callable[..., Any], tmp_path: Path
 ) -> None:
+    began = datetime.now(UTC)
     path = write_suite(tmp_path, margin=0.02, inconclusive_nights=2)
     found = []
     for wrong in (0, 0, 1, 2, 30):
@@ -78,7 +83,7 @@ def test_a_nights_state_labels_event_and_exit_code_say_its_verdict(
     (pair,) = json.loads(run["labels"]["nightjar.pairs"])
     assert (pair["pair"], pair["verdict"]) == ("exact_match,none (recorded, default)", "regression")
 
-    told = events(prefect_api, "nightjar.suite.", 3)
+    told = events(prefect_api, "nightjar.suite.", 3, began)
     assert [event["event"].rpartition(".")[2] for event in told] == [
         "inconclusive",
         "undecided",
@@ -88,15 +93,31 @@ def test_a_nights_state_labels_event_and_exit_code_say_its_verdict(
     assert told[-1]["payload"]["pairs"] == [pair]
 
     # Results and report are assets, one each for all nights.
-    made = events(prefect_api, "prefect.asset.materialization.succeeded", 10)
+    made = events(prefect_api, "prefect.asset.materialization.succeeded", 10, began)
     keys = {event["resource"]["prefect.resource.id"] for event in made}
     assert {"nightjar://sums/results", "nightjar://sums/report"} <= keys
-    shown = [
-        event["resource"] for event in made if event["resource"]["prefect.resource.id"].endswith("report")
-    ]
-    assert shown[-1]["prefect.asset.url"].startswith("file:///")
-    assert shown[-1]["prefect.asset.url"].endswith("/report.html")
-    assert ran.document["evaluations"][0]["run_id"] in shown[-1]["prefect.asset.description"]
+    # The server is the session's: the newest report may be another test's.
+    (shown,) = (
+        event["resource"]
+        for event in made
+        if event["resource"]["prefect.resource.id"] == "nightjar://sums/report"
+        and ran.document["evaluations"][0]["run_id"] in event["resource"]["prefect.asset.description"]
+    )
+    assert shown["prefect.asset.url"].startswith("file:///")
+    assert shown["prefect.asset.url"].endswith("/report.html")
+
+
+def test_the_shipped_suite_held_against_itself_passes(suite_night: Callable[..., Any]) -> None:
+    """The demo's 42 items are too few for the shipped margins; two equal nights are equal nevertheless."""
+    first, second = (suite_night("deployments/suites/nightly.yaml") for _ in range(2))
+    assert (first.code, first.document["verdict"]) == (0, None)
+    assert (second.code, second.document["verdict"]) == (0, "pass")
+    assert second.document["baseline"] == [first.document["run_id"]]
+    (entry,) = second.document["evaluations"]
+    assert (entry["requests"]["sent"], entry["requests"]["cached"]) == (42, 0)
+    assert {pair["reason"] for pair in second.document["comparison"]["pairs"] if pair["verdict"]} == {
+        "every item has the same answer and the same score"
+    }
 
 
 @pytest.mark.parametrize(

@@ -126,6 +126,17 @@ def test_code_of_a_folder_that_others_write_to_runs_once_it_is_trusted(
     }
 
 
+def test_a_suite_runs_such_code_once_it_is_trusted(shared: Path, suite_night: Evaluate) -> None:
+    (shared / "suite.yaml").write_text(yaml.safe_dump({"name": "s", "benchmarks": ["config.yaml"]}))
+    refused = suite_night(shared / "suite.yaml")
+    assert (refused.code, "flows.suite) once with --trust" in refused.err) == (2, True)
+    assert not (shared / "ran").exists()
+    trusted = suite_night(shared / "suite.yaml", "--trust")
+    assert trusted.code == 0, trusted.err
+    assert suite_night(shared / "suite.yaml").code == 0
+    assert (shared / "ran").exists()
+
+
 def test_a_config_of_such_a_folder_names_no_function_of_a_package_either(
     shared: Path, evaluate: Evaluate
 ) -> None:

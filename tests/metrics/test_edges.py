@@ -12,7 +12,7 @@ from metrics.errors import MetricError
 from metrics.reductions.reduction import Repeats, reduce_repeats
 from metrics.registry import METRICS
 from metrics.statistics.estimate import estimate
-from metrics.types import Scores
+from metrics.types import Answer, Scores
 
 NAN, INF = math.nan, math.inf
 OWN = [name for name in METRICS if METRICS[name].function.__module__.startswith("metrics.")]
@@ -26,6 +26,7 @@ NO_PREDICTION: dict[str, tuple[float, float | None]] = {
     "regex_match": (0, 0),
     "numeric_match": (0, None),
     "json_match": (0, None),
+    "math_match": (0, 0),
     "squad_exact_match": (0, 1),  # an empty answer, as to a question that has none
     "token_f1": (0, 1),
     "edit_similarity": (0, 1),
@@ -41,6 +42,10 @@ NO_PREDICTION: dict[str, tuple[float, float | None]] = {
     "rouge2": (0, 0),
     "rougeL": (0, 0),
     "rougeLsum": (0, 0),
+    "tool_match": (0, None),
+    "tool_use_rate": (0, 0),
+    "json_schema_valid": (0, None),
+    "refusal": (0, 0),
 }
 
 # The score of an item whose right choice has the log-likelihood NaN, and -inf, the other one having -1.
@@ -68,9 +73,18 @@ NOT_FINITE: dict[str, tuple[float | None, float]] = {
 }
 
 
+# The reference where "[1]" is none.
+GOLDS: dict[str, Any] = {
+    "numeric_match": "1",
+    "tool_match": {"name": "f"},
+    "json_schema_valid": {"type": "array", "contains": {"const": 1}},
+}
+
+
 def of_texts(metric: Any, predictions: Any, gold: str = "[1]") -> Scores:
-    own = "1" if metric.entry == "numeric_match" and gold else gold
-    return metric.evaluate([[own]] * len(predictions), predictions)
+    own = GOLDS.get(metric.entry, gold) if gold else gold
+    whole = [Answer(text, [], [], []) for text in predictions] if metric.takes_answer else None
+    return metric.evaluate([[own]] * len(predictions), predictions, answers=whole)
 
 
 def of_choices(metric: Any, batch_of: Any, lls: Any) -> Scores:

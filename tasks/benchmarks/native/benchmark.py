@@ -4,19 +4,34 @@
 its choices and which of them are right. ``benchmarks.open`` makes it of a config.
 """
 
+import hashlib
 import string
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
 from metrics.errors import ConfigError
 from metrics.types import IGNORED_TARGET
 from tasks.benchmarks.config import BenchmarkFields, PromptTemplate
-from tasks.benchmarks.native.prompts import CompiledPrompt, Fewshot, PromptLayout, delimited, render_prompt
+from tasks.benchmarks.lettered import Lettering
+from tasks.benchmarks.native.chats import CompiledChat
+from tasks.benchmarks.native.prompts import (
+    CompiledPrompt,
+    Fewshot,
+    FewshotCandidate,
+    PromptLayout,
+    delimited,
+    render_prompt,
+)
 from tasks.benchmarks.native.templates import Template, row, template_source
 from tasks.benchmarks.records import Rendered
 from tasks.datasets.config import DatasetConfig, DatasetError
+from tasks.datasets.files import row_places
 from tasks.datasets.item import Item
 from tasks.datasets.items import dataset_digest, open_dataset
+from tasks.messages.chat import chat_text, checked_tools
+from tasks.messages.media import MediaReader
 
 
 class NativeBenchmark:
@@ -28,8 +43,11 @@ class NativeBenchmark:
     def __init__(self, fields: BenchmarkFields) -> None:
         self.name = fields.name
         self._fields = fields
-        self._prompts = {prompt.name: _compiled(prompt, fields) for prompt in fields.prompts()}
+        self._media = MediaReader(_folders(fields))
+        self._prompts = {prompt.name: _compiled(prompt, fields, self._media) for prompt in fields.prompts()}
         self._targets = Targets(fields)
+        self._tools = Tools(fields.tools)
+        self._lettering = Lettering.of(fields.choices_by)
         self._fewshot = Fewshot(fields, fields.fewshot) if fields.fewshot is not None else None
         self._layouts = {name: self._layout(prompt) for name, prompt in self._prompts.items()}
 
@@ -59,11 +77,44 @@ class NativeBenchmark:
                 "gen_prefix",
             },
         )  # fmt: skip
-        return fields | {
-            "prompt_template": compiled.template.source if compiled.template is not None else None,
-            "messages": [[role, template.source] for role, template in compiled.turns],
-            "fewshot": self._fewshot.digest() if self._fewshot is not None else None,
-        }
+        if self._lettering is not None:
+            fields["choices_by"] = asdict(self._lettering)
+        media = self._media_digest(compiled.chat) if compiled.chat is not None else None
+        return (
+            fields
+            | self._tools.identity()
+            | ({} if media is None else {"media": media})
+            | ({} if self._fields.turns is None else {"turns": True})
+            | {
+                "prompt_template": compiled.template.source if compiled.template is not None else None,
+                "messages": compiled.chat.identity() if compiled.chat is not None else [],
+                "fewshot": self._fewshot.digest() if self._fewshot is not None else None,
+            }
+        )
+
+    def _media_digest(self, chat: CompiledChat) -> str | None:
+        """Digest of the images and sounds of all items, each of them checked; None where there can be none.
+
+        Raises DataError naming the item, by file and line where it has one.
+        """
+        if not chat.may_hold_media:
+            return None
+        total, found = hashlib.sha256(), False
+        for item in self.items():
+            try:
+                named = self._media.of([chat_text(chat.messages(item))])
+            except DatasetError as error:
+                raise DatasetError(f"{self._place(item)}{error}") from error
+            found = found or bool(named)
+            total.update("\0".join([item.item_id, *(media.digest for media in named)]).encode() + b"\n")
+        return total.hexdigest() if found else None
+
+    def _place(self, item: Item) -> str:
+        path = self._dataset().path
+        if path is None:
+            return ""
+        places = row_places(Path(self._fields.base_dir) / Path(path).expanduser(), [item.doc_id])
+        return f"{places[item.doc_id]}: " if item.doc_id in places else ""
 
     def references(self, item: Item) -> tuple[Any, ...]:
         """The acceptable answers of an item; none where it has no ground truth."""
@@ -81,19 +132,36 @@ class NativeBenchmark:
         return PromptLayout(
             answer=self._answer,
             chat=generates
-            and (bool(prompt.turns) or fields.system_prompt is not None or shape in ("turns", "message")),
-            as_turns=shape == "turns" or (shape is None and bool(prompt.turns)),
+            and (
+                prompt.chat is not None
+                or fields.system_prompt is not None
+                or fields.tools is not None
+                or fields.turns is not None
+                or shape in ("turns", "message")
+            ),
+            tools=self._tools.of,
+            as_turns=shape == "turns" or (shape is None and prompt.chat is not None),
             system=_template(fields.system_prompt, "system_prompt"),
             gen_prefix=_template(fields.gen_prefix, "gen_prefix"),
             target_delimiter=fields.target_delimiter,
             example_delimiter=fields.fewshot.delimiter if fields.fewshot is not None else "\n\n",
+            solved_question=self._solved_question,
+        )
+
+    def _solved_question(self, question: str, item: Item) -> str:
+        """A few-shot example up to its answer: with its choices where they are asked for by letters."""
+        return (
+            question
+            if self._lettering is None
+            else self._lettering.solved(question, self._targets.choices(item))
         )
 
     def _answer(self, item: Item) -> str:
         """The answer of a few-shot example: its first reference, or the text of its first right choice."""
         if self._fields.output_type == "multiple_choice":
             choices = self._targets.choices(item)
-            right = [choices[index] for index in self._targets.gold(item, choices) if index >= 0]
+            texts = string.ascii_uppercase if self._lettering is not None else choices
+            right = [texts[index] for index in self._targets.gold(item, choices) if index >= 0]
         else:
             right = [str(reference) for reference in self._targets.references(item)]
         if not right:
@@ -107,13 +175,23 @@ class NativeBenchmark:
             return Rendered(item, "rolling", ("",), (text,), references=(text,), doc=doc)
         layout = self._layouts[prompt.name]
         examples = self._fewshot.draw(item) if self._fewshot is not None else ()
+        if self._lettering is not None:
+            return self._lettered(prompt, item, examples, self._lettering)
         text = render_prompt(prompt, layout, item, examples)
         if self._fields.output_type == "multiple_choice":
             return self._choice(text, item, doc)
         references = self._targets.references(item)
         if self._fields.output_type == "generate_until":
+            media = self._media.of((text,)) if prompt.chat is not None else ()
             return Rendered(
-                item, "generate", (text,), ("",), references=references, doc=doc, chat=layout.chat
+                item,
+                "generate",
+                (text,),
+                ("",),
+                references=references,
+                doc=doc,
+                chat=layout.chat,
+                media=media,
             )
         if len(references) != 1:
             raise DatasetError(
@@ -125,6 +203,31 @@ class NativeBenchmark:
         # The one choice there is: what is said per byte is said per byte of it, without the delimiter.
         return Rendered(
             item, "loglikelihood", (text,), (continuation,), references=references, doc=doc, choices=(target,)
+        )
+
+    def _lettered(
+        self, prompt: CompiledPrompt, item: Item, examples: Sequence[FewshotCandidate], lettering: Lettering
+    ) -> Rendered:
+        """The choices with letters, one prompt for each order that they are shown in."""
+        choices, layout = self._targets.choices(item), self._layouts[prompt.name]
+        gold, orders = self._targets.gold(item, choices), lettering.orders(item.item_id, choices)
+
+        def asked(order: Sequence[int]) -> str:
+            return render_prompt(
+                prompt, layout, item, examples, lambda question: lettering.shown(question, choices, order)
+            )
+
+        prompts = [asked(order) for order in orders]
+        return Rendered(
+            item,
+            "generate",
+            prompts=prompts,
+            continuations=("",),
+            references=tuple(choices[index] for index in gold if index >= 0),
+            doc=row(item),
+            gold=gold,
+            choices=choices,
+            orders=orders,
         )
 
     def _choice(self, text: str, item: Item, doc: dict[str, object]) -> Rendered:
@@ -158,14 +261,41 @@ def _template(source: str | None, label: str) -> Template | None:
     return Template(source, label) if source is not None else None
 
 
-def _compiled(prompt: PromptTemplate, fields: BenchmarkFields) -> CompiledPrompt:
+def _folders(fields: BenchmarkFields) -> list[Path]:
+    """Where files that items name are looked for: beside the dataset, then beside the config."""
+    base = Path(fields.base_dir)
+    path = fields.dataset.path if fields.dataset is not None else None
+    return list(dict.fromkeys([*([(base / Path(path).expanduser()).parent] if path else []), base]))
+
+
+def _compiled(prompt: PromptTemplate, fields: BenchmarkFields, media: MediaReader) -> CompiledPrompt:
     label = f"prompt_template '{prompt.name}'" if fields.prompt_templates is not None else "prompt_template"
     if prompt.messages is not None:
-        turns = tuple(
-            (turn.role, Template(turn.content, f"{label} ({turn.role})")) for turn in prompt.messages
-        )
-        return CompiledPrompt(prompt.name, None, turns)
+        return CompiledPrompt(prompt.name, None, CompiledChat(prompt.messages, label, media))
     return CompiledPrompt(prompt.name, Template(template_source(prompt, fields.base_dir), label))
+
+
+class Tools:
+    """The functions that a model may call: the same about every item, or what a template gives."""
+
+    def __init__(self, source: str | Sequence[Any] | None) -> None:
+        self._source = source
+        self._template = Template(source, "tools") if isinstance(source, str) else None
+        fixed = () if source is None or self._template is not None else source
+        self._fixed = checked_tools(fixed)
+
+    def of(self, item: Item) -> list[dict[str, Any]]:
+        """The tools of an item, in OpenAI's form; raises DataError naming an item that has none."""
+        if self._template is None:
+            return self._fixed
+        try:
+            return checked_tools(self._template.value(item))
+        except ValueError as error:
+            raise DatasetError(f"tools of item '{item.item_id}': {error}") from error
+
+    def identity(self) -> dict[str, Any]:
+        """What of them decides prompts besides the items; nothing where there are none."""
+        return {} if self._source is None else {"tools": self._source}
 
 
 class Targets:

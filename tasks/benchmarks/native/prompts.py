@@ -6,17 +6,18 @@
 
 import hashlib
 import heapq
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-
-import orjson
+from typing import Any
 
 from metrics.errors import ConfigError
 from tasks.benchmarks.config import BenchmarkFields, FewshotConfig
+from tasks.benchmarks.native.chats import CompiledChat
 from tasks.benchmarks.native.templates import Template
 from tasks.datasets.config import DatasetConfig
 from tasks.datasets.item import Item
 from tasks.datasets.items import dataset_digest, open_dataset
+from tasks.messages.chat import SYSTEM_ROLES, Message, chat_text, content_text
 from tasks.store.keys import digest
 
 POOL_LIMIT = 10_000  # examples kept in memory; of more, those with the smallest digests, whatever their order
@@ -115,17 +116,13 @@ class Fewshot:
         return digest({"data": data, "ground_truth": item.ground_truth})
 
 
-ChatTurn = tuple[str, str]  # role, content
-SYSTEM_ROLES = ("system", "developer")
-
-
 @dataclass(frozen=True)
 class CompiledPrompt:
-    """A compiled prompt: a text template, or chat turns of role and template."""
+    """A compiled prompt: a text template, or the messages of a chat."""
 
     name: str
     template: Template | None
-    turns: tuple[tuple[str, Template], ...] = ()
+    chat: CompiledChat | None = None
 
 
 @dataclass(frozen=True)
@@ -133,31 +130,36 @@ class PromptLayout:
     """How the parts of a prompt are put together.
 
     ``chat``: messages instead of a text. ``as_turns``: an example is a user's and an assistant's turn.
-    ``answer`` is an example's answer as text.
+    ``answer`` is an example's answer as text, ``solved_question`` makes of its question what stands before
+    that. ``tools`` are the functions that may be called about an item.
     """
 
     answer: Callable[[Item], str]
+    tools: Callable[[Item], Sequence[Mapping[str, Any]]] = lambda item: ()
     chat: bool = False
     as_turns: bool = False
     system: Template | None = None
     gen_prefix: Template | None = None
     target_delimiter: str = " "
     example_delimiter: str = "\n\n"
+    solved_question: Callable[[str, Item], str] = lambda question, _: question
     solved: dict[tuple[str, str], str] = field(
         default_factory=dict
     )  # examples rendered before, by prompt and digest
 
 
 def render_prompt(
-    prompt: CompiledPrompt, layout: PromptLayout, item: Item, examples: Sequence[FewshotCandidate]
+    prompt: CompiledPrompt,
+    layout: PromptLayout,
+    item: Item,
+    examples: Sequence[FewshotCandidate],
+    asked: Callable[[str], str] = str,
 ) -> str:
-    """The text of the prompt, or the JSON text of its messages."""
+    """The text of the prompt, or the JSON text of its messages; ``asked`` makes of a text's question what is
+    asked, with the choices under it."""
     if layout.chat:
-        turns = [
-            {"role": role, "content": content} for role, content in _turns(prompt, layout, item, examples)
-        ]
-        return orjson.dumps(turns).decode()
-    text = _with_examples(prompt, layout, item, examples)
+        return chat_text(list(_turns(prompt, layout, item, examples)), layout.tools(item))
+    text = _with_examples(prompt, layout, item, examples, asked)
     if layout.system is not None:
         text = layout.system.text(item) + layout.example_delimiter + text
     return _join(text, _prefix(layout, item), layout.target_delimiter)
@@ -181,22 +183,30 @@ def _prefix(layout: PromptLayout, item: Item) -> str:
 
 
 def _with_examples(
-    prompt: CompiledPrompt, layout: PromptLayout, item: Item, examples: Sequence[FewshotCandidate]
+    prompt: CompiledPrompt,
+    layout: PromptLayout,
+    item: Item,
+    examples: Sequence[FewshotCandidate],
+    asked: Callable[[str], str],
 ) -> str:
-    parts = [*(_solved(prompt, layout, example) for example in examples), _question(prompt, item)]
+    parts = [*(_solved(prompt, layout, example) for example in examples), asked(_question(prompt, item))]
     return layout.example_delimiter.join(parts)
 
 
 def _question(prompt: CompiledPrompt, item: Item) -> str:
     if prompt.template is not None:
         return prompt.template.text(item)
-    return "\n".join(template.text(item) for role, template in prompt.turns if role not in SYSTEM_ROLES)
+    return "\n".join(
+        content_text(message.get("content"))
+        for message in _template_turns(prompt, item)
+        if message["role"] not in SYSTEM_ROLES
+    )
 
 
 def _solved(prompt: CompiledPrompt, layout: PromptLayout, example: FewshotCandidate) -> str:
     key = (prompt.name, example.digest)
     if key not in layout.solved:
-        question = _question(prompt, example.item)
+        question = layout.solved_question(_question(prompt, example.item), example.item)
         layout.solved[key] = _join(question, _answer(layout, example.item), layout.target_delimiter)
     return layout.solved[key]
 
@@ -207,27 +217,31 @@ def _answer(layout: PromptLayout, item: Item) -> str:
 
 def _turns(
     prompt: CompiledPrompt, layout: PromptLayout, item: Item, examples: Sequence[FewshotCandidate]
-) -> Iterator[ChatTurn]:
+) -> Iterator[Message]:
     if layout.system is not None:
-        yield "system", layout.system.text(item)
+        yield {"role": "system", "content": layout.system.text(item)}
     own = list(_template_turns(prompt, item))
-    first_user = next((index for index, (role, _) in enumerate(own) if role not in SYSTEM_ROLES), len(own))
+    first_user = next(
+        (index for index, message in enumerate(own) if message["role"] not in SYSTEM_ROLES), len(own)
+    )
     yield from own[:first_user]
     if layout.as_turns:
         for example in examples:
-            yield from (turn for turn in _template_turns(prompt, example.item) if turn[0] not in SYSTEM_ROLES)
-            yield "assistant", _answer(layout, example.item)
+            turns = _template_turns(prompt, example.item)
+            yield from (message for message in turns if message["role"] not in SYSTEM_ROLES)
+            yield {"role": "assistant", "content": _answer(layout, example.item)}
     elif examples and own[first_user:]:
-        role, content = own[first_user]
+        message = own[first_user]
         solved = [_solved(prompt, layout, example) for example in examples]
-        own[first_user] = (role, layout.example_delimiter.join([*solved, content]))
+        text = layout.example_delimiter.join([*solved, content_text(message["content"])])
+        own[first_user] = {**message, "content": text}
     yield from own[first_user:]
     if prefix := _prefix(layout, item):
-        yield "assistant", prefix
+        yield {"role": "assistant", "content": prefix}
 
 
-def _template_turns(prompt: CompiledPrompt, item: Item) -> Iterator[ChatTurn]:
+def _template_turns(prompt: CompiledPrompt, item: Item) -> Iterator[Message]:
     if prompt.template is not None:
-        yield "user", prompt.template.text(item)
-    for role, template in prompt.turns:
-        yield role, template.text(item)
+        yield {"role": "user", "content": prompt.template.text(item)}
+    if prompt.chat is not None:
+        yield from prompt.chat.messages(item)

@@ -9,9 +9,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
+from tasks.messages.chat import content_text
 from tasks.models.demo.answering import Draw, respond
-from tasks.models.demo.ngram import BOS, score
+from tasks.models.demo.calling import called
+from tasks.models.demo.ngram import BOS, ORDER, log_distribution, score
 from tasks.models.demo.options import DemoOptions
+from tasks.models.demo.seeing import described, images_of
 
 BYTES_A_TOKEN = 4
 """A generated token is counted for each four bytes; prompts of log-likelihoods have one token a byte."""
@@ -42,6 +47,8 @@ def prompt_of(messages: Any) -> str:
     parts = []
     for message in messages:
         content = message.get("content") if isinstance(message, dict) else None
+        if content is None and isinstance(message, dict) and message.get("tool_calls"):
+            content = ""
         if isinstance(content, list):
             content = "".join(part.get("text", "") for part in content if isinstance(part, dict))
         if not isinstance(content, str):
@@ -122,6 +129,21 @@ def chat_logprobs(text: str) -> dict[str, Any]:
     }
 
 
+def first_token_logprobs(prompt: str, text: str, alternatives: int) -> dict[str, Any]:
+    """The ``logprobs`` object of a chat answer's first token with its likeliest ``alternatives``: as
+    the model has them behind the prompt, where a completion would go on."""
+    context = b"\n" + prompt.encode("utf-8", "surrogatepass")
+    logs = log_distribution(context[-ORDER:])
+    best = np.argsort(-logs, kind="stable")[:alternatives].tolist()
+    token = text.encode()[0] if text else best[0]
+    entries = [_alternative(each, float(logs[each])) for each in (token, *best)]
+    return {"content": [{**entries[0], "top_logprobs": entries[1:]}]}
+
+
+def _alternative(token: int, value: float) -> dict[str, Any]:
+    return {"token": _token_text(token), "logprob": value, "bytes": [token]}
+
+
 def greedy_token(tokens: list[int]) -> tuple[int, float]:
     """The likeliest token after a prompt, and its log-probability."""
     _, best, value = score([*tokens, 0])[-1] if tokens else (0, 0x0A, 0.0)
@@ -132,6 +154,14 @@ def _token_text(token: int) -> str:
     if token == BOS:
         return "<s>"
     return chr(token) if token < 0x80 else f"bytes:\\x{token:02x}"
+
+
+def _seen(messages: Any, question: str) -> str | None:
+    """What is said of the pictures; None where there are none."""
+    try:
+        return described(images_of(messages), question)
+    except (ValueError, LookupError, TypeError) as error:
+        raise Unacceptable(f"an image can't be read: {error}", "invalid_image") from error
 
 
 class DemoModel:
@@ -148,16 +178,29 @@ class DemoModel:
         self._fits(size)
         null = self.options.faults.null_prompts
         choices, tokens = [], 0
+        asked = content_text(body["messages"][-1].get("content"))
+        seen = _seen(body["messages"], asked)
+        calls = called(asked, body.get("tools") or []) if body.get("tool_choice") != "none" else []
         for index in range(body.get("n") or 1):
             answer = generate(prompt, body, index, self.options.error_rate)
+            if seen is not None:
+                answer = Completion(seen, "stop", 1)
             tokens += answer.tokens
-            message = {
+            message: dict[str, Any] = {
                 "role": "assistant",
                 "content": None if null is not None and null in prompt else answer.text,
             }
+            if calls:
+                message |= {"content": None, "tool_calls": calls}
+                answer = Completion("", "tool_calls", answer.tokens)
             choice = {"index": index, "message": message, "finish_reason": answer.finish_reason}
             if body.get("logprobs"):
-                choice["logprobs"] = chat_logprobs(answer.text)
+                count = body.get("top_logprobs") or 0
+                choice["logprobs"] = (
+                    first_token_logprobs(prompt, answer.text, count)
+                    if count and body.get("max_tokens") == 1
+                    else chat_logprobs(answer.text)
+                )
             choices.append(choice)
         return self._envelope("chat.completion", choices, usage(size, tokens))
 

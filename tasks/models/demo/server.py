@@ -166,6 +166,11 @@ async def _stream(request: web.Request, answer: dict[str, Any], chat: bool) -> w
     await response.prepare(request)
     head = {**answer, "object": "chat.completion.chunk" if chat else "text_completion", "usage": None}
     for choice in answer["choices"]:
+        calls = choice["message"].get("tool_calls") if chat else None
+        if calls:
+            begun = [{"index": place, **call} for place, call in enumerate(calls)]
+            delta = {"delta": {"tool_calls": begun}, "finish_reason": None}
+            await _event(response, {**head, "choices": [{"index": choice["index"], **delta}]})
         text = choice["message"]["content"] if chat else choice["text"]
         pieces = [text[start : start + 40] for start in range(0, len(text or ""), 40)]
         for piece in [*pieces, None]:

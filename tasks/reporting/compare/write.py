@@ -12,12 +12,13 @@ from typing import Any, Final
 
 from metrics.statistics.gate import Verdict
 from tasks.comparison.compare import ComparedPair, ComparedRuns
+from tasks.comparison.costs import cost_changes
 from tasks.reporting import numbers
 from tasks.reporting.compare.join import ScannedRun, choose_pairs, pair_samples
 from tasks.reporting.page.html import packed_element, page_parts
 from tasks.reporting.page.plots import Axis, Forest, forest_row
 from tasks.reporting.report.context import flat, run_line
-from tasks.reporting.report.select import PageLimits, SampleSelection
+from tasks.reporting.report.select import PageLimits
 from tasks.reporting.report.write import replacing, write_samples
 from tasks.reporting.view import ARROWS, MEANING, RunView
 from tasks.store.files import finite
@@ -112,6 +113,7 @@ def write_compare_report(
         "n_pairs": sum(pair.base is not None and pair.candidate is not None for pair in pairs),
         "n_alone": sum(pair.base is None or pair.candidate is None for pair in pairs),
         "settings": differing_settings(base.manifest, candidate.manifest),
+        "costs": cost_changes(base.manifest, candidate.manifest),
         "statement": statement,
         "page_json": {
             "names": names,
@@ -126,9 +128,7 @@ def write_compare_report(
         rows = {}
         for side, view in (("base", base), ("candidate", candidate)):
             chosen = sorted(at for pair in shown if (at := getattr(pair, side)) is not None)
-            write_samples(
-                file, side, view.samples(), SampleSelection(frozenset(chosen), None, None), view, half
-            )
+            write_samples(file, side, view.at(chosen), None, view, half)
             rows[side] = {position: row for row, position in enumerate(chosen)}
         paired = {
             side: [rows[side].get(getattr(pair, side), -1) for pair in shown]

@@ -5,7 +5,7 @@ check sees one sample after another and keeps counts and a few examples, so that
 run. The report enters here; who only shows findings takes their records from ``findings``.
 """
 
-from tasks.reporting.diagnostics import answers, references, responses
+from tasks.reporting.diagnostics import answers, arena, letters, references, responses
 from tasks.reporting.diagnostics.findings import GRAVEST_FIRST, Check, Diagnostic, DiagnosticOptions
 from tasks.reporting.view import RunView, SampleView
 
@@ -36,6 +36,7 @@ class Diagnosis:
         findings = [finding for check in self._checks for finding in check.finish()]
         findings += answers.format_gaps(self._view.results, self._options)
         findings += responses.unused_recordings(self._view.manifest)
+        findings += arena.arena_findings(self._view.manifest)
         return tuple(sorted(findings, key=lambda d: (GRAVEST_FIRST.index(d.severity), -d.count, d.kind)))
 
 
@@ -46,11 +47,13 @@ def _checks(view: RunView, options: DiagnosticOptions) -> list[Check]:
         responses.UnscoredResponses(options),
         responses.CutOffResponses(options),
         responses.TruncatedResponses(options),
+        responses.UnendedThoughts(options),
         responses.EmptyResponses(options),
         answers.EmptyFilters(options),
         answers.SameAnswers(options),
         answers.DisagreeingRepeats(options),
         answers.ConstantScores(options),
+        letters.LetterChoices(options),
         references.EmptyReferences(view, options),
         references.UnreachableReferences(view, options),
     ]

@@ -40,7 +40,7 @@ class EmptyFilters(TallyCheck):
             if tally.share > self.options.filter_empty:
                 yield tally.finding(
                     "filter_empty",
-                    self.gravity(tally),
+                    "warning",
                     f"{name} found nothing in {tally.words('response')} of {model}. Look at the pattern, or "
                     "ask for the format in the prompt.",
                 )

@@ -11,6 +11,7 @@ from typing import Any, Final, Literal, Protocol
 
 import orjson
 
+from tasks.messages.chat import chat_messages, content_text
 from tasks.reporting import numbers
 from tasks.reporting.view import SampleView
 
@@ -48,8 +49,9 @@ class Diagnostic:
     """One finding.
 
     ``kind`` is a stable identifier ("filter_empty", "truncated" …), ``message`` a sentence or two: what was
-    seen, in how many of how many, and what to do. "error": the numbers can't be trusted as they are;
-    "warning": look before you quote them; "note": good to know. ``count`` says how often it was seen.
+    seen, in how many of how many, and what to do. "error": there is nothing that numbers could rest on (a
+    judge that can't be read, answers that were all cut off), and the run ends with exit code 1; "warning":
+    look before you quote the numbers; "note": good to know. ``count`` says how often it was seen.
     """
 
     kind: str
@@ -130,7 +132,7 @@ class TallyCheck:
         self.tallies: defaultdict[Hashable, Occurrences] = defaultdict(lambda: Occurrences(options.examples))
 
     def gravity(self, tally: Occurrences) -> Severity:
-        """An error once it is the rule and not the exception."""
+        """Of what leaves samples without a score: an error once it is the rule and not the exception."""
         return "error" if tally.share > self.options.grave else "warning"
 
 
@@ -149,7 +151,7 @@ def question_of(sample: SampleView) -> str:
     asked = sample.prompt
     if sample.chat:
         try:
-            asked = str(orjson.loads(asked)[-1]["content"])
+            asked = content_text(chat_messages(asked)[-1]["content"])
         except (orjson.JSONDecodeError, LookupError, TypeError):
             asked = sample.prompt
     line = " ".join(asked.split())

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from metrics.build import build_metric
 from metrics.errors import NightjarError
-from tasks.reporting.diagnostics.findings import Diagnostic, DiagnosticOptions, Occurrences, Severity
+from scorers.base import FilterError
+from tasks.reporting.diagnostics.findings import Diagnostic, DiagnosticOptions, Occurrences
 from tasks.reporting.page.samples import find_span, patterns
 from tasks.reporting.view import Extractor, RunView, SampleView
 
@@ -50,6 +51,8 @@ class Probe:
         filtered = self.apply([[text] for text in texts], [{}] * len(texts))
         predictions = [entry[0] if entry else None for entry in filtered]
         columns = [references] * len(texts)
+        if not all(metric.bounded(columns, predictions) for metric in self.metrics):
+            raise FilterError("a metric may take for ever here")
         return any(1 in metric.evaluate(columns, predictions).score for metric in self.metrics)
 
     def outcome(self, text: str) -> Any:
@@ -58,15 +61,18 @@ class Probe:
         return filtered[0] if filtered else None
 
 
-WITHOUT_REFERENCES: Final = ("tests_passed", "reward")
-"""Metrics, by the name that their signature begins with, that compare with no reference."""
+WITHOUT_REFERENCES: Final = (
+    *("tests_passed", "reward", "win_rate"),
+    *("tool_match", "tool_use_rate", "refusal", "json_schema_valid"),
+)
+"""Metrics, by the name that their signature begins with, that compare with no reference, or to which none is
+one: no tool is to be called."""
 
 
 class EmptyReferences:
     """Samples that are scored although there is nothing to compare with; programs and rewards need none."""
 
     def __init__(self, view: RunView, options: DiagnosticOptions) -> None:
-        self._options = options
         columns = (view.results.column(name).to_pylist() for name in ("metric", "filter", "signature"))
         self._alone = {
             f"{metric},{name}"
@@ -88,7 +94,7 @@ class EmptyReferences:
         if self._tally.seen:
             yield self._tally.finding(
                 "reference_missing",
-                _gravity(self._tally, self._options),
+                "warning",
                 f"{self._tally.words('sample')} have an empty reference; look at target and ground_truth.",
             )
 
@@ -134,7 +140,7 @@ class UnreachableReferences:
             if tally.seen:
                 yield tally.finding(
                     "reference_unreachable",
-                    _gravity(tally, self._options),
+                    "warning",
                     f"{name} can't produce the reference of {tally.words('item')} tested: put in place of "
                     "a model's answer, it comes out as something else, so that no answer can be right. "
                     "Change target or filter.",
@@ -194,9 +200,16 @@ def _pipeline(entry: Mapping[str, Any]) -> Extractor | None:
 
     known = {"name": entry.get("name"), "filter": entry.get("filter")}
     try:
-        return FilterPipeline.build(FilterConfig.model_validate(known), _unresolved).apply
+        pipeline = FilterPipeline.build(FilterConfig.model_validate(known), _unresolved)
     except ValueError:  # a function of the user's own, or a step of another version
         return None
+
+    def apply(texts: list[list[Any]], docs: list[Mapping[str, Any]]) -> list[list[Any]]:
+        if not all(step.bounded(item) for step in pipeline.steps for item in texts):
+            raise FilterError(f"filter {pipeline.name!r} may take for ever here")
+        return pipeline.apply(texts, docs)
+
+    return apply
 
 
 def _strict_metrics(entries: Sequence[Any]) -> "list[Metric]":
@@ -230,7 +243,3 @@ def _right(sample: SampleView, name: str) -> bool:
 
 def _is_something(reference: Any) -> bool:
     return reference is not None and (not isinstance(reference, str) or bool(reference.strip()))
-
-
-def _gravity(tally: Occurrences, options: DiagnosticOptions) -> Severity:
-    return "error" if tally.share > options.grave else "warning"

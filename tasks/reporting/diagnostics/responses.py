@@ -4,6 +4,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
+from scorers.letters import FIRST_TOKEN
 from tasks.reporting import numbers
 from tasks.reporting.diagnostics.findings import TEXT_LENGTH, Diagnostic, DiagnosticOptions, TallyCheck
 from tasks.reporting.view import ResponseView, SampleView
@@ -38,7 +39,7 @@ class FailedRequests(TallyCheck):
                 reason, times = self._reasons[str(model)].most_common(1)[0]
                 yield tally.finding(
                     "requests_failed",
-                    "error",
+                    "warning",
                     f"{model}: {tally.words('request')} failed and are unscored. Most frequent reason "
                     f"({numbers.count(times)}): {reason}",
                 )
@@ -101,7 +102,9 @@ class TruncatedResponses(TallyCheck):
     """Answers that ended because the token limit was reached (finish reason "length")."""
 
     def add(self, sample: SampleView) -> None:
-        """Counts by model."""
+        """Counts by model; where the first token was asked for, no answer was meant to go on."""
+        if _asked_for_first_token(sample):
+            return
         tally = self.tallies[sample.model_name]
         for response in sample.responses:
             if response.ok:
@@ -119,6 +122,38 @@ class TruncatedResponses(TallyCheck):
                     f"{model}: {tally.words('response')} were cut off at the token limit (finish reason "
                     "length). Raise sample_params.max_tokens, or read the scores as those of unfinished "
                     "answers.",
+                )
+
+
+class UnendedThoughts(TallyCheck):
+    """Answers at the token limit without a thought, of a model that thinks otherwise: the template may open
+    the thought, and then they are thoughts that never ended."""
+
+    def __init__(self, options: DiagnosticOptions) -> None:
+        super().__init__(options)
+        self._think: set[str] = set()
+
+    def add(self, sample: SampleView) -> None:
+        """Counts by model."""
+        tally = self.tallies[sample.model_name]
+        for response in sample.responses:
+            if response.reasoning:
+                self._think.add(sample.model_name)
+            if response.ok and response.text:
+                tally.total += 1
+                if response.finish_reason == "length" and not response.reasoning:
+                    tally.hit(sample, response.text)
+
+    def finish(self) -> Iterator[Diagnostic]:
+        """One finding a model."""
+        for model, tally in self.tallies.items():
+            if tally.seen and model in self._think:
+                yield tally.finding(
+                    "thought_unended",
+                    "warning",
+                    f"{model}: {tally.words('answer')} ended at the token limit without any thought, where "
+                    "others have one: they may be thoughts that never ended, and were scored as answers. If "
+                    "the chat template opens the thought, set reasoning: {opened: true}.",
                 )
 
 
@@ -146,12 +181,14 @@ class EmptyResponses(TallyCheck):
     """Responses without any text."""
 
     def add(self, sample: SampleView) -> None:
-        """Counts by model; log-likelihood responses have no text and are left out."""
+        """Counts by model; log-likelihood responses have no text and are left out, as first tokens are."""
+        if _asked_for_first_token(sample):
+            return
         tally = self.tallies[sample.model_name]
         for response in sample.responses:
             if response.ok and not response.lls:
                 tally.total += 1
-                if not (response.text or "").strip():
+                if not (response.text or "").strip() and not response.tool_calls:
                     tally.hit(sample, _instead_of_text(response))
 
     def finish(self) -> Iterator[Diagnostic]:
@@ -160,10 +197,15 @@ class EmptyResponses(TallyCheck):
             if tally.share > self.options.empty_response:
                 yield tally.finding(
                     "empty_response",
-                    self.gravity(tally),
+                    "warning",
                     f"{model}: {tally.words('response')} are empty. Look for a stop sequence that the model "
                     "begins with, or for reasoning that used up the token limit.",
                 )
+
+
+def _asked_for_first_token(sample: SampleView) -> bool:
+    rows = (one for details in sample.details.values() for one in details if one is not None)
+    return any(one.get("rule") == FIRST_TOKEN for one in rows)
 
 
 def _instead_of_text(response: ResponseView) -> str:

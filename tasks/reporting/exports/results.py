@@ -4,7 +4,7 @@
 the project's own schemas: SQL, the comparison and the history read them.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -28,9 +28,16 @@ NO_STDERR = "N/A"
 ROW_GROUP = 20_000
 
 
-def write_results(path: Path, batches: Iterable[pa.RecordBatch], run: RunInfo) -> None:
-    """Writes results.json from all rows (RESULTS, or METRIC_ROWS) of the run."""
-    write_json(path, results_document(batches, run))
+def write_results(
+    path: Path,
+    batches: Iterable[pa.RecordBatch],
+    run: RunInfo,
+    ratings: Sequence[Mapping[str, Any]] | None = None,
+) -> None:
+    """Writes results.json from all rows (RESULTS, or METRIC_ROWS) of the run, and the ``ratings`` of models
+    that an arena compared."""
+    document = results_document(batches, run)
+    write_json(path, {**document, "ratings": ratings} if ratings else document)
 
 
 def write_results_table(path: Path, batches: Iterable[pa.RecordBatch], run_id: str) -> int:
@@ -97,7 +104,9 @@ def benchmark_key(row: Row, run: RunInfo) -> str:
     facets = parse_facets(row["facets"])
     parts = [run.benchmark]
     if run.keeps_apart:
-        parts += [str(facets[name]) for name in ("model_name", "prompt_template") if name in facets]
+        # A row over all of the user's facets has none: model and prompt are in columns of their own.
+        own = facets or {name: row[name] for name in ("model_name", "prompt_template") if row[name]}
+        parts += [str(own[name]) for name in ("model_name", "prompt_template") if name in own]
     others = [name for name in facets if name not in ("model_name", "prompt_template")]
     return "/".join([*parts, *(f"{name}={facets[name]}" for name in others)])
 

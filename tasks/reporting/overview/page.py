@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Final
 from urllib.parse import quote
 
-from tasks.reporting.overview.runs import Course, Glance, Score, boards, courses, glances
+from tasks.reporting.overview.runs import Course, Glance, Score, boards, courses, glances, sweeps
 from tasks.reporting.page.html import page_parts
 from tasks.reporting.page.plots import Axis
 from tasks.reporting.report.write import replacing
@@ -32,6 +32,9 @@ def write_index(store: Store, folder: Path) -> Path:
         "boards": [_board(board, folder) for board in boards(runs)],
         "curves": [
             _curves(f"{benchmark}: {pair}", lines) for (benchmark, pair), lines in courses(runs).items()
+        ],
+        "steps": [
+            _steps(f"{benchmark}: {pair}", *found) for (benchmark, pair), found in sweeps(runs).items()
         ],
         "comparisons": _comparisons(folder),
         "written": datetime.now().astimezone().strftime("%Y-%m-%d %H:%M"),
@@ -124,6 +127,45 @@ def _curves(title: str, lines: Sequence[Course]) -> Mapping[str, Any]:
         "to": moments[1],
         "lines": drawn,
         "left_out": len(lines) - len(shown),
+    }
+
+
+def _steps(title: str, run: Glance, scores: Sequence[Score]) -> Mapping[str, Any]:
+    """A run's checkpoints by their steps, a line for each prompt."""
+    axis = Axis.around([end for score in scores for end in _ends(score)])
+    first, last = scores[0].step or 0.0, scores[-1].step or 0.0
+
+    def x(score: Score) -> float:
+        share = ((score.step or 0.0) - first) / (last - first) if last > first else 0.5
+        return round(LEFT + (RIGHT - LEFT) * share, 2)
+
+    def y(value: float) -> float:
+        return round(BOTTOM - (BOTTOM - TOP) * axis.at(value) / 100, 2)
+
+    def path(places: Sequence[tuple[float, float]]) -> str:
+        return " ".join(f"{across},{up}" for across, up in places)
+
+    lines = []
+    for prompt in dict.fromkeys(score.prompt for score in scores):
+        own = [score for score in scores if score.prompt == prompt]
+        bands = [score for score in own if len(_ends(score)) == 3]
+        upper = [(x(score), y(score.ci_high or 0.0)) for score in bands]
+        lower = [(x(score), y(score.ci_low or 0.0)) for score in bands]
+        lines.append(
+            {
+                "name": f"{run.short_name} · {prompt}" if prompt not in ("", "default") else run.short_name,
+                "points": path([(x(score), y(score.value)) for score in own]),
+                "band": path(upper + lower[::-1]),
+                "marks": [(x(score), y(score.value), f"{score.model}: {score.text}") for score in own],
+            }
+        )
+    return {
+        "title": title,
+        "y_ticks": [{"at": y(_value(axis, tick.at)), "text": tick.text} for tick in axis.ticks],
+        "from": f"{first:,g}",
+        "to": f"{last:,g}",
+        "lines": lines,
+        "left_out": 0,
     }
 
 

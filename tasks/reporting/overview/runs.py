@@ -12,6 +12,8 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from tasks.comparison.changes import changes
+from tasks.comparison.checkpoints import Known, known_of_models, ordering_facet
+from tasks.comparison.costs import costs
 from tasks.history.query import query
 from tasks.reporting import numbers
 from tasks.store.storage import Store
@@ -46,6 +48,8 @@ class Score:
     ci_high: float | None
     n_items: int
     higher_is_better: bool | None
+    step: float | None = None
+    """Of a checkpoint: where it stands among those of its run."""
 
     @property
     def text(self) -> str:
@@ -72,6 +76,8 @@ class Glance:
     limit: int | None
     scores: tuple[Score, ...] = ()
     changed: tuple[str, ...] = ()
+    costs: Mapping[str, float] = field(default_factory=dict)
+    """"MODEL answering" or "MODEL judging" → what its answers cost, reused ones too."""
 
     @property
     def short_name(self) -> str:
@@ -89,23 +95,27 @@ def glances(store: Store, newest: int | None = None) -> list[Glance]:
     """The runs of the store, the newest first; all or so many."""
     found = query(store, _RUNS).rows
     shown = found if newest is None else found[:newest]
-    rows = _headlines(query(store, _ROWS).rows, {row[0] for row in shown})
+    known = {row[0]: known_of_models({"config": json.loads(row[14] or "null")}) for row in shown}
+    rows = _headlines(query(store, _ROWS).rows, known)
     earlier = _before(found)
     return [_glance(row, rows.get(row[0], ()), earlier.get(row[0])) for row in shown]
 
 
-def _headlines(rows: Iterable[Sequence[Any]], wanted: set[str]) -> dict[str, list[Score]]:
-    """Run → its numbers of the first pair, in the order of its rows."""
+def _headlines(rows: Iterable[Sequence[Any]], known: Mapping[str, Known]) -> dict[str, list[Score]]:
+    """Run → its numbers of the first pair, in the order of its rows; ``known`` is what each run's config says
+    of its models."""
     first: dict[str, tuple[Any, ...]] = {}
     found: dict[str, dict[tuple[str, str], Score]] = {}
     for run_id, model, prompt, *pair, facets, value, stderr, low, high, items, higher in rows:
-        if run_id not in wanted or first.setdefault(run_id, tuple(pair)) != tuple(pair):
+        if run_id not in known or first.setdefault(run_id, tuple(pair)) != tuple(pair):
             continue
         named = json.loads(facets or "{}")
         if not _OF_PLACE.issuperset(named):
             continue
+        facet = ordering_facet(known[run_id])
+        step = known[run_id].get(str(model), {}).get(facet) if facet is not None else None
         place = str(model or "all"), str(prompt or "")
-        score = Score(*place, _pair_name(pair), value, stderr, low, high, int(items or 0), higher)
+        score = Score(*place, _pair_name(pair), value, stderr, low, high, int(items or 0), higher, step)
         found.setdefault(run_id, {})[place] = score
     return {run_id: list(scores.values()) for run_id, scores in found.items()}
 
@@ -140,6 +150,7 @@ def _glance(row: Sequence[Any], scores: Iterable[Score], before: Sequence[Any] |
         limit=json.loads(row[12] or "null"),
         scores=tuple(scores),
         changed=_changed(before, row) if before else (),
+        costs={" ".join(place): cost for place, cost in costs(_accounts(row)).items()},
     )
 
 
@@ -150,6 +161,10 @@ def _changed(before: Sequence[Any], after: Sequence[Any]) -> tuple[str, ...]:
     models = [sorted(side["models"]) for side in (old, new)]
     different = [] if models[0] == models[1] else [f"models: {', '.join(models[1])}"]
     return tuple(dict.fromkeys([*different, *(name for name in named if name != "name")]))
+
+
+def _accounts(row: Sequence[Any]) -> dict[str, Any]:
+    return dict(zip(("models", "judges"), (json.loads(part or "null") for part in row[15:17]), strict=True))
 
 
 def _manifest(row: Sequence[Any]) -> dict[str, Any]:
@@ -218,6 +233,21 @@ def _within_noise(one: Score, other: Score) -> bool:
     if one.stderr is None or other.stderr is None:
         return one.value == other.value
     return abs(one.value - other.value) <= COMPARABLE * math.hypot(one.stderr, other.stderr)
+
+
+def sweeps(runs: Sequence[Glance]) -> dict[tuple[str, str], tuple[Glance, list[Score]]]:
+    """Benchmark and pair → the newest run over several checkpoints, and their numbers in order."""
+    found: dict[tuple[str, str], tuple[Glance, list[Score]]] = {}
+    for run in runs:
+        by_pair: dict[str, list[Score]] = {}
+        for score in run.scores:
+            if isinstance(score.step, int | float):
+                by_pair.setdefault(score.pair, []).append(score)
+        for pair, scores in by_pair.items():
+            if len(scores) > 1:
+                ordered = sorted(scores, key=lambda score: score.step or 0.0)
+                found.setdefault((run.benchmark, pair), (run, ordered))
+    return found
 
 
 @dataclass

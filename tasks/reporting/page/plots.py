@@ -100,6 +100,7 @@ class Curves:
     x_ticks: tuple[Tick, ...]
     y_ticks: tuple[Tick, ...]
     lines: tuple[Curve, ...]
+    across: str = "k"
 
 
 def forests(rows: Sequence[ResultRow]) -> list[Forest]:

@@ -4,20 +4,26 @@ A record says where in a response a prediction stands (``find_span``); the diagn
 way.
 """
 
+import json
 import math
 import re
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from hashlib import blake2b
 from typing import Any, Final
 
+from metrics.patterns import bounded
+from tasks.messages.media import REFERENCE, thumbnail
 from tasks.reporting import numbers
 from tasks.reporting.view import ResponseView, SampleView, facet_text, mean_of_scored
 
 TextSpan = tuple[int, int]
 SNIPPET: Final = 110
 WHOLE: Final = "whole"
+MOST_PICTURES: Final = 2_000
+"""Thumbnails of a page, at most: some ten megabytes."""
 
 
 @dataclass(frozen=True)
@@ -28,7 +34,10 @@ class Pattern:
     group_select: int = 0
 
     def matches(self, text: str) -> list[TextSpan]:
-        """Spans of what each match captured: its first non-empty group, else the whole match."""
+        """Spans of what each match captured: its first non-empty group, else the whole match. None where
+        looking for them might take for ever: nothing could stop it here."""
+        if not bounded(self.regex.pattern, [text]):
+            return []
         return [_captured(match) for match in self.regex.finditer(text)]
 
     def span(self, text: str) -> TextSpan | None:
@@ -43,8 +52,15 @@ class Pattern:
 class SampleRecords:
     """Turns samples into JSON-able records, texts longer than ``cap`` characters shortened in the middle."""
 
-    def __init__(self, patterns: Mapping[str, Pattern], cap: int | None = None) -> None:
+    def __init__(
+        self,
+        patterns: Mapping[str, Pattern],
+        cap: int | None = None,
+        media: Callable[[str], bytes] | None = None,
+    ) -> None:
         self.cap = cap
+        self._media = media
+        self._pictures = 0
         self.shortened = 0
         self._patterns = patterns
         self._questions: dict[bytes, int] = {}
@@ -62,7 +78,22 @@ class SampleRecords:
             "references": list(sample.references),
             "choices": list(sample.choices),
             "gold": list(sample.gold),
+            **self._thumbnails(sample),
         }
+
+    def _thumbnails(self, sample: SampleView) -> dict[str, Any]:
+        """Small pictures of the images that a chat names, by their references; none beyond what a page bears,
+        and none of what is gone."""
+        shown: dict[str, str] = {}
+        if self._media is None or not sample.chat:
+            return {}
+        for digest in dict.fromkeys(REFERENCE.findall(sample.prompt)):
+            if self._pictures >= MOST_PICTURES:
+                break
+            with suppress(Exception):  # sounds, and images that are gone: the reference is shown
+                shown[f"sha256:{digest}"] = thumbnail(self._media(digest))
+                self._pictures += 1
+        return {"pictures": shown} if shown else {}
 
     def sample(self, sample: SampleView, question: int) -> dict[str, Any]:
         """The record of one sample; ``spans`` say where in a response a prediction stands."""
@@ -100,8 +131,13 @@ class SampleRecords:
             "error": response.error,
             "finish": response.finish_reason,
             "reasoning": self._text(response.reasoning),
+            "calls": [
+                f"{call['name']}({shown_arguments(call['arguments'])})" for call in response.tool_calls
+            ],
+            "transcript": response.transcript,
             "prompt_tokens": response.prompt_tokens,
             "completion_tokens": response.completion_tokens,
+            "reasoning_tokens": response.reasoning_tokens if response.reasoning else None,
             "seconds": response.seconds,
             "lls": list(response.lls),
             "greedy": list(response.is_greedy),
@@ -221,6 +257,11 @@ def patterns(config: Mapping[str, Any]) -> dict[str, Pattern]:
                 continue
             found[str(entry.get("name"))] = Pattern(regex, int(steps[0].get("group_select") or 0))
     return found
+
+
+def shown_arguments(arguments: Any) -> str:
+    """The arguments of a call as they are shown: the model's own text where it is no object."""
+    return arguments if isinstance(arguments, str) else json.dumps(arguments, ensure_ascii=False)
 
 
 def find_span(text: str, prediction: Any, pattern: Pattern | None = None) -> TextSpan | None:

@@ -14,6 +14,7 @@ from tasks.models.options import asked_and_reused
 from tasks.reporting import numbers
 from tasks.reporting.diagnostics.findings import Diagnostic, Example
 from tasks.reporting.page.plots import curve_rows, curves, forests
+from tasks.reporting.ratings import RATING_COLUMNS, rating_cells, rating_effects, strongest_first
 from tasks.reporting.terminal import next_command
 from tasks.reporting.view import ResultRow, SampleView, facet_names, facet_text
 
@@ -108,6 +109,8 @@ def page_context(
         "plots": plots[:PANELS_OPEN],
         "more_plots": folded,
         "curves": curves(computed),
+        "ratings": [_rated(rated) for rated in manifest.get("ratings") or ()],
+        "rating_columns": RATING_COLUMNS,
         "diagnostics": diagnostics,
         "usage": usage,
         "costs": costs(manifest),
@@ -122,9 +125,20 @@ def page_context(
         "example_link": example_link,
         "retry": next_command(manifest, _command(manifest)),
         "results_json": {
-            "rows": [_pivot_record(row) for row in computed],
+            # A row over all facets would be a value of none of them.
+            "rows": [_pivot_record(row) for row in computed if row.other_facets or not facet_names(rows)],
             "lower_is_better": sorted({row.pair for row in rows if row.higher_is_better is False}),
         },
+    }
+
+
+def _rated(rated: Mapping[str, Any]) -> dict[str, Any]:
+    """The strengths of one prompt and filter as the template shows them."""
+    said = [*rating_effects(rated), *([rated["warning"]] if rated["warning"] else [])]
+    return {
+        "name": f"prompt {rated['prompt_template']}, filter {rated['filter']}",
+        "rows": [(row, rating_cells(row)) for row in strongest_first(rated)],
+        "said": "; ".join(said),
     }
 
 
@@ -224,6 +238,7 @@ def provenance(manifest: Mapping[str, Any]) -> list[tuple[str, str]]:
         "cost",
         "diagnostics",
         "models",
+        "ratings",
         "requests",
         "saved",
         "steps",

@@ -43,10 +43,6 @@ class SampleSelection:
     cap: int | None
     statement: str | None  # in words what is left out; None: nothing is
 
-    def __contains__(self, position: int) -> bool:
-        """Is the sample at this position shown?"""
-        return self.chosen is None or position in self.chosen
-
 
 class Scan:
     """The first pass: what kind each sample is, how large, and where it stands in the draw."""

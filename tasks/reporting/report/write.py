@@ -9,19 +9,22 @@ as they come. Nothing but counters, the list's columns and one block is in memor
 
 import os
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final, TextIO
 
+from tasks.comparison.checkpoints import LearningCurve
 from tasks.datasets.files import row_places
 from tasks.reporting.diagnostics import Diagnosis
 from tasks.reporting.diagnostics.findings import Diagnostic
 from tasks.reporting.page.html import BlockWriter, packed_element, page_parts
 from tasks.reporting.page.samples import SampleIndex, SampleRecords, patterns
+from tasks.reporting.page.spent import TokensSpent, spent_curves
 from tasks.reporting.report.context import Usage, page_context
-from tasks.reporting.report.select import PageLimits, SampleSelection, Scan
+from tasks.reporting.report.learning import learning_context
+from tasks.reporting.report.select import PageLimits, Scan
 from tasks.reporting.view import RunView, SampleView, result_rows
 from tasks.store.home import as_open_as_its_folder, private_folder
 
@@ -39,8 +42,14 @@ class WrittenReport:
     diagnostics: tuple[Diagnostic, ...]
 
 
-def write_report(view: RunView, path: str | Path, limits: PageLimits | None = None) -> WrittenReport:
-    """Writes the page to ``path`` in a streaming manner; the file appears when it is complete.
+def write_report(
+    view: RunView,
+    path: str | Path,
+    limits: PageLimits | None = None,
+    learning: Sequence[LearningCurve] = (),
+) -> WrittenReport:
+    """Writes the page to ``path`` in a streaming manner; the file appears when it is complete. ``learning``
+    are the curves of a sweep over checkpoints.
 
     Beyond ``limits.samples`` the page holds all failed samples and a seeded choice of the others and says so.
     Raises OSError if the file can't be written.
@@ -49,19 +58,23 @@ def write_report(view: RunView, path: str | Path, limits: PageLimits | None = No
     passes = _Passes(view)
     rows = result_rows(view.results)
     scan = Scan(limits, frozenset(row.pair for row in rows if row.higher_is_better is False))
-    diagnosis, usage = Diagnosis(view), Usage()
+    diagnosis, usage, spent = Diagnosis(view), Usage(), TokensSpent()
     for sample in passes.first():
         scan.add(sample)
         diagnosis.add(sample)
         usage.add(sample)
+        spent.add(sample)
     selection, diagnostics = scan.select(), placed(diagnosis.finish(), view.manifest)
     context = page_context(view.manifest, rows, diagnostics, usage, selection.statement)
+    context["spent"] = spent_curves(spent)
+    context["learning"] = learning_context(learning)
     before, after = page_parts("report.html", context, SCRIPTS)
 
     path = Path(path)
     with replacing(path) as file:
         file.write(before)
-        shown = write_samples(file, "run", passes.second(), selection, view, limits)
+        chosen = passes.second(selection.chosen)
+        shown = write_samples(file, "run", chosen, selection.cap, view, limits)
         file.write(after)
     return WrittenReport(path, scan.samples, shown, diagnostics)
 
@@ -90,19 +103,17 @@ def placed(diagnostics: Sequence[Diagnostic], manifest: Mapping[str, Any]) -> tu
 def write_samples(
     file: TextIO,
     name: str,
-    samples: Iterator[SampleView],
-    selection: SampleSelection,
+    chosen: Iterable[SampleView],
+    cap: int | None,
     view: RunView,
     limits: PageLimits,
 ) -> int:
     """Writes the chosen samples as blocks, then their index, under ``name``; returns how many samples that
-    were."""
+    were. Texts longer than ``cap`` characters are shown in part."""
     config = view.manifest.get("config")
-    records = SampleRecords(patterns(config if isinstance(config, dict) else {}), selection.cap)
+    records = SampleRecords(patterns(config if isinstance(config, dict) else {}), cap, view.media)
     blocks, index, shown = BlockWriter(name, file.write), SampleIndex(), 0
-    for position, sample in enumerate(samples):
-        if position not in selection:
-            continue
+    for sample in chosen:
         if (
             blocks.written > limits.file_bytes
         ):  # the estimate was too low: keep every sample, but little of it
@@ -138,8 +149,10 @@ class _Passes:
                     self._kept = None
             yield sample
 
-    def second(self) -> Iterator[SampleView]:
-        return self._view.samples() if self._kept is None else iter(self._kept)
+    def second(self, positions: Collection[int] | None) -> Iterator[SampleView]:
+        if self._kept is None:
+            return self._view.at(positions)
+        return (sample for at, sample in enumerate(self._kept) if positions is None or at in positions)
 
 
 @contextmanager

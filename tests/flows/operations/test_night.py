@@ -1,12 +1,18 @@
-"""A night on a worker: faults change no score, one broken benchmark leaves the others."""
+"""A night on a worker: as the scheduler makes it, beside faults, with one broken benchmark among others."""
 
 import json
 from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
+from uuid import UUID
 
 import pyarrow.parquet as pq
 import pytest
+
+from tasks.history.query import query
+from tasks.history.record import past_nights
+from tasks.store.storage import Store
 
 pytestmark = pytest.mark.services
 FAULTS = "error_500=0.02,error_429=0.01,malformed=0.01,cut=0.01,retry_after=0"
@@ -90,3 +96,53 @@ def test_a_broken_benchmark_leaves_the_others_and_a_regression_is_named(
     assert "regression" in run["state"]["message"]
     page = prefect.ask("POST", "/artifacts/filter", {"artifacts": {"key": {"any_": ["suite-night"]}}})
     assert any("regression" in artifact["data"] for artifact in page)
+
+
+def test_nights_that_the_scheduler_makes_in_one_go_are_nights_of_their_own(
+    prefect: Any,
+    demo: Callable[..., Any],
+    benchmark_file: Callable[..., Path],
+    until: Callable[..., Any],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Three nights of one rule, made by Prefect's own scheduler in one go and taken by a worker in turn."""
+    monkeypatch.setenv("NIGHTJAR_RESULTS", str(tmp_path / "results"))
+    endpoint = demo()
+    suite = suite_file(
+        tmp_path, [benchmark_file(30, endpoint.base_url)], [endpoint.base_url], answers="fresh",
+        gate={"margin": 0.3},
+    )  # fmt: skip
+    prefect.deploy()
+    nightly = prefect.ask("GET", "/deployments/name/suite/nightly")["id"]
+    first = datetime.now(UTC) + timedelta(seconds=8)
+    rule = f"DTSTART:{first:%Y%m%dT%H%M%S}\nRRULE:FREQ=SECONDLY;INTERVAL=3;COUNT=3"
+    schedule = {"schedule": {"rrule": rule, "timezone": "UTC"}, "active": True, "slug": "every-night"}
+    prefect.ask(
+        "PATCH", f"/deployments/{nightly}", {"parameters": {"suite": str(suite)}, "schedules": [schedule]}
+    )
+    body = {"deployments": {"id": {"any_": [nightly]}}, "sort": "EXPECTED_START_TIME_ASC"}
+
+    def made() -> list[dict[str, Any]]:
+        return list(prefect.ask("POST", "/flow_runs/filter", body))
+
+    runs = until(lambda: found if len(found := made()) == 3 else None, "the scheduler makes three nights")
+    ids = [run["id"] for run in runs]
+    assert all(run["auto_scheduled"] for run in runs)
+    assert len({run_id[:8] for run_id in ids}) < 3  # made at the same time, and the time is all they hold
+    with prefect.worker("worker", "--limit", "1"):
+        ended = [prefect.finished(run_id) for run_id in ids]
+    assert [run["state_name"] for run in ended] == ["Completed"] * 3, [run["state"] for run in ended]
+
+    store = Store(str(prefect.folder / "store"))
+    nights = past_nights(store, "night")
+    assert [night.run_id for night in nights] == [f"night-{UUID(run_id).hex}" for run_id in ids]
+    assert [night.baseline for night in nights] == [(), (nights[0].run_id,), (nights[1].run_id,)]
+    assert [night.verdict for night in nights] == [None, "pass", "pass"]
+    assert endpoint.stats()["received"] == 3 * 30
+    rows = query(store, "SELECT run_id, sent, cached FROM runs ORDER BY started").rows
+    assert rows == [(night.evaluations[0].run_id, 30, 0) for night in nights]
+    reports = [tmp_path / "results" / night.run_id / "sums-model0" / "report.html" for night in nights]
+    assert [path.is_file() for path in reports] == [True] * 3
+    names = [run["name"] for run in ended]
+    assert names == sorted(set(names))  # by the time that each was due

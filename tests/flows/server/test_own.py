@@ -2,6 +2,7 @@
 
 import json
 import os
+import socket
 import stat
 import subprocess
 import sys
@@ -100,6 +101,31 @@ def test_stop_ends_a_server_that_nothing_records(
         assert not own.stop()
     finally:
         process.kill()
+
+
+def test_a_server_that_died_is_started_again_at_its_port_and_one_that_was_stopped_is_not(
+    place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    launched: list[int] = []
+
+    def launch(folder: Path, port: int) -> own.Server:
+        launched.append(port)
+        return own.Server(pid=os.getpid(), port=port, prefect=version("prefect"))
+
+    monkeypatch.setattr(own, "_launch", launch)
+    assert not own.start_again(), "there never was one"
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    gone = subprocess.Popen([sys.executable, "-c", ""])
+    gone.wait()
+    (place / "server").mkdir(parents=True, exist_ok=True)
+    recorded = {"pid": gone.pid, "port": port, "prefect": version("prefect")}
+    (place / "server" / "server.json").write_text(json.dumps(recorded))
+    assert own.start_again()
+    assert launched == [port]
+    own.stop()
+    assert not own.start_again(), "it was stopped by hand"
 
 
 def test_stop_leaves_servers_of_other_homes_alone(

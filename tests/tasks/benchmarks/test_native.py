@@ -1,4 +1,5 @@
 import json
+import random
 from pathlib import Path
 from typing import Any
 
@@ -7,8 +8,11 @@ from pydantic import ValidationError
 
 from metrics.errors import ConfigError
 from tasks.benchmarks.config import BenchmarkFields, template_texts
+from tasks.benchmarks.native.templates import ENVIRONMENT, Template, scope
 from tasks.benchmarks.open import open_benchmark
 from tasks.benchmarks.records import Rendered
+from tasks.datasets.config import DatasetError
+from tasks.datasets.item import Item
 from tasks.store.keys import digest
 
 ROW = {"id": "q1", "question": "What is 2 + 2?", "answer": "4", "options": ["3", "4", "5"]}
@@ -47,6 +51,31 @@ def test_templates_see_data_fields_id_ground_truth_and_the_whole_row(tmp_path: P
     found = first(fields(tmp_path, rows, prompt_template=template))
     assert found.prompts[0] == "x inner y x inner y"
     assert found.item.item_id == "5"
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_texts_and_fields_are_joined_as_jinja_renders_them(seed: int) -> None:
+    draw = random.Random(seed)
+    fields = ["{{question}}", "{{ id }}", "{{-ground_truth}}", "{{ b -}}", "{{ c }}{{c}}", "{{ range }}"]
+    texts = [" \n", "\r\nA: ", "é}", "%", "{# said #}", "\n\n"]
+    others = ["{{ 'text' }}", "{{ b + 1 }}", "{% if c %}x{% endif %}", "{{ item.b }}"]
+    data = {"question": "ä\u2028\n", "b": 3, "c": [1, None, {"d": "e"}], "range": 0.1}
+    item = Item(item_id="7", doc_id=0, data=data, ground_truth=None)
+    joined = 0
+    for _ in range(300):
+        source = "".join(draw.choices(fields + texts + draw.choice(([], others)), k=draw.randrange(6)))
+        template = Template(source, "prompt_template")
+        assert template.text(item) == ENVIRONMENT.from_string(source).render(scope(item)), source
+        joined += template._pieces is not None
+    assert joined > 100
+    assert Template("{{ c }}", "target").value(item) is data["c"]
+
+
+def test_a_field_that_is_missing_is_named_beside_those_that_are_there() -> None:
+    item = Item(item_id="7", doc_id=0, data={"question": "x"})
+    for ask in (Template("Q: {{ qestion }}", "prompt_template").text, Template("{{ no }}", "target").value):
+        with pytest.raises(DatasetError, match="is undefined in item '7'; its fields are question"):
+            ask(item)
 
 
 def test_trailing_line_break_of_a_template_is_kept(tmp_path: Path) -> None:

@@ -192,6 +192,15 @@ def _recorded(
     return run(groups, results=(row,), manifest={"artifacts": {"filter": [{"digest": answers}]}})
 
 
+def test_games_against_other_opponents_are_not_compared(tmp_path: Path) -> None:
+    own = groups(tmp_path, items(200, 160))
+    two, three = (_recorded(own, "same", f"win_rate|agg:mean|opponents:{who}") for who in ("a, b", "a, b, c"))
+    pair = only(compared(two, three, Gate(margin=0.05)))
+    assert (pair.comparison, pair.verdict) == (None, "inconclusive")
+    assert pair.reason == "games against a, b and against a, b, c are two things"
+    assert only(compared(two, two, Gate(margin=0.05))).verdict == "pass"
+
+
 @pytest.mark.parametrize(
     ("answers", "signature", "right", "verdict"),
     [

@@ -7,10 +7,14 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from metrics.errors import ConfigError, DataError
 from tasks.benchmarks.lm_eval.data.items import document_items
-from tasks.benchmarks.lm_eval.data.local import load_local
+from tasks.benchmarks.lm_eval.data.local import folder_at, load_local
 from tasks.datasets.config import DatasetConfig, DatasetError
-from tasks.datasets.items import open_dataset
+from tasks.datasets.items import dataset_digest, open_dataset
+from tasks.models.config import ModelConfig
+from tasks.models.identity import model_identity
+from tasks.models.replay import recording_file
 
 GOOD = b'{"question": "q", "answer": "a"}\n'
 
@@ -121,3 +125,37 @@ def test_a_harness_benchmarks_file_is_refused_in_a_sentence(tmp_path, builder, c
     with pytest.raises(DatasetError) as refused:
         read()
     assert said in str(refused.value)
+
+
+def test_a_harness_benchmarks_row_is_refused_with_its_file(tmp_path: Path) -> None:
+    pq.write_table(table(when=moments(0, 2**58, unit="ms")), tmp_path / "data.parquet")
+    with pytest.raises(DatasetError, match=r"^data\.parquet, row 2: field 'when'"):
+        load_local("parquet", {"data_files": {"test": "data.parquet"}}, tmp_path)
+
+
+@pytest.mark.parametrize("files", [True, 3, [True], [["a"]], {"test": 1}, {"test": {"a": 1}}], ids=str)
+def test_data_files_that_name_no_files_are_refused(tmp_path: Path, files: object) -> None:
+    with pytest.raises(ConfigError, match="data_files: expected a file, a list of files, or these by split"):
+        load_local("json", {"data_files": files}, tmp_path)
+
+
+@pytest.mark.parametrize("name", ["x" * 300, "x" * 5000, "a\0b"], ids=["300", "5000", "zero"])
+def test_what_can_be_no_files_name_is_not_there(tmp_path: Path, name: str) -> None:
+    config = DatasetConfig(path=f"{name}.jsonl")
+    for ask in (lambda: list(open_dataset(config, tmp_path)), lambda: dataset_digest(config, tmp_path)):
+        with pytest.raises(DatasetError, match="is not there: expected a dataset at"):
+            ask()
+    assert folder_at(name, tmp_path) is None
+    recorded = ModelConfig.model_validate({"name": "r", "type": "replay", "config": {"path": name}})
+    with pytest.raises(ConfigError, match="can't read recorded responses"):
+        model_identity(recorded, tmp_path)
+    with pytest.raises(DataError, match="can't read recorded responses"):
+        recording_file(tmp_path / name)
+
+
+def test_a_file_that_can_not_be_read_is_refused_before_its_rows(tmp_path: Path) -> None:
+    unreadable = Path("/proc/self/mem")  # even by root
+    if not unreadable.exists():
+        pytest.skip("needs /proc")
+    with pytest.raises(DatasetError, match=r"mem can't be read: .* \(/proc/self/mem\)"):
+        dataset_digest(DatasetConfig(path=str(unreadable)), tmp_path)

@@ -209,6 +209,43 @@ def test_what_killed_processes_left_half_written_goes_after_a_day(store: Store) 
     assert not list(Path(store.path("")).rglob("*.tmp"))
 
 
+def claim(store: Store, moment: datetime, **owner: Any) -> list[str]:
+    """What a claim's owner left, which will never take it away."""
+    name = f"claims/answers/model/{int(moment.timestamp() * 1e9):020d}-{'f' * 32}"
+    store.put_bytes(f"{name}.bin", b"keys")
+    store.put_bytes(f"{name}.json", json.dumps(owner).encode())
+    return [f"{name}.bin", f"{name}.json"]
+
+
+@pytest.mark.parametrize("place", ["folder", "memory"])
+def test_claims_marks_and_nights_that_killed_runs_left_go_and_those_of_the_living_stay(
+    tmp_path: Path, place: str
+) -> None:
+    store = Store(str(tmp_path) if place == "folder" else f"memory://{tmp_path.name}")
+    here, far = {"host": socket.gethostname()}, {"host": "another-machine", "pid": 1}
+    gone = [
+        *claim(store, NOW - timedelta(hours=2), **here, pid=2**22 + 1),
+        *claim(store, NOW - timedelta(hours=25), **far),
+    ]
+    claim(store, NOW - timedelta(hours=3), **far)
+    claim(store, NOW - timedelta(hours=4), **here, pid=os.getpid())
+    store.put_bytes("claims/execute/x/00000000000000000001-new.bin", b"whose owner comes next")
+    for name, hours in (("old", 25), ("new", 23)):
+        began = {"night": name, "began": (NOW - timedelta(hours=hours)).timestamp()}
+        store.put_bytes(f"nights/{name}.json", json.dumps(began).encode())
+    store.put_bytes("nights/torn.json", b"{")
+    dead = {**here, "pid": 2**22 + 1, "since": NOW.isoformat()}
+    store.put_bytes("active/dead.json", json.dumps(dead).encode())
+    gone += ["nights/old.json", "nights/torn.json", "active/dead.json"]
+    gone += ["claims/execute/x/00000000000000000001-new.bin"]  # by its time, of 1970
+    assert set(plan_pruning(store, now=NOW).torn) == set(gone)
+    assert set(prune(store, now=NOW).torn) == set(gone)
+    left = {str(path).removeprefix(store.root + "/") for path in store.fs.find(store.root)}
+    assert not left & set(gone)
+    assert len([name for name in left if name.startswith("claims/answers/")]) == 4
+    assert {name for name in left if name.startswith("nights/")} == {"nights/new.json"}
+
+
 # Runs over a small pool of artifacts, some made under one key with different contents.
 
 

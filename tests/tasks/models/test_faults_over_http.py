@@ -280,3 +280,11 @@ def test_faults_are_survived_whatever_the_client(bench, served, endpoint, proble
     )
     outcome = bench.ask(endpoint(served(faults), **settings), problems(60))
     assert set(outcome.column("status")) == {"ok"}
+
+
+def test_a_run_over_its_error_budget_says_why_it_stopped_asking() -> None:
+    said = "not asked: the endpoint answers nothing: connection refused"
+    tally = RequestTally(requests=60, failed=36, errors={"EndpointDead": 1}, stopped=said)
+    step = Step(name="errors demo", identity={}, setup=ErrorBudget(max_rate=0.01))
+    with pytest.raises(BudgetExceeded, match=r"36 of 60 requests failed.*1 × EndpointDead.*connection refused"):
+        check_errors.fn(step, Accounts(tally=tally.as_dict()))

@@ -8,7 +8,7 @@ import pytest
 
 from tasks.models.answers.journal import decode, encode
 from tasks.models.answers.segments import table_of
-from tasks.models.config import EndpointConfig, ModelConfig, SampleParams
+from tasks.models.config import EndpointConfig, ModelConfig, ReasoningConfig, SampleParams
 from tasks.models.connection import room_of
 from tasks.models.errors import (
     BadRequest,
@@ -173,6 +173,36 @@ def test_every_reply_has_its_outcome(message, expected, finish):
         assert status == MODEL or answer.reasoning.startswith("2 +")  # kept apart, cut or not
 
 
+# The same where the chat template opens the thought: what has no mark is a thought that never ended.
+OPENED = [
+    ("nothing", {"content": None}, [NOTHING, CUT, MODEL, NOTHING]),
+    ("empty", {"content": ""}, ["ok:", CUT, MODEL, "ok:"]),
+    ("white space", {"content": " \n"}, ["ok:", CUT, MODEL, "ok:"]),
+    ("thought apart", {"content": None, **THOUGHT}, ["ok:", CUT, MODEL, "ok:"]),
+    ("thought apart, text", {"content": "4", **THOUGHT}, ["ok:4", "ok:4", MODEL, "ok:4"]),
+    ("unclosed, no opener", {"content": "2 +"}, ["ok:", CUT, MODEL, "ok:"]),
+    ("unclosed, opener", {"content": "<think>2 +"}, ["ok:", CUT, MODEL, "ok:"]),
+    ("end alone", {"content": "2 + 2</think>4"}, ["ok:4", "ok:4", MODEL, "ok:4"]),
+    ("end alone, nothing after", {"content": "2 + 2</think>"}, ["ok:", CUT, MODEL, "ok:"]),
+    ("a call", {"content": None, **CALL}, ["ok:", "ok:", MODEL, "ok:"]),
+]
+
+
+@pytest.mark.parametrize("finish", FINISHES)
+@pytest.mark.parametrize(("message", "expected"), [row[1:] for row in OPENED], ids=[r[0] for r in OPENED])
+def test_every_reply_has_its_outcome_where_the_template_opens_the_thought(message, expected, finish):
+    wanted = expected[FINISHES.index(finish)]
+    codec = Generation("m", CHAT, SampleParams(), reasoning=ReasoningConfig(opened=True))
+    reply = [Reply(body(message, finish_reason=finish), 0.5)]
+    if wanted is NOTHING:
+        with pytest.raises(EmptyAnswer, match="no content"):
+            codec.answers([Request(b"k", "generate", "p")], reply, 1)
+        return
+    (answer,) = codec.answers([Request(b"k", "generate", "p")], reply, 1)
+    status, _, text = wanted.partition(":")
+    assert (answer.status, answer.response) == (status, text if status == "ok" else None)
+
+
 @pytest.mark.parametrize(
     ("opened", "content", "finish", "expected"),
     [
@@ -187,7 +217,7 @@ def test_every_reply_has_its_outcome(message, expected, finish):
 )
 @pytest.mark.parametrize("api", ["chat", "completions"])
 def test_who_opens_the_thought_decides_what_an_unmarked_text_is(api, opened, content, finish, expected):
-    codec = Generation("m", EndpointConfig(api=api), SampleParams(), opened=opened)
+    codec = Generation("m", EndpointConfig(api=api), SampleParams(), reasoning=ReasoningConfig(opened=opened))
     choice = {"finish_reason": finish, "message": {"content": content}, "text": content}
     (answer,) = codec.answers([Request(b"k", "generate", "p")], [Reply({"choices": [choice]}, 0.5)], 1)
     whole = ("ok", content, None)  # a completion is whatever text follows

@@ -128,21 +128,36 @@ def test_a_list_of_models_has_the_limit_too(endpoint: Any) -> None:
         probe(ModelConfig(name="m", config=EndpointConfig(base_url=base_url)))
 
 
-def test_a_stream_without_end_is_cut(endpoint: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("client", ["http", "openai"])
+@pytest.mark.parametrize(
+    ("status", "kind", "stream"),
+    [
+        (200, "text/event-stream", True),
+        (200, "application/json", False),
+        (400, "application/json", False),
+        (500, "text/html", True),
+    ],
+)
+def test_a_body_without_end_is_cut_while_it_comes(
+    endpoint: Any, client: str, status: int, kind: str, stream: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("NIGHTJAR_MAX_BODY_MB", "2")
     event = b"data: " + json.dumps({"choices": [{"index": 0, "delta": {"content": "4" * 1000}}]}).encode()
+    pieces, taken = 100_000, []
 
     def endless(handler: Any) -> None:
-        handler.send_response(200)
-        handler.send_header("Content-Type", "text/event-stream")
+        handler.send_response(status)
+        handler.send_header("Content-Type", kind)
         handler.end_headers()
-        for _ in range(100_000):
-            handler.wfile.write(event + b"\n\n")
         handler.close_connection = True
+        for _ in range(pieces):
+            handler.wfile.write(event + b"\n\n")
+            taken.append(1)
 
     base_url, _ = endpoint(endless)
-    with pytest.raises(MalformedBody, match="larger than 2 MB"):
-        send(base_url, stream=True)
+    with pytest.raises(MalformedBody, match=r"^the answer's body is larger than 2 MB"):
+        send(base_url, client, stream)
+    assert len(taken) < pieces / 2, "it was not read to its end first"
 
 
 @pytest.mark.parametrize(
@@ -159,3 +174,14 @@ def test_a_stream_without_end_is_cut(endpoint: Any, monkeypatch: pytest.MonkeyPa
 def test_a_key_that_goes_over_a_network_unencrypted_is_warned_about(address: str, warned: bool) -> None:
     said = _overheard(ModelConfig(name="m"), address)
     assert (said is not None and "unencrypted" in said and "https" in said) is warned
+
+
+def test_the_warning_is_among_what_an_endpoint_is_doubted_for(
+    endpoint: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("A_KEY", "sk-secret")
+    base_url, _ = endpoint(lambda handler: reply(handler, json.dumps({"data": [{"id": "m"}]}).encode()))
+    model = ModelConfig(name="m", config=EndpointConfig(base_url=base_url, api_key_env="A_KEY"))
+    assert probe(model).warning is None, "it stays on this machine"
+    monkeypatch.setattr("tasks.models.http.LOOPBACK", ())
+    assert "unencrypted" in str(probe(model).warning)

@@ -40,6 +40,7 @@ MATTERS = [
 ]
 DISPLAYED = [
     {"name": "b"},
+    {"metadata": {"step": 5}},
     {"config": {"max_concurrency": 3}},
     {"config": {"timeout": 3}},
     {"config": {"max_retries": 1}},
@@ -71,14 +72,15 @@ def test_every_config_field_is_in_one_of_the_two_lists():
     taken = {name for fields in MATTERS + DISPLAYED for name in fields.get("config", {})}
     assert taken == set(EndpointConfig.model_fields)
     own = {name for fields in MATTERS + DISPLAYED for name in fields}
-    assert own == set(ModelConfig.model_fields) - {"type", "sample_params"}
+    # Of a served model the content of its weights counts: tests/tasks/serving/test_weights.py.
+    assert own == set(ModelConfig.model_fields) - {"type", "sample_params", "path", "checkpoints", "serve"}
 
 
 SAMPLING = {
     "seed": 1, "temperature": 0.5, "max_tokens": 5, "max_completion_tokens": 5, "top_p": 0.5, "top_k": 4,
     "min_p": 0.1, "stop": ["x"], "presence_penalty": 1.0, "frequency_penalty": 1.0, "repetition_penalty": 1.1,
     "logit_bias": {"5": 1}, "logprobs": True, "top_logprobs": 2, "response_format": {"type": "json_object"},
-    "reasoning_effort": "low", "n": 2,
+    "reasoning_effort": "low", "n": 2, "tool_choice": "required",
 }  # fmt: skip
 
 

@@ -6,13 +6,18 @@ import signal
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
+from tasks.models.answers.claims import claim_keys
 from tasks.models.answers.journal import Journal, decode, encode, recover, restore
 from tasks.models.answers.segments import AnswerStore, ModelAnswers
+from tasks.models.config import ModelConfig
+from tasks.models.demo.serving import serve
 from tasks.models.records import KeptAnswer
+from tasks.models.respond import Inference
 from tasks.store.storage import Store, StoreError
 
 ROOT = Path(__file__).parents[3]
@@ -219,3 +224,31 @@ def test_a_damaged_line_is_set_aside_by_name_and_the_others_are_kept(tmp_path, c
     assert f"{journal.path}:2 holds no answer" in caplog.text
     assert journal.path.with_suffix(".damaged").read_bytes() == line + b"\n"
     assert restore(kept, tmp_path / "journal") == 0
+
+
+def test_what_another_worker_answered_and_could_not_store_is_not_asked_for_again(bench, problems):
+    """Who waits for another's requests finds its answers in the journal that it leaves behind."""
+    requests, options = problems(3), bench.options()
+    with serve() as serving, ThreadPoolExecutor() as pool:
+        model = ModelConfig.model_validate(
+            {"name": "m", "config": {"base_url": serving.base_url, "model": "demo"}}
+        )
+        inference = Inference.of(model, bench.answers, options)
+        keys = [request.key for rows in inference.expanded(requests) for row in rows for request in row]
+        with claim_keys(inference.kept, keys):
+            second = pool.submit(bench.ask, model, requests)
+            wait_for(lambda: len(list((bench.folder / "store" / "claims").rglob("*.json"))) == 2)
+            journal = Journal(options.journal_dir / inference.kept.identity[:32])
+            for key in keys:
+                journal.append(KeptAnswer(key, "ok", response="kept", arrived=time.time()))
+            journal.release()  # the store is full, or the process is killed
+        outcome = second.result(60)
+    assert outcome.column("response") == ["kept"] * 3
+    assert (serving.stats()["received"], outcome.tally.sent, outcome.tally.cached) == (0, 0, 3)
+
+
+def wait_for(found) -> None:
+    deadline = time.monotonic() + 60
+    while not found():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)

@@ -171,6 +171,14 @@ def test_settings_that_differ_are_listed_and_no_others() -> None:
     ]
 
 
+def test_costs_are_shown_by_model_and_stage(tmp_path: Path) -> None:
+    accounts = [{"models": {"qwen": {"cost": cost}}, "currency": "USD"} for cost in (0.5, 0.75)]
+    views = [run(sample("1"), **account) for account in accounts]
+    text = write_compare_report(*views, [], tmp_path / "c.html").path.read_text()
+    assert all(cell in text for cell in ("<td>qwen</td><td>answering</td>", ">0.5 USD<", ">0.75 USD<"))
+    assert 'id="costs"' not in write_compare_report(run(), run(), [], tmp_path / "d.html").path.read_text()
+
+
 def test_markup_is_escaped(tmp_path: Path) -> None:
     view = run(sample(HOSTILE, prompt=HOSTILE), run_name=HOSTILE, config={"note": HOSTILE})
     pair = PairView(f"em,{HOSTILE}", 0.1, 0.2, 0.1, note=HOSTILE, group=HOSTILE)

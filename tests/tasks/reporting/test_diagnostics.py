@@ -51,7 +51,6 @@ def test_a_filter_that_finds_nothing() -> None:
     assert finding.message.startswith("strict-match found nothing in 10 of 50 responses (20 %) of m.")
     assert [example.item_id for example in finding.examples] == ["0", "5", "10", "15", "20"]
     assert finding.examples[0].text == "It is A: 0"
-    assert findings(sample(n, **empty) for n in range(50))["filter_empty"].severity == "error"
     assert "filter_empty" not in findings(sample(n, **(empty if n == 0 else {})) for n in range(50))
 
 
@@ -78,6 +77,15 @@ def test_answers_without_a_score() -> None:
     )
     assert found["unscored"].message.startswith("judge,none: 3 of 50 answers (6.0 %) could not be scored")
     assert found["unscored"].examples[0].text == "no number in the reply"
+
+
+def test_answers_at_the_limit_of_a_model_that_thinks_may_be_its_thoughts() -> None:
+    ended = {"responses": [ResponseView("Let me see", finish_reason="length")]}
+    thinks = {"responses": [ResponseView("4", finish_reason="stop", reasoning="2 and 2")]}
+    plain = findings(sample(n, **(ended if n < 5 else {})) for n in range(50))
+    assert "thought_unended" not in plain
+    found = findings(sample(n, **(ended if n < 5 else thinks)) for n in range(50))
+    assert "5 of 50 answers (10 %)" in found["thought_unended"].message
 
 
 def test_responses_cut_off_at_the_limit() -> None:
@@ -197,11 +205,29 @@ def test_two_filters_that_disagree_about_the_same_answers() -> None:
 
 def test_the_gravest_comes_first() -> None:
     samples = [
-        sample(n, responses=[ResponseView("x", finish_reason="length")], filters={"strict-match": [None]})
-        for n in range(50)
+        sample(n, filters={"strict-match": [None]}, scores={"judged,strict-match": [None]}) for n in range(50)
     ]
     found = diagnose(run_of(lambda: iter(samples), {"benchmark": "b"}))
     assert [finding.severity for finding in found] == ["error", "warning"]
+
+
+def test_only_what_leaves_nothing_to_score_is_an_error() -> None:
+    """An error ends the run with exit code 1: a judge that can't be read, answers that were all cut off."""
+    empty = ResponseView("", finish_reason="stop")
+    failed = ResponseView(None, status="infra_error", error="time-out")
+    cut = ResponseView(None, status="cut_off")
+    mostly = {"scores": {"judged,strict-match": [None]}, "reasons": {"judged,strict-match": ["no label"]}}
+    for fields, found in (
+        ({"responses": [empty], "filters": {"strict-match": [None]}, "references": [""]}, set()),
+        ({"responses": [failed], "scores": {"exact_match,strict-match": [None]}}, set()),
+        (mostly, {"unscored"}),
+        ({"responses": [cut], "filters": {"strict-match": [None]}}, {"all_cut_off"}),
+    ):
+        told = findings(sample(n, **fields) for n in range(50))  # type: ignore[arg-type]
+        assert {kind for kind, finding in told.items() if finding.severity == "error"} == found
+    read = {"scores": {"judged,strict-match": [1.0]}}
+    few = findings(sample(n, **(mostly if n % 3 == 0 else read)) for n in range(50))  # type: ignore[arg-type]
+    assert few["unscored"].severity == "warning"
 
 
 def test_the_most_frequent_text_is_found_in_bounded_memory() -> None:

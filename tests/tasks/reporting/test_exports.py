@@ -31,6 +31,7 @@ from tasks.reporting.exports import (
     write_results_table,
     write_samples,
 )
+from tasks.reporting.exports.samples import _indented
 from tasks.rows.parts import FailedPart, Origin, PairIdentity, Part, from_batches
 from tasks.store.schemas import PREDICTIONS, REQUESTS, RESPONSES, RESULTS, STATISTICS
 from tasks.verdicts.config import EvaluationMethodConfig, EvaluationMetricConfig
@@ -445,3 +446,17 @@ def test_failed_parts_reach_every_file(tmp_path: Path) -> None:
     assert [(line["model_name"], line["status"], line["error"]) for line in written] == [
         ("qwen", "ok", None), ("other", "failed", "boom"),
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "doc",
+    [
+        {"a": 'é\u2028\x1f\x7f"\\\b', "b": -(2**63), "c": True, "": None},
+        {"a": 2**64, "b": "x"},
+        {"a": "\ud800"},
+        {"a": 1e16, "b": float("nan"), "c": [], "d": {"e": [1.0, {}]}},
+        {},
+    ],
+)
+def test_a_documents_digest_is_of_the_text_that_the_harness_digests(doc: dict[str, Any]) -> None:
+    assert _indented(doc) == json.dumps(doc, indent=2, ensure_ascii=False)

@@ -71,6 +71,13 @@ def test_a_run_comes_to_its_first_pair_that_has_a_number(store: Store) -> None:
     assert (run.asked, run.reused, run.cost, run.currency) == (7, 3, 0.5, "EUR")
 
 
+def test_costs_are_told_by_model_and_stage(store: Store) -> None:
+    models = {"a": {"cost": 0.5, "saved_cost": 0.25}}
+    record(store, "monday", 1, row("a", 0.5), models=models, judges={"j": {"cost": 0.125}})
+    record(store, "tuesday", 2, row("a", 0.5))
+    assert [dict(run.costs) for run in glances(store)] == [{}, {"a answering": 0.75, "j judging": 0.125}]
+
+
 def test_what_was_changed_is_told_against_the_run_of_that_benchmark_before(store: Store) -> None:
     record(store, "monday", 1, row("a", 0.5))
     record(store, "other", 2, row("a", 0.5, benchmark="products"), config={"sample_params": {"seed": 9}})

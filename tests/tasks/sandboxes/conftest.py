@@ -33,14 +33,38 @@ class _AsOrdinaryUser:
         return self._sandbox.missing()
 
     def start(self, interpreter: Interpreter, limits: ProgramLimits) -> Invocation:
-        getuid = os.getuid
-        os.getuid = lambda: NOBODY
-        try:
-            invocation = self._sandbox.start(interpreter, limits)
-        finally:
-            os.getuid = getuid
-        user = [f"--reuid={NOBODY}", f"--regid={NOBODY}", "--clear-groups", "--"]
-        return replace(invocation, command=["setpriv", *user, *invocation.command])
+        return _without_rights(lambda: self._sandbox.start(interpreter, limits))
+
+    def serve(self, interpreter: Interpreter) -> Invocation:
+        return _without_rights(lambda: self._sandbox.serve(interpreter))
+
+
+class StartedAnew:
+    """A sandbox without its fork server: it is started for each program."""
+
+    def __init__(self, sandbox: Sandbox) -> None:
+        self._sandbox, self.name = sandbox, sandbox.name
+
+    def missing(self) -> str | None:
+        return self._sandbox.missing()
+
+    def start(self, interpreter: Interpreter, limits: ProgramLimits) -> Invocation:
+        return self._sandbox.start(interpreter, limits)
+
+    def serve(self, interpreter: Interpreter) -> None:
+        """There is none."""
+
+
+def _without_rights(make: Callable[[], Invocation | None]) -> Invocation:
+    getuid = os.getuid
+    os.getuid = lambda: NOBODY
+    try:
+        invocation = make()
+    finally:
+        os.getuid = getuid
+    assert invocation is not None
+    user = [f"--reuid={NOBODY}", f"--regid={NOBODY}", "--clear-groups", "--"]
+    return replace(invocation, command=["setpriv", *user, *invocation.command])
 
 
 @pytest.fixture(params=["bubblewrap", "namespaces", "docker", "podman"])
@@ -50,10 +74,12 @@ def kind(request: pytest.FixtureRequest) -> Sandbox:
     return next(sandbox for sandbox in SANDBOXES if sandbox.name == request.param)
 
 
-@pytest.fixture(params=["as we are", "as an ordinary user"])
+@pytest.fixture(params=["as we are", "as an ordinary user", "started anew"])
 def place(request: pytest.FixtureRequest, kind: Sandbox, tmp_path_factory: pytest.TempPathFactory) -> Place:
     if request.param == "as we are":
         return Place(kind, "")
+    if request.param == "started anew":
+        return Place(StartedAnew(kind), "")
     if os.getuid():
         pytest.skip("the tests run as an ordinary user anyway")
     if kind.name in ("docker", "podman"):

@@ -1,6 +1,8 @@
 """Programs in a sandbox: those that mean harm, those that mean to deceive, and those that are right."""
 
+import json
 import os
+import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -9,7 +11,7 @@ import pytest
 import yaml
 
 from scorers.programs import Program, ProgramLimits
-from tasks.sandboxes.kinds import SANDBOXES
+from tasks.sandboxes.kinds import SANDBOXES, Bubblewrap, Container, Invocation, interpreter_at
 from tasks.sandboxes.run import SandboxError, chosen_sandbox, run_program, trouble
 from tests.tasks.sandboxes.conftest import Place
 
@@ -59,7 +61,7 @@ def test_what_a_program_sees(place: Place) -> None:
     text = """
 import os, sys, json
 assert os.getcwd() == "/tmp" and os.listdir("/tmp") == []
-assert set(os.environ) == {"PATH", "HOME", "TMPDIR", "LANG"}, os.environ
+assert set(os.environ) == {"PATH", "HOME", "TMPDIR", "LANG", "OMP_NUM_THREADS"}, os.environ
 assert os.getuid() != 0 and os.getgid() != 0
 assert __name__ == "__main__" and sys.argv == ["program.py"]
 assert sys.stdin.read() == ""
@@ -141,13 +143,36 @@ def test_a_sandbox_that_does_not_answer_says_nothing_about_the_program() -> None
             return None
 
         def start(self, interpreter: Any, limits: Any) -> Any:
-            from tasks.sandboxes.kinds import Invocation
-
             return Invocation(["sh", "-c", "echo no such namespace >&2; exit 7"], None)
+
+        def serve(self, interpreter: Any) -> None:
+            """There is none."""
 
     outcome = run_program(Program("assert True", LIMITS), Broken())
     assert outcome.verdict == "sandbox_error"
     assert outcome.error == "sandbox broken: it ended with exit code 7: no such namespace"
+
+
+@pytest.mark.parametrize("ended", ["timeout", "memory", "failed"])
+def test_a_program_that_never_began_is_not_judged(ended: str) -> None:
+    class Slow:
+        name = "slow"
+
+        def missing(self) -> str | None:
+            return None
+
+        def start(self, interpreter: Any, limits: Any) -> Invocation:
+            run = {
+                "ended": ended, "begun": False, "exit_code": None, "signal": 9, "cpu_seconds": 0.0,
+                "wall_seconds": 0.0, "stdout": "", "stderr": "",
+            }  # fmt: skip
+            return Invocation(["echo", json.dumps({"runs": [run]})], None)
+
+        def serve(self, interpreter: Any) -> None:
+            """There is none."""
+
+    outcome = run_program(Program("assert True", LIMITS), Slow())
+    assert (outcome.verdict, outcome.error) == ("sandbox_error", "sandbox slow: the program never began")
 
 
 def test_without_a_sandbox_nothing_runs_and_the_remedy_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -164,3 +189,46 @@ def test_an_engine_that_is_not_there_says_so(monkeypatch: pytest.MonkeyPatch) ->
     assert "apt-get install bubblewrap" in str(trouble("bubblewrap"))
     assert trouble("docker") == "docker is not on the PATH"
     trouble.cache_clear()
+
+
+ENGINE = """#!{python}
+import json, os, sys
+with open({log!r}, "a") as log:
+    log.write(json.dumps(sys.argv[1:]) + "\\n")
+if sys.argv[1] == "run":
+    os.execvp({command!r}[0], {command!r})
+"""
+
+
+def test_a_container_engine_is_told_to_isolate_and_its_verdicts_are_taken(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An engine that runs what it is told in bubblewrap, where there is no real one."""
+    if os.getuid() or (reason := trouble("bubblewrap")) is not None:
+        pytest.skip("the stand-in is bubblewrap, as root" if os.getuid() else f"bubblewrap: {reason}")
+    command = Bubblewrap().start(interpreter_at(), PATIENT).command
+    engine, log = tmp_path / "docker", tmp_path / "asked"
+    engine.write_text(ENGINE.format(python=sys.executable, log=str(log), command=list(command)))
+    engine.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    docker = Container("docker")
+    assert docker.missing() is None
+    programs = {
+        "assert 1 + 1 == 2": "passed",
+        "raise SystemExit": "failed",
+        "while True: pass": "timeout",
+        "import os; assert os.getuid() >= 1000": "passed",
+    }
+    limits = ProgramLimits(seconds=3, memory_mb=300, processes=7, disk_mb=21)
+    for text, verdict in programs.items():
+        outcome = run_program(Program(text, limits), docker)
+        assert (outcome.verdict, outcome.sandbox) == (verdict, "docker"), outcome
+    asked = json.loads(log.read_text().splitlines()[-1])
+    assert asked[0] == "run"
+    said = " ".join(asked)
+    for option in (
+        "--network none", "--read-only", "--cap-drop ALL", "--security-opt no-new-privileges", "--rm",
+        "--memory 428m", "--pids-limit 11", "mode=1777,size=21m", "--entrypoint python3",
+    ):  # fmt: skip
+        assert option in said, option
+    assert said.count("--volume") == 1, "nothing of this machine but the judge"

@@ -14,6 +14,7 @@ from metrics.errors import ConfigError
 from tasks.datasets.config import DatasetError, field_at
 from tasks.datasets.item import Item
 from tasks.datasets.items import Cluster, content_digest
+from tasks.messages.media import MediaError, MediaReader, opened_image
 from tasks.store.schemas import cluster_text
 
 ID_DIGITS: Final = 16
@@ -31,6 +32,8 @@ def json_value(value: Any) -> Any:
         return int(value) if -(2**63) <= value < 2**64 else str(value)
     if isinstance(value, float):
         return float(value) if math.isfinite(value) else str(value)
+    if is_picture(value):
+        return picture_reference(value)
     if isinstance(value, Mapping):
         return {str(key): json_value(entry) for key, entry in value.items()}
     if isinstance(value, list | tuple):
@@ -38,6 +41,30 @@ def json_value(value: Any) -> Any:
     if hasattr(value, "tolist"):
         return json_value(value.tolist())
     return str(value)
+
+
+def is_picture(value: Any) -> bool:
+    """Whether a value is an image as datasets hold it: a Pillow image, or its bytes beside a path."""
+    held = value.get("bytes") if isinstance(value, Mapping) else None
+    return isinstance(held, bytes) or (hasattr(value, "save") and hasattr(value, "mode"))
+
+
+def picture_reference(value: Any) -> str:
+    """How a document names an image: by the digest of its bytes; raises DataError for a broken one."""
+    try:
+        part = MediaReader().part("image", value)
+    except MediaError as error:
+        raise DatasetError(f"an image of a document can't be shown: {error}") from error
+    return str(part["image_url"]["url"])
+
+
+def with_pictures(row: Mapping[str, Any]) -> dict[str, Any]:
+    """A document for functions: images that come as bytes are Pillow images, as the datasets library gives
+    them."""
+    return {
+        key: opened_image(value["bytes"]) if is_picture(value) and isinstance(value, Mapping) else value
+        for key, value in row.items()
+    }
 
 
 def json_document(row: Any, where: str) -> dict[str, Any]:

@@ -6,6 +6,7 @@ them.
 
 import glob
 import gzip
+import os
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -51,10 +52,17 @@ def split_files(data_files: Any) -> dict[str, list[str]]:
     if data_files is None:
         return {}
     by_split = data_files if isinstance(data_files, Mapping) else {"train": data_files}
-    return {
-        str(split): [files] if isinstance(files, str) else list(files or [])
-        for split, files in by_split.items()
-    }
+    return {str(split): _file_names(files) for split, files in by_split.items()}
+
+
+def _file_names(files: Any) -> list[str]:
+    names = [files] if isinstance(files, str) else files if files is not None else []
+    if not isinstance(names, list | tuple) or not all(isinstance(name, str) for name in names):
+        raise ConfigError(
+            "dataset_kwargs.data_files: expected a file, a list of files, or these by split; got "
+            f"{repr(files)[:80]}"
+        )
+    return list(names)
 
 
 def paths_of(files: Sequence[str], base_dir: Path, options: Mapping[str, Any]) -> list[Path]:
@@ -92,7 +100,7 @@ def load_local(builder: str, options: Mapping[str, Any], base_dir: Path) -> dict
     objects = JsonReader(reading.get("field"), reading.get("encoding") or "utf-8")
     read = objects.table if builder == "json" else lambda data: READERS[builder](data, reading)
     tables = {
-        split: [_read(read, builder, path) for path in paths_of(files, base_dir, options)]
+        split: [(path.name, _read(read, builder, path)) for path in paths_of(files, base_dir, options)]
         for split, files in splits.items()
     }
     return _with_one_schema(tables, objects.release)
@@ -146,31 +154,35 @@ READERS: Final[Mapping[str, Callable[[bytes, Mapping[str, Any]], pa.Table]]] = {
 
 
 def _with_one_schema(
-    tables: Mapping[str, Sequence[pa.Table]], finish: Callable[[list[dict[str, Any]]], list[dict[str, Any]]]
+    tables: Mapping[str, Sequence[tuple[str, pa.Table]]],
+    finish: Callable[[list[dict[str, Any]]], list[dict[str, Any]]],
 ) -> dict[str, Documents]:
-    """All files with the columns of the first one, as ``datasets`` casts them; columns they lack are None."""
-    for table in (table for parts in tables.values() for table in parts):
-        refuse_twins(table.column_names, "a data file")
-    first = next((table.schema for parts in tables.values() for table in parts), None)
+    """All files, each a name and a table, with the columns of the first one, as ``datasets`` casts them;
+    columns they lack are None."""
+    for name, table in (part for parts in tables.values() for part in parts):
+        refuse_twins(table.column_names, name)
+    first = next((table.schema for parts in tables.values() for _, table in parts), None)
     if first is None:
         raise DatasetError("the dataset names no files")
     return {
-        split: Documents((row for table in parts for row in finish(_rows(table, first))), first.names)
+        split: Documents(
+            (row for name, table in parts for row in finish(_rows(name, table, first))), first.names
+        )
         for split, parts in tables.items()
     }
 
 
-def _rows(table: pa.Table, schema: pa.Schema) -> list[dict[str, Any]]:
+def _rows(name: str, table: pa.Table, schema: pa.Schema) -> list[dict[str, Any]]:
     extra = [name for name in table.column_names if name not in schema.names]
     if extra:
         raise DatasetError(
-            f"a file has the column '{extra[0]}', which the dataset's first file does not have"
+            f"{name} has the column '{extra[0]}', which the dataset's first file does not have"
         )
     columns = []
     for field in schema:
         column = table[field.name] if field.name in table.column_names else pa.nulls(len(table), field.type)
         columns.append(column.cast(field.type) if column.type != field.type else column)
-    return python_rows(pa.Table.from_arrays(columns, schema=schema), "row", 1)
+    return python_rows(pa.Table.from_arrays(columns, schema=schema), f"{name}, row", 1)
 
 
 FORMATS: Final = {
@@ -208,7 +220,7 @@ def folder_at(path: str | None, base_dir: Path) -> Path | None:
     if path is None:
         return None
     places = (base_dir / Path(path).expanduser(), Path.cwd() / Path(path).expanduser())
-    return next((place for place in places if place.is_dir()), None)
+    return next((place for place in places if os.path.isdir(place)), None)  # whatever text it is
 
 
 def dataset_of(folder: Path, options: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:

@@ -4,18 +4,14 @@
 function of the definition's own, or a hub. ``HarnessBenchmark`` enters by ``Splits``.
 """
 
-import random
 import sys
-import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
-import numpy as np
-
 from metrics.errors import ConfigError
-from tasks.benchmarks.lm_eval.data.items import Document, json_document, json_value
+from tasks.benchmarks.lm_eval.data.items import Document, json_document, json_value, with_pictures
 from tasks.benchmarks.lm_eval.data.local import (
     dataset_of,
     folder_at,
@@ -26,20 +22,18 @@ from tasks.benchmarks.lm_eval.data.local import (
 )
 from tasks.benchmarks.lm_eval.read.yaml import FunctionName
 from tasks.datasets.config import DatasetError
-from tasks.store.keys import digest, file_digest
+from tasks.datasets.files import data_digest
+from tasks.store.keys import digest
 from tasks.usercode.documents import Documents
+from tasks.usercode.generators import seeded
 from tasks.usercode.load import UserModules
 from tasks.usercode.standin import library_installed, stand_ins
 
-# What the harness seeds the global generators with; a process_docs that shuffles draws from them.
-PYTHON_SEED: Final = 0
-NUMPY_SEED: Final = 1234
 INHERITED: Final = (
     "process_docs", "fewshot_delimiter", "target_delimiter", "gen_prefix", "doc_to_text", "doc_to_choice",
     "doc_to_target",
 )  # fmt: skip
 REMEDY: Final = "; it is given that of the models: set tokenizer in their entries"
-_drawing = threading.RLock()
 DEFAULTS: Final = {"fewshot_delimiter": "\n\n", "target_delimiter": " "}
 
 
@@ -69,6 +63,7 @@ class Splits:
         self._evaluated: list[dict[str, Any]] | None = None
         self._fewshot: list[Document] | None = None
         self._columns: tuple[str, ...] = ()
+        self._held: Any = ()
 
     def evaluated(self) -> list[dict[str, Any]]:
         """The documents to evaluate: of the test split, else of the validation split."""
@@ -76,6 +71,11 @@ class Splits:
             self._read()
         assert self._evaluated is not None
         return self._evaluated
+
+    def pictured(self, doc_id: int) -> dict[str, Any]:
+        """A document to evaluate as the dataset holds it, its images among its fields."""
+        self.evaluated()
+        return with_pictures(self._held[doc_id])
 
     def columns(self) -> tuple[str, ...]:
         """The evaluated documents' columns: a text that is one of them stands for the column."""
@@ -99,6 +99,8 @@ class Splits:
             self._fewshot = [json_document(row, self._where) for row in self._fewshot_rows()] if drawn else []
             docs = self._processed(split, self._config.get("process_docs"))
             rows = [json_document(row, self._where) for row in docs]
+            if self._config.get("doc_to_image") is not None:
+                self._held = docs if hasattr(docs, "features") else list(docs)
         if not rows:
             raise DatasetError(f"{self._where}: split '{split}' holds no documents to evaluate")
         self._evaluated, self._columns = rows, _columns(docs, rows)
@@ -132,21 +134,6 @@ class Splits:
             if isinstance(error, ConfigError):
                 raise
             raise DatasetError(f"{self._where}: {name} failed: {type(error).__name__}: {error}") from error
-
-
-@contextmanager
-def seeded() -> Iterator[None]:
-    """The global generators in the state that the harness starts with; afterwards in the state they were
-    in. One benchmark at a time draws from them."""
-    with _drawing:
-        python, numpy = random.getstate(), np.random.get_state()
-        random.seed(PYTHON_SEED)
-        np.random.seed(NUMPY_SEED)
-        try:
-            yield
-        finally:
-            random.setstate(python)
-            np.random.set_state(numpy)
 
 
 @contextmanager
@@ -221,7 +208,7 @@ class DefinitionDataset:
         if self._config.get("custom_dataset") is None and is_local(path, self.options):
             files = split_files(self.options.get("data_files"))
             parts["files"] = {
-                split: [file_digest(file) for file in paths_of(names, self._base_dir, self.options)]
+                split: [data_digest(file) for file in paths_of(names, self._base_dir, self.options)]
                 for split, names in files.items()
             }
         else:

@@ -5,10 +5,13 @@ columns that its lines mention are changed one by one, and kept where the run ge
 no row could be made for is not wrong by that: the last error says where the trial ended.
 """
 
+import ctypes
 import linecache
 import re
+import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from copy import deepcopy
 from dataclasses import dataclass
 from itertools import islice
@@ -31,9 +34,10 @@ from tasks.benchmarks.lm_eval.data.splits import Splits
 from tasks.benchmarks.lm_eval.made.columns import columns_of
 from tasks.benchmarks.lm_eval.made.rows import CANDIDATES, RowMaker
 from tasks.benchmarks.lm_eval.made.shapes import Shape
-from tasks.benchmarks.lm_eval.read.yaml import decoded, functions_in
+from tasks.benchmarks.lm_eval.read.yaml import decoded, functions_in, runs_programs_itself
 from tasks.benchmarks.lm_eval.render.benchmark import Prompter
 from tasks.benchmarks.records import Rendered
+from tasks.usercode.code_eval import collecting
 from tasks.usercode.documents import Documents
 from tasks.usercode.load import UserModules
 from tasks.usercode.standin import stand_ins, without_library
@@ -43,12 +47,12 @@ SEED: Final = 1234
 RUNS: Final = 400
 SECONDS: Final = 3.0
 """How often a definition is tried with other guesses, and for how long."""
+ENDLESS: Final = 20.0
+"""Seconds after which one attempt is taken for one without an end."""
 
 
-NOT_TRIED: Final = {
-    "custom_dataset": "its documents come from a function of its own (custom_dataset)",
-    "unsafe_code": "it runs what a model writes (unsafe_code)",
-}
+OWN_DOCUMENTS: Final = "its documents come from a function of its own (custom_dataset)"
+OWN_PROGRAMS: Final = "it runs what a model writes in files of its own (unsafe_code)"
 
 
 @dataclass(frozen=True)
@@ -112,10 +116,11 @@ def try_definition(
     config: dict[str, Any] = decoded(harness["config"])
     run = _Run(harness, config, base_dir, scoring, modules, seed)
     run.build()
-    for key, reason in NOT_TRIED.items():
-        if config.get(key):
-            return Trial(False, reason, Shape(), {})
-    with without_library():
+    if config.get("custom_dataset"):
+        return Trial(False, OWN_DOCUMENTS, Shape(), {})
+    if runs_programs_itself(config, base_dir):
+        return Trial(False, OWN_PROGRAMS, Shape(), {})
+    with without_library(), collecting():
         return _search(run, columns_of(config, run.resolve))
 
 
@@ -266,10 +271,39 @@ def _attempt(
     run: _Run, shape: Shape, guesses: Mapping[tuple[str, ...], str]
 ) -> tuple[Progress, BaseException | None]:
     try:
-        run.on(shape, guesses)
-    except Exception as error:
+        with _ended_after(ENDLESS):
+            run.on(shape, guesses)
+    except (Exception, EndlessError) as error:
         return (run.stage, tuple(line for _, line in _frames(error, run.base_dir))), error
     return (run.stage + 1, ()), None
+
+
+class EndlessError(BaseException):
+    """A function did not come to an end on the rows that it was given."""
+
+    def __str__(self) -> str:
+        return f"not done after {ENDLESS:g} s on made rows"
+
+
+@contextmanager
+def _ended_after(seconds: float) -> Iterator[None]:
+    """Raises EndlessError in the block once it takes longer: some functions shuffle until an order differs,
+    which for one choice never happens."""
+    thread, over = ctypes.c_ulong(threading.get_ident()), threading.Event()
+    raise_in = ctypes.pythonapi.PyThreadState_SetAsyncExc
+
+    def watch() -> None:
+        if not over.wait(seconds):
+            raise_in(thread, ctypes.py_object(EndlessError))
+
+    watching = threading.Thread(target=watch, daemon=True)
+    watching.start()
+    try:
+        yield
+    finally:
+        over.set()
+        watching.join()
+        raise_in(thread, None)  # what was raised at the last moment, too
 
 
 def _frames(error: BaseException, folder: Path) -> list[tuple[TracebackType, int]]:

@@ -17,6 +17,7 @@ TARGET: Final[Kinds] = (str, FunctionName, int, float, list, NOTHING)
 CHOICES: Final[Kinds] = (str, FunctionName, list, dict, NOTHING)
 MAPPING: Final[Kinds] = (dict, NOTHING)
 LIST: Final[Kinds] = (list, NOTHING)
+IMAGES: Final[Kinds] = (str, FunctionName, list, NOTHING)
 FUNCTION: Final[Kinds] = (FunctionName, NOTHING)
 
 TASK_KEYS: Final[dict[str, Kinds]] = {
@@ -37,6 +38,7 @@ TASK_KEYS: Final[dict[str, Kinds]] = {
     "doc_to_text": TEMPLATE,
     "doc_to_target": TARGET,
     "doc_to_choice": CHOICES,
+    "doc_to_image": IMAGES,
     "process_results": FUNCTION,
     "description": TEXT,
     "target_delimiter": (str,),
@@ -80,8 +82,7 @@ SAMPLERS: Final = ("default", "first_n", "per_item")
 
 # A score made without them would be another benchmark's.
 UNSUPPORTED: Final = {
-    "doc_to_image": "shows the model images, and models here are asked with text",
-    "doc_to_audio": "plays the model audio, and models here are asked with text",
+    "doc_to_audio": "plays the model audio, for which the harness has no chat form",
     "use_prompt": "takes its prompts from the library promptsource, which is no longer maintained",
     "class": "is a Python class of the harness; only benchmarks defined by their YAML can run here",
 }
@@ -101,6 +102,11 @@ def check_task(config: Mapping[str, Any], where: str) -> Iterator[str]:
             f"{where}: names no dataset; expected dataset_path (or custom_dataset: !function …)"
         )
     _check_fields(config, output_type, where)
+    if config.get("doc_to_image") is not None and output_type != "generate_until":
+        raise ConfigError(
+            f"{where}: 'doc_to_image' shows images, which chat endpoints take; output_type {output_type} "
+            "asks for log-likelihoods, which they don't give"
+        )
     repeats = config.get("repeats", 1)
     if repeats < 1 or isinstance(repeats, bool):
         raise ConfigError(f"{where}: repeats is how often an item is asked, at least 1; got {repeats}")

@@ -16,6 +16,7 @@ from typing import Any, Final
 import yaml
 
 from metrics.errors import ConfigError
+from tasks.usercode.code_eval import loads_code_eval
 
 # The C parser is ten times faster; wheels of PyYAML have it, a build from source may not.
 _Base: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
@@ -119,7 +120,7 @@ def _parsed(path: Path, _mtime_ns: int, _size: int) -> Mapping[str, Any]:
 
 def _include_names(value: Any, path: Path) -> list[str]:
     names = value if isinstance(value, list) else [] if value is None else [value]
-    if not all(isinstance(name, str) for name in names):
+    if not all(isinstance(name, str) and "\0" not in name for name in names):
         raise ConfigError(f"{path}: include takes a file name or a list of them, got {value!r}")
     return names
 
@@ -169,6 +170,20 @@ def decoded(value: Any) -> Any:
     if isinstance(value, list):
         return [decoded(entry) for entry in value]
     return value
+
+
+def asks_about_programs(name: FunctionName, base_dir: Path) -> bool:
+    """Whether the file of a function loads ``code_eval``: what it asks about runs in a sandbox."""
+    source = name.rpartition(":")[0]
+    return source.endswith(".py") and loads_code_eval(base_dir / source)
+
+
+def runs_programs_itself(config: Mapping[str, Any], base_dir: Path) -> bool:
+    """Whether a definition that runs what a model writes (``unsafe_code``) does so in its own files."""
+    scoring = functions_in([config.get("process_results"), config.get("metric_list")])
+    return bool(config.get("unsafe_code")) and not any(
+        asks_about_programs(name, base_dir) for name in scoring
+    )
 
 
 MAKES_NAMES = frozenset({"globals", "locals", "vars", "setattr", "exec", "__getattr__"})

@@ -4,17 +4,17 @@
 is asked of a model and what is right. ``benchmarks.open`` makes it of a translated config.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
+from string import ascii_uppercase
 from typing import Any, Final
-
-import orjson
 
 from metrics.errors import ConfigError
 from tasks.benchmarks.config import DEFAULT_PROMPT
+from tasks.benchmarks.lettered import Lettering
 from tasks.benchmarks.lm_eval.data.items import Document, document_items
 from tasks.benchmarks.lm_eval.data.splits import Splits, fewshot_settings
-from tasks.benchmarks.lm_eval.read.yaml import decoded, functions_in
+from tasks.benchmarks.lm_eval.read.yaml import decoded, functions_in, runs_programs_itself
 from tasks.benchmarks.lm_eval.render.fewshot import FewshotDraws, FewshotPool
 from tasks.benchmarks.lm_eval.render.fields import Fields, asks_unconditional, gold_indices, references_of
 from tasks.benchmarks.lm_eval.render.prompts import (
@@ -30,6 +30,8 @@ from tasks.benchmarks.records import Rendered
 from tasks.datasets.config import DatasetError
 from tasks.datasets.item import Item
 from tasks.datasets.items import Cluster
+from tasks.messages.chat import chat_text
+from tasks.messages.media import MediaError, MediaReader
 from tasks.store.fingerprint import Sources, sources_of
 from tasks.store.keys import digest
 from tasks.usercode.load import load_function
@@ -61,18 +63,20 @@ class HarnessBenchmark:
         self._base_dir = Path(base_dir)
         self._cluster = cluster
         self._where = f"benchmark {harness.get('task', name)}"
-        if self._config.get("unsafe_code") and not harness.get("allow_unsafe_code"):
+        if runs_programs_itself(self._config, self._base_dir) and not harness.get("allow_unsafe_code"):
             raise ConfigError(
-                f"{self._where} runs code that the model writes (unsafe_code); allow it with "
+                f"{self._where} runs code that the model writes in files of its own (unsafe_code), not by "
+                "evaluate.load('code_eval'), which has a sandbox here; allow it with "
                 "--set harness.allow_unsafe_code=true on a machine that it can't harm"
             )
         if (
             harness.get("apply_chat_template")
+            and not harness.get("choices_by")
             and self._config.get("output_type", "generate_until") != "generate_until"
         ):
             raise ConfigError(
                 f"{self._where}: output_type {self._config['output_type']} asks for log-likelihoods, which "
-                "chat endpoints don't give; use api: completions"
+                "chat endpoints don't give; use api: completions, or choices_by: letter"
             )
         self._splits = Splits(self._config, self._base_dir, self._where, tokenizer=harness.get("tokenizer"))
 
@@ -116,6 +120,7 @@ class HarnessBenchmark:
             "source": self._splits.source.digest(),
             "functions": {"code": self._code(kept)},
             "unconditional": asks_unconditional(self._config),
+            **({"choices_by": letters} if (letters := self._harness.get("choices_by")) else {}),
         }
 
     def _code(self, value: Any) -> Sources:
@@ -137,10 +142,14 @@ class Prompter:
         self._docs = splits.evaluated()
         self._where = f"benchmark {harness.get('task')}"
         self._fields = Fields(config, splits.columns(), base_dir, self._where, splits.modules)
+        self._pictured = splits.pictured
+        self._media = MediaReader([base_dir, Path.cwd()])
         self._output_type: str = config.get("output_type", "generate_until")
         self._fewshot = fewshot_settings(config)
         self._pool = self._fewshot_pool(splits)
         self._delimiters = Delimiters(config.get("target_delimiter", " "), "")
+        letters = harness.get("choices_by")
+        self._lettering = None if letters is None else Lettering(**letters)
         first = self._docs[0]
         chosen = config.get("doc_to_choice") is not None
         self._many_inputs = chosen and isinstance(self._question(first), int)
@@ -165,6 +174,8 @@ class Prompter:
         if self._output_type == "loglikelihood_rolling":
             return self._rolling(item)
         turns = self._leading(doc, examples)
+        if self._output_type == "multiple_choice" and self._lettering is not None:
+            return self._lettered(item, turns, self._lettering)
         if self._output_type == "multiple_choice":
             return self._multiple_choice(item, turns)
         turns = [*turns, *self._question_turns(doc)]
@@ -181,12 +192,24 @@ class Prompter:
                 gold=(0,),
                 choices=(text,),
             )
-        chat = bool(self._harness.get("apply_chat_template"))
-        prompt = self._chat_prompt(turns) if chat else as_text(turns)
+        shows = self._config.get("doc_to_image") is not None
+        chat = bool(self._harness.get("apply_chat_template")) or shows
+        prompt = self._chat_prompt(turns, self._images(item) if shows else ()) if chat else as_text(turns)
         choices = self._fields.choices(doc) if self._config.get("doc_to_choice") is not None else None
         processed = self._config.get("process_results") is not None
         references = references_of(target, choices, self._many_targets, processed)
-        return Rendered(item, "generate", [prompt], [""], references=references, doc=doc, chat=chat)
+        media = self._media.of([prompt]) if shows else ()
+        return Rendered(
+            item, "generate", [prompt], [""], references=references, doc=doc, chat=chat, media=media
+        )
+
+    def _images(self, item: Item) -> list[dict[str, Any]]:
+        """The images of a document as parts of a message."""
+        try:
+            shown = self._fields.images(self._pictured(item.doc_id))
+            return [self._media.part("image", image, "auto") for image in shown]
+        except MediaError as error:
+            raise DatasetError(f"{self._where}: {error}") from error
 
     def _rolling(self, item: Item) -> Rendered:
         text = self._text_target(self._fields.target(item.data))
@@ -215,6 +238,33 @@ class Prompter:
             unconditional=[delimiter + choice for choice in choices] if unconditional else (),
         )  # fmt: skip
 
+    def _lettered(self, item: Item, leading: list[PromptPart], lettering: Lettering) -> Rendered:
+        """The choices with letters, one prompt for each order that they are shown in."""
+        doc = item.data
+        question, choices, gold = self._asked(doc)
+        orders = lettering.orders(item.item_id, choices)
+        chat = bool(self._harness.get("apply_chat_template"))
+        prompts = []
+        for order in orders:
+            asked = Question(lettering.shown(question, choices, order), prefix=self._fields.prefix(doc))
+            turns = [*leading, *example_turns(asked, self._delimiters)]
+            prompts.append(self._chat_prompt(turns) if chat else as_text(turns))
+        right = [choices[index] for index in gold if 0 <= index < len(choices)]
+        return Rendered(
+            item, "generate", prompts, [""], references=right, doc=doc, chat=chat, gold=gold,
+            choices=choices, orders=orders,
+        )  # fmt: skip
+
+    def _asked(self, doc: Document) -> tuple[str, list[str], list[int]]:
+        """Question, choices and right ones. Where the choices are contexts of one text, they are what can be
+        chosen, each with that text."""
+        choices = self._texts(self._fields.choices(doc))
+        if not self._many_inputs:
+            return str(self._question(doc)), choices, gold_indices(self._fields.target(doc), choices)
+        target = self._fields.target(doc)
+        whole = [join_texts(choice, str(target), self._delimiters.target) for choice in choices]
+        return "", whole, gold_indices(self._question(doc), choices)
+
     def _leading(self, doc: Document, examples: list[Document]) -> list[PromptPart]:
         """System turn and few-shot turns: all that stands before the question."""
         description = self._fields.named(doc, self._config.get("description")) or ""
@@ -233,6 +283,8 @@ class Prompter:
         question: Any = self._fields.text(doc, settings["doc_to_text"])
         has_choices = settings["doc_to_choice"] is not None
         choices = self._fields.choices(doc, settings["doc_to_choice"]) if has_choices else None
+        if self._lettering is not None and choices is not None:
+            return self._lettered_example(doc, self._lettering)
         if self._many_inputs and choices is not None:
             question, choices = choices[question], None
         example = Question(
@@ -240,6 +292,27 @@ class Prompter:
             self._fields.named(doc, settings["gen_prefix"]),
         )  # fmt: skip
         return example_turns(example, Delimiters(settings["target_delimiter"], settings["fewshot_delimiter"]))
+
+    def _lettered_example(self, doc: Document, lettering: Lettering) -> list[PromptPart]:
+        """An example with its choices in the document's order; its answer is the right one's letter."""
+        settings = self._fewshot
+        choices = self._texts(self._fields.choices(doc, settings["doc_to_choice"]))
+        question: Any = self._fields.text(doc, settings["doc_to_text"])
+        target = self._fields.target(doc, settings["doc_to_target"])
+        gold = gold_indices(question if self._many_inputs else target, choices)
+        if self._many_inputs:
+            choices = [join_texts(choice, str(target), settings["target_delimiter"]) for choice in choices]
+            question = ""
+        right = next((index for index in gold if 0 <= index < len(choices)), None)
+        if right is None:
+            raise DatasetError(f"{self._where}: the few-shot example's target {target!r:.80} is no choice")
+        answered = Question(
+            lettering.solved(str(question), choices), answer=ascii_uppercase[right],
+            prefix=self._fields.named(doc, settings["gen_prefix"]),
+        )  # fmt: skip
+        return example_turns(
+            answered, Delimiters(settings["target_delimiter"], settings["fewshot_delimiter"])
+        )
 
     def _question_turns(self, doc: Document, choices: list[str] | None = None) -> list[PromptPart]:
         return example_turns(
@@ -249,9 +322,15 @@ class Prompter:
     def _question(self, doc: Document) -> Any:
         return self._fields.text(doc)
 
-    def _chat_prompt(self, turns: list[PromptPart]) -> str:
+    def _chat_prompt(self, turns: list[PromptPart], images: Sequence[dict[str, Any]] = ()) -> str:
+        """The messages; images stand before the text of the last one, whose ``<image>`` marks stay, as in the
+        harness's chat form."""
         multiturn = bool(self._harness.get("fewshot_as_multiturn", True))
-        return orjson.dumps(as_messages(turns, multiturn)).decode()
+        messages: list[dict[str, Any]] = [*as_messages(turns, multiturn)]
+        if images:
+            text = {"type": "text", "text": messages[-1]["content"]}
+            messages[-1] = {**messages[-1], "content": [*images, text]}
+        return chat_text(messages)
 
     def _text_target(self, target: Any) -> str:
         if not isinstance(target, str):

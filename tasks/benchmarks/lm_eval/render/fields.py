@@ -92,6 +92,28 @@ class Fields:
             )
         return list(value)
 
+    def images(self, doc: Document, source: Any = None) -> list[Any]:
+        """The images of a document, in the harness's order: a column, a list of them, a template of a list or
+        a function."""
+        source = self.config.get("doc_to_image") if source is None else source
+        if isinstance(source, list):
+            return [image for one in source for image in self.images(doc, one)]
+        if isinstance(source, FunctionName):
+            value = self.call(source, dict(doc))
+        elif source in self.columns:
+            value = doc.get(source)
+        else:
+            value = self._literal(render_template(source, doc))
+        return [one for one in (value if isinstance(value, list | tuple) else [value]) if one is not None]
+
+    def _literal(self, text: str) -> Any:
+        try:
+            return ast.literal_eval(text)
+        except (SyntaxError, ValueError) as error:
+            raise DatasetError(
+                f"{self.where}: doc_to_image gave {text!r:.120}, which is no list: {error}"
+            ) from error
+
     def named(self, doc: Document, source: str | None) -> str | None:
         """A description or few-shot prefix: a field of the document or a template; None and "" stay as they
         are."""

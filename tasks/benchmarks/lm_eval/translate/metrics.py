@@ -8,7 +8,12 @@ from pathlib import Path
 from typing import Any, Final
 
 from metrics.errors import ConfigError
-from tasks.benchmarks.lm_eval.read.yaml import FunctionName, is_passthrough, reference
+from tasks.benchmarks.lm_eval.read.yaml import (
+    FunctionName,
+    asks_about_programs,
+    is_passthrough,
+    reference,
+)
 
 OWN_KEYS: Final = ("metric", "aggregation", "higher_is_better", "hf_evaluate")
 DEFAULTS: Final[Mapping[str, tuple[str, ...]]] = {
@@ -73,7 +78,8 @@ def translate_metrics(
             raise ConfigError(
                 f"{where}: an entry of metric_list is a mapping with 'metric', got {entry!r:.80}"
             )
-        metrics.append(_metric(_Entry(entry, config, base_dir, where), warnings))
+        read = _Entry(entry, config, base_dir, where)
+        metrics += _levels(read, _metric(read, warnings))
     return [metric for index, metric in enumerate(metrics) if metric not in metrics[:index]], warnings
 
 
@@ -91,6 +97,12 @@ class _Entry:
         self.output_type: str = config.get("output_type", "generate_until")
         self.processed = config.get("process_results") is not None
         self.arguments = {key: value for key, value in entry.items() if key not in OWN_KEYS}
+        self.repeats: int = config.get("repeats") or 1
+
+    @property
+    def asks_about_programs(self) -> bool:
+        """Whether it is a function whose file loads ``code_eval``."""
+        return isinstance(self.metric, FunctionName) and asks_about_programs(self.metric, self.base_dir)
 
     def aggregation(self) -> str | None:
         """The aggregation as native configs write it; None: the metric's own."""
@@ -114,6 +126,15 @@ class _Entry:
         if better is not None:
             found["higher_is_better"] = bool(better)
         return found
+
+
+def _levels(entry: _Entry, metric: dict[str, Any]) -> list[dict[str, Any]]:
+    """One metric a result: a function that asks ``code_eval`` for ``k: [1, 10]`` returns pass@1 and pass@10,
+    those for which there are enough repeats."""
+    if not entry.asks_about_programs or not isinstance(metric.get("k"), list):
+        return [metric]
+    levels = [k for k in metric["k"] if isinstance(k, int) and k <= entry.repeats]
+    return [{**metric, "metric": f"pass@{k}"} for k in levels] or [metric]
 
 
 def _metric(entry: _Entry, warnings: list[str]) -> dict[str, Any]:

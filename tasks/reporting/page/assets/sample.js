@@ -9,17 +9,30 @@ function messages(question) {
   if (!question.chat) return null;
   try {
     const parsed = JSON.parse(question.prompt);
-    return Array.isArray(parsed) ? parsed : null;
+    const list = Array.isArray(parsed) ? parsed : parsed.messages; // with tools it is an object of both
+    return Array.isArray(list) ? list : null;
   } catch {
     return null; // shortened, or not what it says it is: shown as text
   }
+}
+
+// A message's content: its text, or its parts with small pictures of the images; then the tools it calls.
+function contentView(turn, pictures) {
+  const parts = Array.isArray(turn.content) ? turn.content : [{ type: 'text', text: asText(turn.content ?? '') }];
+  const views = parts.map((part) => {
+    if (part.type === 'text') return part.text ? textBlock(part.text) : null;
+    const url = part.image_url?.url ?? part.input_audio?.data ?? '';
+    const picture = pictures?.[url];
+    return picture ? element('img', { src: picture, alt: `image ${url}`, title: url }) : textBlock(`[${part.type} ${url}]`);
+  });
+  return [...views, turn.tool_calls ? textBlock(turn.tool_calls.map((call) => `${call.function.name}(${call.function.arguments})`).join('\n')) : null].filter(Boolean);
 }
 
 function promptView(question) {
   const turns = messages(question);
   const body = turns
     ? turns.map((turn) => element('div', { class: 'turn' },
-      element('span', { class: 'role', text: turn.role ?? '?' }), textBlock(asText(turn.content ?? ''))))
+      element('span', { class: 'role', text: turn.role ?? '?' }), ...contentView(turn, question.pictures)))
     : [textBlock(question.prompt)];
   return element('div', { class: 'prompt', tabindex: '0', role: 'region', 'aria-label': 'Prompt' }, ...body);
 }
@@ -126,12 +139,15 @@ function responseView(question, sample, repeat, shares, show = markedText) {
   let body;
   if (response.status !== 'ok') body = element('div', { class: 'note error' }, element('b', { text: response.status }), ` ${response.error ?? 'no reason was recorded'}`);
   else if (response.text === undefined && response.lls) body = choiceTable(question, response);
+  else if (!response.text && response.calls) body = null;
   else if (!response.text) body = element('p', { class: 'dim', text: 'The response is empty.' });
   else body = show(response.text, finds);
   return element('section', { class: `repeat${response.finish === 'length' ? ' cut' : ''}` },
     element('h4', {}, many ? `Response ${repeat + 1} of ${sample.responses.length} ` : 'Response ', element('span', { class: 'dim', text: responseMeta(response) })),
-    response.reasoning ? element('details', {}, element('summary', { text: `Reasoning (${plural(response.reasoning.length, 'character')})` }), textBlock(response.reasoning)) : null,
+    response.reasoning ? element('details', {}, element('summary', { text: `Reasoning (${response.reasoning_tokens === undefined ? plural(response.reasoning.length, 'character') : plural(response.reasoning_tokens, 'token')})` }), textBlock(response.reasoning)) : null,
+    response.transcript ? element('details', {}, element('summary', { text: 'Conversation' }), promptView({ chat: true, prompt: response.transcript, pictures: question.pictures })) : null,
     body,
+    response.calls ? element('div', { class: 'calls' }, element('b', { text: response.calls.length > 1 ? 'Calls' : 'Call' }), textBlock(response.calls.join('\n'))) : null,
     rows.length ? element('table', { class: 'predictions' },
       element('thead', { class: 'offscreen' }, element('tr', {}, ...['Filter', 'Prediction', 'Scores'].map((text) => element('th', { scope: 'col', text })))),
       element('tbody', {}, ...rows)) : null,

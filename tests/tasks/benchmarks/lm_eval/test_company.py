@@ -19,6 +19,7 @@ from scorers.process_results import ProcessResultsScorer
 from tasks.benchmarks.lm_eval.made.rows import RowMaker
 from tasks.benchmarks.lm_eval.made.trial import try_definition
 from tasks.benchmarks.open import open_benchmark
+from tasks.usercode.generators import Generators
 from tasks.usercode.load import resolver
 
 VERBATIM = Path(__file__).parents[3] / "fixtures" / "harness"
@@ -126,3 +127,46 @@ def test_harness_files_as_they_are_resolve_import_and_run() -> None:
     assert [(entry["status"], entry["reason"], entry["warnings"]) for entry in entries] == [
         ("ok", None, [])
     ] * len(FILES)
+
+
+DRAWING = """
+import random
+import numpy as np
+
+own = random.Random(7)
+
+def draw(doc, results):
+    return {"module": own.random(), "python": random.random(), "numpy": float(np.random.rand())}
+"""
+
+
+def test_what_process_results_draws_is_the_same_alone_and_in_company(tmp_path: Path) -> None:
+    """At the module's level, and from the global generators, which others draw from in between."""
+    (tmp_path / "draw.py").write_text(DRAWING)
+    setup = {"metric_list": [{"metric": name} for name in ("module", "python", "numpy")]}
+    definition = {
+        "task": "drawing", "dataset_path": "json", "dataset_kwargs": {"data_files": {"test": "rows.jsonl"}},
+        "test_split": "test", "doc_to_text": "{{q}}", "doc_to_target": "a", **setup,
+    }  # fmt: skip
+    (tmp_path / "rows.jsonl").write_text('{"q": "1"}\n{"q": "2"}\n')
+    text = yaml.safe_dump(definition) + "process_results: !function draw.draw\n"
+    (tmp_path / "drawing.yaml").write_text(text)
+    (config,) = load_configs(tmp_path / "drawing.yaml", ("models=[m]",))
+
+    def values(others: int) -> list[Any]:
+        """What two batches come to, with so many draws of others before and between them."""
+        benchmark = open_benchmark(benchmark_fields(config))
+        rendered = list(benchmark.render(benchmark.prompt_names()[0], list(benchmark.items())))
+        scorer = build_scorer(config.scoring(), resolver(config.base_dir, own=True))
+        assert isinstance(scorer, ProcessResultsScorer)
+        generators, found = Generators(), []
+        for _ in range(2):
+            for _ in range(others):
+                random.random(), np.random.rand()
+            with generators.drawn_from():
+                found.append(scorer.process(_batch(rendered, ["a", "b"])))
+        return found
+
+    assert values(0) == values(3) == values(11)
+    draws = [row["python"] for batch in values(0) for row in batch]
+    assert len(set(draws)) == 4, "the second batch goes on where the first one was"

@@ -180,4 +180,24 @@ def test_what_can_not_be_imported_or_built_is_refused_and_what_did_not_run_is_a_
 
 def test_code_of_a_model_is_never_run_on_made_rows(tmp_path: Path) -> None:
     trial = tried(tmp_path, FUNCTIONS, more="unsafe_code: true")
-    assert (trial.ran, trial.reason) == (False, "it runs what a model writes (unsafe_code)")
+    assert (trial.ran, trial.reason) == (
+        False,
+        "it runs what a model writes in files of its own (unsafe_code)",
+    )
+
+
+def test_a_function_without_an_end_ends_the_attempt_and_not_the_patience(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tasks.benchmarks.lm_eval.made.trial.ENDLESS", 0.5)
+    trial = tried(
+        tmp_path,
+        "def text(doc):\n"
+        "    while True:\n"
+        "        try:\n"
+        "            doc['q']\n"
+        "        except Exception:\n"
+        "            pass\n"
+        "def target(doc): return doc['a']\n",
+    )
+    assert (trial.ran, trial.reason) == (False, "EndlessError: not done after 0.5 s on made rows")

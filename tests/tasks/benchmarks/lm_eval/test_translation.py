@@ -229,7 +229,7 @@ def test_an_unknown_key_is_a_warning_with_the_nearest(translated):
 @pytest.mark.parametrize(
     ("keys", "message"),
     [
-        ({"doc_to_image": ["img"]}, "'doc_to_image' shows the model images"),
+        ({"doc_to_audio": ["sound"]}, "'doc_to_audio' plays the model audio"),
         ({"class": "x"}, "'class' is a Python class of the harness"),
         ({"use_prompt": "promptsource:x"}, "'use_prompt' takes its prompts from the library promptsource"),
         ({"output_type": "generate"}, "output_type 'generate' is not one of"),

@@ -17,7 +17,7 @@ def test_every_path_gets_its_status_and_reason(tmp_path: Path):
     texts = {
         "good": "task: good\nprocess_docs: !function utils.process\n" + BASE,
         "typo": "task: typo\ndoc_to_txt: x\n" + BASE,
-        "image": "task: image\ndoc_to_image: i\n" + BASE,
+        "audio": "task: audio\ndoc_to_audio: i\n" + BASE,
         "group": "group: group\ntask: [good, typo]\n",
         "broken": "task: [\n",
     }
@@ -29,13 +29,13 @@ def test_every_path_gets_its_status_and_reason(tmp_path: Path):
     assert statuses == {
         "good": "ok",
         "typo": "ok",
-        "image": "refused",
+        "audio": "refused",
         "group": "ok",
         "broken": "refused",
         "gone": "refused",
     }
     assert found["good"]["reason"] is None
-    assert "shows the model images" in found["image"]["reason"]
+    assert "plays the model audio" in found["audio"]["reason"]
     assert "broken.yaml:" in found["broken"]["reason"]
     assert "can't be read" in found["gone"]["reason"]
     assert "unknown key 'doc_to_txt'" in found["typo"]["warnings"][0]

@@ -1,0 +1,62 @@
+"""Whether an answer is JSON of a schema."""
+
+import json
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+from typing import Any
+
+from metrics.registry import metric
+
+
+@metric(
+    "json_schema_valid",
+    source="jsonschema, Draft 2020-12 unless the schema names another",
+    libraries=("jsonschema",),
+)
+def json_schema_valid(
+    references: Sequence[Any], predictions: Sequence[Any], *, schema: Mapping[str, Any] | None = None
+) -> dict[str, Any]:
+    """1 if the whole answer is JSON that the schema allows, else 0; higher is better.
+
+    The schema is the argument ``schema``, else the item's reference. An answer between ``` needs the filter
+    ``code_block`` (``language: json``) before. ``error`` says what is wrong and where. Raises for a schema
+    that is none.
+    """
+    given = schema if schema is not None else references[0] if references else None
+    if not isinstance(given, Mapping | bool):
+        raise ValueError(
+            f"the schema is {given!r:.80}; expected a JSON schema, as the argument or the reference"
+        )
+    try:
+        value = predictions[0] if not isinstance(predictions[0], str) else _read(predictions[0])
+    except ValueError as error:
+        return {"json_schema_valid": 0.0, "error": f"not JSON: {error}"}
+    wrong = min(_validator(json.dumps(given, sort_keys=True)).iter_errors(value), key=_place, default=None)
+    if wrong is None:
+        return {"json_schema_valid": 1.0}
+    return {"json_schema_valid": 0.0, "error": f"{wrong.json_path}: {wrong.message}"[:400]}
+
+
+def _read(text: str) -> Any:
+    def refuse(name: str) -> Any:
+        raise ValueError(f"{name} is no JSON value")
+
+    return json.loads(text, parse_constant=refuse)
+
+
+def _place(error: Any) -> tuple[int, str]:
+    return len(error.absolute_path), error.json_path
+
+
+@lru_cache(maxsize=256)
+def _validator(schema: str) -> Any:
+    from jsonschema import exceptions, validators
+    from referencing import Registry
+
+    read = json.loads(schema)
+    kind = validators.validator_for(read, default=validators.Draft202012Validator)
+    try:
+        kind.check_schema(read)
+    except exceptions.SchemaError as error:
+        raise ValueError(f"the schema is none: {error.json_path}: {error.message}") from error
+    return kind(read, registry=Registry())  # no schema is fetched from elsewhere

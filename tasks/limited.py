@@ -1,0 +1,138 @@
+"""Scores that may take for ever to compute: row by row in a process that can be killed.
+
+A batch whose metric is sure to end soon is scored here, at once, as ever. What takes too much is unscored,
+with the reason.
+"""
+
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from types import TracebackType
+
+import numpy as np
+
+from metrics.patterns import bounded
+from metrics.types import Scores
+from scorers.base import Batch, ModelReply, SampleScores
+from scorers.config import ArenaConfig, EnsembleConfig, JudgeConfig, ScorerConfig
+from scorers.judge.config import PatternReading
+from tasks.killable.process import GaveUp, KillableProcess
+from tasks.pair import PairSetup
+
+Row = tuple[Batch, Sequence[ModelReply | None]]
+
+
+class LimitedScorer:
+    """A pair's scorer and metric. A context manager: its process ends with the block."""
+
+    def __init__(self, setup: PairSetup) -> None:
+        self._scorer, self._metric = setup.scorer(), setup.metric_record()
+        self._process = KillableProcess("tasks.limited:scoring", [setup], setup.scoring.item_timeout)
+
+    def __enter__(self) -> "LimitedScorer":
+        return self
+
+    def __exit__(
+        self, _kind: type[BaseException] | None, _error: BaseException | None, _at: TracebackType | None
+    ) -> None:
+        self._process.close()
+
+    @property
+    def takes_answer(self) -> bool:
+        """Whether the metric is given all that is known of an answer."""
+        return self._metric.takes_answer
+
+    def requests(self, batch: Batch) -> int:
+        """How many replies ``score`` has to be given for a batch."""
+        return len(self._scorer.requests(batch, self._metric))
+
+    def score(self, batch: Batch, replies: Sequence[ModelReply | None] = ()) -> SampleScores:
+        """The scores of a batch; raises what the scorer raises."""
+        if batch.choices is not None or self._scorer.bounded(batch, self._metric):
+            return self._scorer.score(batch, self._metric, replies)
+        rows = np.flatnonzero(batch.scored).tolist()
+        scored = self._process.map(list(self._rows(batch, rows, replies)))
+        blank = self._scorer.score(replace(batch, scored=np.zeros_like(batch.scored)), self._metric)
+        return _joined(blank, dict(zip(rows, scored, strict=True)))
+
+    def _rows(self, batch: Batch, rows: Sequence[int], replies: Sequence[ModelReply | None]) -> Iterator[Row]:
+        own: dict[int, list[ModelReply | None]] = {}
+        for request, reply in zip(self._scorer.requests(batch, self._metric), replies, strict=True):
+            own.setdefault(request.row, []).append(reply)
+        references, docs = list(batch.references), list(batch.docs)
+        for row in rows:
+            yield _row(replace(batch, references=references, docs=docs), row), own.get(row, [])
+
+
+def scoring(setup: PairSetup) -> Callable[[Row], SampleScores]:
+    """What the process calls for each row."""
+    scorer, metric = setup.scorer(), setup.metric_record()
+    if metric.endless:
+        metric.evaluate([["1"]], ["1"])  # what it imports is not the first row's to pay for
+    return lambda row: scorer.score(row[0], metric, row[1])
+
+
+def _row(batch: Batch, row: int) -> Batch:
+    return Batch(
+        item_ids=[batch.item_ids[row]],
+        sample_index=batch.sample_index[row : row + 1],
+        scored=batch.scored[row : row + 1],
+        predictions=[batch.predictions[row]],
+        references=[batch.references[row]],
+        docs=[batch.docs[row]],
+        responses=[batch.responses[row]],
+        answers=None if batch.answers is None else [batch.answers[row]],
+        cut_off=None if batch.cut_off is None else batch.cut_off[row : row + 1],
+    )
+
+
+def _joined(blank: SampleScores, found: Mapping[int, SampleScores | GaveUp]) -> SampleScores:
+    """The scores of rows put into those of a batch in which none is scored."""
+    scored, codes, score = blank.scored.copy(), blank.codes.copy(), blank.scores.score.copy()
+    statistics = None if blank.scores.statistics is None else blank.scores.statistics.copy()
+    values = None if blank.scores.values is None else list(blank.scores.values)
+    details, errors = list(blank.scores.details or [None] * len(blank)), list(blank.errors)
+    for row, one in found.items():
+        if isinstance(one, GaveUp):
+            errors[row] = one.reason
+            continue
+        scored[row], codes[row], errors[row] = one.scored[0], one.codes[0], one.errors[0]
+        score[row] = one.scores.score[0]
+        if statistics is not None and one.scores.statistics is not None:
+            statistics[row] = one.scores.statistics[0]
+        if values is not None and one.scores.values is not None:
+            values[row] = one.scores.values[0]
+        details[row] = None if one.scores.details is None else one.scores.details[0]
+    scores = Scores(statistics, values, score, details if any(details) else None)
+    return SampleScores(scores, scored, codes, errors)
+
+
+def legible(
+    scorer: ScorerConfig | None, replies: Mapping[int, ModelReply], seconds: float
+) -> dict[int, ModelReply]:
+    """The replies of judges; one that takes too much to read, by the pattern of a config, is an error."""
+    found = dict(replies)
+    for pattern in _reading_patterns(scorer):
+        texts = {place: reply.text for place, reply in found.items() if reply.text is not None}
+        doubtful = [place for place, text in texts.items() if not bounded(pattern, [text])]
+        with KillableProcess("tasks.limited:reading", [pattern], seconds) as process:
+            said = process.map([texts[place] for place in doubtful])
+        lost = {
+            place: one.reason for place, one in zip(doubtful, said, strict=True) if isinstance(one, GaveUp)
+        }
+        found |= {place: ModelReply(None, f"reading the reply {reason}") for place, reason in lost.items()}
+    return found
+
+
+def reading(pattern: str) -> Callable[[str], int]:
+    """What the process calls for each reply: how many matches it has."""
+    compiled = re.compile(pattern)
+    return lambda text: len(compiled.findall(text))
+
+
+def _reading_patterns(scorer: ScorerConfig | None) -> Iterator[str]:
+    if isinstance(scorer, JudgeConfig | ArenaConfig) and isinstance(scorer.parse, PatternReading):
+        yield scorer.parse.pattern
+    elif isinstance(scorer, EnsembleConfig):
+        for member in scorer.members:
+            yield from _reading_patterns(member.scorer)

@@ -1,0 +1,130 @@
+"""The calls of tools that a model makes: read from a message, put together from a stream, kept as JSON text.
+
+A call is kept as ``{"name": …, "arguments": …}``, its arguments as the text that the model wrote, valid JSON
+or not. Ids are left out: servers draw them at random, and equal answers of two nights are to be equal; a chat
+that goes on names the calls by their places (``call_id``).
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import orjson
+
+Call = dict[str, Any]
+
+
+def calls_of(message: Mapping[str, Any]) -> list[Call]:
+    """The calls that a message of OpenAI's form makes, in order; also the older ``function_call``.
+
+    Raises ValueError for something in their place that is no call.
+    """
+    made = message.get("tool_calls")
+    if not made and message.get("function_call"):
+        made = [{"function": message["function_call"]}]
+    if made is None:
+        return []
+    if not isinstance(made, list):
+        raise ValueError("a message's tool_calls are no list")
+    return [_call(entry) for entry in made]
+
+
+def _call(entry: Any) -> Call:
+    function = entry.get("function") if isinstance(entry, Mapping) else None
+    if not isinstance(function, Mapping) or not isinstance(function.get("name"), str) or not function["name"]:
+        raise ValueError("a tool call names no function")
+    name = function["name"]
+    arguments = function.get("arguments")
+    if isinstance(arguments, Mapping | list):  # some servers send the value itself
+        arguments = orjson.dumps(arguments).decode()
+    if not isinstance(arguments, str | None):
+        raise ValueError(f"the arguments of the call of {name!r} are neither text nor an object")
+    return {"name": name, "arguments": arguments or ""}
+
+
+def recorded_calls(value: Any) -> list[Call]:
+    """Calls as files hold them: in OpenAI's form, or ``{name, arguments}`` alone; raises ValueError."""
+    entries = value if isinstance(value, list) else []
+    bare = [isinstance(entry, Mapping) and "name" in entry for entry in entries]
+    made = [{"function": entry} if alone else entry for entry, alone in zip(entries, bare, strict=True)]
+    return calls_of({"tool_calls": made})
+
+
+def merged_pieces(pieces: Sequence[Any]) -> list[dict[str, Any]]:
+    """The calls that the pieces of a stream make together, as they come without streaming.
+
+    A piece belongs to the call of its index. One with another id begins a call of its own, whatever its index
+    (some servers number all of them 0); one without an index goes on with the last. Raises ValueError.
+
+    >>> merged_pieces([{"index": 0, "function": {"name": "f", "arguments": "{"}},
+    ...                {"index": 0, "function": {"arguments": "}"}}])
+    [{'type': 'function', 'function': {'name': 'f', 'arguments': '{}'}}]
+    """
+    merged: list[dict[str, Any]] = []
+    by_index: dict[int, dict[str, Any]] = {}
+    for piece in pieces:
+        if not isinstance(piece, Mapping):
+            raise ValueError("a piece of a tool call is no JSON object")
+        index, identity = piece.get("index"), piece.get("id")
+        found = by_index.get(index) if isinstance(index, int) else (merged[-1] if merged else None)
+        if found is None or (identity and found.get("id") not in (None, identity)):
+            found = {"type": "function", "function": {"name": "", "arguments": ""}}
+            merged.append(found)
+            if isinstance(index, int):
+                by_index[index] = found
+        if identity:
+            found["id"] = identity
+        _extend(found["function"], piece.get("function"))
+    return merged
+
+
+def _extend(function: dict[str, Any], piece: Any) -> None:
+    if piece is None:
+        return
+    if not isinstance(piece, Mapping):
+        raise ValueError("the function of a tool call is no JSON object")
+    name, arguments = piece.get("name"), piece.get("arguments")
+    if isinstance(name, str) and name != function["name"]:  # some servers repeat it in every piece
+        function["name"] += name
+    if isinstance(arguments, str) and isinstance(function["arguments"], str):
+        function["arguments"] += arguments
+    elif arguments is not None:
+        function["arguments"] = arguments
+
+
+def calls_text(calls: Sequence[Call]) -> str | None:
+    """Calls as the JSON text that is kept; None where there are none."""
+    return orjson.dumps(list(calls)).decode() if calls else None
+
+
+def parsed_calls(text: str | None) -> list[Call]:
+    """Kept calls with their arguments as values; arguments that are no JSON object stay the text they are.
+
+    >>> parsed_calls('[{"name": "f", "arguments": "{\\\\"x\\\\": 1}"}, {"name": "g", "arguments": "{"}]')
+    [{'name': 'f', 'arguments': {'x': 1}}, {'name': 'g', 'arguments': '{'}]
+    """
+    if text is None:
+        return []
+    return [{**call, "arguments": _value(call["arguments"])} for call in orjson.loads(text)]
+
+
+def _value(arguments: str) -> Any:
+    if not arguments.strip():
+        return {}
+    try:
+        value = orjson.loads(arguments)
+    except orjson.JSONDecodeError:
+        return arguments
+    return value if isinstance(value, dict) else arguments
+
+
+def call_id(place: int) -> str:
+    """What a chat that goes on calls the call at this place, from 0."""
+    return f"call_{place}"
+
+
+def said_calls(text: str | None) -> list[dict[str, Any]]:
+    """Kept calls in OpenAI's form, as the assistant's message of a chat that goes on holds them."""
+    return [
+        {"id": call_id(place), "type": "function", "function": call}
+        for place, call in enumerate(orjson.loads(text) if text is not None else [])
+    ]

@@ -1,0 +1,115 @@
+"""Checks on choices that were asked for by their letters: how answers were read, and whether a place among
+the choices is preferred, whatever stands there."""
+
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from statistics import median
+from string import ascii_uppercase
+from typing import Any, Final
+
+import numpy as np
+
+from metrics.statistics.positions import position_bias
+from scorers.letters import FIRST_TOKEN
+from tasks.reporting import numbers
+from tasks.reporting.diagnostics.findings import Diagnostic, DiagnosticOptions
+from tasks.reporting.view import SampleView
+
+LEVEL: Final = 0.01
+"""P-value of a preference that is told."""
+LEAST_EXCESS: Final = 0.03
+"""A place is chosen more often than is due by at least this share, or nothing is said: large runs find
+anything."""
+
+
+@dataclass
+class Asked:
+    """What one model, prompt and pair was read as, sample by sample."""
+
+    rules: Counter[str] = field(default_factory=Counter)
+    coverage: list[float] = field(default_factory=list)
+    below: int = 0
+    chosen: list[int] = field(default_factory=list)
+    right: list[Sequence[int]] = field(default_factory=list)
+    counts: list[int] = field(default_factory=list)
+    items: list[int] = field(default_factory=list)
+    n_items: int = 0
+
+    def add(self, reading: Mapping[str, Any]) -> None:
+        """Takes one sample's details into account."""
+        self.rules[reading["rule"]] += 1
+        if "coverage" in reading:
+            self.coverage.append(reading["coverage"])
+        self.below += "error" in reading
+        if "position" in reading and reading["right"]:
+            self.chosen.append(reading["position"])
+            self.right.append(reading["right"])
+            self.counts.append(len(reading["order"]))
+            self.items.append(self.n_items)
+
+    @property
+    def read(self) -> str:
+        """How the answers were read, in words: rule by rule, or the first token's coverage."""
+        total = self.rules.total()
+        if set(self.rules) == {FIRST_TOKEN}:
+            if not self.coverage:
+                return "no first token came with its alternatives"
+            least, middle = min(self.coverage), median(self.coverage)
+            below = numbers.share(self.below, total)
+            return (
+                f"the letters cover {100 * middle:.0f} % of the first token in the median (at least "
+                f"{100 * least:.0f} %); {below} of {numbers.plural(total, 'sample')} are unscored"
+            )
+        shares = (f"{rule} {numbers.share(count, total)}" for rule, count in self.rules.most_common())
+        return f"{numbers.plural(total, 'answer')} were read by the rules {', '.join(shares)}"
+
+
+class LetterChoices:
+    """How letters were read, a note each; and a preference of places, by a test that minds repeats."""
+
+    def __init__(self, options: DiagnosticOptions) -> None:
+        self._asked: defaultdict[tuple[str, str, str], Asked] = defaultdict(Asked)
+
+    def add(self, sample: SampleView) -> None:
+        """Takes the details of every pair that has readings."""
+        for pair, details in sample.details.items():
+            readings = [one for one in details if one is not None and "rule" in one and "order" in one]
+            if not readings:
+                continue
+            asked = self._asked[sample.model_name, sample.prompt_template, pair]
+            asked.n_items += 1
+            for reading in readings:
+                asked.add(reading)
+
+    def finish(self) -> Iterator[Diagnostic]:
+        """A note on the reading, and a warning where a place is preferred, for each model and prompt."""
+        for (model, prompt, pair), asked in self._asked.items():
+            who = f"{model}, prompt {prompt}, {pair}"
+            yield Diagnostic("letters_read", "note", f"{who}: {asked.read}.", asked.rules.total())
+            yield from _bias(who, asked)
+
+
+def _bias(who: str, asked: Asked) -> Iterator[Diagnostic]:
+    width = max(asked.counts, default=0)
+    right = np.zeros((len(asked.chosen), width), dtype=np.bool_)
+    for row, places in enumerate(asked.right):
+        right[row, list(places)] = True
+    columns = (np.array(column, dtype=np.int64) for column in (asked.chosen, asked.counts, asked.items))
+    chosen, counts, items = columns
+    found = position_bias(chosen, right, counts, items)
+    if found is None or found.p_value >= LEVEL:
+        return
+    place = found.favourite
+    excess = float(found.chosen[place] - found.due[place])
+    if excess < LEAST_EXCESS:
+        return
+    yield Diagnostic(
+        "position_bias",
+        "warning",
+        f"{who}: {ascii_uppercase[place]} was chosen in {100 * found.chosen[place]:.0f} % of "
+        f"{numbers.plural(len(asked.chosen), 'answer')}, where {100 * found.due[place]:.0f} % were due (χ² = "
+        f"{found.statistic:.1f}, {found.degrees} degrees of freedom, p = {found.p_value:.2g}): the model "
+        "prefers the place, whatever stands there. Ask in several orders: sample_params.num_samples.",
+        len(asked.chosen),
+    )

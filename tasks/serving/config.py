@@ -1,0 +1,138 @@
+"""What a config says about the server of a model's weights."""
+
+import re
+from collections.abc import Mapping
+from typing import Annotated, Any, Self
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_validator, model_validator
+
+from metrics.errors import nearest
+from tasks.serving.presets import PRESETS
+from tasks.store.durations import Seconds
+
+DEFAULT_PRESET = "transformers"
+LAST_NUMBER = r"(?P<step>\d+)\D*$"
+"""Where a checkpoint's name tells its step unless the config says otherwise."""
+
+
+class _Frozen(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", protected_namespaces=())
+
+
+def _words(value: Any) -> Any:
+    return tuple(value.split()) if isinstance(value, str) else value
+
+
+Words = Annotated[tuple[str, ...], BeforeValidator(_words)]
+
+
+class ServeConfig(_Frozen):
+    """How a model's weights are served on this machine: by a preset, or by a command."""
+
+    preset: str | None = Field(None, description="a server known by name: `catalog servers` lists them")
+    command: Words | None = Field(
+        None, description="what starts the server, with {path}, {port}, {host}, {name} and {gpus} in it"
+    )
+    ready: str | None = Field(
+        None, description="what answers 200 once the server is ready; default: the preset's, else /v1/models"
+    )
+    args: Words = Field((), description="further arguments of the preset's command")
+    gpus: int | None = Field(
+        None, ge=0, description="GPUs of a server; default: 1 where the machine has one, else 0"
+    )
+    container: str | None = Field(
+        None, min_length=1, description="image that the command runs in, by Podman or Docker"
+    )
+    python: str | None = Field(
+        None, description="interpreter of Python servers; default: NIGHTJAR_SERVE_PYTHON, else this one"
+    )
+    version: str | None = Field(
+        None, description="the server's version in cache keys; default: the one that is installed"
+    )
+    dtype: str | None = Field(None, description="such as float32 or bfloat16; default: the server's choice")
+    quantization: str | None = Field(None, description="as the server names it")
+    env: Words = Field(
+        (), description="names of further environment variables that the server is given; few are by itself"
+    )
+    start_timeout: Seconds = Field(900.0, description="how long it may take to be ready, such as 15m")
+    restarts: int = Field(3, ge=0, description="how often a server that died is started again")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _preset_alone(cls, value: Any) -> Any:
+        return {"preset": value} if isinstance(value, str) else value
+
+    @field_validator("preset")
+    @classmethod
+    def _is_known(cls, value: str | None) -> str | None:
+        if value is not None and value not in PRESETS:
+            raise ValueError(f"server '{value}' is not known{nearest(value, PRESETS)}")
+        return value
+
+    @field_validator("command")
+    @classmethod
+    def _takes_a_port(cls, value: tuple[str, ...] | None) -> tuple[str, ...] | None:
+        if value is not None and not any("{port}" in word for word in value):
+            raise ValueError("expected {port} in the command: a server is told which port is free")
+        return value
+
+    @model_validator(mode="after")
+    def _one_way(self) -> Self:
+        if self.preset is not None and self.command is not None:
+            raise ValueError("names a preset and a command; give one of them")
+        return self
+
+    @property
+    def preset_name(self) -> str:
+        """The preset; the built-in server where neither a preset nor a command is named."""
+        return self.preset or DEFAULT_PRESET
+
+    @property
+    def by_name(self) -> bool:
+        """Whether a preset starts the server."""
+        return self.command is None
+
+
+class CheckpointsConfig(_Frozen):
+    """Several folders of weights, each a model of its own."""
+
+    glob: str = Field(min_length=1, description="pattern of their paths, relative to the config's folder")
+    pattern: str = Field(
+        LAST_NUMBER,
+        description="regex over a path whose named groups become metadata; default: the last number is step",
+    )
+    new_only: bool = Field(
+        False, description="only those that no earlier run of this benchmark has evaluated completely"
+    )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _glob_alone(cls, value: Any) -> Any:
+        return {"glob": value} if isinstance(value, str) else value
+
+    @field_validator("pattern")
+    @classmethod
+    def _has_names(cls, value: str) -> str:
+        try:
+            compiled = re.compile(value)
+        except re.error as error:
+            raise ValueError(f"is no regular expression: {error}") from error
+        if not compiled.groupindex:
+            raise ValueError(r"expected a named group, such as step-(?P<step>\d+)")
+        return value
+
+    def metadata_of(self, path: str) -> Mapping[str, int | float | str]:
+        """What the path says: the pattern's groups by name, numbers as numbers; empty where it does not
+        match."""
+        found = re.search(self.pattern, path)
+        named = found.groupdict() if found is not None else {}
+        return {name: _number(text) for name, text in named.items() if text is not None}
+
+
+def _number(text: str) -> int | float | str:
+    for read in (int, float):
+        try:
+            return read(text)
+        except ValueError:
+            continue
+    return text

@@ -1,0 +1,256 @@
+"""From a model's ``serve:`` to the command, the environment and the places of its server.
+
+``server_identity`` says what of it can change answers, ``check_launch`` what would keep it from starting.
+"""
+
+import os
+import shutil
+import subprocess
+import sys
+import uuid
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, Final
+
+from metrics.errors import ConfigError
+from tasks.serving import machine
+from tasks.serving.config import ServeConfig
+from tasks.serving.presets import PRESETS, SERVER_SCRIPT, Preset
+from tasks.serving.processes import MARK, started
+from tasks.serving.records import Order
+from tasks.serving.weights import local_path, one_file, weights_bytes
+
+LOOPBACK: Final = "127.0.0.1"
+ALLOWED: Final = frozenset(
+    (
+        "PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "LANGUAGE", "TZ", "TMPDIR", "LD_LIBRARY_PATH",
+        "DYLD_LIBRARY_PATH", "VIRTUAL_ENV", "SSL_CERT_FILE", "SSL_CERT_DIR", "HF_HOME", "HF_HUB_CACHE",
+        "HF_HUB_OFFLINE", "HF_DATASETS_OFFLINE", "TRANSFORMERS_OFFLINE", "TRANSFORMERS_CACHE",
+        "XDG_CACHE_HOME", "XDG_CONFIG_HOME", "XDG_RUNTIME_DIR", "DOCKER_HOST", "CC", "CXX",
+    )
+)  # fmt: skip
+ALLOWED_BEGINNINGS: Final = (
+    "LC_", "CUDA_", "NVIDIA_", "NCCL_", "OMP_", "MKL_", "OPENBLAS_", "TORCH", "PYTORCH_", "TRITON_", "VLLM_",
+    "SGLANG_", "LLAMA_", "GGML_", "ROCM_", "HIP_",
+)  # fmt: skip
+_SECRETS: Final = ("KEY", "TOKEN", "SECRET", "PASSWORD")
+"""Words in names of variables that are handed on only where the config names them."""
+INSIDE: Final = "/model"
+"""Where a container sees the weights."""
+
+
+@dataclass(frozen=True)
+class Launch:
+    """A server that is to be: of which model, by which name requests will know it, with which weights."""
+
+    model: str
+    served_name: str
+    serve: ServeConfig
+    path: str
+    base_dir: str
+
+    @property
+    def preset(self) -> Preset | None:
+        """The preset that starts it; None where a command does."""
+        return PRESETS[self.serve.preset_name] if self.serve.by_name else None
+
+    @property
+    def gpus(self) -> int:
+        """How many GPUs it has."""
+        said = self.serve.gpus
+        return min(1, machine.gpu_count()) if said is None else said
+
+    def place(self) -> Path | None:
+        """Where its weights are on this machine; None for a name of a hub."""
+        found = local_path(self.path, Path(self.base_dir))
+        if found is None or self.preset is None or self.preset.file is None:
+            return found
+        return one_file(found, self.preset.file)
+
+
+def server_identity(serve: ServeConfig) -> dict[str, Any]:
+    """What of a server can change answers, for cache keys: preset or command, version, dtype, quantisation
+    and arguments; neither paths, ports nor GPUs."""
+    told = {"dtype": serve.dtype, "quantization": serve.quantization, "container": serve.container}
+    named = {name: value for name, value in told.items() if value is not None}
+    if serve.args:
+        named["args"] = " ".join(serve.args)
+    if not serve.by_name:
+        command = " ".join(serve.command or ())
+        return {"command": command, **named, **({"version": serve.version} if serve.version else {})}
+    preset = PRESETS[serve.preset_name]
+    version = serve.version
+    if version is None and serve.container is None:
+        version = installed_version(preset.name, interpreter(serve))
+    return {"preset": preset.name, "version": version or "", **named}
+
+
+def interpreter(serve: ServeConfig) -> str:
+    """The interpreter that Python servers run in."""
+    return serve.python or os.environ.get("NIGHTJAR_SERVE_PYTHON") or sys.executable
+
+
+@lru_cache(maxsize=32)
+def installed_version(name: str, python: str) -> str:
+    """The version of a preset's server where it would run; empty where it is not installed."""
+    preset = PRESETS[name]
+    if not preset.packages:
+        program = shutil.which(preset.command[0])
+        return _first_line([program, "--version"]) if program is not None else ""
+    code = "import sys; from importlib.metadata import version as v; print(*(v(n) for n in sys.argv[1:]))"
+    found = _first_line([python, "-c", code, *preset.packages]).split()
+    if len(found) != len(preset.packages):
+        return ""
+    versions = [f"{name} {version}" for name, version in zip(preset.packages, found, strict=True)]
+    return ", ".join([preset.version, *versions] if preset.version else versions)
+
+
+def _first_line(command: list[str]) -> str:
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    except (OSError, subprocess.SubprocessError):
+        return ""
+    said = (done.stdout or done.stderr).strip().splitlines()
+    return said[0] if done.returncode == 0 and said else ""
+
+
+def check_launch(launch: Launch) -> None:
+    """Raises ConfigError for what keeps the server from starting here: program, weights, GPUs."""
+    serve, preset, who = launch.serve, launch.preset, f"model '{launch.model}'"
+    command = _command(launch)
+    if serve.container is not None:
+        _runtime(who)
+    elif shutil.which(command[0]) is None:
+        remedy = f"; install it: {preset.install}" if preset is not None else ""
+        raise ConfigError(f"{who}: serve: there is no program {command[0]}{remedy}")
+    elif preset is not None and preset.packages and not installed_version(preset.name, interpreter(serve)):
+        raise ConfigError(
+            f"{who}: {' and '.join(preset.packages)} is not installed for {interpreter(serve)}; name the "
+            f"interpreter that has it in NIGHTJAR_SERVE_PYTHON or serve.python, or: {preset.install}"
+        )
+    gpus = machine.visible_gpus()
+    if launch.gpus > len(gpus):
+        raise ConfigError(
+            f"{who}: serve.gpus is {launch.gpus}, and this machine has {len(gpus)} that may be used"
+        )
+
+
+def order_for(launch: Launch, owner: int, run: str = "") -> Order:
+    """The order of a supervisor for this server; ``owner`` is the process that it is for."""
+    identifier = uuid.uuid4().hex
+    command, host = _command(launch), LOOPBACK
+    ending: list[str] = []
+    environment = _environment(launch.serve)
+    if launch.serve.container is not None:
+        command, ending = _contained(launch, identifier, command)
+    candidates, places = machine.candidates(machine.visible_gpus(), launch.gpus)
+    weights = launch.place()
+    return Order(
+        id=identifier,
+        command=tuple(command),
+        environment={**environment, MARK: identifier, "PYTHONUNBUFFERED": "1"},
+        owner=owner,
+        owner_started=started(owner),
+        host=host,
+        ready=_ready(launch),
+        start_seconds=launch.serve.start_timeout,
+        restarts=launch.serve.restarts,
+        locks=str(machine.locks_folder()),
+        candidates=candidates,
+        places=places,
+        container=tuple(ending),
+        bytes_needed=weights_bytes(weights) if weights is not None else 0,
+        run=run,
+    )
+
+
+def _ready(launch: Launch) -> str:
+    default = launch.preset.ready if launch.preset is not None else "/v1/models"
+    return "/" + (launch.serve.ready or default).lstrip("/")
+
+
+def _command(launch: Launch) -> list[str]:
+    """The command with all but the port (and a container's devices) filled in."""
+    serve, preset = launch.serve, launch.preset
+    words = list(preset.command if preset is not None else serve.command or ())
+    if preset is not None:
+        flags = preset.flags or {}
+        for option in ("dtype", "quantization"):
+            value = getattr(serve, option)
+            if value is not None and option not in flags:
+                raise ConfigError(
+                    f"model '{launch.model}': serve.{option}: {preset.name} takes none; put what it takes "
+                    "into serve.args"
+                )
+            words += [flags[option], value] if value is not None else []
+        words += preset.many_gpus if launch.gpus > 1 else ()
+    words += serve.args
+    place, contained = launch.place(), serve.container is not None
+    values = {
+        "{python}": "python3" if contained else interpreter(serve),
+        "{server}": str(SERVER_SCRIPT),
+        "{path}": _path_inside(launch) if contained else str(place or launch.path.partition("@")[0]),
+        "{name}": launch.served_name,
+        "{host}": "0.0.0.0" if contained else LOOPBACK,  # inside its own network namespace
+        "{gpus}": str(launch.gpus),
+    }
+    return [_filled(word, values) for word in words]
+
+
+def _path_inside(launch: Launch) -> str:
+    place = launch.place()
+    if place is None:
+        return launch.path.partition("@")[0]
+    return f"{INSIDE}/{place.name}" if place.is_file() else INSIDE
+
+
+def _filled(word: str, values: Mapping[str, str]) -> str:
+    for name, value in values.items():
+        word = word.replace(name, value)
+    return word
+
+
+def _environment(serve: ServeConfig) -> dict[str, str]:
+    """The variables that a server is given: those that it needs to run, none that may hold a key, and those
+    that the config names."""
+    missing = [name for name in serve.env if name not in os.environ]
+    if missing:
+        raise ConfigError(f"serve.env: {', '.join(missing)} is not set")
+    return {
+        name: value
+        for name, value in os.environ.items()
+        if name in serve.env
+        or name in ALLOWED
+        or (name.startswith(ALLOWED_BEGINNINGS) and not any(word in name for word in _SECRETS))
+    }
+
+
+def _runtime(who: str) -> str:
+    found = shutil.which("podman") or shutil.which("docker")
+    if found is None:
+        raise ConfigError(f"{who}: serve.container needs podman or docker, and neither is on the PATH")
+    return found
+
+
+def _contained(launch: Launch, identifier: str, command: list[str]) -> tuple[list[str], list[str]]:
+    """The command in a container that is gone when it ends, and what ends it."""
+    runtime, name, place = _runtime(f"model '{launch.model}'"), f"nightjar-{identifier[:12]}", launch.place()
+    words = [runtime, "run", "--rm", "--name", name, "--publish", f"{LOOPBACK}:{{port}}:{{port}}"]
+    if place is not None:
+        words += ["--volume", f"{place}:{_path_inside(launch)}:ro"]
+    if preset_runs_ours(launch):
+        words += ["--volume", f"{SERVER_SCRIPT}:{SERVER_SCRIPT}:ro"]
+    if launch.gpus:
+        is_podman = Path(runtime).name == "podman"
+        words += ["--device", "nvidia.com/gpu={devices}"] if is_podman else ["--gpus", '"device={devices}"']
+    for variable in launch.serve.env:
+        words += ["--env", variable]
+    words += ["--entrypoint", command[0], str(launch.serve.container), *command[1:]]
+    return words, [runtime, "kill", name]
+
+
+def preset_runs_ours(launch: Launch) -> bool:
+    """Whether the command is our own server, whose file a container has to see."""
+    return launch.preset is not None and "{server}" in launch.preset.command

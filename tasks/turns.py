@@ -1,0 +1,86 @@
+"""Stages "turn" and "transcript": a conversation goes on by what the user says next, and ends as one row a
+sample. Each turn is asked by an inference step of its own.
+"""
+
+import inspect
+import re
+from collections.abc import Iterator, Sequence
+
+import pyarrow as pa
+
+from tasks.benchmarks.native.templates import Template
+from tasks.caching import Workspace, artifact_key, artifact_task, cached_task
+from tasks.models.options import RequestTally
+from tasks.rows.turns import Continuation, last_answers, next_requests, replied_requests, user_requests
+from tasks.steps import Accounts, Answered, Step, Unkeyed
+from tasks.store.schemas import ANSWERS, REQUESTS, RESPONSES
+from tasks.store.storage import ArtifactRef
+
+
+class TurnSetup(Unkeyed):
+    """What is said in a turn: its number from 1, a role and a template, or the prompt of a simulated user and
+    the pattern that ends a conversation."""
+
+    turn: int
+    role: str
+    template: str
+    stop: str = ""
+
+
+@artifact_task("turn", REQUESTS)
+def next_turn(
+    step: Step[TurnSetup], requests: ArtifactRef, answered: Answered, workspace: Workspace
+) -> Iterator[pa.RecordBatch]:
+    """The requests of the next turn, by a template."""
+    setup, store = step.setup, workspace.open()
+    said = Continuation(setup.role, Template(setup.template, f"turns ({setup.turn})"))
+    yield from next_requests(said, setup.turn, store.batches(requests), store.batches(answered.responses))
+
+
+@artifact_task("turn", REQUESTS)
+def ask_user(
+    step: Step[TurnSetup], requests: ArtifactRef, answered: Answered, workspace: Workspace
+) -> Iterator[pa.RecordBatch]:
+    """What a simulated user is asked before the turn."""
+    setup, store = step.setup, workspace.open()
+    template = Template(setup.template, "turns.prompt")
+    yield from user_requests(template, setup.turn, store.batches(requests), store.batches(answered.responses))
+
+
+@artifact_task("turn", REQUESTS)
+def reply_turn(
+    step: Step[TurnSetup],
+    requests: ArtifactRef,
+    answered: Answered,
+    replied: Answered,
+    workspace: Workspace,
+) -> Iterator[pa.RecordBatch]:
+    """The requests of the next turn, by what the simulated user said."""
+    store, stop = workspace.open(), re.compile(step.setup.stop)
+    yield from replied_requests(
+        stop,
+        store.batches(requests),
+        store.batches(answered.responses),
+        store.batches(replied.responses),
+    )
+
+
+@cached_task("transcript")
+def transcripts(
+    step: Step[Unkeyed], turns: Sequence[Answered], users: Sequence[Answered], workspace: Workspace
+) -> Answered:
+    """The conversations as responses: the answer of the last turn, to a prompt that holds all before."""
+    store = workspace.open()
+    key = artifact_key(
+        "transcript", inspect.unwrap(transcripts.fn), {"step": step, "turns": turns, "users": users}
+    )
+    rows = last_answers(
+        [store.batches(turn.responses) for turn in turns], [store.batches(user.responses) for user in users]
+    )
+    # What was said before is part of what metrics see, and stands in the prompt.
+    ref = store.write("transcript", key, RESPONSES, rows, (*ANSWERS, "prompt"))
+    retryable = sum(one.responses.retryable for one in (*turns, *users))
+    return Answered(
+        responses=ref.model_copy(update={"retryable": retryable}),
+        accounts=Accounts(tally=RequestTally().as_dict()),
+    )

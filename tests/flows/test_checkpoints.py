@@ -1,0 +1,103 @@
+"""Suites over checkpoints: what is new is evaluated, once, when it is whole."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from flows.eval.start import remember_checkpoints
+from flows.plan.build import make_plan
+from flows.suite import __main__ as command
+from flows.suite.config import load_suite
+from flows.suite.plan import SuiteOptions, plan_night
+from metrics.errors import ConfigError
+
+
+@pytest.fixture
+def suite(tmp_path: Path) -> Path:
+    benchmark = {
+        "name": "sums", "dataset": "items.jsonl", "prompt_template": "{{question}}", "target": "{{answer}}",
+        "models": [{"name": "m", "checkpoints": {"glob": "runs/step-*", "new_only": True}}],
+        "metric_list": ["exact_match"],
+    }  # fmt: skip
+    (tmp_path / "items.jsonl").write_text(json.dumps({"id": "1", "question": "1?", "answer": "1"}))
+    (tmp_path / "sums.yaml").write_text(yaml.safe_dump(benchmark))
+    (tmp_path / "suite.yaml").write_text(yaml.safe_dump({"name": "sweep", "benchmarks": ["sums.yaml"]}))
+    (tmp_path / "runs").mkdir()
+    checkpoint(tmp_path, 100)
+    return tmp_path / "suite.yaml"
+
+
+def checkpoint(folder: Path, step: int, content: bytes = b"") -> Path:
+    place = folder / "runs" / f"step-{step}"
+    place.mkdir(exist_ok=True)
+    (place / "model.safetensors").write_bytes(content or b"weights %d" % step)
+    return place
+
+
+def options(tmp_path: Path) -> SuiteOptions:
+    return SuiteOptions(store=str(tmp_path / "store"))
+
+
+def evaluated(night: Any) -> list[str]:
+    return [entry.name for entry in night.evaluations]
+
+
+def complete(night: Any) -> None:
+    """As the flow does when an evaluation is complete."""
+    for entry in night.evaluations:
+        remember_checkpoints(make_plan(entry.config, entry.options), entry.options)
+
+
+def test_a_night_evaluates_what_is_new_since_those_before(suite: Path, tmp_path: Path) -> None:
+    first = plan_night(load_suite(suite), options(tmp_path), "one")
+    assert evaluated(first) == ["sums × m-step-100"]
+    complete(first)
+    assert evaluated(plan_night(load_suite(suite), options(tmp_path), "one")) == evaluated(first)  # a retry
+    assert evaluated(plan_night(load_suite(suite), options(tmp_path), "two")) == []
+    checkpoint(tmp_path, 200)
+    checkpoint(tmp_path, 100, b"trained anew")
+    second = plan_night(load_suite(suite), options(tmp_path), "two")
+    assert evaluated(second) == ["sums × m-step-100", "sums × m-step-200"]
+
+
+def test_watching_evaluates_each_checkpoint_once_when_it_is_whole(
+    suite: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looks: list[list[str]] = []
+    steps = iter(
+        [
+            lambda: None,  # the second look finds it as it was
+            lambda: checkpoint(tmp_path, 200, b"half"),
+            lambda: checkpoint(tmp_path, 200, b"half and the rest"),
+            lambda: None,
+            lambda: None,
+        ]
+    )
+
+    def wait(_: float) -> None:
+        step = next(steps, None)
+        if step is None:
+            raise KeyboardInterrupt
+        step()
+
+    def run(_: Any) -> tuple[int, bool]:
+        night = plan_night(load_suite(suite), options(tmp_path), f"night {len(looks)}")
+        looks.append(evaluated(night))
+        complete(night)
+        return 0, True
+
+    monkeypatch.setattr(command.time, "sleep", wait)
+    with pytest.raises(KeyboardInterrupt):
+        command._watch(load_suite(suite), options(tmp_path), run)
+    assert looks == [["sums × m-step-100"], ["sums × m-step-200"]]
+
+
+def test_watching_what_could_never_be_new_is_refused(suite: Path, tmp_path: Path) -> None:
+    config = yaml.safe_load((tmp_path / "sums.yaml").read_text())
+    config["models"] = [{"name": "m", "checkpoints": "runs/step-*"}]
+    (tmp_path / "sums.yaml").write_text(yaml.safe_dump(config))
+    with pytest.raises(ConfigError, match="--watch needs a model with checkpoints"):
+        command._watch(load_suite(suite), options(tmp_path), lambda _: (0, True))

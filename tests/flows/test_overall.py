@@ -1,0 +1,86 @@
+"""With facets of one's own, a row over all of them stands beside those of the groups."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from flows.compare.__main__ import main as compare
+
+Evaluate = Callable[..., Any]
+GATE = "pairs: {'exact_match,none': {margin: 0.5, coverage: 0.5}}\n"
+
+
+@pytest.fixture
+def subjects(tmp_path: Path) -> Path:
+    """Six items of two subjects, of which two are of the first, each answered twice by two models."""
+    rows = [
+        {
+            "id": str(n), "question": f"{n}?", "answer": "yes", "subject": "few" if n < 2 else "many",
+            "good": ["yes", "yes" if n else "no"], "bad": ["no", "yes" if n < 2 else "no"],
+        }
+        for n in range(6)
+    ]  # fmt: skip
+    (tmp_path / "items.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    config = {
+        "name": "subjects",
+        "dataset": "items.jsonl",
+        "prompt_template": "{{question}}",
+        "target": "{{answer}}",
+        "sample_params": {"num_samples": 2},
+        "metric_list": ["exact_match"],
+        "models": [{"name": name, "type": "replay", "config": {"field": name}} for name in ("good", "bad")],
+        "facets": ["model_name", "item.subject", "sample_index"],
+    }
+    (tmp_path / "subjects.yaml").write_text(yaml.safe_dump(config))
+    return tmp_path
+
+
+def test_a_row_over_all_facets_counts_an_item_once(
+    evaluate: Evaluate, subjects: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    ran = evaluate(subjects / "subjects.yaml", "--json")
+    assert ran.code == 0, ran.err
+    rows = ran.document["results"]
+    overall = {row["model_name"]: row for row in rows if row["facets"] == {}}
+    assert {name: row["value"] for name, row in overall.items()} == pytest.approx(
+        {"good": 11 / 12, "bad": 2 / 12}
+    )
+    assert {(row["n_items"], row["n_samples"]) for row in overall.values()} == {(6, 12)}
+    assert {row["prompt_template"] for row in rows} == {None}, "there is one, and no facet names it"
+    groups = [row for row in rows if row["facets"]]
+    assert len(groups) == 2 * 2 * 2
+    assert rows[0]["facets"] == {}, "it stands before its groups"
+
+    document = json.loads((subjects / "out" / "results.json").read_text())["results"]
+    assert document["subjects/good"]["exact_match,none"] == pytest.approx(11 / 12)
+    assert len(document) == 2 + len(groups)
+
+    # The groups are what is compared and gated, as before.
+    (subjects / "gate.yaml").write_text(GATE)
+    with pytest.raises(SystemExit):
+        compare(
+            [str(subjects / "out"), str(subjects / "out"), "--gate", str(subjects / "gate.yaml"), "--json"]
+        )
+    pairs = json.loads(capsys.readouterr().out)["pairs"]
+    assert len(pairs) == len(groups)
+    assert all(pair["facets"] for pair in pairs)
+
+
+def test_without_facets_of_ones_own_there_is_no_other_row(evaluate: Evaluate, subjects: Path) -> None:
+    ran = evaluate(subjects / "subjects.yaml", "--set", "facets=[model_name]", "--json")
+    assert [row["facets"] for row in ran.document["results"]] == [
+        {"model_name": "good"}, {"model_name": "bad"},
+    ]  # fmt: skip
+
+
+def test_the_table_has_the_row_over_all_groups(evaluate: Evaluate, subjects: Path) -> None:
+    ran = evaluate(subjects / "subjects.yaml", "--set", "facets=[model_name,item.subject]")
+    assert ran.code == 0, ran.err
+    lines = [line.split() for line in ran.out.splitlines() if line.startswith(("good", "bad"))]
+    assert [line[1] for line in lines] == ["all", "all", "few", "many", "few", "many"]
+    page = (subjects / "out" / "report.html").read_text()
+    assert "<td>all</td>" in page

@@ -1,0 +1,165 @@
+"""Folders of weights, from the config to numbers: servers start only where an answer is missing, in turn."""
+
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from flows.config.checkpoints import with_checkpoints
+from flows.config.load import load_config
+from metrics.errors import ConfigError
+from tasks.serving import machine
+
+FAKE = Path(__file__).resolve().parents[1] / "tasks" / "serving" / "fake_server.py"
+STEPS = (100, 200, 300, 900, 1000)
+
+
+@pytest.fixture(autouse=True)
+def _own_places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    places = tmp_path / "places"
+    places.mkdir()
+    monkeypatch.setattr(machine, "locks_folder", lambda: places)
+
+
+@pytest.fixture
+def sweep(tmp_path: Path) -> Path:
+    """A config with five checkpoints, of which the later ones know more answers."""
+    for number, step in enumerate(STEPS):
+        folder = tmp_path / "runs" / f"step-{step}"
+        folder.mkdir(parents=True)
+        (folder / "model.safetensors").write_bytes(b"weights %d" % step)
+        (folder / "answer.txt").write_text(str(number))
+    items = [{"id": str(n), "question": f"{n}?", "answer": str(n % 5)} for n in range(10)]
+    (tmp_path / "items.jsonl").write_text("".join(json.dumps(item) + "\n" for item in items))
+    return written(tmp_path)
+
+
+def written(folder: Path, *behaviour: str, **model: Any) -> Path:
+    command = [sys.executable, str(FAKE), "--path", "{path}", "--port", "{port}"]
+    command += ["--events", str(folder / "events"), *behaviour]
+    entry = {
+        "name": "sft",
+        "checkpoints": "runs/step-*",
+        "serve": {"command": command, "gpus": 0, "start_timeout": "60s"},
+        "config": {"max_retries": 3, "timeout": 20},
+        **model,
+    }
+    config = {
+        "name": "sums",
+        "dataset": "items.jsonl",
+        "prompt_template": "{{question}}",
+        "target": "{{answer}}",
+        "models": [entry],
+        "metric_list": ["exact_match"],
+    }
+    (folder / "sums.yaml").write_text(yaml.safe_dump(config))
+    return folder / "sums.yaml"
+
+
+def events(folder: Path, word: str) -> list[str]:
+    file = folder / "events"
+    lines = file.read_text().splitlines() if file.exists() else []
+    return [line.rpartition(" ")[2] for line in lines if line.startswith(f"{word} ")]
+
+
+def test_a_pattern_becomes_a_model_for_each_folder_in_the_order_of_steps(sweep: Path) -> None:
+    config = with_checkpoints(load_config(sweep))
+    assert [model.name for model in config.models] == [f"sft-step-{step}" for step in STEPS]
+    assert [model.metadata["step"] for model in config.models] == list(STEPS)
+    again = type(config).model_validate(config.model_dump(mode="json"))
+    assert [model.path for model in again.models] == [model.path for model in config.models]
+
+
+def test_a_pattern_that_matches_nothing_is_refused(sweep: Path) -> None:
+    config = load_config(sweep, ["models.0.checkpoints=nowhere/step-*"])
+    with pytest.raises(ConfigError, match=r"nothing matches nowhere/step-\* in"):
+        with_checkpoints(config)
+
+
+@pytest.mark.parametrize(
+    ("override", "said"),
+    [
+        ("models.0.config.base_url=http://localhost:1/v1", "leave config.base_url out"),
+        ("models.0.serve=vlm", "server 'vlm' is not known; did you mean 'vllm'"),
+        ("models.0.serve={command: [serve]}", r"expected \{port\} in the command"),
+        ("models.0.path=runs", "names path and checkpoints"),
+        ("models.0.type=demo", "has no weights that are served"),
+    ],
+)
+def test_what_can_not_be_served_is_refused_with_its_key(sweep: Path, override: str, said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        load_config(sweep, [override])
+
+
+def test_a_sweep_takes_servers_in_turn_and_a_second_one_takes_none(
+    sweep: Path, tmp_path: Path, evaluate: Callable[..., Any]
+) -> None:
+    planned = evaluate(sweep, "--dry-run", "--json")
+    assert [(entry["model"], entry["requests"]) for entry in planned.document["servers"]] == [
+        (f"sft-step-{step}", 10) for step in STEPS
+    ]
+    assert events(tmp_path, "start") == []
+
+    ran = evaluate(sweep, "--json")
+    assert ran.code == 0, ran.err
+    assert events(tmp_path, "start") == [f"step-{step}" for step in STEPS]
+    assert at_most_at_once(tmp_path) == 1
+    assert [ran.value("exact_match,none", f"sft-step-{step}") for step in STEPS] == [0.2] * 5
+    logs = sorted(file.name for file in (tmp_path / "out" / "servers").iterdir())
+    assert len(logs) == 5
+    assert "the last words" in (tmp_path / "out" / "servers" / logs[0]).read_text()
+    report = (tmp_path / "out" / "report.html").read_text()
+    assert 'id="checkpoints"' in report
+    assert "exact_match,none: best at step 100 (0.2000)" in report
+
+    again = evaluate(sweep, "--json")
+    assert again.code == 0
+    assert len(events(tmp_path, "start")) == 5
+    assert again.document["requests"]["sent"] == 0
+    assert sum(entry["computed"] for entry in again.document["steps"].values()) == 0
+
+    (tmp_path / "runs" / "step-300" / "model.safetensors").write_bytes(b"other weights")
+    (tmp_path / "runs" / "step-900").rename(tmp_path / "runs" / "step-901")  # the same weights elsewhere
+    changed = evaluate(sweep, "--json")
+    assert changed.code == 0
+    assert events(tmp_path, "start")[5:] == ["step-300"]
+    assert changed.document["requests"]["sent"] == 10
+
+
+def at_most_at_once(folder: Path) -> int:
+    """The most servers between whose start and last answer another one started."""
+    words = [line.split() for line in (folder / "events").read_text().splitlines()]
+    last = {name: n for n, (_, _, name) in enumerate(words)}
+    running: set[str] = set()
+    most = 0
+    for number, (word, _, name) in enumerate(words):
+        running = {other for other in running if last[other] >= number}
+        running |= {name} if word == "start" else set()
+        most = max(most, len(running))
+    return most
+
+
+def test_a_checkpoint_that_can_not_be_loaded_takes_no_other_with_it(
+    sweep: Path, tmp_path: Path, evaluate: Callable[..., Any]
+) -> None:
+    (tmp_path / "runs" / "step-200" / "broken.txt").write_text("")
+    written(tmp_path, "--die", "4")
+    ran = evaluate(sweep, "--json")
+    assert ran.code == 1
+    rows = {row["model_name"]: row for row in ran.document["results"]}
+    assert rows["sft-step-200"]["status"] == "failed"
+    assert "CUDA out of memory" in rows["sft-step-200"]["error"]
+    assert "the last words" in rows["sft-step-200"]["error"]
+    for step in (100, 300, 900, 1000):
+        assert rows[f"sft-step-{step}"]["value"] == 0.2
+    assert events(tmp_path, "start").count("step-100") == 2  # it died, and was started again
+
+
+def test_dask_is_refused_with_a_sentence(sweep: Path, evaluate: Callable[..., Any]) -> None:
+    ran = evaluate(sweep, "--task-runner", "dask")
+    assert ran.code == 2
+    assert "is served on the machine of the run, and Dask's workers may be on others" in ran.err

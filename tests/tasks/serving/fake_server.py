@@ -1,0 +1,98 @@
+"""A model server for tests: it answers what its folder of weights says, and misbehaves as it is told to."""
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import time
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--path", type=Path, required=True)
+    parser.add_argument("--port", type=int, required=True)
+    parser.add_argument("--events", type=Path)
+    parser.add_argument("--exit", type=int)
+    parser.add_argument("--never", action="store_true", help="never listen")
+    parser.add_argument("--print", type=int, default=0, help="bytes to print at the start")
+    parser.add_argument("--errors", type=float, default=0, help="seconds in which it answers 500")
+    parser.add_argument("--die", type=int, help="exit in the middle of this request, on its first start")
+    parser.add_argument("--slow", type=float, default=0, help="seconds that an answer takes")
+    parser.add_argument("--child", action="store_true", help="start a child that ignores SIGTERM")
+    told = parser.parse_args()
+    broken = told.path / "broken.txt"
+    note(told, "start")
+    line = "loading weights " * 64 + "\n"
+    for _ in range(told.print // len(line)):
+        sys.stdout.write(line)
+    print("the last words", flush=True)
+    if told.exit is not None or broken.exists():
+        print("torch.OutOfMemoryError: CUDA out of memory", flush=True)
+        sys.exit(told.exit or 1)
+    if told.child:
+        code = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); time.sleep(600)"
+        child = subprocess.Popen([sys.executable, "-c", code], start_new_session=True)
+        note(told, f"child {child.pid}")
+    if told.never:
+        time.sleep(600)
+    Handler.told, Handler.began = told, time.monotonic()
+    ThreadingHTTPServer(("127.0.0.1", told.port), Handler).serve_forever()
+
+
+def note(told: Any, word: str) -> None:
+    if told.events is not None:
+        with told.events.open("a") as file:
+            file.write(f"{word} {os.getpid()} {told.path.name}\n")
+
+
+def starts(told: Any) -> int:
+    return told.events.read_text().count("start ") if told.events is not None else 1
+
+
+class Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    told: Any
+    began: float
+    requests = 0
+
+    def do_GET(self) -> None:
+        self.reply(200, {"data": [{"id": self.told.path.name}]})
+
+    def do_POST(self) -> None:
+        body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        Handler.requests += 1
+        if self.told.die is not None and Handler.requests == self.told.die and starts(self.told) == 1:
+            os._exit(9)
+        if time.monotonic() - self.began < self.told.errors:
+            self.reply(500, {"error": {"message": "busy loading"}})
+            return
+        time.sleep(self.told.slow)
+        note(self.told, "asked")
+        if self.path.endswith("/chat/completions"):
+            said: dict[str, Any] = {"message": {"role": "assistant", "content": self.answer(body)}}
+        else:
+            said = {"text": self.answer(body)}
+        usage = {"prompt_tokens": 1, "completion_tokens": 1}
+        self.reply(200, {"choices": [{"index": 0, "finish_reason": "stop", **said}], "usage": usage})
+
+    def answer(self, _body: Any) -> str:
+        return (self.told.path / "answer.txt").read_text()
+
+    def reply(self, status: int, document: Any) -> None:
+        content = json.dumps(document).encode()
+        self.send_response(status)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(content)))
+        self.end_headers()
+        self.wfile.write(content)
+
+    def log_message(self, *_: Any) -> None:
+        pass
+
+
+if __name__ == "__main__":
+    main()

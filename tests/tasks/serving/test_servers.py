@@ -1,0 +1,316 @@
+"""A model's server starts, is ready, and is ended with everything that it started, whatever is killed."""
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from metrics.errors import ConfigError
+from tasks.serving import launch as launching
+from tasks.serving import machine, records, servers
+from tasks.serving.config import ServeConfig
+from tasks.serving.launch import Launch, check_launch, order_for
+from tasks.serving.processes import lives, marked, started
+from tasks.serving.servers import RunningServer, ServerFailed, end_leftovers, start_server, stop_server
+
+FAKE = Path(__file__).with_name("fake_server.py")
+PROJECT = Path(__file__).resolve().parents[3]
+
+
+@pytest.fixture(autouse=True)
+def _own_places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Places and records of the test's own: other tests serve at the same time."""
+    places = tmp_path / "places"
+    places.mkdir()
+    monkeypatch.setattr(machine, "locks_folder", lambda: places)
+    monkeypatch.setenv("NIGHTJAR_HOME", str(tmp_path / "home"))
+
+
+@pytest.fixture
+def weights(tmp_path: Path) -> Path:
+    folder = tmp_path / "checkpoint-10"
+    folder.mkdir()
+    (folder / "model.safetensors").write_bytes(b"weights")
+    (folder / "answer.txt").write_text("42")
+    return folder
+
+
+def a_launch(weights: Path, *behaviour: str, **serve: Any) -> Launch:
+    events = weights.parent / "events"
+    command = [sys.executable, str(FAKE), "--path", "{path}", "--port", "{port}", "--events", str(events)]
+    settings = {"command": [*command, *behaviour], "start_timeout": 60, "gpus": 0, **serve}
+    return Launch("m", "m", ServeConfig(**settings), str(weights), str(weights.parent))
+
+
+@pytest.fixture
+def serve(weights: Path) -> Iterator[Callable[..., RunningServer]]:
+    running: list[RunningServer] = []
+
+    def start(*behaviour: str, **settings: Any) -> RunningServer:
+        running.append(start_server(a_launch(weights, *behaviour, **settings)))
+        return running[-1]
+
+    yield start
+    for server in running:
+        stop_server(Path(server.folder))
+
+
+def until(condition: Callable[[], Any], seconds: float = 90) -> None:
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, "it never came"
+        time.sleep(0.05)
+
+
+def asked(server: RunningServer) -> str:
+    body = {"model": "m", "messages": [{"role": "user", "content": "?"}]}
+    answer = httpx.post(f"{server.base_url}/chat/completions", json=body, timeout=30).json()
+    return str(answer["choices"][0]["message"]["content"])
+
+
+def identifier(server: RunningServer) -> str:
+    return Path(server.folder).name
+
+
+def test_a_server_answers_and_is_gone_with_its_children_when_it_is_stopped(
+    serve: Callable[..., RunningServer],
+) -> None:
+    server = serve("--child")
+    assert asked(server) == "42"
+    assert len(list(marked(identifier(server)))) == 2
+    stop_server(Path(server.folder))
+    assert list(marked(identifier(server))) == []
+    with pytest.raises(httpx.TransportError):
+        asked(server)
+    assert "the last words" in records.log_text(Path(server.folder))
+
+
+def test_two_servers_on_one_place_take_turns(weights: Path, serve: Callable[..., RunningServer]) -> None:
+    first = serve()
+    found: list[RunningServer] = []
+    second = threading.Thread(target=lambda: found.append(serve()))
+    second.start()
+    until(lambda: len(list(servers.servers_folder().iterdir())) == 2)
+    (waiting,) = [f for f in servers.servers_folder().iterdir() if f.name != identifier(first)]
+    until(lambda: records.read_state(waiting) is not None)
+    time.sleep(0.5)
+    state = records.read_state(waiting)
+    assert state is not None
+    assert state.phase == records.WAITING
+    assert (weights.parent / "events").read_text().count("start") == 1
+    stop_server(Path(first.folder))
+    second.join(60)
+    assert found[0].held == ("cpu",)
+
+
+def test_servers_on_two_gpus_run_side_by_side(
+    monkeypatch: pytest.MonkeyPatch, serve: Callable[..., RunningServer]
+) -> None:
+    monkeypatch.setattr(machine, "visible_gpus", lambda: (machine.Gpu("0"), machine.Gpu("1")))
+    held = {serve(gpus=1).held, serve(gpus=1).held}
+    assert held == {("gpu-0",), ("gpu-1",)}
+
+
+@pytest.mark.parametrize(
+    ("behaviour", "said"),
+    [
+        (["--exit", "1"], "ended with exit code 1 before it was ready"),
+        (["--never"], r"was not ready within 3 s"),
+        (["--exit", "1", "--print", "3000000"], "CUDA out of memory"),
+    ],
+)
+def test_a_server_that_is_not_to_be_had_is_told_with_its_last_words(
+    weights: Path, behaviour: list[str], said: str
+) -> None:
+    with pytest.raises(ServerFailed, match=said) as told:
+        start_server(a_launch(weights, *behaviour, start_timeout=3 if "--never" in behaviour else 60))
+    assert "the last words" in str(told.value)
+
+
+def test_a_log_without_end_takes_bounded_space(weights: Path, serve: Callable[..., RunningServer]) -> None:
+    server = serve("--print", "30000000")
+    folder = Path(server.folder)
+    kept = sum(file.stat().st_size for file in folder.glob("log.*"))
+    assert kept <= 3 * (1 << 20)
+    text = records.log_text(folder)
+    assert text.startswith("loading weights")
+    assert "some of the log was left out" in text
+    assert text.rstrip().endswith("the last words")
+
+
+def test_a_server_that_dies_is_started_again_at_its_address(serve: Callable[..., RunningServer]) -> None:
+    server = serve("--die", "1")
+    with pytest.raises(httpx.TransportError):
+        asked(server)
+    folder = Path(server.folder)
+
+    def is_back() -> bool:
+        state = records.read_state(folder)
+        return state is not None and state.starts == 2 and state.phase == records.READY
+
+    until(is_back)
+    assert asked(server) == "42"
+
+
+def test_a_server_that_goes_on_dying_is_given_up(serve: Callable[..., RunningServer]) -> None:
+    server = serve(restarts=0)
+    folder = Path(server.folder)
+    state = records.read_state(folder)
+    assert state is not None
+    os.kill(state.group, signal.SIGKILL)
+    until(lambda: servers.failure_of(folder) is not None)
+    assert "was ended by SIGKILL" in str(servers.failure_of(folder))
+
+
+def test_a_supervisor_that_is_killed_leaves_nothing(serve: Callable[..., RunningServer]) -> None:
+    server = serve("--child")
+    state = records.read_state(Path(server.folder))
+    assert state is not None
+    os.kill(state.supervisor, signal.SIGKILL)
+    until(lambda: not list(marked(identifier(server))))
+    assert "supervisor was killed" in str(servers.failure_of(Path(server.folder)))
+    serve()  # the place is free again
+
+
+OWNER = """
+import sys, time
+from pathlib import Path
+from tasks.serving import machine
+machine.locks_folder = lambda: Path(sys.argv[1])
+from tasks.serving.config import ServeConfig
+from tasks.serving.launch import Launch
+from tasks.serving.servers import start_server
+command = [sys.executable, sys.argv[3], "--path", "{path}", "--port", "{port}", "--child"]
+serve = ServeConfig(command=command, gpus=0, start_timeout=60)
+server = start_server(Launch("m", "m", serve, sys.argv[2], "/"))
+print(server.folder, flush=True)
+time.sleep(600)
+"""
+
+
+def test_a_server_ends_with_the_process_that_it_is_for(weights: Path, tmp_path: Path) -> None:
+    words = [sys.executable, "-c", OWNER, str(tmp_path / "places"), str(weights), str(FAKE)]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, text=True, cwd=PROJECT) as owner:
+        assert owner.stdout is not None
+        folder = Path(owner.stdout.readline().strip())
+        assert len(list(marked(folder.name))) == 2
+        owner.kill()
+    until(lambda: not list(marked(folder.name)))
+    assert end_leftovers() == [folder.name]
+    assert not folder.exists()
+
+
+def test_what_a_crash_left_is_ended_by_the_next_command(weights: Path) -> None:
+    order = order_for(a_launch(weights), owner=1)
+    folder = servers.servers_folder() / order.id
+    folder.mkdir(parents=True)
+    gone = subprocess.Popen([sys.executable, "-c", ""])
+    since = started(gone.pid)
+    gone.wait()
+    records.write(
+        folder / records.ORDER, records.Order(**{**vars(order), "owner": gone.pid, "owner_started": since})
+    )
+    left = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"], env=order.environment)
+    until(lambda: left.pid in marked(order.id))
+    assert end_leftovers() == [order.id]
+    assert left.wait(30) == -signal.SIGKILL
+
+
+def test_servers_of_runs_that_go_on_are_left_alone(serve: Callable[..., RunningServer]) -> None:
+    server = serve()
+    assert end_leftovers() == []
+    assert asked(server) == "42"
+
+
+def test_a_number_that_is_used_again_is_another_process() -> None:
+    assert lives(os.getpid(), started(os.getpid()))
+    assert not lives(os.getpid(), "another boot:17")
+
+
+def test_a_server_is_given_few_variables_and_no_key(weights: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("OPENAI_API_KEY", "VLLM_API_KEY", "VLLM_USE_V1", "HF_TOKEN", "WANDB_PROJECT"):
+        monkeypatch.setenv(name, "x")
+    given = order_for(a_launch(weights), os.getpid()).environment
+    assert "VLLM_USE_V1" in given
+    assert {"OPENAI_API_KEY", "VLLM_API_KEY", "HF_TOKEN", "WANDB_PROJECT"}.isdisjoint(given)
+    assert "HF_TOKEN" in order_for(a_launch(weights, env=["HF_TOKEN"]), os.getpid()).environment
+    with pytest.raises(ConfigError, match=r"serve\.env: NOT_THERE is not set"):
+        order_for(a_launch(weights, env=["NOT_THERE"]), os.getpid())
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"gpus": 3}, "serve.gpus is 3, and this machine has 0 that may be used"),
+        ({"command": ["no-such-server", "{port}"]}, "there is no program no-such-server"),
+        (
+            {"command": None, "preset": "vllm", "python": "/nowhere/python"},
+            "there is no program /nowhere/python",
+        ),
+        ({"command": None, "preset": "vllm", "python": sys.executable}, "vllm is not installed for"),
+        ({"command": None, "preset": "llama.cpp"}, "expected one .gguf file, found 0"),
+    ],
+)
+def test_what_can_not_be_served_here_is_refused(weights: Path, settings: dict[str, Any], said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        check_launch(a_launch(weights, **settings))
+
+
+def test_weights_beyond_the_memory_are_refused(weights: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with (weights / "model.safetensors").open("wb") as file:
+        file.truncate(1 << 42)  # a hole: more than any machine has
+    with pytest.raises(ServerFailed, match=r"its weights take 4398\.05 GB, and the main memory has"):
+        start_server(a_launch(weights))
+    gpus = (machine.Gpu("0", free=70), machine.Gpu("1", free=70))
+    monkeypatch.setattr(machine, "visible_gpus", lambda: gpus)
+    assert machine.lacking_memory(100, ("gpu-0", "gpu-1")) is None
+    assert "gpu-1 has 0.00 GB free" in str(machine.lacking_memory(100, ("gpu-1",)))
+
+
+def test_a_container_gets_weights_port_and_devices(
+    weights: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    programs = tmp_path / "bin"
+    programs.mkdir()
+    # A stand-in: it runs what it is asked to run here, with the paths as the container would see them.
+    (programs / "podman").write_text(
+        f"#!{sys.executable}\n"
+        "import os, sys\n"
+        f"open({str(tmp_path / 'podman')!r}, 'a').write(repr(sys.argv[1:]) + '\\n')\n"
+        "if sys.argv[1] == 'kill': sys.exit(0)\n"
+        "image = sys.argv.index('example/image')\n"
+        "entry = sys.argv[sys.argv.index('--entrypoint') + 1]\n"
+        f"words = [w.replace('/model', {str(weights)!r}) for w in sys.argv[image + 1:]]\n"
+        "os.execvp(entry, [entry, *words])\n"
+    )
+    (programs / "podman").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{programs}:{os.environ['PATH']}")
+    monkeypatch.setattr(machine, "visible_gpus", lambda: (machine.Gpu("3"),))
+    server = start_server(a_launch(weights, container="example/image", gpus=1))
+    assert asked(server) == "42"
+    stop_server(Path(server.folder))
+    ran, killed = (tmp_path / "podman").read_text().splitlines()
+    port = server.base_url.rpartition(":")[2].removesuffix("/v1")
+    for expected in (f"127.0.0.1:{port}:{port}", f"{weights}:/model:ro", "nvidia.com/gpu=3", "--rm"):
+        assert expected in ran
+    assert killed.startswith("['kill', 'nightjar-")
+
+
+def test_presets_are_filled_in_whole(weights: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(machine, "visible_gpus", lambda: tuple(machine.Gpu(str(n)) for n in range(2)))
+    for preset in launching.PRESETS.values():
+        if preset.file is not None:
+            (weights / f"m{preset.file}").write_bytes(b"x")
+        serve = ServeConfig(preset=preset.name, gpus=2, args=("--seed", "1"))
+        command = order_for(Launch("m", "m", serve, str(weights), "/"), os.getpid()).command
+        assert command[-2:] == ("--seed", "1")
+        assert not [word for word in command if "{" in word.replace("{port}", "")]
+        assert "{port}" in command

@@ -1,0 +1,131 @@
+"""Which model a folder holds: told by content, and read once."""
+
+import os
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from metrics.errors import ConfigError
+from tasks.serving import weights as module
+from tasks.serving.config import CheckpointsConfig, ServeConfig
+from tasks.serving.launch import server_identity
+from tasks.serving.weights import one_file, weights_digest, weights_identity
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("NIGHTJAR_HOME", str(tmp_path / "home"))
+    made = tmp_path / "step-100"
+    made.mkdir()
+    (made / "model.safetensors").write_bytes(b"weights")
+    (made / "tokenizer.json").write_text("{}")
+    (made / "config.json").write_text("{}")
+    return made
+
+
+def test_the_same_weights_elsewhere_are_the_same_model(folder: Path, tmp_path: Path) -> None:
+    copy = shutil.copytree(folder, tmp_path / "elsewhere" / "best")
+    assert weights_digest(Path(copy)) == weights_digest(folder)
+
+
+@pytest.mark.parametrize(
+    "name", ["model.safetensors", "tokenizer.json", "config.json", "chat_template.jinja"]
+)
+def test_whatever_decides_answers_makes_another_model(folder: Path, name: str) -> None:
+    before = weights_digest(folder)
+    (folder / name).write_bytes(b"WEIGHTS")  # of the same size where it is the weights
+    assert weights_digest(folder) != before
+
+
+@pytest.mark.parametrize(
+    "name", ["optimizer.pt", "rng_state_0.pth", "trainer_state.json", "training_args.bin"]
+)
+def test_what_a_trainer_leaves_is_no_part_of_the_model(folder: Path, name: str) -> None:
+    before = weights_digest(folder)
+    (folder / name).write_bytes(b"state")
+    assert weights_digest(folder) == before
+
+
+def test_two_files_that_change_names_are_another_model(folder: Path) -> None:
+    (folder / "other.safetensors").write_bytes(b"more")
+    before = weights_digest(folder)
+    (folder / "model.safetensors").rename(folder / "x")
+    (folder / "other.safetensors").rename(folder / "model.safetensors")
+    (folder / "x").rename(folder / "other.safetensors")
+    assert weights_digest(folder) != before
+
+
+def test_weights_are_read_once_and_again_when_they_change(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read: list[Path] = []
+    original = module.file_digest
+    monkeypatch.setattr(module, "file_digest", lambda path: read.append(path) or original(path))
+    weights_digest(folder)
+    assert len(read) == 3
+    before = weights_digest(folder)
+    assert len(read) == 3
+    file = folder / "model.safetensors"
+    stat = file.stat()
+    file.write_bytes(b"WEIGHTS")
+    os.utime(file, ns=(stat.st_atime_ns, stat.st_mtime_ns + 1))
+    assert weights_digest(folder) != before
+    assert len(read) == 4
+
+
+def test_a_folder_without_weights_is_refused(folder: Path) -> None:
+    (folder / "model.safetensors").unlink()
+    with pytest.raises(ConfigError, match="holds no weights"):
+        weights_digest(folder)
+
+
+def test_a_hub_name_counts_by_its_revision(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path))
+    assert weights_identity("org/model@abc", tmp_path) == {"hub": "org/model", "revision": "abc"}
+    with pytest.raises(ConfigError, match="write org/model@REVISION"):
+        weights_identity("org/model", tmp_path)
+    refs = tmp_path / "models--org--model" / "refs"
+    refs.mkdir(parents=True)
+    (refs / "main").write_text("def\n")
+    assert weights_identity("org/model", tmp_path) == {"hub": "org/model", "revision": "def"}
+    with pytest.raises(ConfigError, match="no weights at"):
+        weights_identity("./not/there", tmp_path)
+
+
+def test_a_gguf_in_parts_is_named_by_its_first(tmp_path: Path) -> None:
+    for part in (1, 2):
+        (tmp_path / f"m-0000{part}-of-00002.gguf").write_bytes(b"x")
+    assert one_file(tmp_path, ".gguf").name == "m-00001-of-00002.gguf"
+
+
+def test_where_a_server_runs_is_no_part_of_its_identity() -> None:
+    said: dict[str, Any] = {"preset": "vllm", "version": "0.11", "dtype": "bfloat16"}
+    here = server_identity(ServeConfig(**said))
+    there = server_identity(
+        ServeConfig(**said, gpus=4, env=("A",), start_timeout="1h", restarts=9, python="/x")
+    )
+    assert here == there == {"preset": "vllm", "version": "0.11", "dtype": "bfloat16"}
+    for other in ({"version": "0.12"}, {"dtype": "float16"}, {"quantization": "fp8"}, {"args": "--seed 2"}):
+        assert server_identity(ServeConfig(**{**said, **other})) != here
+
+
+@pytest.mark.parametrize(
+    ("path", "metadata"),
+    [
+        ("runs/sft/step-1200", {"step": 1200}),
+        ("runs/2026-11/checkpoint-500-hf", {"step": 500}),
+        ("runs/final", {}),
+    ],
+)
+def test_a_checkpoint_tells_its_step(path: str, metadata: dict[str, Any]) -> None:
+    assert CheckpointsConfig(glob="*").metadata_of(path) == metadata
+
+
+def test_a_pattern_names_further_metadata() -> None:
+    pattern = r"step-(?P<step>\d+)-tokens-(?P<tokens>[\d.e+]+)"
+    found = CheckpointsConfig(glob="*", pattern=pattern).metadata_of("x/step-5-tokens-1.5e9")
+    assert found == {"step": 5, "tokens": 1.5e9}
+    with pytest.raises(ValueError, match="named group"):
+        CheckpointsConfig(glob="*", pattern=r"\d+")
