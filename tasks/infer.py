@@ -145,7 +145,8 @@ def check_errors(step: Step[ErrorBudget], tally: Accounts) -> None:
     counts = RequestTally.from_dict(tally.tally)
     if counts.error_rate > step.setup.max_rate:
         reasons = sorted(counts.errors.items(), key=lambda entry: -entry[1])[:3]
-        said = "; ".join(f"{count} × {reason}" for reason, count in reasons)
+        causes = [f"{count} × {reason}" for reason, count in reasons]
+        said = "; ".join([*causes, counts.stopped] if counts.stopped else causes)
         raise BudgetExceeded(
             f"{counts.failed + counts.model_errors} of {counts.requests} requests failed, "
             f"errors.max_rate allows {step.setup.max_rate:.2%}" + (f" ({said})" if said else "")

@@ -7,7 +7,9 @@ counts, and with it all that it imports.
 """
 
 import ast
+import threading
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
@@ -30,6 +32,8 @@ _CHANGING = frozenset(
     | {"shuffle", "update"}
 )
 
+_parsing = threading.Lock()
+
 Reached = Mapping[str, str | None]
 """``file.py:name`` → normalised source, ``file.py`` for a whole file; an imported module's name → None."""
 
@@ -49,6 +53,18 @@ def imported_files(path: Path) -> frozenset[Path]:
     follower = _Follower(path.resolve().parent, {})
     follower.follow(path.resolve(), None)
     return frozenset(follower.files)
+
+
+def syntax_tree(text: bytes) -> ast.Module:
+    """The parsed text of a Python file. Raises what ``ast.parse`` raises for text that is no Python.
+
+    CPython before 3.12 counts the depth of all threads' parsers in one place: of two that parse side by side,
+    one may raise SystemError over a tree that is fine. Ours wait for each other; other libraries' do not.
+    """
+    for _ in range(20):
+        with suppress(SystemError), _parsing:
+            return ast.parse(text)
+    return ast.parse(text)
 
 
 @dataclass(frozen=True)
@@ -168,7 +184,7 @@ def _read(path: Path, _mtime_ns: int, _size: int) -> _File:
     """A user's file may be edited while the process lives: time and size tell one version from another."""
     raw = path.read_bytes()
     try:
-        tree = ast.parse(raw)
+        tree = syntax_tree(raw)
     except (SyntaxError, ValueError):
         return _File(whole=True, text=raw.decode("utf-8", "replace"))
     file = _File(text=_normalised(without_docstrings(tree)))

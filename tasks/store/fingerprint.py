@@ -17,7 +17,6 @@ import json
 import os
 import sys
 import sysconfig
-import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -27,7 +26,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, Final
 
-from tasks.store.definitions import reached_definitions, without_docstrings
+from tasks.store.definitions import reached_definitions, syntax_tree, without_docstrings
 from tasks.store.home import PROJECT, home, private_folder
 from tasks.store.keys import digest
 
@@ -75,7 +74,6 @@ there."""
 DIGITS: Final = 16
 """Hexadecimal digits of a source's digest: a name for a change, not a protection against forgery."""
 
-_parsing = threading.Lock()
 _new: set[str] = set()
 _DEFINITIONS: dict[str, Mapping[str, str]] = {}
 _OURS = tuple(f"{PROJECT / name}{os.sep}" for name in PACKAGES)
@@ -193,10 +191,7 @@ def _source(path: Path) -> _Source:
     content = hashlib.sha256(f"{package}\0".encode() + text).hexdigest()
     found = _remembered(content)
     if found is None:
-        # One parse at a time: CPython's parser loses count of its recursion when threads parse side by
-        # side, and raises.
-        with _parsing:
-            found = _parse(text, path)
+        found = _parse(text, path)
         _parsed_before()[content] = [found.digest, list(found.names), dict(found.definitions)]
         _new.add(content)
     _DEFINITIONS[found.digest] = found.definitions
@@ -213,7 +208,7 @@ def _remembered(content: str) -> _Source | None:
 
 def _parse(text: bytes, path: Path) -> _Source:
     try:
-        tree = ast.parse(text)
+        tree = syntax_tree(text)
     except SyntaxError:
         return _Source(hashlib.sha256(text).hexdigest()[:DIGITS], (), {})
     names: dict[str, None] = {}

@@ -161,7 +161,7 @@ def test_a_night_whose_model_server_is_gone_says_so_and_its_retry_asks_for_the_r
         done = prefect.finished(run)
         assert done["state_type"] == "FAILED"
         assert "0 of 2 evaluations complete; failed: one × demo" in done["state"]["message"]
-        assert "endpointdead" in done["state"]["message"].lower()
+        assert "connection" in done["state"]["message"].lower()
         night.endpoint.process.start()
         until(lambda: responds(night.endpoint), "the model server is back")
         prefect.retry(run)

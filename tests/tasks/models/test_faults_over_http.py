@@ -5,10 +5,13 @@ import time
 import pytest
 
 from metrics.errors import ConfigError
-from tasks.models.config import ModelConfig, RunLimits
+from tasks.infer import BudgetExceeded, check_errors
+from tasks.models.config import ErrorBudget, ModelConfig, RunLimits
 from tasks.models.demo.options import Faults
 from tasks.models.errors import ModelError
+from tasks.models.options import RequestTally
 from tasks.models.records import Lookup
+from tasks.steps import Accounts, Step
 
 STORM = Faults(
     error_500=0.05,
@@ -286,5 +289,7 @@ def test_a_run_over_its_error_budget_says_why_it_stopped_asking() -> None:
     said = "not asked: the endpoint answers nothing: connection refused"
     tally = RequestTally(requests=60, failed=36, errors={"EndpointDead": 1}, stopped=said)
     step = Step(name="errors demo", identity={}, setup=ErrorBudget(max_rate=0.01))
-    with pytest.raises(BudgetExceeded, match=r"36 of 60 requests failed.*1 × EndpointDead.*connection refused"):
+    with pytest.raises(
+        BudgetExceeded, match=r"36 of 60 requests failed.*1 × EndpointDead.*connection refused"
+    ):
         check_errors.fn(step, Accounts(tally=tally.as_dict()))

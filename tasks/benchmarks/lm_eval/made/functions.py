@@ -25,6 +25,7 @@ from tasks.benchmarks.lm_eval.made.uses import (
     plain,
     subscripted,
 )
+from tasks.store.definitions import syntax_tree
 
 DEPTH: Final = 6
 """Calls within a file that are followed."""
@@ -54,7 +55,7 @@ def _definition(function: Callable[..., Any]) -> ast.AST | None:
 @lru_cache(maxsize=512)
 def _module(path: Path) -> ast.Module:
     try:
-        return ast.parse(path.read_bytes())
+        return syntax_tree(path.read_bytes())
     except (OSError, SyntaxError, ValueError):
         return ast.Module(body=[], type_ignores=[])
 

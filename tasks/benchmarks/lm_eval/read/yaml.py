@@ -16,6 +16,7 @@ from typing import Any, Final
 import yaml
 
 from metrics.errors import ConfigError
+from tasks.store.definitions import syntax_tree
 from tasks.usercode.code_eval import loads_code_eval
 
 # The C parser is ten times faster; wheels of PyYAML have it, a build from source may not.
@@ -239,7 +240,7 @@ def _registered_as(node: ast.ClassDef) -> Iterator[str]:
 @lru_cache(maxsize=2048)
 def _tree(path: Path) -> ast.Module:
     try:
-        return ast.parse(path.read_bytes())
+        return syntax_tree(path.read_bytes())
     except (OSError, SyntaxError, ValueError) as error:
         raise ConfigError(f"{path} can't be read as Python: {error}") from error
 
