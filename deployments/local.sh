@@ -40,6 +40,13 @@ start_worker() {
   # A session of its own: it outlives this shell, and Ctrl-C here does not end it.
   setsid prefect worker start --pool local --name "$(hostname)" >>"$home/worker.log" 2>&1 </dev/null &
   echo $! >"$home/worker.pid"
+  # A moment passes before the process is the worker, and one that can't start ends soon.
+  for _ in $(seq 100); do
+    worker_runs && break
+    kill -0 $! 2>/dev/null || break
+    sleep 0.1
+  done
+  worker_runs || { echo "the worker did not start; the end of $home/worker.log:"; tail -n 5 "$home/worker.log"; exit 1; } >&2
   echo "worker of the pool 'local' started (process $!, log $home/worker.log)"
 }
 

@@ -32,6 +32,7 @@ START_SECONDS = 600.0
 SECONDS_TO_SAY_SO = 20.0
 SECONDS_TO_END = 10.0
 _RECORD = "server.json"
+_PORT = "port"
 
 
 class ServerError(NightjarError):
@@ -71,9 +72,8 @@ def start() -> Server:
         running = status()
         if running is not None:
             return running
-        before = _recorded()
         stop()
-        return _launch(folder, _free_port(before))
+        return _launch(folder, _free_port(folder))
 
 
 def status() -> Server | None:
@@ -91,6 +91,9 @@ def stop() -> bool:
     recorded = _recorded()
     found = {recorded.pid} if recorded is not None and _is_own(recorded.pid) else set()
     found |= set(_running_here())
+    if recorded is not None:
+        with open(home() / "server" / _PORT, "w", opener=_private) as file:
+            file.write(str(recorded.port))
     (home() / "server" / _RECORD).unlink(missing_ok=True)
     for pid in sorted(found):
         _end(pid)
@@ -100,8 +103,7 @@ def stop() -> bool:
 def start_again() -> bool:
     """Starts the own server anew where its process died under those that use it; whether it did.
 
-    It has the port of before, so that they find it. One that was stopped by hand has no record any more, and
-    stays stopped. Raises ServerError.
+    One that was stopped by hand has no record any more, and stays stopped. Raises ServerError.
     """
     recorded = _recorded()
     if recorded is None or _is_own(recorded.pid):
@@ -227,14 +229,18 @@ def _answers_signal(pid: int) -> bool:
     return True
 
 
-def _free_port(before: Server | None) -> int:
-    """The port that the server before had, so that workers find the next one there; else another."""
-    for port in (*([before.port] if before else []), PREFERRED_PORT, 0):
+def _free_port(folder: Path) -> int:
+    """The port that this home's server had before, stopped by hand or not, so that workers, whoever holds a
+    lease and links of before find the next one there; else another."""
+    before: list[int] = []
+    with suppress(OSError, ValueError):
+        before.append(int((folder / _PORT).read_text()))
+    for port in (*before, PREFERRED_PORT, 0):
         with socket.socket() as probe:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             try:
                 probe.bind((HOST, port))
-            except OSError:
+            except (OSError, OverflowError):
                 continue
             return int(probe.getsockname()[1])
     raise ServerError("no free port on loopback")

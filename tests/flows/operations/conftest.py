@@ -160,10 +160,12 @@ class Prefect:
         user, _, password = self.credential.partition(":")
         with httpx.Client(auth=(user, password), timeout=120) as client:
             who = str(uuid.uuid4())
-            token = client.get(f"{self.api}/csrf-token", params={"client": who}).json()["token"]
-            client.headers.update({"Prefect-Csrf-Token": token, "Prefect-Csrf-Client": who})
-            for _ in range(20):
-                answer = client.request(method, f"{self.api}{path}", json=body)
+            for _ in range(60):
+                answer = client.get(f"{self.api}/csrf-token", params={"client": who})
+                if answer.is_success:
+                    token = answer.json()["token"]
+                    client.headers.update({"Prefect-Csrf-Token": token, "Prefect-Csrf-Client": who})
+                    answer = client.request(method, f"{self.api}{path}", json=body)
                 if answer.status_code != 503:
                     break
                 time.sleep(0.5)

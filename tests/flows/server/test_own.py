@@ -126,6 +126,8 @@ def test_a_server_that_died_is_started_again_at_its_port_and_one_that_was_stoppe
     assert launched == [port]
     own.stop()
     assert not own.start_again(), "it was stopped by hand"
+    own.start()
+    assert launched == [port, port], "started by hand, it is where its links and the holders of leases look"
 
 
 def test_stop_leaves_servers_of_other_homes_alone(
