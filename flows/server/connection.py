@@ -18,7 +18,7 @@ from typing import Final
 from urllib.parse import urlencode, urlsplit
 
 from flows.server.boundary import HOST
-from flows.server.credential import authorization, credential, known_credential
+from flows.server.credential import authorization, credential, known_credential, server_folder
 from flows.server.own import ServerError, knows_credential, start, start_again
 from tasks.reporting.progress import in_notebook
 
@@ -56,7 +56,12 @@ def serving() -> Iterator[str]:
     """
     import prefect.context
     from prefect.context import SettingsContext
-    from prefect.settings import PREFECT_API_AUTH_STRING, PREFECT_API_URL, temporary_settings
+    from prefect.settings import (
+        PREFECT_API_AUTH_STRING,
+        PREFECT_API_SSL_CERT_FILE,
+        PREFECT_API_URL,
+        temporary_settings,
+    )
 
     named = os.environ.get(ADDRESS) or PREFECT_API_URL.value()
     ui = use_server()
@@ -66,6 +71,9 @@ def serving() -> Iterator[str]:
     stale = PREFECT_API_AUTH_STRING.value() in (known_credential(), "")
     updates = {PREFECT_API_URL: api} | ({PREFECT_API_AUTH_STRING: secret} if secret else {})
     forgotten = {PREFECT_API_AUTH_STRING} if stale and not secret else set()
+    own = secret is not None and secret == known_credential()
+    if own:
+        updates[PREFECT_API_SSL_CERT_FILE] = str(_one_authority())
     before = prefect.context.GLOBAL_SETTINGS_CONTEXT
     with temporary_settings(updates, restore_defaults=forgotten):
         # Threads that Prefect starts for itself have no context of ours: they, too, would start a server.
@@ -73,11 +81,28 @@ def serving() -> Iterator[str]:
         try:
             if named:
                 _check_answers(api)
-            own = secret is not None and secret == known_credential()
             with _kept_running() if own else nullcontext():
                 yield ui
         finally:
             prefect.context.GLOBAL_SETTINGS_CONTEXT = before
+
+
+def _one_authority() -> Path:
+    """A file with one of the certificate authorities that Prefect's clients trust.
+
+    Each of its clients reads all of them anew, 45 ms a time and four times a run, though the own server is
+    asked over plain HTTP on loopback, where none is needed.
+    """
+    file = server_folder() / "authority.pem"
+    if not file.is_file():
+        import certifi
+
+        begin, end = "-----BEGIN CERTIFICATE-----", "-----END CERTIFICATE-----\n"
+        first = Path(certifi.where()).read_text(encoding="utf-8").partition(begin)[2].partition(end)[0]
+        half = file.with_name(f"{file.name}.{os.getpid()}")
+        half.write_text(begin + first + end)
+        half.replace(file)
+    return file
 
 
 @contextmanager

@@ -3,6 +3,7 @@
 import json
 import os
 import socket
+import ssl
 import stat
 import subprocess
 import sys
@@ -11,9 +12,10 @@ from importlib.metadata import version
 from pathlib import Path
 
 import pytest
+from prefect.settings import PREFECT_API_SSL_CERT_FILE, temporary_settings
 
 from flows.server import own
-from flows.server.connection import CREDENTIAL, link, shell_exports, use_server
+from flows.server.connection import CREDENTIAL, link, serving, shell_exports, use_server
 from flows.server.credential import credential
 
 PROJECT = Path(__file__).resolve().parents[3]
@@ -243,3 +245,16 @@ def test_files_of_the_server_are_its_users_alone(home: Path) -> None:
     files = [path for path in (home / "server").rglob("*") if path.is_file()]
     assert {"prefect.db", "server.json", "server.log", "credential"} <= {path.name for path in files}
     assert {path.name: mode(path) for path in files if path.stat().st_mode & 0o077} == {}
+
+
+def test_clients_of_the_own_server_read_one_authority_and_others_all(
+    home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("NIGHTJAR_HOME", str(home))
+    monkeypatch.delenv("PREFECT_API_URL", raising=False)
+    monkeypatch.setenv(CREDENTIAL, "")
+    with temporary_settings({PREFECT_API_SSL_CERT_FILE: str(tmp_path / "mine.pem")}):
+        with serving():
+            file = str(PREFECT_API_SSL_CERT_FILE.value())
+            assert len(ssl.create_default_context(cafile=file).get_ca_certs()) == 1
+        assert PREFECT_API_SSL_CERT_FILE.value() == str(tmp_path / "mine.pem")
