@@ -26,7 +26,7 @@ PYTEST = $(RUN) -m pytest -n $(WORKERS) --dist worksteal
 BASE := $(VENV)/.base-installed
 DEV := $(VENV)/.dev-installed
 
-.PHONY: eval test test-slow test-services check format bench ui stop deploy docs reference locks clean
+.PHONY: eval test test-slow test-services test-nights check format bench ui stop deploy docs reference locks clean
 
 eval: $(BASE)
 	$(RUN) -m flows.eval
@@ -46,13 +46,16 @@ $(DEV): requirements-dev.lock $(BASE)
 	@touch $@
 
 test: $(DEV)
-	$(PYTEST) -m "not slow and not services"
+	$(PYTEST) -m "not slow and not services and not nights"
 
 test-slow: $(DEV)
 	$(PYTEST) -m slow
 
 test-services: $(DEV)
 	$(PYTEST) -m services
+
+test-nights: $(DEV)
+	$(PYTEST) -m nights
 
 check: $(DEV)
 	$(BIN)/ruff check .

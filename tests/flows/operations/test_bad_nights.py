@@ -15,7 +15,7 @@ import httpx
 import pyarrow.parquet as pq
 import pytest
 
-pytestmark = pytest.mark.services
+pytestmark = pytest.mark.nights
 CRASHED = {"type": "CRASHED", "name": "Crashed", "message": "the machine is gone"}
 AWAY = 25
 """Seconds that a server is away: more than its clients wait for one answer."""

@@ -14,7 +14,6 @@ from tasks.history.query import query
 from tasks.history.record import past_nights
 from tasks.store.storage import Store
 
-pytestmark = pytest.mark.services
 FAULTS = "error_500=0.02,error_429=0.01,malformed=0.01,cut=0.01,retry_after=0"
 
 
@@ -49,6 +48,7 @@ def scores(output: Path) -> dict[tuple[str, ...], float]:
     }
 
 
+@pytest.mark.nights
 def test_a_night_with_faults_has_the_scores_of_a_night_without(
     prefect: Any, demo: Callable[..., Any], benchmark_file: Callable[..., Path], tmp_path: Path
 ) -> None:
@@ -70,6 +70,7 @@ def test_a_night_with_faults_has_the_scores_of_a_night_without(
     assert len(scores(tmp_path / "clean")) == 3 * 2 * 3
 
 
+@pytest.mark.nights
 def test_a_broken_benchmark_leaves_the_others_and_a_regression_is_named(
     prefect: Any, demo: Callable[..., Any], benchmark_file: Callable[..., Path], tmp_path: Path
 ) -> None:
@@ -98,6 +99,7 @@ def test_a_broken_benchmark_leaves_the_others_and_a_regression_is_named(
     assert any("regression" in artifact["data"] for artifact in page)
 
 
+@pytest.mark.services
 def test_nights_that_the_scheduler_makes_in_one_go_are_nights_of_their_own(
     prefect: Any,
     demo: Callable[..., Any],

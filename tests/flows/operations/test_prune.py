@@ -32,7 +32,7 @@ def test_the_own_server_forgets_flow_runs_and_keeps_leases_over_a_restart() -> N
     assert server.concurrency.lease_storage.endswith("lease_storage.filesystem")
 
 
-@pytest.mark.services
+@pytest.mark.nights
 def test_a_deployment_run_prunes_the_store_and_the_database_forgets_old_runs(
     prefect: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

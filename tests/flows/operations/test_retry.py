@@ -9,9 +9,8 @@ from typing import Any
 
 import pytest
 
-pytestmark = pytest.mark.services
 
-
+@pytest.mark.services
 def test_retry_of_a_failed_pair_runs_that_pair_and_what_hangs_on_it(
     any_prefect: Any, demo: Callable[..., Any], benchmark_file: Callable[..., Path], form: Any
 ) -> None:
@@ -40,6 +39,7 @@ def test_retry_of_a_failed_pair_runs_that_pair_and_what_hangs_on_it(
     assert server.manifest(run)["requests"]["sent"] == 0
 
 
+@pytest.mark.nights
 def test_prefects_own_command_retries_a_run_of_a_deployment(
     prefect: Any, demo: Callable[..., Any], benchmark_file: Callable[..., Path], form: Any
 ) -> None:
@@ -59,6 +59,7 @@ def test_prefects_own_command_retries_a_run_of_a_deployment(
     assert endpoint.stats()["received"] == 6
 
 
+@pytest.mark.nights
 def test_retry_after_a_worker_was_killed_asks_only_what_was_not_answered(
     any_prefect: Any, demo: Callable[..., Any], benchmark_file: Callable[..., Path], form: Any
 ) -> None:
@@ -86,6 +87,7 @@ def test_retry_after_a_worker_was_killed_asks_only_what_was_not_answered(
     assert server.manifest(run)["requests"]["cached"] >= answered - 8
 
 
+@pytest.mark.nights
 def test_a_killed_flow_process_is_marked_crashed_by_its_worker_and_can_be_retried(
     prefect: Any,
     descendants: Callable[[int], list[int]],

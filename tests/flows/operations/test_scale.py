@@ -15,7 +15,6 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
-pytestmark = pytest.mark.services
 CHECKOUT = Path(__file__).resolve().parents[3]
 PAIRS = 8
 
@@ -117,6 +116,7 @@ def _bucket(env: dict[str, str]) -> bool:
     )
 
 
+@pytest.mark.services
 def test_dask_gives_the_same_numbers_with_work_on_both_workers(
     prefect: Any, demo: Callable[..., Any], traced: Callable[[str], Path], dask: str, tmp_path: Path
 ) -> None:
@@ -134,6 +134,7 @@ def test_dask_gives_the_same_numbers_with_work_on_both_workers(
     assert len(list(path.parent.glob("ran-*"))) >= 2
 
 
+@pytest.mark.services
 def test_a_store_on_s3_gives_the_same_numbers_and_serves_the_next_run(
     prefect: Any,
     demo: Callable[..., Any],
@@ -162,6 +163,7 @@ def test_a_store_on_s3_gives_the_same_numbers_and_serves_the_next_run(
     assert json.loads(asked.stdout) == [{"runs": 2, "numbers": 2 * len(first["results"])}]
 
 
+@pytest.mark.nights
 def test_two_workers_with_the_same_evaluation_give_one_set_of_results(
     prefect: Any, demo: Callable[..., Any], benchmark_file: Callable[..., Path], form: Any
 ) -> None:
@@ -186,6 +188,7 @@ def test_two_workers_with_the_same_evaluation_give_one_set_of_results(
     assert not any(counts["computed"] for counts in prefect.manifest(third)["steps"].values())
 
 
+@pytest.mark.nights
 def test_a_run_survives_a_server_that_is_away_for_half_a_minute(
     prefect: Any, demo: Callable[..., Any], benchmark_file: Callable[..., Path], tmp_path: Path
 ) -> None:
@@ -208,6 +211,7 @@ def test_a_run_survives_a_server_that_is_away_for_half_a_minute(
     assert len(values(tmp_path / "out")) == 3
 
 
+@pytest.mark.nights
 def test_a_limit_holds_over_runs_of_several_workers(
     prefect: Any, demo: Callable[..., Any], benchmark_file: Callable[..., Path], form: Any
 ) -> None:
@@ -224,6 +228,7 @@ def test_a_limit_holds_over_runs_of_several_workers(
     assert endpoint.stats()["peak"] <= 6
 
 
+@pytest.mark.nights
 def test_places_of_a_limit_survive_a_restart_of_the_server_and_their_next_renewal(
     prefect: Any, demo: Callable[..., Any], benchmark_file: Callable[..., Path], form: Any
 ) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-pytestmark = pytest.mark.services
+pytestmark = pytest.mark.nights
 
 
 def test_a_night_that_never_starts_and_a_worker_that_is_gone_are_told_once_each(

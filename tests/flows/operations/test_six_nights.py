@@ -152,7 +152,7 @@ def asked(night: dict[str, Any]) -> tuple[int, int]:
     return entry["requests"]["sent"], entry["requests"]["cached"]
 
 
-@pytest.mark.services
+@pytest.mark.nights
 def test_six_greedy_nights_and_one_that_reuses(
     prefect: Any,
     model: Model,
@@ -205,7 +205,7 @@ def test_six_greedy_nights_and_one_that_reuses(
         assert message["text"].endswith(run["state"]["message"])
 
 
-@pytest.mark.services
+@pytest.mark.nights
 def test_four_sampled_nights(
     prefect: Any,
     model: Model,

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-pytestmark = pytest.mark.services
+pytestmark = pytest.mark.nights
 CANCELLING = {"type": "CANCELLING", "name": "Cancelling", "message": "cancelled in the UI"}
 SUSPENDED = {"type": "PAUSED", "name": "Suspended", "state_details": {"pause_reschedule": True}}
 PAUSED = {"type": "PAUSED", "name": "Paused"}

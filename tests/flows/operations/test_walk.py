@@ -112,7 +112,7 @@ def _answers(api: str) -> bool:
         return False
 
 
-@pytest.mark.services
+@pytest.mark.nights
 def test_every_command_of_the_page_works_on_a_fresh_clone(
     walk: Walk, webhook: str, told: list[dict[str, Any]], until: Callable[..., Any]
 ) -> None:

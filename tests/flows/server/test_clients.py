@@ -126,7 +126,7 @@ def test_tasks_in_other_processes_reach_the_own_server(
     assert ran.document["requests"]["sent"] == 5
 
 
-@pytest.mark.services
+@pytest.mark.nights
 def test_a_place_of_a_limit_outlives_a_restart_of_the_server(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
