@@ -113,6 +113,7 @@ def arena(folder: Path, judge: Judge, models: tuple[str, ...], items: int = ITEM
     return path
 
 
+@pytest.mark.services
 def test_new_model_plays_only_its_own_games(evaluate: Evaluate, tmp_path: Path, judge: Judge) -> None:
     alike = ITEMS // 7  # equal answers: no judge is asked
     ran = evaluate(arena(tmp_path, judge, ("weak", "best")), "--json")

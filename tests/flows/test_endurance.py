@@ -35,6 +35,7 @@ def config_for(folder: Path, running: Serving, **endpoint: object) -> Path:
     return path
 
 
+@pytest.mark.services
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
 def test_killed_run_is_gone_on_with_and_asks_for_what_is_missing(
     evaluate: Evaluate, own_environment: dict[str, str], tmp_path: Path, number: signal.Signals
@@ -79,6 +80,7 @@ def test_key_in_a_secret_block_of_the_own_server_is_found(
         assert "no Secret block 'no-such-key'" in absent.err
 
 
+@pytest.mark.services
 def test_key_is_nowhere_but_in_the_environment(
     evaluate_process: Evaluate, home: Path, tmp_path: Path
 ) -> None:

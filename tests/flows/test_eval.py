@@ -284,6 +284,7 @@ def test_dry_run_says_what_would_be_done_and_sends_nothing(evaluate: Evaluate) -
     assert wider["requests"] == {"to_send": 4, "cached": 5}
 
 
+@pytest.mark.services
 @pytest.mark.skipif(not RECORDINGS.is_file(), reason=f"the recordings are not there: {RECORDINGS}")
 def test_recorded_solutions_are_right_where_their_authors_said_so(evaluate: Evaluate, tmp_path: Path) -> None:
     correct = {
@@ -341,6 +342,7 @@ def test_a_dictionary_without_the_metrics_name_is_warned_about_once(
     assert ran.err.count("metric 'worth' returned a dictionary without an entry of that name") == 1
 
 
+@pytest.mark.services
 def test_libraries_of_a_users_file_leave_no_messages_behind(
     evaluate_process: Evaluate, tmp_path: Path
 ) -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow.parquet as pq
+import pytest
 
 Evaluate = Callable[..., Any]
 
@@ -31,6 +32,7 @@ RUNAWAY = "a" * 40 + "!"
 ANSWERS = ["aa", RUNAWAY, "b", "aaaa"]
 
 
+@pytest.mark.services
 def test_an_answer_on_which_a_pattern_runs_away_is_unscored_and_the_others_are_scored(
     evaluate: Evaluate, tmp_path: Path
 ) -> None:

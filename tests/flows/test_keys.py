@@ -210,6 +210,7 @@ def test_secrets_and_texts_are_kept_as_digests_only() -> None:
     assert not [secret for secret in ("hunter2", "sk-123", "KEY", "very long", "qqq") if secret in text]
 
 
+@pytest.mark.services
 def test_an_edited_file_recomputes_its_own_pairs_and_is_named(home: Path, tmp_path: Path) -> None:
     """The whole way: a copy of the project is edited between runs of the command line."""
     copy = tmp_path / "project"

@@ -31,6 +31,7 @@ def test_every_commands_help_fits_80_columns_and_ends_with_examples(name: str) -
     assert max(map(len, text.splitlines())) <= 80
 
 
+@pytest.mark.services
 def test_a_shell_completes_commands_and_options() -> None:
     words = as_nightjar(_NIGHTJAR_COMPLETE="complete_bash", COMP_WORDS="nightjar his", COMP_CWORD="1")
     assert words.split() == ["history"]

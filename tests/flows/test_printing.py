@@ -127,6 +127,7 @@ def test_a_refusal_prints_nothing_that_is_obeyed(
     assert safe(refused.out + refused.err), refused.err
 
 
+@pytest.mark.services
 def test_other_commands_print_nothing_that_is_obeyed(
     config: Path, evaluate: Evaluate, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -188,6 +189,7 @@ def test_every_command_line_has_its_cases_here() -> None:
     assert commands - {"server/app"} == tried  # the server's own process prints into its log
 
 
+@pytest.mark.services
 def test_a_suite_prints_nothing_that_is_obeyed(
     config: Path, suite_night: Evaluate, home: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

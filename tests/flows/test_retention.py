@@ -73,6 +73,7 @@ def test_a_pruning_in_the_middle_of_a_run_is_refused_and_one_after_it_is_not(
     assert prune(Store(str(tmp_path / "store"))).artifacts == ()
 
 
+@pytest.mark.services
 def test_answers_that_nights_reuse_stay_and_those_that_went_are_asked_for_again(
     evaluate: Any, sums: Any, server: Serving, tmp_path: Path
 ) -> None:

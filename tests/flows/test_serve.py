@@ -95,6 +95,7 @@ def test_what_can_not_be_served_is_refused_with_its_key(sweep: Path, override: s
         load_config(sweep, [override])
 
 
+@pytest.mark.services
 def test_a_sweep_takes_servers_in_turn_and_a_second_one_takes_none(
     sweep: Path, tmp_path: Path, evaluate: Callable[..., Any]
 ) -> None:

@@ -33,6 +33,7 @@ def _record(store: Path) -> dict[str, Any]:
     return dict(json.loads(path.read_text()))
 
 
+@pytest.mark.services
 def test_a_run_that_takes_too_long_ends_under_that_name_and_the_next_asks_only_for_the_rest(
     evaluate: Callable[..., Any], tmp_path: Path
 ) -> None:

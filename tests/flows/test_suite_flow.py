@@ -59,6 +59,7 @@ def events(
     return list(found)
 
 
+@pytest.mark.services
 def test_a_nights_state_labels_event_and_exit_code_say_its_verdict(
     suite_night: Callable[..., Any], prefect_api: Callable[..., Any], tmp_path: Path
 ) -> None:
@@ -107,6 +108,7 @@ def test_a_nights_state_labels_event_and_exit_code_say_its_verdict(
     assert shown["prefect.asset.url"].endswith("/report.html")
 
 
+@pytest.mark.services
 def test_the_shipped_suite_held_against_itself_passes(suite_night: Callable[..., Any]) -> None:
     """The demo's 42 items are too few for the shipped margins; two equal nights are equal nevertheless."""
     first, second = (suite_night("deployments/suites/nightly.yaml") for _ in range(2))

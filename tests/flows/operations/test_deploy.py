@@ -19,6 +19,7 @@ PREFECT_YAML = yaml.safe_load((CHECKOUT / "prefect.yaml").read_text())
 SECRET = "sk-nightjar-7f3a9c51d2"
 
 
+@pytest.mark.services
 def test_the_server_can_be_imported_with_the_pinned_libraries() -> None:
     code = "from prefect.server.api.server import create_app; create_app(ephemeral=True)"
     done = subprocess.run(

@@ -69,6 +69,7 @@ def foreign() -> Iterator[tuple[str, list[dict[str, str]]]]:
     thread.join(5)
 
 
+@pytest.mark.services
 def test_another_server_hears_nothing_of_the_credential(
     home: Path, foreign: tuple[str, list[dict[str, str]]], monkeypatch: pytest.MonkeyPatch
 ) -> None:

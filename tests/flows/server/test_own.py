@@ -214,6 +214,7 @@ def test_the_own_servers_address_brings_its_credential(home: Path, monkeypatch: 
         assert os.environ[CREDENTIAL] == credential()
 
 
+@pytest.mark.services
 def test_a_shell_talks_to_it_after_one_line(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NIGHTJAR_HOME", str(home))
     for name in ("PREFECT_API_URL", CREDENTIAL):

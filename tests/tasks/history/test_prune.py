@@ -495,6 +495,7 @@ def nights(store: Store, count: int, retention: Retention) -> Iterator[int]:
             yield sum(path.stat().st_size for path in Path(store.path("")).rglob("*") if path.is_file())
 
 
+@pytest.mark.services
 def test_a_year_of_nights_stays_within_a_size(store: Store) -> None:
     retention = Retention(keep=30, answers=AnswerRetention(unused=30 * DAY))
     sizes = list(nights(store, 365, retention))

@@ -171,6 +171,7 @@ def test_a_reply_of_a_judge_that_takes_too_much_to_read_is_an_error() -> None:
     assert found[1] == ModelReply(None, "reading the reply took more than 0.3 s (item_timeout)")
 
 
+@pytest.mark.services
 def test_a_formula_that_never_ends_is_unscored_and_those_beside_it_have_their_verdicts() -> None:
     setup = setup_of(2.0, metric_list=["math_match"])
     answers = [r"\boxed{9^{9^{9^{9}}}}", "0.5", r"\boxed{((10^{10})!)!}", "(" * 2_000, None]
