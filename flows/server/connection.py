@@ -12,15 +12,18 @@ import threading
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlencode, urlsplit
 
 from flows.server.boundary import HOST
 from flows.server.credential import authorization, credential, known_credential, server_folder
 from flows.server.own import ServerError, knows_credential, start, start_again
 from tasks.reporting.progress import in_notebook
+
+if TYPE_CHECKING:
+    from prefect.context import SettingsContext
 
 ADDRESS: Final = "PREFECT_API_URL"
 CREDENTIAL: Final = "PREFECT_API_AUTH_STRING"
@@ -56,26 +59,23 @@ def serving() -> Iterator[str]:
     """
     import prefect.context
     from prefect.context import SettingsContext
-    from prefect.settings import (
-        PREFECT_API_AUTH_STRING,
-        PREFECT_API_SSL_CERT_FILE,
-        PREFECT_API_URL,
-        temporary_settings,
-    )
+    from prefect.settings import PREFECT_API_AUTH_STRING, PREFECT_API_URL, temporary_settings
 
     named = os.environ.get(ADDRESS) or PREFECT_API_URL.value()
     ui = use_server()
     api = os.environ.get(ADDRESS, f"{ui}/api")
     # Prefect may have read its settings before the environment was what it is now.
     secret = os.environ.get(CREDENTIAL)
-    stale = PREFECT_API_AUTH_STRING.value() in (known_credential(), "")
-    updates = {PREFECT_API_URL: api} | ({PREFECT_API_AUTH_STRING: secret} if secret else {})
-    forgotten = {PREFECT_API_AUTH_STRING} if stale and not secret else set()
-    own = secret is not None and secret == known_credential()
-    if own:
-        updates[PREFECT_API_SSL_CERT_FILE] = str(_one_authority())
     before = prefect.context.GLOBAL_SETTINGS_CONTEXT
-    with temporary_settings(updates, restore_defaults=forgotten):
+    settings: AbstractContextManager[Any]
+    if own := secret is not None and secret == known_credential():
+        settings = _own_settings(ui, api, str(secret))
+    else:
+        stale = PREFECT_API_AUTH_STRING.value() in (known_credential(), "")
+        forgotten = {PREFECT_API_AUTH_STRING} if stale and not secret else set()
+        updates = {PREFECT_API_URL: api} | ({PREFECT_API_AUTH_STRING: secret} if secret else {})
+        settings = temporary_settings(updates, restore_defaults=forgotten)
+    with settings:
         # Threads that Prefect starts for itself have no context of ours: they, too, would start a server.
         prefect.context.GLOBAL_SETTINGS_CONTEXT = SettingsContext.get() or before
         try:
@@ -85,6 +85,20 @@ def serving() -> Iterator[str]:
                 yield ui
         finally:
             prefect.context.GLOBAL_SETTINGS_CONTEXT = before
+
+
+def _own_settings(ui: str, api: str, secret: str) -> "SettingsContext":
+    """The current settings but for what leads to the own server.
+
+    ``temporary_settings`` reads every setting anew from the environment, a fifth of what a small run takes.
+    """
+    from prefect.context import SettingsContext, get_settings_context
+    from pydantic import SecretStr
+
+    context = get_settings_context()
+    connection = {"url": api, "auth_string": SecretStr(secret), "ssl_cert_file": str(_one_authority())}
+    own = {"api": context.settings.api.model_copy(update=connection), "ui_url": ui}
+    return SettingsContext(profile=context.profile, settings=context.settings.model_copy(update=own))
 
 
 def _one_authority() -> Path:
