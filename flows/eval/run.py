@@ -8,6 +8,7 @@ from typing import Any
 from prefect import Task
 from prefect.client.schemas.objects import State
 from prefect.futures import PrefectFuture
+from prefect.utilities.annotations import quote
 
 from flows.config.schema import CACHED_STAGES, FAILED_REQUESTS, Phase, RunOptions
 from flows.plan.steps import AskedModel, Cell, PairPlan, Plan
@@ -71,7 +72,8 @@ class Run:
         """
         self.control.check()
         placed = in_workspace(task, self.workspace, refresh=self._refreshed(task.name, pair))
-        future: Future = placed.submit(step, *inputs, workspace=self.workspace, **named)
+        # Quoted: Prefect looks for futures in all that a task is given; a step has none, and much to look at.
+        future: Future = placed.submit(quote(step), *inputs, workspace=self.workspace, **named)
         waits = tuple(_futures([*inputs, *named.values()]))
         self.submitted.append(Submitted(task.name, step, future, waits))
         return future
@@ -81,7 +83,7 @@ class Run:
     ) -> Future:
         """Submits a task that keeps no result, once the task runs in ``after`` have ended."""
         self.control.check()
-        future: Future = task.submit(step, *inputs, wait_for=list(after))
+        future: Future = task.submit(quote(step), *inputs, wait_for=list(after))
         self.submitted.append(Submitted(task.name, step, future, inputs))
         return future
 
