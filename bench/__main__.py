@@ -19,6 +19,7 @@ TABLES = {
     "statistics": ["bench.statistics"],
     "scorers": ["bench.scorers.generation", "bench.scorers.multiple_choice"],
     "evaluation": ["bench.evaluation"],
+    "pipeline": ["bench.pipeline"],
     "history": ["bench.history"],
     "execution": ["bench.execution"],
     "lm_eval": ["bench.lm_eval.served", "bench.lm_eval.random_weights"],

@@ -19,7 +19,7 @@ from tasks.limited import LimitedScorer, legible
 from tasks.pair import PairSetup, pending
 from tasks.rows.scoring import joined_batches, statistics_batch
 from tasks.steps import Answered, Step
-from tasks.store.schemas import REQUESTS, STATISTICS
+from tasks.store.schemas import REQUESTS, STATISTICS, row_batch
 from tasks.store.storage import ArtifactRef, Store
 
 
@@ -91,7 +91,7 @@ def asked_rows(
             if request is not None and request.judge == setup.judge and _sampling(request) == setup.sampling
         ]
         place += len(wanted)
-        yield pa.RecordBatch.from_pylist(rows, schema=REQUESTS)
+        yield row_batch(rows, REQUESTS)
 
 
 def replies_of(

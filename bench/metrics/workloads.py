@@ -2,6 +2,7 @@
 
 import random
 from dataclasses import dataclass
+from itertools import accumulate
 
 import numpy as np
 
@@ -10,21 +11,23 @@ from metrics.types import ChoiceBatch
 
 @dataclass(frozen=True)
 class Documents:
-    """Texts of 60 to 200 words from a Zipf vocabulary, a quarter of the words changed against the
-    reference."""
+    """Texts of words from a Zipf vocabulary, a quarter of the words changed against the reference."""
 
     references: list[list[str]]
     texts: list[str]
 
 
-def documents(n: int, seed: int = 3) -> Documents:
+def documents(n: int, seed: int = 3, length: tuple[int, int] = (60, 200)) -> Documents:
+    """Texts of ``length`` words: from the first number to the second."""
     rng = random.Random(seed)
     vocabulary = _vocabulary(rng, 8000)
-    weights = [1 / (rank + 2) for rank in range(len(vocabulary))]
+    totals = list(accumulate(1 / (rank + 2) for rank in range(len(vocabulary))))
     references, texts = [], []
     for _ in range(n):
-        words = rng.choices(vocabulary, weights, k=rng.randint(60, 200))
-        changed = [word if rng.random() < 0.75 else rng.choices(vocabulary, weights)[0] for word in words]
+        words = rng.choices(vocabulary, cum_weights=totals, k=rng.randint(*length))
+        changed = [
+            word if rng.random() < 0.75 else rng.choices(vocabulary, cum_weights=totals)[0] for word in words
+        ]
         references.append([_written(words)])
         texts.append(_written(changed))
     return Documents(references, texts)

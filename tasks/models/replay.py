@@ -31,7 +31,7 @@ from tasks.messages.calls import calls_text, recorded_calls
 from tasks.models.config import ModelConfig, ReplayConfig
 from tasks.models.options import InferenceOptions, PartitionResponses, RequestTally
 from tasks.store.keys import iso_time, unix_seconds
-from tasks.store.schemas import RESPONSES
+from tasks.store.schemas import RESPONSES, row_batch, row_dicts
 
 ROWS_AT_ONCE = 1_024
 SHOWN = 5  # names of models in a message
@@ -48,6 +48,10 @@ KNOWN_FIELDS = frozenset(RECORDED_FIELDS) | {
     "response", "status", "error", "attempts", "metadata", "metadata_json", "timestamp_unix", CALLS,
 }  # fmt: skip
 """Fields of a recorded row that mean something here; all others are its metadata."""
+ASKED = ("item_id", "doc_id", "prompt_template", "kind", "prompts", "doc_json")
+"""What of a request decides which recorded response answers it."""
+PLAIN_FIELDS = frozenset({*("item_id", "sample_index", "model_name", "prompt_template"), "response"})
+"""Of a row with no other fields only the response is taken over."""
 UNSEEN = ("cached_tokens", "reasoning_tokens", "logprobs_json")
 """Columns that responses.jsonl has no field for: it shows them in a row's metadata."""
 STATUSES = ("ok", "cut_off", "model_error", "infra_error")
@@ -152,7 +156,7 @@ def _batches(
 ) -> Iterator[pa.RecordBatch]:
     for batch in requests:
         for start in range(0, batch.num_rows, ROWS_AT_ONCE):
-            asked = batch.slice(start, ROWS_AT_ONCE).to_pylist()
+            asked = row_dicts(batch.select(ASKED).slice(start, ROWS_AT_ONCE))
             if source.may_hold_more:
                 source.more += [
                     row["item_id"]
@@ -164,7 +168,7 @@ def _batches(
                 for row in asked
                 for sample in range(source.samples if row["kind"] == "generate" else 1)
             ]
-            yield pa.RecordBatch.from_pylist(rows, schema=RESPONSES)
+            yield row_batch(rows, RESPONSES)
     source.tell()
 
 
@@ -199,6 +203,12 @@ def _content(request: Mapping[str, Any], sample: int, recorded: Recorded, source
         missing = f"no recorded response to item {item!r}, sample {sample}, in {source.name}{source.hint}"
         return {"status": "infra_error", "error": missing, "attempts": 0}
     fields = recorded.fields
+    if (
+        fields.keys() <= PLAIN_FIELDS
+        and request["kind"] == "generate"
+        and isinstance(fields.get("response"), str)
+    ):
+        return {"response": fields["response"], "status": "ok", "attempts": 1}
     flat = {**_flattened(fields.get("metadata")), **fields}
     content, kept = _taken(recorded, flat, source)
     likelihood = request["kind"] != "generate"

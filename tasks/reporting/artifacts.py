@@ -5,7 +5,7 @@ exported files.
 """
 
 import math
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -18,7 +18,7 @@ from metrics.errors import NightjarError
 from tasks.messages.calls import parsed_calls
 from tasks.reporting.view import LabelView, ResponseView, SampleView
 from tasks.rows.parts import Origin, Row, locate, resolve
-from tasks.store.schemas import row_dicts
+from tasks.store.schemas import plain_values, row_dicts
 from tasks.store.storage import ArtifactRef, Store
 
 BATCH = 256
@@ -41,6 +41,11 @@ _RESPONSES = (
     ),
     *("completion_tokens", "reasoning_tokens", "inference_time", "lls", "is_greedy"),
 )
+_SHOWN = (
+    *("response", "status", "error", "finish_reason", "reasoning", "tool_calls_json", "prompt"),
+    *("prompt_tokens", "completion_tokens", "reasoning_tokens", "inference_time", "lls", "is_greedy"),
+)
+"""The same in the order of a ResponseView's fields; the prompt is there for transcripts alone."""
 _PREDICTIONS = ("doc_id", "lls", "is_json", "prediction")
 _STATISTICS = ("doc_id", "scored", "score", "details_json", "error")
 _VERDICTS = ("doc_id", "label", "sample_index", "passed", "scored", "score", "details_json", "error")
@@ -90,14 +95,16 @@ def _cell_views(
             for start in range(0, batch.num_rows, BATCH):
                 yield batch.slice(start, BATCH)
 
-    def rows_of(ref: ArtifactRef, columns: Sequence[str]) -> RowsByItem:
-        return RowsByItem(batches_of(ref, columns))
+    def rows_of(
+        ref: ArtifactRef, columns: Sequence[str], made: Callable[[pa.RecordBatch], list[Any]]
+    ) -> RowsByItem:
+        return RowsByItem(batches_of(ref, columns), made)
 
     talked = cell.responses.kind == "transcript"
-    responses = rows_of(cell.responses, (*_RESPONSES, "prompt") if talked else _RESPONSES)
-    predictions = {name: rows_of(ref, _PREDICTIONS) for name, ref in cell.predictions.items()}
-    statistics = {name: rows_of(ref, _STATISTICS) for name, ref in cell.statistics.items()}
-    verdicts = [rows_of(ref, _VERDICTS) for ref in cell.verdicts.values()]
+    responses = rows_of(cell.responses, (*_RESPONSES, "prompt") if talked else _RESPONSES, _responses)
+    predictions = {name: rows_of(ref, _PREDICTIONS, _filtered) for name, ref in cell.predictions.items()}
+    statistics = {name: rows_of(ref, _STATISTICS, _scores) for name, ref in cell.statistics.items()}
+    verdicts = [rows_of(ref, _VERDICTS, _labels) for ref in cell.verdicts.values()]
     asked = (*_REQUESTS, "doc_json") if any(locate(facet)[0] == "document" for facet in facets) else _REQUESTS
     for batch in batches_of(cell.requests, asked):
         for request in row_dicts(batch):
@@ -109,15 +116,13 @@ def _cell_views(
                 prompt_template=cell.origin.prompt_template,
                 prompt=_prompt(request),
                 references=orjson.loads(request["references_json"]),
-                responses=[_response(row) for row in responses.of(doc_id)],
-                filters={
-                    name: [_prediction(row) for row in rows.of(doc_id)] for name, rows in predictions.items()
-                },
-                scores={name: [_score(row) for row in rows] for name, rows in scored.items()},
-                details={name: [_json(row["details_json"]) for row in rows] for name, rows in scored.items()},
-                reasons={name: [row["error"] for row in rows] for name, rows in scored.items()},
-                facets=_facets(request, cell.origin, facets),
-                labels=[_label(row) for rows in verdicts for row in rows.of(doc_id)],
+                responses=responses.of(doc_id),
+                filters={name: rows.of(doc_id) for name, rows in predictions.items()},
+                scores={name: [score for score, _, _ in rows] for name, rows in scored.items()},
+                details={name: [details for _, details, _ in rows] for name, rows in scored.items()},
+                reasons={name: [reason for _, _, reason in rows] for name, rows in scored.items()},
+                facets=_facets(request, cell.origin, facets) if facets else {},
+                labels=[label for rows in verdicts for label in rows.of(doc_id)],
                 chat=request["chat"],
                 choices=request["choices"],
                 gold=request["gold"],
@@ -127,36 +132,48 @@ def _cell_views(
 
 
 class RowsByItem:
-    """Rows of an artifact in the order of its items, given out item by item."""
+    """Rows of an artifact in the order of its items, given out item by item.
 
-    def __init__(self, batches: Iterable[pa.RecordBatch]) -> None:
+    ``made`` turns a batch into the list of what is given out for its rows; default: a mapping each.
+    """
+
+    def __init__(
+        self,
+        batches: Iterable[pa.RecordBatch],
+        made: Callable[[pa.RecordBatch], list[Any]] = row_dicts,
+    ) -> None:
         self._batches = iter(batches)
-        self._rows: list[Row] = []
+        self._made = made
+        self._rows: list[Any] = []
+        self._doc_ids: list[int] = []
         self._next = 0
 
-    def of(self, doc_id: int) -> list[Row]:
+    def of(self, doc_id: int) -> list[Any]:
         """The rows of ``doc_id``, maybe none; raises NightjarError for rows of an item passed over."""
-        found: list[Row] = []
-        while self._next < len(self._rows) or self._read():
-            row = self._rows[self._next]
-            if row["doc_id"] != doc_id:
-                if row["doc_id"] < doc_id:
+        found: list[Any] = []
+        while self._next < len(self._doc_ids) or self._read():
+            start = end = self._next
+            while end < len(self._doc_ids) and self._doc_ids[end] == doc_id:
+                end += 1
+            if start == end:
+                if self._doc_ids[start] < doc_id:
                     raise NightjarError(
-                        f"rows of item number {row['doc_id']} come after those of item number {doc_id}; "
-                        "the artifacts do not belong together, run again with --refresh infer"
+                        f"rows of item number {self._doc_ids[start]} come after those of item number "
+                        f"{doc_id}; the artifacts do not belong together, run again with --refresh infer"
                     )
                 break
-            found.append(row)
-            self._next += 1
+            found += self._rows[start:end]
+            self._next = end
         return found
 
     def _read(self) -> bool:
         """Reads the next batch that has rows; False where there is none."""
         for batch in self._batches:
-            self._rows, self._next = row_dicts(batch), 0
-            if self._rows:
+            if batch.num_rows:
+                self._rows, self._next = self._made(batch), 0
+                self._doc_ids = batch.column("doc_id").to_pylist()
                 return True
-        self._rows, self._next = [], 0
+        self._rows, self._doc_ids, self._next = [], [], 0
         return False
 
 
@@ -166,35 +183,46 @@ def _prompt(request: Row) -> str:
     return str(request["prompts"][0]) if request["prompts"] else ""
 
 
-def _response(row: Row) -> ResponseView:
-    return ResponseView(
-        text=row["response"],
-        status=row["status"],
-        error=row["error"],
-        finish_reason=row["finish_reason"],
-        reasoning=row["reasoning"],
-        tool_calls=parsed_calls(row["tool_calls_json"]),
-        transcript=row.get("prompt"),
-        prompt_tokens=row["prompt_tokens"],
-        completion_tokens=row["completion_tokens"],
-        reasoning_tokens=row["reasoning_tokens"],
-        seconds=row["inference_time"],
-        lls=row["lls"] or (),
-        is_greedy=row["is_greedy"] or (),
+def _columns(batch: pa.RecordBatch, names: Sequence[str]) -> Iterator[tuple[Any, ...]]:
+    """The values of some columns row by row; None for those of a column that is not there."""
+    known = set(batch.schema.names)
+    missing: list[None] = [None] * batch.num_rows
+    return zip(
+        *(plain_values(batch.column(name)) if name in known else missing for name in names), strict=True
     )
 
 
-def _prediction(row: Row) -> Any:
-    if row["lls"] is not None:
-        return row["lls"]
-    return orjson.loads(row["prediction"]) if row["is_json"] else row["prediction"]
+def _responses(batch: pa.RecordBatch) -> list[ResponseView]:
+    return [
+        ResponseView(
+            text, status, error, finish, reasoning, parsed_calls(calls), transcript,
+            asked, written, thought, seconds, lls or (), greedy or (),
+        )
+        for (
+            text, status, error, finish, reasoning, calls, transcript,
+            asked, written, thought, seconds, lls, greedy,
+        ) in _columns(batch, _SHOWN)
+    ]  # fmt: skip
 
 
-def _score(row: Row) -> float | None:
-    """None where the sample is unscored; not a number where the metric has none for a single sample."""
-    if not row["scored"]:
-        return None
-    return math.nan if row["score"] is None else float(row["score"])
+def _filtered(batch: pa.RecordBatch) -> list[Any]:
+    return [
+        lls if lls is not None else orjson.loads(text) if is_json else text
+        for lls, is_json, text in _columns(batch, ("lls", "is_json", "prediction"))
+    ]
+
+
+def _scores(batch: pa.RecordBatch) -> list[tuple[float | None, Any, str | None]]:
+    """Score, details and reason of each row. The score is None where the sample is unscored; not a number
+    where the metric has none for a single sample."""
+    return [
+        (None if not scored else math.nan if score is None else float(score), _json(details), error)
+        for scored, score, details, error in _columns(batch, ("scored", "score", "details_json", "error"))
+    ]
+
+
+def _labels(batch: pa.RecordBatch) -> list[LabelView]:
+    return [_label(row) for row in row_dicts(batch)]
 
 
 def _label(row: Row) -> LabelView:

@@ -14,7 +14,7 @@ import pyarrow as pa
 from tasks.benchmarks.records import Rendered
 from tasks.datasets.item import Item
 from tasks.store.keys import canonical_json, digest
-from tasks.store.schemas import ITEMS, REQUESTS
+from tasks.store.schemas import ITEMS, REQUESTS, row_batch, row_dicts
 
 CHUNK = 1_024
 
@@ -22,13 +22,13 @@ CHUNK = 1_024
 def item_batches(items: Iterable[Item]) -> Iterator[pa.RecordBatch]:
     """Items as ITEMS rows."""
     for chunk in chunks(items):
-        yield pa.RecordBatch.from_pylist([_item_row(item) for item in chunk], schema=ITEMS)
+        yield row_batch([_item_row(item) for item in chunk], ITEMS)
 
 
 def read_items(batches: Iterable[pa.RecordBatch]) -> Iterator[Item]:
     """The items behind ITEMS rows."""
     for batch in batches:
-        for row in batch.to_pylist():
+        for row in row_dicts(batch):
             truth = row["ground_truth_json"]
             yield Item(
                 item_id=row["item_id"],
@@ -42,7 +42,7 @@ def read_items(batches: Iterable[pa.RecordBatch]) -> Iterator[Item]:
 def request_batches(prompt: str, rendered: Iterable[Rendered]) -> Iterator[pa.RecordBatch]:
     """What is asked with the named prompt template, as REQUESTS rows."""
     for chunk in chunks(rendered):
-        yield pa.RecordBatch.from_pylist([_request_row(prompt, entry) for entry in chunk], schema=REQUESTS)
+        yield row_batch([_request_row(prompt, entry) for entry in chunk], REQUESTS)
 
 
 def item_digest(item: Item) -> str:

@@ -8,23 +8,27 @@ Whether that is wrong or unscored is not decided here. The stage filter writes w
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from itertools import zip_longest
+from typing import Any, cast
 
+import numpy as np
 import orjson
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from scorers.filters import FilterPipeline
 from scorers.filters.pipeline import UserStep
 from scorers.letters import Reading
 from tasks.killable.process import GaveUp
 from tasks.rows.limited import LimitedPipeline
-from tasks.rows.outcomes import outcome_of, outcome_of_all
-from tasks.store.schemas import PREDICTIONS, row_dicts
+from tasks.rows.outcomes import outcome, outcome_of, outcome_of_all
+from tasks.rows.scoring import samples_of_requests
+from tasks.store.schemas import PREDICTIONS, TEXT, row_batch, row_dicts
 
 REQUEST_COLUMNS = ("item_id", "doc_id", "doc_json", "choices", "gold", "orders")
 RESPONSE_COLUMNS = (
-    "item_id", "sample_index", "status", "response", "tool_calls_json", "finish_reason", "lls", "is_greedy",
-    "unconditional_lls", "unconditional_greedy", "token_lengths", "logprobs_json",
+    "item_id", "doc_id", "sample_index", "status", "response", "tool_calls_json", "finish_reason", "lls",
+    "is_greedy", "unconditional_lls", "unconditional_greedy", "token_lengths", "logprobs_json",
 )  # fmt: skip
 Read = Callable[[Mapping[str, Any], Sequence[str]], Reading]
 """Reads a row of RESPONSES as one of the choices, which stand in the order that they were shown in."""
@@ -67,22 +71,104 @@ def prediction_batches(
     the empty text, as lm-evaluation-harness has it. ``read``: responses are read as choices first, and the
     pipeline is given their indices.
     """
+    passing = Passing.of(limited.pipeline, cut_as_text)
+    for batch, table in samples_of_requests(requests, responses):
+        if table is None:
+            _check_same_items(batch, ())
+        elif read is None and _all_answered(batch, table, limited.pipeline):
+            yield _of_columns(limited, batch, table)
+        else:
+            yield _of_rows(limited, _items(batch, table, read), passing)
+
+
+def _all_answered(requests: pa.RecordBatch, responses: pa.Table, pipeline: FilterPipeline) -> bool:
+    """Whether every item has responses, all of them texts, and the pipeline is given all of them."""
+    if responses.column("lls").null_count < responses.num_rows:
+        return False
+    if not pc.all(pc.equal(responses.column("status").cast(pa.string()), "ok")).as_py():
+        return False
+    several = responses.num_rows > requests.num_rows
+    first = bool(pipeline.steps) and pipeline.steps[0].keeps == "first"
+    return not (several and first) and requests.num_rows == pc.count_distinct(responses["doc_id"]).as_py()
+
+
+def _of_columns(limited: LimitedPipeline, requests: pa.RecordBatch, responses: pa.Table) -> pa.RecordBatch:
+    """PREDICTIONS rows of items that were all answered with text, without a record for each response."""
+    doc_ids = responses.column("doc_id").to_numpy()
+    ends = np.searchsorted(doc_ids, requests.column("doc_id").to_numpy(), side="right").tolist()
+    starts = [0, *ends[:-1]]
+    item_ids = responses.column("item_id").combine_chunks()
+    _check_same_items(requests, item_ids.take(pa.array(starts)))
+    texts = responses.column("response").to_pylist()
+    outcomes = _outcomes(texts, responses)
+    found: pa.Array = responses.column("response").combine_chunks()
+    is_json = np.zeros(len(texts), dtype=np.bool_)
+    if limited.pipeline.steps:
+        items = [texts[start:end] for start, end in zip(starts, ends, strict=True)]
+        docs = [orjson.loads(text) for text in requests.column("doc_json").to_pylist()]
+        for item in items:
+            limited.pipeline.keeps(len(item))  # raises where a step needs more repeats than there are
+        filtered = limited.apply(items, docs)
+        if not all(_one_a_response(given, item) for given, item in zip(filtered, items, strict=True)):
+            rows = [
+                row
+                for item, given in zip(_items(requests, responses), filtered, strict=True)
+                for row in _rows(item, item.responses, given, item.responses)
+            ]
+            return row_batch(rows, PREDICTIONS)
+        predictions = [_prediction(prediction) for given in filtered for prediction in cast(list[Any], given)]
+        found = pa.array([row["prediction"] for row in predictions], pa.string())
+        is_json = np.array([row["is_json"] for row in predictions], dtype=np.bool_)
+    columns = {
+        "item_id": item_ids,
+        "doc_id": responses.column("doc_id").combine_chunks(),
+        "sample_index": responses.column("sample_index").combine_chunks(),
+        "scored": pa.array(np.ones(len(texts), dtype=np.bool_)),
+        "prediction": found,
+        "outcome": outcomes,
+        "is_json": pa.array(is_json),
+    }
+    nothing = {field.name: pa.nulls(len(texts), field.type) for field in PREDICTIONS}
+    return pa.RecordBatch.from_pydict({**nothing, **columns}, schema=PREDICTIONS)
+
+
+def _one_a_response(given: list[Any] | GaveUp, item: Sequence[Any]) -> bool:
+    """Whether a pipeline gave each response of an item a prediction that is text or other JSON."""
+    return (
+        not isinstance(given, GaveUp)
+        and len(given) == len(item)
+        and not any(isinstance(prediction, (GaveUp, Mapping)) for prediction in given)
+    )
+
+
+def _outcomes(texts: Sequence[str | None], responses: pa.Table) -> pa.Array:
+    """The outcomes of responses that succeeded."""
+    names = ["answered" if text and not text.isspace() else "empty" for text in texts]
+    if "empty" in names:
+        reasons = (responses.column(name).to_pylist() for name in ("finish_reason", "tool_calls_json"))
+        names = [
+            outcome("ok", text, finish, is_text=calls is None)
+            for text, finish, calls in zip(texts, *reasons, strict=True)
+        ]
+    return pa.array(names, pa.string()).dictionary_encode().cast(TEXT)
+
+
+def _of_rows(limited: LimitedPipeline, chunk: Sequence[ItemResponses], passing: "Passing") -> pa.RecordBatch:
+    """PREDICTIONS rows of any items, from a record for each response."""
     pipeline = limited.pipeline
-    passing = Passing.of(pipeline, cut_as_text)
-    for chunk in _item_chunks(requests, responses, read):
-        selected = [_selected(pipeline, item.responses, passing) for item in chunk]
-        given = [passing.given(rows, pipeline.keeps(len(rows))) for rows, _ in selected]
-        ready = [index for index, (rows, ok) in enumerate(selected) if ok]
-        docs = [orjson.loads(chunk[index].doc_json) for index in ready]
-        filtered = dict(
-            zip(ready, _apply(limited, [given[index] for index in ready], docs, passing), strict=True)
-        )
-        rows = [
-            row
-            for index, item in enumerate(chunk)
-            for row in _rows(item, selected[index][0], filtered.get(index), given[index])
-        ]  # fmt: skip
-        yield pa.RecordBatch.from_pylist(rows, schema=PREDICTIONS)
+    selected = [_selected(pipeline, item.responses, passing) for item in chunk]
+    given = [passing.given(rows, pipeline.keeps(len(rows))) for rows, _ in selected]
+    ready = [index for index, (rows, ok) in enumerate(selected) if ok]
+    docs = [orjson.loads(chunk[index].doc_json) for index in ready]
+    filtered = dict(
+        zip(ready, _apply(limited, [given[index] for index in ready], docs, passing), strict=True)
+    )
+    rows = [
+        row
+        for index, item in enumerate(chunk)
+        for row in _rows(item, selected[index][0], filtered.get(index), given[index])
+    ]
+    return row_batch(rows, PREDICTIONS)
 
 
 @dataclass(frozen=True)
@@ -214,33 +300,23 @@ def _prediction(value: Any) -> dict[str, Any]:
     return {"prediction": orjson.dumps(value, option=orjson.OPT_SERIALIZE_NUMPY).decode(), "is_json": True}
 
 
-def _item_chunks(
-    requests: Iterable[pa.RecordBatch], responses: Iterable[pa.RecordBatch], read: Read | None = None
-) -> Iterator[list[ItemResponses]]:
-    """Items with their responses, a batch of requests at a time; both artifacts are in the order of the
-    items."""
-    waiting = _grouped(responses)
-    for batch in requests:
-        chunk = []
-        for row in batch.to_pylist():
-            item_id, rows = next(waiting, (None, []))
-            if item_id != row["item_id"]:
-                raise ValueError(
-                    f"responses and requests differ at item {row['item_id']!r} (found {item_id!r})"
-                )
-            item = ItemResponses(row["item_id"], row["doc_id"], row["doc_json"], rows)
-            chunk.append(item if read is None else _as_choices(item, row, read))
-        yield chunk
-
-
-def _grouped(responses: Iterable[pa.RecordBatch]) -> Iterator[tuple[str, list[dict[str, Any]]]]:
-    current: tuple[str, list[dict[str, Any]]] | None = None
-    for batch in responses:
+def _items(requests: pa.RecordBatch, responses: pa.Table, read: Read | None = None) -> list[ItemResponses]:
+    """The items of a batch of requests with their responses, read as choices where ``read`` says how."""
+    own: dict[str, list[dict[str, Any]]] = {}
+    for batch in responses.to_batches():
         for row in row_dicts(batch):
-            if current is None or row["item_id"] != current[0]:
-                if current is not None:
-                    yield current
-                current = (row["item_id"], [])
-            current[1].append(row)
-    if current is not None:
-        yield current
+            own.setdefault(row["item_id"], []).append(row)
+    _check_same_items(requests, own)
+    found = []
+    for row in row_dicts(requests):
+        item = ItemResponses(row["item_id"], row["doc_id"], row["doc_json"], own[row["item_id"]])
+        found.append(item if read is None else _as_choices(item, row, read))
+    return found
+
+
+def _check_same_items(requests: pa.RecordBatch, answered: Iterable[Any]) -> None:
+    """Raises ValueError where the items of the responses are not, one by one, those of the requests."""
+    found = answered.to_pylist() if isinstance(answered, pa.Array) else list(answered)
+    for asked, name in zip_longest(requests.column("item_id").to_pylist(), found):
+        if asked != name:
+            raise ValueError(f"responses and requests differ at item {asked!r} (found {name!r})")

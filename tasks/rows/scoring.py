@@ -142,7 +142,18 @@ def _reasons(samples: pa.Table, scored: SampleScores) -> pa.Array:
 def rows_of_requests(
     requests: Iterable[pa.RecordBatch], rows: Iterable[pa.RecordBatch]
 ) -> Iterator[tuple[pa.Table, pa.Table]]:
-    """Pairs each request batch with the rows of its items: both tables have a row a sample.
+    """Pairs each request batch that has rows with them: both tables have a row a sample."""
+    for batch, part in samples_of_requests(requests, rows):
+        if part is not None:
+            doc_ids = _integers(batch.column("doc_id"))
+            positions = np.searchsorted(doc_ids, _integers(part.column("doc_id")))
+            yield pa.Table.from_batches([batch]).take(pa.array(positions)), part
+
+
+def samples_of_requests(
+    requests: Iterable[pa.RecordBatch], rows: Iterable[pa.RecordBatch]
+) -> Iterator[tuple[pa.RecordBatch, pa.Table | None]]:
+    """Pairs each request batch with the rows of its items; None: there are no more.
 
     Both come in the order of the items (``doc_id`` rises), so that one batch of each is in memory.
     """
@@ -150,20 +161,22 @@ def rows_of_requests(
     held: list[pa.RecordBatch] = []
     for batch in requests:
         doc_ids = _integers(batch.column("doc_id"))
-        while len(doc_ids) and (not held or _last(held[-1]) <= doc_ids[-1]):
+        if not len(doc_ids):
+            continue
+        while not held or _last(held[-1]) <= doc_ids[-1]:
             following = next(waiting, None)
             if following is None:
                 break
             if following.num_rows:
                 held.append(following)
-        if not held or not len(doc_ids):
+        if not held:
+            yield batch, None
             continue
         table = pa.Table.from_batches(held)
         here = int(np.searchsorted(_integers(table.column("doc_id")), doc_ids[-1], side="right"))
         part, rest = table.slice(0, here), table.slice(here)
         held = rest.to_batches() if rest.num_rows else []
-        positions = np.searchsorted(doc_ids, _integers(part.column("doc_id")))
-        yield pa.Table.from_batches([batch]).take(pa.array(positions)), part
+        yield batch, part
     if held:
         raise ValueError("predictions of items that are not among the requests")
 

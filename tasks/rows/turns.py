@@ -16,7 +16,7 @@ from tasks.benchmarks.native.templates import Template
 from tasks.datasets.item import Item
 from tasks.messages.calls import call_id, parsed_calls, said_calls
 from tasks.messages.chat import Message, chat_body, chat_text, content_text
-from tasks.store.schemas import REQUESTS, RESPONSES
+from tasks.store.schemas import REQUESTS, RESPONSES, row_batch
 
 ADDED: Final = ("prompt_tokens", "completion_tokens", "total_tokens", "cached_tokens", "reasoning_tokens",
                 "inference_time")  # fmt: skip
@@ -154,7 +154,7 @@ def last_answers(
                 last[place] = {**last[place], "status": "infra_error", "response": None, "error": said}
     rows = [last[place] for place in sorted(last)]
     for start in range(0, len(rows), 1024):
-        yield pa.RecordBatch.from_pylist(rows[start : start + 1024], schema=RESPONSES)
+        yield row_batch(rows[start : start + 1024], RESPONSES)
 
 
 def _summed(before: Row, row: Row) -> Row:
@@ -166,4 +166,4 @@ def _rows(batches: Iterable[pa.RecordBatch]) -> Iterator[Row]:
 
 
 def _batch(rows: list[Row]) -> pa.RecordBatch:
-    return pa.RecordBatch.from_pylist(rows, schema=REQUESTS)
+    return row_batch(rows, REQUESTS)

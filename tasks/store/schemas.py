@@ -4,7 +4,7 @@ Field names are those of the exports (responses.jsonl, results.parquet …), so 
 exported files can read the store. Columns named ``*_json`` hold canonical JSON text.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 import pyarrow as pa
@@ -312,3 +312,21 @@ def plain_values(column: pa.Array) -> list[Any]:
     # pyarrow looks each value of an encoded column up by itself, at a fortieth of the pace.
     encoded = pa.types.is_dictionary(column.type)
     return list((column.dictionary_decode() if encoded else column).to_pylist())
+
+
+def row_batch(rows: Sequence[Mapping[str, Any]], schema: pa.Schema) -> pa.RecordBatch:
+    """The batch of some rows; a column that no row has is null.
+
+    >>> row_batch([{"a": 1}, {}], pa.schema({"a": pa.int64(), "b": pa.string()})).to_pydict()
+    {'a': [1, None], 'b': [None, None]}
+    """
+    given = {name for row in rows for name in row}
+    return pa.RecordBatch.from_arrays(
+        [
+            pa.array([row.get(field.name) for row in rows], field.type)
+            if field.name in given
+            else pa.nulls(len(rows), field.type)
+            for field in schema
+        ],
+        schema=schema,
+    )

@@ -3,19 +3,23 @@
 import hashlib
 import json
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import orjson
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from tasks.reporting.artifacts import RowsByItem
 from tasks.reporting.exports.inputs import RunInfo, SamplePart
 from tasks.rows.parts import Origin, Row
+from tasks.rows.scoring import samples_of_requests
 from tasks.store.files import write_lines
 from tasks.store.keys import text_value
+from tasks.store.schemas import row_dicts
 
 _REQUESTS = (
     *("doc_id", "item_id", "kind", "chat", "prompts", "continuations", "unconditional"),
@@ -37,7 +41,7 @@ def write_samples(path: Path, parts: Iterable[SamplePart], run: RunInfo) -> int:
 
 
 def sample_lines(part: SamplePart, named: bool) -> Iterator[Row]:
-    """One line an item, in dataset order; only one item's samples are held at a time.
+    """One line an item, in dataset order; the samples of a batch of items are held at a time.
 
     ``resps`` holds one list a request with one entry a sample, ``filtered_resps`` what the filter left of
     them (null: it found nothing). A metric's value is the mean over its scored samples, null where there is
@@ -45,13 +49,83 @@ def sample_lines(part: SamplePart, named: bool) -> Iterator[Row]:
     something else than numbers, it is that, the first sample's. Log-likelihoods are texts,
     as in the harness.
     """
-    responses = RowsByItem(part.answers.responses(_RESPONSES))
-    predictions = RowsByItem(part.predictions(_PREDICTIONS))
-    statistics = {name: RowsByItem(source(_STATISTICS)) for name, source in part.statistics.items()}
-    requests = part.answers.requests(_REQUESTS)
-    for request in (row for batch in requests for row in batch.to_pylist()):
+    streams = [
+        samples_of_requests(part.answers.requests(("doc_id",)), source(columns))
+        for source, columns in (
+            (part.answers.responses, _RESPONSES),
+            (part.predictions, _PREDICTIONS),
+            *((source, _STATISTICS) for source in part.statistics.values()),
+        )
+    ]
+    for batch in part.answers.requests(_REQUESTS):
+        if batch.num_rows:
+            tables = [next(stream)[1] for stream in streams]
+            plain = all(_has_one_a_text(batch, table) for table in tables)
+            yield from (_plain_lines if plain else _any_lines)(part, named, batch, tables)
+
+
+def _has_one_a_text(requests: pa.RecordBatch, rows: pa.Table | None) -> bool:
+    """Whether every request of a batch asks for text, and has one row of another artifact."""
+    return (
+        rows is not None
+        and rows.column("doc_id").combine_chunks().equals(requests.column("doc_id"))
+        and bool(pc.all(pc.equal(requests.column("kind"), "generate")).as_py())
+    )
+
+
+def _plain_lines(
+    part: SamplePart, named: bool, batch: pa.RecordBatch, tables: Sequence[pa.Table]
+) -> Iterator[Row]:
+    """The lines of items that were asked for one text each, from columns."""
+    responses, predictions, *statistics = tables
+    filtered = predictions.column("prediction").to_pylist()
+    for place in np.flatnonzero(predictions.column("is_json").to_numpy()).tolist():
+        filtered[place] = None if filtered[place] is None else orjson.loads(filtered[place])
+    numbers = {name: _single_scores(table) for name, table in zip(part.statistics, statistics, strict=True)}
+    columns = zip(
+        row_dicts(batch), responses.column("response").to_pylist(), filtered,
+        *numbers.values(), strict=True,
+    )  # fmt: skip
+    metrics, fields = list(numbers), _request_fields(part, named)
+    for request, response, prediction, *scores in columns:
+        line = fields(request)
+        yield {
+            **line,
+            "resps": [[response]],
+            "filtered_resps": prediction if isinstance(prediction, list) else [prediction],
+            "filter": part.filter,
+            "metrics": metrics,
+            **_hashes(line),
+            **dict(zip(metrics, scores, strict=True)),
+        }
+
+
+def _single_scores(statistics: pa.Table) -> list[Any]:
+    """What ``_scores`` says of items with one sample each."""
+    columns = (statistics.column(name).to_pylist() for name in ("scored", "score", "value_json"))
+    if statistics.column("value_json").null_count == statistics.num_rows:
+        return [
+            score if scored and score is not None and math.isfinite(score) else None
+            for scored, score, _ in zip(*columns, strict=True)
+        ]
+    rows = (
+        dict(zip(("scored", "score", "value_json"), row, strict=True)) for row in zip(*columns, strict=True)
+    )
+    return [_scores("value", [row])["value"] for row in rows]
+
+
+def _any_lines(
+    part: SamplePart, named: bool, batch: pa.RecordBatch, tables: Sequence[pa.Table | None]
+) -> Iterator[Row]:
+    """The lines of any items, row by row."""
+    responses, predictions, *others = (
+        RowsByItem([] if table is None else table.to_batches()) for table in tables
+    )
+    statistics = dict(zip(part.statistics, others, strict=True))
+    fields = _request_fields(part, named)
+    for request in row_dicts(batch):
         doc_id = request["doc_id"]
-        line = _request_fields(part, request, named)
+        line = fields(request)
         line |= {
             "resps": _transposed([_answer(row, request) for row in responses.of(doc_id)], request),
             "filtered_resps": _filtered([_prediction(row, request) for row in predictions.of(doc_id)]),
@@ -64,19 +138,23 @@ def sample_lines(part: SamplePart, named: bool) -> Iterator[Row]:
         yield line
 
 
-def _request_fields(part: SamplePart, request: Row, named: bool) -> Row:
-    origin = part.answers.origin
-    names = {"model_name": origin.model_name, "prompt_template": origin.prompt_template}
-    references = orjson.loads(request["references_json"])
-    target = request["gold"] if request["gold"] else references
-    return {
-        "doc_id": request["doc_id"],
-        "item_id": request["item_id"],
-        **(names if named else {}),
-        "doc": orjson.loads(request["doc_json"]),
-        "target": str(target[0]) if len(target) == 1 else target,
-        "arguments": _arguments(request, _sent(origin)),
-    }
+def _request_fields(part: SamplePart, named: bool) -> Callable[[Row], Row]:
+    """What gives the fields of a line that its request decides."""
+    origin, sampling = part.answers.origin, _sent(part.answers.origin)
+    names = {"model_name": origin.model_name, "prompt_template": origin.prompt_template} if named else {}
+
+    def fields(request: Row) -> Row:
+        target = request["gold"] or orjson.loads(request["references_json"])
+        return {
+            "doc_id": request["doc_id"],
+            "item_id": request["item_id"],
+            **names,
+            "doc": orjson.loads(request["doc_json"]),
+            "target": str(target[0]) if len(target) == 1 else target,
+            "arguments": _arguments(request, sampling),
+        }
+
+    return fields
 
 
 def _sent(origin: Origin) -> Mapping[str, Any]:
@@ -88,7 +166,7 @@ def _sent(origin: Origin) -> Mapping[str, Any]:
 def _arguments(request: Row, sampling: Mapping[str, Any]) -> Row:
     """What was asked, under the names that the harness gives to the arguments of its requests."""
     if request["kind"] == "generate":
-        pairs: list[tuple[Any, ...]] = [(prompt, dict(sampling)) for prompt in request["prompts"]]
+        pairs: list[tuple[Any, ...]] = [(prompt, sampling) for prompt in request["prompts"]]
     elif request["kind"] == "rolling":
         pairs = [(document,) for document in request["continuations"]]
     else:
@@ -143,15 +221,15 @@ def _filtered(predictions: list[Any]) -> list[Any]:
 def _hashes(line: Row) -> Row:
     """Digests by which sample logs are joined: computed as the harness computes them."""
     first = line["arguments"].get("gen_args_0", {}).get("arg_0", "")
-    texts = {
-        "doc_hash": _indented(line["doc"]),
-        "prompt_hash": str(first),
-        "target_hash": str(line["target"]),
-    }
     return {
-        name: hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
-        for name, text in texts.items()
+        "doc_hash": _hash(_indented(line["doc"])),
+        "prompt_hash": _hash(str(first)),
+        "target_hash": _hash(str(line["target"])),
     }
+
+
+def _hash(text: str) -> str:
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
 
 
 def _indented(doc: Row) -> str:

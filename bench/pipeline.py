@@ -1,0 +1,247 @@
+"""What a whole evaluation costs an item: ``python -m bench.pipeline`` prints the table.
+
+    python -m bench.pipeline [--sizes 2000,20000,100000] [--runners threads,processes,dask]
+                             [--works text,choices,judge]
+
+*Text* scores recorded responses by three pairs (exact_match, BLEU, ROUGE-L), *choices* recorded
+log-likelihoods by two, *judge* generated text by a model that is asked about every response. Each row is one
+command as a user gives it, report and exports included, against a Prefect server that runs already; *scores
+alone* is what sacrebleu and rouge-score take for the same numbers in one process. CPU is that of the command
+and all its processes, imports included; servers, the embedded model's too, run beside it and do not count.
+Memory is the highest sum over the command's processes, pages that several share counted once.
+"""
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import orjson
+import psutil
+
+from bench.inference.processes import prefect_server
+from bench.inference.throughput import server
+from bench.metrics.workloads import documents
+
+LOOKS = 0.2
+"""Seconds between two looks at the memory of a command."""
+LARGEST = (100_000,)
+"""Sizes that choices and judges are measured at, unless others are asked for."""
+
+TEXT = """
+prompt_template: "Question: {{ question }}\\nAnswer:"
+target: "{{ answer }}"
+models: [{name: recorded, type: replay, config: {path: RESPONSES}}]
+metric_list: [{metric: exact_match}, {metric: bleu}, {metric: rougeL}]
+"""
+CHOICES = """
+output_type: multiple_choice
+prompt_template: "Question: {{ question }}\\nAnswer:"
+choices: [first, second, third, fourth]
+target: "{{ answer }}"
+models: [{name: recorded, type: replay, config: {path: RESPONSES}}]
+metric_list: [{metric: acc}, {metric: acc_norm}]
+"""
+JUDGE = """
+prompt_template: "Question: {{ question }}\\nAnswer:"
+target: "{{ answer }}"
+models: [{name: recorded, type: replay, config: {path: RESPONSES}}]
+scorer:
+  type: llm_judge
+  judges: [{name: judge, type: openai, config: {model: demo, base_url: "URL", max_concurrency: 128}}]
+  prompt: "Reference: {{ reference }}\\nResponse: {{ response }}\\nReply with correct or incorrect.\\nGrade:"
+  parse: {type: choice, choices: {correct: 1, incorrect: 0}}
+metric_list: [{metric: exact_match}]
+"""
+SCORES_ALONE = """
+import sys
+
+import orjson
+from rouge_score.rouge_scorer import RougeScorer
+from sacrebleu.metrics import BLEU
+
+items, responses = ([orjson.loads(line) for line in open(path, "rb")] for path in sys.argv[1:])
+pairs = [(item["answer"], row["response"]) for item, row in zip(items, responses)]
+sum(answer == text for answer, text in pairs)
+BLEU().corpus_score([text for _, text in pairs], [[answer for answer, _ in pairs]])
+scorer = RougeScorer(["rougeL"])
+sum(scorer.score(*pair)["rougeL"].fmeasure for pair in pairs)
+"""
+
+
+@dataclass(frozen=True)
+class Spent:
+    """What a command took: wall and CPU seconds, and bytes of memory at its highest, of all its processes."""
+
+    wall: float
+    cpu: float
+    peak: int
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """A config and its recorded responses in a folder, ready to be run."""
+
+    folder: Path
+    items: int
+
+    @property
+    def inputs(self) -> tuple[str, str]:
+        """The files of items and of responses."""
+        return str(self.folder / "items.jsonl"), str(self.folder / "responses.jsonl")
+
+    def command(self, runner: str) -> list[str]:
+        """The command that evaluates it into a new store."""
+        with tempfile.TemporaryDirectory(dir=self.folder) as place:
+            pass  # the name of a folder that is not there
+        return [
+            sys.executable, "-m", "flows.eval", str(self.folder / "config.yaml"), "--json",
+            "--store", f"{place}/store", "--output", f"{place}/out",
+            "--task-runner", runner,
+        ]  # fmt: skip
+
+
+def spent(command: list[str], environment: dict[str, str]) -> Spent:
+    """Runs a command to its end; it has to end well."""
+    start, peak = time.perf_counter(), 0
+    with tempfile.TemporaryFile() as said:
+        process = subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=said)
+        ended = threading.Event()
+
+        def look() -> None:
+            nonlocal peak
+            while not ended.wait(LOOKS):
+                peak = max(peak, memory_of(process.pid))
+
+        looking = threading.Thread(target=look)
+        looking.start()
+        _, status, usage = os.wait4(process.pid, 0)
+        process.returncode = os.waitstatus_to_exitcode(status)
+        ended.set()
+        looking.join()
+        said.seek(0)
+        if process.returncode:
+            sys.exit(f"{' '.join(command)} failed:\n{said.read().decode()[-2000:]}")
+    return Spent(time.perf_counter() - start, usage.ru_utime + usage.ru_stime, peak)
+
+
+def memory_of(pid: int) -> int:
+    """Bytes of a process and all its children, shared pages counted once; 0 when it has gone."""
+    try:
+        root = psutil.Process(pid)
+        tree = [root, *root.children(recursive=True)]
+    except psutil.NoSuchProcess:
+        return 0
+    total = 0
+    for process in tree:
+        try:
+            total += process.memory_full_info().pss
+        except (psutil.NoSuchProcess, psutil.ZombieProcess):
+            continue
+    return total
+
+
+def text(folder: Path, count: int) -> Evaluation:
+    """Answers of eight to 24 words, a quarter of which are not the reference's."""
+    made = documents(count, length=(8, 24))
+    answers = ([gold, said] for [gold], said in zip(made.references, made.texts, strict=True))
+    return recorded(folder, TEXT, ((gold, {"response": said}) for gold, said in answers), count)
+
+
+def choices(folder: Path, count: int) -> Evaluation:
+    """Four choices, the right one of which is the likeliest for three items of four."""
+    likelihoods = ([-1.0 - (place + number * 3 // 4) % 4 for place in range(4)] for number in range(count))
+    rows = ((number % 4, {"lls": lls, "is_greedy": [False] * 4}) for number, lls in enumerate(likelihoods))
+    return recorded(folder, CHOICES, rows, count)
+
+
+def judge(url: str) -> Callable[[Path, int], Evaluation]:
+    """The same answers as *text*, graded by the model at an address."""
+
+    def judged(folder: Path, count: int) -> Evaluation:
+        made = text(folder, count)
+        (folder / "config.yaml").write_text(_config(JUDGE.replace("URL", url), folder))
+        return made
+
+    return judged
+
+
+def recorded(
+    folder: Path, config: str, rows: Iterator[tuple[object, dict[str, object]]], count: int
+) -> Evaluation:
+    """Writes the config, and for each row, the answer and what was said, an item with its response."""
+    made = Evaluation(folder, count)
+    with open(made.inputs[0], "wb") as items, open(made.inputs[1], "wb") as responses:
+        for number, (answer, said) in enumerate(rows):
+            item = {"id": f"item-{number}", "question": f"What is number {number}?", "answer": answer}
+            items.write(orjson.dumps(item) + b"\n")
+            responses.write(orjson.dumps({"item_id": item["id"], **said}) + b"\n")
+    (folder / "config.yaml").write_text(_config(config, folder))
+    return made
+
+
+def _config(body: str, folder: Path) -> str:
+    """A whole config of a body that says neither name nor dataset."""
+    head = f"name: pipeline\ndataset: {{path: {json.dumps(str(folder / 'items.jsonl'))}, id: id}}\n"
+    return head + body.replace("RESPONSES", json.dumps(str(folder / "responses.jsonl")))
+
+
+def main() -> None:
+    """Parses arguments, measures and prints the table row by row."""
+    parser = argparse.ArgumentParser(
+        prog="python -m bench.pipeline", description=(__doc__ or "").partition("\n")[0]
+    )
+    parser.add_argument("--sizes", help="items; default 2000,20000,100000 for text, 100000 for the others")
+    parser.add_argument("--runners", default="threads,processes,dask")
+    parser.add_argument("--works", default="text,choices,judge")
+    options = parser.parse_args()
+    sizes = options.sizes and [int(size) for size in options.sizes.split(",")]
+    print("| work | items | runner | CPU µs an item | CPU s | wall s | of threads' wall | peak MB |")
+    print("|---|---|---|---|---|---|---|---|")
+    with (
+        tempfile.TemporaryDirectory() as temporary,
+        prefect_server(Path(temporary) / "home") as environment,
+        server(0.0) as url,
+    ):
+        folder = Path(temporary)
+        makers = {"text": text, "choices": choices, "judge": judge(url)}
+        first = _place(folder, "start", 1)
+        spent(text(first, 1).command("threads"), environment)  # starts the Prefect server
+        for work in options.works.split(","):
+            for count in sizes or ((2_000, 20_000, *LARGEST) if work == "text" else LARGEST):
+                made = makers[work](_place(folder, work, count), count)
+                runners = options.runners.split(",") if work == "text" else ["threads", "processes"]
+                rows = [(name, spent(made.command(name), environment)) for name in runners]
+                if work == "text":
+                    alone = [sys.executable, "-c", SCORES_ALONE, *made.inputs]
+                    rows.append(("scores alone", spent(alone, environment)))
+                print_rows(work, count, rows)
+
+
+def _place(folder: Path, work: str, count: int) -> Path:
+    place = folder / f"{work}-{count}"
+    place.mkdir()
+    return place
+
+
+def print_rows(work: str, count: int, rows: list[tuple[str, Spent]]) -> None:
+    """The rows of one work at one size; shares are of the wall time with threads, where that was measured."""
+    threads = dict(rows).get("threads")
+    for name, taken in rows:
+        share = f"{taken.wall / threads.wall:.2f}" if threads else ""
+        print(
+            f"| {work} | {count:,} | {name} | {taken.cpu / count * 1e6:,.0f} | {taken.cpu:.1f} | "
+            f"{taken.wall:.1f} | {share} | {taken.peak / 1e6:,.0f} |",
+            flush=True,
+        )
+
+
+if __name__ == "__main__":
+    main()
