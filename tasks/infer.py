@@ -3,6 +3,7 @@
 import inspect
 import logging
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal
@@ -21,6 +22,7 @@ from tasks.models.identity import EXPANDED
 from tasks.models.options import InferenceOptions, RequestTally
 from tasks.models.records import EVERY, Lookup
 from tasks.models.respond import count_missing, given_answers, respond
+from tasks.running import RunningScore
 from tasks.server import lease, progress_of, secret
 from tasks.serving.servers import RunningServer
 from tasks.steps import Accounts, Answered, Step, Unkeyed
@@ -56,6 +58,8 @@ class InferSetup(Unkeyed):
     lookup: Lookup = EVERY
     night: str | None = None
     run_id: str | None = None
+    running: RunningScore | None = None
+    """What is scored while it is asked, for whoever watches."""
 
     def options(
         self, workspace: Workspace, expected: int | None = None, server: RunningServer | None = None
@@ -107,7 +111,10 @@ def infer(
     asking again. ``server`` answers for a model that is served here; without one nothing can be missing."""
     setup, store = step.setup, workspace.open()
     key = artifact_key("infer", inspect.unwrap(infer.fn), {"step": step, "requests": requests})
-    with progress_of(setup.model.name, step.name) as progress:
+    with ExitStack() as stack:
+        progress = stack.enter_context(progress_of(setup.model.name, step.name))
+        if setup.running is not None:
+            progress = stack.enter_context(setup.running.watching(progress))
         options = setup.options(workspace, _expected(store, requests, setup), server.server)
         spent: list[RequestTally] = []
         for attempt in range(REPAIRS + 1):

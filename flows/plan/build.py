@@ -9,7 +9,14 @@ from dataclasses import replace
 from pathlib import Path
 
 from flows.config.schema import FAILED_REQUESTS, EvalConfig, Phase, RunOptions
-from flows.plan.pairs import filter_plan, filters_of, method_plan, metric_plan, read_calibrations
+from flows.plan.pairs import (
+    filter_plan,
+    filters_of,
+    method_plan,
+    metric_plan,
+    read_calibrations,
+    running_score,
+)
 from flows.plan.steps import AskedModel, Plan, TurnPlan
 from metrics.errors import ConfigError, nearest
 from scorers.config import GradingModel, ScoringConfig, grading_models
@@ -26,6 +33,7 @@ from tasks.models.config import ModelConfig, SampleParams
 from tasks.models.identity import answering_modules, model_identity
 from tasks.models.records import Lookup
 from tasks.render import RenderSetup
+from tasks.running import RunningScore
 from tasks.steps import Step
 from tasks.store.fingerprint import sources_of
 from tasks.turns import TurnSetup
@@ -42,22 +50,28 @@ def make_plan(config: EvalConfig, options: RunOptions, began: float = 0.0) -> Pl
     benchmark = open_benchmark(fields)
     scoring = scoring_config(config)
     scorer = build_scorer(scoring, resolve)
+    filters = tuple(
+        filter_plan(config, entry, scoring, scorer, resolve, began if "execute" in options.refresh else 0.0)
+        for entry in filters_of(config, scorer)
+    )
+    running = running_score(config, filters, resolve)
     return Plan(
         config=config,
         load=_load(fields, benchmark, options.selection()),
         prompts={name: _render(fields, benchmark, name) for name in benchmark.prompt_names()},
-        models={model.name: _infer(config, model, options, began) for model in config.models},
-        filters=tuple(
-            filter_plan(
-                config, entry, scoring, scorer, resolve, began if "execute" in options.refresh else 0.0
-            )
-            for entry in filters_of(config, scorer)
-        ),
+        models={
+            model.name: _watched(_infer(config, model, options, began), running) for model in config.models
+        },
+        filters=filters,
         methods=tuple(method_plan(config, entry, resolve) for entry in config.evaluation_methods),
         metrics=tuple(metric_plan(config, entry, resolve) for entry in config.metrics),
         asked=tuple(_asked(config, entry, options, began) for entry in grading_models(config.scorer)),
         turns=tuple(_turns(config, options, began)),
     )
+
+
+def _watched(step: Step[InferSetup], running: RunningScore | None) -> Step[InferSetup]:
+    return step.model_copy(update={"setup": step.setup.model_copy(update={"running": running})})
 
 
 def benchmark_fields(config: EvalConfig) -> BenchmarkFields:

@@ -27,6 +27,7 @@ from scorers.config import (
 )
 from scorers.execution import is_executed
 from scorers.filters import FilterPipeline
+from scorers.filters.pipeline import FilterStep, UserStep
 from scorers.letters import FIRST_TOKEN, LetterScorer
 from scorers.metric_lists import SCORER_METRICS
 from scorers.process_results import ProcessResultsScorer
@@ -39,6 +40,7 @@ from tasks.judge import MethodSetup, MetricSetup
 from tasks.pair import PairSetup, pending
 from tasks.reduction.verdict_metrics import build_evaluation_metric
 from tasks.rows.parts import reads_responses
+from tasks.running import RunningScore
 from tasks.sandboxes.kinds import VERSION, interpreter_at
 from tasks.steps import Step
 from tasks.store.fingerprint import sources_of
@@ -92,6 +94,26 @@ def filter_plan(
         process=_process(config, scoring, entry.name, resolve),
         pairs=tuple(_pair(scored, metric) for metric in scorer.get_metrics(entry.name)),
     )
+
+
+def running_score(config: EvalConfig, filters: Sequence[FilterPlan], resolve: Resolve) -> RunningScore | None:
+    """The first pair that can be scored while its model is still asked: a mean over items by functions of
+    this project's, which ask nobody, run nothing and end. None: there is none."""
+    if config.scorer is not None or config.process_results is not None or config.turns is not None:
+        return None
+    for plan in filters:
+        for pair in plan.pairs:
+            metric, setup = pair.identity.metric, plan.step.setup
+            ours = metric.function is not None and metric.function.__module__.partition(".")[0] == "metrics"
+            plain = pair.asks is None and pair.execute is None and pair.arena is None and not metric.endless
+            steps = setup.pipeline().steps if ours and plain else ()
+            if ours and plain and metric.aggregation.name == "mean" and not any(map(_is_users, steps)):
+                return RunningScore(filter=setup, pair=pair.score.setup)
+    return None
+
+
+def _is_users(step: FilterStep) -> bool:
+    return isinstance(step.run, UserStep)
 
 
 def _owns(config: EvalConfig) -> bool:

@@ -15,6 +15,7 @@ from collections.abc import Callable, Coroutine, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from tasks.models.answers.first import FirstAnswers
 from tasks.models.answers.journal import FLUSH_SECONDS, AnswerWriter, check_keepable
 from tasks.models.config import Price
 from tasks.models.control import Interrupted, RunControl
@@ -119,6 +120,7 @@ class InferenceState:
     control: RunControl = field(default_factory=RunControl)
     failures: dict[bytes, RequestFailure] = field(default_factory=dict)
     stopped: str | None = None
+    first: FirstAnswers | None = None
 
 
 @dataclass
@@ -194,6 +196,8 @@ class Engine:
             self._fail(answer.key, RequestFailure(str(answer.error), answer.attempts), PermanentError)
             return
         state.writer.append(answer)
+        if state.first is not None:
+            state.first.add(answer)
         before = state.tally.cost
         state.tally.add(answer, state.price)
         state.spending.add(

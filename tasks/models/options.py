@@ -227,6 +227,23 @@ class InferenceOptions:
     lease: Callable[[str, int], Lease] | None = None
 
 
+FirstSettled = tuple[pa.RecordBatch, list[pa.RecordBatch]]
+
+
+@dataclass(frozen=True)
+class RunningFigure:
+    """A metric's scores so far: their sum over ``items`` items of a sample. No result."""
+
+    metric: str
+    total: float
+    items: int
+
+    @property
+    def mean(self) -> float | None:
+        """None before the first item."""
+        return self.total / self.items if self.items else None
+
+
 @dataclass(frozen=True)
 class Progress:
     """How far inference is; ``rate`` in requests a second, ``seconds_left`` None while nobody can say."""
@@ -244,6 +261,9 @@ class Progress:
     cost: float
     seconds_left: float | None
     tokens: int = 0
+    running: RunningFigure | None = None
+    first: Callable[[], FirstSettled | None] | None = None
+    """Gives, to any thread, the first items that are settled by now and their responses."""
 
 
 def asked_and_reused(requests: Mapping[str, Any]) -> str:

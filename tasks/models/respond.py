@@ -19,6 +19,7 @@ import numpy as np
 import pyarrow as pa
 
 from tasks.models.answers.claims import claim_keys
+from tasks.models.answers.first import FirstAnswers
 from tasks.models.answers.journal import AnswerWriter, restore
 from tasks.models.answers.rows import ResponseRows
 from tasks.models.answers.segments import AnswerSnapshot, AnswerStore, DamagedAnswers, ModelAnswers
@@ -172,6 +173,9 @@ class Inference:
         """Asks for the answers to these requests."""
         if keys:
             self.asked |= keys
+            if self.state.first is None:
+                sampled = self.expansion, source, keys, self.snapshot, self.state.failures
+                self.state.first = FirstAnswers(*sampled)
             reporter = ProgressReporter(self.state, self.options.expected, progress)
             groups = self._groups(source, set(keys))
             asyncio.run(_ask(self.model, self.options, self.state, groups, reporter))
@@ -305,6 +309,7 @@ class ProgressReporter:
                 tokens=tally.total_tokens,
                 cost=tally.cost,
                 seconds_left=left,
+                first=self._state.first.settled if self._state.first else None,
             )
         )
 

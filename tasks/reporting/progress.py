@@ -7,12 +7,12 @@ is written over in a notebook; and as a line for each model every half minute in
 
 import sys
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, TextIO
 
 from metrics.printable import printable
-from tasks.models.options import Progress
+from tasks.models.options import Progress, RunningFigure
 from tasks.reporting import numbers
 from tasks.reporting.streams import raw, safe_console
 
@@ -47,14 +47,22 @@ def combined(parts: Iterable[Progress]) -> Progress:
         tokens=sum(part.tokens for part in parts),
         cost=sum(part.cost for part in parts),
         seconds_left=None if None in left else max((seconds or 0.0 for seconds in left), default=None),
+        running=_together([part.running for part in parts if part.running is not None]),
     )
+
+
+def _together(figures: Sequence[RunningFigure]) -> RunningFigure | None:
+    if not figures:
+        return None
+    total, items = sum(one.total for one in figures), sum(one.items for one in figures)
+    return RunningFigure(figures[0].metric, total, items)
 
 
 def progress_markdown(models: Mapping[str, Progress]) -> str:
     """A Markdown table with a row for each model, for a progress artifact."""
     lines = [
-        "| Model | Done | Requests/s | Errors | Retries | Tokens/s | Cost | Time left |",
-        "|---|---:|---:|---:|---:|---:|---:|---:|",
+        "| Model | Done | Requests/s | Errors | Retries | Tokens/s | Cost | Time left | Score so far |",
+        "|---|---:|---:|---:|---:|---:|---:|---:|---|",
     ]
     for name, progress in models.items():
         cells = [printable(name).replace("|", "\\|"), *_words(progress).values()]
@@ -189,7 +197,7 @@ def progress_line(
     """A model's progress in a line of at most ``width`` columns: what matters least is left out first.
 
     In the order of what stays longest: the name (cut in its middle), how many are done, the time left, the
-    bar, errors, rate, cost, tokens, retries. Without a width everything but the bar.
+    bar, errors, rate, running score, cost, tokens, retries. Without a width everything but the bar.
     """
     words = _words(progress, total, currency)
     total = total or progress.expected
@@ -201,12 +209,13 @@ def progress_line(
         "bar": "" if width is None or not total else _bar(share),
         "errors": numbers.plural(progress.failed + progress.model_errors, "error"),
         "rate": f"{words['rate']}/s",
+        "score": words["score"],
         "cost": words["cost"] if progress.cost else "",
         "tokens": f"{numbers.count(progress.tokens)} tokens",
         "speed": f"{words['tokens']} tokens/s",
         "retries": numbers.plural(progress.retries, "retry", "retries") if progress.retries else "",
     }
-    order = ("bar", "done", "left", "rate", "errors", "tokens", "speed", "cost", "retries")
+    order = ("bar", "done", "left", "rate", "errors", "score", "tokens", "speed", "cost", "retries")
     if width is None:
         told = [pieces[name] for name in order if pieces[name]]
         return f"{model}: {', '.join(told)}"
@@ -308,7 +317,15 @@ def _words(progress: Progress, total: int | None = None, currency: str | None = 
         "tokens": numbers.count(progress.tokens_per_second),
         "cost": numbers.money(progress.cost, currency),
         "left": numbers.MISSING if left is None else numbers.duration(left),
+        "score": _running_words(progress.running),
     }
+
+
+def _running_words(figure: RunningFigure | None) -> str:
+    """``"exact_match 0.69 so far (128 items)"``: of a sample, and no result."""
+    if figure is None or figure.mean is None:
+        return ""
+    return f"{figure.metric} {figure.mean:.2f} so far ({numbers.plural(figure.items, 'item')})"
 
 
 def _live(file: TextIO, lines: Callable[[int], list[str]], idle: str) -> "Live":

@@ -60,15 +60,36 @@ def joined_batches(
 
     A request batch without a sample gives an empty batch, so that the streams of several filters keep step.
     """
-    prompts = store.batches(requests, PROMPT_COLUMNS)
-    filtered = store.batches(predictions, PREDICTION_COLUMNS)
     columns = ("doc_id", "sample_index", "response", *(WHOLE_COLUMNS if whole else ()))
-    unfiltered = store.batches(responses, columns)
-    for (items, samples), (_, texts) in zip(
-        rows_of_requests(prompts, filtered),
-        rows_of_requests(store.batches(requests, ("doc_id",)), unfiltered),
-        strict=True,
-    ):
+    return _joined(
+        rows_of_requests(
+            store.batches(requests, PROMPT_COLUMNS), store.batches(predictions, PREDICTION_COLUMNS)
+        ),
+        rows_of_requests(store.batches(requests, ("doc_id",)), store.batches(responses, columns)),
+        cut_off,
+        whole,
+    )
+
+
+def joined_rows(
+    requests: Sequence[pa.RecordBatch],
+    predictions: Sequence[pa.RecordBatch],
+    responses: Sequence[pa.RecordBatch],
+    cut_off: CutOff = "wrong",
+    whole: bool = False,
+) -> Iterator[ScorerInput]:
+    """As ``joined_batches``, of rows in memory."""
+    sources = rows_of_requests(requests, predictions), rows_of_requests(requests, responses)
+    return _joined(*sources, cut_off, whole)
+
+
+def _joined(
+    filtered: Iterator[tuple[pa.Table, pa.Table]],
+    unfiltered: Iterator[tuple[pa.Table, pa.Table]],
+    cut_off: CutOff,
+    whole: bool,
+) -> Iterator[ScorerInput]:
+    for (items, samples), (_, texts) in zip(filtered, unfiltered, strict=True):
         samples = _decided(samples, cut_off)
         batch = scorer_batch(items, samples, response_texts(samples, texts))
         yield ScorerInput(samples, replace(batch, answers=_answers(samples, texts)) if whole else batch)

@@ -15,9 +15,17 @@ from typing import Any
 
 import pytest
 
-from tasks.models.options import Progress
+from tasks.models.options import Progress, RunningFigure
 from tasks.reporting import progress as module
-from tasks.reporting.progress import ProgressBoard, in_notebook, notebook_board, open_board, progress_line
+from tasks.reporting.progress import (
+    ProgressBoard,
+    combined,
+    in_notebook,
+    notebook_board,
+    open_board,
+    progress_line,
+    progress_markdown,
+)
 
 ROOT = Path(__file__).resolve().parents[2]
 NAME = "meta-llama/Llama-3.3-70B-Instruct"
@@ -60,6 +68,28 @@ def test_no_line_is_wider_than_the_terminal_and_none_loses_name_or_count(width: 
         assert len(line) < max(width, 28)
         assert "250 of 1,000" in line
         assert line.startswith(model[:2])
+
+
+@pytest.mark.parametrize(
+    ("width", "beside"),
+    [
+        (100, "3 min 20 s left  12.3/s  2 errors"),
+        (130, "3 min 20 s left  12.3/s  2 errors  exact_match 0.69 so far (128 items)"),
+        (None, "3 min 20 s left, 12.3/s, 2 errors, exact_match 0.69 so far (128 items), 98,765 tokens"),
+    ],
+)
+def test_a_running_score_says_of_how_many_items_it_is(width: int | None, beside: str) -> None:
+    watched = progress(running=RunningFigure("exact_match", 88.32, 128), tokens_per_second=0, retries=0)
+    line = progress_line(NAME, watched, width)
+    assert beside in line
+    assert "0.69" not in progress_line(NAME, progress(), width)
+
+
+def test_partitions_share_a_running_score_and_the_ui_shows_it() -> None:
+    parts = [progress(running=RunningFigure("f1", total, items)) for total, items in ((1.5, 2), (0.5, 6))]
+    together = combined([*parts, progress()])
+    assert together.running == RunningFigure("f1", 2.0, 8)
+    assert progress_markdown({"m": together}).splitlines()[-1].endswith("| f1 0.25 so far (8 items) |")
 
 
 def test_what_is_not_known_is_left_out() -> None:
@@ -209,6 +239,20 @@ def test_a_run_says_at_once_what_it_does_and_at_its_end_time_tokens_and_cost(
         r"[\d,]+ tokens; [\d.]+ USD$",
         told,
     )
+
+
+@pytest.mark.services
+def test_a_run_shows_how_its_model_does_while_it_is_asked(
+    tmp_path: Path, own_environment: dict[str, str]
+) -> None:
+    model = "models=[{name: demo, type: demo, config: {latency: 0.5, max_concurrency: 3}}]"
+    folders = ["--store", str(tmp_path / "s"), "--output", str(tmp_path / "o")]
+    command = [sys.executable, "-m", "flows.eval", *folders, "--set", model]
+    frames, code = on_terminal(140, command, environment(**own_environment))
+    assert code == 0
+    flat = [line for frame in frames for line in frame]
+    seen = re.compile(r"demo  [━─]{16}  \d+ of 42  .*  exact_match (0\.\d\d|1\.00) so far \(\d+ items?\)")
+    assert any(seen.match(line) for line in flat)
 
 
 def _source_of_progress() -> str:

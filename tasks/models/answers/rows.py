@@ -7,13 +7,12 @@ is a row that says why: never a missing row, never an empty text. ``respond`` re
 import hashlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tasks.models.answers.segments import AnswerSnapshot
 from tasks.models.identity import RequestExpansion
 from tasks.models.records import Request, RequestFailure
 from tasks.store.schemas import RESPONSES
@@ -34,6 +33,14 @@ SUMMED = (
 )
 
 
+class FoundAnswers(Protocol):
+    """Answers by their keys."""
+
+    def rows(self, keys: Sequence[bytes]) -> tuple[pa.Table, np.ndarray]:
+        """A table of the ANSWERS schema, and for each key its row there, −1 where there is none."""
+        ...
+
+
 @dataclass(frozen=True)
 class ResponseRows:
     """Makes rows of kept answers.
@@ -43,7 +50,7 @@ class ResponseRows:
     """
 
     expansion: RequestExpansion
-    answers: AnswerSnapshot
+    answers: FoundAnswers
     failures: Mapping[bytes, RequestFailure]
     otherwise: RequestFailure
     on_read: Callable[[Sequence[bytes], pa.Table, np.ndarray], None]
