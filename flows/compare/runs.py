@@ -136,10 +136,10 @@ def _write_page(page: Path, compared: ComparedRuns) -> None:
             f"it needs the output folders of both runs, and {' and '.join(absent)} {verb} known by id only"
         )
     from tasks.reporting.compare.folder import folder_view
-    from tasks.reporting.compare.write import compared_pairs, write_compare_report
+    from tasks.reporting.compare.write import compared_pairs, run_names, write_compare_report
 
     views = folder_view(base), folder_view(candidate)
-    pairs, names = compared_pairs(compared), (base, candidate)
+    pairs, names = compared_pairs(compared), run_names(*views, folders=(base, candidate))
     write_compare_report(*views, pairs, page, verdict=compared.verdict, names=names)
 
 

@@ -18,6 +18,8 @@ apart by what they serve."""
 SCORING: Final = frozenset(
     {"filter_list", "metric_list", "process_results", "scorer", "evaluation_methods", "metrics"}
 )
+CHOICE: Final = ("limit", "samples", "shuffle")
+"""Which of the items were asked, as the command line chose them."""
 SHOWN: Final = 120
 """Characters of a value that is shown."""
 
@@ -43,7 +45,7 @@ def changes(base: Mapping[str, Any], candidate: Mapping[str, Any]) -> list[Chang
             "dataset", {"dataset": base.get("dataset_digest")}, {"dataset": candidate.get("dataset_digest")}
         ),
         *_settings(base.get("config") or {}, candidate.get("config") or {}),
-        *_differences("setting", {"limit": base.get("limit")}, {"limit": candidate.get("limit")}),
+        *_differences("setting", *({name: side.get(name) for name in CHOICE} for side in (base, candidate))),
         *_differences("version", base.get("versions") or {}, candidate.get("versions") or {}),
         *_differences(
             "version",

@@ -36,6 +36,8 @@ if TYPE_CHECKING:
 READ_STATEMENTS = ("SELECT", "EXPLAIN")
 LOOSE_RUNS: Final = 50
 """A query that finds more runs than these in files of their own compacts the history first."""
+CURRENCY: Final = "manifest->>'$.currency' AS currency"
+"""What the costs of a run are in; the manifests of all versions say it, if anything does."""
 OF_SAMPLES: Final = ("model_name", "prompt_template", "step")
 
 
@@ -108,7 +110,7 @@ def create_views(
         )
         _table(connection, f"loose_{part}", loose)
         _part_view(connection, store, part, history.segments, f"FROM loose_{part}")
-    columns = ", ".join(RUNS_VIEW.names)
+    columns = ", ".join(f"{name}, {CURRENCY}" if name == "cost" else name for name in RUNS_VIEW.names)
     connection.execute(f"CREATE VIEW runs AS SELECT {columns} FROM all_runs")
     for part in ("results", "items"):
         # A run that is being recorded has rows already; it is part of the history when its manifest is there.

@@ -12,6 +12,7 @@ run of a million samples is never in memory at once.
 
 import json
 import math
+import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -26,6 +27,16 @@ Extractor = Callable[[list[list[Any]], list[Mapping[str, Any]]], list[list[Any]]
 ARROWS = {True: "↑", False: "↓", None: ""}
 MEANING = {True: "higher is better", False: "lower is better", None: ""}
 OWN_FACETS = ("model_name", "prompt_template")
+_RUN_ID = re.compile(r"(-[0-9a-f]{8})[0-9a-f]{24}$")
+
+
+def short_run_name(name: str) -> str:
+    """A run's name as people tell it from others: of one that ends with a whole id, the first eight digits.
+
+    >>> short_run_name("sums-0123456789abcdef0123456789abcdef")
+    'sums-01234567…'
+    """
+    return _RUN_ID.sub(r"\1…", name)
 
 
 @dataclass(frozen=True)

@@ -131,6 +131,7 @@ def _sample(rows: list[JsonObject], logged: Mapping[str, JsonObject | None]) -> 
         if any(likelihoods)
         else [],
         item_digest=line.get("doc_hash"),
+        doc_id=line["doc_id"] if isinstance(line.get("doc_id"), int) else None,
     )
 
 

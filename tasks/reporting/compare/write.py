@@ -5,12 +5,13 @@ the page, so that neither run is ever in memory.
 """
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
 from metrics.statistics.gate import Verdict
+from tasks.comparison.changes import changes
 from tasks.comparison.compare import ComparedPair, ComparedRuns
 from tasks.comparison.costs import cost_changes
 from tasks.reporting import numbers
@@ -20,7 +21,7 @@ from tasks.reporting.page.plots import Axis, Forest, forest_row
 from tasks.reporting.report.context import flat, run_line
 from tasks.reporting.report.select import PageLimits
 from tasks.reporting.report.write import replacing, write_samples
-from tasks.reporting.view import ARROWS, MEANING, RunView
+from tasks.reporting.view import ARROWS, MEANING, OWN_FACETS, RunView, short_run_name
 from tasks.store.files import finite
 
 SCRIPTS: Final = (
@@ -113,6 +114,7 @@ def write_compare_report(
         "n_pairs": sum(pair.base is not None and pair.candidate is not None for pair in pairs),
         "n_alone": sum(pair.base is None or pair.candidate is None for pair in pairs),
         "settings": differing_settings(base.manifest, candidate.manifest),
+        "versions": differing_versions(base.manifest, candidate.manifest),
         "costs": cost_changes(base.manifest, candidate.manifest),
         "statement": statement,
         "page_json": {
@@ -139,6 +141,13 @@ def write_compare_report(
     return WrittenComparison(path, len(pairs), len(shown))
 
 
+def run_names(base: RunView, candidate: RunView, folders: tuple[str, str]) -> tuple[str, str]:
+    """What the two runs are called on the page: their names in short, or where these are the same (or not
+    known) their folders."""
+    first, second = (short_run_name(str(view.manifest.get("run_name") or "")) for view in (base, candidate))
+    return (first, second) if first and second and first != second else folders
+
+
 def compared_pairs(compared: ComparedRuns) -> list[PairView]:
     """One row a compared group, named apart by whatever facets hold groups of a pair apart."""
     keys = [pair.key for pair in compared.pairs]
@@ -160,17 +169,33 @@ def differences(compared: Sequence[PairView]) -> list[Forest]:
 
 
 def differing_settings(base: Mapping[str, Any], candidate: Mapping[str, Any]) -> list[tuple[str, str, str]]:
-    """Name, base's and candidate's value of everything that could explain a difference: config, data,
-    versions."""
-    explaining = ("config", "dataset_digest", "models", "versions", "seeds", "git_revision", "git")
-    sides = [
-        dict(row for key in explaining if manifest.get(key) is not None for row in flat(key, manifest[key]))
-        for manifest in (base, candidate)
-    ]
-    names = dict.fromkeys([*sides[0], *sides[1]])
-    before, after = sides
-    rows = ((name, before.get(name, numbers.MISSING), after.get(name, numbers.MISSING)) for name in names)
-    return [(name, old[:TEXT_SHOWN], new[:TEXT_SHOWN]) for name, old, new in rows if old != new]
+    """Name, base's and candidate's value of every setting that differs: what was asked, of whom, and how it
+    was scored. What a run took, and versions, are no settings."""
+    rows: list[tuple[str, str, str]] = []
+    for change in changes(base, candidate):
+        sides = [
+            dict(flat(change.what, (run.get("config") or {}).get(change.what))) for run in (base, candidate)
+        ]
+        if change.kind == "version":
+            continue
+        if not any(sides):
+            rows.append((change.what, change.base or numbers.MISSING, change.candidate or numbers.MISSING))
+        else:
+            rows += _unlike(*sides)
+    return rows
+
+
+def differing_versions(base: Mapping[str, Any], candidate: Mapping[str, Any]) -> list[tuple[str, str, str]]:
+    """As ``differing_settings``, for the versions of the program and of what it is made with."""
+    found = (change for change in changes(base, candidate) if change.kind == "version")
+    return [(one.what, one.base or numbers.MISSING, one.candidate or numbers.MISSING) for one in found]
+
+
+def _unlike(base: Mapping[str, str], candidate: Mapping[str, str]) -> Iterator[tuple[str, str, str]]:
+    for name in dict.fromkeys([*base, *candidate]):
+        old, new = base.get(name, numbers.MISSING), candidate.get(name, numbers.MISSING)
+        if old != new:
+            yield name, old[:TEXT_SHOWN], new[:TEXT_SHOWN]
 
 
 def _difference_plot(name: str, pairs: Sequence[PairView]) -> Forest:
@@ -212,12 +237,17 @@ def _head(base: RunView, candidate: RunView, names: tuple[str, str]) -> dict[str
     }
 
 
+def _models_first(facet: tuple[str, str]) -> bool:
+    """Orders facets as the report does: model and prompt, then the config's own."""
+    return facet[0] not in OWN_FACETS
+
+
 def _pair(pair: ComparedPair, facets: set[str]) -> PairView:
     key, found, joined, terms = pair.key, pair.comparison, pair.joined, pair.terms
     group = " · ".join(
         [
             *([key.label] if key.label else []),
-            *(value for name, value in key.facets if name in facets and value),
+            *(value for name, value in sorted(key.facets, key=_models_first) if name in facets and value),
         ]
     )
     if found is None:

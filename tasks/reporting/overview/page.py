@@ -119,7 +119,9 @@ def _curves(title: str, lines: Sequence[Course]) -> Mapping[str, Any]:
                 ],
             }
         )
-    moments = [points[times.index(moment)][0].started[:10] for moment in (first, last)]
+    moments = [points[times.index(moment)][0].started for moment in (first, last)]
+    digits = 10 if moments[0][:10] != moments[1][:10] else 16  # within a day, to the minute
+    moments = [moment[:digits].replace("T", " ") for moment in moments]
     return {
         "title": title,
         "y_ticks": [{"at": y(_value(axis, tick.at)), "text": tick.text} for tick in axis.ticks],

@@ -6,7 +6,6 @@ it for any number of runs with one query.
 
 import json
 import math
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -16,6 +15,7 @@ from tasks.comparison.checkpoints import Known, known_of_models, ordering_facet
 from tasks.comparison.costs import costs
 from tasks.history.query import query
 from tasks.reporting import numbers
+from tasks.reporting.view import short_run_name
 from tasks.store.storage import Store
 
 COMPARABLE: Final = 1.959964
@@ -31,7 +31,6 @@ SELECT run_id, model_name, prompt_template, filter, metric, reduction, label, fa
        ci_low, ci_high, n_items, higher_is_better
 FROM results WHERE status = 'ok' AND value IS NOT NULL
 """
-_ID: Final = re.compile(r"(-[0-9a-f]{8})[0-9a-f]{24}$")
 _OF_PLACE: Final = frozenset({"model_name", "prompt_template"})
 
 
@@ -82,7 +81,7 @@ class Glance:
     @property
     def short_name(self) -> str:
         """The name; of one that ends with a whole id, its first eight digits."""
-        return _ID.sub(r"\1…", self.name)
+        return short_run_name(self.name)
 
     def as_dict(self) -> dict[str, Any]:
         """As ``python -m flows.history --json`` prints it."""

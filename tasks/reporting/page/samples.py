@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from hashlib import blake2b
+from types import MappingProxyType
 from typing import Any, Final
 
 from metrics.patterns import bounded
@@ -183,6 +184,7 @@ class SampleIndex:
 
     def __init__(self) -> None:
         self._items: list[str] = []
+        self._positions: list[int | None] = []
         self._questions: list[int] = []
         self._snippets: list[str] = []
         self._counts: dict[str, list[int]] = {"n": [], "failed": [], "cut": [], "disagree": [], "length": []}
@@ -196,6 +198,7 @@ class SampleIndex:
         """Adds the next sample."""
         row = len(self._items)
         self._items.append(sample.item_id)
+        self._positions.append(sample.doc_id)
         self._questions.append(question)
         self._snippets.append(_snippet(sample))
         texts = [response.text or "" for response in sample.responses]
@@ -221,13 +224,27 @@ class SampleIndex:
         for name, passed in by_label.items():
             self._passed[name][row] = mean_of_scored(passed)
 
-    def record(self, block_sizes: Sequence[int], shortened: int) -> dict[str, Any]:
-        """All columns, each with one entry a sample; where a sample has no such entry, null."""
+    @property
+    def positions(self) -> frozenset[int]:
+        """Positions of the samples' items in the dataset, as far as they are known."""
+        return frozenset(position for position in self._positions if position is not None)
+
+    def record(
+        self, block_sizes: Sequence[int], shortened: int, places: Mapping[int, str] = MappingProxyType({})
+    ) -> dict[str, Any]:
+        """All columns, each with one entry a sample; where a sample has no such entry, null.
+
+        ``places``: position in the dataset → where the item stands, for people; the item's id elsewhere.
+        """
         rows = range(len(self._items))
         return {
             "blocks": list(block_sizes),
             "shortened": shortened,
             "item": self._items,
+            "name": [
+                item if position is None else places.get(position, item)
+                for item, position in zip(self._items, self._positions, strict=True)
+            ],
             "question": self._questions,
             "snippet": self._snippets,
             **self._counts,

@@ -231,7 +231,8 @@ def steps(manifest: Mapping[str, Any]) -> list[tuple[str, list[str]]]:
 
 
 def provenance(manifest: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """What the run was made of, as rows; configuration and artifacts stay in the manifest's text."""
+    """What the run was made of, as rows; configuration, task runs and artifacts stay in the manifest's
+    text."""
     left_out = {
         "artifacts",
         "config",
@@ -242,6 +243,7 @@ def provenance(manifest: Mapping[str, Any]) -> list[tuple[str, str]]:
         "requests",
         "saved",
         "steps",
+        "task_runs",
         "tokens",
     }
     shown = {**manifest, "started": _moment(manifest.get("started"))}

@@ -79,15 +79,21 @@ def write_report(
     return WrittenReport(path, scan.samples, shown, diagnostics)
 
 
-def placed(diagnostics: Sequence[Diagnostic], manifest: Mapping[str, Any]) -> tuple[Diagnostic, ...]:
-    """The findings with the places of their examples in the dataset's file, where it is a file and there."""
+def places_of(positions: Collection[int], manifest: Mapping[str, Any]) -> dict[int, str]:
+    """Position in the dataset → where the item stands in its file ("questions.jsonl:7"); nothing where the
+    dataset is no file, or is not there any more."""
     config = manifest.get("config")
     dataset = config.get("dataset") if isinstance(config, Mapping) else None
     path = dataset.get("path") if isinstance(dataset, Mapping) else None
     if not path or not isinstance(config, Mapping):
-        return tuple(diagnostics)
+        return {}
+    return row_places(Path(str(config.get("base_dir") or ".")) / Path(str(path)).expanduser(), positions)
+
+
+def placed(diagnostics: Sequence[Diagnostic], manifest: Mapping[str, Any]) -> tuple[Diagnostic, ...]:
+    """The findings with the places of their examples in the dataset's file, where it is a file and there."""
     wanted = {e.doc_id for finding in diagnostics for e in finding.examples if e.doc_id is not None}
-    places = row_places(Path(str(config.get("base_dir") or ".")) / Path(str(path)).expanduser(), wanted)
+    places = places_of(wanted, manifest)
     return tuple(
         replace(
             finding,
@@ -124,7 +130,8 @@ def write_samples(
         index.add(sample, number)
         shown += len(sample.responses)
     blocks.close()
-    file.write(packed_element(f"{name}-index", index.record(blocks.sizes, records.shortened)))
+    places = places_of(index.positions, view.manifest)
+    file.write(packed_element(f"{name}-index", index.record(blocks.sizes, records.shortened, places)))
     return shown
 
 

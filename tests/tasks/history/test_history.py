@@ -53,6 +53,18 @@ def test_a_recorded_run_answers_sql_over_runs_results_and_items(store: Store) ->
     assert query(store, "SELECT count(*), min(item_id) FROM items").rows == [(2, "q1")]
 
 
+@pytest.mark.parametrize("compacted", [False, True], ids=["loose", "compacted"])
+def test_costs_have_their_unit_beside_them(store: Store, compacted: bool) -> None:
+    record(store, "monday", cost=0.5, currency="EUR")
+    record(store, "tuesday", cost=0.25)
+    if compacted:
+        compact(store)
+    answer = query(store, "SELECT cost, currency FROM runs ORDER BY run_id")
+    assert answer.rows == [(0.5, "EUR"), (0.25, None)]
+    columns = query(store, "SELECT * FROM runs").columns
+    assert columns[columns.index("cost") + 1] == "currency"
+
+
 def test_a_run_recorded_again_replaces_its_own_rows_only(store: Store) -> None:
     record(store, "monday", 0.25)
     record(store, "tuesday", 0.5)

@@ -10,7 +10,14 @@ from pathlib import Path
 from typing import Any
 
 from tasks.reporting.compare.join import ScannedRun, choose_pairs, pair_samples
-from tasks.reporting.compare.write import PairView, differences, differing_settings, write_compare_report
+from tasks.reporting.compare.write import (
+    PairView,
+    differences,
+    differing_settings,
+    differing_versions,
+    run_names,
+    write_compare_report,
+)
 from tasks.reporting.report.select import PageLimits
 from tasks.reporting.view import ResponseView, RunView, SampleView
 from tests.tasks.reporting.report_recordings import HOSTILE, run_of
@@ -159,23 +166,38 @@ def test_differences_of_other_units_have_plots_of_their_own() -> None:
 
 
 def test_settings_that_differ_are_listed_and_no_others() -> None:
-    base = {
-        "config": {"sample_params": {"temperature": 0.0, "seed": 1}},
-        "run_id": "a",
-        "versions": {"numpy": "2"},
-    }
-    candidate = {"config": {"sample_params": {"temperature": 0.7, "seed": 1}}, "run_id": "b"}
+    def manifest(temperature: float, seconds: float, **own: Any) -> dict[str, Any]:
+        served = {"base_url": f"http://127.0.0.1:{seconds}/v1", "served": ["qwen"]}
+        account = {"identity": {"model": "qwen"}, "served": served, "seconds": seconds, "cost": seconds}
+        params = {"temperature": temperature, "seed": 1}
+        return {"config": {"sample_params": params}, "models": {"m": account}, "run_id": str(seconds), **own}
+
+    base = manifest(0.0, 3.0, limit=20, versions={"numpy": "2"})
+    candidate = manifest(0.7, 4.0, shuffle=True)
+    candidate["models"]["m"]["identity"] = {"model": "qwen-2"}
     assert differing_settings(base, candidate) == [
-        ("config · sample_params · temperature", "0", "0.7"),
-        ("versions · numpy", "2", "–"),
+        ("m: model", "qwen", "qwen-2"),
+        ("sample_params · temperature", "0", "0.7"),
+        ("limit", "20", "–"),
+        ("shuffle", "–", "true"),
     ]
+    assert differing_versions(base, candidate) == [("numpy", "2", "–")]
+
+
+def test_runs_are_called_by_their_short_names_unless_these_are_the_same() -> None:
+    first, second = (run(run_name=f"sums-{digit * 32}") for digit in "ab")
+    folders = ("results/a", "results/b")
+    assert run_names(first, second, folders) == ("sums-aaaaaaaa…", "sums-bbbbbbbb…")
+    assert run_names(first, first, folders) == run_names(first, run(), folders) == folders
 
 
 def test_costs_are_shown_by_model_and_stage(tmp_path: Path) -> None:
     accounts = [{"models": {"qwen": {"cost": cost}}, "currency": "USD"} for cost in (0.5, 0.75)]
     views = [run(sample("1"), **account) for account in accounts]
     text = write_compare_report(*views, [], tmp_path / "c.html").path.read_text()
-    assert all(cell in text for cell in ("<td>qwen</td><td>answering</td>", ">0.5 USD<", ">0.75 USD<"))
+    assert all(
+        cell in text for cell in ('<td class="name">qwen</td><td>answering</td>', ">0.5 USD<", ">0.75 USD<")
+    )
     assert 'id="costs"' not in write_compare_report(run(), run(), [], tmp_path / "d.html").path.read_text()
 
 

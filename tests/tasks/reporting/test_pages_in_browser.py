@@ -1,7 +1,14 @@
-"""The pages in a real browser: Debian's Chromium, headless, through Playwright."""
+"""The three pages (report, comparison, index of runs) in a real browser: Debian's Chromium, headless, through
+Playwright.
+
+All tests that need it stand here, so that one browser does for all. It can't live longer than the module:
+while Playwright is open, ``asyncio.run`` is refused to whoever comes next. How fast the pages are is measured
+by ``bench.pages``.
+"""
 
 import dataclasses
 import itertools
+import json
 import random
 import shutil
 from collections.abc import Iterator
@@ -11,15 +18,17 @@ from typing import Any
 import pytest
 
 from tasks.reporting.compare.write import PairView, write_compare_report
+from tasks.reporting.overview.page import write_index
 from tasks.reporting.page.html import read_asset
 from tasks.reporting.report.write import write_report
 from tasks.reporting.view import ResponseView, RunView, SampleView
+from tasks.store.storage import Store
+from tests.tasks.reporting.recorded_runs import record, row
 from tests.tasks.reporting.report_recordings import HOSTILE, generated, gsm8k, run_of
 
 pytestmark = pytest.mark.services
 
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
-TRIES = 5  # what else runs on the machine is not what is measured: the fastest counts
 OPTIONS = (
     "--no-sandbox",
     "--disable-gpu",
@@ -70,33 +79,18 @@ class Opened:
         self.page.wait_for_selector("html[data-ready]", timeout=30_000)
         return self.page
 
-    def search(self, text: str) -> tuple[float, str]:
-        """Milliseconds from the input to the drawn answer, and what the status says."""
-        milliseconds, status = self.page.evaluate(
-            """async (text) => {
+    def search(self, text: str) -> str:
+        """What the status says of a search."""
+        status: str = self.page.evaluate(
+            """(text) => {
                 const field = document.querySelector('input[type=search]');
-                const begin = performance.now();
                 field.value = text;
                 field.dispatchEvent(new Event('input', {bubbles: true}));
-                document.getElementById('rows').getBoundingClientRect();
-                return [performance.now() - begin, document.getElementById('status').textContent];
+                return document.getElementById('status').textContent;
             }""",
             text,
         )
-        return milliseconds, status
-
-
-def milliseconds_to_ready(browser: Any, path: Path) -> float:
-    """From the beginning of the load until search has seen every text."""
-    opened = Opened(browser, path)
-    milliseconds: float = opened.ready().evaluate("performance.now()")
-    opened.context.close()
-    return milliseconds
-
-
-def fastest(opened: Opened, query: str) -> float:
-    """Milliseconds of a search, the fastest of a few."""
-    return min(opened.search(query)[0] for _ in range(TRIES))
+        return status
 
 
 @pytest.fixture(scope="module")
@@ -118,10 +112,6 @@ def test_recordings_load_without_an_error_or_a_request(opened: Opened, recorded:
     assert page.locator("#status").inner_text() == "5,276 samples"
 
 
-def test_recordings_load_in_two_seconds(browser: Any, recorded: Path) -> None:
-    assert min(milliseconds_to_ready(browser, recorded) for _ in range(TRIES)) < 2000
-
-
 def test_search_finds_words_phrases_and_nothing_else(opened: Opened) -> None:
     opened.ready()
     for query, found in [
@@ -130,13 +120,7 @@ def test_search_finds_words_phrases_and_nothing_else(opened: Opened) -> None:
         ('"per day" ducks', "8 of"),
         ("zzqq", "0 of"),
     ]:
-        assert opened.search(query)[1].startswith(found), query
-
-
-@pytest.mark.parametrize("query", ["eggs", "e", '"per day" ducks', "zzqq"])
-def test_search_answers_within_100_ms(opened: Opened, query: str) -> None:
-    opened.ready()
-    assert fastest(opened, query) < 100
+        assert opened.search(query).startswith(found), query
 
 
 def test_markup_from_a_model_stays_text(opened: Opened) -> None:
@@ -202,22 +186,163 @@ def test_a_heading_sorts_the_table_by_number(opened: Opened) -> None:
     assert page.locator("table.results th[aria-sort=descending]").inner_text().startswith("Value")
 
 
-def test_every_control_has_a_name(opened: Opened) -> None:
+def test_a_list_says_how_long_it_is(opened: Opened) -> None:
+    assert opened.ready().locator("[role=option]").first.get_attribute("aria-setsize") == "5276"
+
+
+LONG = "an-organisation/With-A-Model-Of-A-Rather-Long-Name-72B-Instruct"
+LOOKS: dict[str, dict[str, Any]] = {
+    "desktop": {},
+    "dark": {"color_scheme": "dark"},
+    "phone": {"viewport": {"width": 390, "height": 800}, "has_touch": True, "is_mobile": True},
+    "dark phone": {"viewport": {"width": 390, "height": 800}, "color_scheme": "dark"},
+}
+READABLE = {
+    "report": (".dim", "h2", ".chip.full", ".chip.none", ".contents a", "td", ".row-text", ".forest-name"),
+    "comparison": (".dim", "h2", ".contents a", "td", ".row-text", ".forest-value", ".side-name", "ins"),
+    "index": (".dim", "h2", "h3", ".chip.full", ".contents a", "td", "td a", ".legend li"),
+}
+
+
+def questions(folder: Path, suffix: str = "") -> RunView:
+    """A run over a file of 40 questions by two models of long names, with a facet of the file's own."""
+    path = folder / "questions.jsonl"
+    path.write_text("".join(json.dumps({"question": number}) + "\n" for number in range(40)))
+
+    def samples() -> Iterator[SampleView]:
+        for model in (LONG, "small"):
+            for number in range(40):
+                right = (number + len(model + suffix)) % 3 > 0
+                yield SampleView(
+                    item_id=f"{number:016x}",
+                    model_name=model,
+                    prompt_template="default",
+                    prompt=f"Question {number}: how many?",
+                    references=[str(number)],
+                    responses=[ResponseView(f"It is {number if right else number + 1}{suffix}.")],
+                    filters={"last-number": [str(number if right else number + 1)]},
+                    scores={"exact_match,last-number": [float(right)]},
+                    facets={"item.subject": ("a subject of several words", "counting")[number % 2]},
+                    doc_id=number,
+                )
+
+    name = f"questions-{'0123456789abcdef' * 2}" if not suffix else f"questions-{'fedcba9876543210' * 2}"
+    config = {"dataset": {"path": "questions.jsonl"}, "base_dir": str(folder), "note": suffix}
+    return run_of(samples, {"benchmark": "questions", "run_name": name, "run_id": name, "config": config})
+
+
+@pytest.fixture(scope="module")
+def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """Each of the three pages; the index has 1,000 runs: five benchmarks, four models, 50 nights of each."""
+    folder = tmp_path_factory.mktemp("pages")
+    base, candidate = questions(folder), questions(folder, " or so")
+    compared = [
+        PairView(
+            "exact_match,last-number", 0.6, 0.7, 0.1, -0.05, 0.25, n_items=40, group=f"{LONG} · counting"
+        ),
+        PairView(
+            "exact_match,last-number", 0.6, 0.5, -0.1, -0.25, 0.05, n_items=40, group="small · counting"
+        ),
+    ]
+    store, draw = Store(str(folder / "store")), random.Random(1)
+    for number in range(1000):
+        night, place = divmod(number, 20)
+        model = (LONG, "model-1", "model-2", "model-3")[place % 4]
+        value = 0.5 + 0.1 * (place % 4) + 0.01 * draw.random()
+        output = folder / "results" / f"run-{number}"
+        record(
+            store,
+            f"run-{number}",
+            night,
+            row(model, value, benchmark=f"benchmark-{place // 4}"),
+            output=str(output),
+        )
+    output.mkdir(parents=True)
+    (output / "report.html").touch()
+    names = ("questions-01234567…", "questions-fedcba98…")
+    return {
+        "report": write_report(base, folder / "report.html").path,
+        "comparison": write_compare_report(base, candidate, compared, folder / "c.html", names=names).path,
+        "index": write_index(store, folder / "results"),
+    }
+
+
+@pytest.mark.parametrize("look", LOOKS)
+@pytest.mark.parametrize("name", READABLE)
+def test_a_page_can_be_read_and_used_everywhere(
+    browser: Any, pages: dict[str, Path], name: str, look: str
+) -> None:
+    opened = Opened(browser, pages[name], **LOOKS[look])
     page = opened.ready()
-    nameless = page.evaluate(NAMELESS)
-    assert nameless == []
-    assert page.locator("[role=option]").first.get_attribute("aria-setsize") == "5276"
-
-
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_text_stands_out_from_its_ground(browser: Any, recorded: Path, scheme: str) -> None:
-    opened = Opened(browser, recorded, color_scheme=scheme)
-    opened.ready()
-    contrasts = opened.page.evaluate(
-        CONTRAST, [".dim", "h2", ".chip.full", ".chip.none", ".contents a", "td", ".row-text"]
-    )
-    assert len(contrasts) == 7
+    wide, window = page.evaluate("[document.documentElement.scrollWidth, innerWidth]")
+    assert wide <= window, "the page itself never scrolls sideways"
+    assert page.evaluate(NAMELESS) == []
+    if "phone" in look and name != "index":
+        page.locator(".row").first.click()
+    if name != "index":
+        page.wait_for_selector(".detail .response")
+    contrasts = page.evaluate(CONTRAST, list(READABLE[name]))
     assert min(contrasts.values()) >= 4.5, contrasts
+    assert page.evaluate("document.documentElement.scrollWidth") <= window
+    assert opened.logged == []
+    assert opened.requested == [pages[name].as_uri()]
+    opened.context.close()
+
+
+def test_samples_are_named_by_their_line_and_the_address_keeps_the_chosen_one(
+    browser: Any, pages: dict[str, Path]
+) -> None:
+    opened = Opened(browser, pages["report"])
+    page = opened.ready()
+    assert page.locator(".row b").first.inner_text() == "questions.jsonl:1"
+    assert "#" not in page.url
+    page.select_option("[data-facet=Model]", "small")
+    page.locator(".row").nth(2).click()
+    wait_until(page, "document.querySelector('.detail h3').textContent === 'Item questions.jsonl:3'")
+    assert page.locator(".detail header p").inner_text().startswith(f"{2:016x} · Model: small")
+    again = Opened(browser, pages["report"])
+    again.page.goto(page.url)
+    again.page.reload()
+    again.ready()
+    wait_until(again.page, "document.querySelector('.detail h3').textContent === 'Item questions.jsonl:3'")
+    assert again.page.locator("#status").inner_text() == "40 of 80 samples"
+    opened.context.close()
+    again.context.close()
+
+
+def test_the_keyboard_is_enough_for_a_comparison(browser: Any, pages: dict[str, Path]) -> None:
+    opened = Opened(browser, pages["comparison"])
+    page = opened.ready()
+    page.wait_for_selector(".detail h3")
+    page.keyboard.press("/")
+    page.keyboard.type('"question 7"')
+    assert page.locator("#status").inner_text() == "2 of 80 pairs"
+    page.keyboard.press("Escape")
+    page.keyboard.press("ArrowDown")
+    wait_until(page, "document.querySelector('.row.chosen')?.dataset.at === '1'")
+    page.keyboard.press("Enter")
+    assert page.evaluate("document.activeElement.id") == "detail"
+    assert page.locator(".side-name").all_inner_texts() == ["questions-01234567…", "questions-fedcba98…"]
+    assert page.locator(".detail ins").first.inner_text() == " or so"
+    opened.context.close()
+
+
+def test_a_thousand_runs_are_looked_through(browser: Any, pages: dict[str, Path]) -> None:
+    opened = Opened(browser, pages["index"])
+    page = opened.ready()
+    assert page.locator("#found tr").count() == 1000
+    assert page.locator("#leaderboard table").count() == 5
+    assert page.locator("#leaderboard .chip.full").count() == 5
+    assert page.locator("#curves figure").count() == 5
+    page.locator("#find").focus()
+    page.keyboard.type("benchmark-3 model-2")
+    assert page.locator("#status").inner_text() == "50 of 1,000 runs"
+    assert page.locator("#found tr:visible").count() == 50
+    page.keyboard.press("Tab")  # to the table, which scrolls, then to its first heading
+    page.keyboard.press("Tab")
+    assert page.evaluate("document.activeElement.textContent") == "Started"
+    page.keyboard.press("Enter")
+    assert page.locator("#runs th[aria-sort]").inner_text().startswith("Started")
     opened.context.close()
 
 
@@ -252,14 +377,13 @@ def test_print_keeps_scores_and_the_chosen_sample(opened: Opened) -> None:
     assert not page.locator("#list").is_visible()
 
 
-def test_20_000_samples_of_2_kb_open_and_search_quickly(browser: Any, tmp_path: Path) -> None:
+def test_20_000_samples_of_2_kb_are_searched(browser: Any, tmp_path: Path) -> None:
     written = write_report(generated(20_000, size=2000), tmp_path / "large.html")
     assert written.path.stat().st_size < 60_000_000
     opened = Opened(browser, written.path)
     page = opened.ready()
     assert page.locator("#status").inner_text() == "20,000 samples"
-    assert opened.search("item-19999")[1] == "1 of 20,000 samples"
-    assert fastest(opened, "item-19999") < 100
+    assert opened.search("item-19999") == "1 of 20,000 samples"
     wait_until(page, "document.querySelector('.detail h3').textContent === 'Item item-19999'")
     assert len(page.locator(".detail .response").inner_text()) > 1000
     assert opened.logged == []
@@ -337,8 +461,7 @@ def test_a_comparison_shows_what_became_worse_first(browser: Any, tmp_path: Path
     assert page.locator(".detail .prompt ins").inner_text() == " Step by step."
     page.select_option("#outcome", "better")
     assert page.locator(".row").first.locator(".chip").first.inner_text() == "✗ → ✓"
-    assert "of 1,319 pairs" in opened.search("eggs")[1]
-    assert fastest(opened, "eggs") < 100
+    assert "of 1,319 pairs" in opened.search("eggs")
     assert opened.logged == []
     opened.context.close()
 

@@ -69,6 +69,7 @@ def test_a_sample_is_read_with_all_that_came_of_it(folder: Path) -> None:
         scores={"em,strict": [1.0]},
         choices=[],
         item_digest="hash 1",
+        doc_id=0,
     )
     assert second.filters == {"strict": [None]}
     assert view.manifest == {"benchmark": "b"}

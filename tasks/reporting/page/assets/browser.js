@@ -20,7 +20,7 @@ class Browser {
     this.list.addEventListener('scroll', () => this.draw(), { passive: true });
     this.list.addEventListener('click', (event) => {
       const row = event.target.closest('[data-at]');
-      if (row) this.choose(Number(row.dataset.at), true);
+      if (row) this.choose(Number(row.dataset.at), { read: true, address: true });
     });
     document.addEventListener('keydown', (event) => this.key(event));
     window.addEventListener('resize', () => this.draw());
@@ -74,11 +74,13 @@ class Browser {
     if (address) setAddress(query);
     this.list.scrollTop = 0;
     const kept = before === undefined ? -1 : this.shown.indexOf(before);
+    const named = query.has('sample') ? this.shown.indexOf(Number(query.get('sample'))) : -1;
     this.announce();
-    if (query.has('item') && this.shown.length) this.choose(0, false);
+    if (named >= 0) this.choose(named, { read: true });
+    else if (query.has('item') && this.shown.length) this.choose(0);
     else {
       this.chosen = kept;
-      if (kept < 0 && this.shown.length && matchMedia('(min-width: 800px)').matches) this.choose(0, false);
+      if (kept < 0 && this.shown.length && matchMedia('(min-width: 800px)').matches) this.choose(0);
       else this.draw();
     }
     if (!this.shown.length) this.detail.replaceChildren(element('p', { class: 'dim empty', text: 'No sample matches.' }));
@@ -154,9 +156,14 @@ class Browser {
     return made;
   }
 
-  async choose(at, read) {
+  // `read`: the sample takes the list's place where there is no room for both; `address`: the address names it.
+  async choose(at, { read = false, address = false } = {}) {
     if (at < 0 || at >= this.shown.length) return;
     this.chosen = at;
+    if (address) {
+      this.query.set('sample', this.shown[at]);
+      setAddress(this.query);
+    }
     const top = at * ROW_HEIGHT;
     if (top < this.list.scrollTop) this.list.scrollTop = top;
     else if (top + ROW_HEIGHT > this.list.scrollTop + this.list.clientHeight) this.list.scrollTop = top + ROW_HEIGHT - this.list.clientHeight;
@@ -177,6 +184,8 @@ class Browser {
 
   back() {
     byId('browser').classList.remove('reading');
+    this.query.delete('sample');
+    setAddress(this.query);
     this.list.focus();
   }
 
@@ -197,7 +206,7 @@ class Browser {
     const step = { j: 1, k: -1, ...(onList ? { ArrowDown: 1, ArrowUp: -1, PageDown: 8, PageUp: -8, Home: -Infinity, End: Infinity } : {}) }[event.key];
     if (step !== undefined && this.shown.length) {
       event.preventDefault();
-      this.choose(Math.min(this.shown.length - 1, Math.max(0, this.chosen + step)), false);
+      this.choose(Math.min(this.shown.length - 1, Math.max(0, this.chosen + step)), { address: true });
     } else if (event.key === 'Enter' && onList && this.chosen >= 0) {
       byId('browser').classList.add('reading');
       this.detail.focus();

@@ -29,6 +29,7 @@ class CompareBrowserView {
     }
     return {
       item: this.rows((b, c) => (b >= 0 ? base.index.item[b] : candidate.index.item[c])),
+      name: this.rows((b, c) => (b >= 0 ? base.index.name[b] : candidate.index.name[c])),
       facets,
       passed: {},
       mean: Object.fromEntries(pairs.map((pair) => [pair, this.rows((b, c) => this.change(pair, b, c))])),
@@ -107,7 +108,7 @@ class CompareBrowserView {
     });
     const names = Object.values(index.facets).filter(({ values }) => values.length > 1).slice(0, 2).map(({ values, codes }) => values[codes[row]]);
     return [
-      element('div', { class: 'row-head' }, element('b', { text: index.item[row] }), element('span', { class: 'dim', text: names.join(' · ') }), element('span', { class: 'badges' }, ...badges)),
+      element('div', { class: 'row-head' }, element('b', { text: index.name[row] }), element('span', { class: 'dim', text: names.join(' · ') }), element('span', { class: 'badges' }, ...badges)),
       element('div', { class: 'row-text', dir: 'auto', text: c >= 0 ? this.candidate.index.snippet[c] : this.base.index.snippet[b] }),
     ];
   }
@@ -121,12 +122,12 @@ class CompareBrowserView {
   async detail(row, browser) {
     const sides = await Promise.all([this.side(this.base, this.paired.base[row]), this.side(this.candidate, this.paired.candidate[row])]);
     const there = sides.filter(Boolean);
-    const toggle = element('button', { type: 'button', class: 'quiet', 'aria-pressed': String(this.marking), text: 'Mark differences', onclick: () => { this.marking = !this.marking; browser.choose(browser.chosen, true); } });
+    const toggle = element('button', { type: 'button', class: 'quiet', 'aria-pressed': String(this.marking), text: 'Mark differences', onclick: () => { this.marking = !this.marking; browser.choose(browser.chosen, { read: true }); } });
     const facets = Object.entries(this.index.facets).map(([name, { values, codes }]) => (codes[row] < 0 ? null : `${name}: ${values[codes[row]]}`)).filter(Boolean);
     return [
       element('header', {},
         element('button', { type: 'button', class: 'quiet back', text: '← List', onclick: () => browser.back() }),
-        element('h3', { text: `Item ${this.index.item[row]}` }),
+        element('h3', { text: `Item ${this.index.name[row]}` }),
         element('p', { class: 'dim', text: facets.join(' · ') }),
         there.length === 2 ? toggle : null),
       ...this.prompts(there),
