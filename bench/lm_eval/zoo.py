@@ -5,7 +5,8 @@
 FOLDER is the harness's ``tasks`` folder (default: that of an installed lm-eval; without one the bench is
 skipped, saying so); ``--sample`` takes that many of its files at random. Wanted, with the extra ``harness``
 installed: at least 99 % resolve, 97 % import, and 95 % of those that generate or choose run; the rest is
-listed by reason.
+listed by reason. Functions run in a process that is ended where one never returns, which then counts as one
+that does not run.
 """
 
 import argparse
@@ -17,6 +18,11 @@ import warnings
 from collections import Counter
 from importlib.util import find_spec
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from tasks.benchmarks.lm_eval.made.apart import Trials
+    from tasks.benchmarks.lm_eval.read.yaml import Reader
 
 OFFLINE = {"HF_HUB_OFFLINE": "1", "HF_DATASETS_OFFLINE": "1", "TQDM_DISABLE": "1"}
 WANTED = {"resolve": 0.99, "import": 0.97, "run": 0.95}
@@ -52,14 +58,13 @@ class Figures:
         return count[True] / max(count.total(), 1)
 
 
-def look(path: Path, figures: Figures, reader: object) -> None:
+def look(path: Path, figures: Figures, reader: "Reader", trials: "Trials") -> None:
     """Resolves, imports and runs what one file defines; a group is looked at by its members' own files."""
     from flows.config.load import load_configs
     from metrics.errors import NightjarError
-    from tasks.benchmarks.lm_eval.made.trial import import_functions, try_definition
 
     try:
-        configs = load_configs(path, (), strict=False, reader=reader)  # type: ignore[arg-type]
+        configs = load_configs(path, (), strict=False, reader=reader)
     except NightjarError as error:
         figures.note("resolve", str(error))
         return
@@ -68,14 +73,15 @@ def look(path: Path, figures: Figures, reader: object) -> None:
     if len(configs) != 1 or config.harness is None:
         return
     try:
-        import_functions(config.harness, Path(config.base_dir))
+        trials.import_functions(config.harness, config.base_dir)
     except NightjarError as error:
         figures.note("import", str(error))
         return
     figures.note("import", None)
     if config.output_type in TRIED:
         try:
-            figures.note("run", try_definition(config.harness, config.base_dir, config.scoring()).reason)
+            trial = trials.try_definition(config.harness, config.base_dir, config.scoring())
+            figures.note("run", trial.reason)
         except NightjarError as error:
             figures.note("run", str(error))
 
@@ -93,16 +99,18 @@ def main() -> int:
         return 0
     os.environ.update(OFFLINE)
     warnings.simplefilter("ignore")
+    from tasks.benchmarks.lm_eval.made.apart import Trials
     from tasks.benchmarks.lm_eval.read.index import yaml_files
     from tasks.benchmarks.lm_eval.read.yaml import Reader
 
-    started = time.process_time()
+    started = time.monotonic()
     paths, reader, figures = list(yaml_files(options.folder)), Reader(), Figures()
     if options.sample:
         paths = sorted(random.Random(0).sample(paths, options.sample))
-    for path in paths:
-        look(path, figures, reader)
-    print(f"{len(paths)} files in {time.process_time() - started:.0f} s of one core")
+    with Trials() as trials:
+        for path in paths:
+            look(path, figures, reader, trials)
+    print(f"{len(paths)} files in {time.monotonic() - started:.0f} s")
     for step, wanted in WANTED.items():
         count = figures.counts[step]
         print(

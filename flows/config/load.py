@@ -24,6 +24,7 @@ from tasks.store.home import PROJECT, home
 
 if TYPE_CHECKING:
     from tasks.benchmarks.lm_eval import Definition, SelectedBenchmarks
+    from tasks.benchmarks.lm_eval.made.apart import Trials
     from tasks.benchmarks.lm_eval.read.select import Group
     from tasks.benchmarks.lm_eval.read.yaml import Reader
 
@@ -145,48 +146,49 @@ def validation_document(inputs: CommandInputs) -> tuple[dict[str, Any], int]:
     could be made that they run on, ``warnings`` says so. Every config has an entry of its own: one that is
     refused leaves the others their answer.
     """
-    if inputs.tasks is None:
-        paths = inputs.configs or (DEFAULT_CONFIG,)
-        if inputs.models:
-            entries = [_validation_with_flags(inputs, path) for path in paths]
+    from tasks.benchmarks.lm_eval.made.apart import Trials
+
+    with Trials() as trials:
+        if inputs.tasks is not None:
+            entries = [entry for name in inputs.names for entry in _validation_of(inputs, name, trials)]
         else:
-            entries = validate_configs(paths, inputs.overrides)
-    else:
-        entries = [entry for name in inputs.names for entry in _validation_of(inputs, name)]
+            paths = inputs.configs or (DEFAULT_CONFIG,)
+            if inputs.models:
+                entries = [_validation_with_flags(inputs, path, trials) for path in paths]
+            else:
+                entries = _validated_files(paths, inputs.overrides, trials)
     refused = any(entry["status"] == "refused" for entry in entries)
     return {"configs": entries}, 2 if refused else 0
 
 
-def _validation_with_flags(inputs: CommandInputs, path: Path) -> dict[str, Any]:
+def _validation_with_flags(inputs: CommandInputs, path: Path, trials: "Trials") -> dict[str, Any]:
     try:
         overrides = _overrides(inputs, path)
     except NightjarError as error:
         return {"path": str(path), "status": "refused", "reason": str(error)}
-    return validate_configs([path], overrides)[0]
+    return _validated_files([path], overrides, trials)[0]
 
 
-def _validation_of(inputs: CommandInputs, name: str) -> list[dict[str, Any]]:
+def _validation_of(inputs: CommandInputs, name: str, trials: "Trials") -> list[dict[str, Any]]:
     try:
         configs = _chosen_by_name(inputs, [name], strict=False).configs
     except NightjarError as error:
         return [_refused(name, error)]
-    return [_tried(config.name, (config,)) for config in configs]
+    return [_tried(config.name, (config,), trials) for config in configs]
 
 
 def _refused(name: str, error: NightjarError) -> dict[str, Any]:
     return {"path": name, "status": "refused", "reason": str(error), "warnings": []}
 
 
-def _tried(name: str, configs: Sequence[EvalConfig]) -> dict[str, Any]:
+def _tried(name: str, configs: Sequence[EvalConfig], trials: "Trials") -> dict[str, Any]:
     """The entry of configs that resolve, after their functions were imported and run on made rows."""
     warnings = []
     for config in configs:
         if config.harness is None or "samples" in config.harness:
             continue
-        from tasks.benchmarks.lm_eval.made.trial import try_definition
-
         try:
-            trial = try_definition(config.harness, config.base_dir, config.scoring())
+            trial = trials.try_definition(config.harness, config.base_dir, config.scoring())
         except NightjarError as error:
             return _refused(name, error)
         if not trial.ran:
@@ -233,15 +235,26 @@ def validate_configs(paths: Sequence[str | Path], overrides: Sequence[str] = ())
     """Whether each file resolves and validates: ``{"path", "status": "ok" | "refused", "reason",
     "warnings"}``, in order.
 
-    No dataset is opened; what many files include is read once.
+    No dataset is opened; what many files include is read once. Functions are imported and run in a process
+    of their own.
     """
+    from tasks.benchmarks.lm_eval.made.apart import Trials
+
+    with Trials() as trials:
+        return _validated_files(paths, overrides, trials)
+
+
+def _validated_files(
+    paths: Sequence[str | Path], overrides: Sequence[str], trials: "Trials"
+) -> list[dict[str, Any]]:
     from tasks.benchmarks.lm_eval.read.yaml import Reader
 
     reader = Reader()
     entries: list[dict[str, Any]] = []
     for path in paths:
         try:
-            entries.append(_tried(str(path), load_configs(path, overrides, strict=False, reader=reader)))
+            loaded = load_configs(path, overrides, strict=False, reader=reader)
+            entries.append(_tried(str(path), loaded, trials))
         except NightjarError as error:
             entries.append(_refused(str(path), error))
     return entries

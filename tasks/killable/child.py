@@ -8,7 +8,6 @@ import os
 import pickle
 import resource
 import signal
-import sys
 from collections.abc import Callable
 from contextlib import suppress
 from importlib import import_module
@@ -24,9 +23,9 @@ Reply = tuple[str, Any]
 
 
 def main() -> None:
-    """Reads ``(target, arguments, seconds)``, then lists of items; writes a reply for each."""
+    """Reads ``(target, arguments, seconds, waiting)``, then lists of items; writes a reply for each."""
     requests, replies = _streams()
-    target, arguments, seconds = pickle.load(requests)
+    target, arguments, seconds, waiting = pickle.load(requests)
     _limit_memory()
     try:
         module, _, name = target.partition(":")
@@ -41,12 +40,12 @@ def main() -> None:
         except EOFError:
             return
         for item in items:
-            _write(replies, _reply(function, item, seconds))
+            _write(replies, _reply(function, item, seconds, seconds * waiting))
 
 
-def _reply(function: Callable[[Any], Any], item: Any, seconds: float) -> Reply:
+def _reply(function: Callable[[Any], Any], item: Any, seconds: float, by_the_clock: float) -> Reply:
     signal.setitimer(signal.ITIMER_PROF, seconds)
-    signal.setitimer(signal.ITIMER_REAL, seconds * WAITING)
+    signal.setitimer(signal.ITIMER_REAL, by_the_clock)
     try:
         return "value", function(item)
     except MemoryError:
@@ -68,13 +67,15 @@ def _write(replies: BinaryIO, reply: Reply) -> None:
 
 
 def _streams() -> tuple[BinaryIO, BinaryIO]:
-    """Streams of our own: what a library prints goes elsewhere."""
-    replies = os.fdopen(os.dup(1), "wb")
+    """Streams of our own: what a library prints goes elsewhere, and what it reads is nothing."""
+    requests, replies = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb")
+    with open(os.devnull, "rb") as nothing:
+        os.dup2(nothing.fileno(), 0)
     os.dup2(2, 1)
     for number in (signal.SIGPROF, signal.SIGALRM):  # left to the kernel, which ends the process
         signal.signal(number, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGPROF, signal.SIGALRM})
-    return sys.stdin.buffer, replies
+    return requests, replies
 
 
 def _limit_memory() -> None:

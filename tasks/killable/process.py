@@ -33,11 +33,20 @@ class KillableProcess:
     """Calls ``target(*arguments)(item)``; ``target`` is ``module:function`` and imported there.
 
     The process starts with the first call and ends with the ``with`` block. Items and values are pickled. An
-    exception that the function raises is raised here.
+    exception that the function raises is raised here. An item may take ``seconds`` of CPU time, by the clock
+    of the wall ``waiting`` times that; ``setting`` is what a config calls the limit, None if it has none.
     """
 
-    def __init__(self, target: str, arguments: Sequence[Any], seconds: float) -> None:
-        self._setup = target, tuple(arguments), seconds
+    def __init__(
+        self,
+        target: str,
+        arguments: Sequence[Any],
+        seconds: float,
+        waiting: int = WAITING,
+        setting: str | None = "item_timeout",
+    ) -> None:
+        self._setup = target, tuple(arguments), seconds, waiting
+        self._setting = setting
         self._process: subprocess.Popen[bytes] | None = None
         self._errors: IO[bytes] | None = None
 
@@ -101,12 +110,14 @@ class KillableProcess:
         """Why the process ended in the middle of an item; the next item starts another."""
         code = process.wait()
         self.close()
-        seconds = self._setup[2]
+        _, _, seconds, waiting = self._setup
         match -code:
             case signal.SIGPROF:
-                return f"took more than {seconds:g} s (item_timeout)"
+                named = f" ({self._setting})" if self._setting else ""
+                return f"took more than {seconds:g} s{named}"
             case signal.SIGALRM:
-                return f"took more than {seconds * WAITING:g} s by the clock (item_timeout: {seconds:g})"
+                named = f" ({self._setting}: {seconds:g})" if self._setting else ""
+                return f"took more than {seconds * waiting:g} s by the clock{named}"
         said = f"signal {-code}" if code < 0 else f"exit code {code}"
         return f"ended the process that worked on it ({said})"
 

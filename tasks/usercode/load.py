@@ -101,12 +101,11 @@ class UserModules:
                 ):
                     sys.modules[qualified] = module
                     spec.loader.exec_module(module)
-            except ConfigError:
+            except BaseException as error:
                 sys.modules.pop(qualified, None)
-                raise
-            except (Exception, SystemExit) as error:  # some files exit where a program is not installed
-                sys.modules.pop(qualified, None)
-                remedy = missing_package(error)
+                if isinstance(error, ConfigError) or not isinstance(error, Exception | SystemExit):
+                    raise  # an interruption, after which the file is not there by half
+                remedy = missing_package(error)  # some files exit where a program is not installed
                 raise ConfigError(
                     f"'{source}' can't be imported: {type(error).__name__}: {error}{remedy}"
                 ) from error

@@ -25,6 +25,11 @@ def trust_what_is_named(yes: bool = True) -> None:
     _asked = yes
 
 
+def trusting() -> bool:
+    """Whether that is so."""
+    return _asked
+
+
 def check_trusted(place: Path, reference: str) -> None:
     """Raises ConfigError if code that a file of this folder names, or that this file is, must not run yet."""
     place = place.resolve()

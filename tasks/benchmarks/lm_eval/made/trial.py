@@ -5,12 +5,13 @@ columns that its lines mention are changed one by one, and kept where the run ge
 no row could be made for is not wrong by that: the last error says where the trial ended.
 """
 
-import ctypes
 import linecache
 import re
+import signal
+import sys
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from copy import deepcopy
 from dataclasses import dataclass
@@ -46,9 +47,10 @@ ROWS: Final = 8
 SEED: Final = 1234
 RUNS: Final = 400
 SECONDS: Final = 3.0
-"""How often a definition is tried with other guesses, and for how long."""
+"""How often a definition is tried with other guesses, and for how long (CPU time, so that a loaded machine
+does not decide what runs)."""
 ENDLESS: Final = 20.0
-"""Seconds after which one attempt is taken for one without an end."""
+"""Seconds of CPU time after which one attempt is taken for one without an end."""
 
 
 OWN_DOCUMENTS: Final = "its documents come from a function of its own (custom_dataset)"
@@ -242,7 +244,7 @@ def _search(run: _Run, shape: Shape) -> Trial:
     """Tries one guess after the other, and keeps those that get further."""
     guesses: dict[tuple[str, ...], str] = {}
     best, error = _attempt(run, shape, guesses)
-    deadline, left = time.monotonic() + SECONDS, RUNS
+    deadline, left = time.process_time() + SECONDS, RUNS
     while error is not None:
         found = _with_missing(shape, error)
         if found is not None and left > 0:
@@ -251,7 +253,7 @@ def _search(run: _Run, shape: Shape) -> Trial:
             continue
         reached = error
         for change in _candidates(run, shape, guesses, reached):
-            if left <= 0 or time.monotonic() > deadline:
+            if left <= 0 or time.process_time() > deadline:
                 return Trial(False, _described(reached), shape, guesses)
             left -= 1
             changed = {**guesses, **change}
@@ -273,7 +275,7 @@ def _attempt(
     try:
         with _ended_after(ENDLESS):
             run.on(shape, guesses)
-    except (Exception, EndlessError) as error:
+    except (Exception, SystemExit, EndlessError) as error:
         return (run.stage, tuple(line for _, line in _frames(error, run.base_dir))), error
     return (run.stage + 1, ()), None
 
@@ -287,23 +289,42 @@ class EndlessError(BaseException):
 
 @contextmanager
 def _ended_after(seconds: float) -> Iterator[None]:
-    """Raises EndlessError in the block once it takes longer: some functions shuffle until an order differs,
-    which for one choice never happens."""
-    thread, over = ctypes.c_ulong(threading.get_ident()), threading.Event()
-    raise_in = ctypes.pythonapi.PyThreadState_SetAsyncExc
+    """Raises EndlessError in the block once it takes more CPU time: some functions shuffle until an order
+    differs, which for one choice never happens.
 
-    def watch() -> None:
-        if not over.wait(seconds):
-            raise_in(thread, ctypes.py_object(EndlessError))
-
-    watching = threading.Thread(target=watch, daemon=True)
-    watching.start()
-    try:
+    By a signal, which also ends a pattern that runs away, and which is sent again to code that catches
+    everything. Signals reach the main thread alone: elsewhere there is no limit.
+    """
+    if threading.current_thread() is not threading.main_thread():
         yield
+        return
+    imported = set(sys.modules)
+    before = signal.signal(signal.SIGVTALRM, _end)
+    try:
+        signal.setitimer(signal.ITIMER_VIRTUAL, seconds, 1.0)
+        try:
+            yield
+        finally:
+            signal.setitimer(signal.ITIMER_VIRTUAL, 0)
+    except EndlessError:
+        _forget_half_imported(imported)
+        raise
     finally:
-        over.set()
-        watching.join()
-        raise_in(thread, None)  # what was raised at the last moment, too
+        signal.setitimer(signal.ITIMER_VIRTUAL, 0)  # where the signal came just before it was turned off
+        signal.signal(signal.SIGVTALRM, before)
+
+
+def _end(*_: object) -> None:
+    raise EndlessError
+
+
+def _forget_half_imported(before: Container[str]) -> None:
+    """Takes modules away whose package is not there: its import was interrupted after theirs, and would not
+    find them in itself the next time."""
+    for name in sorted(set(sys.modules)):
+        parent = name.rpartition(".")[0]
+        if name not in before and parent and parent not in sys.modules:
+            del sys.modules[name]
 
 
 def _frames(error: BaseException, folder: Path) -> list[tuple[TracebackType, int]]:

@@ -82,7 +82,8 @@ SAMPLERS: Final = ("default", "first_n", "per_item")
 
 # A score made without them would be another benchmark's.
 UNSUPPORTED: Final = {
-    "doc_to_audio": "plays the model audio, for which the harness has no chat form",
+    "doc_to_audio": "plays the model audio, which the harness's chat messages have no place for; a native "
+    "config has one: messages with a part {audio: …}",
     "use_prompt": "takes its prompts from the library promptsource, which is no longer maintained",
     "class": "is a Python class of the harness; only benchmarks defined by their YAML can run here",
 }

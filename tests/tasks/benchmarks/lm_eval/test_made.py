@@ -189,7 +189,8 @@ def test_code_of_a_model_is_never_run_on_made_rows(tmp_path: Path) -> None:
 def test_a_function_without_an_end_ends_the_attempt_and_not_the_patience(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tasks.benchmarks.lm_eval.made.trial.ENDLESS", 0.5)
+    monkeypatch.setattr("tasks.benchmarks.lm_eval.made.trial.ENDLESS", 0.3)
+    monkeypatch.setattr("tasks.benchmarks.lm_eval.made.trial.SECONDS", 0.3)
     trial = tried(
         tmp_path,
         "def text(doc):\n"
@@ -200,4 +201,66 @@ def test_a_function_without_an_end_ends_the_attempt_and_not_the_patience(
         "            pass\n"
         "def target(doc): return doc['a']\n",
     )
-    assert (trial.ran, trial.reason) == (False, "EndlessError: not done after 0.5 s on made rows")
+    assert (trial.ran, trial.reason) == (False, "EndlessError: not done after 0.3 s on made rows")
+
+
+def test_a_package_whose_import_was_interrupted_can_be_imported_by_the_next(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tasks.benchmarks.lm_eval.made.trial.ENDLESS", 0.3)
+    monkeypatch.setattr("tasks.benchmarks.lm_eval.made.trial.SECONDS", 0.3)
+    monkeypatch.syspath_prepend(tmp_path)
+    package = tmp_path / "a_heavy_package"
+    package.mkdir()
+    (package / "words.py").write_text("WORDS = ['x']\n")
+    (package / "__init__.py").write_text(
+        "import pathlib\nimport a_heavy_package.words\n"
+        f"while pathlib.Path({str(tmp_path / 'slow')!r}).exists(): sum(range(9999))\n"
+        "WORDS = a_heavy_package.words.WORDS\n"
+    )
+    (tmp_path / "slow").touch()
+    utils = "def text(doc):\n    import a_heavy_package\n    return doc['q'] + a_heavy_package.WORDS[0]\n"
+    utils += "def target(doc): return doc['a']\n"
+    assert str(tried(tmp_path, utils).reason).startswith("EndlessError")
+    (tmp_path / "slow").unlink()
+    trial = tried(tmp_path, utils)
+    assert trial.ran, trial.reason
+
+
+def test_a_function_that_exits_is_one_that_does_not_run(tmp_path: Path) -> None:
+    trial = tried(tmp_path, "import sys\ndef text(doc): sys.exit('enough')\ndef target(doc): return 'x'\n")
+    assert (trial.ran, trial.reason) == (False, "SystemExit: enough")
+
+
+@pytest.mark.services
+def test_what_never_returns_costs_itself_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither a pattern nor an import that runs away lets other code of their process end them."""
+    monkeypatch.setattr("tasks.benchmarks.lm_eval.made.apart.SECONDS", 2.0)
+    runaway = "import re\nrunning = lambda: re.search('(a+)+$', 'a' * 60 + 'b')\n"
+    texts = {
+        "good": FUNCTIONS,
+        "pattern": runaway + "def text(doc): return running()\ndef target(doc): return 'x'\n",
+        "import": runaway + "running()\n" + FUNCTIONS,
+        "dies": "import os\ndef text(doc): os._exit(3)\ndef target(doc): return 'x'\n",
+        "reads": "def text(doc): return input()\ndef target(doc): return 'x'\n",
+        "last": FUNCTIONS,
+    }
+    paths = []
+    for name, utils in texts.items():
+        folder = tmp_path / name
+        folder.mkdir()
+        (folder / "utils.py").write_text(utils)
+        (folder / "mine.yaml").write_text(TASK.format(output_type="generate_until", more=""))
+        paths.append(folder / "mine.yaml")
+    found = dict(zip(texts, validate_configs(paths), strict=True))
+    assert {name: entry["status"] for name, entry in found.items()} == {
+        "good": "ok", "pattern": "ok", "import": "refused", "dies": "ok", "reads": "ok",
+        "last": "ok",
+    }  # fmt: skip
+    assert found["good"]["warnings"] == found["last"]["warnings"] == []
+    assert found["pattern"]["warnings"] == ["mine: not run on made rows: took more than 2 s"]
+    assert found["import"]["reason"] == "benchmark mine: its functions can't be imported: took more than 2 s"
+    assert found["dies"]["warnings"] == [
+        "mine: not run on made rows: ended the process that worked on it (exit code 3)"
+    ]
+    assert "EOFError" in found["reads"]["warnings"][0]

@@ -35,7 +35,10 @@ def test_every_path_gets_its_status_and_reason(tmp_path: Path):
         "gone": "refused",
     }
     assert found["good"]["reason"] is None
-    assert "plays the model audio" in found["audio"]["reason"]
+    assert found["audio"]["reason"].endswith(
+        "audio.yaml: 'doc_to_audio' plays the model audio, which the harness's chat messages have no place "
+        "for; a native config has one: messages with a part {audio: …}"
+    )
     assert "broken.yaml:" in found["broken"]["reason"]
     assert "can't be read" in found["gone"]["reason"]
     assert "unknown key 'doc_to_txt'" in found["typo"]["warnings"][0]
