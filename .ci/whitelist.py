@@ -22,6 +22,8 @@ _.short_name
 
 # Called in a process that can be killed, by module and name
 step_alone
+doing
+processing
 
 # Columns of ``flows.catalog``, read by their names
 _.applies_to

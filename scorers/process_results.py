@@ -66,13 +66,7 @@ class ProcessResultsScorer(BaseScorer):
         processed = [
             self._process_row(batch, row) if ok else None for row, ok in enumerate(batch.scored.tolist())
         ]
-        unknown = self.undeclared(processed)
-        if unknown:
-            known = self._declared()
-            names = ", ".join(f"{name!r}{nearest(name, known)}" for name in unknown)
-            warnings.warn(
-                f"process_results returned {names}: not in metric_list, so not reported", stacklevel=2
-            )
+        self.warn_of_undeclared(processed)
         return processed
 
     def column(self, processed: Sequence[ResultValues | None], metric: Metric, batch: Batch) -> SampleScores:
@@ -114,6 +108,16 @@ class ProcessResultsScorer(BaseScorer):
         """Names in the results that no metric list has, sorted."""
         known = self._declared()
         return tuple(sorted({name for entry in processed if entry for name in entry if name not in known}))
+
+    def warn_of_undeclared(self, processed: Sequence[ResultValues | None]) -> None:
+        """Warns about names in the results that no metric list has."""
+        unknown = self.undeclared(processed)
+        if unknown:
+            known = self._declared()
+            names = ", ".join(f"{name!r}{nearest(name, known)}" for name in unknown)
+            warnings.warn(
+                f"process_results returned {names}: not in metric_list, so not reported", stacklevel=2
+            )
 
     def _declared(self) -> set[str]:
         names = {metric.name for metrics in self.metrics.values() for metric in metrics}

@@ -1,4 +1,4 @@
-"""Scores that may take for ever to compute: row by row in a process that can be killed.
+"""Scores that may take for ever, or need a main thread: row by row in a process that can be killed.
 
 A batch whose metric is sure to end soon is scored here, at once, as ever. What takes too much is unscored,
 with the reason.
@@ -8,6 +8,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from types import TracebackType
+from typing import Final
 
 import numpy as np
 
@@ -16,10 +17,16 @@ from metrics.types import Scores
 from scorers.base import Batch, ModelReply, SampleScores
 from scorers.config import ArenaConfig, EnsembleConfig, JudgeConfig, ScorerConfig
 from scorers.judge.config import PatternReading
+from scorers.process_results import ProcessResultsScorer, ResultValues
 from tasks.killable.process import GaveUp, KillableProcess
 from tasks.pair import PairSetup
+from tasks.usercode.alarms import sets_alarms
+from tasks.usercode.generators import Generators
+from tasks.usercode.standin import stand_ins
 
 Row = tuple[Batch, Sequence[ModelReply | None]]
+OWN_ALARMS: Final = 10
+"""How many times ``item_timeout`` a function may take that sets alarms itself, which are to end it first."""
 
 
 class LimitedScorer:
@@ -62,6 +69,63 @@ class LimitedScorer:
         references, docs = list(batch.references), list(batch.docs)
         for row in rows:
             yield _row(replace(batch, references=references, docs=docs), row), own.get(row, [])
+
+
+class LimitedProcessing:
+    """A benchmark's ``process_results``. A context manager: its process ends with the block.
+
+    A function that sets alarms is called in the main thread of a process: in other threads Python refuses
+    signals, which many files take for a wrong answer.
+    """
+
+    def __init__(self, setup: PairSetup) -> None:
+        self._scorer, self._generators = processing_scorer(setup), Generators()
+        self._apart = sets_alarms(self._scorer.function)
+        seconds = setup.scoring.item_timeout * OWN_ALARMS
+        self._process = KillableProcess("tasks.limited:processing", [setup], seconds)
+
+    def __enter__(self) -> "LimitedProcessing":
+        return self
+
+    def __exit__(
+        self, _kind: type[BaseException] | None, _error: BaseException | None, _at: TracebackType | None
+    ) -> None:
+        self._process.close()
+
+    def process(self, batch: Batch) -> tuple[list[ResultValues | None], list[str | None]]:
+        """What the function returned for every scored row, and why it returned nothing for one that was given
+        up; raises ScorerError."""
+        errors: list[str | None] = [None] * len(batch)
+        if not self._apart or batch.choices is not None:
+            with stand_ins(), self._generators.drawn_from():  # functions import libraries in bodies, too
+                return self._scorer.process(batch), errors
+        results: list[ResultValues | None] = [None] * len(batch)
+        rows = np.flatnonzero(batch.scored).tolist()
+        for row, said in zip(rows, self._process.map([_row(batch, row) for row in rows]), strict=True):
+            if isinstance(said, GaveUp):
+                errors[row] = said.reason
+            else:
+                results[row] = said
+        self._scorer.warn_of_undeclared(results)
+        return results, errors
+
+
+def processing(setup: PairSetup) -> Callable[[Batch], ResultValues | None]:
+    """What the process calls for each row."""
+    scorer, generators = processing_scorer(setup), Generators()
+
+    def call(row: Batch) -> ResultValues | None:
+        with stand_ins(), generators.drawn_from():
+            return scorer.process(row)[0]
+
+    return call
+
+
+def processing_scorer(setup: PairSetup) -> ProcessResultsScorer:
+    """The scorer of a step that the plan makes for ``process_results`` only."""
+    scorer = setup.scorer()
+    assert isinstance(scorer, ProcessResultsScorer), "the plan makes this step for process_results only"
+    return scorer
 
 
 def scoring(setup: PairSetup) -> Callable[[Row], SampleScores]:

@@ -6,17 +6,14 @@ from dataclasses import replace
 import pyarrow as pa
 
 from scorers.base import AcrossFilters, Batch
-from scorers.process_results import ProcessResultsScorer
 from tasks.caching import Workspace, artifact_task
-from tasks.limited import LimitedScorer
+from tasks.limited import LimitedProcessing, LimitedScorer, processing_scorer
 from tasks.pair import PairSetup
 from tasks.rows.scoring import ScorerInput, joined_batches, processed_batch, statistics_batch
 from tasks.steps import Answered, Step
 from tasks.store.keys import text_value
 from tasks.store.schemas import PROCESSED, STATISTICS
 from tasks.store.storage import ArtifactRef
-from tasks.usercode.generators import Generators
-from tasks.usercode.standin import stand_ins
 
 
 @artifact_task("score", STATISTICS)
@@ -70,12 +67,11 @@ def process_results(
     workspace: Workspace,
 ) -> Iterator[pa.RecordBatch]:
     """A user's ``process_results``, once for a filter; its pairs then take their columns."""
-    scorer, generators = _process_scorer(step.setup), Generators()
     cut_off = step.setup.cut_off
-    for part in joined_batches(workspace.open(), requests, predictions, answered.responses, cut_off):
-        with stand_ins(), generators.drawn_from():  # functions import libraries in their bodies, too
-            results = scorer.process(part.batch)
-        yield processed_batch(part.samples, results)
+    with LimitedProcessing(step.setup) as processing:
+        for part in joined_batches(workspace.open(), requests, predictions, answered.responses, cut_off):
+            results, errors = processing.process(part.batch)
+            yield processed_batch(part.samples, results, errors)
 
 
 @artifact_task("score", STATISTICS)
@@ -88,7 +84,7 @@ def score_processed(
     workspace: Workspace,
 ) -> Iterator[pa.RecordBatch]:
     """A pair's column of what ``process_results`` returned."""
-    scorer, metric = _process_scorer(step.setup), step.setup.metric_record()
+    scorer, metric = processing_scorer(step.setup), step.setup.metric_record()
     store = workspace.open()
     results = _processed_rows(store.batches(processed, ["results_json", "error"]))
     for part in joined_batches(store, requests, predictions, answered.responses, step.setup.cut_off):
@@ -106,12 +102,6 @@ def _processed_rows(
         columns = (batch.column(name).to_pylist() for name in ("results_json", "error"))
         for text, reason in zip(*columns, strict=True):
             yield None if text is None else text_value(text), reason
-
-
-def _process_scorer(setup: PairSetup) -> ProcessResultsScorer:
-    scorer = setup.scorer()
-    assert isinstance(scorer, ProcessResultsScorer), "the plan makes this step for process_results only"
-    return scorer
 
 
 def _samples_of(batch: Batch, parts: tuple[ScorerInput, ...]) -> pa.Table:

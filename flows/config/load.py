@@ -156,7 +156,7 @@ def validation_document(inputs: CommandInputs) -> tuple[dict[str, Any], int]:
             if inputs.models:
                 entries = [_validation_with_flags(inputs, path, trials) for path in paths]
             else:
-                entries = _validated_files(paths, inputs.overrides, trials)
+                entries = validate_configs(paths, inputs.overrides, trials)
     refused = any(entry["status"] == "refused" for entry in entries)
     return {"configs": entries}, 2 if refused else 0
 
@@ -166,7 +166,7 @@ def _validation_with_flags(inputs: CommandInputs, path: Path, trials: "Trials") 
         overrides = _overrides(inputs, path)
     except NightjarError as error:
         return {"path": str(path), "status": "refused", "reason": str(error)}
-    return _validated_files([path], overrides, trials)[0]
+    return validate_configs([path], overrides, trials)[0]
 
 
 def _validation_of(inputs: CommandInputs, name: str, trials: "Trials") -> list[dict[str, Any]]:
@@ -231,24 +231,21 @@ def load_selected(
     return tuple(_evaluation(source, None, strict) for source in sources), selection
 
 
-def validate_configs(paths: Sequence[str | Path], overrides: Sequence[str] = ()) -> list[dict[str, Any]]:
+def validate_configs(
+    paths: Sequence[str | Path], overrides: Sequence[str] = (), trials: "Trials | None" = None
+) -> list[dict[str, Any]]:
     """Whether each file resolves and validates: ``{"path", "status": "ok" | "refused", "reason",
     "warnings"}``, in order.
 
     No dataset is opened; what many files include is read once. Functions are imported and run in a process
-    of their own.
+    of their own: that of ``trials``, else a new one.
     """
     from tasks.benchmarks.lm_eval.made.apart import Trials
-
-    with Trials() as trials:
-        return _validated_files(paths, overrides, trials)
-
-
-def _validated_files(
-    paths: Sequence[str | Path], overrides: Sequence[str], trials: "Trials"
-) -> list[dict[str, Any]]:
     from tasks.benchmarks.lm_eval.read.yaml import Reader
 
+    if trials is None:
+        with Trials() as own:
+            return validate_configs(paths, overrides, own)
     reader = Reader()
     entries: list[dict[str, Any]] = []
     for path in paths:

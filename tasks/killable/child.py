@@ -44,6 +44,7 @@ def main() -> None:
 
 
 def _reply(function: Callable[[Any], Any], item: Any, seconds: float, by_the_clock: float) -> Reply:
+    _leave_to_the_kernel()  # the function may have set an alarm of its own
     signal.setitimer(signal.ITIMER_PROF, seconds)
     signal.setitimer(signal.ITIMER_REAL, by_the_clock)
     try:
@@ -72,10 +73,15 @@ def _streams() -> tuple[BinaryIO, BinaryIO]:
     with open(os.devnull, "rb") as nothing:
         os.dup2(nothing.fileno(), 0)
     os.dup2(2, 1)
-    for number in (signal.SIGPROF, signal.SIGALRM):  # left to the kernel, which ends the process
-        signal.signal(number, signal.SIG_DFL)
+    _leave_to_the_kernel()
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGPROF, signal.SIGALRM})
     return requests, replies
+
+
+def _leave_to_the_kernel() -> None:
+    """The clocks' signals, which then end the process."""
+    for number in (signal.SIGPROF, signal.SIGALRM):
+        signal.signal(number, signal.SIG_DFL)
 
 
 def _limit_memory() -> None:

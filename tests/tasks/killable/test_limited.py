@@ -2,6 +2,8 @@
 
 import random
 import sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,7 +13,7 @@ from scorers.base import Batch, ModelReply, SampleScores
 from scorers.config import FilterConfig, JudgeConfig, ScoringConfig
 from scorers.filters import FilterPipeline
 from tasks.killable.process import GaveUp
-from tasks.limited import LimitedScorer, legible
+from tasks.limited import LimitedProcessing, LimitedScorer, legible
 from tasks.pair import PairSetup
 from tasks.rows.limited import LimitedPipeline
 
@@ -103,9 +105,9 @@ def batch_of(predictions: list[Any], references: list[str], cut: int | None = No
     )
 
 
-def setup_of(seconds: float = 5.0, **scoring: Any) -> PairSetup:
+def setup_of(seconds: float = 5.0, base_dir: Path | str = ".", **scoring: Any) -> PairSetup:
     config = ScoringConfig.model_validate({"item_timeout": seconds, **scoring})
-    probe = PairSetup(benchmark="b", scoring=config, filter="none", metric="", base_dir=".")
+    probe = PairSetup(benchmark="b", scoring=config, filter="none", metric="", base_dir=str(base_dir))
     name = probe.scorer().get_metrics("none")[0].name
     return probe.model_copy(update={"metric": name})
 
@@ -179,3 +181,56 @@ def test_a_formula_that_never_ends_is_unscored_and_those_beside_it_have_their_ve
     assert found.scored.tolist() == [False, True, False, True, True]
     assert found.scores.score[found.scored].tolist() == [1.0, 0.0, 0.0]
     assert [error for error in found.errors if error] == ["took more than 2 s (item_timeout)"] * 2
+
+
+GRADER = """
+import signal
+
+class limit:
+    def __enter__(self):
+        def ring(*_): raise TimeoutError
+        signal.signal(signal.SIGALRM, ring)
+        signal.setitimer(signal.ITIMER_REAL, 0.2)
+
+    def __exit__(self, *_):
+        signal.alarm(0)
+"""
+GRADED = """
+import random
+from grader import limit
+
+calls = []
+
+def results(doc, results):
+    calls.append(1)
+    try:
+        with limit():
+            while results[0] == "loops": pass
+            verdict = 1.0
+    except Exception:
+        verdict = 0.0
+    if results[0] == "hangs":
+        while True: pass
+    return {"right": verdict, "calls": len(calls), "draw": random.random(), "untold": 1}
+"""
+
+
+def test_process_results_that_sets_an_alarm_works_outside_the_main_thread_too(tmp_path: Path) -> None:
+    """Only a main thread may; elsewhere ``signal.signal`` raises, which files take for a wrong answer."""
+    (tmp_path / "grader.py").write_text(GRADER)
+    (tmp_path / "graded.py").write_text(GRADED)
+    metrics = ["right", "calls", "draw"]
+    setup = setup_of(0.1, tmp_path, process_results="graded.py:results", metric_list=metrics)
+    said = ["a", "loops", "b", "hangs", "c"]
+
+    def process() -> tuple[list[Any], list[str | None]]:
+        with LimitedProcessing(setup) as processing, pytest.warns(UserWarning, match="'untold'"):
+            return processing.process(batch_of(said, ["a"] * len(said), cut=2))
+
+    with ThreadPoolExecutor(1) as thread:
+        results, errors = thread.submit(process).result()
+    assert [row and row["right"] for row in results] == [1.0, 0.0, None, None, 1.0]
+    assert [row and row["calls"] for row in results[:2]] == [1, 2], "the module lives as long as the step"
+    assert results[0]["draw"] == random.Random(0).random()
+    assert [bool(error) for error in errors] == [False, False, False, True, False]
+    assert "took more than 1 s" in str(errors[3])
