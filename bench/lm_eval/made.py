@@ -88,7 +88,11 @@ def find_leaves(folder: Path, only: Sequence[str], count: int, trials: Trials) -
     reader, found, families = Reader(), 0, Counter[str]()
     for path in paths:
         family = path.relative_to(folder).parts[0]
-        if (families[family] >= EACH or found >= count) and not only:
+        if only:
+            text = path.read_text(encoding="utf-8", errors="replace")
+            if not any(name in text for name in only):
+                continue
+        elif families[family] >= EACH or found >= count:
             continue
         try:
             configs = load_configs(path, (), strict=False, reader=reader)

@@ -42,11 +42,6 @@ class Generators:
                 _set(others)
 
 
-def seeded() -> Any:
-    """A block in which the global generators are in the state that the harness starts with."""
-    return Generators().drawn_from()
-
-
 def _state() -> tuple[Any, Any]:
     return random.getstate(), np.random.get_state()
 

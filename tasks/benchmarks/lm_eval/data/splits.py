@@ -25,7 +25,7 @@ from tasks.datasets.config import DatasetError
 from tasks.datasets.files import data_digest
 from tasks.store.keys import digest
 from tasks.usercode.documents import Documents
-from tasks.usercode.generators import seeded
+from tasks.usercode.generators import Generators
 from tasks.usercode.load import UserModules
 from tasks.usercode.standin import library_installed, stand_ins
 
@@ -58,6 +58,7 @@ class Splits:
         self._base_dir = base_dir
         self._where = where
         self.modules = modules or UserModules(own=True)
+        self.generators = Generators()
         self.source = DefinitionDataset(config, base_dir, where, self.modules, tokenizer)
         self._processing: dict[tuple[str, FunctionName], Any] = {}
         self._evaluated: list[dict[str, Any]] | None = None
@@ -94,7 +95,7 @@ class Splits:
         """Both, few-shot documents first: a ``process_docs`` that shuffles draws for them first in the
         harness too."""
         split = self._config.get("test_split") or self._config["validation_split"]
-        with seeded():
+        with self.generators.drawn_from():
             drawn = self._config.get("num_fewshot") or self._config.get("process_docs") is not None
             self._fewshot = [json_document(row, self._where) for row in self._fewshot_rows()] if drawn else []
             docs = self._processed(split, self._config.get("process_docs"))

@@ -5,6 +5,7 @@ is asked of a model and what is right. ``benchmarks.open`` makes it of a transla
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import islice
 from pathlib import Path
 from string import ascii_uppercase
 from typing import Any, Final
@@ -35,6 +36,9 @@ from tasks.messages.media import MediaError, MediaReader
 from tasks.store.fingerprint import Sources, sources_of
 from tasks.store.keys import digest
 from tasks.usercode.load import load_function
+
+TOGETHER: Final = 32
+"""Documents rendered before others may draw from the global generators: giving them back takes a moment."""
 
 # Keys that decide which documents there are; all others besides those below decide how they are asked.
 OF_DATASET: Final = (
@@ -147,26 +151,40 @@ class Prompter:
         self._output_type: str = config.get("output_type", "generate_until")
         self._fewshot = fewshot_settings(config)
         self._pool = self._fewshot_pool(splits)
+        self._generators = splits.generators
         self._delimiters = Delimiters(config.get("target_delimiter", " "), "")
         letters = harness.get("choices_by")
         self._lettering = None if letters is None else Lettering(**letters)
         first = self._docs[0]
         chosen = config.get("doc_to_choice") is not None
-        self._many_inputs = chosen and isinstance(self._question(first), int)
-        self._many_targets = isinstance(self._fields.target(first), list)
+        with self._generators.drawn_from():
+            self._many_inputs = chosen and isinstance(self._question(first), int)
+            self._many_targets = isinstance(self._fields.target(first), list)
 
     def rendered(self, items: Iterable[Item]) -> Iterator[Rendered]:
         """The requests of consecutive items, the first of which may stand anywhere in the dataset."""
-        draws = self._pool.draws()
-        position = 0
-        for item in items:
-            for doc in self._docs[position : item.doc_id]:
-                draws.skip(doc)
-            position = item.doc_id + 1
-            try:
-                yield self._rendered(item, draws)
-            except DatasetError as error:
-                raise DatasetError(f"document {item.doc_id}: {error}") from error
+        draws, position, coming = self._pool.draws(), 0, iter(items)
+        while together := list(islice(coming, TOGETHER)):
+            done: list[Rendered] = []
+            failure: Exception | None = None
+            with self._generators.drawn_from():
+                try:
+                    for item in together:
+                        for doc in self._docs[position : item.doc_id]:
+                            draws.skip(doc)
+                        position = item.doc_id + 1
+                        done.append(self._numbered(item, draws))
+                except Exception as error:
+                    failure = error
+            yield from done
+            if failure is not None:
+                raise failure
+
+    def _numbered(self, item: Item, draws: FewshotDraws) -> Rendered:
+        try:
+            return self._rendered(item, draws)
+        except DatasetError as error:
+            raise DatasetError(f"document {item.doc_id}: {error}") from error
 
     def _rendered(self, item: Item, draws: FewshotDraws) -> Rendered:
         doc = item.data

@@ -1,7 +1,10 @@
 """A benchmark is the same alone and in company, in whatever order: files of the harness as they are."""
 
 import json
+import os
 import random
+import sys
+from collections import defaultdict
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -78,7 +81,9 @@ def numbers(config: EvalConfig) -> Any:
         batch = _batch(rendered, predictions)
         for metric in scorer.get_metrics(pipeline.name):
             if isinstance(scorer, ProcessResultsScorer):
-                scored = scorer.column(scorer.process(batch), metric, batch)
+                with Generators().drawn_from():
+                    processed = scorer.process(batch)
+                scored = scorer.column(processed, metric, batch)
             else:
                 scored = scorer.score(batch, metric)
             scores.append((pipeline.name, metric.name, scored.scores.score.tolist()))
@@ -170,3 +175,84 @@ def test_what_process_results_draws_is_the_same_alone_and_in_company(tmp_path: P
     assert values(0) == values(3) == values(11)
     draws = [row["python"] for batch in values(0) for row in batch]
     assert len(set(draws)) == 4, "the second batch goes on where the first one was"
+
+
+STATEFUL = """
+import os, random, sys
+import numpy as np
+import helpers
+from .constants import NAME
+
+random.seed({seed}); np.random.seed({seed})          # as importing it alone would
+rng, calls, seen = random.Random({seed}), [], {{}}
+os.environ["WHOSE"] = NAME
+random.shared = NAME                                  # on somebody else's module
+sys.path.insert(0, os.path.dirname(__file__))
+
+def process_docs(docs):
+    order = list(range(len(docs)))
+    random.shuffle(order); rng.shuffle(order); np.random.shuffle(order)
+    return docs.select(order)
+
+def text(doc):
+    calls.append(doc["q"])
+    doc["choices"].append(len(calls))                 # a list inside of the row
+    doc["q"] = "spoilt"
+    return f"{{NAME}} {{helpers.WORD}} {{len(calls)}} {{rng.random()}} {{calls[-1]}}"
+
+def target(doc):
+    return f"{{doc['q']}} {{np.random.rand():.6f}} {{len(seen)}}"
+
+def results(doc, results):
+    seen[doc["q"]] = True
+    return {{"own": rng.random() + len(seen), "all": random.random() + float(np.random.rand())}}
+"""
+STATEFUL_TASK = """
+task: {name}
+dataset_path: json
+dataset_kwargs: {{data_files: {{test: rows.jsonl, train: rows.jsonl}}}}
+test_split: test
+training_split: train
+num_fewshot: 2
+process_docs: !function utils.process_docs
+doc_to_text: !function utils.text
+doc_to_target: !function utils.target
+process_results: !function utils.results
+metric_list: [{{metric: own}}, {{metric: all}}]
+"""
+
+
+def stateful(folder: Path, seed: int) -> EvalConfig:
+    """A benchmark whose files have the names that others' have, and leave traces wherever they can."""
+    folder.mkdir()
+    name = folder.name
+    (folder / "utils.py").write_text(STATEFUL.format(seed=seed))
+    (folder / "helpers.py").write_text(f"WORD = 'of {name}'\n")
+    (folder / "constants.py").write_text(f"NAME = {name!r}\n")
+    rows = [{"q": f"{name} {at}", "choices": [at]} for at in range(6)]
+    (folder / "rows.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    (folder / f"{name}.yaml").write_text(STATEFUL_TASK.format(name=name))
+    (config,) = load_configs(folder / f"{name}.yaml", ("models=[m]",))
+    return config
+
+
+def test_benchmarks_that_leave_traces_everywhere_change_no_number_of_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    monkeypatch.setitem(os.environ, "WHOSE", "nobody's")
+    monkeypatch.setattr(random, "shared", "nobody's", raising=False)
+    configs = {name: stateful(tmp_path / name, seed) for seed, name in enumerate(("one", "two", "three"))}
+    draw, found = random.Random(18), defaultdict[str, list[Any]](list)
+    for _ in range(3):
+        names = [*configs, *configs]
+        draw.shuffle(names)
+        for name in names:
+            random.seed(draw.random())  # whoever else draws from them
+            found[name].append(numbers(configs[name]))
+    for name, all_of_it in found.items():
+        for one in all_of_it:
+            assert one == all_of_it[0], name
+        assert f"of {name}" in str(all_of_it[0])
+        assert "spoilt" not in str(all_of_it[0])
+    assert all(found["one"][0] != found[name][0] for name in ("two", "three"))
