@@ -1,7 +1,8 @@
 """Two runs of the same benchmarks, compared number by number and sample by sample.
 
 Results have to agree within 1e-6 of their size, log-likelihoods within 1e-4; whether a continuation was
-greedy, generated texts, and the hashes of documents, prompts and targets have to be the same.
+greedy, generated texts, the hashes of documents, prompts and targets, and what the results' file says of the
+benchmark (its shots, its samples, which metrics are better higher) have to be the same.
 """
 
 import json
@@ -12,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 METRIC, LIKELIHOOD = 1e-6, 1e-4
+SECTIONS = ("n-shot", "n-samples", "higher_is_better", "versions")
 HASHES = ("doc_hash", "prompt_hash", "target_hash")
 Row = dict[str, Any]
 
@@ -39,9 +41,13 @@ class Comparison:
 def compare(theirs: Path, ours: Path, names: Sequence[str]) -> Iterator[Comparison]:
     """The benchmarks one by one; a group has numbers and no samples of its own."""
     expected, own = results(theirs), results(ours)
+    about, own_about = sections(theirs), sections(ours)
     for name in names:
         comparison = Comparison(name)
         _compare_numbers(comparison, expected[name], own.get(name, {}))
+        for section, said in about[name].items():
+            if (found := own_about.get(name, {}).get(section)) != said:
+                comparison.wrong.append(f"{section} is {found}, there {said}")
         if logs(theirs, name):
             _compare_samples(comparison, samples(theirs, name), samples(ours, name))
         yield comparison
@@ -55,6 +61,17 @@ def results(folder: Path) -> dict[str, dict[str, Any]]:
         name: {key: value for key, value in entry.items() if "," in key and "_stderr" not in key}
         for document in documents
         for name, entry in document["results"].items()
+    }
+
+
+def sections(folder: Path) -> dict[str, Row]:
+    """Benchmark or group → what the sections beside the results say of it."""
+    files = sorted(folder.rglob("results_*.json"), key=lambda file: file.name)
+    documents = [json.loads(file.read_text(encoding="utf-8")) for file in files]
+    return {
+        name: {section: document[section].get(name) for section in SECTIONS if section in document}
+        for document in documents
+        for name in document["results"]
     }
 
 

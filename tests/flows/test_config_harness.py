@@ -97,6 +97,19 @@ def test_a_native_config_may_name_a_benchmark_of_the_harness(folder: Path) -> No
     assert load_config(folder / "native.yaml").name == "sums"
 
 
+def test_no_shots_of_a_definition_give_way_to_those_that_are_asked_for(folder: Path) -> None:
+    (folder / "none.yaml").write_text(TASK.replace("task: sums", "task: none") + "num_fewshot: 0\n")
+    (config,) = load_configs(folder / "none.yaml", ("models=[m]", "num_fewshot=2"))
+    assert config.harness is not None
+    assert config.harness["config"]["num_fewshot"] == 2
+    (folder / "native.yaml").write_text(
+        "benchmark: {lm_eval: none, include_path: ., num_fewshot: 3}\nmodels: [m]\n"
+    )
+    native = load_config(folder / "native.yaml")
+    assert native.harness is not None
+    assert native.harness["config"]["num_fewshot"] == 3
+
+
 @pytest.mark.parametrize(
     ("benchmark", "message"),
     [
