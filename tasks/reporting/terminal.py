@@ -17,7 +17,7 @@ from rich.table import Table
 from rich.text import Text
 
 from tasks.reporting import numbers
-from tasks.reporting.diagnostics.findings import Diagnostic
+from tasks.reporting.diagnostics.findings import SHOWN_OF_A_KIND, Diagnostic, grouped
 from tasks.reporting.ratings import RATING_COLUMNS, rating_cells, rating_effects, strongest_first
 from tasks.reporting.streams import safe_console
 from tasks.reporting.view import ResultRow, facet_names, facet_text, result_rows
@@ -90,15 +90,19 @@ def ratings_tables(ratings: Sequence[Mapping[str, Any]]) -> Iterator[Table | Tex
 
 
 def diagnostics_text(diagnostics: Sequence[Diagnostic]) -> Text:
-    """One paragraph a diagnostic, the gravest first, each with an example; empty text without diagnostics."""
+    """One paragraph a diagnostic, the gravest first, each with an example; of many of one kind the first few,
+    and how many more there are. Empty text without diagnostics."""
     text = Text()
-    for diagnostic in diagnostics:
-        text.append(f"{diagnostic.severity}: ", style=SEVERITY_STYLE[diagnostic.severity])
-        text.append(f"{diagnostic.message}\n")
-        for example in diagnostic.examples[:1]:
-            where = f"{example.name}, {example.model_name}" if example.model_name else example.name
-            asked = f" “{_one_line(example.question)}”" if example.question else ""
-            text.append(f"    e.g. {where}{asked}: {_one_line(example.text)}\n", style="dim")
+    for group in grouped(diagnostics):
+        for diagnostic in group[:SHOWN_OF_A_KIND]:
+            text.append(f"{diagnostic.severity}: ", style=SEVERITY_STYLE[diagnostic.severity])
+            text.append(f"{diagnostic.message}\n")
+            for example in diagnostic.examples[:1]:
+                where = f"{example.name}, {example.model_name}" if example.model_name else example.name
+                asked = f" “{_one_line(example.question)}”" if example.question else ""
+                text.append(f"    e.g. {where}{asked}: {_one_line(example.text)}\n", style="dim")
+        if (more := len(group) - SHOWN_OF_A_KIND) > 0:
+            text.append(f"    and {more} more of this kind, which the report lists\n", style="dim")
     return text
 
 

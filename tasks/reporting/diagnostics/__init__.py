@@ -5,8 +5,10 @@ check sees one sample after another and keeps counts and a few examples, so that
 run. The report enters here; who only shows findings takes their records from ``findings``.
 """
 
+from itertools import chain
+
 from tasks.reporting.diagnostics import answers, arena, letters, references, responses
-from tasks.reporting.diagnostics.findings import GRAVEST_FIRST, Check, Diagnostic, DiagnosticOptions
+from tasks.reporting.diagnostics.findings import Check, Diagnostic, DiagnosticOptions, grouped
 from tasks.reporting.view import RunView, SampleView
 
 
@@ -32,12 +34,12 @@ class Diagnosis:
             check.add(sample)
 
     def finish(self) -> tuple[Diagnostic, ...]:
-        """All findings, the gravest first, within a severity the most frequent first."""
+        """All findings, the gravest first, then the most frequent; those of one kind together."""
         findings = [finding for check in self._checks for finding in check.finish()]
         findings += answers.format_gaps(self._view.results, self._options)
         findings += responses.unused_recordings(self._view.manifest)
         findings += arena.arena_findings(self._view.manifest)
-        return tuple(sorted(findings, key=lambda d: (GRAVEST_FIRST.index(d.severity), -d.count, d.kind)))
+        return tuple(chain.from_iterable(grouped(findings)))
 
 
 def _checks(view: RunView, options: DiagnosticOptions) -> list[Check]:

@@ -5,7 +5,7 @@ Checks build on ``Occurrences`` and ``TallyCheck``; the report, the terminal and
 """
 
 from collections import defaultdict
-from collections.abc import Hashable, Iterator
+from collections.abc import Hashable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal, Protocol
 
@@ -59,6 +59,20 @@ class Diagnostic:
     message: str
     count: int
     examples: tuple[Example, ...] = ()
+
+
+SHOWN_OF_A_KIND: Final = 2
+"""Of findings that say the same of one model after another, so many are shown at once."""
+
+
+def grouped(findings: Iterable[Diagnostic]) -> list[list[Diagnostic]]:
+    """The findings of one severity and kind together: the gravest first, then the most frequent."""
+    groups: dict[tuple[Severity, str], list[Diagnostic]] = {}
+    for finding in sorted(
+        findings, key=lambda one: (GRAVEST_FIRST.index(one.severity), -one.count, one.kind)
+    ):
+        groups.setdefault((finding.severity, finding.kind), []).append(finding)
+    return list(groups.values())
 
 
 @dataclass(frozen=True)

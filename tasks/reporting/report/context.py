@@ -12,7 +12,7 @@ from urllib.parse import urlencode
 
 from tasks.models.options import asked_and_reused
 from tasks.reporting import numbers
-from tasks.reporting.diagnostics.findings import Diagnostic, Example
+from tasks.reporting.diagnostics.findings import SHOWN_OF_A_KIND, Diagnostic, Example, grouped
 from tasks.reporting.page.plots import curve_rows, curves, forests
 from tasks.reporting.ratings import RATING_COLUMNS, rating_cells, rating_effects, strongest_first
 from tasks.reporting.terminal import next_command
@@ -112,6 +112,8 @@ def page_context(
         "ratings": [_rated(rated) for rated in manifest.get("ratings") or ()],
         "rating_columns": RATING_COLUMNS,
         "diagnostics": diagnostics,
+        "grouped": grouped,
+        "shown_of_a_kind": SHOWN_OF_A_KIND,
         "usage": usage,
         "costs": costs(manifest),
         "accounts": accounts(manifest),

@@ -14,7 +14,8 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from tasks.reporting.page.html import inline_json, json_bytes
+from tasks.reporting.diagnostics.findings import SHOWN_OF_A_KIND, Diagnostic, grouped
+from tasks.reporting.page.html import environment, inline_json, json_bytes
 from tasks.reporting.report.select import PageLimits
 from tasks.reporting.report.write import write_report
 from tasks.reporting.view import LabelView, ResponseView, RunView, SampleView
@@ -246,3 +247,13 @@ def test_long_texts_are_shown_in_part_where_the_file_would_grow_too_large(tmp_pa
     assert page.index()["shortened"] > 0
     assert "characters left out" in page.samples()[0]["responses"][0]["text"]
     assert len(page.samples()) == 200
+
+
+def test_of_many_findings_of_a_kind_a_few_stand_open() -> None:
+    many = [Diagnostic("truncated", "warning", f"model {n} was cut off", n) for n in range(1, 6)]
+    plots: Any = environment().get_template("plots.html").module
+    shown = str(plots.findings(grouped(many), SHOWN_OF_A_KIND, lambda example: "#"))
+    opened, _, folded = shown.partition("<details>")
+    assert re.findall(r"model \d", opened) == ["model 5", "model 4"]
+    assert "3 more of this kind" in folded
+    assert re.findall(r"model \d", folded) == ["model 3", "model 2", "model 1"]

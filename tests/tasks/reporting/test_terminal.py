@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 
 from tasks.models.options import Progress
-from tasks.reporting.diagnostics.findings import Diagnostic, Example
+from tasks.reporting.diagnostics.findings import Diagnostic, Example, grouped
 from tasks.reporting.progress import ProgressBoard, combined, open_board, percent, progress_markdown, reporter
 from tasks.reporting.terminal import console, diagnostics_text, next_command, results_table
 from tasks.store.schemas import RESULTS
@@ -173,6 +173,25 @@ def test_control_characters_of_a_model_do_not_reach_the_terminal() -> None:
     assert "e.g. 7, m: a\ufffd[2Jb c\ufffd" in out.getvalue()
 
 
+def many() -> list[Diagnostic]:
+    """What four models' answers have in common, among others."""
+    cut = [Diagnostic("truncated", "warning", f"m{n}: {n} answers cut off", n) for n in range(1, 5)]
+    return [cut[0], Diagnostic("repeats", "note", "repeats disagree", 9), cut[3],
+            Diagnostic("empty", "warning", "3 answers are empty", 3), cut[1], cut[2]]  # fmt: skip
+
+
+def test_findings_of_a_kind_stand_together_the_gravest_first_and_few_of_many() -> None:
+    assert [[one.count for one in group] for group in grouped(many())] == [[4, 3, 2, 1], [3], [9]]
+    out = io.StringIO()
+    console(out).print(diagnostics_text(many()))
+    said = [line.strip() for line in out.getvalue().splitlines() if line.strip()]
+    assert said == [
+        "warning: m4: 4 answers cut off", "warning: m3: 3 answers cut off",
+        "and 2 more of this kind, which the report lists", "warning: 3 answers are empty",
+        "note: repeats disagree",
+    ]  # fmt: skip
+
+
 def progress(**fields: Any) -> Progress:
     counts = {"done": 100, "expected": 400, "cached": 3, "failed": 2, "model_errors": 1, "retries": 5}
     load = {"in_flight": 32, "concurrency": 64, "rate": 55.3, "tokens_per_second": 1800.2}
@@ -201,7 +220,7 @@ def test_reports_without_a_board_go_nowhere() -> None:
 def test_progress_in_markdown_has_a_row_a_model() -> None:
     models = {"a|b": progress(), "c": progress(expected=None, seconds_left=None, cost=0.0)}
     lines = progress_markdown(models).splitlines()
-    assert lines[2] == r"| a\|b | 100 of 400 | 55.3 | 3 | 5 | 1,800 | 0.12 | 5.4 s |"
-    assert lines[3] == "| c | 100 | 55.3 | 3 | 5 | 1,800 | – | – |"
+    assert lines[2] == r"| a\|b | 100 of 400 | 55.3 | 3 | 5 | 1,800 | 0.12 | 5.4 s |  |"
+    assert lines[3] == "| c | 100 | 55.3 | 3 | 5 | 1,800 | – | – |  |"
     assert percent({"a": progress()}) == 25
     assert percent(models) == 0
