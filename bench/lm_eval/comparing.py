@@ -28,6 +28,8 @@ class Comparison:
     worst_metric: float = 0.0
     worst_likelihood: float = 0.0
     wrong: list[str] = field(default_factory=list)
+    scored: bool = False
+    """Whether the peer's value of any sample is neither 0 nor empty: what is 0 throughout is easily equal."""
 
     def line(self) -> str:
         """The benchmark's row of the table."""
@@ -113,6 +115,7 @@ def _compare_samples(comparison: Comparison, theirs: dict[Any, Row], ours: dict[
                 comparison.wrong.append(f"document {key[0]} has another {name}")
         for name in theirs[key]["metrics"]:
             expected, own = theirs[key].get(name), ours[key].get(name)
+            comparison.scored = comparison.scored or expected not in (0, None, [], "")
             if not same_value(expected, own):
                 comparison.wrong.append(f"document {key[0]}: {name} is {own!r:.60}, there {expected!r:.60}")
         if _asked(theirs[key]) != _asked(ours[key]):

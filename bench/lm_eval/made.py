@@ -3,7 +3,8 @@
     python -m bench.lm_eval.made [--peer PYTHON] [--seed N]… [--leaves N] [--only NAME]… [--keep DIR]
 
 The rows come from ``tasks.benchmarks.lm_eval.made``: a seeded generator that reads which columns a
-definition's templates and functions use. Both programs ask the embedded server. Requests, responses, the
+definition's templates and functions use. Both programs ask the embedded server, which answers with words of
+the document that is asked about (``answers``). Requests, responses, the
 values of every sample and every aggregate have to be equal to 1e-6; what differs on purpose is in
 ``DOCUMENTED`` and in docs/lm-evaluation-harness.md. A seed has to compare 150 benchmarks of 90 families: what
 the peer itself fails on is shown and not counted. Benchmarks whose files import packages need the extra
@@ -22,9 +23,11 @@ from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import yaml
 
+from bench.lm_eval.answers import Answers
 from bench.lm_eval.comparing import Comparison, compare
 from bench.lm_eval.peer import ABSENT, peer_python
 from bench.lm_eval.runs import OFFLINE, Asked, by_this_project, home
@@ -36,6 +39,7 @@ from tasks.benchmarks.lm_eval.made.rows import RowMaker
 from tasks.benchmarks.lm_eval.made.trial import Trial
 from tasks.benchmarks.lm_eval.read.index import yaml_files
 from tasks.benchmarks.lm_eval.read.yaml import Reader
+from tasks.models.demo import protocol
 from tasks.models.demo.serving import serve
 
 SEEDS = (1, 2, 3)
@@ -64,14 +68,17 @@ class Leaf:
         names = [self.config.get(f"{kind}_split") for kind in ("training", "validation", "test", "fewshot")]
         return list(dict.fromkeys(name for name in (*names, fewshot.get("split")) if name is not None))
 
-    def write(self, folder: Path, seed: int) -> None:
-        """Writes its rows, a file each split, and a definition that takes the collection's and them."""
-        files = {}
+    def write(self, folder: Path, seed: int) -> list[dict[str, Any]]:
+        """Writes its rows, a file each split, and a definition that takes the collection's and them; returns
+        the rows."""
+        files, made = {}, []
         for split in self.splits():
-            rows = RowMaker(self.trial.shape, seed * 1000 + sum(map(ord, split)), self.trial.guesses)
+            maker = RowMaker(self.trial.shape, seed * 1000 + sum(map(ord, split)), self.trial.guesses)
+            rows = maker.rows(ROWS)
+            made += rows
             file = folder / "data" / f"{self.path.stem}-{self.name}-{split}.jsonl".replace("/", "_")
             file.parent.mkdir(exist_ok=True)
-            text = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows.rows(ROWS))
+            text = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
             file.write_text(text, encoding="utf-8")
             files[split] = str(file)
         definition = {
@@ -79,6 +86,7 @@ class Leaf:
             "dataset_kwargs": {"data_files": files},
         }  # fmt: skip
         (folder / f"{self.name}.yaml".replace("/", "_")).write_text(yaml.safe_dump(definition))
+        return made
 
 
 def find_leaves(folder: Path, only: Sequence[str], count: int, trials: Trials) -> Iterator[Leaf]:
@@ -150,33 +158,38 @@ def run(peer: str, leaves: Sequence[Leaf], seed: int, place: Path) -> dict[str, 
     """Prints a seed's table; returns which benchmarks came out how."""
     definitions, outcomes = place / "definitions", defaultdict[str, list[Leaf]](list)
     definitions.mkdir(parents=True)
-    for leaf in leaves:
-        leaf.write(definitions, seed)
+    answers = Answers([row for leaf in leaves for row in leaf.write(definitions, seed)])
     names = [leaf.name for leaf in leaves]
-    with serve() as server, home(place / "home") as environment:
+    with patch.object(protocol, "respond", answers), serve() as server, home(place / "home") as environment:
         tokenizer = byte_tokenizer(place / "tokenizer")
         asked = Asked(definitions, names, server.base_url, "demo", tokenizer, MAX_LENGTH)
         theirs = by_the_harness(peer, asked, place / "peer")
         ours = by_us(asked, place / "own", environment)
     print(f"\nseed {seed}")
     for leaf in sorted(leaves, key=lambda one: (one.family, one.name)):
-        outcome, said = _outcome(leaf.name, theirs, ours, place)
+        outcome, said, scored = _outcome(leaf.name, theirs, ours, place)
+        outcomes["scored above 0"] += [leaf] * scored
         outcomes[outcome].append(leaf)
         print(f"{outcome:10} {leaf.family:28} {said}", flush=True)
     return outcomes
 
 
-def _outcome(name: str, theirs: Mapping[str, str], ours: Mapping[str, str], place: Path) -> tuple[str, str]:
+def _outcome(
+    name: str, theirs: Mapping[str, str], ours: Mapping[str, str], place: Path
+) -> tuple[str, str, bool]:
+    """How a benchmark came out, what is said of it, and whether its samples' values are not all 0."""
     if name in theirs:
-        return "peer fails", f"{name}: {' '.join(theirs[name].split())[:160]}" + (
-            " (here too)" * (name in ours)
+        return (
+            "peer fails",
+            f"{name}: {' '.join(theirs[name].split())[:160]}" + (" (here too)" * (name in ours)),
+            False,
         )
     if name in ours:
-        return "FAILS HERE", f"{name}: {ours[name]}"
+        return "FAILS HERE", f"{name}: {ours[name]}", False
     comparison: Comparison = next(iter(compare(place / "peer" / name, place / "own", [name])))
     if comparison.wrong and name in DOCUMENTED:
-        return "documented", f"{name}: {DOCUMENTED[name]}"
-    return ("DIFFERS" if comparison.wrong else "equal"), comparison.line()
+        return "documented", f"{name}: {DOCUMENTED[name]}", comparison.scored
+    return ("DIFFERS" if comparison.wrong else "equal"), comparison.line(), comparison.scored
 
 
 def main() -> int:
