@@ -29,9 +29,15 @@ SPREAD_OF_EFFECTS = 10.0
 """Standard deviation of a normal prior on γ and β, in log odds: too wide to be seen, but for a judge that
 looks at nothing else, whose effect would be infinite."""
 FEW_ITEMS = 20
+TIES_ALONE = "its games were ties, of which nothing tells strengths apart"
+HELD_BY_TIES = "its losses and wins go one way and only ties hold it to the others: no strength is too large"
 _STEPS = 100
 _FLIPS = 10_000
 _TOLERANCE = 1e-6
+_LARGEST = 300.0
+"""Half log odds and log ν beyond which nothing changes but the risk of an overflow."""
+_TERMS = 100_000
+"""Games of all draws that are worked on at once, so that memory has a bound."""
 
 
 @dataclass(frozen=True)
@@ -162,21 +168,24 @@ def _comparable(games: Games, n: int) -> tuple[Ints, list[str | None]]:
         said = f"the answer shown {place} won every verdict: nothing is said of the models"
         return np.arange(0), [said] * n
     beats = _wins(games, n)
-    groups = _strong_groups(beats + _ties(games, n) > 0)
-    largest = max(groups, key=len)
+    groups = sorted(_strong_groups(beats + _ties(games, n) > 0), key=len, reverse=True)
+    rated: list[int] = []
+    for group in groups:
+        own = games.among(np.array(sorted(group)))
+        if len(group) > 1 and _held_by_ties_alone(own, len(group)):
+            said = TIES_ALONE if (own.outcome == 0.5).all() else HELD_BY_TIES
+            for model in group:
+                doubts[model] = said
+        elif len(group) > len(rated):
+            rated = sorted(group)
     met = beats + beats.T + _ties(games, n) > 0
-    reached = _reach(met, largest[0])
+    reached = _reach(met, rated[0]) if rated else set()
     for model in range(n):
-        if model in largest:
-            continue
-        doubts[model] = _why_apart(games, model, model in reached, len(largest))
-    chosen = np.array(sorted(largest))
-    if len(chosen) > 1 and _held_by_ties_alone(games.among(chosen), len(chosen)):
-        said = "its losses and wins go one way and only ties hold it to the others: no strength is too large"
-        return np.arange(0), [doubt or said for doubt in doubts]
-    if len(chosen) == 1:
-        doubts[chosen[0]] = _why_apart(games, int(chosen[0]), True, 1)
-    return chosen, doubts
+        if model not in rated and doubts[model] is None:
+            doubts[model] = _why_apart(games, model, model in reached, len(rated))
+    if len(rated) == 1:
+        doubts[rated[0]] = _why_apart(games, rated[0], True, 1)
+    return np.array(rated, dtype=np.int64), doubts
 
 
 def _deciding_place(games: Games) -> str | None:
@@ -271,89 +280,142 @@ def _held_by_ties_alone(games: Games, n: int) -> bool:
 
 @dataclass(frozen=True)
 class _Design:
-    """The games as rows of a regression: ``rows`` (G, n + effects), the winner's sign and which were ties."""
+    """The games as a regression on strengths and effects, sorted by who met whom.
 
-    rows: Floats
+    ``pairs`` (P, n) has 1 for the model shown first and −1 for the other, ``starts`` (P,) where each pair's
+    games begin and ``counts`` how many there are. ``effects`` (G, E) holds place and length, ``sign`` is the
+    winner's, ``tied`` which games nobody won; ``order`` puts games into this order.
+    """
+
+    pairs: Floats
+    starts: Ints
+    counts: Ints
+    effects: Floats
     sign: Floats
     tied: Floats
-    n: int
+    order: Ints
     ties: bool
 
     @classmethod
     def of(cls, games: Games, n: int) -> "_Design":
-        rows = np.zeros((len(games), n))
-        every = np.arange(len(games))
-        rows[every, games.first] = 1.0
-        rows[every, games.second] = -1.0
-        columns = [rows]
-        if games.placed is not None:
-            columns.append(games.placed.reshape(-1, 1))
-        if games.longer is not None:
-            columns.append(games.longer.reshape(-1, 1))
-        tied = (games.outcome == 0.5).astype(np.float64)
-        return cls(np.hstack(columns), 2 * games.outcome - 1, tied, n, bool(tied.any()))
+        met, which = np.unique(games.first * n + games.second, return_inverse=True)
+        pairs = np.zeros((len(met), n))
+        pairs[np.arange(len(met)), met // n] = 1.0
+        pairs[np.arange(len(met)), met % n] = -1.0
+        order = np.argsort(which.ravel(), kind="stable")
+        counts = np.bincount(which.ravel())
+        columns = [column[order] for column in (games.placed, games.longer) if column is not None]
+        effects = np.column_stack(columns) if columns else np.zeros((len(games), 0))
+        outcome = games.outcome[order]
+        tied = outcome == 0.5
+        starts = np.cumsum(counts) - counts
+        return cls(pairs, starts, counts, effects, 2 * outcome - 1, tied, order, bool(tied.any()))
+
+    @property
+    def n(self) -> int:
+        """Number of models."""
+        return int(self.pairs.shape[1])
 
     @property
     def width(self) -> int:
         """Number of parameters: strengths, effects, and log ν last where there are ties."""
-        return int(self.rows.shape[1]) + self.ties
+        return int(self.n + self.effects.shape[1]) + self.ties
 
     def penalty(self) -> Floats:
-        """Precision of the prior on effects; that of strengths is only to hold their sum at 0."""
-        held = np.zeros((self.width, self.width))
-        effects = np.arange(self.n, self.rows.shape[1])
-        held[effects, effects] = SPREAD_OF_EFFECTS**-2
+        """Precision of the prior on effects."""
+        held = np.zeros(self.width)
+        held[self.n : self.n + self.effects.shape[1]] = SPREAD_OF_EFFECTS**-2
         return held
 
     def fit(self, weights: Floats, start: Floats) -> Floats:
-        """The parameters of the largest (penalised) likelihood, from ``start`` by Newton's steps."""
-        held, found = self.penalty(), start
-        gauge = np.zeros_like(held)
-        gauge[: self.n, : self.n] = 1.0
-        value = self.likelihood(found, weights, held)
+        """The parameters (D, width) of the largest (penalised) likelihood for each row of weights (D, G), by
+        Newton's steps from ``start``; the strengths add up to 0."""
+        weights, found = weights[:, self.order], np.tile(start, (len(weights), 1))
+        held, going = self.penalty(), np.arange(len(weights))
+        gauge = np.diag(held)
+        gauge[: self.n, : self.n] += 1.0
         for _ in range(_STEPS):
-            slope, curve = self._derivatives(found, weights)
-            step = np.linalg.solve(curve + held + gauge, slope - held @ found)
-            size = 1.0
-            while True:
-                tried = found + size * step
-                reached = self.likelihood(tried, weights, held)
-                if reached >= value - 1e-12 * abs(value) or size < 1e-6:
-                    break
-                size /= 2
-            found, value = tried, reached
-            if np.abs(size * step).max() < _TOLERANCE:
+            own, at = weights[going], found[going]
+            odds = self._odds(at)
+            slope, curve = self._derivatives(odds, own)
+            solved = np.linalg.solve(curve + gauge, (slope - held * at)[:, :, None])
+            step = np.asarray(solved[:, :, 0], dtype=np.float64)
+            step = step * self._shortened(at, step, own, self._likelihood(at, odds, own, held), held)
+            found[going] = at + step
+            going = going[np.abs(step).max(axis=1) >= _TOLERANCE]
+            if not len(going):
                 break
         return found
 
-    def likelihood(self, found: Floats, weights: Floats, held: Floats) -> float:
-        """The log-likelihood with the prior's part."""
-        half, total, tie = self._terms(found)
-        won = np.where(self.tied > 0, tie, self.sign * half)
-        return float(weights @ (won - total) - found @ held @ found / 2)
+    def _shortened(self, at: Floats, step: Floats, weights: Floats, value: Floats, held: Floats) -> Floats:
+        """(D, 1): which part of each step, halved as often as it takes, loses no likelihood."""
+        size = np.ones((len(at), 1))
+        trying = np.arange(len(at))
+        while len(trying):
+            tried = at[trying] + size[trying] * step[trying]
+            reached = self._likelihood(tried, self._odds(tried), weights[trying], held)
+            least = value[trying] - 1e-12 * np.abs(value[trying])
+            trying = trying[(reached < least) & (size[trying, 0] >= 1e-6)]
+            size[trying] /= 2
+        return size
 
-    def _terms(self, found: Floats) -> tuple[Floats, Floats, float]:
-        """Half the log odds of each game, the log of the sum of its outcomes' weights, and log ν."""
-        half = self.rows @ found[: self.rows.shape[1]] / 2
-        total = np.logaddexp(half, -half)
-        tie = float(found[-1]) if self.ties else -math.inf
-        return half, np.logaddexp(total, tie) if self.ties else total, tie
+    def _odds(self, found: Floats) -> "_Odds":
+        n, k = self.n, self.n + self.effects.shape[1]
+        half = np.repeat(found[:, :n] @ self.pairs.T, self.counts, axis=1)
+        half += found[:, n:k] @ self.effects.T
+        half = np.clip(half / 2, -_LARGEST, _LARGEST)
+        won = np.exp(half)
+        lost = 1 / won
+        tie = np.clip(found[:, -1:], -_LARGEST, _LARGEST) if self.ties else np.full((len(found), 1), -np.inf)
+        drawn = np.exp(tie)
+        total = won + lost + drawn
+        return _Odds(half, tie, won / total, lost / total, drawn / total, np.log(total))
 
-    def _derivatives(self, found: Floats, weights: Floats) -> tuple[Floats, Floats]:
-        half, total, tie = self._terms(found)
-        won, lost = np.exp(half - total), np.exp(-half - total)
-        mean = won - lost
-        slope = np.empty(self.width)
-        curve = np.empty((self.width, self.width))
-        k = self.rows.shape[1]
-        slope[:k] = self.rows.T @ (weights * (np.where(self.tied > 0, 0.0, self.sign) - mean)) / 2
-        curve[:k, :k] = (self.rows.T * (weights * (won + lost - mean**2) / 4)) @ self.rows
+    def _likelihood(self, found: Floats, odds: "_Odds", weights: Floats, held: Floats) -> Floats:
+        """(D,): the log-likelihoods with the prior's part."""
+        said = self.sign * odds.half - odds.total
         if self.ties:
-            drawn = np.exp(tie - total)
-            slope[k] = weights @ (self.tied - drawn)
-            curve[k, k] = weights @ (drawn * (1 - drawn))
-            curve[k, :k] = curve[:k, k] = -self.rows.T @ (weights * mean * drawn) / 2
+            said = said + self.tied * odds.tie
+        return np.asarray((weights * said).sum(axis=1) - (held * found**2).sum(axis=1) / 2)
+
+    def _derivatives(self, odds: "_Odds", weights: Floats) -> tuple[Floats, Floats]:
+        """Slope (D, width) and curvature (D, width, width) of the likelihood alone."""
+        n, k, draws = self.n, self.n + self.effects.shape[1], len(weights)
+        slope, curve = np.empty((draws, self.width)), np.empty((draws, self.width, self.width))
+        mean = odds.won - odds.lost
+        self._sum(weights * (self.sign - mean) / 2, slope)
+        bend = weights * (odds.won + odds.lost - mean**2) / 4
+        met = np.add.reduceat(bend, self.starts, axis=1)
+        outer = (self.pairs[:, :, None] * self.pairs[:, None, :]).reshape(len(self.pairs), -1)
+        curve[:, :n, :n] = (met @ outer).reshape(draws, n, n)
+        for place, column in enumerate(self.effects.T, start=n):
+            self._sum(bend * column, curve[:, place])
+        curve[:, :n, n:k] = curve[:, n:k, :n].transpose(0, 2, 1)
+        if self.ties:
+            slope[:, k] = (weights * (self.tied - odds.drawn)).sum(axis=1)
+            self._sum(weights * mean * odds.drawn / -2, curve[:, k])
+            curve[:, :k, k] = curve[:, k, :k]
+            curve[:, k, k] = (weights * odds.drawn * (1 - odds.drawn)).sum(axis=1)
         return slope, curve
+
+    def _sum(self, terms: Floats, into: Floats) -> None:
+        """Adds up each game's term (D, G) for the strengths and effects that it hangs on."""
+        n, k = self.n, self.n + self.effects.shape[1]
+        into[:, :n] = np.add.reduceat(terms, self.starts, axis=1) @ self.pairs
+        into[:, n:k] = terms @ self.effects
+
+
+@dataclass(frozen=True)
+class _Odds:
+    """Half the log odds of each game (D, G), log ν (D, 1), the chances of the three outcomes, and the log of
+    the sum of their weights."""
+
+    half: Floats
+    tie: Floats
+    won: Floats
+    lost: Floats
+    drawn: Floats
+    total: Floats
 
 
 @dataclass(frozen=True)
@@ -370,20 +432,16 @@ class _Fitted:
     @classmethod
     def of(cls, games: Games, n: int, options: StatisticsConfig) -> "_Fitted":
         design = _Design.of(games, n)
-        found = design.fit(np.ones(len(games)), np.zeros(design.width))
+        (found,) = design.fit(np.ones((1, len(games))), np.zeros(design.width))
         items, item = np.unique(games.item, return_inverse=True)
         draws = min(DRAWS, options.bootstrap_iters) if len(items) > 1 else 0
+        portion = max(1, _TERMS // len(games))
         drawn = [
-            design.fit(weights[item.ravel()], found) for weights in _weights(len(items), draws, options.seed)
+            design.fit(weights[:, item.ravel()], found)
+            for weights in _weights(len(items), draws, portion, options.seed)
         ]
-        return cls(
-            design,
-            games,
-            found,
-            np.array(drawn).reshape(len(drawn), design.width),
-            len(items),
-            options.ci_level,
-        )
+        draws_of = np.vstack(drawn) if drawn else np.empty((0, design.width))
+        return cls(design, games, found, draws_of, len(items), options.ci_level)
 
     def estimated(self, place: int) -> Estimated:
         """A parameter with its error bar: Student's quantile of the draws' spread."""
@@ -441,9 +499,9 @@ def place_preference(games: Games, seed: int) -> tuple[float, float]:
     return float(0.5 + lead.mean()), sign_flip(units, _FLIPS, np.random.default_rng(seed))
 
 
-def _weights(units: int, draws: int, seed: int) -> Iterator[Floats]:
-    """Weights of the items in each draw, none of them 0, their sum the number of items."""
+def _weights(units: int, draws: int, portion: int, seed: int) -> Iterator[Floats]:
+    """Weights of the items in each draw (portion, units), none of them 0, their sum the number of items."""
     generator = np.random.default_rng(seed)
-    for _ in range(draws):
-        weights = generator.exponential(size=units)
-        yield weights * (units / weights.sum())
+    for start in range(0, draws, portion):
+        weights = generator.exponential(size=(min(portion, draws - start), units))
+        yield weights * (units / weights.sum(axis=1, keepdims=True))

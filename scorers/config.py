@@ -269,7 +269,9 @@ class ScoringConfig(_Frozen):
     metric_list: tuple[MetricConfig, ...] | None = None
     process_results: str | None = Field(None, description="file.py:fn")
     scorer: ScorerConfig | None = None
-    letters: bool = Field(False, description="Choices are asked for by their letters")
+    letters: Literal["letter", "first_token"] | None = Field(
+        None, description="How choices are asked for by their letters; default: not by letters"
+    )
     cut_off: CutOff = Field("wrong", description="How an answer that was cut off before it began is scored")
     players: tuple[str, ...] = Field((), description="The models whose answers an arena compares")
     item_timeout: float = ITEM_SECONDS

@@ -124,13 +124,15 @@ def _letter_scorer(config: ScoringConfig, resolve: Resolve) -> Scorer:
                 f"metric {one.metric!r}: choices asked for by their letters have the metric {ACC_LETTER}; "
                 "another number than those of likelihoods"
             )
-    metrics = metrics_by_filter(config, lambda one: _letter_metric(one, resolve), (ACC_LETTER,))
+    metrics = metrics_by_filter(config, lambda one: _letter_metric(config, one, resolve), (ACC_LETTER,))
     return LetterScorer(metrics)
 
 
-def _letter_metric(one: MetricConfig, resolve: Resolve) -> Metric:
+def _letter_metric(config: ScoringConfig, one: MetricConfig, resolve: Resolve) -> Metric:
+    """The metric with how letters are asked for among its arguments, by which results are told apart."""
     refuse_arguments(one, ())
-    return build_column(one, resolve).within((0.0, 1.0))
+    metric = build_column(one, resolve).within((0.0, 1.0))
+    return replace(metric, arguments={**metric.arguments, "choices_by": config.letters})
 
 
 def _process_results_scorer(config: ScoringConfig, resolve: Resolve) -> Scorer:

@@ -21,7 +21,7 @@ from tasks.models.connection import probe, room_of
 from tasks.models.identity import EXPANDED
 from tasks.models.options import InferenceOptions, RequestTally
 from tasks.models.records import EVERY, Lookup
-from tasks.models.respond import count_missing, given_answers, respond
+from tasks.models.respond import count_missing, given_answers, kept_responses, respond
 from tasks.running import RunningScore
 from tasks.server import lease, progress_of, secret
 from tasks.serving.servers import RunningServer
@@ -186,6 +186,16 @@ def missing_requests(
 
     lacking = count_missing(setup.model, counted(), AnswerStore(workspace.open()), setup.options(workspace))
     return lacking, total
+
+
+def kept_rows(
+    step: Step[InferSetup], requests: Iterable[pa.RecordBatch], workspace: Workspace
+) -> tuple[int, list[pa.RecordBatch]]:
+    """How many of the requests have no answer in the store yet, and the rows of RESPONSES as they would be
+    without asking: status infra_error where there is no answer."""
+    setup, answers = step.setup, AnswerStore(workspace.open())
+    missing, rows = kept_responses(setup.model, requests, answers, setup.options(workspace))
+    return missing, list(rows)
 
 
 def _requests_in(batch: pa.RecordBatch, samples: int) -> int:

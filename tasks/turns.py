@@ -4,7 +4,7 @@ sample. Each turn is asked by an inference step of its own.
 
 import inspect
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 import pyarrow as pa
 
@@ -27,24 +27,47 @@ class TurnSetup(Unkeyed):
     stop: str = ""
 
 
+def template_rows(
+    setup: TurnSetup, requests: Iterable[pa.RecordBatch], responses: Iterable[pa.RecordBatch]
+) -> Iterator[pa.RecordBatch]:
+    """The requests of the next turn, by a template."""
+    said = Continuation(setup.role, Template(setup.template, f"turns ({setup.turn})"))
+    return next_requests(said, setup.turn, requests, responses)
+
+
+def user_rows(
+    setup: TurnSetup, requests: Iterable[pa.RecordBatch], responses: Iterable[pa.RecordBatch]
+) -> Iterator[pa.RecordBatch]:
+    """What a simulated user is asked before the turn."""
+    return user_requests(Template(setup.template, "turns.prompt"), setup.turn, requests, responses)
+
+
+def reply_rows(
+    setup: TurnSetup,
+    requests: Iterable[pa.RecordBatch],
+    responses: Iterable[pa.RecordBatch],
+    replies: Iterable[pa.RecordBatch],
+) -> Iterator[pa.RecordBatch]:
+    """The requests of the next turn, by what the simulated user said."""
+    return replied_requests(re.compile(setup.stop), requests, responses, replies)
+
+
 @artifact_task("turn", REQUESTS)
 def next_turn(
     step: Step[TurnSetup], requests: ArtifactRef, answered: Answered, workspace: Workspace
 ) -> Iterator[pa.RecordBatch]:
-    """The requests of the next turn, by a template."""
-    setup, store = step.setup, workspace.open()
-    said = Continuation(setup.role, Template(setup.template, f"turns ({setup.turn})"))
-    yield from next_requests(said, setup.turn, store.batches(requests), store.batches(answered.responses))
+    """``template_rows`` of what is kept."""
+    store = workspace.open()
+    yield from template_rows(step.setup, store.batches(requests), store.batches(answered.responses))
 
 
 @artifact_task("turn", REQUESTS)
 def ask_user(
     step: Step[TurnSetup], requests: ArtifactRef, answered: Answered, workspace: Workspace
 ) -> Iterator[pa.RecordBatch]:
-    """What a simulated user is asked before the turn."""
-    setup, store = step.setup, workspace.open()
-    template = Template(setup.template, "turns.prompt")
-    yield from user_requests(template, setup.turn, store.batches(requests), store.batches(answered.responses))
+    """``user_rows`` of what is kept."""
+    store = workspace.open()
+    yield from user_rows(step.setup, store.batches(requests), store.batches(answered.responses))
 
 
 @artifact_task("turn", REQUESTS)
@@ -55,14 +78,13 @@ def reply_turn(
     replied: Answered,
     workspace: Workspace,
 ) -> Iterator[pa.RecordBatch]:
-    """The requests of the next turn, by what the simulated user said."""
-    store, stop = workspace.open(), re.compile(step.setup.stop)
-    yield from replied_requests(
-        stop,
-        store.batches(requests),
-        store.batches(answered.responses),
-        store.batches(replied.responses),
-    )
+    """``reply_rows`` of what is kept."""
+    store, sources = workspace.open(), (requests, answered.responses, replied.responses)
+    yield from reply_rows(step.setup, *map(store.batches, sources))
+
+
+TRANSCRIPT: Step[Unkeyed] = Step(name="transcript", identity={}, setup=Unkeyed())
+"""What makes conversations of turns: all that it depends on are its inputs."""
 
 
 @cached_task("transcript")

@@ -191,7 +191,7 @@ class EvalConfig(BenchmarkFields):
             metric_list=self.metric_list if self.metric_list is not None else none,
             process_results=self.process_results,
             scorer=self.scorer,
-            letters=self.asks_letters,
+            letters=self.letters,
             cut_off=self.cut_off_as(),
             players=tuple(model.name for model in self.models),
         )

@@ -93,8 +93,8 @@ def _run_stages(run: Run, servers: Servers) -> RunOutcome:
     """The stages of the run, in the order of the picture above."""
     plan, phase = run.plan, run.options.phase
     lacking = unanswered(plan, run.workspace, phase)
-    refuse_unanswered(run.options, lacking.models)
-    run.check(preflight, lacking.models, lacking.judges)
+    refuse_unanswered(run.options, lacking.names)
+    run.check(preflight, lacking.models, lacking.others(phase))
 
     items = run.submit(load, plan.load)
     cells = plan.cells(items.result().rows)

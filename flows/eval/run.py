@@ -11,10 +11,11 @@ from prefect.futures import PrefectFuture
 from prefect.utilities.annotations import quote
 
 from flows.config.schema import CACHED_STAGES, FAILED_REQUESTS, Phase, RunOptions
-from flows.plan.steps import AskedModel, Cell, PairPlan, Plan
+from flows.plan.steps import Cell, PairPlan, Plan
 from tasks.caching import Workspace, in_workspace, references
 from tasks.canaries import canaries, note_said
 from tasks.filter import FilterSetup
+from tasks.infer import InferSetup
 from tasks.models.canaries import CanaryReport
 from tasks.models.control import RunControl
 from tasks.pair import PairSetup
@@ -87,10 +88,12 @@ class Run:
         self.submitted.append(Submitted(task.name, step, future, inputs))
         return future
 
-    def check(self, preflight: Task[..., Any], models: Sequence[str], judges: Sequence[AskedModel]) -> None:
-        """Runs the preflight, which asks the endpoints of these models and judges, and keeps what the models'
-        say of themselves; raises what it refuses."""
-        found = preflight.submit(self.plan.checks(models, judges)).result()
+    def check(
+        self, preflight: Task[..., Any], models: Sequence[str], others: Sequence[Step[InferSetup]]
+    ) -> None:
+        """Runs the preflight, which asks the endpoints of these models and of others (judges, users), and
+        keeps what the models' say of themselves; raises what it refuses."""
+        found = preflight.submit(self.plan.checks(models, others)).result()
         self.served.update(found.served)
         for name in set(models) & found.served.keys():
             note_said(self.plan.models[name].setup, found.served[name]["says"], self.workspace)

@@ -153,8 +153,8 @@ def check_run(config: EvalConfig, options: RunOptions, session: SessionOptions) 
     workspace(options).open().check_writable()
     unanswerable = _check_dataset(plan, options, session.overrides)
     lacking = unanswered(plan, workspace(options), options.phase)
-    refuse_unanswered(options, lacking.models)
-    checks = plan.checks(lacking.models, lacking.judges)
+    refuse_unanswered(options, lacking.names)
+    checks = plan.checks(lacking.models, lacking.others(options.phase))
     with serving() if checks.need_secrets else nullcontext():
         found = check_ahead(checks)
     failures = [*found.failures, *_failures_without_reference(checks, unanswerable)]
@@ -203,21 +203,19 @@ def forecast_document(
         _check_refresh(plan, complete)
     except ConfigError as error:
         refused.append(str(error))
-    lacking = [name for name, count in found.models.items() if count.send]
-    lacking = [name for name in lacking if plan.models[name].setup.model.type != "replay"]
-    judges = [model for model in plan.asked if found.judges[model.infer.setup.model.name].send != 0]
+    lacking = found.unanswered(plan)
     try:
-        refuse_unanswered(complete, lacking)
+        refuse_unanswered(complete, lacking.names)
     except ConfigError as error:
         refused.append(str(error))
-    checks = plan.checks(lacking, judges if complete.phase is not Phase.INFER else [])
+    checks = plan.checks(lacking.models, lacking.others(complete.phase))
     with serving() if checks.need_secrets else nullcontext():
         tried = survey(checks)
     return {
         "benchmark": config.name,
         "currency": config.prices.currency,
         **found.as_dict(),
-        **preview(plan, found.models, found.items, show).as_dict(),
+        **preview(plan, found, show).as_dict(),
         "servers": forecast_servers(plan, found),
         "power": _power(plan.config, complete, found.items),
         "refused": [*refused, *tried.refused],
@@ -338,7 +336,7 @@ def _print_forecast(out: "Console", entry: dict[str, Any]) -> None:
                 listed = " | ".join(map(repr, shown[name]))
                 out.print(f"  {'expected' if name == 'references' else name}: {listed}", markup=False)
     out.print(
-        f"{entry['benchmark']}: {entry['items']} items, {requests['to_send']} requests to send, "
+        f"{entry['benchmark']}: {entry['items']} items, {_to_send(requests)} requests to send, "
         f"{requests['cached']} cached",
         style="bold",
         markup=False,
@@ -350,6 +348,12 @@ def _print_forecast(out: "Console", entry: dict[str, Any]) -> None:
     for judge, count in entry["judges"].items():
         to_send = "as many as the responses call for" if count["to_send"] is None else count["to_send"]
         out.print(f"  of them to {judge}: {to_send} to send, {count['cached']} cached", markup=False)
+    for user, expected in entry["expected_users"].items():
+        out.print(f"  {user} as the user: {_expectation(expected, entry['currency'])}", markup=False)
+    for turn in entry["turns"] if any(turn["turn"] > 1 for turn in entry["turns"]) else ():
+        asked = f"{turn['model']} as the user" if turn["user"] else turn["model"]
+        said = f"{_to_send(turn)} to send, {turn['cached']} cached"
+        out.print(f"  turn {turn['turn']}, {asked}: {said}", markup=False)
     for server in entry["servers"]:
         out.print(f"  {_server_line(server)}", markup=False)
     for pair in entry["pairs"]:
@@ -363,6 +367,12 @@ def _print_forecast(out: "Console", entry: dict[str, Any]) -> None:
             out.print(f"{said}: {sentence}", style=style, markup=False)
     if entry["failures"]:
         out.print(FORCE)
+
+
+def _to_send(count: dict[str, Any]) -> str:
+    """How many requests, where answers decide between which numbers."""
+    most = count.get("to_send_at_most")
+    return f"{count['to_send']}" if most is None else f"at least {count['to_send']}, at most {most}"
 
 
 def _server_line(server: dict[str, Any]) -> str:
@@ -382,9 +392,14 @@ def _expectation(expected: dict[str, Any], currency: str | None) -> str:
     answers, cost, hours = (
         expected[key] for key in ("completion_tokens_at_most", "cost_at_most", "hours_at_least")
     )
+    least, most = expected["requests"], expected["requests_at_most"]
+    sent, longest = expected["prompt_tokens"], expected["prompt_tokens_at_most"]
+    said = f"about {numbers.count(sent)}"
+    if longest != sent:
+        said += " or more" if longest is None else f" to {numbers.count(longest)}"
     parts = [
-        f"{expected['requests']} requests",
-        f"about {numbers.count(expected['prompt_tokens'])} tokens sent",
+        f"{least} requests" if least == most else f"at least {least} and at most {most} requests",
+        f"{said} tokens sent",
     ]
     if answers is None:
         parts.append("no bound of the tokens received (max_tokens)")

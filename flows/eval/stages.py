@@ -26,8 +26,8 @@ from tasks.pair import PairSetup
 from tasks.reduce import reduce
 from tasks.rows.parts import FailedPart
 from tasks.score import process_results, score, score_across, score_processed
-from tasks.steps import Step, Unkeyed
-from tasks.turns import ask_user, next_turn, reply_turn, transcripts
+from tasks.steps import Step
+from tasks.turns import TRANSCRIPT, ask_user, next_turn, reply_turn, transcripts
 from tasks.verdicts.judge import TALLIED, VerdictTally, tally_verdicts
 
 
@@ -127,12 +127,12 @@ class PairResults:
 
 def converse(run: Run, grid: GridResponses) -> GridResponses:
     """The responses of whole conversations, where the benchmark has turns: each turn is asked for once those
-    before it are answered."""
-    if not run.plan.turns:
-        return grid
-    return GridResponses(
-        grid.cells, grid.requests, {cell: _conversation(run, cell, *grid.at(cell)) for cell in grid.cells}
-    )
+    before it are answered. Recorded responses are of whole conversations as they are."""
+    talked = {
+        cell: _conversation(run, cell, *grid.at(cell)) if run.plan.converses(cell) else grid.responses[cell]
+        for cell in grid.cells
+    }
+    return GridResponses(grid.cells, grid.requests, talked)
 
 
 def _conversation(run: Run, cell: Cell, requests: Future, first: Future) -> Future:
@@ -146,8 +146,7 @@ def _conversation(run: Run, cell: Cell, requests: Future, first: Future) -> Futu
         else:
             requests = run.submit(next_turn, turn.say.at(cell.suffix, **cell.about), requests, answers[-1])
         answers.append(run.submit(infer, turn.models[cell.model].at(cell.suffix, **cell.about), requests))
-    whole: Step[Unkeyed] = Step(name="transcript", identity={}, setup=Unkeyed())
-    return run.submit(transcripts, whole.at(cell.suffix, **cell.about), answers, replies)
+    return run.submit(transcripts, TRANSCRIPT.at(cell.suffix, **cell.about), answers, replies)
 
 
 def filter_all(run: Run, grid: GridResponses) -> dict[tuple[Cell, str], Future]:

@@ -139,7 +139,7 @@ def scoring_config(config: EvalConfig) -> ScoringConfig:
         metric_list=config.metric_list if config.process_results is not None else (),
         process_results=config.process_results,
         scorer=read_calibrations(config.scorer, config.base_dir),
-        letters=config.asks_letters,
+        letters=config.letters,
         cut_off=config.cut_off_as(),
         players=tuple(model.name for model in config.models),
         item_timeout=config.item_timeout,

@@ -5,7 +5,7 @@ Follows the chain of cached records; where a record is missing, items and reques
 
 import inspect
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import islice
 from typing import Any
 
@@ -13,6 +13,7 @@ import pyarrow as pa
 from prefect import Task
 
 from flows.config.schema import Phase
+from flows.plan.conversations import NOTHING, RequestCount, TurnCount, follow
 from flows.plan.steps import ArenaPlan, AskedModel, Cell, Contest, FilterPlan, PairPlan, Plan
 from scorers.base import ALL_FILTERS
 from tasks.arena import ask_contest, play, score_games
@@ -21,7 +22,7 @@ from tasks.benchmarks.open import open_benchmark
 from tasks.caching import Workspace, peek
 from tasks.execute import execute, execute_asked, process_asked, score_asked, score_executed
 from tasks.filter import filter_responses
-from tasks.infer import infer, missing_requests
+from tasks.infer import InferSetup, infer, kept_rows, missing_requests
 from tasks.load import load
 from tasks.pair import PairSetup
 from tasks.render import render
@@ -126,18 +127,6 @@ class _Following:
             missing, total = missing_requests(model.infer, rows, self.workspace)
         found.send[name] = found.send.get(name, 0) + missing
         found.answered[name] = found.answered.get(name, 0) + total - missing
-
-
-@dataclass(frozen=True)
-class RequestCount:
-    """Requests that would be sent, and that are answered already; None where it takes responses to know."""
-
-    send: int | None
-    answered: int
-
-    def as_dict(self) -> dict[str, int | None]:
-        """As ``--dry-run --json`` prints it."""
-        return {"to_send": self.send, "cached": self.answered}
 
 
 @dataclass
@@ -288,24 +277,30 @@ def _counted(name: str, dialogues: Iterable[Dialogue | None]) -> RequestCount:
 
 @dataclass(frozen=True)
 class Forecast:
-    """Requests by model and by judge; pairs by name, and what a run would do about them."""
+    """Requests by model, by judge and by model that speaks for users; of models and users also turn by turn,
+    in order. Pairs by name, and what a run would do about them."""
 
     items: int
     models: Mapping[str, RequestCount]
     judges: Mapping[str, RequestCount]
     pairs: Mapping[str, str]
+    users: Mapping[str, RequestCount] = field(default_factory=dict)
+    turns: Sequence[TurnCount] = ()
 
     def as_dict(self) -> dict[str, Any]:
         """As ``--dry-run --json`` prints it; the sums are of what is known."""
-        counts = [*self.models.values(), *self.judges.values()]
+        counts = [*self.models.values(), *self.judges.values(), *self.users.values()]
+        total = sum((replace(count, send=count.send or 0) for count in counts), NOTHING)
         return {
             "items": self.items,
-            "requests": {
-                "to_send": sum(count.send or 0 for count in counts),
-                "cached": sum(count.answered for count in counts),
-            },
+            "requests": total.as_dict(),
             "models": {name: count.as_dict() for name, count in self.models.items()},
             "judges": {name: count.as_dict() for name, count in self.judges.items()},
+            "users": {name: count.as_dict() for name, count in self.users.items()},
+            "turns": [
+                {"turn": entry.turn, "model": entry.model, "user": entry.is_user, **entry.count.as_dict()}
+                for entry in self.turns
+            ],
             "pairs": [
                 {
                     "metric": name.rpartition(",")[0],
@@ -317,59 +312,95 @@ class Forecast:
             ],
         }
 
+    def unanswered(self, plan: "Plan") -> "Unanswered":
+        """Whose endpoints the run would ask."""
+        models = [name for name, count in self.models.items() if count.most]
+        models = [name for name in models if plan.models[name].setup.model.type != "replay"]
+        users = [plan.user] if plan.user is not None and any(one.most for one in self.users.values()) else []
+        judges = [model for model in plan.asked if self.judges[model.infer.setup.model.name].send != 0]
+        return Unanswered(models, users, judges)
+
 
 def forecast(plan: Plan, workspace: Workspace) -> Forecast:
     """Counts everything; reads the dataset and renders it where that is not cached."""
     items = peek(load, plan.load, workspace=workspace)
     count = items.rows if items is not None else sum(batch.num_rows for batch in _items(plan))
-    send, answered = dict.fromkeys(plan.models, 0), dict.fromkeys(plan.models, 0)
     kept = Kept(plan, workspace, plan.cells(count))
-    for cell in kept.cells:
-        missing, total = _cell(plan, workspace, items, cell, kept.answered)
-        send[cell.model] += missing
-        answered[cell.model] += total - missing
+    turns = [turn for cell in kept.cells for turn in _cell(plan, workspace, items, cell, kept.answered)]
+    user = [plan.user.setup.model.name] if plan.user is not None else []
     return Forecast(
         items=count,
-        models={name: RequestCount(send[name], answered[name]) for name in plan.models},
+        models={name: _sum(turns, name, is_user=False) for name in plan.models},
         judges=kept.judges(),
         pairs={pair.name: kept.state(pair) for pair in plan.pairs()},
+        users={name: _sum(turns, name, is_user=True) for name in user},
+        turns=_by_turn(turns),
     )
+
+
+def _sum(turns: Iterable[TurnCount], name: str, is_user: bool) -> RequestCount:
+    """The requests of all turns to one model, in one of its parts."""
+    own = (turn.count for turn in turns if (turn.model, turn.is_user) == (name, is_user))
+    return sum(own, NOTHING)
+
+
+def _by_turn(turns: Iterable[TurnCount]) -> Sequence[TurnCount]:
+    """The turns of all partitions and prompts together, in the order in which they are asked."""
+    found: dict[tuple[int, bool, str], TurnCount] = {}
+    for turn in turns:
+        key = turn.turn, not turn.is_user, turn.model
+        found[key] = replace(turn, count=found[key].count + turn.count) if key in found else turn
+    return [found[key] for key in sorted(found, key=lambda key: key[:2])]
 
 
 @dataclass(frozen=True)
 class Unanswered:
-    """Models that at least one request has no answer of yet, by name; judges and reward models that will be
-    asked something, or may be."""
+    """Models that at least one request has no answer of yet, by name; the others that will be asked
+    something, or may be: those that speak for users, judges and reward models."""
 
     models: list[str]
+    users: list[Step[InferSetup]]
     judges: list[AskedModel]
+
+    @property
+    def names(self) -> list[str]:
+        """Models whose answers are missing, whatever their part in the conversation."""
+        return [*self.models, *(step.setup.model.name for step in self.users)]
+
+    def others(self, phase: Phase) -> list[Step[InferSetup]]:
+        """Whom a run of that phase asks besides the models that it evaluates."""
+        return [*self.users, *(judge.infer for judge in self.judges if phase is not Phase.INFER)]
 
 
 def unanswered(plan: Plan, workspace: Workspace, phase: Phase) -> Unanswered:
     """Whose endpoints a run of that phase will ask."""
     items = peek(load, plan.load, workspace=workspace)
-    models = _unanswered_models(plan, workspace, items)
+    models, users = _unanswered_models(plan, workspace, items)
     if phase is Phase.INFER or not plan.asked:
-        return Unanswered(models, [])
-    if models or items is None:
-        return Unanswered(models, list(plan.asked))
+        return Unanswered(models, users, [])
+    if models or users or items is None:
+        return Unanswered(models, users, list(plan.asked))
     kept = Kept(plan, workspace, plan.cells(items.rows))
     for cell in kept.cells:
         _cell(plan, workspace, items, cell, kept.answered)
     counts = kept.judges()
     judges = [model for model in plan.asked if counts[model.infer.setup.model.name].send != 0]
-    return Unanswered(models, judges)
+    return Unanswered(models, [], judges)
 
 
-def _unanswered_models(plan: Plan, workspace: Workspace, items: ArtifactRef | None) -> list[str]:
+def _unanswered_models(
+    plan: Plan, workspace: Workspace, items: ArtifactRef | None
+) -> tuple[list[str], list[Step[InferSetup]]]:
+    user = [plan.user] if plan.user is not None else []
     if items is None and not _could_be_answered(plan, workspace):
-        return [name for name, step in plan.models.items() if step.setup.model.type != "replay"]
+        return [name for name, step in plan.models.items() if step.setup.model.type != "replay"], user
     count = items.rows if items is not None else sum(batch.num_rows for batch in _items(plan))
-    found: dict[str, None] = {}
+    found: dict[tuple[str, bool], None] = {}
     for cell in plan.cells(count):
-        if cell.model not in found and _cell(plan, workspace, items, cell, {})[0]:
-            found[cell.model] = None
-    return list(found)
+        if (cell.model, False) not in found:
+            turns = _cell(plan, workspace, items, cell, {})
+            found |= {(turn.model, turn.is_user): None for turn in turns if turn.count.most}
+    return [name for name, is_user in found if not is_user], user if any(part for _, part in found) else []
 
 
 def _could_be_answered(plan: Plan, workspace: Workspace) -> bool:
@@ -383,19 +414,30 @@ def _cell(
     items: ArtifactRef | None,
     cell: Cell,
     known: dict[Cell, tuple[ArtifactRef, Answered]],
-) -> tuple[int, int]:
-    """How many requests of a cell are missing, and how many there are; its artifacts go to ``known`` if it
-    has them."""
+) -> list[TurnCount]:
+    """The requests of a cell, turn by turn; its artifacts go to ``known`` if it has them."""
     step = plan.models[cell.model]
     asked = None
     if items is not None:
         asked = peek(render, plan.prompts[cell.prompt], items, cell.start, cell.stop, workspace=workspace)
-    if asked is not None:
-        answered = peek(infer, step, asked, workspace=workspace)
-        if answered is not None:
+    answered = peek(infer, step, asked, workspace=workspace) if asked is not None else None
+    if asked is not None and answered is not None:
+        count = RequestCount(0, int(answered.accounts.tally["requests"]))
+        if not plan.converses(cell):
             known[cell] = asked, answered
-            return 0, int(answered.accounts.tally["requests"])
-    return missing_requests(step, _requests(plan, workspace, items, asked, cell), workspace)
+            return [TurnCount(1, cell.model, count)]
+        followed = follow(plan, workspace, cell, asked, answered)
+        if followed.whole is not None:
+            known[cell] = asked, followed.whole
+        return [TurnCount(1, cell.model, count), *followed.turns]
+    requests = _requests(plan, workspace, items, asked, cell)
+    if not plan.converses(cell):
+        missing, total = missing_requests(step, requests, workspace)
+        return [TurnCount(1, cell.model, RequestCount(missing, total - missing))]
+    made = list(requests)
+    missing, rows = kept_rows(step, made, workspace)
+    count = RequestCount(missing, sum(batch.num_rows for batch in rows) - missing)
+    return [TurnCount(1, cell.model, count), *follow(plan, workspace, cell, made, rows).turns]
 
 
 def _requests(

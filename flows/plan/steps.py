@@ -220,6 +220,15 @@ class Plan:
     asked: tuple[AskedModel, ...] = ()
     turns: tuple[TurnPlan, ...] = ()
 
+    @property
+    def user(self) -> Step[InferSetup] | None:
+        """The model that speaks for the user of conversations, if one does."""
+        return next((turn.user for turn in self.turns if turn.user is not None), None)
+
+    def converses(self, cell: Cell) -> bool:
+        """Whether turns follow the first answers at a place: recorded ones are the last of theirs."""
+        return bool(self.turns) and self.models[cell.model].setup.model.type != "replay"
+
     def once_a_prompt(self, cells: Sequence[Cell]) -> list[Cell]:
         """One cell for each prompt and partition: requests are the same for every model."""
         return list({cell.place: cell for cell in reversed(cells)}.values())[::-1]
@@ -238,11 +247,11 @@ class Plan:
         own = (facet for metric in self.config.metrics for facet in metric.facets or () if facet != "label")
         return tuple(dict.fromkeys([*self.config.facets, *own]))
 
-    def checks(self, endpoints: Sequence[str], judges: Sequence[AskedModel] = ()) -> Checks:
+    def checks(self, endpoints: Sequence[str], others: Sequence[Step[InferSetup]] = ()) -> Checks:
         """What the preflight tries; ``endpoints`` are the models that have to be asked for something, and
-        ``judges`` those that scorers ask."""
+        ``others`` those that scorers ask and that speak for users."""
         asked = [self.models[name].setup for name in endpoints]
-        grading = [model.infer.setup for model in judges]
+        grading = [step.setup for step in others]
         return Checks(
             benchmark=self.load.setup.benchmark,
             filters=tuple(entry.step.setup for entry in self.filters if entry.name != ALL_FILTERS),

@@ -306,7 +306,13 @@ class BenchmarkFields(BaseModel):
     @property
     def asks_letters(self) -> bool:
         """Whether choices are asked for by their letters."""
-        return self.choices_by is not None and self.choices_by.ask != "likelihood"
+        return self.letters is not None
+
+    @property
+    def letters(self) -> Literal["letter", "first_token"] | None:
+        """How choices are asked for by their letters; None where they are not."""
+        ask = self.choices_by.ask if self.choices_by is not None else "likelihood"
+        return None if ask == "likelihood" else ask
 
     @model_validator(mode="after")
     def _hangs_together(self) -> "BenchmarkFields":
@@ -466,6 +472,7 @@ def _check_chat(fields: "BenchmarkFields") -> None:
         raise PlacedError(f"{fields.output_type} asks for log-likelihoods, and has no turns", "turns")
     if fields.turns == ():
         raise PlacedError("is empty: expected what the user says after the first answer", "turns")
+    _check_said(fields.turns)
     shown = any(message.has_media() for own in chats.values() if not isinstance(own, str) for message in own)
     if shown and fields.fewshot is not None and fields.fewshot.format == "message":
         raise PlacedError("message puts examples as text before a text; use turns", "fewshot", "format")
@@ -478,6 +485,18 @@ def _check_chat(fields: "BenchmarkFields") -> None:
         raise PlacedError(
             f"{fields.output_type} asks for log-likelihoods of text; use format text", "fewshot", "format"
         )
+
+
+def _check_said(turns: "tuple[str | TurnTemplate, ...] | SimulatedUser | None") -> None:
+    """Raises PlacedError for a template of a turn that says nothing."""
+    if isinstance(turns, SimulatedUser):
+        if not turns.prompt.strip():
+            raise PlacedError("is empty: expected what the simulated user is asked", "turns", "prompt")
+        return
+    for index, turn in enumerate(turns or ()):
+        content, tool = (turn, False) if isinstance(turn, str) else (turn.content, turn.role == "tool")
+        if not content.strip() and not tool:
+            raise PlacedError("is empty: expected what is said in this turn", "turns", index)
 
 
 def _check_tools(fields: "BenchmarkFields") -> None:

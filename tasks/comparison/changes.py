@@ -16,8 +16,18 @@ NOT_SETTINGS: Final = frozenset(
 """Parts of a config that can't move a score, whether answers are asked for anew, and models, which are told
 apart by what they serve."""
 SCORING: Final = frozenset(
-    {"filter_list", "metric_list", "process_results", "scorer", "evaluation_methods", "metrics"}
+    {
+        "filter_list",
+        "metric_list",
+        "process_results",
+        "scorer",
+        "evaluation_methods",
+        "metrics",
+        "choices_by",
+        "cut_off",
+    }
 )
+"""What decides how a score comes about, whatever the model answers."""
 CHOICE: Final = ("limit", "samples", "shuffle")
 """Which of the items were asked, as the command line chose them."""
 SHOWN: Final = 120

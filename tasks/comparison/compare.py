@@ -261,13 +261,8 @@ def _compare(base: ComparedRun, candidate: ComparedRun, match: Match, rules: Com
     pair = ComparedPair(match, terms=terms, higher_is_better=_higher_is_better(base, candidate, match))
     if match.base is None or match.candidate is None:
         return replace(pair, reason=_why_missing(base, candidate, match))
-    opponents = [
-        _opponents(_signature(run, key)) for run, key in ((base, match.base), (candidate, match.candidate))
-    ]
-    if opponents[0] != opponents[1]:
-        return replace(
-            pair, reason=f"games against {' and against '.join(map(str, opponents))} are two things"
-        )
+    if two_things := _two_things(_signature(base, match.base), _signature(candidate, match.candidate)):
+        return replace(pair, reason=two_things)
     before, after = base.groups[match.base], candidate.groups[match.candidate]
     method = terms.method if terms is not None and terms.method != "auto" else rules.method
     joined = apart(before, after) if method == "unpaired" else join(before, after)
@@ -372,12 +367,21 @@ def _signature(run: ComparedRun, key: GroupKey) -> str | None:
     return next((row["signature"] for row in own if row.get("signature") and result_key(row) == key), None)
 
 
-def _opponents(signature: str | None) -> str | None:
-    """Whom a win rate is against; None for any other metric."""
-    prefix = "opponents:"
-    return next(
-        (part[len(prefix) :] for part in (signature or "").split("|") if part.startswith(prefix)), None
-    )
+def _two_things(base: str | None, candidate: str | None) -> str | None:
+    """Why two metrics of one name are different numbers, by their signatures; None: they are not."""
+    own, other = (_argument(signature, "opponents") for signature in (base, candidate))
+    if own != other:
+        return f"games against {own} and against {other} are two things"
+    own, other = (_argument(signature, "choices_by") for signature in (base, candidate))
+    if own != other:
+        return f"choices_by: {own} and choices_by: {other} are two things, and are not compared"
+    return None
+
+
+def _argument(signature: str | None, name: str) -> str | None:
+    """A metric's argument as its signature has it; None for a metric that has none of this name."""
+    parts = (signature or "").split("|")
+    return next((part[len(name) + 1 :] for part in parts if part.startswith(f"{name}:")), None)
 
 
 def _options(statistics: StatisticsConfig, terms: GateTerms | None) -> StatisticsConfig:

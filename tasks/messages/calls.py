@@ -52,14 +52,16 @@ def recorded_calls(value: Any) -> list[Call]:
 def merged_pieces(pieces: Sequence[Any]) -> list[dict[str, Any]]:
     """The calls that the pieces of a stream make together, as they come without streaming.
 
-    A piece belongs to the call of its index. One with another id begins a call of its own, whatever its index
-    (some servers number all of them 0); one without an index goes on with the last. Raises ValueError.
+    A piece belongs to the call of its index, in whatever order calls begin. One with another id begins a call
+    of its own, whatever its index (some servers number all of them 0); one without an index goes on with the
+    last. Raises ValueError.
 
     >>> merged_pieces([{"index": 0, "function": {"name": "f", "arguments": "{"}},
     ...                {"index": 0, "function": {"arguments": "}"}}])
     [{'type': 'function', 'function': {'name': 'f', 'arguments': '{}'}}]
     """
     merged: list[dict[str, Any]] = []
+    places: list[int] = []
     by_index: dict[int, dict[str, Any]] = {}
     for piece in pieces:
         if not isinstance(piece, Mapping):
@@ -69,12 +71,13 @@ def merged_pieces(pieces: Sequence[Any]) -> list[dict[str, Any]]:
         if found is None or (identity and found.get("id") not in (None, identity)):
             found = {"type": "function", "function": {"name": "", "arguments": ""}}
             merged.append(found)
+            places.append(index if isinstance(index, int) else len(places))
             if isinstance(index, int):
                 by_index[index] = found
         if identity:
             found["id"] = identity
         _extend(found["function"], piece.get("function"))
-    return merged
+    return [merged[at] for at in sorted(range(len(merged)), key=places.__getitem__)]
 
 
 def _extend(function: dict[str, Any], piece: Any) -> None:

@@ -139,6 +139,8 @@ def _checked_file(path: Path, _mtime_ns: int, size: int) -> str:
 
 
 def _check_size(size: int, name: str) -> None:
+    if not size:
+        raise MediaError(f"{name} is empty")
     limit = float(os.environ.get("NIGHTJAR_MAX_MEDIA_MB") or LARGEST_MB)
     if size > limit * 1_000_000:
         raise MediaError(
@@ -149,7 +151,7 @@ def _check_size(size: int, name: str) -> None:
 
 def checked_image(content: bytes, name: str) -> str:
     """The digest of an image that endpoints take and that can be decoded to its end; raises MediaError."""
-    from PIL import Image
+    from PIL import Image, UnidentifiedImageError
 
     _check_size(len(content), name)
     try:
@@ -166,6 +168,8 @@ def checked_image(content: bytes, name: str) -> str:
         raise
     except Image.DecompressionBombError:
         raise MediaError(f"{name} is too large: more than {LARGEST_PIXELS:,} pixels") from None
+    except UnidentifiedImageError:  # whose words name an object in memory
+        raise MediaError(f"{name} is no image that can be read: no known format") from None
     except Exception as error:  # whatever a decoder makes of bytes that are no image
         raise MediaError(f"{name} is no image that can be read: {error}".replace("\n", " ")) from error
     return hashlib.sha256(content).hexdigest()

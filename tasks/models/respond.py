@@ -4,7 +4,7 @@ Requests stream: their keys are computed and looked up some thousands at a time,
 and goes through the engine (what another worker is asking for is waited for), each answer is kept under its
 key, and the rows are then read from the kept answers in request order. Memory holds an index of keys and what
 is in flight, never the partition's texts. The infer stage enters by ``respond``, the forecast by
-``count_missing``, the check of a cached record by ``given_answers``.
+``count_missing`` and ``kept_responses``, the check of a cached record by ``given_answers``.
 """
 
 import asyncio
@@ -89,6 +89,20 @@ def count_missing(
     if model.type == "replay":
         return 0
     return len(Inference.of(model, answers, options).find_missing(requests))
+
+
+def kept_responses(
+    model: ModelConfig, requests: Iterable[pa.RecordBatch], answers: AnswerStore, options: InferenceOptions
+) -> tuple[int, Iterator[pa.RecordBatch]]:
+    """How many requests ``respond`` would send, and the rows of what is kept, sending none: a request without
+    an answer has a row with status infra_error."""
+    if model.type == "replay":
+        return 0, iter(respond(model, requests, answers, options).batches)
+    source = rereadable(requests, options.journal_dir)
+    inference = Inference.of(model, answers, options)
+    missing = inference.find_missing(source)
+    rows = inference.rows(missing, GivenAnswers()).batches(source)
+    return len(missing), _closing(rows, source)
 
 
 def given_answers(

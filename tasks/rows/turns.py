@@ -35,10 +35,12 @@ class Continuation:
     template: Template
 
     def messages(self, row: Row, response: Row, said: Sequence[Message], turn: int) -> list[Message]:
-        """The messages that follow an answer; none where there is no call to give a result of."""
+        """The messages that follow an answer; none where the template says nothing of this item, or there is
+        no call to give a result of."""
         item, names = item_of(row), spoken(said, turn)
         if self.role != "tool":
-            return [{"role": self.role, "content": self.template.text(item, names)}]
+            text = self.template.text(item, names)
+            return [{"role": self.role, "content": text}] if text.strip() else []
         return [
             {
                 "role": "tool",

@@ -1,6 +1,10 @@
 """Conversations: each turn is asked once, whatever comes after it; metrics see the transcript."""
 
 import json
+import signal
+import subprocess
+import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +14,7 @@ from flows.config.load import load_config
 from metrics.errors import ConfigError
 from tasks.models.demo.options import DemoOptions, Faults
 from tasks.models.demo.serving import serve
+from tests.flows.conftest import PROJECT, own
 
 CONFIG = """\
 name: talk
@@ -116,6 +121,9 @@ def test_a_simulated_user_speaks_until_it_says_the_end(talk: Path, evaluate: Any
     ("turns", "said"),
     [
         ("turns=[]", "is empty"),
+        ('turns=["Go on.", "  "]', "turns.1: is empty"),
+        ("turns=[{role: system, content: ''}]", "turns.0: is empty"),
+        ("turns={model: demo, prompt: ' '}", "turns.prompt: is empty"),
         ('turns=["{{", "x"]', "line"),
         ("turns={model: nobody, prompt: x}", "'nobody' is no entry of models"),
         ('turns={model: demo, prompt: x, stop: "("}', "is no regular expression"),
@@ -124,3 +132,134 @@ def test_a_simulated_user_speaks_until_it_says_the_end(talk: Path, evaluate: Any
 def test_turns_that_cannot_be_are_refused(talk: Path, turns: str, said: str) -> None:
     with pytest.raises(ConfigError, match=said.replace("(", r"\(")):
         load_config(talk, [turns])
+
+
+def planned(ran: Any) -> dict[str, Any]:
+    """What a dry run counts: the sums, and each turn's requests."""
+    turns = [(turn["turn"], turn["model"], turn["to_send"], turn["cached"]) for turn in ran.document["turns"]]
+    return {"requests": ran.document["requests"], "turns": turns}
+
+
+def test_a_plan_counts_every_turn_and_knows_what_is_kept(talk: Path, evaluate: Any) -> None:
+    bound = ("--json", "--set", "sample_params.max_tokens=64")
+    before = evaluate(talk, "--dry-run", *bound)
+    assert planned(before) == {
+        "requests": {"to_send": 6, "cached": 0},
+        "turns": [(1, "demo", 3, 0), (2, "demo", 3, 0)],
+    }
+    expected = before.document["expected"]["demo"]
+    assert (expected["requests"], expected["completion_tokens_at_most"]) == (6, 6 * 64)
+    # Of three conversations two are kept: the third goes on for sure, with what nobody knows.
+    ran = evaluate(talk, *bound, "--samples", "0,1")
+    assert planned(evaluate(talk, "--dry-run", *bound))["requests"] == {"to_send": 2, "cached": 4}
+    tool = evaluate(talk, "--dry-run", *bound, "--set", "turns=[{role: tool, content: Rain}]")
+    assert planned(tool)["requests"] == {"to_send": 1, "to_send_at_most": 2, "cached": 2}
+    # A turn that says nothing of an item ends its conversation there, as it may of the third.
+    silent = "turns=[\"{{more if id == 'i1' else ''}}\"]"
+    silent = evaluate(talk, "--dry-run", *bound, "--set", silent)
+    assert planned(silent)["requests"] == {"to_send": 2, "to_send_at_most": 3, "cached": 2}
+    tokens = ran.document["tokens"]
+    assert expected["prompt_tokens"] < expected["prompt_tokens_at_most"] > tokens["prompt"]
+    assert evaluate(talk, *bound).document["requests"]["sent"] == 2
+    after = evaluate(talk, "--dry-run", *bound)
+    assert planned(after) == {
+        "requests": {"to_send": 0, "cached": 6},
+        "turns": [(1, "demo", 0, 3), (2, "demo", 0, 3)],
+    }
+    assert [pair["state"] for pair in after.document["pairs"]] == ["cached", "cached"]
+    more = evaluate(talk, "--dry-run", *bound[1:], "--set", turns_of(talk, LATER))
+    assert "3 items, 3 requests to send, 6 cached" in more.out
+    assert "turn 2, demo: 0 to send, 3 cached" in more.out
+    assert "turn 3, demo: 3 to send, 0 cached" in more.out
+
+
+def test_a_plan_with_a_simulated_user_says_at_least_and_at_most(talk: Path, evaluate: Any) -> None:
+    user = ("--set", USER.replace("STOP", "never"))
+    before = evaluate(talk, "--dry-run", "--json", *user)
+    assert before.document["requests"] == {"to_send": 6, "to_send_at_most": 15, "cached": 0}
+    assert before.document["models"]["demo"] == {"to_send": 3, "to_send_at_most": 9, "cached": 0}
+    assert before.document["users"]["user"] == {"to_send": 3, "to_send_at_most": 6, "cached": 0}
+    assert before.document["expected_users"]["user"]["requests_at_most"] == 6
+    said = evaluate(talk, "--dry-run", *user).out
+    assert "at least 6, at most 15 requests to send" in said
+    assert "user as the user: at least 3 and at most 6 requests" in said
+    ran = evaluate(talk, "--json", *user)
+    assert 6 <= ran.document["requests"]["sent"] <= 15, ran.err
+    after = evaluate(talk, "--dry-run", "--json", *user)
+    assert after.document["requests"]["to_send"] == 0
+    assert "to_send_at_most" not in after.document["requests"]
+    # Recorded conversations are scored as they are: nobody is asked to go on with them.
+    rows = (talk.parent / "out" / "responses.jsonl").read_bytes()
+    again = evaluate(talk, "--json", "--phase", "score", *user)
+    assert again.document["requests"]["sent"] == 0, again.err
+    assert again.value("heard,none") == ran.value("heard,none") == 6.0
+    assert (talk.parent / "out" / "responses.jsonl").read_bytes() == rows
+
+
+def test_scoring_asks_for_no_turn(talk: Path, evaluate: Any) -> None:
+    assert evaluate(talk, "--json", "--phase", "infer").document["requests"]["sent"] == 6
+    elsewhere = ("--phase", "score", "--output", talk.parent / "new")  # there is no recording
+    more = ("--set", turns_of(talk, LATER))
+    refused = evaluate(talk, "--json", *elsewhere, *more)
+    assert (refused.code, refused.out) == (2, "")
+    assert "--phase score asks no model, and demo has requests without an answer" in refused.err
+    assert "asks no model, and demo has" in evaluate(talk, "--dry-run", *elsewhere, *more).out
+    user = ("--set", USER.replace("STOP", "never"))
+    assert "asks no model, and demo, user has" in evaluate(talk, *elsewhere, *user).err
+    assert evaluate(talk, "--json", *elsewhere).value("heard,none") == 4.0
+
+
+def test_a_users_endpoint_is_tried_before_anything_is_asked(talk: Path, evaluate: Any) -> None:
+    nobody = "{name: user, config: {base_url: 'http://127.0.0.1:9/v1'}}"
+    ran = evaluate(
+        talk, "--json", "--set", USER.replace("{name: user, type: demo, config: {error_rate: 0}}", nobody)
+    )
+    assert ran.code == 2
+    assert "http://127.0.0.1:9/v1" in ran.err
+    assert not (talk.parent / "store" / "answers").exists()
+
+
+@pytest.mark.services
+def test_a_kill_in_turn_2_asks_nothing_of_turn_1_again(talk: Path, home: Path) -> None:
+    """SIGKILL while the second turn is asked: the same command asks no more than was in flight again."""
+    items = 24
+    question = "Question: Tom has {} apples. He buys 3 apples. How many apples does he have now?"
+    rows = [{"id": f"i{n}", "more": n + 4, "question": question.format(n)} for n in range(items)]
+    (talk.parent / "items.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    with serve(DemoOptions(error_rate=0, latency=0.25)) as serving:
+        config = {"model": "demo", "base_url": serving.base_url, "max_concurrency": 2}
+        models = json.dumps([{"name": "m", "identity": "same", "config": config}])
+        command = [sys.executable, "-m", "flows.eval", str(talk), "--json", "--set", f"models={models}"]
+        command += ["--store", str(talk.parent / "store"), "--output", str(talk.parent / "out")]
+
+        def start() -> "subprocess.Popen[str]":
+            return subprocess.Popen(
+                command, cwd=PROJECT, env=own(home), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+            )  # fmt: skip
+
+        killed = start()
+        deadline = time.monotonic() + 120
+        while serving.stats()["answered"] < items + 6 and killed.poll() is None:
+            assert time.monotonic() < deadline, "the run does not get to its second turn"
+            time.sleep(0.01)
+        killed.send_signal(signal.SIGKILL)
+        killed.communicate(timeout=30)
+        before = serving.stats()
+        assert killed.returncode == -signal.SIGKILL, "it was over before it was killed"
+        assert items < before["answered"] < 2 * items
+        out, err = start().communicate(timeout=120)
+        after = serving.stats()
+    document = json.loads(out)
+    assert document["requests"]["failed"] == 0, err
+    heard = next(row for row in document["results"] if row["metric"] == "heard")
+    assert (heard["value"], heard["n_scored"]) == (4.0, items)
+    assert after["received"] - before["received"] == document["requests"]["sent"]
+    assert document["requests"]["sent"] <= 2 * items - before["answered"] + 2
+    assert document["requests"]["cached"] >= before["answered"] - 2
+    infers = [run for run in document_of(talk)["task_runs"] if run["stage"] == "infer"]
+    assert [run["outcome"] for run in infers] == ["cached", "computed"]
+
+
+def document_of(talk: Path) -> dict[str, Any]:
+    """The manifest of the run beside the config."""
+    return json.loads((talk.parent / "out" / "manifest.json").read_text())  # type: ignore[no-any-return]

@@ -155,6 +155,26 @@ def test_wins_that_go_one_way_and_ties_have_no_largest_likelihood() -> None:
     assert all("only ties hold it" in doubt for doubt in doubts(found))
 
 
+def test_models_that_only_tied_leave_others_that_never_met_them_a_scale() -> None:
+    """A disconnected graph with ties: three that always tied with each other, two that won by turns."""
+    pairs = [(0, 1), (1, 2), (0, 2)]
+    rows = [(*pair, 0.5, item) for item in range(30) for pair in pairs]
+    rows += [(3, 4, outcome, item) for item, outcome in enumerate([1.0, 1.0, 0.0, 0.5] * 8)]
+    found = rate(games_of(rows, placed=False), 5, OPTIONS)
+    assert [value is None for value in strengths(found)] == [True, True, True, False, False]
+    assert doubts(found)[0] == "its games were ties, of which nothing tells strengths apart"
+    strength = found.models[3].strength
+    assert strength is not None
+    assert np.isfinite([strength.low, strength.high]).all()
+    alone = rate(games_of([*rows[:90], (3, 4, 1.0, 0)], placed=False), 6, OPTIONS)
+    assert strengths(alone) == [None] * 6
+    assert doubts(alone)[3:] == [
+        "it won all of its 1 games: no strength is too large",
+        "it lost all of its 1 games: no strength is too small",
+        "no game of it could be judged",
+    ]
+
+
 def test_wins_both_ways_somewhere_make_ties_enough_elsewhere() -> None:
     rows = [(0, 1, outcome, item) for item, outcome in enumerate([1.0, 0.0] * 10)]
     rows += [(1, 2, outcome, 20 + item) for item, outcome in enumerate([1.0] * 10 + [0.5] * 10)]

@@ -201,6 +201,24 @@ def test_games_against_other_opponents_are_not_compared(tmp_path: Path) -> None:
     assert only(compared(two, two, Gate(margin=0.05))).verdict == "pass"
 
 
+def test_letters_in_text_and_letters_of_the_first_token_are_not_compared(tmp_path: Path) -> None:
+    own = groups(tmp_path, items(200, 160))
+    signature = "acc_letter|agg:mean|choices_by:"
+    text, token = (_recorded(own, "same", f"{signature}{way}|version:1") for way in ("letter", "first_token"))
+    pair = only(compared(text, token, Gate(margin=0.05)))
+    assert (pair.comparison, pair.verdict) == (None, "inconclusive")
+    assert pair.reason == (
+        "choices_by: letter and choices_by: first_token are two things, and are not compared"
+    )
+    assert only(compared(token, token, Gate(margin=0.05))).verdict == "pass"
+
+
+@pytest.mark.parametrize("key", ["choices_by", "cut_off"])
+def test_a_change_of_how_choices_are_asked_for_or_cut_off_answers_scored_casts_doubt(key: str) -> None:
+    found = changes({"config": {key: "one"}}, {"config": {key: "other"}})
+    assert [(change.kind, change.what) for change in found] == [("scoring", key)]
+
+
 @pytest.mark.parametrize(
     ("answers", "signature", "right", "verdict"),
     [

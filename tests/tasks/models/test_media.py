@@ -50,6 +50,20 @@ def test_what_is_no_image_is_refused(value: Any) -> None:
         MediaReader().part("image", value)
 
 
+def test_a_file_of_zero_bytes_is_called_empty(tmp_path: Path) -> None:
+    (tmp_path / "a.png").touch()
+    reader = MediaReader([tmp_path])
+    with pytest.raises(MediaError, match=r"^'a.png' is empty$"):
+        reader.part("image", "a.png")
+    with pytest.raises(MediaError, match=r"^the image is empty$"):
+        reader.part("image", b"")
+    with pytest.raises(MediaError, match=r"^the image is no image that can be read: no known format$"):
+        reader.part("image", b"no picture")
+    (tmp_path / "a.wav").touch()
+    with pytest.raises(MediaError, match=r"^'a.wav' is empty$"):
+        reader.part("audio", "a.wav")
+
+
 def test_sound_is_wav_or_mp3(tmp_path: Path) -> None:
     (tmp_path / "a.wav").write_bytes(WAV)
     reader = MediaReader([tmp_path])

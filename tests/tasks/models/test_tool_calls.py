@@ -47,6 +47,12 @@ SCRIPTS: dict[str, tuple[list[list[Any]], list[Any], list[Any]]] = {
         [call("weather", PARIS), call("weather", ROME, "call_y")],
         [KEPT_PARIS, KEPT_ROME],
     ),
+    "parallel, the second first": (
+        [[piece(1, "weather", '{"city": ', id="b")], [piece(0, "weather", PARIS, id="a")],
+         [piece(1, arguments='"Rome"}')]],
+        [call("weather", PARIS), call("weather", ROME, "call_y")],
+        [KEPT_PARIS, KEPT_ROME],
+    ),
     "all numbered 0, whole": (
         [[piece(0, "weather", PARIS, id="a")], [piece(0, "weather", ROME, id="b")]],
         [call("weather", PARIS), call("weather", ROME)],

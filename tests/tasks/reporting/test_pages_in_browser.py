@@ -7,6 +7,8 @@ by ``bench.pages``.
 """
 
 import dataclasses
+import hashlib
+import io
 import itertools
 import json
 import random
@@ -16,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from PIL import Image, ImageDraw
 
 from tasks.reporting.compare.write import PairView, write_compare_report
 from tasks.reporting.overview.page import write_index
@@ -134,6 +137,77 @@ def test_markup_from_a_model_stays_text(opened: Opened) -> None:
     assert page.locator("main script").count() == 0
     assert page.title() == "gsm8k – Nightjar"
     assert opened.logged == []
+
+
+@pytest.fixture
+def pictured(tmp_path: Path) -> Path:
+    """A report of a chat with a wide picture, one in a few colours with a transparent ground, and one that is
+    gone."""
+    kept = {hashlib.sha256(content).hexdigest(): content for content in (squares(640, 320), stripes(90))}
+    gone = hashlib.sha256(b"gone").hexdigest()
+    parts = [{"type": "image_url", "image_url": {"url": f"sha256:{digest}"}} for digest in (*kept, gone)]
+    asked = [{"role": "user", "content": [{"type": "text", "text": "How many squares?"}, *parts]}]
+    sample = SampleView("i0", "seeing", "default", json.dumps(asked), ["3"], [ResponseView("3")], chat=True)
+    view = run_of(lambda: iter([sample]), {"benchmark": "pictures", "run_id": "pictures"})
+    view = dataclasses.replace(view, media=kept.__getitem__)
+    return write_report(view, tmp_path / "report.html").path
+
+
+def squares(width: int, height: int) -> bytes:
+    """A PNG with three red squares in a row."""
+    picture = Image.new("RGB", (width, height), "white")
+    for place in range(3):
+        ImageDraw.Draw(picture).rectangle([40 + 200 * place, 90, 180 + 200 * place, 230], fill="red")
+    sink = io.BytesIO()
+    picture.save(sink, format="PNG")
+    return sink.getvalue()
+
+
+def stripes(side: int) -> bytes:
+    """A GIF of four colours, one of them transparent."""
+    picture = Image.new("P", (side, side))
+    picture.putpalette([0, 0, 0, 255, 0, 0, 0, 160, 0, 0, 0, 255])
+    picture.putdata([place // 10 % 4 for place in range(side * side)])
+    sink = io.BytesIO()
+    picture.save(sink, format="GIF", transparency=0)
+    return sink.getvalue()
+
+
+def test_pictures_of_a_chat_are_drawn_small_and_ask_for_nothing(browser: Any, pictured: Path) -> None:
+    opened = Opened(browser, pictured)
+    page = opened.ready()
+    page.wait_for_selector(".detail .prompt img")
+    wait_until(page, "[...document.querySelectorAll('.detail img')].every((one) => one.complete)")
+    sizes = page.evaluate(
+        """[...document.querySelectorAll('.detail .prompt img')].map((one) => {
+            const box = one.getBoundingClientRect();
+            return [one.naturalWidth, one.naturalHeight, box.width, box.height];
+        })"""
+    )
+    assert sizes == [[160, 80, 160, 80], [90, 90, 90, 90]]
+    assert page.evaluate(PIXEL, [0, 27, 40]) == [255, 0, 0]
+    assert page.evaluate(PIXEL, [0, 80, 5]) == [255, 255, 255]
+    gone = hashlib.sha256(b"gone").hexdigest()
+    assert f"[image_url sha256:{gone}]" in page.locator(".detail .prompt").inner_text()
+    assert page.locator(".detail img").first.get_attribute("alt").startswith("image sha256:")
+    assert opened.logged == []
+    assert [url for url in opened.requested if not url.startswith("data:")] == [pictured.as_uri()]
+    opened.context.close()
+    phone = Opened(browser, pictured, viewport={"width": 360, "height": 740})
+    phone.ready()
+    assert phone.page.evaluate("document.documentElement.scrollWidth") <= 360
+    phone.context.close()
+
+
+PIXEL = """([number, x, y]) => {
+    const picture = document.querySelectorAll('.detail img')[number];
+    const canvas = document.createElement('canvas');
+    [canvas.width, canvas.height] = [picture.naturalWidth, picture.naturalHeight];
+    const context = canvas.getContext('2d');
+    context.drawImage(picture, 0, 0);
+    const colours = [...context.getImageData(x, y, 1, 1).data].slice(0, 3);
+    return colours.map((value) => 255 * Math.round(value / 255));  // compressed ones are near, not equal
+}"""
 
 
 def test_a_filters_find_is_marked_in_the_response(opened: Opened) -> None:
