@@ -13,7 +13,7 @@ from prefect.artifacts import create_markdown_artifact
 from metrics.printable import printable
 from tasks.infer import InferSetup, Served
 from tasks.models.engine import check_interrupted
-from tasks.server import if_possible
+from tasks.server import hold, if_possible
 from tasks.serving.launch import Launch
 from tasks.serving.records import log_text
 from tasks.serving.servers import ServerFailed, forget_server, start_server, stop_server
@@ -46,9 +46,14 @@ def serve(step: Step[ServeSetup]) -> Served:
 
     Raises ServerFailed with the end of the server's log.
     """
-    setup = step.setup
+    setup, launch = step.setup, launch_of(step.setup.infer)
+
+    def admit(folder: Path) -> None:
+        if launch.serve.concurrency_limit is not None:
+            hold(launch.serve.concurrency_limit, max(1, launch.gpus), folder.is_dir, check_interrupted)
+
     try:
-        running = start_server(launch_of(setup.infer), setup.owner, check_interrupted, setup.run_id)
+        running = start_server(launch, setup.owner, check_interrupted, setup.run_id, admit)
     except ServerFailed as failed:
         if failed.folder is not None:
             _keep_log(setup, failed.folder)

@@ -1,7 +1,7 @@
 """A model's share of a limit that all runs and workers hold together: Prefect's global concurrency limits.
 
 ``prefect global-concurrency-limit create ENDPOINT --limit 64``, and ``concurrency_limit: ENDPOINT`` in the
-config of every model that lives there.
+config of every model that lives there; of servers that runs start, ``concurrency_limit`` under ``serve``.
 """
 
 import json
@@ -61,23 +61,66 @@ def _take(stack: ExitStack, name: str, places: int) -> int:
             time.sleep(PATIENCE_SECONDS)
             continue
         size = block(places, limit, free)
-        held = concurrency(
-            name,
-            occupy=size,
-            timeout_seconds=PATIENCE_SECONDS,
-            strict=True,
-            lease_duration=LEASE_SECONDS,
-            raise_on_lease_renewal_failure=False,
+        if _entered(stack, name, size):
+            return size
+
+
+def _entered(stack: ExitStack, name: str, size: int) -> bool:
+    """Whether ``size`` places could be taken now; they are given back when the stack is left."""
+    held = concurrency(
+        name,
+        occupy=size,
+        timeout_seconds=PATIENCE_SECONDS,
+        strict=True,
+        lease_duration=LEASE_SECONDS,
+        raise_on_lease_renewal_failure=False,
+    )
+    try:
+        held.__enter__()
+    except TimeoutError:  # somebody else was quicker
+        return False
+    except httpx.TransportError as error:
+        _log.warning("the Prefect server does not answer (%s); trying again", type(error).__name__)
+        return False
+    stack.push(partial(_give_back, held))
+    return True
+
+
+def hold(name: str, places: int, wanted: Callable[[], bool], check: Callable[[], None]) -> None:
+    """Returns once ``places`` of the limit ``name`` are held, all of them together. They stay so until
+    ``wanted`` says no, or come free ``LEASE_SECONDS`` after this process was killed.
+
+    A thread goes on asking ``wanted``; it need not be this task that ends what the places are for.
+    ``check`` is called while nothing is free, and what it raises ends the waiting. Raises ConfigError where
+    the server knows no such limit, or a smaller one.
+    """
+    limit, _ = patiently(lambda: _state(name))
+    if places > limit:
+        raise ConfigError(
+            f"concurrency_limit '{name}' has {limit} places, and a server takes {places}, one for each GPU"
         )
+    held, failed = threading.Event(), list[Exception]()
+
+    def keep() -> None:
         try:
-            held.__enter__()
-        except TimeoutError:  # somebody else was quicker
-            continue
-        except httpx.TransportError as error:
-            _log.warning("the Prefect server does not answer (%s); trying again", type(error).__name__)
-            continue
-        stack.push(partial(_give_back, held))
-        return size
+            with ExitStack() as stack:
+                while not _entered(stack, name, places):
+                    if not wanted() or not threading.main_thread().is_alive():
+                        return
+                held.set()
+                while wanted() and threading.main_thread().is_alive():
+                    time.sleep(PATIENCE_SECONDS / 4)
+        except Exception as error:
+            failed.append(error)
+        finally:
+            held.set()
+
+    # Not daemonic: a process that ends gives back what it held, and nobody waits for the lease to run out.
+    threading.Thread(target=keep, name=f"places of {name}").start()
+    while not held.wait(PATIENCE_SECONDS / 4):
+        check()
+    if failed:
+        raise failed[0]
 
 
 def _give_back(held: AbstractContextManager[None], *error: Any) -> bool | None:

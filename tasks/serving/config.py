@@ -40,6 +40,9 @@ class ServeConfig(_Frozen):
     gpus: int | None = Field(
         None, ge=0, description="GPUs of a server; default: 1 where the machine has one, else 0"
     )
+    concurrency_limit: str | None = Field(
+        None, description="Prefect global concurrency limit: one place for each GPU, or server without one"
+    )
     container: str | None = Field(
         None, min_length=1, description="image that the command runs in, by Podman or Docker"
     )

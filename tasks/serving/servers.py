@@ -56,17 +56,20 @@ def start_server(
     owner: int | None = None,
     still_wanted: Callable[[], None] = lambda: None,
     run: str = "",
+    admit: Callable[[Path], None] = lambda _folder: None,
 ) -> RunningServer:
     """Starts the server and returns once it is ready; waits for a free place as long as that takes.
 
     It ends with the process ``owner`` (this one). ``still_wanted`` is called all the while; what it raises
-    ends the server. Raises ConfigError for what can't work here, ServerFailed with the log's last lines.
+    ends the server. ``admit`` is called before it may start, with its folder, which is there as long as the
+    server counts. Raises ConfigError for what can't work here, ServerFailed with the log's last lines.
     """
     check_launch(launch)
     order = order_for(launch, os.getpid() if owner is None else owner, run)
     folder = private_folder(servers_folder() / order.id)
     try:
         records.write(folder / records.ORDER, order)
+        admit(folder)
         supervisor = _children[order.id] = _supervise(folder)
         while (state := records.read_state(folder)) is None or state.phase not in (
             records.READY,
