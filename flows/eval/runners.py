@@ -3,6 +3,9 @@
 The thread runner's futures know their state by themselves. Prefect's ask the server for the state of a future
 that has not ended, once for every pair of tasks that hang together: a call that costs milliseconds, and the
 whole run when the server is away just then.
+
+Its process pool knows no upstream task that is allowed to fail, and where one failed that is not, it raises
+in the flow, with which all other tasks end. Here a task behind a failed one is NotReady, as among threads.
 """
 
 from collections.abc import Iterable
@@ -10,8 +13,9 @@ from typing import Any, TypeVar
 
 from prefect import Task
 from prefect.client.schemas.objects import State
+from prefect.exceptions import UpstreamTaskError
 from prefect.futures import PrefectConcurrentFuture, PrefectFuture
-from prefect.states import Pending
+from prefect.states import Completed, Pending
 from prefect.task_runners import ProcessPoolTaskRunner, TaskRunner, ThreadPoolTaskRunner
 
 from metrics.errors import ConfigError
@@ -27,7 +31,7 @@ def task_runner_named(name: str) -> TaskRunner[Any]:
     if kind == "threads" and not address:
         return LocalThreads(max_workers=THREADS)
     if kind == "processes" and not address:
-        return ProcessPoolTaskRunner()
+        return LocalProcesses()
     if kind == "dask":
         return _dask(address)
     raise ConfigError(f"--task-runner {name}: expected threads, processes, dask or dask:ADDRESS")
@@ -69,3 +73,47 @@ class LocalThreads(ThreadPoolTaskRunner[Any]):
         """As Prefect's."""
         future = super().submit(task, parameters, wait_for, dependencies)
         return LocalFuture(future.task_run_id, future.wrapped_future)
+
+
+class ProcessFuture(LocalFuture[R]):
+    """A future of another process: a task that never began, since one before it failed, is NotReady."""
+
+    def wait(self, timeout: float | None = None) -> None:
+        """As Prefect's, but raises nothing for what failed upstream."""
+        try:
+            super().wait(timeout)
+        except UpstreamTaskError as error:
+            self._final_state = Pending(name="NotReady", message=str(error))
+
+
+class EndedFuture(ProcessFuture[R]):
+    """A future that is waited for and not asked how it ended."""
+
+    @property
+    def state(self) -> State[Any]:
+        """Completed, as the task run that it is of; with data, without which a result is a missing one."""
+        return Completed(data="ended", state_details=super().state.state_details)
+
+
+class LocalProcesses(ProcessPoolTaskRunner):
+    """Prefect's process pool, with upstream tasks that may fail."""
+
+    def submit(
+        self,
+        task: "Task[Any, Any]",
+        parameters: dict[str, Any],
+        wait_for: Iterable[PrefectFuture[Any]] | None = None,
+        dependencies: dict[str, set[Any]] | None = None,
+    ) -> ProcessFuture[Any]:
+        """As Prefect's, for futures of its own."""
+        upstream = [_allowed(entry) for entry in wait_for or ()]
+        future = super().submit(task, parameters, upstream, dependencies)
+        return ProcessFuture(future.task_run_id, future.wrapped_future)
+
+
+def _allowed(upstream: Any) -> PrefectFuture[Any]:
+    """A future whose failure is allowed as one that only ends; any other as it is."""
+    if isinstance(upstream, PrefectFuture):
+        return upstream
+    future: PrefectConcurrentFuture[Any] = upstream.unwrap()
+    return EndedFuture(future.task_run_id, future.wrapped_future)

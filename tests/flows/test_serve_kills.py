@@ -1,24 +1,35 @@
 """Whatever is killed, no server is left, and the numbers are those of a run that nobody disturbed."""
 
+import fcntl
 import json
 import os
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
-from tasks.serving import records
+from tasks.serving import machine, records
 from tasks.serving.processes import marked
 
 pytestmark = pytest.mark.services
 PROJECT = Path(__file__).resolve().parents[2]
 FAKE = PROJECT / "tests" / "tasks" / "serving" / "fake_server.py"
+
+
+@pytest.fixture(autouse=True)
+def places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Places of the test's own, where a process finds them that has this folder for its temporary files."""
+    folder = tmp_path / "nightjar-places"
+    folder.mkdir()
+    monkeypatch.setattr(machine, "locks_folder", lambda: folder)
+    return folder
 
 
 def until(condition: Callable[[], Any], seconds: float = 120) -> Any:
@@ -38,7 +49,7 @@ def config(folder: Path, *behaviour: str) -> Path:
     lines = [f'{{"id": "{n}", "question": "{n}?", "answer": "{n % 2}"}}\n' for n in range(20)]
     (folder / "items.jsonl").write_text("".join(lines))
     command = [sys.executable, str(FAKE), "--path", "{path}", "--port", "{port}", "--child"]
-    command += ["--events", str(folder / "events"), "--slow", "0.3", *behaviour]
+    command += ["--events", str(folder / "events"), *behaviour]
     serve = {"command": command, "gpus": 0, "start_timeout": "90s"}
     model = {"name": "m", "checkpoints": "step-*", "serve": serve, "config": {"max_concurrency": 2}}
     benchmark = {
@@ -49,71 +60,108 @@ def config(folder: Path, *behaviour: str) -> Path:
     return folder / "sums.yaml"
 
 
-def left(home: Path) -> list[int]:
-    """Processes of servers of this home."""
-    folder = home / "servers"
-    return [pid for one in folder.glob("*") for pid in marked(one.name)] if folder.is_dir() else []
-
-
-def has(folder: Path, word: str, times: int = 1) -> bool:
+def events(folder: Path, word: str) -> list[tuple[int, str]]:
+    """The process and the weights of every event of a kind, in their order."""
     file = folder / "events"
-    return file.exists() and file.read_text().count(f"{word} ") >= times
+    lines = [line.split() for line in file.read_text().splitlines()] if file.exists() else []
+    return [(int(pid), name) for kind, pid, name in lines if kind == word]
+
+
+def left(home: Path, places: Path) -> list[Any]:
+    """What is left of servers of this home: processes, folders, and locks that somebody holds."""
+    folders = list((home / "servers").glob("*"))
+    processes = [pid for one in folders for pid in marked(one.name)]
+    return [*folders, *processes, *(place for place in places.iterdir() if is_held(place))]
+
+
+def is_held(place: Path) -> bool:
+    with place.open() as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            return True
+    return False
+
+
+def kill_at(home: Path, folder: Path, phase: tuple[str, int], whom: Callable[[records.State], int]) -> None:
+    """Kills somebody once the server whose event it is waits there, and lets it go on if it can."""
+    try:
+        until(lambda: len(events(folder, phase[0])) >= phase[1])
+        server, _ = events(folder, phase[0])[phase[1] - 1]
+        states = until(
+            lambda: [
+                state
+                for one in (home / "servers").glob("*")
+                if (state := records.read_state(one)) is not None and state.group == server
+            ]
+        )
+        os.kill(whom(states[0]), signal.SIGKILL)
+    finally:
+        (folder / "go").touch()
+
+
+def words(folder: Path, *more: str) -> list[str]:
+    named = ["--json", "--store", str(folder / "store"), "--output", str(folder / "out"), *more]
+    return [sys.executable, "-m", "flows.eval", str(folder / "sums.yaml"), *named]
 
 
 @pytest.mark.parametrize("whom", ["flow", "supervisor", "server"])
 @pytest.mark.parametrize(
-    ("phase", "times"), [("start", 1), ("asked", 3), ("start", 2)], ids=["starting", "asking", "between"]
+    "phase", [("start", 1), ("asked", 3), ("start", 2)], ids=["starting", "asking", "between"]
 )
 def test_a_kill_leaves_no_server_and_changes_no_number(
-    home: Path, tmp_path: Path, own_environment: dict[str, str], whom: str, phase: str, times: int
-) -> None:
-    servers = home / "servers"
-    environment = {**own_environment, "TMPDIR": str(tmp_path)}  # places of the test's own
-    words = [
-        sys.executable, "-m", "flows.eval", str(config(tmp_path)), "--json",
-        "--store", str(tmp_path / "store"), "--output", str(tmp_path / "out"),
-    ]  # fmt: skip
-    with subprocess.Popen(
-        words, cwd=PROJECT, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
-    ) as flow:
-        until(lambda: has(tmp_path, phase, times))
-        state = until(lambda: [s for one in servers.glob("*") if (s := records.read_state(one)) and s.group])
-        victim = {"flow": flow.pid, "supervisor": state[-1].supervisor, "server": state[-1].group}[whom]
-        os.kill(victim, signal.SIGKILL)
-        flow.wait(180)
+    home: Path, tmp_path: Path, places: Path, own_environment: dict[str, str], evaluate: Callable[..., Any],
+    whom: str, phase: tuple[str, int],
+) -> None:  # fmt: skip
+    file = config(tmp_path, "--hold", phase[0], str(phase[1]), str(tmp_path / "go"))
     if whom == "flow":
-        until(lambda: not left(home), 90)
-    done = subprocess.run(words, cwd=PROJECT, env=environment, capture_output=True, text=True, timeout=180)
-    assert done.returncode == 0, done.stderr
-    assert left(home) == []
-    assert list(servers.glob("*")) == []
-    document = json.loads(done.stdout)
-    assert {row["model_name"]: row["value"] for row in document["results"]} == {
+        environment = {**own_environment, "TMPDIR": str(tmp_path)}
+        with subprocess.Popen(
+            words(tmp_path),
+            cwd=PROJECT,
+            env=environment,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        ) as flow:
+            kill_at(home, tmp_path, phase, lambda _: flow.pid)
+    else:
+        with ThreadPoolExecutor(1) as killer:
+            victim = {"supervisor": lambda state: state.supervisor, "server": lambda state: state.group}[whom]
+            killed = killer.submit(kill_at, home, tmp_path, phase, victim)
+            evaluate(file, "--json")
+            killed.result()
+    again = evaluate(file, "--json")
+    assert again.code == 0, again.err
+    assert left(home, places) == []
+    assert {row["model_name"]: row["value"] for row in again.document["results"]} == {
         "m-step-1": 0.5,
         "m-step-2": 0.5,
     }
-    assert (tmp_path / "events").read_text().count("asked ") <= 40 + 4  # what was in flight, once more
+    assert len(events(tmp_path, "asked")) <= 40 + 4  # what was in flight, once more
 
 
-def ran(words: list[str], environment: dict[str, str]) -> Any:
-    done = subprocess.run(words, cwd=PROJECT, env=environment, capture_output=True, text=True, timeout=300)
-    assert done.returncode == 0, done.stderr
+def ran(command: list[str], environment: Mapping[str, str], code: int = 0) -> Any:
+    done = subprocess.run(command, cwd=PROJECT, env=environment, capture_output=True, text=True, timeout=300)
+    assert done.returncode == code, done.stderr + done.stdout
     return json.loads(done.stdout)
 
 
-def test_a_sweep_runs_on_processes_too(home: Path, tmp_path: Path, own_environment: dict[str, str]) -> None:
-    words = [
-        sys.executable, "-m", "flows.eval", str(config(tmp_path)), "--json", "--task-runner", "processes",
-        "--store", str(tmp_path / "store"), "--output", str(tmp_path / "out"),
-    ]  # fmt: skip
-    document = ran(words, {**own_environment, "TMPDIR": str(tmp_path)})
-    assert [row["value"] for row in document["results"]] == [0.5, 0.5]
-    assert left(home) == []
-    assert (tmp_path / "events").read_text().count("start ") == 2
+def test_a_sweep_runs_on_processes_too(
+    home: Path, tmp_path: Path, places: Path, own_environment: dict[str, str]
+) -> None:
+    config(tmp_path)
+    (tmp_path / "step-1" / "broken.txt").touch()
+    command = words(tmp_path, "--task-runner", "processes")
+    document = ran(command, {**own_environment, "TMPDIR": str(tmp_path)}, code=1)
+    rows = {row["model_name"]: row for row in document["results"]}
+    assert "CUDA out of memory" in rows["m-step-1"]["error"]
+    assert (rows["m-step-1"]["status"], rows["m-step-2"]["value"]) == ("failed", 0.5)
+    assert [name for _, name in events(tmp_path, "start")] == ["step-1", "step-2"]
+    assert left(home, places) == []
 
 
 def test_a_judge_is_served_once_the_models_are_released(
-    home: Path, tmp_path: Path, own_environment: dict[str, str]
+    home: Path, tmp_path: Path, places: Path, evaluate: Callable[..., Any]
 ) -> None:
     file = config(tmp_path)
     document = yaml.safe_load(file.read_text())
@@ -132,17 +180,43 @@ def test_a_judge_is_served_once_the_models_are_released(
     }
     del document["metric_list"]
     file.write_text(yaml.safe_dump(document))
-    words = [
-        sys.executable, "-m", "flows.eval", str(file), "--json",
-        "--store", str(tmp_path / "store"), "--output", str(tmp_path / "out"),
-    ]  # fmt: skip
-    environment = {**own_environment, "TMPDIR": str(tmp_path)}
-    found = ran(words, environment)
-    assert {row["value"] for row in found["results"]} == {1.0}
-    lines = [line.split() for line in (tmp_path / "events").read_text().splitlines()]
-    assert [name for word, _, name in lines if word == "start"] == ["step-1", "step-2", "judge"]
-    last = max(n for n, (word, _, name) in enumerate(lines) if word == "asked" and name != "judge")
-    assert lines.index(next(line for line in lines if line[0] == "start" and line[2] == "judge")) > last
-    assert left(home) == []
-    assert ran(words, environment)["requests"]["sent"] == 0
-    assert (tmp_path / "events").read_text().count("start ") == 3
+    found = evaluate(file, "--json")
+    assert found.code == 0, found.err
+    assert {row["value"] for row in found.document["results"]} == {1.0}
+    order = [line.split() for line in (tmp_path / "events").read_text().splitlines()]
+    assert [name for word, _, name in order if word == "start"] == ["step-1", "step-2", "judge"]
+    assert {
+        name for _, _, name in order[order.index(["start", *map(str, events(tmp_path, "start")[2])]) :]
+    } == {"judge"}
+    assert left(home, places) == []
+    again = evaluate(file, "--json")
+    assert again.document["requests"]["sent"] == 0
+    assert len(events(tmp_path, "start")) == 3
+
+
+def test_machines_that_share_a_limit_serve_in_turn(
+    home: Path, tmp_path: Path, own_environment: dict[str, str], prefect_api: Callable[..., Any]
+) -> None:
+    limit = {"name": f"licence-{tmp_path.name}", "limit": 1, "active": True}
+    prefect_api("POST", "/v2/concurrency_limits/", limit)
+    runs = []
+    for machine_name in ("first", "second"):
+        folder = tmp_path / machine_name  # what is locked on one is free on the other
+        folder.mkdir()
+        file = config(folder, "--events", str(tmp_path / "events"))
+        document = yaml.safe_load(file.read_text())
+        document["models"][0]["serve"]["concurrency_limit"] = limit["name"]
+        file.write_text(yaml.safe_dump(document))
+        environment = {**own_environment, "TMPDIR": str(folder)}
+        runs.append(
+            subprocess.Popen(
+                words(folder), cwd=PROJECT, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+            )
+        )
+    for run in runs:
+        said, _ = run.communicate(timeout=300)
+        assert run.returncode == 0, said
+    assert len(events(tmp_path, "start")) == 4
+    assert events(tmp_path, "beside") == []
+    found = prefect_api("GET", f"/v2/concurrency_limits/{limit['name']}")
+    assert found["active_slots"] == 0

@@ -123,7 +123,8 @@ def test_servers_on_two_gpus_run_side_by_side(
     ("behaviour", "said"),
     [
         (["--exit", "1"], "ended with exit code 1 before it was ready"),
-        (["--never"], r"was not ready within 3 s"),
+        (["--never"], r"was not ready within 3 s \(/v1/models: .*refused"),
+        (["--errors", "60"], r"was not ready within 3 s \(/v1/models answers 500\)"),
         (["--exit", "1", "--print", "3000000"], "CUDA out of memory"),
     ],
 )
@@ -131,7 +132,7 @@ def test_a_server_that_is_not_to_be_had_is_told_with_its_last_words(
     weights: Path, behaviour: list[str], said: str
 ) -> None:
     with pytest.raises(ServerFailed, match=said) as told:
-        start_server(a_launch(weights, *behaviour, start_timeout=3 if "--never" in behaviour else 60))
+        start_server(a_launch(weights, *behaviour, start_timeout=60 if "--exit" in behaviour else 3))
     assert "the last words" in str(told.value)
 
 

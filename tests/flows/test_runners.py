@@ -6,10 +6,11 @@ from uuid import uuid4
 
 import pytest
 from prefect.client.schemas.objects import State
+from prefect.exceptions import UpstreamTaskError
 from prefect.settings import PREFECT_API_URL, temporary_settings
-from prefect.states import Completed
+from prefect.states import Completed, Failed
 
-from flows.eval.runners import LocalFuture
+from flows.eval.runners import EndedFuture, LocalFuture, ProcessFuture
 
 
 @pytest.fixture(autouse=True)
@@ -30,3 +31,20 @@ def test_a_cancelled_future_stays_pending() -> None:
     running: Future[State[int]] = Future()
     running.cancel()
     assert LocalFuture(uuid4(), running).state.is_pending()  # type: ignore[arg-type]
+
+
+def test_a_task_of_another_process_behind_a_failed_one_is_not_ready() -> None:
+    running: Future[State[int]] = Future()
+    running.set_exception(UpstreamTaskError("serve did not reach a 'COMPLETED' state"))
+    future: ProcessFuture[Any] = ProcessFuture(uuid4(), running)  # type: ignore[arg-type]
+    future.wait()
+    assert (future.state.name, future.state.message) == (
+        "NotReady",
+        "serve did not reach a 'COMPLETED' state",
+    )
+
+
+def test_a_task_that_may_fail_is_waited_for_and_no_more() -> None:
+    running: Future[State[int]] = Future()
+    running.set_result(Failed())
+    assert EndedFuture(uuid4(), running).state.is_completed()  # type: ignore[arg-type]
