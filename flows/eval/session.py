@@ -58,7 +58,6 @@ from tasks.reporting.terminal import (
     ratings_tables,
     results_table,
 )
-from tasks.store.home import private_folder
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -145,7 +144,8 @@ def _flow_on(name: str) -> Flow[..., Coroutine[Any, Any, Any]]:
 def check_run(config: EvalConfig, options: RunOptions, session: SessionOptions) -> Plan:
     """Checks output folder, store, dataset, endpoints and keys of a run, and tries its pairs on the first
     item; raises NightjarError."""
-    _check_writable(Path(str(options.output)))
+    for reason in _unwritable("--output", Path(str(options.output))):
+        raise ConfigError(reason)
     plan = make_plan(settled_models(config_for_phase(config, options)), options, time.time())
     if not plan.models:
         raise ConfigError("no checkpoint is new: all that match were evaluated before (checkpoints.new_only)")
@@ -327,7 +327,7 @@ def print_plan(document: dict[str, Any]) -> None:
 def _print_forecast(out: "Console", entry: dict[str, Any]) -> None:
     requests = entry["requests"]
     for shown in entry["prompts"]:
-        out.print(f"prompt {shown['prompt']}, item {shown['item']}:", style="bold", markup=False)
+        out.print(f"prompt {shown['prompt']}, {shown['place']}:", style="bold", markup=False)
         for message in shown.get("messages") or [{"role": None, "content": shown.get("text")}]:
             role = f"[{message['role']}] " if message["role"] else ""
             out.print(textwrap.indent(f"{role}{message['content']}", "    "), markup=False)
@@ -419,20 +419,9 @@ def _document_of(evaluation: Evaluation, message: str | None) -> dict[str, Any]:
         return {"message": message, "results": [], "output": evaluation.output}
 
 
-def _check_writable(folder: Path) -> None:
-    try:
-        private_folder(folder)
-        probe = folder / f".{uuid.uuid4().hex}"
-        probe.touch()
-        probe.unlink()
-    except OSError as error:
-        raise ConfigError(
-            f"--output {folder}: can't be written: {error.strerror or error}; choose another folder"
-        ) from error
-
-
 def _unwritable(option: str, folder: Path) -> Iterator[str]:
-    """Why nothing could be written there, without making the folder: a plan leaves nothing behind."""
+    """Why nothing could be written there, without making the folder: a plan leaves nothing behind, nor
+    does what is refused."""
     folder = folder.expanduser().absolute()
     there = next(place for place in (folder, *folder.parents) if place.exists())
     try:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Any, Final
 
+from flows.config.checks import item_places
 from flows.plan.conversations import TurnCount
 from flows.plan.forecast import Forecast
 from flows.plan.steps import Plan
@@ -62,8 +63,11 @@ def preview(plan: Plan, found: Forecast, first: int = 1) -> Preview:
     benchmark = open_benchmark(plan.load.setup.benchmark)
     sample = list(islice(_spread(_items(plan), found.items), max(first, MEASURED)))
     head = list(islice(_items(plan), first))
+    places = item_places(plan.config, head)
     prompts = [
-        _shown(prompt, rendered) for prompt in plan.prompts for rendered in benchmark.render(prompt, head)
+        _shown(prompt, place, rendered)
+        for prompt in plan.prompts
+        for place, rendered in zip(places, benchmark.render(prompt, head), strict=True)
     ]
     measured = [entry for prompt in plan.prompts for entry in benchmark.render(prompt, sample)]
     generates = bool(measured) and measured[0].kind == "generate"
@@ -155,7 +159,7 @@ def _spread(items: Iterator[Item], count: int) -> Iterator[Item]:
     return (item for position, item in enumerate(items) if position % step == 0)
 
 
-def _shown(prompt: str, rendered: Rendered) -> dict[str, Any]:
+def _shown(prompt: str, place: str, rendered: Rendered) -> dict[str, Any]:
     """A rendered item as people read it: the messages, or the text; the choices; what is right."""
     text = rendered.prompts[0] if rendered.prompts else ""
     asked = chat_body(text) if rendered.chat else {"text": text}
@@ -163,6 +167,7 @@ def _shown(prompt: str, rendered: Rendered) -> dict[str, Any]:
     return {
         "prompt": prompt,
         "item": rendered.item.item_id,
+        "place": place,
         **asked,
         **({"continuations": choices} if choices else {}),
         "references": list(rendered.references),

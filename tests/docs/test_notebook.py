@@ -30,7 +30,8 @@ asyncio.run(run())
 def test_page_runs_from_top_to_bottom(tmp_path: Path) -> None:
     page = ROOT / "docs" / "notebook.md"
     environment = {**os.environ, "NIGHTJAR_HOME": str(tmp_path / "home"), "PYTHONPATH": str(ROOT)}
-    environment.pop("PREFECT_API_URL", None)
+    for name in ("PREFECT_API_URL", "PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL"):
+        environment.pop(name, None)
     (tmp_path / "deployments").symlink_to(ROOT / "deployments")
     try:
         ran = subprocess.run(
@@ -43,6 +44,7 @@ def test_page_runs_from_top_to_bottom(tmp_path: Path) -> None:
             cwd=ROOT, env=environment, capture_output=True, timeout=60, check=False,
         )  # fmt: skip
     assert ran.returncode == 0, ran.stderr[-3000:]
+    assert " | INFO " not in ran.stdout + ran.stderr, "Prefect's lines about every task run are left out"
     blocks = re.findall(r"^```python\n", page.read_text(encoding="utf-8"), re.MULTILINE)
     assert ran.stdout.count("ran:") == len(blocks) > 5
     assert (tmp_path / "results" / "notebook" / "report.html").exists()

@@ -45,7 +45,8 @@ def bench(tmp_path: Path) -> Path:
 def test_the_first_item_is_shown_as_each_template_asks_it(bench: Path, evaluate: Evaluate) -> None:
     document = evaluate(bench, "--dry-run", "--json").document
     plain, chat = document["prompts"]
-    assert plain == {"prompt": "plain", "item": "0", "text": "Question: 1 + 1?", "references": ["2"]}
+    about = {"prompt": "plain", "item": "0", "place": "items.jsonl:1"}
+    assert plain == {**about, "text": "Question: 1 + 1?", "references": ["2"]}
     assert chat["messages"] == [
         {"role": "system", "content": "Answer 0."},
         {"role": "user", "content": "1 + 1?"},
@@ -53,6 +54,7 @@ def test_the_first_item_is_shown_as_each_template_asks_it(bench: Path, evaluate:
     asked = {"temperature": 0.5, "max_tokens": 16, "stop": ["\n\n"], "num_samples": 2, "seed": 3}
     assert document["expected"]["demo"]["parameters"] == asked
     printed = evaluate(bench, "--dry-run").out
+    assert "prompt plain, items.jsonl:1:\n    Question: 1 + 1?" in printed
     assert "    [system] Answer 0.\n    [user] 1 + 1?\n  expected: '2'" in printed
     assert "at most 256 received" in printed
     assert "stop ['\\n\\n']" in printed
@@ -61,6 +63,7 @@ def test_the_first_item_is_shown_as_each_template_asks_it(bench: Path, evaluate:
 def test_show_prompts_shows_as_many_and_sends_nothing(bench: Path, evaluate: Evaluate) -> None:
     document = evaluate(bench, "--show-prompts", "3", "--json").document
     assert [entry["item"] for entry in document["prompts"]] == ["0", "1", "2"] * 2
+    assert [entry["place"] for entry in document["prompts"][:2]] == ["items.jsonl:1", "items.jsonl:3"]
     assert evaluate(bench, "--show-prompts", "0", "--json").document["prompts"] == []
     assert document["requests"] == {"to_send": 16, "cached": 0}
 

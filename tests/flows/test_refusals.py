@@ -40,6 +40,7 @@ def refuse(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Captu
         assert ended.value.code == 2, said
         assert "Traceback" not in said.err
         assert not (tmp_path / "home" / "server").exists()
+        assert not (tmp_path / "out").exists(), "what is refused leaves no folder among the results"
         return said.err.strip()
 
     return call
