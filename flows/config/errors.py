@@ -141,10 +141,15 @@ def _message(location: Location, entries: list[Mapping[str, Any]], model: type[B
         key = str(location[-1])
         options = models_at(model, location[:-1])
         parent = value_at(data, location[:-2])
+        elsewhere = ""
         if options and location[-2:-1] == ("config",) and isinstance(parent, Mapping):
             options = [CONFIGS.get(str(parent.get("type", "openai")), options[0])]
+            others = [
+                kind for kind, other in CONFIGS.items() if other not in options and key in known_keys([other])
+            ]
+            elsewhere = f" but of type: {others[0]}" if others else ""
         known = known_keys(meant_models(options, value_at(data, location[:-1])))
-        return f"'{key}' is not a key here{nearest(key, known)} (known: {', '.join(known)})"
+        return f"'{key}' is not a key here{elsewhere or nearest(key, known)} (known: {', '.join(known)})"
     if kinds == {"missing"}:
         return f"'{location[-1]}' is missing{_purpose(model, location)}"
     if "union_tag_invalid" in kinds:

@@ -211,14 +211,17 @@ class _Reader:
             return node.value
         if node.tag not in _SCALARS:
             raise ConfigError(
-                f"{self._where(node)}: the tag {node.tag} is not known here; known is {FUNCTION_TAG}"
+                f"{self._where(node)}: the tag {node.tag} is not known here; known is {FUNCTION_TAG}; "
+                "write the value itself, or quote it if it is a text"
             )
         try:
             value = self._loader.construct_object(node)
         except (ValueError, yaml.YAMLError) as error:
             raise ConfigError(f"{self._where(node)}: '{node.value}' can't be read: {error}") from error
         if isinstance(value, float) and not math.isfinite(value):
-            raise ConfigError(f"{self._where(node)}: {node.value} is no number that JSON has")
+            raise ConfigError(
+                f"{self._where(node)}: {node.value} is no number that JSON has; give a finite one"
+            )
         if isinstance(value, int) and not -(2**63) <= value < 2**64:
             raise ConfigError(f"{self._where(node)}: an integer beyond 64 bits; quote it if it is a text")
         return value
