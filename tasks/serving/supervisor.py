@@ -141,6 +141,7 @@ class Supervisor:
         self._state = State(supervisor=os.getpid(), supervisor_started=started(os.getpid()))
         self._log = records.BoundedLog(folder, order.log_bytes)
         self._places = Places(Path(order.locks))
+        self._reserved: socket.socket | None = None
         self._guard = Guard(order)
         self._server: subprocess.Popen[bytes] | None = None
         self._drain: threading.Thread | None = None
@@ -194,6 +195,7 @@ class Supervisor:
         """Starts the server, and again each time it dies after it was ready."""
         for _ in range(1 + self._order.restarts):
             reason = self._start()
+            self._let_go_of_port()
             if reason is None:
                 self._tell(phase=records.READY, reason="")
                 assert self._server is not None
@@ -212,14 +214,17 @@ class Supervisor:
     def _start(self) -> str | None:
         """Starts the server and waits until it is ready; why it is not, or None."""
         reason = None
-        for _ in range(PORTS_TRIED):
+        for attempt in range(PORTS_TRIED):
             if not self._state.port:
                 self._tell(port=self._free_port())
+            if attempt:  # a server that does not set SO_REUSEADDR takes a reserved port for one in use
+                self._let_go_of_port()
             self._launch()
             reason = self._until_ready()
             if reason is None or self._state.starts > 1 or not self._port_was_taken():
                 return reason
             self._end()
+            self._let_go_of_port()
             self._places.give_back(f"port-{self._state.port}")
             self._tell(port=0, starts=0)
         return reason
@@ -229,14 +234,28 @@ class Supervisor:
         return any(words in said for words in TAKEN)
 
     def _free_port(self) -> int:
-        """A port that nothing listens on, and that no other supervisor of this host has chosen."""
+        """A port that nothing listens on, and that no other supervisor of this host has chosen.
+
+        It stays reserved while the server loads: a socket is bound that does not listen, beside which a
+        server may bind its own, and nobody is given the port who asks for any.
+        """
         while True:
-            with socket.socket() as tried:
-                tried.bind((self._order.host, 0))
-                port = int(tried.getsockname()[1])
+            tried = socket.socket()
+            for option in ("SO_REUSEADDR", "SO_REUSEPORT"):
+                if hasattr(socket, option):
+                    tried.setsockopt(socket.SOL_SOCKET, getattr(socket, option), 1)
+            tried.bind((self._order.host, 0))
+            port = int(tried.getsockname()[1])
             if self._places.take((f"port-{port}",), 1) is not None:
+                self._reserved = tried
                 return port
+            tried.close()
             self._pause(0)
+
+    def _let_go_of_port(self) -> None:
+        if self._reserved is not None:
+            self._reserved.close()
+            self._reserved = None
 
     def _launch(self) -> None:
         order, devices = self._order, [name.removeprefix("gpu-") for name in self._state.held]

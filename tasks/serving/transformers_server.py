@@ -8,7 +8,8 @@ standard library alone, and imports nothing of this project::
 Requests that wait together are worked on together, those of like length beside each other. A prompt's
 log-probabilities are those of one forward pass in the weights' type, normalised in float32; prompts that
 differ in the last token only share a pass. Generation keeps keys and values; a sequence leaves its batch when
-it ends, and new ones begin beside those that run. At temperature 0 the likeliest token is taken.
+it ends, and new ones join those that run: a step is one pass for all. At temperature 0 the likeliest token is
+taken.
 """
 
 import argparse
@@ -25,7 +26,9 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 import torch
+from torch.nn.functional import pad
 from transformers import AutoModelForCausalLM, AutoTokenizer, DynamicCache
+from transformers.cache_utils import DynamicLayer
 
 TOP_AT_MOST = 20
 LENGTHS = ("max_position_embeddings", "n_positions", "n_ctx", "max_seq_len", "seq_length")
@@ -81,11 +84,29 @@ class Job:
 
 
 class Cohort:
-    """Sequences that were begun together: their keys and values, and the mask over them."""
+    """Sequences that go on together: their keys and values, and the mask over them."""
 
     def __init__(self, jobs: list[Job], cache: Any, mask: torch.Tensor, logits: torch.Tensor) -> None:
         self.jobs, self.cache, self.mask, self.logits = jobs, cache, mask, logits
         self.generators = [_generator(job, logits.device) for job in jobs]
+
+    def takes(self, other: "Cohort") -> bool:
+        """Whether both keep a plain layer of keys and values for every layer of the model."""
+        layers = [*getattr(self.cache, "layers", ()), *getattr(other.cache, "layers", ())]
+        return bool(layers) and all(type(layer) is DynamicLayer for layer in layers)
+
+    def take(self, other: "Cohort") -> None:
+        """Goes on with another's sequences, too; the shorter ones get room on their left."""
+        width = max(self.mask.shape[1], other.mask.shape[1])
+        room, others = width - self.mask.shape[1], width - other.mask.shape[1]
+        self.mask = torch.cat([pad(self.mask, (room, 0)), pad(other.mask, (others, 0))])
+        for layer, more in zip(self.cache.layers, other.cache.layers, strict=True):
+            before, behind = (0, 0, room, 0), (0, 0, others, 0)
+            layer.keys = torch.cat([pad(layer.keys, before), pad(more.keys, behind)])
+            layer.values = torch.cat([pad(layer.values, before), pad(more.values, behind)])
+        self.logits = torch.cat([self.logits, other.logits])
+        self.jobs = [*self.jobs, *other.jobs]
+        self.generators += other.generators
 
 
 def _generator(job: Job, device: torch.device) -> torch.Generator | None:
@@ -222,7 +243,11 @@ class Worker:
             input_ids=ids.to(self.device), attention_mask=mask, position_ids=_positions(mask),
             past_key_values=DynamicCache(), use_cache=True,
         )  # fmt: skip
-        self._cohorts.append(Cohort(list(chosen), out.past_key_values, mask, out.logits[:, -1].float()))
+        begun = Cohort(list(chosen), out.past_key_values, mask, out.logits[:, -1].float())
+        if self._cohorts and self._cohorts[-1].takes(begun):
+            self._cohorts[-1].take(begun)
+        else:
+            self._cohorts.append(begun)
 
     def _step(self, cohort: Cohort) -> None:
         """Adds one token to every sequence; those that end with it leave."""

@@ -207,7 +207,7 @@ def test_numbers_and_samples_are_those_of_the_harness(
     ran = subprocess.run(
         ours, env=environment, cwd=PROJECT, capture_output=True, text=True, check=False, timeout=500
     )
-    assert ran.returncode == 0, ran.stderr[-3000:]
+    assert ran.returncode == 0, ran.stdout[-3000:] + ran.stderr[-3000:]
     compared = 0
     for name in names:
         theirs, mine = _samples(tmp_path / "peer", name), _samples(tmp_path / "ours", name)

@@ -2,6 +2,7 @@
 
 import os
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -109,6 +110,25 @@ def test_two_servers_on_one_place_take_turns(weights: Path, serve: Callable[...,
     stop_server(Path(first.folder))
     second.join(60)
     assert found[0].held == ("cpu",)
+
+
+def test_nobody_else_gets_the_port_while_a_server_loads(
+    weights: Path, serve: Callable[..., RunningServer]
+) -> None:
+    go = weights.parent / "go"
+    starting = threading.Thread(target=lambda: serve("--hold", "start", "1", str(go)))
+    starting.start()
+    until(lambda: (weights.parent / "events").exists())
+    (folder,) = servers.servers_folder().iterdir()
+    state = records.read_state(folder)
+    assert state is not None
+    try:
+        with socket.socket() as other, pytest.raises(OSError, match="in use"):
+            other.bind(("127.0.0.1", state.port))
+    finally:
+        go.touch()
+        starting.join(60)
+    assert servers.is_ready(folder)
 
 
 def test_servers_on_two_gpus_run_side_by_side(
