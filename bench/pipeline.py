@@ -4,22 +4,22 @@
                              [--works text,choices,judge]
 
 *Text* scores recorded responses by three pairs (exact_match, BLEU, ROUGE-L), *choices* recorded
-log-likelihoods by two, *judge* generated text by a model that is asked about every response. Each row is one
-command as a user gives it, report and exports included, against a Prefect server that runs already; *scores
-alone* is what sacrebleu and rouge-score take for the same numbers in one process. CPU is that of the command
-and all its processes, imports included; servers, the embedded model's too, run beside it and do not count.
-Memory is the highest sum over the command's processes, pages that several share counted once.
+log-likelihoods by two, *judge* the same text by a model that is asked about every response. Each row is one
+command as a user gives it, report and exports included, against a Prefect server that runs already: *threads*
+with ``--workers 1``, *processes* with ``--workers 2``, *dask* on a cluster of its own on this machine.
+*Scores alone* is what sacrebleu and rouge-score take for the same numbers in one process. CPU is that of the
+command and all its processes, imports included; servers, the embedded model's too, run beside it and do not
+count. Memory is the highest sum over the command's processes, pages that several share counted once.
 """
 
 import argparse
 import json
-import os
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -30,8 +30,13 @@ from bench.inference.processes import prefect_server
 from bench.inference.throughput import server
 from bench.metrics.workloads import documents
 
-LOOKS = 0.2
-"""Seconds between two looks at the memory of a command."""
+LOOKS = 0.1
+"""Seconds between two looks at the processes of a command."""
+RUNNERS = {
+    "threads": ("--workers", "1"),
+    "processes": ("--workers", "2"),
+    "dask": ("--task-runner", "dask", "--workers", "1"),
+}
 LARGEST = (100_000,)
 """Sizes that choices and judges are measured at, unless others are asked for."""
 
@@ -104,48 +109,51 @@ class Evaluation:
         return [
             sys.executable, "-m", "flows.eval", str(self.folder / "config.yaml"), "--json",
             "--store", f"{place}/store", "--output", f"{place}/out",
-            "--task-runner", runner,
+            *RUNNERS[runner],
         ]  # fmt: skip
 
 
 def spent(command: list[str], environment: dict[str, str]) -> Spent:
     """Runs a command to its end; it has to end well."""
-    start, peak = time.perf_counter(), 0
+    start = time.perf_counter()
     with tempfile.TemporaryFile() as said:
         process = subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=said)
-        ended = threading.Event()
-
-        def look() -> None:
-            nonlocal peak
-            while not ended.wait(LOOKS):
-                peak = max(peak, memory_of(process.pid))
-
-        looking = threading.Thread(target=look)
-        looking.start()
-        _, status, usage = os.wait4(process.pid, 0)
-        process.returncode = os.waitstatus_to_exitcode(status)
-        ended.set()
-        looking.join()
+        tree = Tree(process.pid)
+        while process.poll() is None:
+            tree.look()
+            time.sleep(LOOKS)
         said.seek(0)
         if process.returncode:
             sys.exit(f"{' '.join(command)} failed:\n{said.read().decode()[-2000:]}")
-    return Spent(time.perf_counter() - start, usage.ru_utime + usage.ru_stime, peak)
+    return Spent(time.perf_counter() - start, sum(tree.cpu.values()), tree.peak)
 
 
-def memory_of(pid: int) -> int:
-    """Bytes of a process and all its children, shared pages counted once; 0 when it has gone."""
-    try:
-        root = psutil.Process(pid)
-        tree = [root, *root.children(recursive=True)]
-    except psutil.NoSuchProcess:
-        return 0
-    total = 0
-    for process in tree:
-        try:
-            total += process.memory_full_info().pss
-        except (psutil.NoSuchProcess, psutil.ZombieProcess):
-            continue
-    return total
+class Tree:
+    """A process and all that it started, looked at again and again: what one of them took just before its end
+    is missed."""
+
+    def __init__(self, root: int) -> None:
+        self._root = root
+        self.cpu: dict[int, float] = {}
+        """CPU seconds by process, those that have ended included."""
+        self.peak = 0
+        """Bytes of all of them at the highest, pages that several share counted once."""
+
+    def look(self) -> None:
+        """Takes their seconds and bytes as they are now."""
+        now = 0
+        for process in self._processes():
+            with suppress(psutil.Error):
+                times = process.cpu_times()
+                self.cpu[process.pid] = times.user + times.system
+                now += process.memory_full_info().pss
+        self.peak = max(self.peak, now)
+
+    def _processes(self) -> list[psutil.Process]:
+        with suppress(psutil.Error):
+            root = psutil.Process(self._root)
+            return [root, *root.children(recursive=True)]
+        return []
 
 
 def text(folder: Path, count: int) -> Evaluation:

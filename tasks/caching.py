@@ -31,6 +31,7 @@ from tasks.store.fingerprint import Sources, sources_of
 from tasks.store.keys import digest
 from tasks.store.reasons import Reason, Subject, flat, keep_reason
 from tasks.store.storage import ArtifactMissing, ArtifactRef, Store
+from tasks.workers import workers
 
 RECORDS = "records"
 """Folder of the store with Prefect's records of results."""
@@ -104,11 +105,12 @@ def cached_task(stage: str, still_holds: StillHolds | None = None) -> Callable[[
 
 
 def artifact_task(
-    stage: str, schema: pa.Schema, read: Sequence[str] | None = None
+    stage: str, schema: pa.Schema, read: Sequence[str] | None = None, anywhere: bool = False
 ) -> Callable[[Callable[P, Iterator[pa.RecordBatch]]], Task[P, ArtifactRef]]:
     """As ``cached_task``, for a function that yields the rows of one artifact: they are written as they
     come, and the task returns the reference. ``read`` names the columns that later steps look at (None:
-    all)."""
+    all); ``anywhere`` says that the function asks nothing of Prefect, so that another process may compute
+    it."""
 
     def decorate(rows: Callable[P, Iterator[pa.RecordBatch]]) -> Task[P, ArtifactRef]:
         signature = inspect.signature(rows)
@@ -121,7 +123,12 @@ def artifact_task(
             ref: ArtifactRef = store.write(stage, key, schema, rows(*args, **kwargs), read)
             return ref
 
-        return cached_task(stage)(write)
+        @wraps(write)
+        def write_anywhere(*args: P.args, **kwargs: P.kwargs) -> ArtifactRef:
+            ref: ArtifactRef = workers().compute(write, *args, **kwargs)
+            return ref
+
+        return cached_task(stage)(write_anywhere if anywhere else write)
 
     return decorate
 

@@ -55,7 +55,7 @@ class FilterSetup(Unkeyed):
         return FilterPipeline.build(self.config, resolve, self.output_type)
 
 
-@artifact_task("filter", PREDICTIONS)
+@artifact_task("filter", PREDICTIONS, anywhere=True)
 def filter_responses(
     step: Step[FilterSetup], requests: ArtifactRef, answered: Answered, workspace: Workspace
 ) -> Iterator[pa.RecordBatch]:

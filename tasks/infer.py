@@ -19,7 +19,7 @@ from tasks.models.answers.segments import AnswerStore, DamagedAnswers
 from tasks.models.config import ErrorBudget, ModelConfig, Prices, RunLimits, SampleParams
 from tasks.models.connection import probe, room_of
 from tasks.models.identity import EXPANDED
-from tasks.models.options import InferenceOptions, RequestTally
+from tasks.models.options import InferenceOptions, PartitionResponses, RequestTally
 from tasks.models.records import EVERY, Lookup
 from tasks.models.respond import count_missing, given_answers, kept_responses, respond
 from tasks.running import RunningScore
@@ -28,6 +28,7 @@ from tasks.serving.servers import RunningServer
 from tasks.steps import Accounts, Answered, Step, Unkeyed
 from tasks.store.schemas import ANSWERS, RESPONSES
 from tasks.store.storage import ArtifactRef, Store
+from tasks.workers import workers
 
 
 class Served(Unkeyed):
@@ -111,6 +112,9 @@ def infer(
     asking again. ``server`` answers for a model that is served here; without one nothing can be missing."""
     setup, store = step.setup, workspace.open()
     key = artifact_key("infer", inspect.unwrap(infer.fn), {"step": step, "requests": requests})
+    if setup.model.type == "replay":
+        answered: Answered = workers().compute(replay_answers, setup, requests, workspace, key)
+        return answered
     with ExitStack() as stack:
         progress = stack.enter_context(progress_of(setup.model.name, step.name))
         if setup.running is not None:
@@ -127,14 +131,23 @@ def infer(
                     raise
                 logging.getLogger(__name__).warning("%s", error)
                 spent.append(responded.tally)
-    tally = responded.tally.after(spent)
+    return _answered(setup, ref, responded.tally.after(spent), responded)
+
+
+def replay_answers(setup: InferSetup, requests: ArtifactRef, workspace: Workspace, key: str) -> Answered:
+    """The recorded answers to requests, kept under a key: nothing is asked, and so any process may do it."""
+    store = workspace.open()
+    responded = respond(setup.model, store.batches(requests), AnswerStore(store), setup.options(workspace))
+    ref = store.write("infer", key, RESPONSES, responded.batches, ANSWERS)
+    return _answered(setup, ref, responded.tally, responded)
+
+
+def _answered(
+    setup: InferSetup, ref: ArtifactRef, tally: RequestTally, responded: PartitionResponses
+) -> Answered:
     return Answered(
         responses=ref.model_copy(update={"retryable": tally.retryable}),
-        accounts=Accounts(
-            tally=tally.as_dict(),
-            given=responded.given.hexdigest(),
-            night=setup.night,
-        ),
+        accounts=Accounts(tally=tally.as_dict(), given=responded.given.hexdigest(), night=setup.night),
     )
 
 

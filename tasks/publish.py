@@ -46,6 +46,7 @@ from tasks.store.files import write_json
 from tasks.store.schemas import RESULTS
 from tasks.store.storage import ArtifactRef, Store
 from tasks.verdicts.config import EvaluationMethodConfig
+from tasks.workers import workers
 
 SHOWN = [
     "model_name",
@@ -147,7 +148,12 @@ def publish(publication: Publication, workspace: Workspace) -> Published:
         publication = replace(publication, manifest={**publication.manifest, "ratings": found})
     results = _results(publication, store)
     _write_tables(publication, store, folder, results)
-    _write_samples(publication, store, folder)
+    shown = replace(publication, manifest={}, lost=())
+    exported = None
+    if workers().warm:  # beside the report, in another process
+        exported = workers().submit(write_exports, shown, workspace, folder)
+    else:
+        write_exports(shown, workspace, folder)
     samples = partial(sample_views, store, publication.cells, publication.facets)
     view = RunView(
         manifest=publication.manifest,
@@ -157,6 +163,8 @@ def publish(publication: Publication, workspace: Workspace) -> Published:
         media=partial(kept_media, store),
     )
     written = write_report(view, folder / "report.html", learning=_learning(publication, results, folder))
+    if exported is not None:
+        exported.result()
     manifest = publication.manifest | {"diagnostics": [asdict(finding) for finding in written.diagnostics]}
     write_json(folder / "manifest.json", manifest)
     record_run(store, manifest, [results], _batches(store, publication.items))
@@ -248,7 +256,9 @@ def _counted_names(publication: Publication, store: Store) -> list[str]:
     ]
 
 
-def _write_samples(publication: Publication, store: Store, folder: Path) -> None:
+def write_exports(publication: Publication, workspace: Workspace, folder: Path) -> None:
+    """Writes the files that hold every sample; another process may do it beside the report."""
+    store = workspace.open()
     answers = {id(cell): _answers(store, cell) for cell in publication.cells}
     write_responses(folder / "responses.jsonl", answers.values())
     if publication.methods:

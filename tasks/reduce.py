@@ -14,7 +14,7 @@ from tasks.store.schemas import ITEM_ROWS
 from tasks.store.storage import ArtifactRef, Store
 
 
-@artifact_task("reduce", ITEM_ROWS)
+@artifact_task("reduce", ITEM_ROWS, anywhere=True)
 def reduce(
     step: Step[PairSetup],
     origins: Sequence[Origin],

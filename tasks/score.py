@@ -16,7 +16,7 @@ from tasks.store.schemas import PROCESSED, STATISTICS
 from tasks.store.storage import ArtifactRef
 
 
-@artifact_task("score", STATISTICS)
+@artifact_task("score", STATISTICS, anywhere=True)
 def score(
     step: Step[PairSetup],
     requests: ArtifactRef,
@@ -37,7 +37,7 @@ def score(
             yield statistics_batch(part.samples, scorer.score(part.batch))
 
 
-@artifact_task("score", STATISTICS)
+@artifact_task("score", STATISTICS, anywhere=True)
 def score_across(
     step: Step[PairSetup],
     requests: ArtifactRef,
@@ -58,7 +58,7 @@ def score_across(
         yield statistics_batch(_samples_of(batch, parts), scorer.score(batch, metric))
 
 
-@artifact_task("process", PROCESSED)
+@artifact_task("process", PROCESSED, anywhere=True)
 def process_results(
     step: Step[PairSetup],
     requests: ArtifactRef,
@@ -74,7 +74,7 @@ def process_results(
             yield processed_batch(part.samples, results, errors)
 
 
-@artifact_task("score", STATISTICS)
+@artifact_task("score", STATISTICS, anywhere=True)
 def score_processed(
     step: Step[PairSetup],
     requests: ArtifactRef,

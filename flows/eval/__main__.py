@@ -101,6 +101,9 @@ def evaluate_command(
         bool, typer.Option("--force", help="Run although some pairs are known to fail: those alone do")
     ] = False,
     task_runner: Annotated[str, typer.Option(help="threads, processes, dask or dask:ADDRESS")] = "threads",
+    workers: Annotated[
+        int | None, typer.Option(min=1, help="Processes that compute; default: one a core for large runs")
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON document on stdout")] = False,
     tasks: Annotated[
         str | None, typer.Option(help="Benchmarks of lm-evaluation-harness: NAME,… or patterns")
@@ -118,7 +121,7 @@ def evaluate_command(
     trust_what_is_named(trust)
     options = RunOptions(
         **_chosen_items(samples, shuffle, limit), output=str(output) if output else None, store=store,
-        run_name=run_name, refresh=tuple(refresh or ()), phase=phase or Phase.ALL,
+        run_name=run_name, refresh=tuple(refresh or ()), phase=phase or Phase.ALL, workers=workers,
     )  # fmt: skip
     inputs = CommandInputs(
         tuple(configs or ()), tuple(overrides or ()), tasks, tuple(include_path or ()), from_samples,

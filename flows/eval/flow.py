@@ -8,6 +8,7 @@ Each (filter, metric) pair is a subtask of its own; models, prompts and partitio
 ``score``, and ``reduce`` merges them, because statistics add up.
 """
 
+from collections.abc import Sequence
 from typing import Any
 
 from prefect import flow
@@ -19,7 +20,7 @@ from prefect.states import Completed, Failed
 from flows.config.schema import DEFAULT_OPTIONS, EvalConfig, Phase, RunOptions
 from flows.eval.publishing import RunOutcome, TaskRuns, publish_run
 from flows.eval.result import Evaluation
-from flows.eval.run import Run
+from flows.eval.run import Future, Run
 from flows.eval.runners import task_runner_named
 from flows.eval.servers import Servers, check_runner, servers_of
 from flows.eval.stages import (
@@ -45,11 +46,16 @@ from flows.eval.start import (
 )
 from flows.eval.watch import leave_record, record_run_stopped, stopped_state, under_control
 from flows.plan.forecast import unanswered
+from flows.plan.steps import Cell
 from metrics.printable import printable
 from tasks.history.activity import active_run
 from tasks.load import load
 from tasks.preflight import preflight
 from tasks.render import render
+from tasks.workers import cores, working
+
+WORTH_PROCESSES = 30_000
+"""Responses from which on processes of their own compute steps sooner than the run's."""
 
 
 @flow(
@@ -98,12 +104,28 @@ def _run_stages(run: Run, servers: Servers) -> RunOutcome:
 
     items = run.submit(load, plan.load)
     cells = plan.cells(items.result().rows)
+    with working(_processes(run, cells)):
+        return _run_cells(run, servers, cells, items, lacking.models)
+
+
+def _processes(run: Run, cells: Sequence[Cell]) -> int:
+    """How many processes compute the run's steps: for little work, starting any takes longer."""
+    samples = {name: step.setup.sampling.num_samples for name, step in run.plan.models.items()}
+    responses = sum((cell.stop - cell.start) * samples[cell.model] for cell in cells)
+    return run.options.workers or (cores() if responses >= WORTH_PROCESSES else 1)
+
+
+def _run_cells(
+    run: Run, servers: Servers, cells: list[Cell], items: Future, lacking: Sequence[str]
+) -> RunOutcome:
+    """What is done for every model, prompt and partition, and with all of them together."""
+    plan, phase = run.plan, run.options.phase
     requests = {
         cell.place: run.submit(render, plan.prompts[cell.prompt].at(cell.part), items, cell.start, cell.stop)
         for cell in plan.once_a_prompt(cells)
     }
     run.reuse_or_ask(cells, requests)
-    responses = servers.ask_all(cells, requests, lacking.models)
+    responses = servers.ask_all(cells, requests, lacking)
     grid = converse(run, GridResponses(cells, requests, responses))
     task_runs = TaskRuns(grid)
     if phase is not Phase.INFER:

@@ -1,0 +1,184 @@
+"""Processes that compute large steps beside this one, kept warm for as long as a run needs them.
+
+A step goes there as the name of its stage's task and the arguments, and comes back as a reference: rows never
+pass between processes, but lie in the store. Prefect's task runs stay where they are, in threads that wait;
+so keys, retries and states do not know where a step was computed. Processes start with the first step, from
+one that has imported the stages already.
+"""
+
+import ctypes
+import multiprocessing
+import os
+import pickle
+import signal
+import sys
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
+from importlib import import_module
+from typing import Any
+
+from tasks.process import collect_rarely
+
+STAGES = ("tasks.render", "tasks.infer", "tasks.filter", "tasks.score", "tasks.reduce", "tasks.publish")
+"""What the processes have imported before their first step."""
+PR_SET_PDEATHSIG = 1
+
+
+class WorkerDied(OSError):
+    """A process ended in the middle of a step: killed for its memory, or by the code of a library."""
+
+
+class Workers:
+    """Up to ``count`` processes. Below two there are none, and everything is computed in place."""
+
+    def __init__(self, count: int) -> None:
+        self.count = count
+        self._pool: ProcessPoolExecutor | None = None
+        self._lock = threading.Lock()
+
+    @property
+    def warm(self) -> bool:
+        """Whether processes have computed something already, and wait for more."""
+        return self._pool is not None
+
+    def submit(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> "Future[Any]":
+        """What ``function`` returns in a process, or raises there; it is found by its name, under which
+        its module may hold the task that is made of it.
+
+        What can't be taken to another process is called here. The result raises WorkerDied where the process
+        did.
+        """
+        done: Future[Any] = Future()
+        call = _portable_call(function, args, kwargs) if self.count > 1 else None
+        if call is None:
+            _settle(done, lambda: function(*args, **kwargs))
+            return done
+        with self._lock:
+            if self._pool is None:
+                self._pool = _new_pool(self.count)
+            pool = self._pool
+            try:
+                reply = pool.submit(_call, call)
+            except BrokenProcessPool as error:
+                self._forget(pool)
+                done.set_exception(WorkerDied(str(error)))
+                return done
+        reply.add_done_callback(lambda reply: _settle(done, lambda: self._value(pool, reply)))
+        return done
+
+    def compute(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        """As ``submit``, and waits."""
+        return self.submit(function, *args, **kwargs).result()
+
+    def close(self) -> None:
+        """Ends the processes, once they have computed what they have."""
+        with self._lock:
+            pool, self._pool = self._pool, None
+        if pool is not None:
+            pool.shutdown()
+
+    def _value(self, pool: ProcessPoolExecutor, reply: "Future[bytes]") -> Any:
+        try:
+            kind, value = pickle.loads(reply.result())
+        except BrokenProcessPool as error:
+            self._forget(pool)
+            raise WorkerDied(f"a process that computed a step ended: {error}") from error
+        if kind == "raised":
+            raise value
+        return value
+
+    def _forget(self, pool: ProcessPoolExecutor) -> None:
+        """The next step starts other processes: a pool of which one died takes no more."""
+        if self._pool is pool:
+            self._pool = None
+
+
+_shared = Workers(0)
+_runs: list[int] = []
+
+
+def workers() -> Workers:
+    """Those of this process: runs side by side share them. None while no run asks for any."""
+    return _shared
+
+
+@contextmanager
+def working(count: int) -> Iterator[Workers]:
+    """Has steps computed by up to ``count`` processes inside the block; they end with the last block."""
+    _runs.append(count)
+    _shared.count = max(_runs)
+    try:
+        yield _shared
+    finally:
+        _runs.remove(count)
+        _shared.count = max(_runs, default=0)
+        if not _runs:
+            _shared.close()
+
+
+def cores() -> int:
+    """How many cores this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def _portable_call(
+    function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]
+) -> bytes | None:
+    """A call as bytes; None where an argument can't be taken to another process."""
+    try:
+        return pickle.dumps((function.__module__, function.__qualname__, args, kwargs))
+    except Exception:  # a user's object, of whatever class
+        return None
+
+
+def _settle(done: "Future[Any]", work: Callable[[], Any]) -> None:
+    try:
+        done.set_result(work())
+    except BaseException as error:
+        done.set_exception(error)
+
+
+def _new_pool(count: int) -> ProcessPoolExecutor:
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(list(STAGES))
+    # The server of forks keeps the surroundings that it was started in; a run has those of its own time.
+    surroundings = (dict(os.environ), list(sys.path), os.getcwd())
+    return ProcessPoolExecutor(count, context, _begin, surroundings)
+
+
+def _begin(environment: Mapping[str, str], path: Sequence[str], folder: str) -> None:
+    """Makes a new process one of the run's: it ends with it, and leaves Ctrl-C to it."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    os.environ.clear()
+    os.environ.update(environment)
+    sys.path[:] = path
+    os.chdir(folder)
+    collect_rarely()
+
+
+def _call(call: bytes) -> bytes:
+    """What a function returned or raised, as bytes that can be read where it is not known."""
+    module, name, args, kwargs = pickle.loads(call)
+    try:
+        function = getattr(import_module(module), name)
+        if hasattr(function, "fn"):  # a stage's task: what it computes, without its records
+            function = function.fn.__wrapped__
+        reply = "returned", function(*args, **kwargs)
+    except Exception as error:
+        reply = "raised", _portable(error)
+    return pickle.dumps(reply)
+
+
+def _portable(error: Exception) -> Exception:
+    """The error, or what it says where it can't be taken to another process."""
+    try:
+        if isinstance(pickle.loads(pickle.dumps(error)), type(error)):
+            return error
+    except Exception:  # whatever its class does with being made anew
+        pass
+    return RuntimeError(f"{type(error).__name__}: {error}")

@@ -1,0 +1,56 @@
+"""Steps computed by several processes: equal to the byte, and by processes indeed."""
+
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+Evaluate = Callable[..., Any]
+FILES = ("responses.jsonl", "samples_many.jsonl", "metrics.jsonl", "items.parquet")
+METRIC = """
+import os
+from pathlib import Path
+
+
+def right(references, predictions):
+    (Path(__file__).parent / "processes").joinpath(str(os.getpid())).touch()
+    if predictions[0] == "raise":
+        raise ValueError("no number for this one")
+    return float(predictions[0] in references)
+"""
+
+
+@pytest.mark.services
+def test_results_do_not_depend_on_the_number_of_processes(evaluate: Evaluate, tmp_path: Path) -> None:
+    rows = [{"id": str(n), "question": f"{n}?", "answer": str(n % 7)} for n in range(2_100)]
+    (tmp_path / "items.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    said = [{"item_id": str(n), "response": f"{n % 5}"} for n in range(2_090)]
+    (tmp_path / "said.jsonl").write_text("".join(json.dumps(row) + "\n" for row in said))
+    (tmp_path / "own.py").write_text(METRIC)
+    config = {
+        "name": "many",
+        "dataset": "items.jsonl",
+        "prompt_template": "{{question}}",
+        "target": "{{answer}}",
+        "metric_list": ["exact_match", "bleu", {"metric": "own.py:right"}],
+        "models": [{"name": "said", "type": "replay", "config": {"path": "said.jsonl"}}],
+        "errors": {"max_rate": 0.1},
+    }
+    (tmp_path / "many.yaml").write_text(yaml.safe_dump(config))
+    written, processes = [], []
+    for count in ("1", "2"):
+        (tmp_path / "processes").mkdir()
+        place = ["--store", tmp_path / f"store-{count}", "--output", tmp_path / f"out-{count}"]
+        ran = evaluate(tmp_path / "many.yaml", "--json", "--workers", count, *place)
+        assert ran.code == 0, ran.err
+        written.append([(tmp_path / f"out-{count}" / name).read_bytes() for name in FILES])
+        processes.append({int(entry.name) for entry in (tmp_path / "processes").iterdir()})
+        (tmp_path / "processes").rename(tmp_path / f"processes-{count}")
+    assert processes[0] == {os.getpid()}
+    assert processes[1] - {os.getpid()}  # besides the check of the first item, which is made here
+    for name, alone, shared in zip(FILES, *written, strict=True):
+        assert alone == shared, name

@@ -1,0 +1,75 @@
+"""Steps that processes of their own compute: what they return, raise and leave."""
+
+import os
+import signal
+from pathlib import Path
+
+import pytest
+
+from metrics.errors import DataError, NightjarError
+from tasks import workers as module
+from tasks.workers import WorkerDied, Workers, workers, working
+
+
+def place(value: object) -> tuple[object, int, str]:
+    return value, os.getpid(), os.environ["NIGHTJAR_SAID"]
+
+
+def refuse(text: str) -> None:
+    raise DataError(text)
+
+
+class TwoWords(NightjarError):
+    def __init__(self, one: str, two: str) -> None:
+        super().__init__(f"{one} {two}")
+
+
+def refuse_oddly() -> None:
+    raise TwoWords("no", "way")
+
+
+def die() -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def test_without_processes_a_step_is_computed_in_place(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NIGHTJAR_SAID", "here")
+    assert not workers().warm
+    assert workers().compute(place, 1) == (1, os.getpid(), "here")
+    with pytest.raises(DataError, match="bad"):
+        workers().compute(refuse, "bad")
+
+
+def test_runs_side_by_side_share_processes() -> None:
+    with working(2) as outer:
+        with working(1) as inner:
+            assert inner is outer
+            assert inner.count == 2
+        assert outer.count == 2
+    assert workers().count == 0
+
+
+@pytest.mark.services
+def test_processes_compute_and_raise_and_are_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
+    # The server of forks finds this file by its name.
+    monkeypatch.syspath_prepend(str(Path(__file__).parent))
+    monkeypatch.setattr(module, "STAGES", ())
+    for function in (place, refuse, refuse_oddly, die):
+        monkeypatch.setattr(function, "__module__", "test_workers")
+    monkeypatch.setenv("NIGHTJAR_SAID", "run")
+    made = Workers(2)
+    try:
+        value, process, said = made.compute(place, "x")
+        assert (value, said) == ("x", "run")
+        assert process != os.getpid()
+        assert made.compute(place, lambda: None)[1] == os.getpid()  # no pickle can hold it
+        with pytest.raises(DataError, match="bad"):
+            made.compute(refuse, "bad")
+        with pytest.raises(RuntimeError, match="TwoWords: no way"):
+            made.compute(refuse_oddly)
+        with pytest.raises(WorkerDied):
+            made.compute(die)
+        assert made.compute(place, 2)[1] not in (os.getpid(), process)
+    finally:
+        made.close()
+    assert not made.warm
