@@ -7,6 +7,7 @@ takes of each conversation the row of the turn that it ended with.
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any, Final
 
 import orjson
@@ -69,6 +70,8 @@ def spoken(said: Sequence[Message], turn: int) -> dict[str, Any]:
     }
 
 
+AT_ONCE: Final = 256
+"""Requests of a batch: each holds all that was said before."""
 TURN_NAMES: Final = frozenset({"answer", "answers", "turn", "transcript", "call"})
 
 
@@ -79,19 +82,26 @@ def next_requests(
     responses: Iterable[pa.RecordBatch],
 ) -> Iterator[pa.RecordBatch]:
     """REQUESTS rows of the turn number ``turn`` (the first is 1), one a sample that was answered before."""
-    for row, response, before in answered(requests, responses):
-        following = said.messages(row, response, before, turn)
-        if following:
-            yield _batch([_next(row, response, [*before, *following])])
+    return _batches(
+        _next(row, response, [*before, *following])
+        for row, response, before in answered(requests, responses)
+        if (following := said.messages(row, response, before, turn))
+    )
 
 
 def user_requests(
     template: Template, turn: int, requests: Iterable[pa.RecordBatch], responses: Iterable[pa.RecordBatch]
 ) -> Iterator[pa.RecordBatch]:
     """What a simulated user is asked: REQUESTS rows, one a sample whose answer before was one."""
-    for row, response, before in answered(requests, responses):
-        prompt = template.text(item_of(row), spoken(before, turn))
-        yield _batch([{**row, "prompts": [prompt], "chat": False, "first_sample": response["sample_index"]}])
+    return _batches(
+        {
+            **row,
+            "prompts": [template.text(item_of(row), spoken(before, turn))],
+            "chat": False,
+            "first_sample": response["sample_index"],
+        }
+        for row, response, before in answered(requests, responses)
+    )
 
 
 def replied_requests(
@@ -102,12 +112,15 @@ def replied_requests(
 ) -> Iterator[pa.RecordBatch]:
     """REQUESTS rows of the next turn from what simulated users said; none where one said the end (``stop``,
     a compiled pattern) or nothing."""
-    texts = {(row["doc_id"], row["sample_index"]): row for row in _rows(replies)}
-    for row, response, before in answered(requests, responses):
-        reply = texts.get((row["doc_id"], response["sample_index"]))
-        text = (reply or {}).get("response")
-        if text and text.strip() and not stop.search(text):
-            yield _batch([_next(row, response, [*before, {"role": "user", "content": text.strip()}])])
+    texts = {(row["doc_id"], row["sample_index"]): row["response"] for row in _rows(replies)}
+
+    def following() -> Iterator[Row]:
+        for row, response, before in answered(requests, responses):
+            text = (texts.get((row["doc_id"], response["sample_index"])) or "").strip()
+            if text and not stop.search(text):
+                yield _next(row, response, [*before, {"role": "user", "content": text}])
+
+    return _batches(following())
 
 
 def answered(
@@ -167,5 +180,6 @@ def _rows(batches: Iterable[pa.RecordBatch]) -> Iterator[Row]:
     return (row for batch in batches for row in batch.to_pylist())
 
 
-def _batch(rows: list[Row]) -> pa.RecordBatch:
-    return row_batch(rows, REQUESTS)
+def _batches(rows: Iterator[Row]) -> Iterator[pa.RecordBatch]:
+    while portion := list(islice(rows, AT_ONCE)):
+        yield row_batch(portion, REQUESTS)

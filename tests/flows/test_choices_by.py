@@ -310,18 +310,6 @@ def test_letters_and_likelihoods_are_not_compared_without_a_word(
     assert "acc_letter is another number than acc" in " ".join((said.out + said.err).split())
 
 
-def test_the_ways_of_asking_for_letters_are_told_apart_by_their_results(
-    evaluate, config, endpoint, tmp_path, capsys
-):
-    endpoint.answer = lambda question, choices, body: {"A": 0.9, "B": 0.1} if "logprobs" in body else "A"
-    for way in ("letter", "first_token"):
-        assert evaluate(config(choices_by=way), "--output", tmp_path / way).code == 0
-    compare_main([str(tmp_path / "letter"), str(tmp_path / "first_token")])
-    said = " ".join(capsys.readouterr().out.split())
-    assert "acc_letter,none: choices_by: letter and choices_by: first_token are two things" in said
-    assert "scoring changed: choices_by" in said
-
-
 REFUSED = [
     ({"metric_list": ["acc"]}, "another number than those of likelihoods"),
     ({"output_type": "generate_until", "choices": None}, "belongs to output_type multiple_choice"),

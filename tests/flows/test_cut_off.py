@@ -1,7 +1,9 @@
 """Answers whose tokens were used up before they began, from the endpoint to the exit code: what each kind of
 metric makes of them, and that two runs are not compared without a word about them."""
 
+import io
 import json
+import re
 import threading
 from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -11,8 +13,10 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 import yaml
+from rich.console import Console
 
 from flows.compare.__main__ import main as compare_main
+from tasks.reporting.terminal import results_table
 
 Reply = dict[str, Any]
 THINKING: Reply = {"content": None, "reasoning_content": "let me see"}
@@ -118,6 +122,12 @@ def test_two_right_and_two_cut_off_while_thinking_are_a_half(evaluate, config, e
     assert (ran.code, ran.value("exact_match,none")) == (0, 0.5)
     row = row_of(tmp_path / "out")
     assert (row["n_samples"], row["n_scored"], row["n_unscored"], row["n_cut_off"]) == (4, 4, 0, 2)
+    screen = Console(file=io.StringIO(), width=160)
+    screen.print(results_table(pq.read_table(tmp_path / "out/results.parquet")))
+    printed = screen.file.getvalue()
+    assert re.search(r"exact_match\s+↑\s+0\.5000\s+± 0\.2\d+", printed), printed
+    assert "Cut off" in printed
+    assert "50 %" in printed
     responses = lines_of(tmp_path / "out/responses.jsonl")
     assert [line["status"] for line in responses] == ["ok", "ok", "cut_off", "cut_off"]
     assert responses[2]["response"] is None

@@ -122,7 +122,7 @@ def test_a_simulated_user_speaks_until_it_says_the_end(talk: Path, evaluate: Any
     [
         ("turns=[]", "is empty"),
         ('turns=["Go on.", "  "]', "turns.1: is empty"),
-        ("turns=[{role: system, content: ''}]", "turns.0: is empty"),
+        ("turns=[{role: user, content: ''}]", "turns.0: is empty"),
         ("turns={model: demo, prompt: ' '}", "turns.prompt: is empty"),
         ('turns=["{{", "x"]', "line"),
         ("turns={model: nobody, prompt: x}", "'nobody' is no entry of models"),

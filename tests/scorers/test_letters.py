@@ -4,6 +4,8 @@ import math
 
 import pytest
 
+from scorers.config import ScoringConfig
+from scorers.factory import build_scorer
 from scorers.letters import FIRST_TOKEN, read_first_token, read_letter
 
 CHOICES = ["red", "dark blue", "blue", "the colour of grass"]
@@ -77,3 +79,12 @@ def test_below_the_coverage_there_is_a_reason_and_no_choice():
     reading = read_first_token(chat({"<think>": 0.9, "A": 0.1}), 2, 0.5)
     assert (reading.position, reading.coverage) == (None, 0.1)
     assert reading.error == "the letters have a probability of 0.100 at the first token, below 0.5"
+
+
+def test_results_say_in_which_way_letters_were_asked_for(resolve):
+    signatures = []
+    for way in ("letter", "first_token"):
+        config = ScoringConfig(output_type="multiple_choice", letters=way)
+        (metric,) = build_scorer(config, resolve).get_metrics("none")
+        signatures.append(metric.signature())
+    assert ["choices_by:letter" in signatures[0], "choices_by:first_token" in signatures[1]] == [True, True]
