@@ -3,7 +3,7 @@
 import inspect
 import logging
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal
@@ -206,8 +206,12 @@ def kept_rows(
 ) -> tuple[int, list[pa.RecordBatch]]:
     """How many of the requests have no answer in the store yet, and the rows of RESPONSES as they would be
     without asking: status infra_error where there is no answer."""
-    setup, answers = step.setup, AnswerStore(workspace.open())
-    missing, rows = kept_responses(setup.model, requests, answers, setup.options(workspace))
+    setup, answers, asked = step.setup, AnswerStore(workspace.open()), list(requests)
+    for _ in range(REPAIRS):
+        with suppress(DamagedAnswers):  # what was lost counts as missing now
+            missing, rows = kept_responses(setup.model, asked, answers, setup.options(workspace))
+            return missing, list(rows)
+    missing, rows = kept_responses(setup.model, asked, answers, setup.options(workspace))
     return missing, list(rows)
 
 

@@ -203,6 +203,11 @@ def _turns(config: EvalConfig, options: RunOptions, began: float) -> Iterator[Tu
         own = {key: value for key, value in entry.items() if key != "name"}
         grader = GradingModel(name, own, dict(said.sample_params))
         user = _asked(config, grader, options, began).infer
+        if user.setup.model.server is not None:
+            raise ConfigError(
+                f"turns: no server of weights is started for '{name}', which speaks for the user; start it "
+                "yourself and name its base_url"
+            )
         turns: list[str | TurnTemplate] = [said.prompt] * (said.max_turns - 1)
     else:
         turns = list(said)

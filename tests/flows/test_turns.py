@@ -11,6 +11,8 @@ from typing import Any
 import pytest
 
 from flows.config.load import load_config
+from flows.config.schema import RunOptions
+from flows.plan.build import make_plan
 from metrics.errors import ConfigError
 from tasks.models.demo.options import DemoOptions, Faults
 from tasks.models.demo.serving import serve
@@ -132,6 +134,13 @@ def test_a_simulated_user_speaks_until_it_says_the_end(talk: Path, evaluate: Any
 def test_turns_that_cannot_be_are_refused(talk: Path, turns: str, said: str) -> None:
     with pytest.raises(ConfigError, match=said.replace("(", r"\(")):
         load_config(talk, [turns])
+
+
+def test_a_user_that_would_have_to_be_served_is_refused(talk: Path) -> None:
+    (talk.parent / "weights").mkdir()
+    turns = "turns={model: {name: eve, path: weights, serve: vllm}, prompt: Go on}"
+    with pytest.raises(ConfigError, match="no server of weights is started for 'eve'"):
+        make_plan(load_config(talk, [turns]), RunOptions())
 
 
 def planned(ran: Any) -> dict[str, Any]:
