@@ -138,7 +138,9 @@ def test_turns_that_cannot_be_are_refused(talk: Path, turns: str, said: str) -> 
 
 def test_a_user_that_would_have_to_be_served_is_refused(talk: Path) -> None:
     (talk.parent / "weights").mkdir()
-    turns = "turns={model: {name: eve, path: weights, serve: vllm}, prompt: Go on}"
+    (talk.parent / "weights" / "model.safetensors").write_bytes(b"weights")
+    eve = "{name: eve, path: weights, serve: {command: [serve, '{path}', '{port}'], gpus: 0}}"
+    turns = f"turns={{model: {eve}, prompt: Go on}}"
     with pytest.raises(ConfigError, match="no server of weights is started for 'eve'"):
         make_plan(load_config(talk, [turns]), RunOptions())
 
