@@ -8,6 +8,7 @@ import inspect
 import pkgutil
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 from importlib import import_module
 from typing import Any, Generic, Literal, TypeVar
 
@@ -197,6 +198,11 @@ def _naming(registry: Registry[NamedFunction], name: str | None, source: str) ->
 
 def parameters(function: Callable[..., Any]) -> frozenset[str] | None:
     """Keywords that ``function`` takes besides its data; None if it takes any (``**kwargs``)."""
+    # Of the same functions they are asked hundreds of times a run. Other callables may have no hash.
+    return _read_once(function) if inspect.isfunction(function) else _parameters(function)
+
+
+def _parameters(function: Callable[..., Any]) -> frozenset[str] | None:
     declared = inspect.signature(function).parameters.values()
     if any(p.kind is inspect.Parameter.VAR_KEYWORD for p in declared):
         return None
@@ -209,6 +215,9 @@ def parameters(function: Callable[..., Any]) -> frozenset[str] | None:
         "batch",
         "values",
     }
+
+
+_read_once = lru_cache(maxsize=512)(_parameters)
 
 
 def _style(function: Callable[..., Any], batched: bool) -> CallStyle:

@@ -1,5 +1,6 @@
 """From config to metric: names, arguments, refusals; users' metrics, corpus metrics and columns."""
 
+import inspect
 import math
 from collections.abc import Sequence
 from typing import Any
@@ -14,7 +15,7 @@ from metrics.config import MetricConfig, StatisticsConfig
 from metrics.errors import ConfigError, MetricError
 from metrics.metric import Metric
 from metrics.reductions.reduction import Repeats, reduce_repeats
-from metrics.registry import METRICS
+from metrics.registry import METRICS, parameters
 from metrics.statistics.estimate import estimate
 
 
@@ -346,3 +347,25 @@ def test_a_list_holds_one_value_for_the_one_prediction() -> None:
 
     with pytest.raises(MetricError, match="returned 2 values for row 0; it is called with one prediction"):
         build_metric(config, lambda reference: two).evaluate([["a"]], ["a"])
+
+
+def test_a_signature_is_read_once_and_callables_without_a_hash_are_taken(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def score(references, predictions, *, width=1): ...
+
+    class Scores:
+        __hash__ = None  # type: ignore[assignment]
+
+        def __call__(self, references, predictions, **more): ...
+
+    read, signature = [], inspect.signature
+
+    def counted(function: Any) -> inspect.Signature:
+        read.append(function)
+        return signature(function)
+
+    monkeypatch.setattr(inspect, "signature", counted)
+    assert parameters(score) == parameters(score) == {"width"}
+    assert len(read) == 1
+    assert parameters(Scores()) is None
