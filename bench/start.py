@@ -1,16 +1,20 @@
 """What it costs to begin: ``python -m bench.start [--rounds 5]``.
 
 Ten items of the embedded default from command to report, and the same again with nothing to send, beside an
-empty flow of one task, which is what Prefect takes by itself. The Prefect server runs already; of several
-rounds the median is shown.
+empty flow of one task, which is what Prefect takes by itself. Above them stand their parts, each a process of
+its own and each with those before it: Python, Prefect's imports, the evaluation's, and a dry run, which has
+read config and data, planned and checked. CPU is that of the process and of those it started. The Prefect
+server runs already; of several rounds the median is shown.
 """
 
 import argparse
+import resource
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
+from dataclasses import dataclass
 from pathlib import Path
 
 from bench.inference.processes import prefect_server
@@ -35,14 +39,35 @@ def empty():
 
 empty()
 """
+PARTS = {
+    "Python": ["-c", "pass"],
+    "importing Prefect": ["-c", "from prefect import flow, task"],
+    "importing the evaluation": ["-c", "import flows.eval.session"],
+    "dry run": ["-m", "flows.eval", "--json", "--limit", "10", "--dry-run"],
+    "empty flow": ["-c", EMPTY],
+}
 EVALUATE = ["-m", "flows.eval", "--json", "--limit", "10"]
 
 
-def seconds(arguments: list[str], environment: dict[str, str]) -> float:
-    """Wall seconds of a process of this interpreter; it has to end well."""
-    start = time.perf_counter()
+@dataclass(frozen=True)
+class Took:
+    """Seconds of a process: by the clock, and of CPU."""
+
+    wall: float
+    cpu: float
+
+
+def took(arguments: list[str], environment: dict[str, str]) -> Took:
+    """What a process of this interpreter took; it has to end well."""
+    start, before = time.perf_counter(), children_cpu()
     subprocess.run([sys.executable, *arguments], env=environment, check=True, capture_output=True)
-    return time.perf_counter() - start
+    return Took(time.perf_counter() - start, children_cpu() - before)
+
+
+def children_cpu() -> float:
+    """CPU seconds of all processes that were waited for."""
+    usage = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return usage.ru_utime + usage.ru_stime
 
 
 def main() -> None:
@@ -52,19 +77,20 @@ def main() -> None:
     )
     parser.add_argument("--rounds", type=int, default=5)
     rounds = parser.parse_args().rounds
-    took: dict[str, list[float]] = {"empty flow": [], "ten items": [], "unchanged rerun": []}
+    measured: dict[str, list[Took]] = {name: [] for name in (*PARTS, "ten items", "unchanged rerun")}
     with tempfile.TemporaryDirectory() as folder, prefect_server(Path(folder) / "home") as environment:
-        seconds(["-c", EMPTY], environment)  # starts the server
+        took(["-c", EMPTY], environment)  # starts the server
         for number in range(rounds):
             place = ["--store", f"{folder}/{number}", "--output", f"{folder}/results"]
-            took["empty flow"].append(seconds(["-c", EMPTY], environment))
-            took["ten items"].append(seconds([*EVALUATE, *place], environment))
-            took["unchanged rerun"].append(seconds([*EVALUATE, *place], environment))
-    floor = statistics.median(took["empty flow"])
-    print("| work | s | of an empty flow |\n|---|---|---|")
-    for work, entries in took.items():
-        median = statistics.median(entries)
-        print(f"| {work} | {median:.2f} | {median / floor:.2f} |")
+            for name, arguments in PARTS.items():
+                measured[name].append(took(arguments, environment))
+            for name in ("ten items", "unchanged rerun"):
+                measured[name].append(took([*EVALUATE, *place], environment))
+    floor = statistics.median(entry.wall for entry in measured["empty flow"])
+    print("| work | s | CPU s | of an empty flow |\n|---|---|---|---|")
+    for work, entries in measured.items():
+        wall, cpu = (statistics.median(getattr(entry, name) for entry in entries) for name in ("wall", "cpu"))
+        print(f"| {work} | {wall:.2f} | {cpu:.2f} | {wall / floor:.2f} |")
 
 
 if __name__ == "__main__":
