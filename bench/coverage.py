@@ -120,9 +120,9 @@ def _pairs(sample: Callable[[Rng, tuple[int, int]], tuple[Floats, Floats]], n: i
 
 
 def shares() -> Iterator[Setting]:
-    """Right or wrong, one sample an item. Wilson's coverage swings with p, below ten items down to .83."""
-    for p in (0.5, 0.8, 0.9):
-        for n in (5, 10, 30, 100, 1000)[p == 0.9 :]:
+    """Right or wrong, one sample an item. Wilson's own coverage swings with p, down to .84 near 1."""
+    for p in (0.5, 0.8, 0.9, 0.97, 0.99):
+        for n in (5, 10, 30, 100, 1000):
             yield Setting(
                 "0/1", f"p {p}, n {n}", SHARE,
                 _numbers(lambda rng, shape, p=p: rng.random(shape) < p, n), p,
@@ -162,6 +162,7 @@ def clusters() -> Iterator[Setting]:
     """Right or wrong, 1 to 19 items a cluster, correlation 0.3 within."""
     for p, groups in (
         (0.9, 10), (0.9, 20), (0.9, 50), (0.98, 50), (0.5, 10), (0.5, 50), (0.9, 200), (0.98, 200), (0.7, 30),
+        (0.7, 2), (0.7, 3), (0.9, 3), (0.9, 5), (0.99, 20),
     ):  # fmt: skip
 
         def draw(rng: Rng, count: int, p: float = p, groups: int = groups) -> Iterator[tuple[Any, Any, Any]]:
@@ -174,7 +175,7 @@ def clusters() -> Iterator[Setting]:
         named = (p, groups) in ((0.9, 10), (0.9, 20), (0.9, 50), (0.98, 50))
         yield Setting(
             "clustered 0/1", f"p {p}, {groups} clusters", SHARE, draw, p, named=named, benign=groups >= 200,
-            discrete=p == 0.98,
+            discrete=p >= 0.98 or groups <= 5,
         )  # fmt: skip
 
 
@@ -309,7 +310,7 @@ def numbers() -> Iterator[Setting]:
 def quantiles() -> Iterator[Setting]:
     """Between order statistics: discrete, hence conservative."""
     for name, truth, sizes in (
-        ("median", math.log(2), (10, 25, 100, 1000)),
+        ("median", math.log(2), (5, 10, 25, 100, 1000)),
         ("percentile@75", math.log(4), (50, 200)),
     ):
         for n in sizes:
@@ -322,7 +323,7 @@ def quantiles() -> Iterator[Setting]:
 
 def classes() -> Iterator[Setting]:
     """F1 of confusion cells."""
-    for n, positive in ((100, 0.3), (300, 0.1), (1000, 0.5)):
+    for n, positive in ((50, 0.03), (100, 0.03), (100, 0.3), (300, 0.1), (1000, 0.5)):
         cells = np.array([0.9 * (1 - positive), 0.1 * (1 - positive), 0.25 * positive, 0.75 * positive])
 
         def draw(rng: Rng, count: int, n: int = n, cells: Any = cells) -> Iterator[tuple[Any, Any, Any]]:

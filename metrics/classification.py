@@ -66,11 +66,13 @@ def f1_aggregation(*, average: str = "binary", pos_label: Any = None) -> Aggrega
             read=lambda values: _confusion_cells(values, pos_label),
             rule="multinomial",
             bounds=(0.0, 1.0),
+            rarest=lambda total: float(total[2] + total[3]),
         )
     return _over_labels(
         f"f1_{average}",
         {"macro": macro_f1, "micro": micro_f1, "weighted": weighted_f1}[average],
         0.0,
+        every_label=average == "macro",
     )
 
 
@@ -78,7 +80,7 @@ def f1_aggregation(*, average: str = "binary", pos_label: Any = None) -> Aggrega
 def matthews_corrcoef() -> Aggregation:
     """Matthews correlation from (gold, predicted) labels, of any number of labels; 0 where it is
     undefined."""
-    return _over_labels("matthews_corrcoef", matthews_correlation, -1.0)
+    return _over_labels("matthews_corrcoef", matthews_correlation, -1.0, every_label=True)
 
 
 @aggregation_factory("mcc", source=SKLEARN_MCC)
@@ -123,7 +125,7 @@ def _confusion_cells(values: Sequence[Any], pos_label: Any) -> Scores:
     return Scores(statistics=cells, values=None, score=score)
 
 
-def _over_labels(name: str, finish: LabelStatistic, lowest: float) -> Aggregation:
+def _over_labels(name: str, finish: LabelStatistic, lowest: float, every_label: bool) -> Aggregation:
     def read(values: Sequence[Any]) -> Scores:
         pairs = list(_pairs(values, name))
         ignored = [gold == IGNORED_TARGET for gold, _ in pairs]
@@ -136,7 +138,7 @@ def _over_labels(name: str, finish: LabelStatistic, lowest: float) -> Aggregatio
         name,
         kind="values",
         read=read,
-        tabulate=lambda values: pair_table(name, values, finish, lowest),
+        tabulate=lambda values: pair_table(name, values, finish, lowest, every_label),
         merge=_merged_pairs,
         rule="multinomial",
         bounds=(lowest, 1.0),
@@ -160,9 +162,10 @@ def _as_label(label: Any) -> Any:
 
 
 def pair_table(
-    name: str, values: Values, finish: LabelStatistic, lowest: float
+    name: str, values: Values, finish: LabelStatistic, lowest: float, every_label: bool = True
 ) -> tuple[Aggregation, Floats]:
-    """The pairs as weights over the pairs that occur (n, P), and the aggregation of such rows.
+    """The pairs as weights over the pairs that occur (n, P), and the aggregation of such rows;
+    ``every_label`` where a rare label decides as much as a common one.
 
     A value is a pair, or ``{"pairs": [[gold, predicted, weight], …]}`` for the repeats of an item. Pairs with
     an ignored target are in no column.
@@ -179,7 +182,18 @@ def pair_table(
     def compute(total: Total, n: Count) -> Floats:
         return finish(*label_counts(total, counted_pairs))
 
-    sums = Aggregation(name, k=table.shape[1], compute=compute, rule="multinomial", bounds=(lowest, 1.0))
+    def rarest(total: Floats) -> float:
+        gold = label_counts(total, counted_pairs)[1]
+        return float(gold[gold > 0].min(initial=math.inf))
+
+    sums = Aggregation(
+        name,
+        k=table.shape[1],
+        compute=compute,
+        rule="multinomial",
+        bounds=(lowest, 1.0),
+        rarest=rarest if every_label else None,
+    )
     return sums, table
 
 

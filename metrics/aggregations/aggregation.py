@@ -37,8 +37,8 @@ class Aggregation:
     per-sample values of a ``process_results`` function into ``Scores`` where those are not plain numbers.
     ``tabulate`` turns values into statistics after all, once all are known, with the aggregation of those;
     ``merge`` averages the values of repeats. ``rule`` is the default way to the standard error, ``q`` the
-    level of a quantile, ``weight`` the column that items weigh by in a ratio of sums, ``function`` a user's
-    own.
+    level of a quantile, ``weight`` the column that items weigh by in a ratio of sums, ``rarest(total)`` how
+    many items have the rarest of the labels that decide, ``function`` a user's own.
     """
 
     name: str
@@ -56,6 +56,7 @@ class Aggregation:
     q: float | None = None
     leaves_out: Callable[[Floats], int] | None = None  # items (n, k) that do not count, for whoever reads it
     weight: int | None = None
+    rarest: Callable[[Floats], float] | None = None
     parameters: Mapping[str, Any] = field(default_factory=dict)
     function: Callable[..., Any] | None = None  # the user's own, for the fingerprint
 

@@ -164,12 +164,16 @@ def _accelerated(draws: Floats, sampled: Sampled, levels: tuple[float, float]) -
 
 
 def _rare(sampled: Sampled) -> str | None:
-    """A doubt where a handful of items decides: fewer than ten that are not of the commonest kind."""
+    """A doubt where a handful of items decides: fewer than ten that are not of the commonest kind, or that
+    have the rarest label."""
     if sampled.aggregation.rule != "multinomial":
         return None
-    events = sampled.n - float(sampled.total.max())
+    events, kind = sampled.n - float(sampled.total.max()), "are not of the commonest kind"
+    rarest = sampled.aggregation.rarest
+    if rarest is not None and rarest(sampled.total) < events:
+        events, kind = rarest(sampled.total), "have the rarest label"
     if events < _FEW_EVENTS:
-        return f"only {events:g} items are not of the commonest kind: the error bar is not to be relied on"
+        return f"only {events:g} items {kind}: the error bar is not to be relied on; {_FEW_EVENTS} are safer"
     return None
 
 

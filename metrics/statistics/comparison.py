@@ -12,7 +12,7 @@ from metrics.errors import MetricError
 from metrics.statistics.bootstrap import MAX_BLOCKS, MAX_ITEM_DRAWS, crossed_picks, resampled_totals
 from metrics.statistics.clusters import Crossed, counts, numbered, wider
 from metrics.statistics.formulas import FEW_CLUSTERS, FEW_UNITS, Sampled, influences
-from metrics.statistics.intervals import Shape, normal_quantile, skewed
+from metrics.statistics.intervals import PairedShares, Shape, skewed
 from metrics.statistics.permutation import sign_flip
 from metrics.statistics.power import mcnemar, mcnemar_mde, shift_mde, units_needed
 from metrics.types import Floats, Ints, Values
@@ -215,20 +215,15 @@ def _by_mcnemar(
     first: Floats, second: Floats, options: "StatisticsConfig", higher_is_better: bool
 ) -> Difference:
     n, (gained, lost) = len(first), discordant(first, second)
-    centre, spread = _agresti_min(gained, lost, n)
-
-    def ends(level: float) -> tuple[float, float]:
-        reach = normal_quantile(level) * spread
-        return max(centre - reach, -1.0), min(centre + reach, 1.0)
-
+    shares = PairedShares(gained, lost, n)
     mde = mcnemar_mde(n, gained if higher_is_better else lost, 1 - options.ci_level)
     return Difference(
         _standard_error(second - first, None),
         "McNemar, exact",
         mcnemar(gained, lost),
         mde,
-        ends,
-        lambda value: math.erfc(abs(centre - value) / spread / math.sqrt(2)),
+        shares.ends,
+        shares.chance,
         _undetectable(mde, n, "items"),
     )
 
@@ -265,8 +260,10 @@ def _by_permutation(
     hidden = ties if groups is None else 1 + ties  # few clusters say little of the others' size
     spread = math.sqrt(stderr**2 + hidden * typical / n**2)
     shape = Shape.of(influence)
+    largest = (width * n / count) if math.isfinite(width) else 0.0
+    shift = _Shift(mean, spread, shape, ties * _size_of_change(sums, largest) / n, width)
     flipped = sign_flip(sums, options.bootstrap_iters, np.random.default_rng(options.seed))
-    p_value = max(flipped, shape.chance(_apart(mean, spread)))
+    p_value = max(flipped, shift.chance(0.0))
     needed, warning = units_needed(alpha), None
     if count < needed:
         warning = f"{count} {kind} can't reach p < {alpha:g} whatever they say; it takes {needed}"
@@ -289,8 +286,8 @@ def _by_permutation(
         test,
         p_value,
         mde,
-        lambda level: skewed(mean, spread, shape, level),
-        lambda value: shape.chance(_apart(mean - value, spread)),
+        shift.ends,
+        shift.chance,
         warning or _few_units(groups, count, width),
     )
 
@@ -312,7 +309,10 @@ def _by_crossed(differences: Floats, ways: Ints, options: "StatisticsConfig", wi
     spread = math.sqrt(crossed.variance + (2 - moved / units) * typical / n**2)
     rng = np.random.default_rng(options.seed)
     flipped = [sign_flip(np.asarray(own), options.bootstrap_iters, rng) for own in sums]
-    p_value = max(*flipped, crossed.shape.chance(_apart(mean, spread)))
+    largest = (width * n / units) if math.isfinite(width) else 0.0
+    growth = (1 - moved / units) * _size_of_change(own.astype(np.float64), largest) / n
+    shift = _Shift(mean, spread, crossed.shape, growth, width)
+    p_value = max(*flipped, shift.chance(0.0))
     fewest, needed, warning = min(counts(ways)), units_needed(alpha), None
     mde = math.nan
     if fewest < needed:
@@ -327,10 +327,53 @@ def _by_crossed(differences: Floats, ways: Ints, options: "StatisticsConfig", wi
         test,
         p_value,
         mde,
-        lambda level: skewed(mean, spread, crossed.shape, level),
-        lambda value: crossed.shape.chance(_apart(mean - value, spread)),
+        shift.ends,
+        shift.chance,
         warning or _few_units(ways, fewest, width),
     )
+
+
+@dataclass(frozen=True)
+class _Shift:
+    """A mean difference and what it would spread by: ``spread`` is its own standard error, ``growth`` the
+    variance that a difference of 1 has at least, if it is made of units that tied here.
+
+    Without the second, runs that differ on no unit, or on few, would exclude losses of which the sample just
+    has none: the score test's idea, for differences of any size.
+    """
+
+    mean: float
+    spread: float
+    shape: Shape
+    growth: float
+    width: float
+
+    def chance(self, value: float) -> float:
+        """Two-sided p-value of the difference ``value``."""
+        spread = max(self.spread, math.sqrt(self.growth * abs(value)))
+        return self.shape.chance(_apart(self.mean - value, spread))
+
+    def ends(self, level: float) -> tuple[float, float]:
+        """The interval of a level, within what the range of the numbers lets be."""
+        below, above = self.shape.ends(level)
+        low, high = skewed(self.mean, self.spread, self.shape, level)
+        low, high = min(low, -self._reached(below, self.mean)), max(high, self._reached(above, -self.mean))
+        return max(low, -self.width), min(high, self.width)
+
+    def _reached(self, reach: float, mean: float) -> float:
+        """The largest loss m of which the mean is at most ``reach`` of its own standard errors, √(growth m),
+        away; minus infinity for none."""
+        most = reach**2 * self.growth
+        if most <= 0 or most < 4 * mean or not math.isfinite(most):
+            return -math.inf
+        return (most - 2 * mean + math.sqrt(most * (most - 4 * mean))) / 2
+
+
+def _size_of_change(sums: Floats, largest: float) -> float:
+    """By how much a unit differs that ties here: as those that do not, and one that differs by all it can."""
+    differing = int((sums != 0).sum())
+    squares, known = float((sums * sums).sum()), largest > 0
+    return math.sqrt((squares + largest**2) / (differing + known)) if differing + known else 0.0
 
 
 def _apart(difference: float, stderr: float) -> float:
@@ -371,15 +414,15 @@ def _by_bootstrap(
     if stderr <= 1e-12 * max(1.0, abs(observed)):
         same = observed == 0
         said = "the runs do not differ on any item" if same else "every resample differs by the same"
-        p_value = 1.0 if same else 1 / (1 + len(draws))
+        p_value = 1.0 if same else max(1 / (1 + len(draws)), 2.0 ** (1 - units))  # as sign flips say
         ends = None if same else (lambda level: (observed, observed))
         return Difference(stderr, test, p_value, math.nan, ends, lambda value: p_value, said)
-    influence = _influence_of_difference(aggregation, tables, groups, units)
+    influence = _influence_of_difference(aggregation, tables, groups, units, options)
     shape = Shape(0.0, units - 1.0) if influence is None else Shape.of(influence)
     return Difference(
         stderr,
         test,
-        shape.chance(observed / stderr),
+        max(_swapped(aggregation, tables, groups, options), shape.chance(observed / stderr)),
         shift_mde(stderr, units - 1, 0.0, 1.0, 1 - options.ci_level),
         lambda level: skewed(observed, stderr, shape, level),
         lambda value: shape.chance((observed - value) / stderr),
@@ -392,20 +435,20 @@ def _by_crossed_jackknife(
 ) -> Difference | None:
     """A difference of sums' aggregates by what leaving out each item does to it; None for what has no sums,
     or no value without some item."""
-    tabled = [aggregation.tabled(*run) for run in runs]
-    sampled = [Sampled.of(adding, table, ways, options) for adding, table in tabled if table is not None]
-    own = [influences(one) for one in sampled]
-    if len(own) < 2 or own[0] is None or own[1] is None:
+    if aggregation.kind == "values" and aggregation.tabulate is None:
         return None
-    observed = sampled[1].value - sampled[0].value
-    crossed = Crossed.of(own[1] - own[0], ways)
+    influence = _influence_of_difference(aggregation, runs, ways, len(ways), options)
+    if influence is None:
+        return None
+    first, second = (aggregation.value(*run) for run in runs)
+    observed, crossed = second - first, Crossed.of(influence, ways)
     if not math.isfinite(observed) or crossed.variance <= 0:
         return None
     fewest = min(counts(ways))
     return Difference(
         crossed.stderr,
         "paired jackknife, clustered two ways",
-        crossed.shape.chance(observed / crossed.stderr),
+        max(_swapped(aggregation, runs, ways, options), crossed.shape.chance(observed / crossed.stderr)),
         shift_mde(crossed.stderr, crossed.shape.degrees, 0.0, 1.0, 1 - options.ci_level),
         lambda level: skewed(observed, crossed.stderr, crossed.shape, level),
         lambda value: crossed.shape.chance((observed - value) / crossed.stderr),
@@ -413,11 +456,49 @@ def _by_crossed_jackknife(
     )
 
 
+def _swapped(
+    aggregation: Aggregation,
+    runs: "Sequence[RunColumn]",
+    groups: Ints | None,
+    options: "StatisticsConfig",
+) -> float:
+    """P-value of the difference where each unit's two runs change places at random, the larger one of two
+    fields; 0 for what has no sums.
+
+    What a unit adds is measured at both runs' sums together, which no swap changes: the test is exact where
+    runs differ by chance alone, however few units make the difference (approximate randomisation, Noreen
+    1989, linearised).
+    """
+    (first, base), (second, candidate) = runs
+    adding, table = aggregation.tabled(
+        None if first is None or second is None else np.concatenate([first, second]),
+        None if base is None or candidate is None else [*base, *candidate],
+    )
+    if table is None:
+        return 0.0
+    n = len(table) // 2
+    moved = (table[n:] - table[:n]) @ adding.gradient(table.sum(axis=0), float(len(table)))
+    if not np.isfinite(moved).all():
+        return 0.0
+    rng = np.random.default_rng(options.seed)
+    ways = [np.arange(n)] if groups is None else list(groups.reshape(n, -1).T)
+    sums = [np.bincount(way, weights=moved).astype(np.float64) for way in ways]
+    return max(sign_flip(own, options.bootstrap_iters, rng) for own in sums)
+
+
 def _influence_of_difference(
-    aggregation: Aggregation, runs: "Sequence[RunColumn]", groups: Ints | None, units: int
+    aggregation: Aggregation,
+    runs: "Sequence[RunColumn]",
+    groups: Ints | None,
+    units: int,
+    options: "StatisticsConfig",
 ) -> Floats | None:
-    """What leaving out each unit does to the difference, or, of many, each of a hundred interleaved blocks;
-    None where it can't be said."""
+    """What leaving out each unit does to the difference; of functions of many values, each of a hundred
+    interleaved blocks. None where it can't be said."""
+    tabled = [aggregation.tabled(*run) for run in runs]
+    if all(table is not None for _, table in tabled):
+        own = [influences(Sampled.of(adding, table, groups, options)) for adding, table in tabled]  # type: ignore[arg-type]
+        return None if own[0] is None or own[1] is None else own[1] - own[0]
     blocks = min(units, MAX_BLOCKS)
     member = (np.arange(_length(runs)) if groups is None else groups) % blocks
     left_out = []
@@ -425,11 +506,8 @@ def _influence_of_difference(
         kept = np.flatnonzero(member != place)
         try:
             first, second = (
-                aggregation.value(
-                    None if statistics is None else statistics[kept],
-                    None if values is None else _taken(values, kept),
-                )
-                for statistics, values in runs
+                aggregation.of_values(_taken(values if values is not None else [], kept))
+                for _, values in runs
             )
         except MetricError:
             return None
@@ -447,13 +525,6 @@ def _standard_error(differences: Floats, groups: Ints | None) -> float:
     residual = differences - differences.mean()
     units = residual if groups is None else np.bincount(groups, weights=residual)
     return math.sqrt(len(units) / (len(units) - 1) * float(units @ units)) / len(differences)
-
-
-def _agresti_min(gained: int, lost: int, n: int) -> tuple[float, float]:
-    """Centre and standard error of a difference of paired proportions: half an item added to each of the
-    four cells."""
-    size, difference = n + 2, (gained - lost) / (n + 2)
-    return difference, math.sqrt(max((gained + lost + 1) / size - difference**2, 0.0) / size)
 
 
 def _correlation(first: Floats, second: Floats) -> float:

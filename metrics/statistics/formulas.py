@@ -19,6 +19,7 @@ from metrics.statistics.intervals import (
     skewed,
     student_quantile,
     wilson,
+    wilson_near_bounds,
 )
 from metrics.types import Floats, Ints
 
@@ -158,9 +159,11 @@ def _bounded_mean(sampled: Sampled, low: float, high: float) -> Spread:
         stderr, warning = sampled.spread(_mean_influence(sampled))[0], None
         size = bounded_share(sampled, low, width).size(level)
     chosen = sampled.options.method
-    if chosen in _PROPORTIONS and size == sampled.n:
-        method = chosen
-    interval = _PROPORTIONS.get(method, wilson)(share, size, level)
+    formula: Callable[[float, float, float], tuple[float, float]] = wilson
+    if size == sampled.n:  # answers that are right or wrong
+        formula = _PROPORTIONS.get(chosen, wilson_near_bounds)
+        method = chosen if chosen in _PROPORTIONS else method
+    interval = formula(share, size, level)
     return Spread(stderr, method, low + width * interval[0], low + width * interval[1], warning)
 
 

@@ -24,8 +24,10 @@ def sign_flip(units: Floats, draws: int, rng: np.random.Generator) -> float:
         return 1.0
     slack = 1e-9 * float(sizes.sum())  # sums that are equal but for rounding count as equal
     if len(sizes) <= _EXACT_UNITS:
-        signs = 1 - 2 * ((np.arange(1 << len(sizes))[:, None] >> np.arange(len(sizes))) & 1)
-        return float((np.abs(signs @ sizes) >= observed - slack).mean())
+        sums = np.array([sizes[0]])  # patterns with all signs turned have the same size of a sum
+        for size in sizes[1:]:
+            sums = np.concatenate([sums + size, sums - size])
+        return float((np.abs(sums) >= observed - slack).mean())
     if draws <= 0:
         return math.nan
     distinct, counts = np.unique(sizes, return_counts=True)

@@ -265,6 +265,81 @@ def test_the_interval_of_mcnemar_excludes_0_if_and_only_if_the_test_finds_a_diff
     assert (made.p_value < 0.05) == (not made.ci_low <= 0 <= made.ci_high)
 
 
+def counted(gained: int, lost: int, n: int) -> tuple[ItemColumn, ItemColumn]:
+    base = np.array([0.0] * gained + [1.0] * lost + [1.0] * (n - gained - lost))
+    candidate = np.array([1.0] * gained + [0.0] * lost + [1.0] * (n - gained - lost))
+    return scalar(base), scalar(candidate)
+
+
+@pytest.mark.parametrize(
+    ("n", "margin", "share"),
+    [(100, 0.02, 0.0), (200, 0.01, 0.01), (200, 0.02, 0.01), (75, 0.05, 0.0), (50, 0.05, 0.01),
+     (20, 0.1, 0.01), (100, 0.05, 0.1), (30, 0.1, 0.3)],
+)  # fmt: skip
+def test_a_gate_over_right_and_wrong_answers_is_rarely_wrong_at_a_loss_of_exactly_the_margin(
+    n: int, margin: float, share: float
+) -> None:
+    """By enumeration: every count of items gained and lost, and its chance. A pass came in 13 % where 100
+    runs without a discordant item were told to lie within .02."""
+    better, worse = share / 2, share / 2 + margin
+    counts = np.arange(n + 1)
+    of_gained = scipy.stats.binom.pmf(counts, n, better)
+    chances = {"regression": 0.0, "pass": 0.0, "worse": 0.0, "inconclusive": 0.0}
+    for gained in np.flatnonzero(of_gained > 1e-5):
+        of_lost = of_gained[gained] * scipy.stats.binom.pmf(counts, n - gained, worse / (1 - better))
+        for lost in np.flatnonzero(of_lost > 1e-5):
+            made = compare_items(replace(MEAN, bounds=(0.0, 1.0)), *counted(gained, lost, n), None, FEW)
+            chances[decide(made, margin, 0.05).verdict] += of_lost[lost]
+    assert sum(chances.values()) == pytest.approx(1, abs=1e-3)
+    assert chances["regression"] <= 0.05
+    assert chances["pass"] + chances["worse"] <= 0.05
+
+
+def test_runs_that_do_not_differ_on_any_item_pass_a_margin_that_their_number_excludes() -> None:
+    """Without a lost item among n, a loss of 3 / n is as good as excluded, and one of 2 / n is not."""
+    share = replace(MEAN, bounds=(0.0, 1.0))
+    same = scalar([1.0, 0.0] * 50)
+    made = compare_items(share, same, same, None, FEW)
+    assert decide(made, 0.03, 0.05).verdict == "inconclusive"
+    assert decide(made, 0.04, 0.05).verdict == "pass"
+    grades = scalar([1.0, 0.5] * 50)
+    made = compare_items(share, grades, grades, None, FEW)
+    assert made.test == "sign-flip permutation"
+    assert decide(made, 0.03, 0.05).verdict == "inconclusive"
+    assert decide(made, 0.045, 0.05).verdict == "pass"
+
+
+def test_five_items_that_differ_are_no_proof_for_ratios_either() -> None:
+    """Five heads in a row come with p = .0625, whatever the other 95 items add to a corpus' number."""
+    base = np.eye(4)[[0] * 60 + [3] * 40]
+    candidate = np.eye(4)[[0] * 60 + [3] * 35 + [2] * 5]
+    blank = np.zeros(100)
+    runs = ItemColumn(blank, base), ItemColumn(blank, candidate)
+    made = compare_items(build_aggregation("f1"), *runs, None, FEW)
+    assert made.p_value == pytest.approx(0.0625)  # was .012
+    assert made.ci_high >= 0
+    pairs = [[[0, 0]] * 60 + [[1, 1]] * 40, [[0, 0]] * 60 + [[1, 1]] * 35 + [[1, 0]] * 5]
+    macro = build_aggregation("f1", {"average": "macro"})
+    made = compare_items(macro, *(ItemColumn(blank, values=own) for own in pairs), None, FEW)
+    assert made.p_value == pytest.approx(0.0625)
+    words = np.full(100, 10.0)
+    errors = [np.column_stack([own, words]) for own in (np.zeros(100), np.arange(100) < 5)]
+    made = compare_items(build_aggregation("wer"), *(ItemColumn(blank, own) for own in errors), None, FEW)
+    assert made.p_value == pytest.approx(0.0625)
+
+
+def test_three_items_that_differ_by_the_same_are_no_proof() -> None:
+    base = [1.0, 2.0, 5.0]
+    for name in ("median", "weighted_mean"):
+        columns = [
+            ItemColumn(np.array(column), np.column_stack([column, np.ones(3)]))
+            for column in (base, [number + 1 for number in base])
+        ]
+        made = compare_items(build_aggregation(name), *columns, None, FEW)
+        assert made.p_value >= 0.25
+        assert made.ci_low <= 0 <= made.ci_high
+
+
 @pytest.mark.parametrize("clusters", [3, 4, 5])
 def test_few_clusters_have_a_test_and_an_interval_that_agree_and_no_mde(clusters: int) -> None:
     rng = np.random.default_rng(3)

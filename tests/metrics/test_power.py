@@ -1,11 +1,12 @@
 """Simulations of comparisons: the power that is promised, the level of the tests, and a gate's wrong answers.
 
-500 data sets a setting for the power, thousands for the levels, with fixed seeds.
+500 data sets a setting for the power, 10,000 for the levels, with fixed seeds.
 """
 
 import math
 from collections.abc import Callable
 from dataclasses import replace
+from statistics import NormalDist
 from typing import Any
 
 import numpy as np
@@ -29,8 +30,13 @@ Draw = Callable[[np.random.Generator, float], tuple[Any, Any, Any]]  # loss → 
 
 def compared(draw: Draw, rng: np.random.Generator, loss: float, aggregation: Aggregation) -> Comparison:
     base, candidate, clusters = draw(rng, loss)
-    runs = [ItemColumn(column, column.reshape(-1, 1)) for column in (base, candidate)]
+    runs = [ItemColumn(column, column.reshape(len(column), -1)) for column in (base, candidate)]
     return compare_items(aggregation, *runs, clusters, OPTIONS)
+
+
+def most(share: float, rounds: int) -> float:
+    """A share and three Monte Carlo errors."""
+    return share + 3 * math.sqrt(share * (1 - share) / rounds)
 
 
 def discordant(n: int, share: float) -> Draw:
@@ -84,6 +90,55 @@ def shifted(n: int) -> Draw:
     return draw
 
 
+def error_rates(n: int, runaway: float = 0.0) -> Draw:
+    """Errors and words of items, 10 % wrong; the loss is that many errors more a word; runaway answers add
+    many."""
+
+    def draw(rng: np.random.Generator, loss: float) -> tuple[Any, Any, Any]:
+        words = rng.integers(5, 30, n)
+        difficulty = rng.beta(1, 9, n)
+
+        def errors(more: float) -> Any:
+            extra = np.where(rng.random(n) < runaway, rng.integers(40, 120, n), 0)
+            return np.column_stack([rng.binomial(words, np.minimum(difficulty + more, 1)) + extra, words])
+
+        base, candidate = errors(0.0).astype(np.float64), errors(loss / 0.99).astype(np.float64)
+        return base, candidate, None
+
+    return draw
+
+
+def confusions(n: int, positive: float = 0.3) -> Draw:
+    """Confusion cells of F1: the gold labels are shared, and three quarters of the luck; a loss is of F1."""
+
+    def draw(rng: np.random.Generator, loss: float) -> tuple[Any, Any, Any]:
+        gold, luck = rng.random(n) < positive, rng.random(n)
+        false = 0.1 * (1 - positive)
+        best = 2 * 0.75 * positive / (0.75 * positive + false + positive)
+
+        def cells(score: float, own: Any) -> Any:
+            found = score * (false + positive) / (2 - score) / positive
+            said = np.where(gold, own < found, own < 0.1)
+            return np.eye(4)[2 * gold + said]
+
+        again = np.where(rng.random(n) < 0.25, rng.random(n), luck)
+        return cells(best, luck), cells(best - loss, again), None
+
+    return draw
+
+
+def surprises(n: int) -> Draw:
+    """Log-likelihoods of which a perplexity of e² is made; the loss raises it."""
+
+    def draw(rng: np.random.Generator, loss: float) -> tuple[Any, Any, Any]:
+        of_item = rng.gamma(4, 0.25, n) - 1
+        moved = math.log1p(loss / math.exp(2))
+        base, candidate = (-2 + of_item + rng.normal(0, 0.3, n) - own for own in (0.0, moved))
+        return base, candidate, None
+
+    return draw
+
+
 SHARES = [(n, share) for n in (20, 50, 100, 300, 1000, 3000) for share in (0.01, 0.1, 0.4)]
 GROUPS = [(10, 0.05), (20, 0.2), (50, 0.1), (50, 0.3), (100, 0.1), (200, 0.1), (200, 0.3)]
 REPEATS = [(20, 16), (100, 4), (100, 16), (300, 8)]
@@ -93,11 +148,18 @@ POWERED = {
     **{f"repeats, n {n}, {r}": (repeated(n, r, r), SHARE) for n, r in REPEATS},
     "normal, n 200": (shifted(200), MEAN),
 }
+WER, F1, PERPLEXITY, MEDIAN = (build_aggregation(name) for name in ("wer", "f1", "perplexity", "median"))
+OF_SUMS = {
+    "WER, n 50": (error_rates(50), WER),
+    "WER, n 300": (error_rates(300), WER),
+    "F1, n 300": (confusions(300), F1),
+    "perplexity, n 100": (surprises(100), PERPLEXITY),
+}
 
 
 def test_power_at_the_effect_that_is_printed() -> None:
     printed = 0
-    for name, (draw, aggregation) in POWERED.items():
+    for name, (draw, aggregation) in (POWERED | OF_SUMS).items():
         rng = np.random.default_rng(11)
         promised = np.array([compared(draw, rng, 0.0, aggregation).mde for _ in range(500)])
         if np.isnan(promised).mean() > 0.35:
@@ -152,22 +214,49 @@ def test_power_at_the_effect_that_one_run_foresees(name: str) -> None:
     assert 0.75 - noise <= found / 500 <= 0.9 + noise, (loss, found / 500)
 
 
-NULLS = {
-    **{f"0/1, n {n}, {share} differ": (discordant(n, share), SHARE, 10_000)
+def rarely(n: int, size: float) -> Draw:
+    """Grades that are the same nearly throughout; the loss is a few that fall by ``size``."""
+
+    def draw(rng: np.random.Generator, loss: float) -> tuple[Any, Any, Any]:
+        base = rng.choice(np.array([0.25, 0.5, 0.75, 1.0]), n)
+        fallen = rng.random(n) < loss / size
+        base = np.where(fallen, max(size, 0.5), base)
+        return base, base - size * fallen, None
+
+    return draw
+
+
+ROUNDS = 10_000
+NULLS: dict[str, tuple[Draw, Aggregation]] = {
+    **{f"0/1, n {n}, {share} differ": (discordant(n, share), SHARE)
        for n in (20, 100, 1000) for share in (0.05, 0.3)},
-    **{f"clusters, {groups}": (clustered(groups, 0.2), SHARE, 4_000) for groups in (6, 10, 20, 50)},
-    **{f"repeats, n {n}, 16 against {after}": (repeated(n, 16, after), SHARE, 4_000)
+    **{f"clusters, {groups}": (clustered(groups, 0.2), SHARE) for groups in (6, 10, 20, 50)},
+    **{f"repeats, n {n}, 16 against {after}": (repeated(n, 16, after), SHARE)
        for n in (10, 20, 50) for after in (1, 16)},
-    **{f"normal, n {n}": (shifted(n), MEAN, 4_000) for n in (15, 60)},
+    "repeats, nearly all right, n 50": (repeated(50, 16, 16, 0.99), SHARE),
+    **{f"normal, n {n}": (shifted(n), MEAN) for n in (15, 60)},
+    **OF_SUMS,
+    "WER with runaway answers, n 100": (error_rates(100, 0.04), WER),
 }  # fmt: skip
 
 
 @pytest.mark.parametrize("name", NULLS)
 def test_tests_keep_their_level(name: str) -> None:
-    draw, aggregation, rounds = NULLS[name]
+    draw, aggregation = NULLS[name]
     rng = np.random.default_rng(12)
-    found = np.mean([compared(draw, rng, 0.0, aggregation).p_value < 0.05 for _ in range(rounds)])
-    assert found <= 0.05 + 3 * math.sqrt(0.05 * 0.95 / rounds)
+    found = np.mean([compared(draw, rng, 0.0, aggregation).p_value < 0.05 for _ in range(ROUNDS)])
+    assert found <= most(0.05, ROUNDS)
+
+
+def test_the_test_of_medians_keeps_its_level() -> None:
+    """Fewer rounds: each resamples the items hundreds of times."""
+    rng, rounds, draw = np.random.default_rng(12), 1_000, shifted(40)
+    found = 0
+    for _ in range(rounds):
+        base, candidate, _ = draw(rng, 0.0)
+        runs = [ItemColumn(column, values=column) for column in (base, candidate)]
+        found += compare_items(MEDIAN, *runs, None, StatisticsConfig(bootstrap_iters=200)).p_value < 0.05
+    assert found / rounds <= most(0.05, rounds)
 
 
 def apart(rng: np.random.Generator, kind: str, n: int, p: float, loss: float) -> tuple[Any, Any]:
@@ -199,17 +288,20 @@ UNPAIRED = {
 def test_unpaired_tests_keep_their_level_and_have_the_power_that_is_printed(name: str) -> None:
     kind, n, m, p = UNPAIRED[name]
     aggregation = MEAN if kind in ("normal", "lognormal") else SHARE
-    rng, rounds = np.random.default_rng(15), 4_000
+    rng = np.random.default_rng(15)
 
     def compared_apart(loss: float) -> Comparison:
         runs = [apart(rng, kind, size, p, lost) for size, lost in ((n, 0.0), (m, loss))]
         columns = [ItemColumn(column, column.reshape(-1, 1)) for column, _ in runs]
         return compare_unpaired(aggregation, (columns[0], columns[1]), (runs[0][1], runs[1][1]), OPTIONS)
 
-    made = [compared_apart(0.0) for _ in range(rounds)]
-    most = 0.05 + 3 * math.sqrt(0.05 * 0.95 / rounds)
-    assert np.mean([one.p_value < 0.05 for one in made]) <= most
-    assert np.mean([not one.ci_low <= 0 <= one.ci_high for one in made]) <= most
+    made = [compared_apart(0.0) for _ in range(ROUNDS)]
+    assert np.mean([one.p_value < 0.05 for one in made]) <= most(0.05, ROUNDS)
+    assert np.mean([not one.ci_low <= 0 <= one.ci_high for one in made]) <= most(0.05, ROUNDS)
+    margin = 0.1 if aggregation is SHARE else 0.5
+    verdicts = [decide(compared_apart(margin), margin, 0.05).verdict for _ in range(ROUNDS)]
+    assert verdicts.count("regression") / ROUNDS <= most(0.05, ROUNDS)
+    assert (verdicts.count("pass") + verdicts.count("worse")) / ROUNDS <= most(0.05, ROUNDS)
     promised = np.array([one.mde for one in made])
     if np.isnan(promised).mean() > 0.35 or kind == "lognormal":
         return
@@ -221,17 +313,19 @@ def test_unpaired_tests_keep_their_level_and_have_the_power_that_is_printed(name
 
 def crossed(a: int, b: int, spread: tuple[float, float]) -> Draw:
     """Right or wrong of questions × prompts, both of which differ, and matter to the candidate otherwise."""
+    scale = math.sqrt(1 + 1 + 0.5**2 + spread[0] ** 2 + spread[1] ** 2)
+    normal = NormalDist()
 
     def draw(rng: np.random.Generator, loss: float) -> tuple[Any, Any, Any]:
         ways = np.column_stack(np.divmod(np.arange(a * b), b))
-        of_question, of_prompt = rng.normal(0, 1, a)[ways[:, 0]], rng.normal(0, 0.5, b)[ways[:, 1]]
-        own = rng.normal(0, spread[0], a)[ways[:, 0]] + rng.normal(0, spread[1], b)[ways[:, 1]]
-        other = rng.normal(0, spread[0], a)[ways[:, 0]] + rng.normal(0, spread[1], b)[ways[:, 1]]
-        answers = [
-            (0.8 + of_question + of_prompt + moved + rng.normal(0, 1, a * b) > 0).astype(np.float64)
-            for moved in (own, other)
-        ]
-        return answers[0], answers[1], ways
+        shared = rng.normal(0, 1, a)[ways[:, 0]] + rng.normal(0, 0.5, b)[ways[:, 1]]
+
+        def answers(share: float) -> Any:
+            own = rng.normal(0, spread[0], a)[ways[:, 0]] + rng.normal(0, spread[1], b)[ways[:, 1]]
+            latent = scale * normal.inv_cdf(share) + shared + own + rng.normal(0, 1, a * b)
+            return (latent > 0).astype(np.float64)
+
+        return answers(0.7), answers(0.7 - loss), ways
 
     return draw
 
@@ -246,32 +340,45 @@ CROSSED = {
 
 @pytest.mark.parametrize("name", CROSSED)
 def test_tests_of_crossed_clusters_keep_their_level(name: str) -> None:
-    draw, rounds = crossed(*CROSSED[name]), 4_000
+    draw = crossed(*CROSSED[name])
     rng = np.random.default_rng(16)
-    found = np.mean([compared(draw, rng, 0.0, SHARE).p_value < 0.05 for _ in range(rounds)])
-    assert found <= 0.05 + 3 * math.sqrt(0.05 * 0.95 / rounds)
+    found = np.mean([compared(draw, rng, 0.0, SHARE).p_value < 0.05 for _ in range(ROUNDS)])
+    assert found <= most(0.05, ROUNDS)
 
 
-GATED = {
-    "0/1, n 100": (discordant(100, 0.05), 0.02, 10_000),
-    "0/1, n 300": (discordant(300, 0.01), 0.02, 10_000),
-    "0/1, n 1319": (discordant(1319, 0.1), 0.02, 10_000),
-    "repeats, n 10": (repeated(10, 16, 16), 0.05, 4_000),
-    "repeats, n 100": (repeated(100, 16, 16), 0.02, 4_000),
-    "repeats, 16 against 1": (repeated(100, 16, 1), 0.02, 4_000),
-    "clusters, 20": (clustered(20, 0.1), 0.05, 4_000),
-    "clusters, 200": (clustered(200, 0.1), 0.02, 4_000),
+GATED: dict[str, tuple[Draw, float, Aggregation]] = {
+    "0/1, n 100": (discordant(100, 0.05), 0.02, SHARE),
+    "0/1, n 300": (discordant(300, 0.01), 0.02, SHARE),
+    "0/1, n 1319": (discordant(1319, 0.1), 0.02, SHARE),
+    "repeats, n 10": (repeated(10, 16, 16), 0.05, SHARE),
+    "repeats, n 100": (repeated(100, 16, 16), 0.02, SHARE),
+    "repeats, 16 against 1": (repeated(100, 16, 1), 0.02, SHARE),
+    "repeats, nearly all right": (repeated(100, 16, 16, 0.99), 0.02, SHARE),
+    "grades, a few that fall by all, n 50": (rarely(50, 1.0), 0.05, SHARE),
+    "grades, a few that fall by half, n 200": (rarely(200, 0.5), 0.02, SHARE),
+    "clusters, 20": (clustered(20, 0.1), 0.05, SHARE),
+    "clusters, 200": (clustered(200, 0.1), 0.02, SHARE),
+    "clusters that hardly differ, 50": (clustered(50, 0.01), 0.02, SHARE),
+    "crossed, 60 × 12": (crossed(*CROSSED["questions differ"]), 0.03, SHARE),
+    "crossed, 30 × 30": (crossed(*CROSSED["both differ"]), 0.05, SHARE),
+    "normal, n 15": (shifted(15), 0.5, MEAN),
+    "WER, n 50": (error_rates(50), 0.02, WER),
+    "WER, n 300": (error_rates(300), 0.01, WER),
+    "F1, n 300": (confusions(300), 0.05, F1),
+    "perplexity, n 100": (surprises(100), 0.5, PERPLEXITY),
 }
 
 
 @pytest.mark.parametrize("name", GATED)
 def test_a_gate_is_rarely_wrong_at_a_loss_of_exactly_the_margin(name: str) -> None:
-    draw, margin, rounds = GATED[name]
-    rng = np.random.default_rng(13)
-    made = [decide(compared(draw, rng, margin, SHARE), margin, 0.05).verdict for _ in range(rounds)]
-    most = 0.05 + 3 * math.sqrt(0.05 * 0.95 / rounds)
-    assert made.count("regression") / rounds <= most
-    assert (made.count("pass") + made.count("worse")) / rounds <= most
+    draw, margin, aggregation = GATED[name]
+    rng, higher = np.random.default_rng(13), aggregation not in (WER, PERPLEXITY)
+    made = [
+        decide(compared(draw, rng, margin, aggregation), margin, 0.05, None, higher).verdict
+        for _ in range(ROUNDS)
+    ]
+    assert made.count("regression") / ROUNDS <= most(0.05, ROUNDS)
+    assert (made.count("pass") + made.count("worse")) / ROUNDS <= most(0.05, ROUNDS)
 
 
 def test_a_month_of_nights_cries_regression_wrongly_as_often_as_alpha_says() -> None:
@@ -293,5 +400,5 @@ def test_a_month_of_nights_cries_regression_wrongly_as_often_as_alpha_says() -> 
                 alarms[shares] |= verdict == "regression"
         for shares, alarm in alarms.items():
             cried[shares] += alarm
-    assert cried[nights] / months <= 0.05 + 3 * math.sqrt(0.05 * 0.95 / months)
+    assert cried[nights] / months <= most(0.05, months)
     assert cried[1] / months > 0.1  # what it is for

@@ -14,7 +14,8 @@ from metrics.aggregations.aggregation import build_aggregation
 from metrics.config import StatisticsConfig
 from metrics.statistics.bootstrap import resampled_totals
 from metrics.statistics.estimate import estimate
-from metrics.statistics.formulas import maritz_jarrett, student_quantile, wilson
+from metrics.statistics.formulas import maritz_jarrett
+from metrics.statistics.intervals import student_quantile, wilson, wilson_near_bounds
 from metrics.types import Estimate
 
 DEFAULT = StatisticsConfig()
@@ -55,6 +56,32 @@ def test_wilson_is_scipys(case: tuple[int, int], level: float) -> None:
     right, n = case
     expected = scipy.stats.binomtest(right, n).proportion_ci(level, method="wilson")
     assert wilson(right / n, n, level) == pytest.approx((expected.low, expected.high), abs=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("n", "least"), [(5, 0.91), (7, 0.89), (10, 0.91), (20, 0.92), (30, 0.92), (100, 0.925), (300, 0.925)]
+)
+def test_the_interval_of_right_and_wrong_answers_covers_whatever_their_share(n: int, least: float) -> None:
+    """By enumeration, not simulation: every count and its chance. Wilson's own falls to .84 near a bound."""
+    counts = np.arange(n + 1)
+    made = [of_numbers("mean", [1] * right + [0] * (n - right), bounds=(0.0, 1.0)) for right in counts]
+    ends = np.array([(one.ci_low, one.ci_high) for one in made])
+    for share in (*np.linspace(0.5, 0.98, 97), 0.985, 0.99, 0.993, 0.995, 0.998, 0.999):
+        inside = (ends[:, 0] <= share) & (share <= ends[:, 1])
+        assert scipy.stats.binom.pmf(counts, n, share)[inside].sum() >= least, share
+        mirrored = (ends[:, 0] <= 1 - share) & (1 - share <= ends[:, 1])
+        assert mirrored.tolist() == inside[::-1].tolist()
+
+
+def test_three_exceptions_move_the_end_beside_them_and_four_do_not() -> None:
+    right = 100 - np.array([0, 1, 3, 4])
+    made = [of_numbers("mean", [1] * r + [0] * (100 - r), bounds=(0.0, 1.0)) for r in right]
+    own = [wilson(r / 100, 100, 0.95) for r in right]
+    assert [one.ci_low for one in made] == pytest.approx([low for low, _ in own])
+    assert [made[place].ci_high for place in (0, 3)] == pytest.approx([own[place][1] for place in (0, 3)])
+    for place, wrong in ((1, 1), (2, 3)):  # as many or more come with a chance of .05
+        assert scipy.stats.binom.sf(wrong - 1, 100, 1 - made[place].ci_high) == pytest.approx(0.05)
+        assert made[place].ci_high > own[place][1]
 
 
 @given(st.integers(1, 3000), st.floats(0.5, 0.999))
@@ -196,10 +223,25 @@ def test_a_value_that_is_not_finite_is_not_hidden(bad: float) -> None:
 
 
 def test_a_handful_of_rare_events_carries_a_warning() -> None:
-    rare = np.eye(4)[[0] * 95 + [1, 2, 3, 3, 3]]
+    rare = np.eye(4)[[3] * 95 + [0, 0, 1, 1, 2]]
     made = estimate(build_aggregation("f1"), rare, None, None, DEFAULT)
     assert made.warning
     assert "only 5 items" in made.warning
+
+
+def test_few_items_of_a_label_carry_a_warning_however_many_were_given_it() -> None:
+    cells = np.eye(4)[[0] * 85 + [1] * 12 + [2, 3, 3]]
+    made = estimate(build_aggregation("f1"), cells, None, None, DEFAULT)
+    assert (
+        made.warning
+        == "only 3 items have the rarest label: the error bar is not to be relied on; 10 are safer"
+    )
+    pairs = [[0, 0]] * 60 + [[1, 1]] * 30 + [[0, 1]] * 7 + [[2, 1], [2, 2]]
+    for name, warns in (("f1", True), ("matthews_corrcoef", True), ("weighted", False)):
+        average = {} if name == "matthews_corrcoef" else {"average": "macro" if name == "f1" else name}
+        aggregation = build_aggregation("f1" if name == "weighted" else name, average)
+        made = estimate(aggregation, None, pairs, None, DEFAULT)
+        assert (made.warning is not None and "only 2 items have the rarest label" in made.warning) == warns
 
 
 def test_one_right_answer_has_an_interval_and_no_standard_error() -> None:
@@ -268,7 +310,7 @@ def test_a_column_of_an_unknown_range_is_no_proportion_where_all_are_alike() -> 
     alike = of_numbers("mean", [0.0] * 20)  # of 0 to 1, or of 0 to 100?
     assert (alike.stderr, math.isnan(alike.ci_high)) == (0.0, True)
     mixed = of_numbers("mean", [0.0] * 19 + [1.0])
-    assert (mixed.ci_low, mixed.ci_high) == pytest.approx(wilson(0.05, 20, 0.95))
+    assert (mixed.ci_low, mixed.ci_high) == pytest.approx(wilson_near_bounds(0.05, 20, 0.95))
 
 
 def test_a_users_numbers_of_a_known_name_may_have_another_scale(build: Any) -> None:
