@@ -17,6 +17,7 @@ COMMANDS: Final = {
     "suite": "flows.suite.__main__",
     "compare": "flows.compare.__main__",
     "history": "flows.history",
+    "power": "flows.power",
     "why": "flows.why",
     "catalog": "flows.catalog",
 }

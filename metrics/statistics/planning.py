@@ -40,7 +40,14 @@ class PairSpread:
         """The margin that a comparison of so many items decides; NaN where none could be."""
         if items < units_needed(alpha):
             return math.nan
-        return _reach(items, alpha, power) * math.sqrt(self._smoothed(items, samples) / items)
+        within, beyond = _reaches(items, alpha, power)
+        spread = math.sqrt(self._smoothed(items, samples) / items)
+        if samples > 1 or not math.isfinite(self.width):
+            return (within + beyond) * spread
+        # A loss of the margin would make that many items differ, whether or not any does: the test knows.
+        unseen = within * math.sqrt(self.width / items)
+        least = ((unseen + math.sqrt(unseen**2 + 4 * beyond * spread)) / 2) ** 2
+        return max((within + beyond) * spread, least)
 
     def loss_found(
         self, margin: float, items: int, samples: int, alpha: float, power: float = POWER
@@ -49,7 +56,7 @@ class PairSpread:
         if items < units_needed(alpha):
             return math.nan
         grows = self.width if samples == 1 and math.isfinite(self.width) else 0.0
-        squared = _reach(items, alpha, power) ** 2 / items
+        squared = sum(_reaches(items, alpha, power)) ** 2 / items
         varied = self._smoothed(items, samples) + grows * margin
         return margin + (squared * grows + math.sqrt((squared * grows) ** 2 + 4 * squared * varied)) / 2
 
@@ -80,5 +87,6 @@ class PairSpread:
         return high
 
 
-def _reach(items: int, alpha: float, power: float) -> float:
-    return student_quantile(1 - alpha, items - 1.0) + normal_quantile(2 * power - 1)
+def _reaches(items: int, alpha: float, power: float) -> tuple[float, float]:
+    """Standard errors from the loss that is tested to where it is found, and from there to what is."""
+    return student_quantile(1 - alpha, items - 1.0), normal_quantile(2 * power - 1)

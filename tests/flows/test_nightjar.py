@@ -31,6 +31,13 @@ def test_every_commands_help_fits_80_columns_and_ends_with_examples(name: str) -
     assert max(map(len, text.splitlines())) <= 80
 
 
+def test_every_module_with_a_command_line_of_its_own_is_a_command() -> None:
+    """Those that a person calls by ``python -m``; the server's has commands of its own."""
+    own = {path for path in (ROOT / "flows").rglob("*.py") if "app = new_app()" in path.read_text()}
+    modules = {".".join(path.relative_to(ROOT).with_suffix("").parts) for path in own}
+    assert set(COMMANDS.values()) == modules
+
+
 @pytest.mark.services
 def test_a_shell_completes_commands_and_options() -> None:
     words = as_nightjar(_NIGHTJAR_COMPLETE="complete_bash", COMP_WORDS="nightjar his", COMP_CWORD="1")

@@ -36,6 +36,16 @@ def test_the_fewest_items_are_the_fewest() -> None:
     assert math.isnan(spread.margin(5, 1, 0.05))  # five items reach no level
 
 
+@pytest.mark.parametrize("n", [50, 100, 400])
+def test_the_margin_that_is_planned_is_one_that_runs_without_a_difference_pass(n: int) -> None:
+    """Nor is a gate decided by fewer items than the gate itself asks for."""
+    column = ItemColumn(np.ones(n), np.ones((n, 1)))
+    made = compare_items(SHARE, column, column, None, StatisticsConfig())
+    planned = PairSpread.of_share(0.0).margin(n, 1, 0.05)
+    assert decide(made, planned, 0.05).verdict == "pass"
+    assert decide(made, 0.5 * planned, 0.05).verdict == "inconclusive"
+
+
 def test_items_that_never_differed_may_yet() -> None:
     assert PairSpread.of_share(0.0).margin(100, 1, 0.05) > 0.01
     assert PairSpread(0.0, 0.0).margin(100, 1, 0.05) == 0  # of numbers without a range nothing is known
@@ -43,7 +53,7 @@ def test_items_that_never_differed_may_yet() -> None:
 
 SPREADS: dict[str, tuple[PairSpread, int, float]] = {
     **{f"{share:.0%} differ, margin {margin}": (PairSpread.of_share(share), 1, margin)
-       for share, margin in ((0.02, 0.02), (0.1, 0.02), (0.1, 0.05), (0.3, 0.05))},
+       for share, margin in ((0.01, 0.05), (0.02, 0.02), (0.1, 0.02), (0.1, 0.05), (0.3, 0.05))},
     **{f"{samples} samples": (PairSpread(0.0, 2 * 0.7 * 0.3 * 0.75, 1.0), samples, 0.05)
        for samples in (1, 4, 16)},
 }  # fmt: skip

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from bench.judges import FIVE, grades, measure, settings, verdicts
+from bench.judges import FIVE, grades, mean_grade, measure, settings, verdicts
 from metrics.aggregations.aggregation import build_aggregation
 from metrics.config import StatisticsConfig
 from metrics.errors import ConfigError, MetricError
@@ -116,37 +116,74 @@ def test_intervals_of_judges_and_groups_cover(setting: Any) -> None:
     assert found.without <= 0.1
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("kind", ["ppi", "rates", "grades"])
-@pytest.mark.parametrize("shared", [True, False], ids=["one calibration", "a calibration each"])
-@pytest.mark.parametrize(
+ROUNDS = 10_000
+CASES = pytest.mark.parametrize(
     ("rate", "found", "rejected", "m", "n", "differ"),
     [(0.7, 0.9, 0.8, 100, 300, 0.3), (0.9, 0.95, 0.9, 50, 200, 0.1)],
 )
+
+
+def calibrated(rng: np.random.Generator, kind: str, m: int, known: Any, name: str) -> Correction:
+    """People's verdicts, or grades, of m answers, and the judge's."""
+    rate, found, rejected = known
+    if kind == "grades":
+        return Correction(Labelled.of(*grades(rng, m, rate, 0.3, 0.5), FIVE), name)
+    human, said = verdicts(rng, m, rate, found, rejected)
+    if kind == "ppi":
+        return Correction(Labelled.of(human, said), name)
+    right = min(max(int(human.sum()), 1), m - 1)
+    agreed = int(rng.binomial(right, found)), int(rng.binomial(m - right, rejected))
+    return Correction(Calibration(right, agreed[0], m - right, agreed[1]), name)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["ppi", "rates", "grades"])
+@pytest.mark.parametrize("shared", [True, False], ids=["one calibration", "a calibration each"])
+@CASES
 def test_comparisons_of_corrected_rates_keep_their_level(
     kind: str, shared: bool, rate: float, found: float, rejected: float, m: int, n: int, differ: float
 ) -> None:
-    rng, rounds, hits, tested = np.random.default_rng(4), 3_000, 0, 0
-
-    def correction(name: str) -> Correction:
+    rng, hits, tested = np.random.default_rng(4), 0, 0
+    own = (5 * rate if kind == "grades" else rate, found, rejected)
+    for _ in range(ROUNDS):
         if kind == "grades":
-            return Correction(Labelled.of(*grades(rng, m, 5 * rate, 0.3, 0.5), FIVE), name)
-        human, said = verdicts(rng, m, rate, found, rejected)
-        if kind == "ppi":
-            return Correction(Labelled.of(human, said), name)
-        right = min(max(int(human.sum()), 1), m - 1)
-        agreed = int(rng.binomial(right, found)), int(rng.binomial(m - right, rejected))
-        return Correction(Calibration(right, agreed[0], m - right, agreed[1]), name)
-
-    for _ in range(rounds):
-        if kind == "grades":
-            first, second = (grades(rng, n, 5 * rate, 0.3, 0.5)[1] for _ in range(2))
+            first, second = (grades(rng, n, own[0], 0.3, 0.5)[1] for _ in range(2))
         else:
             first, second = judged(rng, n, rate, differ, found, rejected)
-        known = correction("a")
-        other = known if shared else correction("b")
+        known = calibrated(rng, kind, m, own, "a")
+        other = known if shared else calibrated(rng, kind, m, own, "b")
         made = compare_corrected((column(first), column(second)), (known, other), None, OPTIONS)
         tested += not math.isnan(made.p_value)
         hits += made.p_value < 0.05
-    assert tested > rounds / 2
+    assert tested > ROUNDS / 2
     assert hits / tested <= 0.05 + 3 * math.sqrt(0.05 * 0.95 / tested)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("kind", "shared"),
+    [("rates", True), ("rates", False), ("ppi", False), ("grades", False)],
+    ids=["rates, one calibration", "rates, one each", "ppi, one each", "grades, one each"],
+)
+@CASES
+def test_a_gate_over_corrected_rates_is_rarely_wrong_at_a_loss_of_exactly_the_margin(
+    kind: str, shared: bool, rate: float, found: float, rejected: float, m: int, n: int, differ: float
+) -> None:
+    """People's grades by the same judge need a calibration each: one for both tells of the judge's loss."""
+    rng, made = np.random.default_rng(5), []
+    levels = (3.5, 3.0) if kind == "grades" else (rate, rate - 0.1)
+    margin = mean_grade(levels[0]) - mean_grade(levels[1]) if kind == "grades" else 0.1
+    for _ in range(ROUNDS):
+        if kind == "grades":
+            columns = [column(grades(rng, n, level, 0.3, 0.5)[1]) for level in levels]
+        else:
+            columns = [column(verdicts(rng, n, level, found, rejected)[1]) for level in levels]
+        known = [
+            calibrated(rng, kind, m, (level, found, rejected), "ab"[at]) for at, level in enumerate(levels)
+        ]
+        pair = (known[0], known[0] if shared else known[1])
+        compared = compare_corrected((columns[0], columns[1]), pair, None, OPTIONS)
+        made.append(decide(compared, margin, 0.05).verdict)
+    most = 0.05 + 3 * math.sqrt(0.05 * 0.95 / ROUNDS)
+    assert made.count("regression") / ROUNDS <= most
+    assert (made.count("pass") + made.count("worse")) / ROUNDS <= most
