@@ -169,8 +169,8 @@ def test_the_headline_says_why_evaluations_failed_each_reason_once() -> None:
 def test_small_steps_add_up_against_the_anchor(night: Judge) -> None:
     first = night()
     anchor, nights = first.night.run_id, []
-    for step in range(1, 6):
-        nights.append(night(wrong=range(5 * step), margin=0.01, anchor=anchor))
+    for step in range(1, 9):
+        nights.append(night(wrong=range(3 * step), margin=0.01, anchor=anchor))
     assert [judged.outcome for judged in nights[:2]] == ["pass", "pass"]
     fallen = next(judged for judged in nights if judged.outcome == "worse")
     assert fallen.compared is not None
