@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import yaml
 
+from flows.config.load import validate_configs
 from metrics.errors import NightjarError
 from scorers.grading import render
 from tasks.benchmarks.lm_eval.templates import render_template
@@ -124,6 +125,23 @@ def test_code_of_a_folder_that_others_write_to_runs_once_it_is_trusted(
         "ran",
         "__pycache__",
     }
+
+
+def test_functions_of_such_a_folder_are_not_validated_until_it_is_trusted(shared: Path) -> None:
+    """They run in a process of their own, which is told what this one was."""
+    (shared / "task.yaml").write_text(
+        "task: mine\ndataset_path: nobody/has_it\ntest_split: test\ndoc_to_text: !function own.text\n"
+        "doc_to_target: a\n"
+    )
+    with (shared / "own.py").open("a") as file:
+        file.write("def text(doc):\n    return doc['q']\n")
+    (refused,) = validate_configs([shared / "task.yaml"])
+    assert (refused["status"], "--trust" in refused["reason"]) == ("refused", True)
+    assert not (shared / "ran").exists()
+    trust.trust_what_is_named()
+    (trusted,) = validate_configs([shared / "task.yaml"])
+    assert (trusted["status"], trusted["warnings"]) == ("ok", [])
+    assert (shared / "ran").exists()
 
 
 def test_a_suite_runs_such_code_once_it_is_trusted(shared: Path, suite_night: Evaluate) -> None:
