@@ -62,9 +62,9 @@ class Trials:
 
         if not any(functions_in(decoded(harness["config"]))):
             return try_definition(harness, base_dir, scoring)
-        self.import_functions(harness, base_dir)
         said = self._process((harness, str(base_dir), scoring))
         if isinstance(said, GaveUp):
+            self.import_functions(harness, base_dir)  # raises where that is what never returned
             return Trial(False, said.reason, Shape(), {})
         if isinstance(said, str):
             raise ConfigError(said)
