@@ -118,6 +118,11 @@ def _compare_samples(comparison: Comparison, theirs: dict[Any, Row], ours: dict[
             comparison.scored = comparison.scored or expected not in (0, None, [], "")
             if not same_value(expected, own):
                 comparison.wrong.append(f"document {key[0]}: {name} is {own!r:.60}, there {expected!r:.60}")
+        if not same_value(theirs[key]["filtered_resps"], ours[key]["filtered_resps"]):
+            kept = ours[key]["filtered_resps"], theirs[key]["filtered_resps"]
+            comparison.wrong.append(
+                f"document {key[0]} is filtered to {kept[0]!r:.60}, there {kept[1]!r:.60}"
+            )
         if _asked(theirs[key]) != _asked(ours[key]):
             comparison.wrong.append(f"document {key[0]} is asked something else")
 
