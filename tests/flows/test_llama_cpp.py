@@ -31,9 +31,10 @@ def _python() -> str:
 
 
 def test_a_gguf_file_is_served_by_its_preset(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, evaluate: Callable[..., Any]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
 ) -> None:
     python = _python()
+    evaluate: Callable[..., Any] = request.getfixturevalue("evaluate")  # not before: it starts a server
     monkeypatch.setattr(machine, "locks_folder", lambda: tmp_path)
     (tmp_path / "weights").mkdir()
     made = [python, str(SCRIPT), str(tmp_path / "weights" / "tiny.gguf")]
