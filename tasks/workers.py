@@ -6,7 +6,6 @@ so keys, retries and states do not know where a step was computed. Processes sta
 one that has imported the stages already.
 """
 
-import ctypes
 import multiprocessing
 import os
 import pickle
@@ -24,7 +23,6 @@ from tasks.process import collect_rarely
 
 STAGES = ("tasks.render", "tasks.infer", "tasks.filter", "tasks.score", "tasks.reduce", "tasks.publish")
 """What the processes have imported before their first step."""
-PR_SET_PDEATHSIG = 1
 
 
 class WorkerDied(OSError):
@@ -152,13 +150,21 @@ def _new_pool(count: int) -> ProcessPoolExecutor:
 def _begin(environment: Mapping[str, str], path: Sequence[str], folder: str) -> None:
     """Makes a new process one of the run's: it ends with it, and leaves Ctrl-C to it."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    threading.Thread(target=_end_with_the_run, daemon=True).start()
     os.environ.clear()
     os.environ.update(environment)
     sys.path[:] = path
     os.chdir(folder)
     collect_rarely()
+
+
+def _end_with_the_run() -> None:
+    """Ends this process when the run's is gone, killed too: nothing else would wake it, since the processes
+    hold each other's pipes open."""
+    run = multiprocessing.parent_process()
+    assert run is not None, "this is called in a process that multiprocessing started"
+    run.join()
+    os._exit(1)
 
 
 def _call(call: bytes) -> bytes:

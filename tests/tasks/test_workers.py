@@ -2,12 +2,16 @@
 
 import os
 import signal
+import subprocess
+import sys
+import time
 from pathlib import Path
 
 import pytest
 
 from metrics.errors import DataError, NightjarError
 from tasks import workers as module
+from tasks.store.home import PROJECT
 from tasks.workers import WorkerDied, Workers, workers, working
 
 
@@ -73,3 +77,43 @@ def test_processes_compute_and_raise_and_are_replaced(monkeypatch: pytest.Monkey
     finally:
         made.close()
     assert not made.warm
+
+
+KILLED = """
+import os, time
+from tasks import workers
+
+if __name__ == "__main__":
+    workers.STAGES = ()
+    made = workers.Workers(2)
+    made.compute(os.getpid)
+    waiting = [made.submit(time.sleep, 600) for _ in range(2)]
+    time.sleep(1)
+    print(*(process.pid for process in made._pool._processes.values()), flush=True)
+    time.sleep(600)
+"""
+
+
+def lives(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+@pytest.mark.services
+def test_processes_end_with_a_run_that_is_killed(tmp_path: Path) -> None:
+    (tmp_path / "killed.py").write_text(KILLED)
+    command = [sys.executable, str(tmp_path / "killed.py")]
+    environment = {**os.environ, "PYTHONPATH": str(PROJECT)}
+    with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True) as run:
+        assert run.stdout is not None
+        processes = [int(pid) for pid in run.stdout.readline().split()]
+        assert processes
+        assert all(map(lives, processes))
+        run.kill()
+        ended = time.monotonic() + 60
+        while any(map(lives, processes)) and time.monotonic() < ended:
+            time.sleep(0.1)
+        assert not any(map(lives, processes))
