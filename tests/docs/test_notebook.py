@@ -10,8 +10,11 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 RUNNER = """
-import ast, asyncio, inspect, re, sys
+import ast, asyncio, inspect, re, sys, types
 from pathlib import Path
+
+shell = type("ZMQInteractiveShell", (), {})()  # what a kernel's shell is called
+sys.modules["IPython"] = types.SimpleNamespace(get_ipython=lambda: shell)
 
 async def run():
     names = {"__name__": "notebook"}
