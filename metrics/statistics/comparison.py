@@ -419,11 +419,12 @@ def _by_bootstrap(
         return Difference(stderr, test, p_value, math.nan, ends, lambda value: p_value, said)
     influence = _influence_of_difference(aggregation, tables, groups, units, options)
     shape = Shape(0.0, units - 1.0) if influence is None else Shape.of(influence)
+    swapped = _Swapped.of(aggregation, tables, groups, options)
     return Difference(
         stderr,
         test,
-        max(_swapped(aggregation, tables, groups, options), shape.chance(observed / stderr)),
-        shift_mde(stderr, units - 1, 0.0, 1.0, 1 - options.ci_level),
+        max(swapped.p_value, shape.chance(observed / stderr)),
+        shift_mde(stderr, shape.degrees, swapped.ties, swapped.size, 1 - options.ci_level),
         lambda level: skewed(observed, stderr, shape, level),
         lambda value: shape.chance((observed - value) / stderr),
         _few_units(groups, units, math.inf),
@@ -444,46 +445,61 @@ def _by_crossed_jackknife(
     observed, crossed = second - first, Crossed.of(influence, ways)
     if not math.isfinite(observed) or crossed.variance <= 0:
         return None
-    fewest = min(counts(ways))
+    fewest, swapped = min(counts(ways)), _Swapped.of(aggregation, runs, ways, options)
     return Difference(
         crossed.stderr,
         "paired jackknife, clustered two ways",
-        max(_swapped(aggregation, runs, ways, options), crossed.shape.chance(observed / crossed.stderr)),
-        shift_mde(crossed.stderr, crossed.shape.degrees, 0.0, 1.0, 1 - options.ci_level),
+        max(swapped.p_value, crossed.shape.chance(observed / crossed.stderr)),
+        shift_mde(crossed.stderr, crossed.shape.degrees, swapped.ties, swapped.size, 1 - options.ci_level),
         lambda level: skewed(observed, crossed.stderr, crossed.shape, level),
         lambda value: crossed.shape.chance((observed - value) / crossed.stderr),
         _few_units(ways, fewest, math.inf),
     )
 
 
-def _swapped(
-    aggregation: Aggregation,
-    runs: "Sequence[RunColumn]",
-    groups: Ints | None,
-    options: "StatisticsConfig",
-) -> float:
-    """P-value of the difference where each unit's two runs change places at random, the larger one of two
-    fields; 0 for what has no sums.
+@dataclass(frozen=True)
+class _Swapped:
+    """The difference where each unit's two runs change places at random.
 
-    What a unit adds is measured at both runs' sums together, which no swap changes: the test is exact where
-    runs differ by chance alone, however few units make the difference (approximate randomisation, Noreen
-    1989, linearised).
+    ``p_value`` is the larger one of two fields, and 0 for what has no sums; ``ties`` is the share of units
+    that do not differ, ``size`` the mean absolute difference of all, in units of the value.
     """
-    (first, base), (second, candidate) = runs
-    adding, table = aggregation.tabled(
-        None if first is None or second is None else np.concatenate([first, second]),
-        None if base is None or candidate is None else [*base, *candidate],
-    )
-    if table is None:
-        return 0.0
-    n = len(table) // 2
-    moved = (table[n:] - table[:n]) @ adding.gradient(table.sum(axis=0), float(len(table)))
-    if not np.isfinite(moved).all():
-        return 0.0
-    rng = np.random.default_rng(options.seed)
-    ways = [np.arange(n)] if groups is None else list(groups.reshape(n, -1).T)
-    sums = [np.bincount(way, weights=moved).astype(np.float64) for way in ways]
-    return max(sign_flip(own, options.bootstrap_iters, rng) for own in sums)
+
+    p_value: float = 0.0
+    ties: float = 0.0
+    size: float = 1.0
+
+    @classmethod
+    def of(
+        cls,
+        aggregation: Aggregation,
+        runs: "Sequence[RunColumn]",
+        groups: Ints | None,
+        options: "StatisticsConfig",
+    ) -> "_Swapped":
+        """What a unit adds is measured at both runs' sums together, which no swap changes: the test is exact
+        where runs differ by chance alone, however few units make the difference (approximate randomisation,
+        Noreen 1989, linearised)."""
+        (first, base), (second, candidate) = runs
+        adding, table = aggregation.tabled(
+            None if first is None or second is None else np.concatenate([first, second]),
+            None if base is None or candidate is None else [*base, *candidate],
+        )
+        if table is None:
+            return cls()
+        n = len(table) // 2
+        moved = (table[n:] - table[:n]) @ adding.gradient(table.sum(axis=0), float(len(table)))
+        if not np.isfinite(moved).all():
+            return cls()
+        rng = np.random.default_rng(options.seed)
+        ways = [np.arange(n)] if groups is None else list(groups.reshape(n, -1).T)
+        sums = [np.bincount(way, weights=moved).astype(np.float64) for way in ways]
+        fewest = np.abs(min(sums, key=len))
+        return cls(
+            max(sign_flip(own, options.bootstrap_iters, rng) for own in sums),
+            float((fewest <= 1e-9 * fewest.max(initial=0.0)).mean()),
+            2 * float(fewest.sum()),  # of a run's sums the gradient is twice that of both
+        )
 
 
 def _influence_of_difference(

@@ -12,6 +12,7 @@ from metrics.statistics.intervals import normal_quantile, student_quantile
 from metrics.statistics.power import POWER, smoothed, units_needed
 
 _MOST = 1 << 40
+_STEPS = 40
 
 
 @dataclass(frozen=True)
@@ -41,13 +42,16 @@ class PairSpread:
         if items < units_needed(alpha):
             return math.nan
         within, beyond = _reaches(items, alpha, power)
-        spread = math.sqrt(self._smoothed(items, samples) / items)
+        varied = self._smoothed(items, samples)
+        seen = beyond * math.sqrt(varied / items)
+        margin = within * math.sqrt(varied / items) + seen
         if samples > 1 or not math.isfinite(self.width):
-            return (within + beyond) * spread
-        # A loss of the margin would make that many items differ, whether or not any does: the test knows.
-        unseen = within * math.sqrt(self.width / items)
-        least = ((unseen + math.sqrt(unseen**2 + 4 * beyond * spread)) / 2) ** 2
-        return max((within + beyond) * spread, least)
+            return margin
+        # If the margin were lost, more items would differ than do: the variance that Tango's test takes.
+        for _ in range(_STEPS):
+            at_margin = (varied + math.sqrt(varied**2 + 4 * (self.width * margin) ** 2)) / 2
+            margin = within * math.sqrt(at_margin / items) + seen
+        return margin
 
     def loss_found(
         self, margin: float, items: int, samples: int, alpha: float, power: float = POWER

@@ -131,7 +131,7 @@ def test_the_table_says_it_in_words(tmp_path: Path, capsys: pytest.CaptureFixtur
     out = capsys.readouterr().out
     assert not ended.value.code
     assert "sums, exact_match,none, own: assumed: 10% of the items differ" in out
-    assert "200 items × 1 sample decide a margin of 0.063" in out
+    assert "200 items × 1 sample decide a margin of 0.071" in out
     assert "more than there are" in out
 
 
