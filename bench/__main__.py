@@ -24,6 +24,7 @@ TABLES = {
     "pages": ["bench.pages"],
     "execution": ["bench.execution"],
     "lm_eval": ["bench.lm_eval.served", "bench.lm_eval.random_weights"],
+    "serving": ["bench.lm_eval.hf"],
     "collection": ["bench.lm_eval.made", "bench.lm_eval.zoo"],
     "inference": ["bench.inference.throughput", "bench.inference.processes", "bench.inference.scale"],
 }
