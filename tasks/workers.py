@@ -52,7 +52,8 @@ class Workers:
         done: Future[Any] = Future()
         call = _portable_call(function, args, kwargs) if self.count > 1 else None
         if call is None:
-            _settle(done, lambda: function(*args, **kwargs))
+            with _in_place:
+                _settle(done, lambda: function(*args, **kwargs))
             return done
         with self._lock:
             if self._pool is None:
@@ -120,6 +121,10 @@ def working(count: int) -> Iterator[Workers]:
 def cores() -> int:
     """How many cores this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+_in_place = threading.BoundedSemaphore(max(2, cores()))
+"""Steps computed here at once: more would not end sooner, and each holds a batch of rows."""
 
 
 def _portable_call(

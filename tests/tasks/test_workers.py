@@ -4,7 +4,9 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -42,6 +44,22 @@ def test_without_processes_a_step_is_computed_in_place(monkeypatch: pytest.Monke
     assert workers().compute(place, 1) == (1, os.getpid(), "here")
     with pytest.raises(DataError, match="bad"):
         workers().compute(refuse, "bad")
+
+
+def test_no_more_steps_are_computed_in_place_than_there_are_cores(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_in_place", threading.BoundedSemaphore(2))
+    under_way, most = [0], [0]
+
+    def step(number: int) -> int:
+        under_way[0] += 1
+        most[0] = max(most[0], under_way[0])
+        time.sleep(0.05)
+        under_way[0] -= 1
+        return number
+
+    with ThreadPoolExecutor(6) as threads:
+        assert list(threads.map(lambda number: workers().compute(step, number), range(6))) == list(range(6))
+    assert most == [2]
 
 
 def test_runs_side_by_side_share_processes() -> None:
