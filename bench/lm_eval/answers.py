@@ -49,7 +49,8 @@ class Answers:
     """Answers from the documents of many benchmarks."""
 
     def __init__(self, documents: Iterable[Document]) -> None:
-        self._keys = [(max(one.texts, key=len), one) for one in documents]
+        keyed = [(max(one.texts, key=len), one) for one in documents]
+        self._keys = sorted(keyed, key=lambda pair: (pair[0], pair[1].texts, pair[1].target))
 
     def __call__(self, prompt: str, *_: object) -> str:
         """The answer to a prompt: of the document whose longest text stands last in it."""
