@@ -10,7 +10,7 @@ import numpy as np
 
 from metrics.aggregations.aggregation import Aggregation
 from metrics.errors import MetricError
-from metrics.statistics.clusters import counts, wider
+from metrics.statistics.clusters import Members, counts, wider
 from metrics.statistics.formulas import FEW_UNITS, Sampled, Spread, leave_one_out
 from metrics.statistics.intervals import Shape, skewed, student_quantile
 from metrics.types import Floats, Ints, Values
@@ -71,10 +71,10 @@ def bootstrap_items(
     if crossed is not None:
         groups = wider(crossed)
     units = len(values) if groups is None else int(groups.max()) + 1
-    members = None if groups is None else [np.flatnonzero(groups == unit) for unit in range(units)]
+    members = None if groups is None else Members.of(groups)
 
     def of_units(picks: Ints) -> float:
-        return aggregation.of_values(_taken(values, _rows(picks, members)))
+        return aggregation.of_values(_taken(values, picks if members is None else members.rows(picks)))
 
     def drawn_value() -> float:
         if crossed is not None:
@@ -112,10 +112,6 @@ def _taken(values: Values, rows: Ints) -> Values:
     if isinstance(values, np.ndarray):
         return np.asarray(values[rows], dtype=np.float64)
     return [values[row] for row in rows]
-
-
-def _rows(picks: Ints, members: list[Ints] | None) -> Ints:
-    return picks if members is None else np.concatenate([members[pick] for pick in picks])
 
 
 def _influence(of_units: Callable[[Ints], float], units: int) -> Floats | None:

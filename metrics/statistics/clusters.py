@@ -49,6 +49,29 @@ def combined(ways: Ints) -> Ints:
 
 
 @dataclass(frozen=True)
+class Members:
+    """The rows of each cluster of one field, for resamples of whole clusters."""
+
+    order: Ints  # rows, cluster by cluster
+    starts: Ints
+    sizes: Ints
+
+    @classmethod
+    def of(cls, groups: Ints) -> "Members":
+        """From the clusters (n,) of the rows, 0 … G - 1."""
+        sizes = np.bincount(groups)
+        return cls(np.argsort(groups, kind="stable"), np.cumsum(sizes) - sizes, sizes)
+
+    def rows(self, picks: Ints) -> Ints:
+        """The rows of the clusters picked, one cluster after the other."""
+        sizes = self.sizes[picks]
+        ends = np.cumsum(sizes)
+        return np.asarray(
+            self.order[np.arange(ends[-1]) + np.repeat(self.starts[picks] - ends + sizes, sizes)]
+        )
+
+
+@dataclass(frozen=True)
 class Crossed:
     """The variance of an estimate whose items cross two fields, and its shape; ``way`` is the field that the
     larger part comes from."""

@@ -10,7 +10,7 @@ import numpy as np
 from metrics.aggregations.aggregation import Aggregation
 from metrics.errors import MetricError
 from metrics.statistics.bootstrap import MAX_BLOCKS, MAX_ITEM_DRAWS, crossed_picks, resampled_totals
-from metrics.statistics.clusters import Crossed, counts, numbered, wider
+from metrics.statistics.clusters import Crossed, Members, counts, numbered, wider
 from metrics.statistics.formulas import FEW_CLUSTERS, FEW_UNITS, Sampled, influences
 from metrics.statistics.intervals import PairedShares, Shape, skewed
 from metrics.statistics.permutation import sign_flip
@@ -602,14 +602,14 @@ def _of_values(
 ) -> tuple[float, Floats]:
     n, crossed = len(columns[0]), groups is not None and groups.ndim == 2
     units = n if groups is None or crossed else int(groups.max()) + 1
-    members = None if groups is None or crossed else [np.flatnonzero(groups == unit) for unit in range(units)]
+    members = None if groups is None or crossed else Members.of(groups)
     differences = np.empty(min(draws, MAX_ITEM_DRAWS))
     for draw in range(len(differences)):
         if groups is not None and crossed:
             rows = crossed_picks(groups, rng)
         else:
             picks = rng.integers(0, units, size=units)
-            rows = picks if members is None else np.concatenate([members[pick] for pick in picks])
+            rows = picks if members is None else members.rows(picks)
         base, candidate = (aggregation.of_values(_taken(column, rows)) for column in columns)
         differences[draw] = candidate - base
     base, candidate = (aggregation.of_values(column) for column in columns)
