@@ -300,12 +300,7 @@ class RunOptions(BaseModel):
     phase: Phase = Field(
         default=Phase.ALL, description="infer: responses only; score: responses are there already"
     )
-    workers: int | None = Field(
-        default=None,
-        ge=1,
-        description="Processes that compute; default: one a core from 30,000 responses on, else none beside "
-        "the run's own",
-    )
+    workers: int = Field(default=1, ge=1, description="Processes that compute; 1: none beside the run's own")
     command: str | None = Field(default=None, description="How it was started, for who wants to run it again")
     refresh: tuple[str, ...] = Field(
         default=(),

@@ -101,9 +101,7 @@ def evaluate_command(
         bool, typer.Option("--force", help="Run although some pairs are known to fail: those alone do")
     ] = False,
     task_runner: Annotated[str, typer.Option(help="threads, processes, dask or dask:ADDRESS")] = "threads",
-    workers: Annotated[
-        int | None, typer.Option(min=1, help="Processes that compute; default: one a core for large runs")
-    ] = None,
+    workers: Annotated[int, typer.Option(min=1, help="Processes that compute, 1: the run's own")] = 1,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON document on stdout")] = False,
     tasks: Annotated[
         str | None, typer.Option(help="Benchmarks of lm-evaluation-harness: NAME,… or patterns")

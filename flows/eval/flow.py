@@ -52,10 +52,7 @@ from tasks.history.activity import active_run
 from tasks.load import load
 from tasks.preflight import preflight
 from tasks.render import render
-from tasks.workers import cores, working
-
-WORTH_PROCESSES = 30_000
-"""Responses from which on processes of their own compute steps sooner than the run's."""
+from tasks.workers import working
 
 
 @flow(
@@ -104,15 +101,8 @@ def _run_stages(run: Run, servers: Servers) -> RunOutcome:
 
     items = run.submit(load, plan.load)
     cells = plan.cells(items.result().rows)
-    with working(_processes(run, cells)):
+    with working(run.options.workers):
         return _run_cells(run, servers, cells, items, lacking.models)
-
-
-def _processes(run: Run, cells: Sequence[Cell]) -> int:
-    """How many processes compute the run's steps: for little work, starting any takes longer."""
-    samples = {name: step.setup.sampling.num_samples for name, step in run.plan.models.items()}
-    responses = sum((cell.stop - cell.start) * samples[cell.model] for cell in cells)
-    return run.options.workers or (cores() if responses >= WORTH_PROCESSES else 1)
 
 
 def _run_cells(
