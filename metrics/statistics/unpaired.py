@@ -23,7 +23,7 @@ from metrics.statistics.comparison import (
 )
 from metrics.statistics.estimate import estimate
 from metrics.statistics.formulas import FEW_UNITS, Sampled, bounded_share, influences
-from metrics.statistics.intervals import Shape, normal_quantile, skewed
+from metrics.statistics.intervals import Shape, normal_quantile, skewed, student_coverage, student_quantile
 from metrics.statistics.power import POWER, shift_mde
 from metrics.types import Floats, Ints
 
@@ -142,16 +142,22 @@ class _Share:
 def _of_shares(
     base: _Share, candidate: _Share, width: float, options: "StatisticsConfig", higher_is_better: bool
 ) -> Difference:
-    """Agresti and Caffo's interval of a difference of proportions, at the effective sizes of the runs."""
+    """Agresti and Caffo's interval of a difference of proportions, at the effective sizes of the runs.
+
+    With Student's quantiles, and a tenth of what one answer is worth added to the reach: counts are discrete,
+    and a step of theirs just beyond the quantile gives 50 and 50 answers at .5 a level of .057. So it is at
+    most .052 by enumeration, from 5 to 1,000 answers.
+    """
     centre = candidate.centre - base.centre
+    degrees, step = base.size + candidate.size - 2, _step(base, candidate)
     spread = math.sqrt(base.variance(base.centre) + candidate.variance(candidate.centre))
 
     def ends(level: float) -> tuple[float, float]:
-        reach = normal_quantile(level) * spread
+        reach = student_quantile(level, degrees) * spread + step
         return width * max(centre - reach, -1.0), width * min(centre + reach, 1.0)
 
     def chance(value: float) -> float:
-        return math.erfc(abs(centre - value / width) / spread / math.sqrt(2))
+        return 1 - student_coverage(max(abs(centre - value / width) - step, 0.0) / spread, degrees)
 
     mde = width * _share_mde(base, candidate, 1 - options.ci_level, higher_is_better)
     return Difference(
@@ -165,17 +171,21 @@ def _of_shares(
     )
 
 
+def _step(base: _Share, candidate: _Share) -> float:
+    return 0.1 / (max(base.size, candidate.size) + 2)
+
+
 def _share_mde(base: _Share, candidate: _Share, alpha: float, higher_is_better: bool) -> float:
     """The loss that the test finds: the candidate's share is that of the base less it."""
     start, centre = base.value, base.centre
     if not higher_is_better:
         start, centre = 1 - start, 1 - centre
-    reach = normal_quantile(1 - alpha) + normal_quantile(2 * POWER - 1)
+    reach = student_quantile(1 - alpha, base.size + candidate.size - 2) + normal_quantile(2 * POWER - 1)
 
     def found(loss: float) -> bool:
         spread = math.sqrt(base.variance(base.centre) + candidate.variance(max(start - loss, 0.0)))
         expected = ((start - loss) * candidate.size + 1) / (candidate.size + 2)
-        return centre - expected >= reach * spread
+        return centre - expected >= reach * spread + _step(base, candidate)
 
     low, high = 0.0, start
     if not found(high):

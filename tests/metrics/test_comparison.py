@@ -451,7 +451,8 @@ def test_shares_of_other_items_are_compared_with_an_answer_of_either_kind_added(
     made = compare_unpaired(share, (base, candidate), (None, None), FEW)
     first, second = 31 / 32, 21 / 32
     spread = math.sqrt(first * (1 - first) / 32 + second * (1 - second) / 32)
-    assert made.ci_low == pytest.approx(second - first - 1.959964 * spread, abs=1e-6)
+    reach = scipy.stats.t.ppf(0.975, 58) * spread + 0.1 / 32
+    assert made.ci_low == pytest.approx(second - first - reach, abs=1e-6)
     assert made.difference == pytest.approx(-1 / 3)
     alike = compare_unpaired(share, (base, base), (None, None), FEW)
     assert alike.ci_low < 0 < alike.ci_high
@@ -505,3 +506,20 @@ def test_a_difference_of_crossed_clusters_tests_both_fields() -> None:
     bleu = build_aggregation("nanmean")
     columns = [ItemColumn(x, bleu.scores(x.tolist()).statistics) for x in (base, base + by_prompt)]
     assert compare_items(bleu, *columns, ways, FEW).stderr == pytest.approx(crossed.stderr, rel=0.02)
+
+
+def test_shares_of_two_samples_are_found_apart_by_chance_as_often_as_is_said() -> None:
+    """Every outcome of 50 and 50 answers, weighted by its probability; Agresti and Caffo's own reach gives
+    .057 at .5."""
+    n = 50
+    share = replace(MEAN, bounds=(0.0, 1.0))
+    columns = [scalar(np.arange(n) < right) for right in range(n + 1)]
+    found = np.array(
+        [
+            [compare_unpaired(share, (one, other), (None, None), FEW).p_value < 0.05 for other in columns]
+            for one in columns
+        ]
+    )
+    for p in np.linspace(0.02, 0.5, 13):
+        chances = scipy.stats.binom.pmf(np.arange(n + 1), n, p)
+        assert chances @ found @ chances <= 0.052
