@@ -70,7 +70,9 @@ def test_a_paused_run_holds_no_place_that_another_could_use(bench, served, endpo
         control.pause()
         thread = threading.Thread(target=lambda: done.append(bench.ask(model, problems(4), run_id="paused")))
         thread.start()
-        other = bench.ask(endpoint(serving, max_concurrency=2, name="other"), problems(20), run_id="other")
+        # Other requests: of the same ones each is asked by whoever claimed it first, and that one is paused.
+        sampling = {"max_tokens": 99}
+        other = bench.ask(model, problems(20), run_id="other", sampling=sampling)
         assert other.tally.sent == 20
         assert not done
         control.pause(False)
