@@ -21,6 +21,7 @@ from flows.server.boundary import HOST
 from flows.server.credential import authorization, credential, known_credential, server_folder
 from flows.server.own import ServerError, knows_credential, start, start_again
 from tasks.reporting.progress import in_notebook
+from tasks.store.files import whole_file
 
 if TYPE_CHECKING:
     from prefect.context import SettingsContext
@@ -113,9 +114,8 @@ def _one_authority() -> Path:
 
         begin, end = "-----BEGIN CERTIFICATE-----", "-----END CERTIFICATE-----\n"
         first = Path(certifi.where()).read_text(encoding="utf-8").partition(begin)[2].partition(end)[0]
-        half = file.with_name(f"{file.name}.{os.getpid()}")
-        half.write_text(begin + first + end)
-        half.replace(file)
+        with whole_file(file) as temporary:
+            temporary.write_text(begin + first + end)
     return file
 
 

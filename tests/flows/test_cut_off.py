@@ -384,7 +384,7 @@ def test_a_model_that_stops_answering_is_found_between_two_runs(evaluate, config
     endpoint.script = after
     assert evaluate(made, "--output", tmp_path / "new", "--refresh", "infer").code == 0
     gate = tmp_path / "gate.yaml"
-    gate.write_text("margin: 0.05\n")
+    gate.write_text("margin: 0.2\n")
     runs = [tmp_path / "base", tmp_path / "new"]
     assert compare(*runs, "--gate", gate, "--json") == 0
     document = json.loads(capsys.readouterr().out)
@@ -393,7 +393,7 @@ def test_a_model_that_stops_answering_is_found_between_two_runs(evaluate, config
     assert (change["outcome"], change["base"], change["candidate"]) == ("cut_off", 0.0, 11 / 40)
     assert change["risen"]
     assert change["p_value"] < 0.01
-    gate.write_text("margin: 0.05\noutcomes: fail\n")
+    gate.write_text("margin: 0.2\noutcomes: fail\n")
     assert compare(*runs, "--gate", gate) == 1
     assert "answers cut off" in capsys.readouterr().out
     assert compare(*reversed(runs), "--gate", gate) == 0  # a fall is good news
