@@ -8,9 +8,9 @@ from typing import Any
 from prefect import Task
 from prefect.client.schemas.objects import State
 from prefect.futures import PrefectFuture
-from prefect.utilities.annotations import quote
 
 from flows.config.schema import CACHED_STAGES, FAILED_REQUESTS, Phase, RunOptions
+from flows.eval.runners import as_parameter
 from flows.plan.steps import Cell, PairPlan, Plan
 from tasks.caching import Workspace, in_workspace, references
 from tasks.canaries import canaries, note_said
@@ -73,8 +73,7 @@ class Run:
         """
         self.control.check()
         placed = in_workspace(task, self.workspace, refresh=self._refreshed(task.name, pair))
-        # Quoted: Prefect looks for futures in all that a task is given; a step has none, and much to look at.
-        future: Future = placed.submit(quote(step), *inputs, workspace=self.workspace, **named)
+        future: Future = placed.submit(as_parameter(step), *inputs, workspace=self.workspace, **named)
         waits = tuple(_futures([*inputs, *named.values()]))
         self.submitted.append(Submitted(task.name, step, future, waits))
         return future
@@ -84,7 +83,7 @@ class Run:
     ) -> Future:
         """Submits a task that keeps no result, once the task runs in ``after`` have ended."""
         self.control.check()
-        future: Future = task.submit(quote(step), *inputs, wait_for=list(after))
+        future: Future = task.submit(as_parameter(step), *inputs, wait_for=list(after))
         self.submitted.append(Submitted(task.name, step, future, inputs))
         return future
 

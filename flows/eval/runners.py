@@ -13,10 +13,12 @@ from typing import Any, TypeVar
 
 from prefect import Task
 from prefect.client.schemas.objects import State
+from prefect.context import FlowRunContext
 from prefect.exceptions import UpstreamTaskError
 from prefect.futures import PrefectConcurrentFuture, PrefectFuture
 from prefect.states import Completed, Pending
 from prefect.task_runners import ProcessPoolTaskRunner, TaskRunner, ThreadPoolTaskRunner
+from prefect.utilities.annotations import quote
 
 from metrics.errors import ConfigError
 
@@ -35,6 +37,17 @@ def task_runner_named(name: str) -> TaskRunner[Any]:
     if kind == "dask":
         return _dask(address)
     raise ConfigError(f"--task-runner {name}: expected threads, processes, dask or dask:ADDRESS")
+
+
+def as_parameter(step: Any) -> Any:
+    """A step as the runner of the current flow run is given it.
+
+    Quoted for threads and processes here: Prefect looks for futures in all that a task is given, and a step
+    has none and much to look at. Dask takes a quote for a tuple.
+    """
+    run = FlowRunContext.get()
+    here = run is not None and isinstance(run.task_runner, ThreadPoolTaskRunner | ProcessPoolTaskRunner)
+    return quote(step) if here else step
 
 
 def _dask(address: str) -> TaskRunner[Any]:

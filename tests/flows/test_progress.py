@@ -245,7 +245,7 @@ def test_a_run_says_at_once_what_it_does_and_at_its_end_time_tokens_and_cost(
 def test_a_run_shows_how_its_model_does_while_it_is_asked(
     tmp_path: Path, own_environment: dict[str, str]
 ) -> None:
-    model = "models=[{name: demo, type: demo, config: {latency: 0.5, max_concurrency: 3}}]"
+    model = "models=[{name: demo, type: demo, config: {latency: 1.0, max_concurrency: 2}}]"
     folders = ["--store", str(tmp_path / "s"), "--output", str(tmp_path / "o")]
     command = [sys.executable, "-m", "flows.eval", *folders, "--set", model]
     frames, code = on_terminal(140, command, environment(**own_environment))
