@@ -110,7 +110,12 @@ class Labelled:
             n11, n10, n01, _ = ((m * cell + 0.5) / (m + 2) for cell in cells)
             first, second = n11 + n10, n11 + n01
             human, judged, both = first * (1 - first), second * (1 - second), n11 - first * second
-        return max(human + weight**2 * judged - 2 * weight * both, 0.0) / (self.people - 1)
+        left = max(human + weight**2 * judged - 2 * weight * both, 0.0)
+        if self._verdicts or not weight:
+            return left / (self.people - 1)
+        # The weight is fitted to the same grades: a degree of freedom less, and an error of its own (Cochran,
+        # Sampling Techniques, 1977, section 7.7).
+        return left / (self.people - 2) * (1 + 1 / max(self.people - 3, 1))
 
     @property
     def _verdicts(self) -> bool:
