@@ -12,7 +12,7 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from hashlib import blake2b
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeVar, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,6 +23,8 @@ from metrics.types import NO_PREDICTION, Answer, ChoiceBatch, Estimate, Floats, 
 
 if TYPE_CHECKING:
     from metrics.config import StatisticsConfig
+
+T = TypeVar("T")
 
 
 class FilterError(NightjarError):
@@ -67,6 +69,26 @@ class Batch:
     def lacks_answer(self, row: int) -> bool:
         """Whether the row's answer was cut off before it began, and no other answer stands in for it."""
         return self.cut_off is not None and bool(self.cut_off[row]) and self.predictions[row] is None
+
+    def only(self, row: int) -> "Batch":
+        """The row alone, of a batch of texts: ``choices`` belong to others."""
+
+        def alone(column: Sequence[T] | None) -> list[T] | None:
+            return None if column is None else [column[row]]
+
+        return Batch(
+            item_ids=[self.item_ids[row]],
+            sample_index=self.sample_index[row : row + 1],
+            scored=self.scored[row : row + 1],
+            predictions=[self.predictions[row]],
+            references=[self.references[row]],
+            docs=[self.docs[row]],
+            responses=[self.responses[row]],
+            answers=alone(self.answers),
+            gold=alone(self.gold),
+            readings=alone(self.readings),
+            cut_off=None if self.cut_off is None else self.cut_off[row : row + 1],
+        )
 
     def for_user(self) -> "Batch":
         """The batch as users' functions see it: an answer that was cut off is the empty text."""

@@ -66,9 +66,9 @@ class LimitedScorer:
         own: dict[int, list[ModelReply | None]] = {}
         for request, reply in zip(self._scorer.requests(batch, self._metric), replies, strict=True):
             own.setdefault(request.row, []).append(reply)
-        references, docs = list(batch.references), list(batch.docs)
+        whole = replace(batch, references=list(batch.references), docs=list(batch.docs))
         for row in rows:
-            yield _row(replace(batch, references=references, docs=docs), row), own.get(row, [])
+            yield whole.only(row), own.get(row, [])
 
 
 class LimitedProcessing:
@@ -101,7 +101,7 @@ class LimitedProcessing:
                 return self._scorer.process(batch), errors
         results: list[ResultValues | None] = [None] * len(batch)
         rows = np.flatnonzero(batch.scored).tolist()
-        for row, said in zip(rows, self._process.map([_row(batch, row) for row in rows]), strict=True):
+        for row, said in zip(rows, self._process.map([batch.only(row) for row in rows]), strict=True):
             if isinstance(said, GaveUp):
                 errors[row] = said.reason
             else:
@@ -134,20 +134,6 @@ def scoring(setup: PairSetup) -> Callable[[Row], SampleScores]:
     if metric.endless:
         metric.evaluate([["1"]], ["1"])  # what it imports is not the first row's to pay for
     return lambda row: scorer.score(row[0], metric, row[1])
-
-
-def _row(batch: Batch, row: int) -> Batch:
-    return Batch(
-        item_ids=[batch.item_ids[row]],
-        sample_index=batch.sample_index[row : row + 1],
-        scored=batch.scored[row : row + 1],
-        predictions=[batch.predictions[row]],
-        references=[batch.references[row]],
-        docs=[batch.docs[row]],
-        responses=[batch.responses[row]],
-        answers=None if batch.answers is None else [batch.answers[row]],
-        cut_off=None if batch.cut_off is None else batch.cut_off[row : row + 1],
-    )
 
 
 def _joined(blank: SampleScores, found: Mapping[int, SampleScores | GaveUp]) -> SampleScores:

@@ -34,24 +34,9 @@ def asked_by_row(scorer: Scorer, metric: Metric, batch: Batch) -> list[Asked]:
             warnings.simplefilter("ignore")
             if batch.scored[row]:
                 with suppress(NightjarError):
-                    scorer.score(_only(batch, row), metric)
+                    scorer.score(batch.only(row), metric)
         found.append(asked)
     return found
-
-
-def _only(batch: Batch, row: int) -> Batch:
-    """The batch of one row of a batch of texts."""
-    return replace(
-        batch,
-        item_ids=[batch.item_ids[row]],
-        sample_index=batch.sample_index[row : row + 1],
-        scored=batch.scored[row : row + 1],
-        predictions=[batch.predictions[row]],
-        references=[batch.references[row]],
-        docs=[batch.docs[row]],
-        responses=[batch.responses[row]],
-        cut_off=None if batch.cut_off is None else batch.cut_off[row : row + 1],
-    )
 
 
 @dataclass(frozen=True)
