@@ -20,6 +20,9 @@ import httpx
 import pytest
 
 from flows.eval.__main__ import main
+from scorers.programs import Program, ProgramOutcome
+from tasks.execution import runner
+from tasks.sandboxes.run import trouble
 
 PROJECT = Path(__file__).resolve().parents[2]
 
@@ -233,3 +236,24 @@ def _replace_environment(environment: Mapping[str, str]) -> None:
     for name in set(os.environ) - set(environment):
         del os.environ[name]
     os.environ.update(environment)
+
+
+@pytest.fixture
+def sandbox() -> None:
+    """Skips where no sandbox works."""
+    if (reason := trouble("bubblewrap")) is not None and trouble("namespaces") is not None:
+        pytest.skip(f"no sandbox works here: {reason}")
+
+
+@pytest.fixture
+def programs_run(monkeypatch: pytest.MonkeyPatch) -> list[Program]:
+    """The programs that were run, in this process."""
+    asked: list[Program] = []
+    real = runner.run_program
+
+    def counted(program: Program, sandbox: Any) -> ProgramOutcome:
+        asked.append(program)
+        return real(program, sandbox)
+
+    monkeypatch.setattr(runner, "run_program", counted)
+    return asked

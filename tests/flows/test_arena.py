@@ -1,15 +1,15 @@
 """An arena end to end: who plays whom, what a judge is asked, and what is said where games say little."""
 
 import json
-import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
+
+from tests.flows.endpoints import chat_endpoint, says
 
 Evaluate = Callable[..., Any]
 ITEMS = 30
@@ -46,41 +46,9 @@ def larger_wins(question: str, a: str, b: str) -> str:
 def judge() -> Iterator[Judge]:
     """A judge's server on a free port."""
     judging = Judge(larger_wins)
-    lock = threading.Lock()
-
-    class Handler(BaseHTTPRequestHandler):
-        protocol_version = "HTTP/1.1"
-
-        def do_POST(self) -> None:
-            body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-            with lock:
-                text = judging.reply(body["messages"][-1]["content"])
-            message = {"role": "assistant", "content": text}
-            choice = {"index": 0, "finish_reason": "stop", "message": message}
-            usage = {"prompt_tokens": 9, "completion_tokens": 1, "total_tokens": 10}
-            answer = {"id": "x", "object": "chat.completion", "created": 0, "model": "judge",
-                      "choices": [choice], "usage": usage}  # fmt: skip
-            content = json.dumps(answer).encode()
-            self.send_response(200)
-            self.send_header("Content-Type", "application/json")
-            self.send_header("Content-Length", str(len(content)))
-            self.end_headers()
-            self.wfile.write(content)
-
-        def log_message(self, *_: Any) -> None:
-            """Quiet."""
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    server.daemon_threads = True
-    thread = threading.Thread(target=server.serve_forever, daemon=True)
-    thread.start()
-    judging.base_url = f"http://127.0.0.1:{server.server_address[1]}/v1"
-    try:
+    with chat_endpoint(lambda body: says(judging.reply(body["messages"][-1]["content"]))) as url:
+        judging.base_url = url
         yield judging
-    finally:
-        server.shutdown()
-        server.server_close()
-        thread.join(timeout=10)
 
 
 def arena(folder: Path, judge: Judge, models: tuple[str, ...], items: int = ITEMS, **scorer: Any) -> Path:

@@ -4,9 +4,7 @@ import json
 import math
 import random
 import re
-import threading
 from collections.abc import Callable, Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +15,7 @@ import yaml
 from flows.compare.__main__ import main as compare_main
 from flows.config.load import load_config
 from metrics.errors import ConfigError
+from tests.flows.endpoints import chat_endpoint, says
 
 COLOURS = ["red", "green", "blue", "grey"]
 Answering = Callable[[str, dict[str, str], dict[str, Any]], Any]
@@ -27,50 +26,27 @@ class Chooser:
     its first token, from the question, the choices by letter and the body."""
 
     def __init__(self) -> None:
+        self.url = ""
         self.bodies: list[dict[str, Any]] = []
         self.answer: Answering = lambda question, choices, body: "A"
-        outer = self
 
-        class Handler(BaseHTTPRequestHandler):
-            def do_POST(self) -> None:
-                body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-                outer.bodies.append(body)
-                prompt = body["messages"][-1]["content"]
-                choices = dict(re.findall(r"^([A-Z])\. (.*)$", prompt, re.MULTILINE))
-                said = outer.answer(prompt.splitlines()[0], choices, body)
-                choice: dict[str, Any] = {"index": 0, "finish_reason": "stop"}
-                if isinstance(said, dict):
-                    tops = [{"token": token, "logprob": math.log(p)} for token, p in said.items()]
-                    choice["logprobs"] = {"content": [{**tops[0], "top_logprobs": tops}]}
-                    said, choice["finish_reason"] = tops[0]["token"], "length"
-                choice["message"] = {"content": said}
-                self._send({"id": "x", "model": "m", "choices": [choice], "usage": {}})
-
-            def do_GET(self) -> None:
-                self._send({"data": [{"id": "m"}]})
-
-            def _send(self, body: dict[str, Any]) -> None:
-                content = json.dumps(body).encode()
-                self.send_response(200)
-                self.send_header("Content-Type", "application/json")
-                self.send_header("Content-Length", str(len(content)))
-                self.end_headers()
-                self.wfile.write(content)
-
-            def log_message(self, *_: Any) -> None:
-                """Nothing: the tests look at what was asked."""
-
-        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self.url = f"http://127.0.0.1:{self.server.server_port}/v1"
-        threading.Thread(target=self.server.serve_forever, daemon=True).start()
+    def choice(self, body: dict[str, Any]) -> dict[str, Any]:
+        self.bodies.append(body)
+        prompt = body["messages"][-1]["content"]
+        choices = dict(re.findall(r"^([A-Z])\. (.*)$", prompt, re.MULTILINE))
+        said = self.answer(prompt.splitlines()[0], choices, body)
+        if not isinstance(said, dict):
+            return says(said)
+        tops = [{"token": token, "logprob": math.log(p)} for token, p in said.items()]
+        logprobs = {"content": [{**tops[0], "top_logprobs": tops}]}
+        return {**says(tops[0]["token"]), "logprobs": logprobs, "finish_reason": "length"}
 
 
 @pytest.fixture
 def endpoint() -> Iterator[Chooser]:
     chooser = Chooser()
-    yield chooser
-    chooser.server.shutdown()
-    chooser.server.server_close()
+    with chat_endpoint(chooser.choice, ["m"]) as chooser.url:
+        yield chooser
 
 
 @pytest.fixture

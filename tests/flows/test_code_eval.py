@@ -12,7 +12,6 @@ import yaml
 
 from scorers.programs import Program, ProgramOutcome
 from tasks.execution import runner
-from tasks.sandboxes.run import trouble
 
 Evaluate = Callable[..., Any]
 VERBATIM = Path(__file__).parents[1] / "fixtures" / "harness"
@@ -32,24 +31,7 @@ WRONG = [
 PICKED = [[1, 0, 1, 0, 0, 0], [1, 1, 1, 1, 1, 1], [0, 0, 0, 0, 0, 0], [0, 0, 0, 1, 0, 0]]
 
 
-@pytest.fixture(autouse=True)
-def sandbox() -> None:
-    if (reason := trouble("bubblewrap")) is not None and trouble("namespaces") is not None:
-        pytest.skip(f"no sandbox works here: {reason}")
-
-
-@pytest.fixture
-def ran(monkeypatch: pytest.MonkeyPatch) -> list[Program]:
-    """The programs that were run, in this process."""
-    asked: list[Program] = []
-    real = runner.run_program
-
-    def counted(program: Program, sandbox: Any) -> ProgramOutcome:
-        asked.append(program)
-        return real(program, sandbox)
-
-    monkeypatch.setattr(runner, "run_program", counted)
-    return asked
+pytestmark = pytest.mark.usefixtures("sandbox")
 
 
 def bodies(picked: list[int], number: int) -> list[str]:
@@ -105,7 +87,7 @@ def enumerated(picked: list[list[int]], k: int) -> float:
 
 
 def test_humaneval_runs_from_its_yaml_and_gives_every_pass_at_k(
-    evaluate: Evaluate, tmp_path: Path, ran: list[Program]
+    evaluate: Evaluate, tmp_path: Path, programs_run: list[Program]
 ) -> None:
     metric = yaml.safe_load(
         (VERBATIM / "humaneval" / "humaneval_64.yaml").read_text().replace("!function", "")
@@ -117,19 +99,19 @@ def test_humaneval_runs_from_its_yaml_and_gives_every_pass_at_k(
     assert done.code == 0, done.err
     values = {row["metric"]: row["value"] for row in done.document["results"]}
     assert values == {f"pass@{k}": pytest.approx(enumerated(PICKED, k)) for k in (1, 2, 4)}
-    texts = [program.text for program in ran]
+    texts = [program.text for program in programs_run]
     assert len(texts) == len(set(texts)), "an equal program runs once"
     assert "def add(a,b): return a*b\nassert add(2, 3)==5" in texts  # what the file asks while it is imported
-    assert all(program.limits.seconds == 3.0 for program in ran)
+    assert all(program.limits.seconds == 3.0 for program in programs_run)
 
     again = evaluate(path, "--set", MODELS, *ks, "--json")
     assert again.steps("execute") == (0, 1)
-    assert len(ran) == len(texts)
+    assert len(programs_run) == len(texts)
     other = evaluate(path, "--set", MODELS, "--set", "metric_list.0.k=[1,3]", "--json")
     assert {row["metric"]: row["value"] for row in other.document["results"]} == {
         f"pass@{k}": pytest.approx(enumerated(PICKED, k)) for k in (1, 3)
     }
-    assert len(ran) == len(texts), "other levels of the same answers run nothing"
+    assert len(programs_run) == len(texts), "other levels of the same answers run nothing"
 
 
 def test_what_the_sandbox_failed_at_is_unscored_and_asked_again(

@@ -4,9 +4,7 @@ metric makes of them, and that two runs are not compared without a word about th
 import io
 import json
 import re
-import threading
 from collections.abc import Callable, Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +15,7 @@ from rich.console import Console
 
 from flows.compare.__main__ import main as compare_main
 from tasks.reporting.terminal import results_table
+from tests.flows.endpoints import chat_endpoint
 
 Reply = dict[str, Any]
 THINKING: Reply = {"content": None, "reasoning_content": "let me see"}
@@ -26,49 +25,26 @@ class Scripted:
     """A chat endpoint that answers a prompt by its script: each sample its own message."""
 
     def __init__(self) -> None:
+        self.url = ""
         self.asked: list[str] = []
         self.script: Callable[[str, int], tuple[Reply, str]] = lambda prompt, sample: (
             {"content": ""},
             "stop",
         )
-        outer = self
 
-        class Handler(BaseHTTPRequestHandler):
-            def do_POST(self) -> None:
-                body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-                prompt = body["messages"][-1]["content"]
-                sample = outer.asked.count(prompt)
-                outer.asked.append(prompt)
-                message, finish = outer.script(prompt, body.get("seed", sample))
-                choice = {"index": 0, "message": message, "finish_reason": finish}
-                usage = {"prompt_tokens": 3, "completion_tokens": 4}
-                self._send({"id": "x", "model": "m", "choices": [choice], "usage": usage})
-
-            def do_GET(self) -> None:
-                self._send({"data": [{"id": "m"}]})
-
-            def _send(self, body: dict[str, Any]) -> None:
-                content = json.dumps(body).encode()
-                self.send_response(200)
-                self.send_header("Content-Type", "application/json")
-                self.send_header("Content-Length", str(len(content)))
-                self.end_headers()
-                self.wfile.write(content)
-
-            def log_message(self, *_: Any) -> None:
-                """Nothing: the tests look at what was asked."""
-
-        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self.url = f"http://127.0.0.1:{self.server.server_port}/v1"
-        threading.Thread(target=self.server.serve_forever, daemon=True).start()
+    def choice(self, body: dict[str, Any]) -> dict[str, Any]:
+        prompt = body["messages"][-1]["content"]
+        sample = self.asked.count(prompt)
+        self.asked.append(prompt)
+        message, finish = self.script(prompt, body.get("seed", sample))
+        return {"message": message, "finish_reason": finish}
 
 
 @pytest.fixture
 def endpoint() -> Iterator[Scripted]:
     scripted = Scripted()
-    yield scripted
-    scripted.server.shutdown()
-    scripted.server.server_close()
+    with chat_endpoint(scripted.choice, ["m"]) as scripted.url:
+        yield scripted
 
 
 @pytest.fixture

@@ -10,7 +10,6 @@ import pytest
 
 from scorers.programs import Program, ProgramOutcome
 from tasks.execution import runner
-from tasks.sandboxes.run import trouble
 
 Evaluate = Callable[..., Any]
 
@@ -32,24 +31,7 @@ WRONG = ["return a - b", "raise SystemExit", "import os; os._exit(0)", "while Tr
 PICKED = [[0, 0, 1, 1], [1, 1, 1, 1], [0, 0, 0, 0], [1, 0, 0, 0], [1, 1, 1, 0]]
 
 
-@pytest.fixture(autouse=True)
-def sandbox() -> None:
-    if (reason := trouble("bubblewrap")) is not None and trouble("namespaces") is not None:
-        pytest.skip(f"no sandbox works here: {reason}")
-
-
-@pytest.fixture
-def ran(monkeypatch: pytest.MonkeyPatch) -> list[Program]:
-    """The programs that were run, in this process."""
-    asked: list[Program] = []
-    real = runner.run_program
-
-    def counted(program: Program, sandbox: Any) -> ProgramOutcome:
-        asked.append(program)
-        return real(program, sandbox)
-
-    monkeypatch.setattr(runner, "run_program", counted)
-    return asked
+pytestmark = pytest.mark.usefixtures("sandbox")
 
 
 def write(folder: Path, name: str, rows: list[dict[str, Any]]) -> None:
@@ -90,7 +72,7 @@ def enumerated(right: list[list[int]], k: int) -> float:
 
 
 def test_programs_are_run_and_counted_by_pass_at_k(
-    evaluate: Evaluate, tmp_path: Path, written: list[list[int]], ran: list[Program]
+    evaluate: Evaluate, tmp_path: Path, written: list[list[int]], programs_run: list[Program]
 ) -> None:
     done = evaluate(config(tmp_path), "--json")
     assert done.code == 0, done.err
@@ -98,34 +80,34 @@ def test_programs_are_run_and_counted_by_pass_at_k(
     for k in (1, 2):
         assert rows[f"pass@{k}"]["value"] == pytest.approx(enumerated(written, k))
     assert rows["mean"]["value"] == pytest.approx(enumerated(written, 1))
-    assert len(ran) == len({program.text for program in ran})
+    assert len(programs_run) == len({program.text for program in programs_run})
     manifest = json.loads((tmp_path / "out" / "manifest.json").read_text(encoding="utf-8"))
     kinds = {finding["kind"] for finding in manifest["diagnostics"]}
     assert "reference_missing" not in kinds  # programs are compared with none
-    first = len(ran)
+    first = len(programs_run)
     assert evaluate(config(tmp_path), "--json").steps("execute") == (0, 1)
-    assert len(ran) == first
+    assert len(programs_run) == first
 
     # Another model with the same answers is scored, and none of its programs run.
     second = evaluate(config(tmp_path, ("recorded", "again")), "--json")
     assert second.code == 0, second.err
     assert {row["model_name"] for row in second.document["results"]} == {"recorded", "again"}
-    assert len(ran) == first
+    assert len(programs_run) == first
 
     assert evaluate(config(tmp_path), "--refresh", "execute").code == 0
-    assert len(ran) == 2 * first
+    assert len(programs_run) == 2 * first
 
 
 def test_a_changed_test_runs_its_own_programs_only(
-    evaluate: Evaluate, tmp_path: Path, written: list[list[int]], ran: list[Program]
+    evaluate: Evaluate, tmp_path: Path, written: list[list[int]], programs_run: list[Program]
 ) -> None:
     assert evaluate(config(tmp_path)).code == 0
-    ran.clear()
+    programs_run.clear()
     items = [json.loads(line) for line in (tmp_path / "items.jsonl").read_text().splitlines()]
     items[1]["test"] = "assert add(1, 2) == 4"
     write(tmp_path, "items.jsonl", items)
     done = evaluate(config(tmp_path), "--json")
-    assert {program.text.splitlines()[-1] for program in ran} == {"assert add(1, 2) == 4"}
+    assert {program.text.splitlines()[-1] for program in programs_run} == {"assert add(1, 2) == 4"}
     changed = [right if n != 1 else [0] * 4 for n, right in enumerate(written)]
     rows = {row["reduction"]: row["value"] for row in done.document["results"]}
     assert rows["pass@1"] == pytest.approx(enumerated(changed, 1))

@@ -2,10 +2,8 @@
 
 import json
 import re
-import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +19,7 @@ from flows.plan.steps import PairPlan
 from metrics.errors import NightjarError
 from scorers.config import EnsembleConfig, JudgeConfig
 from scorers.judge.scorer import LLMJudgeScorer
+from tests.flows.endpoints import chat_endpoint, says
 
 PROJECT = Path(__file__).resolve().parents[2]
 BENCHMARKS = PROJECT / "deployments" / "benchmarks"
@@ -71,41 +70,9 @@ def judge() -> Iterator[Judge]:
     """A judge's server on a free port; about one in ten problems makes it mumble, and one calibration row."""
     questions = [problem["question"] for problem in lines(PROBLEMS)[:ITEMS]]
     grading = Judge((questions[3], questions[11], "calibration question 2\n"))
-    lock = threading.Lock()
-
-    class Handler(BaseHTTPRequestHandler):
-        protocol_version = "HTTP/1.1"
-
-        def do_POST(self) -> None:
-            body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-            with lock:
-                text = grading.reply(body["messages"][-1]["content"])
-            message = {"role": "assistant", "content": text}
-            choice = {"index": 0, "finish_reason": "stop", "message": message}
-            usage = {"prompt_tokens": 9, "completion_tokens": 1, "total_tokens": 10}
-            answer = {"id": "x", "object": "chat.completion", "created": 0, "model": "judge",
-                      "choices": [choice], "usage": usage}  # fmt: skip
-            content = json.dumps(answer).encode()
-            self.send_response(200)
-            self.send_header("Content-Type", "application/json")
-            self.send_header("Content-Length", str(len(content)))
-            self.end_headers()
-            self.wfile.write(content)
-
-        def log_message(self, *_: Any) -> None:
-            """Quiet."""
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    server.daemon_threads = True
-    thread = threading.Thread(target=server.serve_forever, daemon=True)
-    thread.start()
-    grading.base_url = f"http://127.0.0.1:{server.server_address[1]}/v1"
-    try:
+    with chat_endpoint(lambda body: says(grading.reply(body["messages"][-1]["content"]))) as url:
+        grading.base_url = url
         yield grading
-    finally:
-        server.shutdown()
-        server.server_close()
-        thread.join(timeout=10)
 
 
 PEOPLE = [

@@ -5,16 +5,16 @@ import random
 import runpy
 import shutil
 import statistics
-import threading
 from collections.abc import Callable, Iterator
 from datetime import datetime
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
 import yaml
+
+from tests.flows.endpoints import chat_endpoint, says
 
 PROJECT = Path(__file__).resolve().parents[2]
 COPY = PROJECT / "tests" / "fixtures" / "two-phase"
@@ -63,45 +63,13 @@ def _number(value: Any) -> bool:
 
 @pytest.fixture
 def endpoint() -> Iterator[str]:
-    """A chat endpoint that answers with the last word of the prompt's first line, and counts nothing."""
+    """A chat endpoint that answers with the last word of the prompt's first line."""
 
-    class Handler(BaseHTTPRequestHandler):
-        protocol_version = "HTTP/1.1"
+    def last_word(body: dict[str, Any]) -> dict[str, Any]:
+        return says(body["messages"][-1]["content"].splitlines()[0].rpartition("q")[2])
 
-        def do_POST(self) -> None:
-            body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-            text = body["messages"][-1]["content"].splitlines()[0].rpartition("q")[2]
-            self.respond({
-                "id": "x", "object": "chat.completion", "created": 0, "model": body["model"],
-                "choices": [{"index": 0, "finish_reason": "stop",
-                             "message": {"role": "assistant", "content": text}}],
-                "usage": {"prompt_tokens": 2, "completion_tokens": 1, "total_tokens": 3},
-            })  # fmt: skip
-
-        def do_GET(self) -> None:
-            self.respond({"object": "list", "data": []})
-
-        def respond(self, document: dict[str, Any]) -> None:
-            content = json.dumps(document).encode()
-            self.send_response(200)
-            self.send_header("Content-Type", "application/json")
-            self.send_header("Content-Length", str(len(content)))
-            self.end_headers()
-            self.wfile.write(content)
-
-        def log_message(self, *_: Any) -> None:
-            """Quiet."""
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    server.daemon_threads = True
-    thread = threading.Thread(target=server.serve_forever, daemon=True)
-    thread.start()
-    try:
-        yield f"http://127.0.0.1:{server.server_address[1]}/v1"
-    finally:
-        server.shutdown()
-        server.server_close()
-        thread.join(timeout=10)
+    with chat_endpoint(last_word) as url:
+        yield url
 
 
 def test_the_framework_s_configs_run_phase_after_phase(
