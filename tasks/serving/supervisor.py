@@ -302,7 +302,9 @@ class Supervisor:
         connection = http.client.HTTPConnection(self._order.host, self._state.port, timeout=5)
         try:
             connection.request("GET", self._order.ready)
-            status = connection.getresponse().status
+            response = connection.getresponse()
+            response.read(65_536)  # closing on an unread answer resets the connection, and servers log each reset
+            status = response.status
             return "" if status < 300 else f"{self._order.ready} answers {status}"
         except (OSError, http.client.HTTPException) as error:
             return f"{self._order.ready}: {error or type(error).__name__}"

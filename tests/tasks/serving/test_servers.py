@@ -154,6 +154,7 @@ def test_a_server_that_is_not_to_be_had_is_told_with_its_last_words(
     with pytest.raises(ServerFailed, match=said) as told:
         start_server(a_launch(weights, *behaviour, start_timeout=60 if "--exit" in behaviour else 3))
     assert "the last words" in str(told.value)
+    assert "Traceback" not in str(told.value)  # asking whether it is ready leaves no complaints in its log
 
 
 def test_a_log_without_end_takes_bounded_space(weights: Path, serve: Callable[..., RunningServer]) -> None:
