@@ -303,7 +303,7 @@ class Supervisor:
         try:
             connection.request("GET", self._order.ready)
             response = connection.getresponse()
-            response.read(65_536)  # closing on an unread answer resets the connection, and servers log each reset
+            response.read(65_536)  # an answer closed unread resets the connection, which servers log
             status = response.status
             return "" if status < 300 else f"{self._order.ready} answers {status}"
         except (OSError, http.client.HTTPException) as error:
