@@ -25,7 +25,7 @@ from tasks.comparison.compare import (
 )
 from tasks.comparison.items import GroupKey, PairName, aggregations
 from tasks.comparison.matching import match_across, match_runs
-from tasks.comparison.runs import ComparedRun
+from tasks.comparison.runs import ComparedRun, key_over_facets, over_facets
 from tasks.store.home import private_folder
 
 PAGE = "comparison.html"
@@ -48,6 +48,14 @@ def compare_opened(
     ``reused`` are the candidate's groups whose model was asked nothing: in a suite they decide nothing.
     Raises ConfigError for runs or a gate that do not fit together.
     """
+    if gate is not None and (overall := gate.overall):
+        parts: dict[GroupKey, set[GroupKey]] = {}
+        for key in candidate.groups:
+            parts.setdefault(key_over_facets(key, overall), set()).add(key)
+        reused = frozenset(whole for whole, keys in parts.items() if keys <= reused)
+        one = base is candidate
+        base = over_facets(base, overall)
+        candidate = base if one else over_facets(candidate, overall)
     matches = (
         match_across(base.groups, across) if across is not None else match_runs(base.groups, candidate.groups)
     )

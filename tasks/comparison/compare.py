@@ -60,6 +60,9 @@ class PairGate(BaseModel):
     coverage: Share | None = Field(
         None, description="Share of the baseline's items to be scored in the candidate"
     )
+    facets: Literal["each", "overall"] = Field(
+        "each", description="overall: all items together, over the run's own facets; else every group of them"
+    )
 
 
 class AlphaOver(BaseModel):
@@ -145,6 +148,11 @@ class Gate(BaseModel):
     def covers(self, name: str) -> bool:
         """Whether the pair decides: named in ``pairs``, or no pair is."""
         return not self.pairs or name in self.pairs
+
+    @property
+    def overall(self) -> frozenset[str]:
+        """The pairs that are held against all their items together."""
+        return frozenset(name for name, own in self.pairs.items() if own.facets == "overall")
 
     def check_pairs(self, keys: "list[GroupKey]") -> Self:
         """Raises ConfigError for a gated pair that neither run has, with the nearest name: a typo gates
@@ -364,7 +372,9 @@ def _filtered(run: ComparedRun) -> Sequence[Mapping[str, Any]]:
 
 def _signature(run: ComparedRun, key: GroupKey) -> str | None:
     own = (row for row in run.results if (row["filter"], row["metric"]) == (key.filter, key.metric))
-    return next((row["signature"] for row in own if row.get("signature") and result_key(row) == key), None)
+    return next(
+        (row["signature"] for row in own if row.get("signature") and key.holds(result_key(row))), None
+    )
 
 
 def _two_things(base: str | None, candidate: str | None) -> str | None:

@@ -67,6 +67,10 @@ class GroupKey:
         """The key with some facets left out: what two groups share although those differ."""
         return replace(self, facets=tuple(entry for entry in self.facets if entry[0] not in facets))
 
+    def holds(self, other: "GroupKey") -> bool:
+        """Whether the other group is this one or, where this one is over some facets, a part of it."""
+        return set(self.facets) <= set(other.facets) and replace(self, facets=other.facets) == other
+
 
 @dataclass(frozen=True)
 class ItemGroup:

@@ -5,7 +5,7 @@ one gate and one correction go over all of them; several nights become each item
 """
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -24,6 +24,8 @@ from tasks.history.record import Night
 from tasks.store.storage import Store
 
 MODEL = "model_name"
+OF_PLACE = frozenset({MODEL, "prompt_template"})
+"""Facets that say who answered what; all others are a run's own."""
 
 
 @dataclass(frozen=True)
@@ -86,6 +88,50 @@ def merged_run(name: str, runs: Mapping[str, ComparedRun]) -> ComparedRun:
     results = tuple(row for run in runs.values() for row in run.results)
     manifests = tuple(run.manifest for run in runs.values() if run.manifest)
     return ComparedRun(name, groups, results, parts=manifests)
+
+
+def over_facets(run: ComparedRun, pairs: Collection[str]) -> ComparedRun:
+    """The run with all items of each of these pairs as one group by model and prompt, over its own facets.
+
+    Raises ComparisonError where a facet holds samples of one item apart: no row has their mean.
+    """
+    groups: dict[GroupKey, list[ItemGroup]] = {}
+    for key, group in run.groups.items():
+        groups.setdefault(key_over_facets(key, pairs), []).append(group)
+    return replace(run, groups={key: _together(key, parts) for key, parts in groups.items()})
+
+
+def key_over_facets(key: GroupKey, pairs: Collection[str]) -> GroupKey:
+    """The group that a group's items come to in ``over_facets``."""
+    own = frozenset(name for name, _ in key.facets) - OF_PLACE
+    return key.without(own) if key.pair in pairs else key
+
+
+def _together(key: GroupKey, groups: Sequence[ItemGroup]) -> ItemGroup:
+    if len(groups) == 1:
+        return groups[0]
+    items = [item for group in groups for item in zip(group.digests, group.item_ids, strict=True)]
+    if len(set(items)) < len(items):
+        raise ComparisonError(
+            f"{key.pair}: a facet holds samples of one item apart, so that no row has the item's own value:"
+            " facets: overall needs facets of items"
+        )
+    tables = [group.statistics for group in groups if group.statistics is not None]
+    objects = [row for group in groups for row in group.objects or [None] * len(group)]
+    clusters = [group.clusters for group in groups if group.clusters is not None]
+    counted = set.intersection(*(set(group.outcomes) for group in groups))
+    return ItemGroup(
+        item_ids=np.concatenate([group.item_ids for group in groups]),
+        digests=np.concatenate([group.digests for group in groups]),
+        clusters=np.concatenate(clusters) if len(clusters) == len(groups) else None,
+        value=np.concatenate([group.value for group in groups]),
+        statistics=np.concatenate(tables) if len(tables) == len(groups) else None,
+        objects=objects if any(group.objects is not None for group in groups) else None,
+        scored=np.concatenate([group.scored for group in groups]),
+        outcomes={
+            name: np.concatenate([group.outcomes[name] for group in groups]) for name in sorted(counted)
+        },
+    )
 
 
 def reused_groups(runs: Mapping[str, ComparedRun]) -> frozenset[GroupKey]:

@@ -70,6 +70,55 @@ def test_a_row_over_all_facets_counts_an_item_once(
     assert all(pair["facets"] for pair in pairs)
 
 
+def compared(capsys: pytest.CaptureFixture[str], base: Path, candidate: Path, gate: str) -> tuple[int, Any]:
+    """The exit code of a comparison with its document, or with what stderr says."""
+    (base.parent / "gate.yaml").write_text(gate)
+    with pytest.raises(SystemExit) as ended:
+        compare([str(base), str(candidate), "--gate", str(base.parent / "gate.yaml"), "--json"])
+    shown = capsys.readouterr()
+    return int(ended.value.code or 0), json.loads(shown.out) if shown.out else shown.err
+
+
+OVERALL = "pairs: {'exact_match,none': {facets: overall, margin: 0.5, coverage: 0.5}}\n"
+
+
+def test_a_gate_that_names_it_holds_all_items_together(
+    evaluate: Evaluate, subjects: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    groups = "facets=[model_name,item.subject]"
+    ran = evaluate(subjects / "subjects.yaml", "--set", groups, "--json")
+    overall = {row["model_name"]: row["value"] for row in ran.document["results"] if row["facets"] == {}}
+    code, document = compared(capsys, subjects / "out", subjects / "out", OVERALL)
+    pairs = {pair["facets"]["model_name"]: pair for pair in document["pairs"]}
+    assert len(document["pairs"]) == len(pairs) == 2
+    assert all(set(pair["facets"]) == {"model_name"} for pair in pairs.values())
+    assert {name: pair["base"] for name, pair in pairs.items()} == pytest.approx(overall)
+    assert [pair["n_items"] for pair in pairs.values()] == [6, 6]
+    assert (code, document["verdict"]) == (0, "pass")
+
+    before = subjects / "before"
+    (subjects / "out").rename(before)
+    rows = [json.loads(line) for line in (subjects / "items.jsonl").read_text().splitlines()]
+    swapped = (json.dumps(row | {"good": row["bad"]}) + "\n" for row in rows)
+    (subjects / "items.jsonl").write_text("".join(swapped))
+    assert evaluate(subjects / "subjects.yaml", "--set", groups).code == 0
+    code, document = compared(
+        capsys, before, subjects / "out", OVERALL.replace("0.5, c", "0.01, method: unpaired, c")
+    )
+    worst = {pair["facets"]["model_name"]: pair for pair in document["pairs"]}["good"]
+    assert worst["difference"] == pytest.approx(2 / 12 - 11 / 12)
+    assert (code, worst["verdict"]) == (1, "regression")
+
+
+def test_a_gate_over_facets_that_hold_an_items_samples_apart_is_refused(
+    evaluate: Evaluate, subjects: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    evaluate(subjects / "subjects.yaml")
+    code, said = compared(capsys, subjects / "out", subjects / "out", OVERALL)
+    assert code == 2
+    assert "exact_match,none: a facet holds samples of one item apart" in said
+
+
 def test_without_facets_of_ones_own_there_is_no_other_row(evaluate: Evaluate, subjects: Path) -> None:
     ran = evaluate(subjects / "subjects.yaml", "--set", "facets=[model_name]", "--json")
     assert [row["facets"] for row in ran.document["results"]] == [
