@@ -26,6 +26,8 @@ from tasks.steps import Unkeyed
 
 SECONDS = 2.0
 """Between two looks at what was answered."""
+ATTEMPTS = 3
+"""Looks in a row that may fail before no more are taken."""
 
 _log = logging.getLogger(__name__)
 
@@ -55,7 +57,7 @@ class RunningScore(Unkeyed):
                     ) as limited,
                     LimitedScorer(self.pair) as scorer,
                 ):
-                    while not over.wait(seconds):
+                    while not over.wait(seconds) and watch.failed < ATTEMPTS:
                         watch.look(limited, scorer)
             except Exception:
                 _log.debug("no running score of %s", self.pair.metric, exc_info=True)
@@ -81,9 +83,18 @@ class _Watch:
         self._done: set[str] = set()
         self.latest: Progress | None = None
         self.figure: RunningFigure | None = None
+        self.failed = 0
 
     def look(self, limited: LimitedPipeline, scorer: LimitedScorer) -> None:
-        """Scores the items that were settled since the last look."""
+        """Scores the items that were settled since the last look; what fails is tried at the next."""
+        try:
+            self._look(limited, scorer)
+            self.failed = 0
+        except Exception:
+            self.failed += 1
+            _log.debug("no running score of %s", self._score.pair.metric, exc_info=True)
+
+    def _look(self, limited: LimitedPipeline, scorer: LimitedScorer) -> None:
         first = self.latest.first if self.latest is not None else None
         settled = first() if first is not None else None
         if settled is None:

@@ -204,3 +204,23 @@ def test_what_goes_wrong_costs_the_figure_alone(tmp_path: Path) -> None:
         assert asked_for.wait(20)
         report(replace(STARTED, done=5))
     assert [(progress.done, progress.running) for progress in told] == [(0, None), (5, None)]
+
+
+def test_a_look_that_failed_is_taken_again(tmp_path: Path) -> None:
+    score = watched(tmp_path, metric_list=[], filter_list=[{**STRICT, "metric_list": ["exact_match"]}])
+    assert score is not None
+    asked = Asked(tmp_path, items=4, samples=1)
+    first = asked.first()
+    told: list[Progress] = []
+    troubles = [SystemError("parsing"), RuntimeError("a dictionary changed")]
+
+    def troubled() -> Any:
+        if troubles:
+            raise troubles.pop()
+        return first.settled()
+
+    with score.watching(told.append, seconds=0.01) as report:
+        first.add(asked.answer(0))
+        now = replace(STARTED, first=troubled)
+        assert figure_of(1, report, told, now) == RunningFigure("exact_match", 1.0, 1)
+    assert not troubles
