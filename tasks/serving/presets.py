@@ -45,7 +45,7 @@ PRESETS: Final[Mapping[str, Preset]] = {
             ("{python}", "{server}", "--model", "{path}", "--name", "{name}", *_WHERE),
             "/health",
             packages=("transformers", "torch"),
-            version="1",
+            version="2",
             flags={"dtype": "--dtype"},
             install="pip install torch transformers",
         ),

@@ -13,6 +13,7 @@ taken.
 """
 
 import argparse
+import inspect
 import json
 import queue
 import signal
@@ -32,8 +33,10 @@ from transformers.cache_utils import DynamicLayer
 
 TOP_AT_MOST = 20
 LENGTHS = ("max_position_embeddings", "n_positions", "n_ctx", "max_seq_len", "seq_length")
-LINGER_SECONDS = 0.003
-"""How long a batch that is not full waits for company."""
+LINGER_SECONDS, LINGER_AT_MOST = 0.003, 0.03
+"""How long a batch waits for company: after the last that came, and after the first."""
+ROOM = 64
+"""Tokens that keys and values have room for beyond those that are there."""
 TAIL = 48
 """Tokens of an answer's end in which a stop text is looked for at each step."""
 KNOWN = {
@@ -83,17 +86,55 @@ class Job:
     done: threading.Event = field(default_factory=threading.Event)
 
 
+class RoomyLayer(DynamicLayer):  # type: ignore[misc]
+    """Keys and values with room for more tokens: a step writes its own behind them, and copies all only where
+    the room is used up."""
+
+    def __init__(self, layer: Any) -> None:
+        super().__init__()
+        self.lazy_initialization(layer.keys)
+        self.keys, self.values = layer.keys, layer.values
+        self._rooms: tuple[torch.Tensor, torch.Tensor] | None = None
+        self._shown: tuple[torch.Tensor, torch.Tensor] | None = None
+
+    def update(
+        self, key_states: torch.Tensor, value_states: torch.Tensor, *_: Any, **__: Any
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """As a plain layer's: everything with what is new behind it."""
+        before = self.keys.shape[-2]
+        size = before + key_states.shape[-2]
+        # Whoever chose rows or gave them room on the left has put other tensors here.
+        own = self._shown is not None and self.keys is self._shown[0] and self.values is self._shown[1]
+        if self._rooms is None or not own or self._rooms[0].shape[-2] < size:
+            self._rooms = (_with_room(self.keys, size), _with_room(self.values, size))
+        for room, new in zip(self._rooms, (key_states, value_states), strict=True):
+            room[..., before:size, :] = new
+        self._shown = (self._rooms[0][..., :size, :], self._rooms[1][..., :size, :])
+        self.keys, self.values = self._shown
+        return self._shown
+
+
+def _with_room(there: torch.Tensor, size: int) -> torch.Tensor:
+    *outer, length, width = there.shape
+    room = there.new_empty((*outer, size + ROOM, width))
+    room[..., :length, :] = there
+    return room
+
+
 class Cohort:
     """Sequences that go on together: their keys and values, and the mask over them."""
 
     def __init__(self, jobs: list[Job], cache: Any, mask: torch.Tensor, logits: torch.Tensor) -> None:
         self.jobs, self.cache, self.mask, self.logits = jobs, cache, mask, logits
+        layers = getattr(cache, "layers", ())
+        if layers and all(type(layer) is DynamicLayer for layer in layers):
+            cache.layers = [RoomyLayer(layer) for layer in layers]
         self.generators = [_generator(job, logits.device) for job in jobs]
 
     def takes(self, other: "Cohort") -> bool:
         """Whether both keep a plain layer of keys and values for every layer of the model."""
         layers = [*getattr(self.cache, "layers", ()), *getattr(other.cache, "layers", ())]
-        return bool(layers) and all(type(layer) is DynamicLayer for layer in layers)
+        return bool(layers) and all(type(layer) is RoomyLayer for layer in layers)
 
     def take(self, other: "Cohort") -> None:
         """Goes on with another's sequences, too; the shorter ones get room on their left."""
@@ -131,6 +172,8 @@ class Worker:
         self.ends = _ends(model, tokenizer)
         self.pad = tokenizer.pad_token_id if tokenizer.pad_token_id is not None else next(iter(self.ends), 0)
         self._cells, self._rows = cells, rows
+        named = inspect.signature(model.forward).parameters
+        self._last_only = {"logits_to_keep": 1} if "logits_to_keep" in named else {}
         self._queue: queue.Queue[Job] = queue.Queue()
         self._waiting: list[Job] = []
         self._cohorts: list[Cohort] = []
@@ -162,9 +205,10 @@ class Worker:
             self._waiting.append(
                 self._queue.get(timeout=0 if busy else None) if not busy else self._queue.get_nowait()
             )
-            until = time.monotonic() + (0 if busy else LINGER_SECONDS)
+            first = time.monotonic()
             while True:
-                left = until - time.monotonic()
+                now = time.monotonic()
+                left = 0.0 if busy else min(LINGER_SECONDS, first + LINGER_AT_MOST - now)
                 self._waiting.append(self._queue.get(timeout=left) if left > 0 else self._queue.get_nowait())
         except queue.Empty:
             return
@@ -206,8 +250,9 @@ class Worker:
         ).logits
         for number, (inputs, of_row) in enumerate(rows.items()):
             found = torch.log_softmax(logits[number, : len(inputs)].float(), dim=-1)
-            top = found.topk(min(max(job.top for job in of_row), found.shape[-1]), dim=-1)
-            values, indices = top.values.tolist(), top.indices.tolist()
+            most = min(max(job.top for job in of_row), found.shape[-1])
+            best = found.topk(most, dim=-1) if most > 1 else found.max(dim=-1, keepdim=True)
+            values, indices = best.values.tolist(), best.indices.tolist()
             for job in of_row:
                 targets = torch.tensor(job.ids[1:], device=found.device)
                 chosen = found[: len(targets)].gather(1, targets[:, None])[:, 0].tolist()
@@ -241,7 +286,7 @@ class Worker:
         mask = mask.to(self.device)
         out = self.model(
             input_ids=ids.to(self.device), attention_mask=mask, position_ids=_positions(mask),
-            past_key_values=DynamicCache(), use_cache=True,
+            past_key_values=DynamicCache(), use_cache=True, **self._last_only,
         )  # fmt: skip
         begun = Cohort(list(chosen), out.past_key_values, mask, out.logits[:, -1].float())
         if self._cohorts and self._cohorts[-1].takes(begun):
@@ -251,7 +296,8 @@ class Worker:
 
     def _step(self, cohort: Cohort) -> None:
         """Adds one token to every sequence; those that end with it leave."""
-        tokens = [self._choose(cohort, number) for number in range(len(cohort.jobs))]
+        likeliest = cohort.logits.argmax(dim=-1).tolist()
+        tokens = [self._choose(cohort, number, token) for number, token in enumerate(likeliest)]
         stay = []
         for number, (job, token) in enumerate(zip(cohort.jobs, tokens, strict=True)):
             job.new_ids.append(token)
@@ -276,15 +322,17 @@ class Worker:
         )  # fmt: skip
         cohort.cache, cohort.logits = out.past_key_values, out.logits[:, -1].float()
 
-    def _choose(self, cohort: Cohort, number: int) -> int:
+    def _choose(self, cohort: Cohort, number: int, likeliest: int) -> int:
+        """The next token of a sequence; ``likeliest`` is the one of its logits as they are."""
         job, logits = cohort.jobs[number], cohort.logits[number]
-        how = job.sampling
-        if how.repetition != 1.0 or how.presence or how.frequency:
+        how, token = job.sampling, likeliest
+        penalised = how.repetition != 1.0 or how.presence or how.frequency
+        if penalised:
             logits = _penalised(logits.clone(), job)
         generator = cohort.generators[number]
-        if generator is None:
+        if generator is None and penalised:
             token = int(logits.argmax())
-        else:
+        elif generator is not None:
             shares = _narrowed(torch.softmax(logits / how.temperature, dim=-1), how)
             token = int(torch.multinomial(shares, 1, generator=generator))
         if job.top:

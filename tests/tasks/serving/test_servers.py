@@ -146,6 +146,9 @@ def test_servers_on_two_gpus_run_side_by_side(
         (["--never"], r"was not ready within 3 s \(/v1/models: .*refused"),
         (["--errors", "60"], r"was not ready within 3 s \(/v1/models answers 500\)"),
         (["--exit", "1", "--print", "3000000"], "CUDA out of memory"),
+        pytest.param(
+            ["--exit", "1", "--print", "1000000000"], "CUDA out of memory", marks=pytest.mark.services
+        ),
     ],
 )
 def test_a_server_that_is_not_to_be_had_is_told_with_its_last_words(
@@ -157,8 +160,9 @@ def test_a_server_that_is_not_to_be_had_is_told_with_its_last_words(
     assert "Traceback" not in str(told.value)  # asking whether it is ready leaves no complaints in its log
 
 
-def test_a_log_without_end_takes_bounded_space(weights: Path, serve: Callable[..., RunningServer]) -> None:
-    server = serve("--print", "30000000")
+@pytest.mark.parametrize("size", [30_000_000, pytest.param(1_000_000_000, marks=pytest.mark.services)])
+def test_a_log_without_end_takes_bounded_space(serve: Callable[..., RunningServer], size: int) -> None:
+    server = serve("--print", str(size))
     folder = Path(server.folder)
     kept = sum(file.stat().st_size for file in folder.glob("log.*"))
     assert kept <= 3 * (1 << 20)
