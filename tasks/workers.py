@@ -7,6 +7,7 @@ one that has imported the stages already.
 """
 
 import multiprocessing
+import multiprocessing.context
 import os
 import pickle
 import signal
@@ -17,6 +18,7 @@ from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from importlib import import_module
+from multiprocessing import forkserver
 from typing import Any
 
 from tasks.process import collect_rarely
@@ -104,6 +106,14 @@ def workers() -> Workers:
     return _shared
 
 
+def prepare(count: int) -> None:
+    """Has what processes import imported from now on, beside whatever this one does before it needs them; for
+    a count below two, nothing."""
+    if count > 1:
+        _context()
+        forkserver.ensure_running()
+
+
 @contextmanager
 def working(count: int) -> Iterator[Workers]:
     """Has steps computed by up to ``count`` processes inside the block; they end with the last block."""
@@ -144,9 +154,14 @@ def _settle(done: "Future[Any]", work: Callable[[], Any]) -> None:
         done.set_exception(error)
 
 
-def _new_pool(count: int) -> ProcessPoolExecutor:
+def _context() -> multiprocessing.context.ForkServerContext:
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(list(STAGES))
+    return context
+
+
+def _new_pool(count: int) -> ProcessPoolExecutor:
+    context = _context()
     # The server of forks keeps the surroundings that it was started in; a run has those of its own time.
     surroundings = (dict(os.environ), list(sys.path), os.getcwd())
     return ProcessPoolExecutor(count, context, _begin, surroundings)

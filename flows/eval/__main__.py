@@ -27,6 +27,7 @@ from metrics.errors import ConfigError
 from tasks.datasets.selection import Selection
 from tasks.process import collect_rarely, freeze_imports
 from tasks.usercode.trust import trust_what_is_named
+from tasks.workers import prepare
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -144,6 +145,7 @@ def evaluate_command(
         _print(_one_or_many(plans), as_json)
         stopped = any(plan["refused"] or (plan["failures"] and not force) for plan in plans)
         raise typer.Exit(REFUSED if stopped else 0)
+    prepare(workers)
     from flows.eval.session import SessionOptions
 
     own_options = list(_own_options(chosen, options, phase))

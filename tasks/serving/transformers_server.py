@@ -5,11 +5,11 @@ standard library alone, and imports nothing of this project::
 
     python transformers_server.py --model ./checkpoint --port 8000 [--dtype float32] [--device cuda]
 
-Requests that wait together are worked on together, those of like length beside each other. A prompt's
-log-probabilities are those of one forward pass in the weights' type, normalised in float32; prompts that
-differ in the last token only share a pass. Generation keeps keys and values; a sequence leaves its batch when
-it ends, and new ones join those that run: a step is one pass for all. At temperature 0 the likeliest token is
-taken.
+Requests that wait together are worked on together, those of like length beside each other. A prompt's log-
+probabilities are those of a forward pass in the weights' type, normalised in float32; what several prompts
+begin with, as the choices of a question do, is worked on once. Generation keeps keys and values; a sequence
+leaves its batch when it ends, and new ones join those that run: a step is one pass for all. At temperature 0
+the likeliest token is taken.
 """
 
 import argparse
@@ -35,6 +35,12 @@ TOP_AT_MOST = 20
 LENGTHS = ("max_position_embeddings", "n_positions", "n_ctx", "max_seq_len", "seq_length")
 LINGER_SECONDS, LINGER_AT_MOST = 0.003, 0.03
 """How long a batch waits for company: after the last that came, and after the first."""
+ALIKE = 0.75
+"""How long the shortest row of a pass is, as a share of the longest: the difference is work for nothing."""
+LEAST_COMMON = 8
+"""Tokens that sequences have to begin with in common to be worked on together."""
+POSITIONS = 16
+"""Of how many tokens all probabilities are looked at at once on a CPU: what its cache holds."""
 ROOM = 64
 """Tokens that keys and values have room for beyond those that are there."""
 TAIL = 48
@@ -161,6 +167,59 @@ def _generator(job: Job, device: torch.device) -> torch.Generator | None:
     return made
 
 
+@dataclass
+class Family:
+    """Sequences to score that begin with the same ``common`` tokens; those of a row differ in their last one
+    alone."""
+
+    common: int
+    rows: list[list[Job]]
+
+    @property
+    def jobs(self) -> list[Job]:
+        """All of them."""
+        return [job for row in self.rows for job in row]
+
+    @property
+    def length(self) -> int:
+        """Tokens that go into the model for its longest sequence."""
+        return max(len(_inputs(row[0])) for row in self.rows)
+
+
+def families_of(jobs: list[Job], at_most: int) -> list[Family]:
+    """Jobs by what they begin with, where that saves work: families of ``at_most`` rows, of one below two."""
+    rows: dict[tuple[int, ...], list[Job]] = {}
+    for job in jobs:
+        rows.setdefault(_inputs(job), []).append(job)
+    families: list[Family] = []
+    before: tuple[int, ...] = ()
+    for inputs in sorted(rows):
+        family = families[-1] if families else Family(0, [])
+        count, common = len(family.rows), min(family.common, _alike(before, inputs))
+        if 0 < count < at_most and common >= LEAST_COMMON and count * common >= (count - 1) * family.common:
+            family.rows.append(rows[inputs])
+            family.common = common
+        else:
+            families.append(Family(len(inputs), [rows[inputs]]))
+        before = inputs
+    for family in families:
+        if len(family.rows) == 1:
+            family.common = 0
+    return families
+
+
+def _inputs(job: Job) -> tuple[int, ...]:
+    """What goes into the model for a sequence to score; of the last token only the probability is asked."""
+    return tuple(job.ids[:-1])
+
+
+def _alike(one: Sequence[int], other: Sequence[int]) -> int:
+    """How many tokens two sequences begin with in common."""
+    return next(
+        (at for at, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), min(len(one), len(other))
+    )
+
+
 class Worker:
     """The one thread that runs the model."""
 
@@ -171,7 +230,7 @@ class Worker:
         self.limit = context_length(model.config)
         self.ends = _ends(model, tokenizer)
         self.pad = tokenizer.pad_token_id if tokenizer.pad_token_id is not None else next(iter(self.ends), 0)
-        self._cells, self._rows = cells, rows
+        self._cells, self._rows, self._shares = cells, rows, True
         named = inspect.signature(model.forward).parameters
         self._last_only = {"logits_to_keep": 1} if "logits_to_keep" in named else {}
         self._queue: queue.Queue[Job] = queue.Queue()
@@ -231,68 +290,115 @@ class Worker:
             jobs[:] = [] if jobs is not self._waiting else jobs
 
     def _score_batch(self, jobs: list[Job]) -> None:
-        """Scores the longest sequences that wait, as many as fit; those with the same inputs in one row."""
-        rows: dict[tuple[int, ...], list[Job]] = {}
-        for job in sorted(jobs, key=lambda job: -len(job.ids)):
-            inputs = tuple(job.ids[:-1]) or (self.pad,)
-            width = max(len(inputs), max(map(len, rows), default=0))
-            if inputs not in rows and rows and (len(rows) + 1) * width * self.vocabulary > self._cells:
-                break
-            rows.setdefault(inputs, []).append(job)
-        width = max(map(len, rows))
-        ids = torch.full((len(rows), width), self.pad, dtype=torch.long)
-        mask = torch.zeros((len(rows), width), dtype=torch.long)
-        for number, inputs in enumerate(rows):
-            ids[number, : len(inputs)] = torch.tensor(inputs)
-            mask[number, : len(inputs)] = 1
-        logits = self.model(
-            input_ids=ids.to(self.device), attention_mask=mask.to(self.device), use_cache=False
-        ).logits
-        for number, (inputs, of_row) in enumerate(rows.items()):
-            found = torch.log_softmax(logits[number, : len(inputs)].float(), dim=-1)
-            most = min(max(job.top for job in of_row), found.shape[-1])
-            best = found.topk(most, dim=-1) if most > 1 else found.max(dim=-1, keepdim=True)
-            values, indices = best.values.tolist(), best.indices.tolist()
-            for job in of_row:
-                targets = torch.tensor(job.ids[1:], device=found.device)
-                chosen = found[: len(targets)].gather(1, targets[:, None])[:, 0].tolist()
-                job.logprobs = [None, *chosen]
-                job.tops = [[], *(
-                    list(zip(indices[at][: job.top], values[at][: job.top], strict=True))
-                    for at in range(len(targets))
-                )]  # fmt: skip
-        finished = [job for of_row in rows.values() for job in of_row]
-        self._waiting = [job for job in self._waiting if not any(job is other for other in finished)]
+        """Scores the longest sequences that wait, as many as fit; a common beginning is worked on once."""
+        families = self._fitting(families_of(jobs, self._rows if self._shares else 0))
+        rows = [(family.common, same) for family in families for same in family.rows]
+        ids, mask = self._padded([list(_inputs(same[0])[common:]) or [self.pad] for common, same in rows])
+        if not families[0].common:
+            logits = self.model(input_ids=ids, attention_mask=mask, use_cache=False).logits
+        else:
+            begun, before = self._beginnings(families)
+            layers = getattr(begun.past_key_values, "layers", ())
+            if not layers or any(type(layer) is not DynamicLayer for layer in layers):
+                self._shares = False  # keys and values of this model can't be handed to several rows
+                return
+            for number, family in enumerate(families):
+                self._tell(family.jobs, begun.logits[number, -family.common :], 0)
+            of_rows = [number for number, family in enumerate(families) for _ in family.rows]
+            begun.past_key_values.batch_select_indices(torch.tensor(of_rows, device=self.device))
+            mask = torch.cat([before[of_rows], mask], dim=1)
+            logits = self.model(
+                input_ids=ids, attention_mask=mask, position_ids=_positions(mask)[:, before.shape[1] :],
+                past_key_values=begun.past_key_values, use_cache=True,
+            ).logits  # fmt: skip
+        for number, (common, same) in enumerate(rows):
+            self._tell(same, logits[number], common)
+        finished = [job for family in families for job in family.jobs]
+        numbers = set(map(id, finished))
+        self._waiting = [job for job in self._waiting if id(job) not in numbers]
         for job in finished:
             job.done.set()
 
-    def _begin(self, jobs: list[Job]) -> None:
-        """Begins the longest prompts that wait, as many as fit beside those that run."""
-        room = self._rows - sum(len(cohort.jobs) for cohort in self._cohorts)
-        chosen: list[Job] = []
-        for job in sorted(jobs, key=lambda job: -len(job.ids)):
-            width = len(chosen[0].ids) if chosen else len(job.ids)
-            if len(chosen) == room or (chosen and (len(chosen) + 1) * width * self.vocabulary > self._cells):
-                break
-            chosen.append(job)
-        self._waiting = [job for job in self._waiting if not any(job is other for other in chosen)]
-        jobs[:] = chosen
-        width = len(chosen[0].ids)
-        ids = torch.full((len(chosen), width), self.pad, dtype=torch.long)
-        mask = torch.zeros((len(chosen), width), dtype=torch.long)
-        for number, job in enumerate(chosen):
-            ids[number, width - len(job.ids) :] = torch.tensor(job.ids)
-            mask[number, width - len(job.ids) :] = 1
-        mask = mask.to(self.device)
-        out = self.model(
-            input_ids=ids.to(self.device), attention_mask=mask, position_ids=_positions(mask),
-            past_key_values=DynamicCache(), use_cache=True, **self._last_only,
+    def _fitting(self, families: list["Family"]) -> list["Family"]:
+        """Those of the longest beginnings, or else the longest sequences, that fit into one pass."""
+        families = sorted(families, key=lambda family: (family.common, family.length), reverse=True)
+        first, rows, width = families[0], 0, 0
+        for taken, family in enumerate(families):
+            rows += len(family.rows)
+            width = max(width, family.length - family.common)
+            tokens = max((taken + 1) * first.common, rows * width)
+            alike = family.common >= ALIKE * first.common and (
+                first.common > 0 or family.length >= ALIKE * first.length
+            )
+            if taken and not (alike and tokens * self.vocabulary <= self._cells):
+                return families[:taken]
+        return families
+
+    def _beginnings(self, families: list["Family"]) -> tuple[Any, torch.Tensor]:
+        """What the model makes of the tokens that each family begins with, and where these are."""
+        own = [list(_inputs(family.rows[0][0])[: family.common]) for family in families]
+        ids, mask = self._padded(own, left=True)
+        made = self.model(
+            input_ids=ids, attention_mask=mask, position_ids=_positions(mask),
+            past_key_values=DynamicCache(), use_cache=True,
         )  # fmt: skip
-        begun = Cohort(list(chosen), out.past_key_values, mask, out.logits[:, -1].float())
-        if self._cohorts and self._cohorts[-1].takes(begun):
-            self._cohorts[-1].take(begun)
-        else:
-            self._cohorts.append(begun)
+        return made, mask
+
+    def _padded(self, rows: list[list[int]], *, left: bool = False) -> tuple[torch.Tensor, torch.Tensor]:
+        """Token ids as rows of one width, and where they are."""
+        width = max(map(len, rows))
+        ids = torch.full((len(rows), width), self.pad, dtype=torch.long)
+        mask = torch.zeros((len(rows), width), dtype=torch.long)
+        for number, row in enumerate(rows):
+            place = slice(width - len(row), width) if left else slice(0, len(row))
+            ids[number, place] = torch.tensor(row)
+            mask[number, place] = 1
+        return ids.to(self.device), mask.to(self.device)
+
+    def _tell(self, jobs: list[Job], logits: torch.Tensor, start: int) -> None:
+        """Tells jobs the log-probabilities of the tokens behind ``start``, as far as the logits reach."""
+        if not start:
+            for job in jobs:
+                job.logprobs, job.tops = [None], [[]]
+        size = min(max(len(job.ids) for job in jobs) - 1 - start, len(logits))
+        most = min(max(job.top for job in jobs), logits.shape[-1])
+        step = POSITIONS if logits.device.type == "cpu" else max(size, 1)
+        for begin in range(0, size, step):
+            part = logits[begin : min(begin + step, size)].float()
+            whole = part.logsumexp(dim=-1, keepdim=True)
+            best = part.topk(most, dim=-1) if most > 1 else part.max(dim=-1, keepdim=True)
+            values, indices = (best.values - whole).tolist(), best.indices.tolist()
+            for job in jobs:
+                targets = torch.tensor(job.ids[start + begin + 1 :][: len(part)], device=part.device)
+                found = part[: len(targets)].gather(1, targets[:, None]) - whole[: len(targets)]
+                job.logprobs += found[:, 0].tolist()
+                job.tops += [
+                    list(zip(indices[at][: job.top], values[at][: job.top], strict=True))
+                    for at in range(len(targets))
+                ]
+
+    def _begin(self, jobs: list[Job]) -> None:
+        """Begins the longest prompts that wait, as many as fit, those of like length together."""
+        room = self._rows - sum(len(cohort.jobs) for cohort in self._cohorts)
+        chosen = sorted(jobs, key=lambda job: -len(job.ids))[:room]
+        numbers = set(map(id, chosen))
+        self._waiting = [job for job in self._waiting if id(job) not in numbers]
+        jobs[:] = chosen
+        while chosen:
+            width = len(chosen[0].ids)
+            most = max(1, self._cells // (width * self.vocabulary))
+            alike = [job for job in chosen if len(job.ids) >= ALIKE * width][:most]
+            chosen = chosen[len(alike) :]
+            ids, mask = self._padded([job.ids for job in alike], left=True)
+            out = self.model(
+                input_ids=ids, attention_mask=mask, position_ids=_positions(mask),
+                past_key_values=DynamicCache(), use_cache=True, **self._last_only,
+            )  # fmt: skip
+            begun = Cohort(alike, out.past_key_values, mask, out.logits[:, -1].float())
+            if self._cohorts and self._cohorts[-1].takes(begun):
+                self._cohorts[-1].take(begun)
+            else:
+                self._cohorts.append(begun)
 
     def _step(self, cohort: Cohort) -> None:
         """Adds one token to every sequence; those that end with it leave."""
@@ -735,7 +841,7 @@ def main() -> None:
         told.model, dtype=dtype, trust_remote_code=told.trust_remote_code
     )
     model.to(device).eval()
-    size = told.batch_bytes or (4 << 30 if device == "cuda" else 1 << 29)
+    size = told.batch_bytes or (4 << 30 if device == "cuda" else 1 << 27)
     worker = Worker(model, tokenizer, size // 4, told.rows)
     Handler.service = Service(worker, told.name or told.model)
     threading.Thread(target=worker.run, name="model", daemon=True).start()
