@@ -128,16 +128,29 @@ def _compare_samples(comparison: Comparison, theirs: dict[Any, Row], ours: dict[
 
 
 def same_value(one: Any, other: Any) -> bool:
-    """Whether two values of a sample are equal, numbers to ``METRIC`` of their size."""
+    """Whether two values of a sample are equal, numbers to ``METRIC`` of their size, those in texts too: the
+    harness writes the log-likelihood of no token as 0. Its NaN, which is no JSON, is null here."""
     if isinstance(one, list | tuple) and isinstance(other, list | tuple):
         return len(one) == len(other) and all(map(same_value, one, other))
     if isinstance(one, dict) and isinstance(other, dict):
         return one.keys() == other.keys() and all(same_value(one[key], other[key]) for key in one)
+    if isinstance(one, str) and isinstance(other, str) and one != other:
+        one, other = _number(one), _number(other)
+    if other is None and isinstance(one, float):
+        return math.isnan(one)
     numbers = isinstance(one, int | float) and isinstance(other, int | float)
     if numbers:
         alike = math.isnan(one) and math.isnan(other)
         return alike or one == other or abs(one - other) <= METRIC * max(1.0, abs(one))
     return bool(one == other)
+
+
+def _number(text: str) -> float | str:
+    """The number that a text is, else the text."""
+    try:
+        return float(text)
+    except ValueError:
+        return text
 
 
 def _asked(row: Row) -> list[Any]:

@@ -187,9 +187,7 @@ def main() -> int:
                     of_all[size] = best(of_all.get(size), spent)
     millions = int(made.stdout.split()[-1]) / 1e6
     print(f"{millions:.0f} million weights, {options.documents} documents; seconds (CPU seconds):\n")
-    print(
-        f"| benchmark | {' | '.join(f'hf, {size}' for size in BATCH_SIZES)} | ours | hf's best / ours |"
-    )
+    print(f"| benchmark | {' | '.join(f'hf, {size}' for size in BATCH_SIZES)} | ours | hf's best / ours |")
     print("|---" * (len(BATCH_SIZES) + 3) + "|")
     ratios = []
     for benchmark, of_sizes in theirs.items():
