@@ -37,8 +37,8 @@ LINGER_SECONDS, LINGER_AT_MOST = 0.003, 0.03
 """How long a batch waits for company: after the last that came, and after the first."""
 ALIKE = 0.75
 """How long the shortest row of a pass is, as a share of the longest: the difference is work for nothing."""
-LEAST_COMMON = 8
-"""Tokens that sequences have to begin with in common to be worked on together."""
+LEAST_COMMON = 0.25
+"""What share of a sequence it has to have in common with others to be worked on together with them."""
 POSITIONS = 16
 """Of how many tokens all probabilities are looked at at once on a CPU: what its cache holds."""
 ROOM = 64
@@ -186,21 +186,28 @@ class Family:
         return max(len(_inputs(row[0])) for row in self.rows)
 
 
-def families_of(jobs: list[Job], at_most: int) -> list[Family]:
-    """Jobs by what they begin with, where that saves work: families of ``at_most`` rows, of one below two."""
+def families_of(jobs: list[Job], at_most: int, tokens: int) -> list[Family]:
+    """Jobs by what they begin with, where that saves work: families of ``at_most`` rows (below two: of one),
+    which beyond their beginning have ``tokens`` tokens together at most."""
     rows: dict[tuple[int, ...], list[Job]] = {}
     for job in jobs:
         rows.setdefault(_inputs(job), []).append(job)
     families: list[Family] = []
     before: tuple[int, ...] = ()
+    longest = 0
     for inputs in sorted(rows):
         family = families[-1] if families else Family(0, [])
         count, common = len(family.rows), min(family.common, _alike(before, inputs))
-        if 0 < count < at_most and common >= LEAST_COMMON and count * common >= (count - 1) * family.common:
+        longest = max(longest, len(inputs))
+        fits = 0 < count < at_most and (count + 1) * (longest - common) <= tokens
+        # A row that shares less than those before may cost them more than it brings.
+        saves = count * common >= (count - 1) * family.common and common >= len(inputs) * LEAST_COMMON
+        if fits and saves:
             family.rows.append(rows[inputs])
             family.common = common
         else:
             families.append(Family(len(inputs), [rows[inputs]]))
+            longest = len(inputs)
         before = inputs
     for family in families:
         if len(family.rows) == 1:
@@ -291,7 +298,8 @@ class Worker:
 
     def _score_batch(self, jobs: list[Job]) -> None:
         """Scores the longest sequences that wait, as many as fit; a common beginning is worked on once."""
-        families = self._fitting(families_of(jobs, self._rows if self._shares else 0))
+        tokens = self._cells // self.vocabulary
+        families = self._fitting(families_of(jobs, self._rows if self._shares else 0, tokens))
         rows = [(family.common, same) for family in families for same in family.rows]
         ids, mask = self._padded([list(_inputs(same[0])[common:]) or [self.pad] for common, same in rows])
         if not families[0].common:
