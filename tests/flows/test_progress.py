@@ -160,8 +160,10 @@ def on_terminal(columns: int, command: list[str], environment: dict[str, str]) -
 
 
 def environment(**more: str) -> dict[str, str]:
-    kept = {key: value for key, value in os.environ.items() if key not in ("COLUMNS", "LINES", "NO_COLOR")}
-    return {**kept, "TERM": "xterm-256color", "PYTHONPATH": str(ROOT), **more}
+    """The surroundings of a process on a terminal of its own: the size is the terminal's, and not that which
+    pytest's workers are told of theirs."""
+    whole = {**os.environ, "TERM": "xterm-256color", "PYTHONPATH": str(ROOT), **more}
+    return {key: value for key, value in whole.items() if key not in ("COLUMNS", "LINES", "NO_COLOR")}
 
 
 BOARD = f"""
