@@ -73,6 +73,13 @@ def start() -> Server:
         if running is not None:
             return running
         stop()
+        port = _free_port(folder)
+        try:
+            return _launch(folder, port)
+        except ServerError:
+            if _bound(port):
+                raise
+        # Another home's server, which started at the same time, took the port before this one could.
         return _launch(folder, _free_port(folder))
 
 
@@ -236,14 +243,20 @@ def _free_port(folder: Path) -> int:
     with suppress(OSError, ValueError):
         before.append(int((folder / _PORT).read_text()))
     for port in (*before, PREFERRED_PORT, 0):
-        with socket.socket() as probe:
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            try:
-                probe.bind((HOST, port))
-            except (OSError, OverflowError):
-                continue
-            return int(probe.getsockname()[1])
+        if found := _bound(port):
+            return found
     raise ServerError("no free port on loopback")
+
+
+def _bound(port: int) -> int | None:
+    """The port that can be listened at (0: any); None where somebody else has it, or there is none such."""
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((HOST, port))
+        except (OSError, OverflowError):
+            return None
+        return int(probe.getsockname()[1])
 
 
 @contextmanager

@@ -132,6 +132,24 @@ def test_a_server_that_died_is_started_again_at_its_port_and_one_that_was_stoppe
     assert launched == [port, port], "started by hand, it is where its links and the holders of leases look"
 
 
+@pytest.mark.services
+@pytest.mark.filterwarnings("ignore:subprocess .* is still running:ResourceWarning")
+def test_a_port_that_somebody_took_in_the_meantime_is_given_up_for_another(
+    place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    free = own._free_port
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        chosen = iter([other.getsockname()[1]])
+        monkeypatch.setattr(own, "_free_port", lambda folder: next(chosen, None) or free(folder))
+        server = own.start()
+        try:
+            assert server.port != other.getsockname()[1]
+            assert own.status() == server
+            assert serving_on(place) == [server.pid]
+        finally:
+            own.stop()
+
+
 def test_stop_leaves_servers_of_other_homes_alone(
     place: Path, unrecorded: Callable[[list[str]], "subprocess.Popen[bytes]"], monkeypatch: pytest.MonkeyPatch
 ) -> None:
