@@ -12,12 +12,10 @@ from typing import Any
 
 import pytest
 
-from scorers.programs import Program, ProgramOutcome
-from tasks.execution import runner
+from scorers.programs import Program
 from tasks.execution.runner import CORES
 from tasks.models.answers.segments import AnswerStore
 from tasks.sandboxes.kinds import VERSION
-from tasks.sandboxes.run import trouble
 from tasks.store.keys import digest
 from tasks.store.storage import Store
 from tests.flows.conftest import PROJECT, arguments_of, own
@@ -50,11 +48,10 @@ def resident_mb(pid: int) -> float:
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("sandbox")
 def test_two_thousand_programs_a_kill_in_the_middle_and_a_flat_memory(
-    evaluate: Callable[..., Any], home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    evaluate: Callable[..., Any], home: Path, tmp_path: Path, programs_run: list[Program]
 ) -> None:
-    if (reason := trouble("bubblewrap")) is not None and trouble("namespaces") is not None:
-        pytest.skip(f"no sandbox works here: {reason}")
     rows = [
         {"id": f"i{n}", "answers": [f"assert {n} % 4 != {at}" for at in range(SAMPLES)]} for n in range(ITEMS)
     ]
@@ -78,40 +75,29 @@ def test_two_thousand_programs_a_kill_in_the_middle_and_a_flat_memory(
     late = [size for done, size in sizes.items() if done >= PROGRAMS * 2 // 5]
     assert max(late) < max(early) + GROWTH_MB
 
-    again: list[Program] = []
-    real = runner.run_program
-
-    def counted(program: Program, sandbox: Any) -> ProgramOutcome:
-        again.append(program)
-        return real(program, sandbox)
-
-    monkeypatch.setattr(runner, "run_program", counted)
     resumed = evaluate(tmp_path / "many.yaml", "--json")
     assert resumed.code == 0, resumed.err
-    assert len(again) == PROGRAMS - learned, f"{CORES} were in flight"
+    assert len(programs_run) == PROGRAMS - learned, f"{CORES} were in flight"
     values = {row["reduction"]: row["value"] for row in resumed.document["results"]}
     assert values == {"mean": 0.75, "pass@1": 0.75}
     assert evaluate(tmp_path / "many.yaml", "--json").steps("execute")[0] == 0
-    assert len(again) == PROGRAMS - learned, "a rerun runs none"
+    assert len(programs_run) == PROGRAMS - learned, "a rerun runs none"
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("sandbox")
 def test_a_kill_between_the_programs_and_their_record_runs_none_again(
-    evaluate: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    evaluate: Callable[..., Any],
+    tmp_path: Path,
+    programs_run: list[Program],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """All outcomes are kept, and the artifact was never written."""
-    if (reason := trouble("bubblewrap")) is not None and trouble("namespaces") is not None:
-        pytest.skip(f"no sandbox works here: {reason}")
     (tmp_path / "items.jsonl").write_text(
         json.dumps({"id": "i", "answers": ["assert 1", "1 / 0"] * 2}) + "\n"
     )
     (tmp_path / "many.yaml").write_text(CONFIG)
-    ran: list[Program] = []
-    real, write = runner.run_program, Store.write
-
-    def counted(program: Program, sandbox: Any) -> ProgramOutcome:
-        ran.append(program)
-        return real(program, sandbox)
+    write = Store.write
 
     def killed(self: Store, stage: str, key: str, schema: Any, rows: Any, *more: Any) -> Any:
         if stage == "execute":
@@ -119,12 +105,11 @@ def test_a_kill_between_the_programs_and_their_record_runs_none_again(
             raise KeyboardInterrupt
         return write(self, stage, key, schema, rows, *more)
 
-    monkeypatch.setattr(runner, "run_program", counted)
     with monkeypatch.context() as dying:
         dying.setattr(Store, "write", killed)
         assert evaluate(tmp_path / "many.yaml").code != 0
-    assert len(ran) == 2
+    assert len(programs_run) == 2
     done = evaluate(tmp_path / "many.yaml", "--json")
     assert done.code == 0, done.err
     assert {row["reduction"]: row["value"] for row in done.document["results"]}["mean"] == 0.5
-    assert len(ran) == 2
+    assert len(programs_run) == 2
