@@ -1,9 +1,12 @@
-"""How every command line of the project ends: with its exit code, and one line that says what to mend.
+"""How every command line of the project speaks: one line while it has nothing to draw yet, an exit code at
+its end, and one line that says what to mend.
 
-Each command defines a typer application with ``new_app`` and runs it with ``command_line``. Imports nothing
-of Prefect, whose settings a command line has to make first (``quiet_prefect``).
+Each command defines a typer application with ``new_app`` and runs it with ``command_line``; ``status``
+shows what it is doing. Imports nothing of Prefect, whose settings a command line has to make first
+(``quiet_prefect``).
 """
 
+import atexit
 import os
 import sys
 from collections.abc import Callable, Sequence
@@ -12,9 +15,9 @@ from typing import Any, Final
 import orjson
 import typer
 
-from flows.screen import clear_status
 from metrics.errors import NightjarError
-from tasks.reporting.streams import shown_safely
+from metrics.printable import printable
+from tasks.reporting.streams import raw, shown_safely
 
 FAILED: Final = 1
 """A pair failed, the error budget was exceeded, or a gate said regression."""
@@ -65,3 +68,30 @@ def print_json(document: Any, default: Callable[[Any], Any] | None = None) -> No
     """Prints one JSON document on stdout; NaN becomes null, ``default`` writes what JSON has no word for."""
     text = orjson.dumps(document, default=default, option=orjson.OPT_INDENT_2).decode()
     sys.stdout.write(text + "\n")
+
+
+_CLEARED = "\r\x1b[K"
+_shown = False
+
+
+def status(text: str) -> None:
+    """Shows the line in the place of the one before; nowhere but on a terminal."""
+    global _shown
+    if not sys.stderr.isatty() or os.environ.get("TERM") == "dumb":
+        return
+    if not _shown:
+        atexit.register(clear_status)
+    columns = os.get_terminal_size(sys.stderr.fileno()).columns or 80
+    raw(sys.stderr).write(f"{_CLEARED}{printable(text)[: columns - 2]}…")
+    sys.stderr.flush()
+    _shown = True
+
+
+def clear_status() -> None:
+    """Takes the line away, before anything else is printed."""
+    global _shown
+    if _shown:
+        raw(sys.stderr).write(_CLEARED)
+        sys.stderr.flush()
+        atexit.unregister(clear_status)
+        _shown = False

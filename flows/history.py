@@ -27,7 +27,7 @@ EXAMPLE = (
 )
 
 if TYPE_CHECKING:
-    from flows.upkeep import Pruned
+    from tasks.history.prune import Pruned, Retention
     from tasks.reporting.overview.runs import Glance
 
 app = new_app()
@@ -92,10 +92,22 @@ def history_command(
         warn_of(skipped)
         print_json({"runs": runs}) if as_json else print(f"{runs} runs compacted")
         return
-    from flows.upkeep import KEEP_ALL, load_retention, prune_all
+    from tasks.history.prune import EVERYTHING, prune_all
 
-    kept = load_retention(retention) if retention is not None else KEEP_ALL.model_copy(update={"keep": keep})
+    kept = (
+        load_retention(retention) if retention is not None else EVERYTHING.model_copy(update={"keep": keep})
+    )
     print_pruning(prune_all(opened, kept, dry_run), dry_run, as_json)
+
+
+def load_retention(path: Path) -> "Retention":
+    """Reads a retention file; raises ConfigError, one line for each thing that is wrong."""
+    from flows.config.errors import validated
+    from flows.config.yaml import read_yaml
+    from tasks.history.prune import Retention
+
+    source = read_yaml(path)
+    return validated(Retention, source, source.data)
 
 
 def warn_of(skipped: Iterable[Skipped]) -> None:

@@ -7,8 +7,7 @@ from prefect.artifacts import create_markdown_artifact
 from prefect.client.schemas.objects import State
 from prefect.states import Completed
 
-from flows.upkeep import Pruned, prune_all
-from tasks.history.retention import Retention
+from tasks.history.prune import Pruned, Retention, prune_all
 from tasks.server import if_possible
 from tasks.store.home import default_store
 from tasks.store.storage import Store

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from flows.config.schema import EvalConfig
 from metrics.errors import ConfigError
-from tasks.comparison.checkpoints import SWEEP
+from tasks.comparison.trends import SWEEP
 from tasks.models.config import ModelConfig
 from tasks.serving.weights import weights_digest
 

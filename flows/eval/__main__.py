@@ -4,7 +4,7 @@ It imports Prefect only after the settings are made. Benchmarks of lm-evaluation
 harness's own result files, groups included.
 """
 
-from flows.screen import clear_status, status
+from flows.command_line import clear_status, status
 
 if __name__ == "__main__":
     status(

@@ -25,7 +25,7 @@ from prefect import Flow
 from prefect.client.schemas.objects import State
 from prefect.context import FlowRunContext
 
-from flows.command_line import FAILED, INTERRUPTED
+from flows.command_line import FAILED, INTERRUPTED, clear_status, status
 from flows.config.checks import MissingReferences, check_templates, missing_references
 from flows.config.schema import CACHED_STAGES, FAILED_REQUESTS, EvalConfig, Phase, RunOptions
 from flows.eval.flow import evaluate
@@ -38,12 +38,11 @@ from flows.plan.forecast import forecast, unanswered
 from flows.plan.power import Asked, pair_powers, said_to_decide
 from flows.plan.preview import preview
 from flows.plan.steps import Plan
-from flows.screen import clear_status, status
 from flows.server import link, send, serving
 from metrics.errors import ConfigError, NightjarError, nearest
 from tasks.benchmarks.open import open_benchmark
 from tasks.caching import peek
-from tasks.history.nights import begin_night, continued_night, end_night
+from tasks.history.activity import begin_night, continued_night, end_night
 from tasks.load import load
 from tasks.models.engine import interrupted
 from tasks.models.options import asked_and_reused

@@ -19,7 +19,7 @@ from metrics.config import StatisticsConfig
 from metrics.errors import NightjarError
 from metrics.statistics.clusters import numbered
 from metrics.statistics.formulas import Sampled, influences
-from metrics.statistics.planning import PairSpread
+from metrics.statistics.gate import PairSpread
 from metrics.statistics.power import POWER
 from scorers.factory import build_scorer
 from tasks.benchmarks.open import open_benchmark

@@ -5,8 +5,7 @@ person can click. The own server listens on loopback, asks for a credential that
 answers no page but its own; nothing here imports Prefect before its settings are made.
 """
 
-from flows.server.api import ask, send
-from flows.server.connection import link, serving, shell_exports, use_server
+from flows.server.connection import ask, link, send, serving, shell_exports, use_server
 from flows.server.own import Server, ServerError, start, status, stop
 
 __all__ = [

@@ -1,7 +1,10 @@
-"""How a process gets to its Prefect server: address, credential, and the links it shows to people.
+"""How a process gets to its Prefect server: address, credential, single calls, and the links it shows to
+people.
 
-The own server's credential is set together with the own server's address and never without it: whoever names
-another server by ``PREFECT_API_URL`` sends that one nothing of ours.
+The own server's credential is set together with the own server's address and never without it: whoever
+names another server by ``PREFECT_API_URL`` sends that one nothing of ours. ``ask`` and ``send`` do
+without the patience of Prefect's client, which tries again for a minute: whoever ends, or only wants to
+look, can't wait for it.
 """
 
 import json
@@ -11,8 +14,9 @@ import sys
 import threading
 import urllib.error
 import urllib.request
+import uuid
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlencode, urlsplit
@@ -25,6 +29,47 @@ from tasks.store.files import whole_file
 
 if TYPE_CHECKING:
     from prefect.context import SettingsContext
+
+
+def ask(path: str, body: Any = None, seconds: float = 30.0) -> Any:
+    """What the server answers to a POST of ``body``, or to a GET without one; raises OSError."""
+    from prefect.settings import PREFECT_API_AUTH_STRING, PREFECT_API_URL
+
+    api = str(PREFECT_API_URL.value()).rstrip("/")
+    secret = PREFECT_API_AUTH_STRING.value()
+    headers = {"Content-Type": "application/json"} | (
+        {"Authorization": authorization(secret)} if secret else {}
+    )
+    if body is not None:
+        headers |= _csrf_headers(api, headers, seconds)
+    return _call(f"{api}{path}", headers, body, seconds)
+
+
+def send(path: str, body: Any, seconds: float) -> None:
+    """As ``ask``, where an answer would be welcome but nothing hangs on it."""
+    with suppress(OSError, ValueError):
+        ask(path, body, seconds)
+
+
+def _csrf_headers(api: str, headers: dict[str, str], seconds: float) -> dict[str, str]:
+    client = str(uuid.uuid4())
+    try:
+        token = _call(f"{api}/csrf-token?{urlencode({'client': client})}", headers, None, seconds)["token"]
+    except urllib.error.HTTPError as error:
+        if error.code == 422:  # the server has no such protection
+            return {}
+        raise
+    return {"Prefect-Csrf-Token": str(token), "Prefect-Csrf-Client": client}
+
+
+def _call(url: str, headers: dict[str, str], body: Any, seconds: float) -> Any:
+    data = None if body is None else json.dumps(body).encode()
+    with urllib.request.urlopen(
+        urllib.request.Request(url, data=data, headers=headers), timeout=seconds
+    ) as answer:
+        content = answer.read()
+    return json.loads(content) if content else None
+
 
 ADDRESS: Final = "PREFECT_API_URL"
 CREDENTIAL: Final = "PREFECT_API_AUTH_STRING"

@@ -43,8 +43,7 @@ def suite_command(
 ) -> None:
     """Evaluates many benchmarks on many models, and compares the night with its baseline."""
     from flows.suite.config import load_suite
-    from flows.suite.margins import check_margins
-    from flows.suite.plan import SuiteOptions, check_suite
+    from flows.suite.plan import SuiteOptions, check_margins, check_suite
 
     trust_what_is_named(trust)
     options = SuiteOptions(
@@ -99,7 +98,7 @@ def _files(planned: Any) -> list[tuple[str, int, int]]:
 
 def _in_its_night(planned: Any, options: Any, run: Callable[[Any], tuple[int, bool]]) -> int:
     """Runs the suite; where it asks anew, in the night that an earlier command left unfinished, if any."""
-    from tasks.history.nights import begin_night, continued_night, end_night
+    from tasks.history.activity import begin_night, continued_night, end_night
     from tasks.store.storage import Store
 
     configs = [entry.config for entry in planned.evaluations if entry.config is not None]

@@ -25,7 +25,6 @@ from flows.compare.runs import STATE_NAMES
 from flows.eval.flow import evaluate
 from flows.eval.watch import stopped_state, under_control
 from flows.suite.config import load_suite
-from flows.suite.margins import check_margins
 from flows.suite.night import (
     JudgedNight,
     headline,
@@ -34,7 +33,7 @@ from flows.suite.night import (
     noteworthy_pairs,
     summary_markdown,
 )
-from flows.suite.plan import PlannedEvaluation, PlannedNight, SuiteOptions, plan_night
+from flows.suite.plan import PlannedEvaluation, PlannedNight, SuiteOptions, check_margins, plan_night
 from metrics.errors import NightjarError
 from metrics.printable import printable
 from tasks.history.record import Night, NightEvaluation, past_nights, record_night

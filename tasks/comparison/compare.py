@@ -21,8 +21,7 @@ from metrics.statistics.gate import Verdict, adjust, decide, p_regression, spent
 from metrics.statistics.unpaired import UNPAIRED, compare_unpaired
 from scorers.judge.contrast import Correction as JudgeCorrection
 from scorers.judge.contrast import compare_corrected
-from tasks.comparison.changes import Change, changes
-from tasks.comparison.costs import CostChange, cost_changes
+from tasks.comparison.changes import Change, CostChange, OutcomeChange, changes, cost_changes, outcome_changes
 from tasks.comparison.items import AggregationOf, GroupKey, ItemGroup, result_key
 from tasks.comparison.matching import (
     Flipped,
@@ -34,7 +33,6 @@ from tasks.comparison.matching import (
     flipped_items,
     join,
 )
-from tasks.comparison.outcomes import OutcomeChange, outcome_changes
 from tasks.comparison.runs import ComparedRun
 
 Correction = Literal["holm", "bh", "none"]

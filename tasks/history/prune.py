@@ -1,19 +1,31 @@
-"""Which runs are forgotten and what goes with them, in such an order that no kept run ever lacks an artifact.
+"""What of a store, and of the folders beside it, is kept and for how long; what is not kept is removed.
 
-``plan_pruning`` decides and changes nothing; ``prune`` does it while no run is in progress. What lies outside
-the store (output folders, logs) is the business of ``leftovers``.
+.. code-block:: yaml
+
+    keep: 30                              # newest runs of each benchmark × model whose artifacts stay
+    results: 90d                          # output folders, below the folder of results
+    answers: {unused: 90d, age: 365d}     # or one length of time: unused for so long
+    logs: 30d                             # log files of the project's own server, worker and models
+
+``prune_all`` is one pruning for the command line and the flow. Of the store, ``plan_pruning`` decides and
+changes nothing, and ``prune`` removes while no run is in progress, in such an order that no kept run ever
+lacks an artifact; ``find_leftovers`` and ``remove_leftovers`` do the same for output folders and logs.
+Imports nothing of Prefect: ``python -m flows.history --prune`` starts in a second.
 """
 
 import json
-from collections.abc import Mapping
+import shutil
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from pathlib import Path
+from typing import Annotated, Any, Final
 
 import pyarrow.parquet as pq
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
-from tasks.history.activity import PRUNING, is_active, pruning, refuse_while_active
+from tasks.history.activity import NIGHTS, PRUNING, is_active, is_continued, pruning, refuse_while_active
 from tasks.history.compaction import compact
 from tasks.history.layout import (
     ACTIVE,
@@ -25,12 +37,52 @@ from tasks.history.layout import (
     references,
     started_at,
 )
-from tasks.history.nights import NIGHTS, is_continued
-from tasks.history.retention import EVERYTHING, Retention
 from tasks.messages.media import FOLDER, REFERENCE
 from tasks.models.answers.retention import AnswerFile, unneeded_answers
 from tasks.store import claims
+from tasks.store.durations import Duration
+from tasks.store.home import home, results_folder
 from tasks.store.storage import Store
+
+
+def _unused_alone(value: Any) -> Any:
+    return {"unused": value} if isinstance(value, str | timedelta) else value
+
+
+class AnswerRetention(BaseModel):
+    """When a kept answer is removed: the next run that wants it asks the model again."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    unused: Duration | None = Field(timedelta(days=90), description="No run has used it for so long")
+    age: Duration | None = Field(None, description="It was asked for so long ago, used or not")
+
+
+class Retention(BaseModel):
+    """What ``prune`` leaves. A key that is null keeps everything of its kind.
+
+    Rows of results and items are never removed: the history stays whole.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    keep: int | None = Field(
+        30, ge=1, description="Newest runs of each benchmark × model whose artifacts are kept"
+    )
+    results: Duration | None = Field(
+        timedelta(days=90), description="Output folders that nothing was written to for so long are removed"
+    )
+    answers: Annotated[AnswerRetention, BeforeValidator(_unused_alone)] | None = Field(
+        default_factory=AnswerRetention, description="When answers of models are removed"
+    )
+    logs: Duration | None = Field(
+        timedelta(days=30), description="Log files that nothing was written to for so long are removed"
+    )
+
+
+EVERYTHING: Final = Retention(keep=None, results=None, answers=None, logs=None)
+"""Forgets nothing: only artifacts that no run refers to are removed."""
+
 
 TORN_AFTER = timedelta(days=1)
 """A temporary file or a claim that is older was left behind by a process that was killed."""
@@ -215,3 +267,115 @@ def _is_dead(store: Store, name: str) -> bool:
     except OSError:
         return False
     return claims.is_dead(owner)
+
+
+OUTPUTS: Final = ("manifest.json", "suite.json")
+"""A folder that holds one of these is a run's or a night's."""
+LONGEST_LOG: Final = 16 << 20
+"""A log that is still written is cut to its last quarter beyond so many bytes."""
+
+
+@dataclass(frozen=True)
+class Leftovers:
+    """Folders and logs that are removed, logs that are ``cut``, and the bytes that this frees."""
+
+    folders: tuple[Path, ...] = ()
+    logs: tuple[Path, ...] = ()
+    cut: tuple[Path, ...] = ()
+    bytes: int = 0
+
+
+def find_leftovers(results: Path, home: Path, retention: Retention, now: datetime | None = None) -> Leftovers:
+    """What the retention does not keep of the folder of results and of the logs in the project's home.
+
+    Only folders directly in ``results`` that a run or a night wrote, and to which nothing was written for the
+    time that ``retention.results`` says, are meant; what else lies there is not ours.
+    """
+    moment = now or datetime.now(UTC)
+    folders = [] if retention.results is None else list(_old(_outputs(results), moment, retention.results))
+    logs, cut = [], []
+    if retention.logs is not None:
+        found = sorted(home.rglob("*.log")) if home.is_dir() else []
+        logs = list(_old(found, moment, retention.logs))
+        cut = [path for path in found if path not in logs and _size(path) > LONGEST_LOG]
+    freed = sum(map(_size, (*folders, *logs))) + sum(_size(path) - LONGEST_LOG // 4 for path in cut)
+    return Leftovers(tuple(folders), tuple(logs), tuple(cut), freed)
+
+
+def remove_leftovers(leftovers: Leftovers) -> None:
+    """Removes and cuts what was found; what somebody else has removed meanwhile is gone all the same."""
+    for folder in leftovers.folders:
+        shutil.rmtree(folder, ignore_errors=True)
+    for log in leftovers.logs:
+        log.unlink(missing_ok=True)
+    for log in leftovers.cut:
+        # In place: its writer has it open, at its end.
+        with suppress(OSError), log.open("r+b") as file:
+            file.seek(-(LONGEST_LOG // 4), 2)
+            file.readline()  # the rest of a line
+            last = file.read()
+            file.seek(0)
+            file.truncate()
+            file.write(last)
+
+
+def _outputs(results: Path) -> Iterator[Path]:
+    for folder in sorted(results.iterdir()) if results.is_dir() else ():
+        if folder.is_dir() and not folder.is_symlink() and any((folder / name).is_file() for name in OUTPUTS):
+            yield folder
+
+
+def _old(paths: Iterator[Path] | list[Path], now: datetime, limit: timedelta) -> Iterator[Path]:
+    for path in paths:
+        times = [entry.lstat().st_mtime for entry in (path, *_below(path)) if not entry.is_dir()]
+        if times and now.timestamp() - max(times) > limit.total_seconds():
+            yield path
+
+
+def _size(path: Path) -> int:
+    return sum(entry.lstat().st_size for entry in (path, *_below(path)) if entry.is_file())
+
+
+def _below(path: Path) -> Iterator[Path]:
+    return path.rglob("*") if path.is_dir() else iter(())
+
+
+@dataclass(frozen=True)
+class Pruned:
+    """What a pruning removed of the store and beside it, or would remove."""
+
+    pruning: Pruning
+    leftovers: Leftovers
+
+    @property
+    def bytes(self) -> int:
+        """Bytes that this frees."""
+        return self.pruning.bytes + self.leftovers.bytes
+
+    @property
+    def summary(self) -> str:
+        """In one line."""
+        said = [f"{len(self.pruning.artifacts)} artifacts"]
+        for things, noun in (
+            (self.pruning.answers, "segments of answers"),
+            (self.pruning.torn, "files of killed runs"),
+            (self.leftovers.folders, "output folders"),
+            (self.leftovers.logs, "logs"),
+        ):
+            said += [f"{len(things)} {noun}"] if things else []
+        return (
+            f"{', '.join(said)}, {self.bytes:,} bytes; {self.pruning.kept} artifacts are in use by kept runs"
+        )
+
+
+def prune_all(store: Store, retention: Retention, dry_run: bool = False) -> Pruned:
+    """Removes what the retention does not keep, of the store, the folder of results and the logs of the
+    project's home; with ``dry_run`` only finds it.
+
+    Raises HistoryError while a run is in progress.
+    """
+    found = plan_pruning(store, retention) if dry_run else prune(store, retention)
+    leftovers = find_leftovers(results_folder(), home(), retention)
+    if not dry_run:
+        remove_leftovers(leftovers)
+    return Pruned(found, leftovers)

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 from flows.power import main
-from metrics.statistics.planning import PairSpread
+from metrics.statistics.gate import PairSpread
 from tasks.history.record import record_run
 from tasks.store.schemas import ITEM_ROWS, RESULTS
 from tasks.store.storage import Store

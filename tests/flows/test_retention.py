@@ -11,8 +11,7 @@ import pytest
 
 from flows.config.schema import RunOptions
 from flows.eval.start import with_defaults
-from tasks.history.prune import prune
-from tasks.history.retention import EVERYTHING, AnswerRetention
+from tasks.history.prune import EVERYTHING, AnswerRetention, prune
 from tasks.models.demo.options import DemoOptions
 from tasks.models.demo.serving import Serving, serve
 from tasks.store.storage import Store
@@ -22,7 +21,7 @@ from pathlib import Path
 
 from metrics.errors import NightjarError
 from tasks.history.prune import prune
-from tasks.history.retention import EVERYTHING
+from tasks.history.prune import EVERYTHING
 from tasks.store.storage import Store
 
 

@@ -10,8 +10,7 @@ import pytest
 from metrics.build import build_metric
 from metrics.config import MetricConfig
 from metrics.errors import ConfigError
-from metrics.text.math_match import math_match
-from metrics.text.math_normalisation import hendrycks, last_boxed, minerva
+from metrics.text.math_match import hendrycks, last_boxed, math_match, minerva
 
 ORACLE = json.loads(Path(__file__).with_name("math_normalisation_oracle.json").read_text())
 

@@ -10,8 +10,7 @@ import pytest
 from metrics.aggregations.aggregation import build_aggregation
 from metrics.config import StatisticsConfig
 from metrics.statistics.comparison import ItemColumn, compare_items
-from metrics.statistics.gate import Verdict, decide
-from metrics.statistics.planning import PairSpread
+from metrics.statistics.gate import PairSpread, Verdict, decide
 
 SHARE = replace(build_aggregation("mean"), bounds=(0.0, 1.0))
 

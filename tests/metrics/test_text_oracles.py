@@ -15,7 +15,7 @@ from rouge_score.rouge_scorer import RougeScorer
 from metrics.text import bleu as bleu_statistics
 from metrics.text import chrf as chrf_statistics
 from metrics.text import inputs as batching
-from metrics.text import ngrams, rouge, subsequences
+from metrics.text import ngrams, rouge
 from metrics.text import ter as ter_statistics
 from metrics.text.bleu import bleu, bleu_aggregation, sentence_bleu
 from metrics.text.chrf import chrf, chrf_aggregation, f_score
@@ -86,8 +86,8 @@ def _limits(request: Any) -> Iterator[None]:
             patch.setattr(batching, "_DOCUMENTS", 3)
             patch.setattr(batching, "_CHARACTERS", 40)
             patch.setattr(ngrams, "_BLOCK", 8)
-            patch.setattr(subsequences, "_FEW", 1)
-            patch.setattr(subsequences, "_LONG", 5)
+            patch.setattr(rouge, "_FEW", 1)
+            patch.setattr(rouge, "_LONG", 5)
         yield
 
 

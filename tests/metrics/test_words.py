@@ -10,10 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from metrics.ragged import gathered_rows, offsets_of
-from metrics.text import subsequences
+from metrics.text import rouge
 from metrics.text.inputs import batches
 from metrics.text.ngrams import Sequences, Words, matching_ngrams, representatives
-from metrics.text.subsequences import common_subsequence, common_subsequences
+from metrics.text.rouge import common_subsequence, common_subsequences
 
 # Beginnings in common, and lengths about the eight and sixteen bytes that are compared at once.
 WORD = st.one_of(
@@ -110,7 +110,7 @@ def test_a_common_subsequence_is_the_tables(first: list[int], second: list[int])
 def test_pairs_side_by_side_have_the_subsequences_that_they_have_alone(
     distinct: int, long: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(subsequences, "_LONG", long)
+    monkeypatch.setattr(rouge, "_LONG", long)
     rng = random.Random(distinct)
     sizes = (0, 1, 20, 63, 64, 65, 127, 128, 129, 192, 200)
     documents = [

@@ -11,9 +11,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from metrics.statistics.gate import Verdict
-from tasks.comparison.changes import changes
+from tasks.comparison.changes import changes, cost_changes
 from tasks.comparison.compare import ComparedPair, ComparedRuns
-from tasks.comparison.costs import cost_changes
 from tasks.reporting import numbers
 from tasks.reporting.compare.join import ScannedRun, choose_pairs, pair_samples
 from tasks.reporting.page.html import packed_element, page_parts

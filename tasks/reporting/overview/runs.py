@@ -10,9 +10,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from tasks.comparison.changes import changes
-from tasks.comparison.checkpoints import Known, known_of_models, ordering_facet
-from tasks.comparison.costs import costs
+from tasks.comparison.changes import changes, costs
+from tasks.comparison.trends import Known, known_of_models, ordering_facet
 from tasks.history.query import query
 from tasks.reporting import numbers
 from tasks.reporting.view import short_run_name

@@ -4,8 +4,8 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from tasks.comparison.checkpoints import CurvePoint, LearningCurve, is_worse
 from tasks.comparison.compare import ComparedPair
+from tasks.comparison.trends import CurvePoint, LearningCurve, is_worse
 from tasks.reporting import numbers
 from tasks.reporting.page.plots import BOTTOM, LEFT, RIGHT, TOP, Axis, Curve, Curves, Tick
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final, TextIO
 
-from tasks.comparison.checkpoints import LearningCurve
+from tasks.comparison.trends import LearningCurve
 from tasks.datasets.files import row_places
 from tasks.reporting.diagnostics import Diagnosis
 from tasks.reporting.diagnostics.findings import Diagnostic

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import yaml
 
-from tasks.history.retention import Retention
+from tasks.history.prune import Retention
 
 CHECKOUT = Path(__file__).resolve().parents[3]
 

@@ -9,9 +9,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from tasks.comparison.checkpoints import known_of_models, learning_curves, ordering_facet
 from tasks.comparison.items import read_groups
 from tasks.comparison.runs import ComparedRun
+from tasks.comparison.trends import known_of_models, learning_curves, ordering_facet
 from tasks.reporting.report.learning import learning_context
 
 ITEMS = 200

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from tasks.comparison.costs import CostChange, cost_changes, costs
+from tasks.comparison.changes import CostChange, cost_changes, costs
 from tasks.comparison.presentation import cost_line
 
 

@@ -20,11 +20,18 @@ from hypothesis import strategies as st
 from tasks.history import prune as pruning_module
 from tasks.history.activity import active_run
 from tasks.history.layout import HistoryError, names_in
-from tasks.history.leftovers import LONGEST_LOG, find_leftovers, remove_leftovers
-from tasks.history.prune import plan_pruning, prune
+from tasks.history.prune import (
+    EVERYTHING,
+    LONGEST_LOG,
+    AnswerRetention,
+    Retention,
+    find_leftovers,
+    plan_pruning,
+    prune,
+    remove_leftovers,
+)
 from tasks.history.query import query
 from tasks.history.record import record_run
-from tasks.history.retention import EVERYTHING, AnswerRetention, Retention
 from tasks.models.answers.retention import note_use
 from tasks.store.schemas import ITEM_ROWS, RESULTS
 from tasks.store.storage import ArtifactRef, Store
