@@ -2,11 +2,11 @@
 UI."""
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -33,7 +33,7 @@ from tasks.reporting.exports.results import write_items_table, write_results, wr
 from tasks.reporting.exports.samples import write_samples
 from tasks.reporting.numbers import rounded
 from tasks.reporting.overview.page import write_index
-from tasks.reporting.report.write import write_report
+from tasks.reporting.report.write import FirstPass, write_report
 from tasks.reporting.view import RunView
 from tasks.rows.parts import FailedPart, PairIdentity, Part
 from tasks.server import if_possible
@@ -62,6 +62,9 @@ SHOWN = [
 ]
 TABLE_ROWS = 200
 """Rows of the table in the UI, at most: the whole is in results.parquet."""
+AT_ONCE = 4_096
+"""Items that the report's first pass goes through in one go; larger runs are gone through cell by cell, in
+as many processes as there are, so that their number decides nothing."""
 
 
 @dataclass(frozen=True)
@@ -142,13 +145,10 @@ def publish(publication: Publication, workspace: Workspace) -> Published:
     if found:
         publication = replace(publication, manifest={**publication.manifest, "ratings": found})
     results = _results(publication, store)
-    _write_tables(publication, store, folder, results)
+    first = _first_pass(publication, workspace, results)
     shown = replace(publication, manifest={}, lost=())
-    exported = None
-    if workers().warm:  # beside the report, in another process
-        exported = workers().submit(write_exports, shown, workspace, folder)
-    else:
-        write_exports(shown, workspace, folder)
+    exports = [workers().offer(write, shown, workspace, folder) for write in EXPORTS]
+    _write_tables(publication, store, folder, results)
     samples = partial(sample_views, store, publication.cells, publication.facets)
     view = RunView(
         manifest=publication.manifest,
@@ -157,8 +157,10 @@ def publish(publication: Publication, workspace: Workspace) -> Published:
         picked=samples,
         media=partial(kept_media, store),
     )
-    written = write_report(view, folder / "report.html", learning=_learning(publication, results, folder))
-    if exported is not None:
+    written = write_report(
+        view, folder / "report.html", learning=_learning(publication, results, folder), first=first()
+    )
+    for exported in exports:
         exported.result()
     manifest = publication.manifest | {"diagnostics": [asdict(finding) for finding in written.diagnostics]}
     write_json(folder / "manifest.json", manifest)
@@ -168,6 +170,44 @@ def publish(publication: Publication, workspace: Workspace) -> Published:
     _show(publication, results, written.path)
     fatal = tuple(finding.message for finding in written.diagnostics if finding.kind == ALL_CUT_OFF)
     return Published(results=results, report=str(written.path), fatal=fatal)
+
+
+def _first_pass(
+    publication: Publication, workspace: Workspace, results: pa.Table
+) -> Callable[[], FirstPass | None]:
+    """Begins the report's first pass over a large run, a cell at a time, and gives what waits for it; None
+    for a small one, whose samples are kept by who goes through them."""
+    cells = publication.cells
+    if sum(cell.requests.rows for cell in cells) <= AT_ONCE:
+        return lambda: None
+    config = {"config": publication.manifest["config"]}
+    passes = [
+        workers().offer(pass_over, cell, publication.facets, config, results, workspace) for cell in cells
+    ]
+
+    def merged() -> FirstPass:
+        first, *others = passes
+        whole: FirstPass = first.result()
+        for other in others:
+            whole.merge(other.result())
+        return whole
+
+    return merged
+
+
+def pass_over(
+    cell: CellArtifacts,
+    facets: tuple[str, ...],
+    manifest: Mapping[str, Any],
+    results: pa.Table,
+    workspace: Workspace,
+) -> FirstPass:
+    """The report's first pass over one cell; another process may make it."""
+    samples = partial(sample_views, workspace.open(), [cell], facets)
+    found = FirstPass(RunView(manifest=manifest, results=results, samples=samples))
+    for sample in samples():
+        found.add(sample)
+    return found
 
 
 def _learning(publication: Publication, results: pa.Table, folder: Path) -> Sequence[LearningCurve]:
@@ -251,19 +291,23 @@ def _counted_names(publication: Publication, store: Store) -> list[str]:
     ]
 
 
-def write_exports(publication: Publication, workspace: Workspace, folder: Path) -> None:
-    """Writes the files that hold every sample; another process may do it beside the report."""
+def export_responses(publication: Publication, workspace: Workspace, folder: Path) -> None:
+    """Writes the files of answers and of what evaluation methods said of them; another process may do it."""
     store = workspace.open()
-    answers = {id(cell): _answers(store, cell) for cell in publication.cells}
-    write_responses(folder / "responses.jsonl", answers.values())
+    write_responses(folder / "responses.jsonl", [_answers(store, cell) for cell in publication.cells])
     if publication.methods:
         judged = judged_parts(list(_judged(store, publication)), publication.methods)
         write_evaluation_results(folder / "evaluation_results.jsonl", judged)
     else:  # a file of the run that had this folder before would be taken for this one's
         (folder / "evaluation_results.jsonl").unlink(missing_ok=True)
+
+
+def export_samples(publication: Publication, workspace: Workspace, folder: Path) -> None:
+    """Writes the log of samples; another process may do it."""
+    store = workspace.open()
     parts = [
         SamplePart(
-            answers=answers[id(cell)],
+            answers=_answers(store, cell),
             filter=name,
             predictions=partial(store.batches, ref),
             statistics=_statistics_of(store, cell, name),
@@ -272,6 +316,10 @@ def write_exports(publication: Publication, workspace: Workspace, folder: Path) 
         for name, ref in cell.predictions.items()
     ]
     write_samples(folder / f"samples_{publication.run.benchmark}.jsonl", parts, publication.run)
+
+
+EXPORTS: Final = (export_samples, export_responses)
+"""What writes the files that hold every sample, the longest first."""
 
 
 def _judged(store: Store, publication: Publication) -> Iterator[Part]:

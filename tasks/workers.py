@@ -24,7 +24,9 @@ from typing import Any
 from tasks.process import collect_rarely
 
 STAGES = ("tasks.render", "tasks.infer", "tasks.filter", "tasks.score", "tasks.reduce", "tasks.publish")
-"""What the processes have imported before their first step."""
+LATE = ("pandas", "tasks.benchmarks.native.benchmark", "tasks.models.replay")
+"""What the processes have imported before their first step: the stages, and what these import when they first
+need it. Arrow imports pandas, where it is installed, to see that a list is no column of it."""
 
 
 class WorkerDied(OSError):
@@ -69,6 +71,20 @@ class Workers:
                 return done
         reply.add_done_callback(lambda reply: _settle(done, lambda: self._value(pool, reply)))
         return done
+
+    def offer(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> "Future[Any]":
+        """As ``submit`` where processes have computed something already; else it is called here, since to
+        start them would take longer."""
+        if self.warm:
+            return self.submit(function, *args, **kwargs)
+        done: Future[Any] = Future()
+        _settle(done, lambda: function(*args, **kwargs))
+        return done
+
+    def start(self) -> None:
+        """Starts the processes, so that they are there when the first step is; below two there are none."""
+        for _ in range(self.count if self.count > 1 else 0):
+            self.submit(os.getpid)
 
     def compute(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         """As ``submit``, and waits."""
@@ -156,7 +172,7 @@ def _settle(done: "Future[Any]", work: Callable[[], Any]) -> None:
 
 def _context() -> multiprocessing.context.ForkServerContext:
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(list(STAGES))
+    context.set_forkserver_preload([*STAGES, *LATE])
     return context
 
 

@@ -48,6 +48,7 @@ from flows.eval.watch import leave_record, record_run_stopped, stopped_state, un
 from flows.plan.forecast import unanswered
 from flows.plan.steps import Cell
 from metrics.printable import printable
+from tasks.caching import peek
 from tasks.history.activity import active_run
 from tasks.load import load
 from tasks.preflight import preflight
@@ -99,9 +100,11 @@ def _run_stages(run: Run, servers: Servers) -> RunOutcome:
     refuse_unanswered(run.options, lacking.names)
     run.check(preflight, lacking.models, lacking.others(phase))
 
-    items = run.submit(load, plan.load)
-    cells = plan.cells(items.result().rows)
-    with working(run.options.workers):
+    with working(run.options.workers) as processes:
+        if peek(load, plan.load, workspace=run.workspace) is None:
+            processes.start()  # beside the load: all of what follows is new
+        items = run.submit(load, plan.load)
+        cells = plan.cells(items.result().rows)
         return _run_cells(run, servers, cells, items, lacking.models)
 
 

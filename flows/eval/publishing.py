@@ -27,7 +27,7 @@ from tasks.infer import InferSetup, check_errors
 from tasks.models.config import ErrorBudget, ReplayConfig
 from tasks.models.identity import model_identity
 from tasks.models.options import RequestTally
-from tasks.models.replay import recording_file
+from tasks.models.replay import recorded_counts
 from tasks.publish import LostPair, PairNumbers, Publication, Published, publish, run_assets
 from tasks.reporting.artifacts import CellArtifacts
 from tasks.reporting.exports.inputs import RunInfo
@@ -35,6 +35,7 @@ from tasks.steps import Accounts, Step
 from tasks.store.home import PROJECT, results_folder
 from tasks.store.keys import digest
 from tasks.store.storage import ArtifactRef
+from tasks.workers import workers
 
 LIBRARIES = ("prefect", "numpy", "pyarrow", "openai", "aiohttp", "sacrebleu", "rouge-score")
 
@@ -297,11 +298,12 @@ def _recordings(run: Run, grid: GridResponses) -> list[dict[str, Any]]:
                 rows = store.table(future.result().responses, ["recorded_row"]).column("recorded_row")
                 used.update(rows.drop_null().unique().to_pylist())
         try:
-            recording = recording_file(path)
+            # Where the responses were looked up, the file's index is at hand.
+            rows, models = workers().offer(recorded_counts, path).result()
         except DataError:  # gone or changed since it was read: what was read is in the store
             continue
-        others = {name: count for name, count in sorted(recording.models.items()) if name not in names}
-        entry = {"path": str(path), "rows": recording.rows, "used": len(used), "other_models": others}
+        others = {name: count for name, count in sorted(models.items()) if name not in names}
+        entry = {"path": str(path), "rows": rows, "used": len(used), "other_models": others}
         found.append(entry)
     return found
 

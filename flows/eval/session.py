@@ -43,7 +43,7 @@ from metrics.errors import ConfigError, NightjarError, nearest
 from tasks.benchmarks.open import open_benchmark
 from tasks.caching import peek
 from tasks.history.activity import begin_night, continued_night, end_night
-from tasks.load import load
+from tasks.load import load, read_ahead
 from tasks.models.engine import interrupted
 from tasks.models.options import asked_and_reused
 from tasks.preflight import Checks, check_ahead, survey, try_item
@@ -150,7 +150,7 @@ def check_run(config: EvalConfig, options: RunOptions, session: SessionOptions) 
         raise ConfigError("no checkpoint is new: all that match were evaluated before (checkpoints.new_only)")
     _check_refresh(plan, options)
     workspace(options).open().check_writable()
-    unanswerable = _check_dataset(plan, options, session.overrides)
+    unanswerable = _check_dataset(plan, options, session.overrides, ahead=True)
     lacking = unanswered(plan, workspace(options), options.phase)
     refuse_unanswered(options, lacking.names)
     checks = plan.checks(lacking.models, lacking.others(options.phase))
@@ -194,7 +194,7 @@ def forecast_document(
     plan = make_plan(decided, complete, time.time())
     store = workspace(complete).open()
     store.check_readable()
-    unanswerable = _check_dataset(plan, complete, overrides)
+    unanswerable = _check_dataset(plan, complete, overrides, ahead=False)
     found = forecast(plan, workspace(complete))
     refused = [*_unwritable("--output", Path(str(complete.output)))]
     refused += _unwritable("--store", Path(store.root)) if store.local else ()
@@ -242,16 +242,22 @@ def _check_refresh(plan: Plan, options: RunOptions) -> None:
             )
 
 
-def _check_dataset(plan: Plan, options: RunOptions, overrides: tuple[str, ...]) -> MissingReferences | None:
+def _check_dataset(
+    plan: Plan, options: RunOptions, overrides: tuple[str, ...], ahead: bool
+) -> MissingReferences | None:
     """Reads the items that the run will take, all of them unless they were read before: a line that can't be
-    used is refused now and not in the flow. Returns what there is to say of items without a right answer."""
+    used is refused now and not in the flow. Returns what there is to say of items without a right answer.
+    ``ahead``: the run of these items follows in this process, and need not read them again."""
     benchmark = open_benchmark(plan.load.setup.benchmark)
     items = options.selection().of(benchmark.items())
+    loaded = peek(load, plan.load, workspace=workspace(options)) is not None
+    if ahead and not loaded:
+        items = read_ahead(plan.load, items)
     first = next(items, None)
     if first is None:
         return None
     check_templates(plan.config, first, overrides)
-    if peek(load, plan.load, workspace=workspace(options)) is not None:
+    if loaded:
         return None
     return missing_references(plan.config, benchmark, chain([first], items))
 

@@ -24,8 +24,9 @@ from tasks.turns import TurnSetup
 MAX_PARTITIONS = 64
 UNCUT_ITEMS = 2_000
 """Items up to which there is one partition."""
-PARTITION_ITEMS = 6_250
-"""Items of a partition beyond that, at most: 16 partitions of 100,000 items."""
+PARTITION_ITEMS = 12_500
+"""Items of a partition beyond that, at most: 8 partitions of 100,000 items. Of smaller ones Prefect's part of
+the work becomes large, of larger ones too few for the cores of a machine."""
 
 
 @dataclass(frozen=True)

@@ -605,6 +605,12 @@ _open: "OrderedDict[tuple[str, int, int], RecordingFile]" = OrderedDict()
 _open_lock = threading.Lock()
 
 
+def recorded_counts(path: Path) -> tuple[int, dict[str, int]]:
+    """How many responses the file holds, and how many of each model that it names. Raises DataError."""
+    recording = recording_file(path)
+    return recording.rows, dict(recording.models)
+
+
 def recording_file(path: Path) -> RecordingFile:
     """The file's index, made once a process as long as the file does not change. Raises DataError."""
     try:

@@ -109,7 +109,14 @@ def _cell_views(
     for batch in batches_of(cell.requests, asked):
         for request in row_dicts(batch):
             doc_id = request["doc_id"]
-            scored = {name: rows.of(doc_id) for name, rows in statistics.items()}
+            scores: dict[str, list[float | None]] = {}
+            details: dict[str, list[Any]] = {}
+            reasons: dict[str, list[str | None]] = {}
+            for name, rows in statistics.items():
+                scored = rows.of(doc_id)
+                scores[name] = [score for score, _, _ in scored]
+                details[name] = [own for _, own, _ in scored]
+                reasons[name] = [reason for _, _, reason in scored]
             yield SampleView(
                 item_id=request["item_id"],
                 model_name=cell.origin.model_name,
@@ -118,9 +125,9 @@ def _cell_views(
                 references=orjson.loads(request["references_json"]),
                 responses=responses.of(doc_id),
                 filters={name: rows.of(doc_id) for name, rows in predictions.items()},
-                scores={name: [score for score, _, _ in rows] for name, rows in scored.items()},
-                details={name: [details for _, details, _ in rows] for name, rows in scored.items()},
-                reasons={name: [reason for _, _, reason in rows] for name, rows in scored.items()},
+                scores=scores,
+                details=details,
+                reasons=reasons,
                 facets=_facets(request, cell.origin, facets) if facets else {},
                 labels=[label for rows in verdicts for label in rows.of(doc_id)],
                 chat=request["chat"],
@@ -150,6 +157,10 @@ class RowsByItem:
 
     def of(self, doc_id: int) -> list[Any]:
         """The rows of ``doc_id``, maybe none; raises NightjarError for rows of an item passed over."""
+        at, doc_ids = self._next, self._doc_ids
+        if at + 1 < len(doc_ids) and doc_ids[at] == doc_id != doc_ids[at + 1]:  # the only one, as most are
+            self._next = at + 1
+            return self._rows[at : at + 1]
         found: list[Any] = []
         while self._next < len(self._doc_ids) or self._read():
             start = end = self._next

@@ -36,6 +36,7 @@ def read_items(batches: Iterable[pa.RecordBatch]) -> Iterator[Item]:
                 data=orjson.loads(row["data_json"]),
                 ground_truth=None if truth is None else orjson.loads(truth),
                 cluster=row["cluster"],
+                digest=row["item_digest"],
             )
 
 
@@ -47,7 +48,7 @@ def request_batches(prompt: str, rendered: Iterable[Rendered]) -> Iterator[pa.Re
 
 def item_digest(item: Item) -> str:
     """Digest of an item's content, by which two runs on the same items are joined."""
-    return digest({"data": dict(item.data), "ground_truth": item.ground_truth})
+    return item.digest or digest({"data": dict(item.data), "ground_truth": item.ground_truth})
 
 
 def _item_row(item: Item) -> dict[str, Any]:

@@ -26,9 +26,9 @@ def right(references, predictions):
 
 @pytest.mark.services
 def test_results_do_not_depend_on_the_number_of_processes(evaluate: Evaluate, tmp_path: Path) -> None:
-    rows = [{"id": str(n), "question": f"{n}?", "answer": str(n % 7)} for n in range(2_100)]
+    rows = [{"id": str(n), "question": f"{n}?", "answer": str(n % 7)} for n in range(4_200)]
     (tmp_path / "items.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    said = [{"item_id": str(n), "response": f"{n % 5}"} for n in range(2_090)]
+    said = [{"item_id": str(n), "response": f"{n % 5}"} for n in range(4_190)]
     (tmp_path / "said.jsonl").write_text("".join(json.dumps(row) + "\n" for row in said))
     (tmp_path / "own.py").write_text(METRIC)
     config = {
@@ -41,16 +41,19 @@ def test_results_do_not_depend_on_the_number_of_processes(evaluate: Evaluate, tm
         "errors": {"max_rate": 0.1},
     }
     (tmp_path / "many.yaml").write_text(yaml.safe_dump(config))
-    written, processes = [], []
+    written, processes, found = [], [], []
     for count in ("1", "2"):
         (tmp_path / "processes").mkdir()
         place = ["--store", tmp_path / f"store-{count}", "--output", tmp_path / f"out-{count}"]
         ran = evaluate(tmp_path / "many.yaml", "--json", "--workers", count, *place)
         assert ran.code == 0, ran.err
         written.append([(tmp_path / f"out-{count}" / name).read_bytes() for name in FILES])
+        found.append(json.loads((tmp_path / f"out-{count}" / "manifest.json").read_text())["diagnostics"])
         processes.append({int(entry.name) for entry in (tmp_path / "processes").iterdir()})
         (tmp_path / "processes").rename(tmp_path / f"processes-{count}")
     assert processes[0] == {os.getpid()}
     assert processes[1] - {os.getpid()}  # besides the check of the first item, which is made here
     for name, alone, shared in zip(FILES, *written, strict=True):
         assert alone == shared, name
+    assert found[0] == found[1]
+    assert {finding["kind"]: finding["count"] for finding in found[0]}["requests_failed"] == 10

@@ -17,14 +17,13 @@ def diagnose(view: RunView, options: DiagnosticOptions | None = None) -> tuple[D
     diagnosis = Diagnosis(view, options)
     for sample in view.samples():
         diagnosis.add(sample)
-    return diagnosis.finish()
+    return diagnosis.finish(view)
 
 
 class Diagnosis:
-    """All checks over one pass of the samples."""
+    """All checks over one pass of the samples, or over passes through parts of them, which are merged."""
 
     def __init__(self, view: RunView, options: DiagnosticOptions | None = None) -> None:
-        self._view = view
         self._options = options or DiagnosticOptions()
         self._checks = _checks(view, self._options)
 
@@ -33,12 +32,17 @@ class Diagnosis:
         for check in self._checks:
             check.add(sample)
 
-    def finish(self) -> tuple[Diagnostic, ...]:
-        """All findings, the gravest first, then the most frequent; those of one kind together."""
+    def merge(self, other: "Diagnosis") -> None:
+        """Takes into account what was seen of the samples that come next."""
+        for check, theirs in zip(self._checks, other._checks, strict=True):
+            check.merge(theirs)
+
+    def finish(self, view: RunView) -> tuple[Diagnostic, ...]:
+        """All findings on the run, the gravest first, then the most frequent; those of one kind together."""
         findings = [finding for check in self._checks for finding in check.finish()]
-        findings += answers.format_gaps(self._view.results, self._options)
-        findings += responses.unused_recordings(self._view.manifest)
-        findings += arena.arena_findings(self._view.manifest)
+        findings += answers.format_gaps(view.results, self._options)
+        findings += responses.unused_recordings(view.manifest)
+        findings += arena.arena_findings(view.manifest)
         return tuple(chain.from_iterable(grouped(findings)))
 
 

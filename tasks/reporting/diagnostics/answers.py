@@ -4,6 +4,8 @@ import math
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
+from typing import Any
 
 import pyarrow as pa
 
@@ -54,7 +56,7 @@ class SameAnswers:
         self._answers: defaultdict[tuple[str, str], Frequent] = defaultdict(Frequent)
         self._references: defaultdict[str, Frequent] = defaultdict(Frequent)
         self._examples: defaultdict[tuple[str, str], Occurrences] = defaultdict(
-            lambda: Occurrences(options.examples)
+            partial(Occurrences, options.examples)
         )
 
     def add(self, sample: SampleView) -> None:
@@ -66,6 +68,14 @@ class SameAnswers:
                 if prediction not in (None, INVALID):
                     self._answers[name, sample.model_name].add(str(prediction)[:TEXT_LENGTH])
                     self._examples[name, sample.model_name].hit(sample, prediction)
+
+    def merge(self, other: "SameAnswers") -> None:
+        """Adds counts and examples."""
+        for model, references in other._references.items():
+            self._references[model].merge(references)
+        for key, answers in other._answers.items():
+            self._answers[key].merge(answers)
+            self._examples[key].merge(other._examples[key])
 
     def finish(self) -> Iterator[Diagnostic]:
         """One finding a filter and model."""
@@ -100,14 +110,21 @@ class DisagreeingRepeats(TallyCheck):
     def add(self, sample: SampleView) -> None:
         """Counts items with several scored repeats by pair and model."""
         for pair, scores in sample.scores.items():
+            if pair in self._graded:
+                continue
             scored = _numbers(scores)
-            if not {0.0, 1.0}.issuperset(scored):
+            if not all(score in (0.0, 1.0) for score in scored):
                 self._graded.add(pair)
             elif len(scored) > 1:
                 tally = self.tallies[pair, sample.model_name]
                 tally.total += 1
                 if min(scored) != max(scored):
                     tally.hit(sample, f"scores {', '.join(f'{score:g}' for score in scored)}")
+
+    def merge(self, other: Any) -> None:
+        """Adds tallies, and the pairs that were seen to be graded."""
+        super().merge(other)
+        self._graded |= other._graded
 
     def finish(self) -> Iterator[Diagnostic]:
         """One finding a pair and model."""
@@ -144,8 +161,19 @@ class ConstantScores:
             scored = _numbers(scores)
             if scored:
                 seen = self._ranges[pair, sample.model_name, sample.prompt_template]
-                seen.low, seen.high = min(seen.low, *scored), max(seen.high, *scored)
                 seen.n += 1
+                for score in scored:
+                    if score < seen.low:
+                        seen.low = score
+                    if score > seen.high:
+                        seen.high = score
+
+    def merge(self, other: "ConstantScores") -> None:
+        """Widens the ranges by the other's."""
+        for key, theirs in other._ranges.items():
+            seen = self._ranges[key]
+            seen.low, seen.high = min(seen.low, theirs.low), max(seen.high, theirs.high)
+            seen.n += theirs.n
 
     def finish(self) -> Iterator[Diagnostic]:
         """One finding a pair, model and prompt."""
@@ -184,6 +212,16 @@ class Frequent:
             self._counts[text] += 1
             return
         self._counts = Counter({text: times - 1 for text, times in self._counts.items() if times > 1})
+
+    def merge(self, other: "Frequent") -> None:
+        """Adds another stream's counts; the bound on the error is as before, over both streams."""
+        self.total += other.total
+        self._counts.update(other._counts)
+        if len(self._counts) > self.size:
+            over = sorted(self._counts.values(), reverse=True)[self.size]
+            self._counts = Counter(
+                {text: times - over for text, times in self._counts.items() if times > over}
+            )
 
     def top(self) -> tuple[str, int]:
         """The most frequent text and at least how often it came; ("", 0) for an empty stream."""

@@ -7,6 +7,7 @@ Checks build on ``Occurrences`` and ``TallyCheck``; the report, the terminal and
 from collections import defaultdict
 from collections.abc import Hashable, Iterable, Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Final, Literal, Protocol
 
 import orjson
@@ -95,10 +96,17 @@ class DiagnosticOptions:
 
 
 class Check(Protocol):
-    """Looks at samples one after another and says at the end what it found."""
+    """Looks at samples one after another and says at the end what it found.
+
+    It can be taken to another process and back.
+    """
 
     def add(self, sample: SampleView) -> None:
         """Takes one sample into account."""
+        ...
+
+    def merge(self, other: Any) -> None:
+        """Takes into account what a check of the same kind saw of the samples that come next."""
         ...
 
     def finish(self) -> Iterator[Diagnostic]:
@@ -123,6 +131,15 @@ class Occurrences:
             if not self.examples or self.examples[-1].item_id != found.item_id:
                 self.examples.append(found)
 
+    def merge(self, other: "Occurrences") -> None:
+        """Adds what was counted of the samples that come next."""
+        self.total, self.seen = self.total + other.total, self.seen + other.seen
+        for found in other.examples:
+            if len(self.examples) < self.limit and (
+                not self.examples or self.examples[-1].item_id != found.item_id
+            ):
+                self.examples.append(found)
+
     @property
     def share(self) -> float:
         """Seen of all, from 0 to 1; 0 if nothing was looked at."""
@@ -143,7 +160,12 @@ class TallyCheck:
 
     def __init__(self, options: DiagnosticOptions) -> None:
         self.options = options
-        self.tallies: defaultdict[Hashable, Occurrences] = defaultdict(lambda: Occurrences(options.examples))
+        self.tallies: defaultdict[Hashable, Occurrences] = defaultdict(partial(Occurrences, options.examples))
+
+    def merge(self, other: Any) -> None:
+        """Adds the tallies of the samples that come next."""
+        for key, tally in other.tallies.items():
+            self.tallies[key].merge(tally)
 
     def gravity(self, tally: Occurrences) -> Severity:
         """Of what leaves samples without a score: an error once it is the rule and not the exception."""

@@ -48,6 +48,17 @@ class Asked:
             self.counts.append(len(reading["order"]))
             self.items.append(self.n_items)
 
+    def merge(self, other: "Asked") -> None:
+        """Adds the samples of other items."""
+        self.rules.update(other.rules)
+        self.coverage += other.coverage
+        self.below += other.below
+        self.chosen += other.chosen
+        self.right += other.right
+        self.counts += other.counts
+        self.items += [self.n_items + item for item in other.items]
+        self.n_items += other.n_items
+
     @property
     def read(self) -> str:
         """How the answers were read, in words: rule by rule, or the first token's coverage."""
@@ -81,6 +92,11 @@ class LetterChoices:
             asked.n_items += 1
             for reading in readings:
                 asked.add(reading)
+
+    def merge(self, other: "LetterChoices") -> None:
+        """Adds what was asked of the items that come next."""
+        for key, asked in other._asked.items():
+            self._asked[key].merge(asked)
 
     def finish(self) -> Iterator[Diagnostic]:
         """A note on the reading, and a warning where a place is preferred, for each model and prompt."""

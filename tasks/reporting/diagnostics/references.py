@@ -83,11 +83,15 @@ class EmptyReferences:
 
     def add(self, sample: SampleView) -> None:
         """Counts samples with scores; log-likelihoods have choices instead of references."""
-        if sample.choices or not sample.scores.keys() - self._alone:
+        if sample.choices or self._alone.issuperset(sample.scores):
             return
         self._tally.total += 1
         if not any(_is_something(reference) for reference in sample.references):
             self._tally.hit(sample, "the reference is empty")
+
+    def merge(self, other: "EmptyReferences") -> None:
+        """Adds the other's tally."""
+        self._tally.merge(other._tally)
 
     def finish(self) -> Iterator[Diagnostic]:
         """One finding."""
@@ -126,6 +130,21 @@ class UnreachableReferences:
                 if name in self._frames:
                     tested[sample.item_id] = self._test(name, probe, texts)
                     self._keep_example(name, sample)
+
+    def merge(self, other: "UnreachableReferences") -> None:
+        """Adds what was tested beside; what was right once can be reached."""
+        for name, theirs in other._tested.items():
+            tested = self._tested[name]
+            for item_id, wrong in theirs.items():
+                if wrong is None or (item_id not in tested and len(tested) < TESTS):
+                    tested[item_id] = wrong
+            self._frames.setdefault(name, other._frames[name]) if name in other._frames else None
+            for item_id, sample in other._samples[name].items():
+                self._samples[name].setdefault(item_id, sample)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Everything but the probes, which can't be taken to another process, and test no more there."""
+        return {**self.__dict__, "_probes": {}}
 
     def finish(self) -> Iterator[Diagnostic]:
         """One finding for every filter that can't produce some references."""

@@ -32,6 +32,15 @@ class FailedRequests(TallyCheck):
                 if reason in reasons or len(reasons) < REASONS:
                     reasons[reason] += 1
 
+    def merge(self, other: Any) -> None:
+        """Adds tallies and reasons."""
+        super().merge(other)
+        for model, counts in other._reasons.items():
+            reasons = self._reasons[model]
+            for reason, times in counts.items():
+                if reason in reasons or len(reasons) < REASONS:
+                    reasons[reason] += times
+
     def finish(self) -> Iterator[Diagnostic]:
         """One finding a model."""
         for model, tally in self.tallies.items():
@@ -143,6 +152,11 @@ class UnendedThoughts(TallyCheck):
                 tally.total += 1
                 if response.finish_reason == "length" and not response.reasoning:
                     tally.hit(sample, response.text)
+
+    def merge(self, other: Any) -> None:
+        """Adds tallies, and the models that were seen to think."""
+        super().merge(other)
+        self._think |= other._think
 
     def finish(self) -> Iterator[Diagnostic]:
         """One finding a model."""

@@ -8,6 +8,7 @@ import math
 from collections import defaultdict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Final
 
 from tasks.reporting import numbers
@@ -54,14 +55,16 @@ class TokensSpent:
     """Bins by pair, group and half doublings of the tokens; ``thoughts`` says whether there was any."""
 
     bins: defaultdict[tuple[str, str], defaultdict[int, Bin]] = field(
-        default_factory=lambda: defaultdict(lambda: defaultdict(Bin))
+        default_factory=lambda: defaultdict(partial(defaultdict, Bin))
     )
     thoughts: bool = False
 
     def add(self, sample: SampleView) -> None:
         """Takes the responses of a sample that have both tokens and a score of their own."""
-        group = f"{sample.model_name} · {sample.prompt_template}"
         self.thoughts = self.thoughts or any(response.reasoning for response in sample.responses)
+        if not any(response.completion_tokens for response in sample.responses):
+            return
+        group = f"{sample.model_name} · {sample.prompt_template}"
         for pair, scores in sample.scores.items():
             if len(scores) != len(sample.responses):
                 continue  # a filter made one prediction of several
@@ -70,6 +73,13 @@ class TokensSpent:
                 if tokens and score is not None and math.isfinite(score):
                     place = math.floor(2 * math.log2(tokens))
                     self.bins[pair, group][place].add(Bin(1, tokens, score, score * score))
+
+    def merge(self, other: "TokensSpent") -> None:
+        """Takes the samples of another pass."""
+        self.thoughts = self.thoughts or other.thoughts
+        for key, bins in other.bins.items():
+            for place, one in bins.items():
+                self.bins[key][place].add(one)
 
 
 def spent_curves(spent: TokensSpent) -> list[Curves]:

@@ -5,7 +5,7 @@
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from datetime import UTC, datetime
 from typing import Any, Final
 from urllib.parse import urlencode
@@ -70,6 +70,14 @@ class Usage:
             if response.seconds is not None:
                 usage.timed += 1
                 usage.seconds += response.seconds
+
+    def merge(self, other: "Usage") -> None:
+        """Takes the samples of another pass into account."""
+        self.items |= other.items
+        for name, theirs in other.models.items():
+            usage = self.models.setdefault(name, ModelUsage())
+            for counted in fields(ModelUsage):
+                setattr(usage, counted.name, getattr(usage, counted.name) + getattr(theirs, counted.name))
 
     @property
     def samples(self) -> int:

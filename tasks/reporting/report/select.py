@@ -65,9 +65,24 @@ class Scan:
         self._kinds.append(self._kind(sample))
         self._draws.append(int.from_bytes(digest, "big"))
         self._responses.append(max(1, len(sample.responses)))
-        self._bytes.append(sum(map(len, texts)) + 200)
-        self._lengths.update(len(text).bit_length() for text in texts)
-        self._probe.add(texts)
+        size = 0
+        for text in texts:
+            size += len(text)
+            self._lengths[len(text).bit_length()] += 1
+        self._bytes.append(size + 200)
+        self._probe.add(texts, size)
+
+    def merge(self, other: "Scan") -> None:
+        """Takes the samples that come next, which another pass went through, into account."""
+        for mine, theirs in (
+            (self._kinds, other._kinds),
+            (self._draws, other._draws),
+            (self._responses, other._responses),
+            (self._bytes, other._bytes),
+        ):
+            mine.extend(theirs)
+        self._lengths.update(other._lengths)
+        self._probe.merge(other._probe)
 
     @property
     def samples(self) -> int:
@@ -120,8 +135,8 @@ class Scan:
     def _kind(self, sample: SampleView) -> int:
         if sample.failed:
             return FAILED
-        higher = (scores for pair, scores in sample.scores.items() if pair not in self._lower_is_better)
-        wrong = any(score == 0 for scores in higher for score in scores)
+        lower = self._lower_is_better
+        wrong = any(0 in scores for pair, scores in sample.scores.items() if pair not in lower)
         return WRONG if wrong or any(label.passed is False for label in sample.labels) else OTHER
 
 
@@ -135,10 +150,18 @@ class _Probe:
         self._raw = 0
         self._packed = 0
 
-    def add(self, texts: list[str]) -> None:
+    def add(self, texts: list[str], size: int) -> None:
         if self._blocks % PROBE_EVERY == 0:
             self._block += texts
-        self._size += sum(map(len, texts))
+        self._size += size
+        if self._size >= PROBE_BYTES:
+            self._close()
+
+    def merge(self, other: "_Probe") -> None:
+        """Adds what another one compressed; what it still holds is compressed with what is held here."""
+        self._raw, self._packed = self._raw + other._raw, self._packed + other._packed
+        self._block += other._block
+        self._size += other._size
         if self._size >= PROBE_BYTES:
             self._close()
 

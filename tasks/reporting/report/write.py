@@ -3,8 +3,10 @@
 The first pass counts, diagnoses and decides what is shown; the second writes blocks of samples into the page
 as they come. Nothing but counters, the list's columns and one block is in memory::
 
-    samples ─► Scan, Diagnosis, Usage ─► head of the page
+    samples ─► FirstPass ─► head of the page
     samples ─► chosen ones ─► blocks ─► index, script
+
+The first pass over a large run is made in parts, wherever there is a processor for one, and merged.
 """
 
 import os
@@ -42,41 +44,67 @@ class WrittenReport:
     diagnostics: tuple[Diagnostic, ...]
 
 
+class FirstPass:
+    """What the page has to know of all samples before the first is written: how many, what is wrong with
+    them, which are shown."""
+
+    def __init__(self, view: RunView, limits: PageLimits | None = None) -> None:
+        lower = frozenset(row.pair for row in result_rows(view.results) if row.higher_is_better is False)
+        self.scan = Scan(limits or PageLimits(), lower)
+        self.diagnosis = Diagnosis(view)
+        self.usage = Usage()
+        self.spent = TokensSpent()
+
+    def add(self, sample: SampleView) -> None:
+        """Takes one sample into account."""
+        self.scan.add(sample)
+        self.diagnosis.add(sample)
+        self.usage.add(sample)
+        self.spent.add(sample)
+
+    def merge(self, other: "FirstPass") -> None:
+        """Takes the samples that come next into account, which another pass went through."""
+        self.scan.merge(other.scan)
+        self.diagnosis.merge(other.diagnosis)
+        self.usage.merge(other.usage)
+        self.spent.merge(other.spent)
+
+
 def write_report(
     view: RunView,
     path: str | Path,
     limits: PageLimits | None = None,
     learning: Sequence[LearningCurve] = (),
+    first: FirstPass | None = None,
 ) -> WrittenReport:
     """Writes the page to ``path`` in a streaming manner; the file appears when it is complete. ``learning``
-    are the curves of a sweep over checkpoints.
+    are the curves of a sweep over checkpoints, ``first`` is the first pass, with the same limits, where it
+    was made already.
 
     Beyond ``limits.samples`` the page holds all failed samples and a seeded choice of the others and says so.
     Raises OSError if the file can't be written.
     """
     limits = limits or PageLimits()
-    passes = _Passes(view)
+    kept = KeptSamples()
+    if first is None:
+        first = FirstPass(view, limits)
+        for sample in view.samples():
+            kept.add(sample)
+            first.add(sample)
+    selection, diagnostics = first.scan.select(), placed(first.diagnosis.finish(view), view.manifest)
     rows = result_rows(view.results)
-    scan = Scan(limits, frozenset(row.pair for row in rows if row.higher_is_better is False))
-    diagnosis, usage, spent = Diagnosis(view), Usage(), TokensSpent()
-    for sample in passes.first():
-        scan.add(sample)
-        diagnosis.add(sample)
-        usage.add(sample)
-        spent.add(sample)
-    selection, diagnostics = scan.select(), placed(diagnosis.finish(), view.manifest)
-    context = page_context(view.manifest, rows, diagnostics, usage, selection.statement)
-    context["spent"] = spent_curves(spent)
+    context = page_context(view.manifest, rows, diagnostics, first.usage, selection.statement)
+    context["spent"] = spent_curves(first.spent)
     context["learning"] = learning_context(learning)
     before, after = page_parts("report.html", context, SCRIPTS)
 
     path = Path(path)
     with replacing(path) as file:
         file.write(before)
-        chosen = passes.second(selection.chosen)
+        chosen = kept.at(selection.chosen, view)
         shown = write_samples(file, "run", chosen, selection.cap, view, limits)
         file.write(after)
-    return WrittenReport(path, scan.samples, shown, diagnostics)
+    return WrittenReport(path, first.scan.samples, shown, diagnostics)
 
 
 def places_of(positions: Collection[int], manifest: Mapping[str, Any]) -> dict[int, str]:
@@ -135,31 +163,27 @@ def write_samples(
     return shown
 
 
-class _Passes:
-    """Two passes over the samples; a small run is kept after the first, since reading it again costs more."""
+class KeptSamples:
+    """The samples of a small run, kept for the second pass, since reading them again costs more."""
 
-    def __init__(self, view: RunView) -> None:
-        self._view = view
-        self._kept: list[SampleView] | None = []
+    def __init__(self) -> None:
+        self._samples: list[SampleView] | None = []
+        self._size = 0
 
-    def first(self) -> Iterator[SampleView]:
-        size = 0
-        for sample in self._view.samples():
-            if self._kept is not None:
-                size += (
-                    1000
-                    + len(sample.prompt)
-                    + sum(len(r.text or "") + len(r.reasoning or "") for r in sample.responses)
-                )
-                self._kept.append(sample)
-                if size > KEPT_BYTES:
-                    self._kept = None
-            yield sample
+    def add(self, sample: SampleView) -> None:
+        """Keeps the next sample, or none at all any more where they are too large."""
+        if self._samples is not None:
+            texts = sum(len(one.text or "") + len(one.reasoning or "") for one in sample.responses)
+            self._size += 1000 + len(sample.prompt) + texts
+            self._samples.append(sample)
+            if self._size > KEPT_BYTES:
+                self._samples = None
 
-    def second(self, positions: Collection[int] | None) -> Iterator[SampleView]:
-        if self._kept is None:
-            return self._view.at(positions)
-        return (sample for at, sample in enumerate(self._kept) if positions is None or at in positions)
+    def at(self, positions: Collection[int] | None, view: RunView) -> Iterator[SampleView]:
+        """The samples at these positions, None: all; read once more where none was kept."""
+        if not self._samples:
+            return view.at(positions)
+        return (sample for at, sample in enumerate(self._samples) if positions is None or at in positions)
 
 
 @contextmanager

@@ -1,14 +1,16 @@
 """What the diagnostics find, and what they leave alone."""
 
+import pickle
 from collections.abc import Iterable
+from itertools import pairwise
 from typing import Any
 
 import pytest
 
-from tasks.reporting.diagnostics import diagnose
+from tasks.reporting.diagnostics import Diagnosis, diagnose
 from tasks.reporting.diagnostics.answers import Frequent
 from tasks.reporting.diagnostics.findings import Diagnostic, DiagnosticOptions
-from tasks.reporting.view import LabelView, ResponseView, SampleView
+from tasks.reporting.view import LabelView, ResponseView, RunView, SampleView
 from tests.tasks.reporting.report_recordings import CONFIG, gsm8k, run_of
 
 
@@ -29,10 +31,28 @@ def sample(number: int, **fields: Any) -> SampleView:
 
 def findings(samples: Iterable[SampleView], config: Any = None, **options: Any) -> dict[str, Diagnostic]:
     kept = list(samples)
-    found = diagnose(
-        run_of(lambda: iter(kept), {"benchmark": "b", "config": config or {}}), DiagnosticOptions(**options)
-    )
+    view = run_of(lambda: iter(kept), {"benchmark": "b", "config": config or {}})
+    found = diagnose(view, DiagnosticOptions(**options))
+    # Whatever a test is about, passes over parts of the samples, made in other processes, find the same.
+    for cuts in ([1], [len(kept) // 3, len(kept) // 2]):
+        assert merged(view, kept, cuts, DiagnosticOptions(**options)) == found
     return {finding.kind: finding for finding in found}
+
+
+def merged(
+    view: RunView, samples: list[SampleView], cuts: list[int], options: DiagnosticOptions
+) -> tuple[Diagnostic, ...]:
+    """What is found by passes over the samples between the cuts, each taken to another process and back."""
+    passes = []
+    for start, stop in pairwise([0, *cuts, len(samples)]):
+        passes.append(Diagnosis(view, options))
+        for one in samples[start:stop]:
+            passes[-1].add(one)
+    whole, *others = (pickle.loads(pickle.dumps(one)) for one in passes)
+    for other in others:
+        whole.merge(other)
+    found: tuple[Diagnostic, ...] = whole.finish(view)
+    return found
 
 
 def test_an_unremarkable_run_has_no_finding() -> None:
@@ -238,3 +258,15 @@ def test_the_most_frequent_text_is_found_in_bounded_memory() -> None:
     assert text == "same"
     assert 4_000 <= times <= 5_000
     assert Frequent().top() == ("", 0)
+
+
+def test_frequent_texts_are_found_in_merged_streams() -> None:
+    whole = Frequent(size=10)
+    for part in range(20):
+        frequent = Frequent(size=10)
+        for n in range(500):
+            frequent.add("same" if n % 2 else f"other {part} {n}")
+        whole.merge(frequent)
+    text, times = whole.top()
+    assert (text, whole.total) == ("same", 10_000)
+    assert 4_000 <= times <= 5_000

@@ -4,6 +4,7 @@ import base64
 import dataclasses
 import gzip
 import json
+import pickle
 import re
 import tracemalloc
 from collections.abc import Iterator
@@ -17,7 +18,7 @@ import pytest
 from tasks.reporting.diagnostics.findings import SHOWN_OF_A_KIND, Diagnostic, grouped
 from tasks.reporting.page.html import environment, inline_json, json_bytes
 from tasks.reporting.report.select import PageLimits
-from tasks.reporting.report.write import write_report
+from tasks.reporting.report.write import FirstPass, write_report
 from tasks.reporting.view import LabelView, ResponseView, RunView, SampleView
 from tasks.store.schemas import RESULTS
 from tests.tasks.reporting.report_recordings import HOSTILE, generated, result, run_of
@@ -200,6 +201,23 @@ def test_prompts_shared_by_models_are_stored_once(tmp_path: Path) -> None:
 def test_the_same_run_gives_the_same_bytes(tmp_path: Path) -> None:
     first = write_report(generated(300, 100), tmp_path / "a.html").path.read_bytes()
     assert write_report(generated(300, 100), tmp_path / "b.html").path.read_bytes() == first
+
+
+@pytest.mark.parametrize("samples", [20_000, 150])
+def test_passes_over_parts_of_a_run_give_the_bytes_of_one_pass(tmp_path: Path, samples: int) -> None:
+    view, limits = generated(300, 100), PageLimits(samples=samples)
+    alone = write_report(view, tmp_path / "a.html", limits)
+    parts = []
+    for place, sample in enumerate(view.samples()):
+        if place % 100 == 0:
+            parts.append(FirstPass(view, limits))
+        parts[-1].add(sample)
+    first, *others = (pickle.loads(pickle.dumps(part)) for part in parts)
+    for other in others:
+        first.merge(other)
+    merged = write_report(view, tmp_path / "b.html", limits, first=first)
+    assert merged.path.read_bytes() == alone.path.read_bytes()
+    assert (merged.n_samples, merged.n_shown) == (alone.n_samples, alone.n_shown)
 
 
 def test_an_interrupted_report_leaves_the_old_one(tmp_path: Path) -> None:
