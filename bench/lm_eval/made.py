@@ -37,7 +37,7 @@ from metrics.errors import NightjarError
 from tasks.benchmarks.lm_eval.made.apart import Trials
 from tasks.benchmarks.lm_eval.made.rows import RowMaker
 from tasks.benchmarks.lm_eval.made.trial import Trial
-from tasks.benchmarks.lm_eval.read.index import yaml_files
+from tasks.benchmarks.lm_eval.read.select import yaml_files
 from tasks.benchmarks.lm_eval.read.yaml import Reader
 from tasks.models.demo import protocol
 from tasks.models.demo.serving import serve

@@ -100,7 +100,7 @@ def main() -> int:
     os.environ.update(OFFLINE)
     warnings.simplefilter("ignore")
     from tasks.benchmarks.lm_eval.made.apart import Trials
-    from tasks.benchmarks.lm_eval.read.index import yaml_files
+    from tasks.benchmarks.lm_eval.read.select import yaml_files
     from tasks.benchmarks.lm_eval.read.yaml import Reader
 
     started = time.monotonic()

@@ -264,7 +264,7 @@ def write_harness_files(
     ]
     if not pairs:
         return []
-    from tasks.benchmarks.lm_eval.logs import results as harness_results
+    from tasks.benchmarks.lm_eval import results as harness_results
 
     runs = [
         harness_results.FinishedRun(config.model_dump(mode="json"), Path(document["output"]))

@@ -17,7 +17,7 @@ def open_benchmark(fields: BenchmarkFields) -> Benchmark:
 
         return NativeBenchmark(fields)
     if "samples" in fields.harness:
-        from tasks.benchmarks.lm_eval.logs.rescoring import LoggedBenchmark
+        from tasks.benchmarks.lm_eval.rescoring import LoggedBenchmark
 
         return LoggedBenchmark(fields.harness, fields.base_dir, fields.name, fields.cluster)
     from tasks.benchmarks.lm_eval.render.benchmark import HarnessBenchmark

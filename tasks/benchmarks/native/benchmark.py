@@ -15,8 +15,8 @@ from metrics.errors import ConfigError
 from metrics.types import IGNORED_TARGET
 from tasks.benchmarks.config import BenchmarkFields, PromptTemplate
 from tasks.benchmarks.lettered import Lettering
-from tasks.benchmarks.native.chats import CompiledChat
 from tasks.benchmarks.native.prompts import (
+    CompiledChat,
     CompiledPrompt,
     Fewshot,
     FewshotCandidate,

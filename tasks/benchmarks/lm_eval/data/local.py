@@ -16,8 +16,7 @@ from typing import Any, Final
 import pyarrow as pa
 
 from metrics.errors import ConfigError
-from tasks.benchmarks.lm_eval.data.csv import read_csv
-from tasks.benchmarks.lm_eval.data.json import JsonReader
+from tasks.benchmarks.lm_eval.data.tables import JsonReader, read_csv
 from tasks.datasets.config import DatasetError
 from tasks.datasets.files import python_rows, refuse_twins
 from tasks.usercode.documents import Documents

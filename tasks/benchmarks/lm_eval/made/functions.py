@@ -15,10 +15,10 @@ from pathlib import Path
 from types import FunctionType, ModuleType
 from typing import Any, Final
 
-from tasks.benchmarks.lm_eval.made.shapes import Shape
-from tasks.benchmarks.lm_eval.made.uses import (
+from tasks.benchmarks.lm_eval.made.shapes import (
     Constant,
     Names,
+    Shape,
     combined,
     compared,
     method,

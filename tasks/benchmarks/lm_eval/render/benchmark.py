@@ -16,10 +16,11 @@ from tasks.benchmarks.lettered import Lettering
 from tasks.benchmarks.lm_eval.data.items import Document, document_items
 from tasks.benchmarks.lm_eval.data.splits import Splits, fewshot_settings
 from tasks.benchmarks.lm_eval.read.yaml import decoded, functions_in, runs_programs_itself
-from tasks.benchmarks.lm_eval.render.fewshot import FewshotDraws, FewshotPool
 from tasks.benchmarks.lm_eval.render.fields import Fields, asks_unconditional, gold_indices, references_of
 from tasks.benchmarks.lm_eval.render.prompts import (
     Delimiters,
+    FewshotDraws,
+    FewshotPool,
     PromptPart,
     Question,
     as_messages,

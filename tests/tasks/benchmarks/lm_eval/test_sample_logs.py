@@ -9,7 +9,7 @@ import pytest
 from flows.config.schema import EvalConfig
 from metrics.errors import ConfigError
 from tasks.benchmarks.lm_eval import Definition, known_definitions, rescoring_configs
-from tasks.benchmarks.lm_eval.logs.samples import find_logs, likelihoods_of, requests_of, target_of
+from tasks.benchmarks.lm_eval.rescoring import find_logs, likelihoods_of, requests_of, target_of
 from tasks.benchmarks.open import open_benchmark
 from tasks.datasets.config import DatasetError
 

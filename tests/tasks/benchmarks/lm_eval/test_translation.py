@@ -190,7 +190,7 @@ def test_a_metric_whose_work_is_in_its_aggregation_becomes_pairs(translated):
         {"metric": function(translated, "keep"), "aggregation": aggregation},
     ]
     for metric in translated(metric_list=metrics).config["metric_list"]:
-        assert metric["function"] == "tasks.benchmarks.lm_eval.translate.metrics:pair"
+        assert metric["function"] == "tasks.benchmarks.lm_eval.metric_lists:pair"
         assert metric["aggregation"] == "utils.py:agg"
 
 

@@ -1,6 +1,6 @@
 """Translates a definition into the keys of a native config, and checks everything that needs no data.
 
-Filters and sampling parameters are translated here, metrics in ``metrics.py``. ``resolve_many`` validates
+Filters and sampling parameters are translated here, metrics in ``metric_lists``. ``resolve_many`` validates
 many files in one process, for ``--dry-run --no-data --json``.
 """
 
@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any, Final
 
 from metrics.errors import ConfigError, NightjarError
-from tasks.benchmarks.lm_eval.read.index import Definition, DefinitionIndex
+from tasks.benchmarks.lm_eval.metric_lists import translate_metrics
 from tasks.benchmarks.lm_eval.read.schema import check_task
-from tasks.benchmarks.lm_eval.read.select import select_file
+from tasks.benchmarks.lm_eval.read.select import Definition, DefinitionIndex, select_file
 from tasks.benchmarks.lm_eval.read.yaml import (
     FunctionName,
     check_function,
@@ -23,7 +23,6 @@ from tasks.benchmarks.lm_eval.read.yaml import (
     registered_filter,
 )
 from tasks.benchmarks.lm_eval.templates import check_template
-from tasks.benchmarks.lm_eval.translate.metrics import translate_metrics
 
 logger = logging.getLogger(__name__)
 

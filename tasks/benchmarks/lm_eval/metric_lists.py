@@ -56,7 +56,7 @@ CORPUS: Final = frozenset({"bleu", "chrf", "chrf++", "ter"})
 PAIRS: Final = frozenset(
     {"acc", "acc_norm", "acc_bytes", "f1", "mcc", "brier_score", "likelihood", "perplexity"}
 )
-PAIR_METRIC: Final = "tasks.benchmarks.lm_eval.translate.metrics:pair"
+PAIR_METRIC: Final = "tasks.benchmarks.lm_eval.metric_lists:pair"
 
 
 def translate_metrics(
