@@ -246,7 +246,7 @@ def _sandboxes() -> Iterator[CatalogEntry]:
 
 def _servers() -> Iterator[CatalogEntry]:
     """The servers that ``serve: {preset: NAME}`` starts, with their commands."""
-    from tasks.serving.presets import PRESETS
+    from tasks.serving.config import PRESETS
 
     for preset in PRESETS.values():
         command = " ".join((*preset.command, *preset.many_gpus))

@@ -21,12 +21,12 @@ from scorers.arena import ArenaScorer, Game, Played, contest, played, repeats
 from scorers.base import Batch
 from tasks.ask import AskSetup, asked_rows, replies_of
 from tasks.caching import Workspace, artifact_task
-from tasks.limited import legible
-from tasks.pair import PairSetup
+from tasks.rows.limited import legible
+from tasks.rows.pair import PairSetup
 from tasks.rows.parts import Row
 from tasks.rows.scoring import joined_batches, statistics_batch
-from tasks.steps import Answered, Step, Unkeyed
 from tasks.store.schemas import GAMES, RATINGS, REQUESTS, STATISTICS, cluster_ways
+from tasks.store.steps import Answered, Step, Unkeyed
 from tasks.store.storage import ArtifactRef, Store
 
 

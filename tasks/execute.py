@@ -22,17 +22,16 @@ from tasks.caching import Workspace, artifact_key, artifact_task, cached_task
 from tasks.execution.asked import AskedVerdicts, asked_by_row
 from tasks.execution.runner import CORES, OutcomeStore, ProgramRunner, RunnerProgress
 from tasks.models.options import Progress
-from tasks.pair import PairSetup
+from tasks.rows.pair import PairSetup
 from tasks.rows.scoring import joined_batches, processed_batch, statistics_batch
 from tasks.sandboxes.run import chosen_sandbox
 from tasks.server import progress_of
-from tasks.steps import Answered, Step
 from tasks.store.claims import claim
 from tasks.store.schemas import ASKED, ASKED_COLUMNS, EXECUTIONS, PROCESSED, STATISTICS, VERDICT_COLUMNS
+from tasks.store.steps import Answered, Step
 from tasks.store.storage import ArtifactRef, Store
 from tasks.usercode.code_eval import Asked, answering, collecting
-from tasks.usercode.generators import Generators
-from tasks.usercode.standin import stand_ins
+from tasks.usercode.surroundings import Generators, stand_ins
 
 PROGRAMS = "programs"
 """What runs of programs are called where progress is shown."""

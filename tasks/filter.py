@@ -11,10 +11,15 @@ from scorers.config import ITEM_SECONDS, FilterConfig
 from scorers.filters import FilterPipeline
 from scorers.letters import read_first_token, read_letter
 from tasks.caching import Workspace, artifact_task
-from tasks.rows.limited import LimitedPipeline
-from tasks.rows.predictions import REQUEST_COLUMNS, RESPONSE_COLUMNS, Read, prediction_batches
-from tasks.steps import Answered, Step, Unkeyed
+from tasks.rows.predictions import (
+    REQUEST_COLUMNS,
+    RESPONSE_COLUMNS,
+    LimitedPipeline,
+    Read,
+    prediction_batches,
+)
 from tasks.store.schemas import PREDICTIONS
+from tasks.store.steps import Answered, Step, Unkeyed
 from tasks.store.storage import ArtifactRef
 from tasks.usercode.load import resolver
 

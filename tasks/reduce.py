@@ -6,11 +6,11 @@ from functools import partial
 import pyarrow as pa
 
 from tasks.caching import Workspace, artifact_task
-from tasks.pair import PairSetup, calibrated_scorer
 from tasks.reduction.reduce import reduce_pair
+from tasks.rows.pair import PairSetup, calibrated_scorer
 from tasks.rows.parts import Origin, Part
-from tasks.steps import Answered, Step
 from tasks.store.schemas import ITEM_ROWS
+from tasks.store.steps import Answered, Step
 from tasks.store.storage import ArtifactRef, Store
 
 

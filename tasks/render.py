@@ -10,8 +10,8 @@ from tasks.benchmarks.records import Rendered
 from tasks.caching import Workspace, artifact_task
 from tasks.messages.media import keep_media
 from tasks.rows.items import read_items, request_batches
-from tasks.steps import Step, Unkeyed
 from tasks.store.schemas import REQUESTS
+from tasks.store.steps import Step, Unkeyed
 from tasks.store.storage import ArtifactRef, Store
 
 

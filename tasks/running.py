@@ -16,13 +16,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tasks.filter import FilterSetup
-from tasks.limited import LimitedScorer
 from tasks.models.options import Progress, RunningFigure
-from tasks.pair import PairSetup
-from tasks.rows.limited import LimitedPipeline
-from tasks.rows.predictions import prediction_batches
+from tasks.rows.limited import LimitedScorer
+from tasks.rows.pair import PairSetup
+from tasks.rows.predictions import LimitedPipeline, prediction_batches
 from tasks.rows.scoring import joined_rows
-from tasks.steps import Unkeyed
+from tasks.store.steps import Unkeyed
 
 SECONDS = 2.0
 """Between two looks at what was answered."""

@@ -7,12 +7,12 @@ import pyarrow as pa
 
 from scorers.base import AcrossFilters, Batch
 from tasks.caching import Workspace, artifact_task
-from tasks.limited import LimitedProcessing, LimitedScorer, processing_scorer
-from tasks.pair import PairSetup
+from tasks.rows.limited import LimitedProcessing, LimitedScorer, processing_scorer
+from tasks.rows.pair import PairSetup
 from tasks.rows.scoring import ScorerInput, joined_batches, processed_batch, statistics_batch
-from tasks.steps import Answered, Step
 from tasks.store.keys import text_value
 from tasks.store.schemas import PROCESSED, STATISTICS
+from tasks.store.steps import Answered, Step
 from tasks.store.storage import ArtifactRef
 
 

@@ -1,23 +1,33 @@
-"""Tasks "serve" and "release": a server starts before the first request to its model and ends after the last.
+"""Tasks about a model itself, before and after its requests: "serve" and "release" of a server of its own,
+and "canaries", which asks kept requests again before a suite reuses their answers.
 
-Neither keeps its result: what a server was in an earlier run is of no use in this one. The server is no child
-of the task's thread but of a supervisor, which ends it with the process of the flow.
+None keeps its result: what a server was in an earlier run, or what a model answered then, is of no use in
+this one. A server is no child of the task's thread but of a supervisor, which ends it with the process of
+the flow.
 """
 
 import re
+from collections.abc import Sequence
+from itertools import chain
 from pathlib import Path
 
 from prefect import get_run_logger, task
 from prefect.artifacts import create_markdown_artifact
 
 from metrics.printable import printable
+from tasks.caching import Workspace
 from tasks.infer import InferSetup, Served
+from tasks.models.answers.segments import AnswerStore
+from tasks.models.canaries import CanaryReport, ask_canaries, note_statement
 from tasks.models.engine import check_interrupted
+from tasks.models.identity import EXPANDED
+from tasks.models.statement import Statement
 from tasks.server import hold, if_possible
 from tasks.serving.launch import Launch
 from tasks.serving.records import log_text
 from tasks.serving.servers import ServerFailed, forget_server, start_server, stop_server
-from tasks.steps import Step, Unkeyed
+from tasks.store.steps import Step, Unkeyed
+from tasks.store.storage import ArtifactRef
 
 SHOWN = 4_000
 """Characters of a log's end on the run's page."""
@@ -89,3 +99,22 @@ def _keep_log(setup: ServeSetup, folder: Path) -> None:
     page = f"The end of {file}:\n\n```\n{printable(text[-SHOWN:])}\n```"
     key = "server-" + (re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-") or "model")
     if_possible(lambda: create_markdown_artifact(page, key=key, description=f"Log of the server of {name}"))
+
+
+@task(name="canaries", task_run_name="{step.name}", persist_result=False)
+def canaries(
+    step: Step[InferSetup], requests: Sequence[ArtifactRef], count: int, workspace: Workspace
+) -> CanaryReport:
+    """Whether the model still answers some of these requests as it did; the log says what
+    speaks against it."""
+    store, setup = workspace.open(), step.setup
+    batches = chain.from_iterable(store.batches(ref, list(EXPANDED)) for ref in requests)
+    found = ask_canaries(setup.model, batches, AnswerStore(store), setup.options(workspace), count)
+    if found.sentence is not None:
+        get_run_logger().warning("%s: %s", setup.model.name, found.sentence)
+    return found
+
+
+def note_said(setup: InferSetup, says: Statement, workspace: Workspace) -> None:
+    """Keeps what a model's endpoint says of itself: later runs hold it against what it says then."""
+    note_statement(setup.model, AnswerStore(workspace.open()), setup.options(workspace), says)

@@ -40,7 +40,7 @@ from tasks.benchmarks.lm_eval.made.trial import Trial
 from tasks.benchmarks.lm_eval.read.select import yaml_files
 from tasks.benchmarks.lm_eval.read.yaml import Reader
 from tasks.models.demo import protocol
-from tasks.models.demo.serving import serve
+from tasks.models.demo.server import serve
 
 SEEDS = (1, 2, 3)
 LEAVES, EACH = 172, 2

@@ -16,7 +16,7 @@ from pathlib import Path
 from bench.lm_eval.comparing import compare
 from bench.lm_eval.peer import ABSENT, peer_python
 from bench.lm_eval.runs import PROJECT, Asked, by_the_harness, by_this_project, home
-from tasks.models.demo.serving import serve
+from tasks.models.demo.server import serve
 
 DEFINITIONS = Path(__file__).resolve().parent / "served"
 DATA = PROJECT / "deployments" / "benchmarks" / "demo"

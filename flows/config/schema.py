@@ -18,8 +18,8 @@ from scorers.letters import ACC_LETTER
 from scorers.metric_lists import DEFAULT_METRICS
 from tasks.benchmarks.config import BenchmarkFields, PlacedError
 from tasks.datasets.selection import Selection
-from tasks.durations import Duration
 from tasks.models.config import Answers, ErrorBudget, ModelConfig, Prices, RunLimits, SampleParams
+from tasks.store.durations import Seconds
 from tasks.verdicts.config import EvaluationMethodConfig, EvaluationMetricConfig, lacking_samples
 
 MUTUAL_INFORMATION_METRICS: Final = frozenset({"acc_mutual_info"})
@@ -106,10 +106,10 @@ class EvalConfig(BenchmarkFields):
     prices: Prices = Field(
         default_factory=Prices, description="Prices per million tokens, by model, and their currency"
     )
-    timeout: Duration | None = Field(
+    timeout: Seconds | None = Field(
         default=None, description="How long a run may take, such as 6h; then it ends under the name TimedOut"
     )
-    item_timeout: Duration = Field(
+    item_timeout: Seconds = Field(
         default=ITEM_SECONDS,
         description="CPU time that a pattern or a formula may take for one item; what takes more is unscored",
     )

@@ -31,9 +31,9 @@ from tasks.models.replay import recorded_counts
 from tasks.publish import LostPair, PairNumbers, Publication, Published, publish, run_assets
 from tasks.reporting.artifacts import CellArtifacts
 from tasks.reporting.exports.inputs import RunInfo
-from tasks.steps import Accounts, Step
 from tasks.store.home import PROJECT, results_folder
 from tasks.store.keys import digest
+from tasks.store.steps import Accounts, Step
 from tasks.store.storage import ArtifactRef
 from tasks.workers import workers
 

@@ -13,15 +13,15 @@ from flows.config.schema import CACHED_STAGES, FAILED_REQUESTS, Phase, RunOption
 from flows.eval.runners import as_parameter
 from flows.plan.steps import Cell, PairPlan, Plan
 from tasks.caching import Workspace, in_workspace, references
-from tasks.canaries import canaries, note_said
 from tasks.filter import FilterSetup
 from tasks.infer import InferSetup
 from tasks.models.canaries import CanaryReport
 from tasks.models.control import RunControl
-from tasks.pair import PairSetup
+from tasks.rows.pair import PairSetup
 from tasks.rows.parts import FailedPart, Origin
-from tasks.steps import Answered, Step
+from tasks.serve import canaries, note_said
 from tasks.store.reasons import read_reason
+from tasks.store.steps import Answered, Step
 from tasks.store.storage import Store
 
 Future = PrefectFuture[Any]

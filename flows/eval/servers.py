@@ -24,7 +24,7 @@ from tasks.infer import InferSetup, infer, missing_requests
 from tasks.serve import ServeSetup, launch_of, release, serve
 from tasks.serving.machine import gpu_count, visible_gpus
 from tasks.serving.servers import end_leftovers, end_servers
-from tasks.steps import Step
+from tasks.store.steps import Step
 
 CPU_SERVERS = 1
 """How many servers without a GPU run at once."""

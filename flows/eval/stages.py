@@ -22,11 +22,11 @@ from tasks.execute import execute, execute_asked, process_asked, score_asked, sc
 from tasks.filter import filter_responses
 from tasks.infer import infer
 from tasks.judge import aggregate_verdicts, call_user_metric, judge_responses, reduce_verdicts
-from tasks.pair import PairSetup
 from tasks.reduce import reduce
+from tasks.rows.pair import PairSetup
 from tasks.rows.parts import FailedPart
 from tasks.score import process_results, score, score_across, score_processed
-from tasks.steps import Step
+from tasks.store.steps import Step
 from tasks.turns import TRANSCRIPT, ask_user, next_turn, reply_turn, transcripts
 from tasks.verdicts.judge import TALLIED, VerdictTally, tally_verdicts
 

@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from datetime import timedelta
 from typing import Any
 from uuid import UUID
 
@@ -22,10 +23,10 @@ from prefect.states import Cancelled, Failed
 
 from flows.eval.start import run_id_of
 from metrics.printable import printable
-from tasks.durations import written
 from tasks.history.layout import known_runs
 from tasks.history.record import record_run
 from tasks.models.control import Interrupted, RunControl, controlled
+from tasks.store.durations import duration_text
 from tasks.store.home import default_store
 from tasks.store.storage import Store
 
@@ -64,7 +65,7 @@ def _watch(flow_run_id: UUID, control: RunControl, timeout: float | None, over: 
     with get_client(sync_client=True) as client:
         while not over.wait(POLL_SECONDS):
             if timeout is not None and time.monotonic() - began >= timeout:
-                control.stop("timed out", f"timeout: {written(timeout)} is over")
+                control.stop("timed out", f"timeout: {duration_text(timedelta(seconds=timeout))} is over")
             try:
                 state = client.read_flow_run(flow_run_id).state
             except (httpx.HTTPError, PrefectException):

@@ -34,8 +34,8 @@ from tasks.models.identity import answering_modules, model_identity
 from tasks.models.records import Lookup
 from tasks.render import RenderSetup
 from tasks.running import RunningScore
-from tasks.steps import Step
 from tasks.store.fingerprint import sources_of
+from tasks.store.steps import Step
 from tasks.turns import TurnSetup
 from tasks.usercode.load import resolver
 

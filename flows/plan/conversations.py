@@ -16,7 +16,7 @@ from prefect import Task
 from flows.plan.steps import Cell, Plan, TurnPlan
 from tasks.caching import Workspace, peek
 from tasks.infer import InferSetup, infer, kept_rows
-from tasks.steps import Answered, Step
+from tasks.store.steps import Answered, Step
 from tasks.store.storage import ArtifactRef
 from tasks.turns import (
     TRANSCRIPT,

@@ -24,11 +24,11 @@ from tasks.execute import execute, execute_asked, process_asked, score_asked, sc
 from tasks.filter import filter_responses
 from tasks.infer import InferSetup, infer, kept_rows, missing_requests
 from tasks.load import load
-from tasks.pair import PairSetup
 from tasks.render import render
 from tasks.rows.items import item_batches, read_items, request_batches
+from tasks.rows.pair import PairSetup
 from tasks.score import process_results, score, score_across, score_processed
-from tasks.steps import Answered, Step
+from tasks.store.steps import Answered, Step
 from tasks.store.storage import ArtifactRef
 
 CACHED, TO_COMPUTE = "cached", "to compute"

@@ -14,11 +14,11 @@ from tasks.filter import FilterSetup
 from tasks.infer import InferSetup
 from tasks.judge import MethodSetup, MetricSetup
 from tasks.load import LoadSetup
-from tasks.pair import PairSetup
 from tasks.preflight import Checks
 from tasks.render import RenderSetup
+from tasks.rows.pair import PairSetup
 from tasks.rows.parts import Origin, PairIdentity
-from tasks.steps import Step
+from tasks.store.steps import Step
 from tasks.turns import TurnSetup
 
 MAX_PARTITIONS = 64

@@ -24,9 +24,9 @@ from flows.config.yaml import read_yaml
 from metrics.errors import ConfigError
 from metrics.printable import check_name
 from tasks.comparison.compare import Gate
-from tasks.durations import Duration
 from tasks.history.record import LAST_PASSED
 from tasks.models.config import Answers, ModelConfig
+from tasks.store.durations import Seconds
 
 
 def _path_alone(value: Any) -> Any:
@@ -67,7 +67,7 @@ class SuiteConfig(BaseModel):
     parallel: int = Field(2, ge=1, description="Evaluations at once")
     retries: int = Field(0, ge=0, description="How often an evaluation that failed is tried again")
     retry_delay: float = Field(60.0, ge=0, description="Seconds before it is")
-    timeout: Duration | None = Field(
+    timeout: Seconds | None = Field(
         None, description="How long a night may take, such as 6h; then it ends under the name TimedOut"
     )
     base_dir: str = Field(".", description="Folder that paths are relative to: the suite file's")

@@ -17,7 +17,7 @@ from metrics.metric import Metric
 from scorers.base import Batch, SampleScores, Scorer
 from tasks.store.storage import ArtifactRef, Store
 from tasks.usercode.code_eval import Asked, CodeVerdict, collecting
-from tasks.usercode.standin import stand_ins
+from tasks.usercode.surroundings import stand_ins
 
 Sample = tuple[str, int]
 READ: Final = ("item_id", "sample_index", "digest", "verdict", "stderr", "error")

@@ -23,8 +23,7 @@ from tasks.models.answers.journal import FLUSH_SECONDS, Journal, restore
 from tasks.models.answers.segments import AnswerStore, ModelAnswers, Segment
 from tasks.models.records import KeptAnswer, Lookup
 from tasks.sandboxes.kinds import VERSION, Sandbox, interpreter_at
-from tasks.sandboxes.run import run_program
-from tasks.sandboxes.servers import end_free_servers
+from tasks.sandboxes.run import end_free_servers, run_program
 from tasks.store.keys import canonical_json, digest
 from tasks.store.storage import Store
 

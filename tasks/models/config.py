@@ -95,7 +95,7 @@ ThoughtMarks = Literal[
     "auto", "think", "mistral", "seed", "harmony", "kimi", "cohere", "apertus", "thought", "reasoning",
     "granite", "hunyuan", "ernie",
 ]  # fmt: skip
-"""Families whose marks of a thought are known: see ``thoughts.FAMILIES``."""
+"""Families whose marks of a thought are known: see ``generation.FAMILIES``."""
 BudgetKind = Literal[
     "vllm", "llama.cpp", "sglang", "nim", "openrouter", "anthropic", "gemini", "dashscope"
 ]  # fmt: skip

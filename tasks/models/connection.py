@@ -181,7 +181,7 @@ def served_model(model: ModelConfig, secret: Callable[[str], str] | None) -> Ite
         case EndpointConfig() as config:
             yield ServedModel(config.base_url, name, config, api_key(model.name, config, secret))
         case DemoConfig() as config:
-            from tasks.models.demo.serving import shared_server
+            from tasks.models.demo.server import shared_server
 
             with shared_server(
                 DemoOptions(model=name, error_rate=config.error_rate, latency=config.latency)

@@ -25,10 +25,9 @@ from metrics.errors import NightjarError
 from tasks.models.config import EndpointConfig, ModelConfig, said_to_think
 from tasks.models.connection import api_key
 from tasks.models.errors import RequestError
-from tasks.models.generation import Generation
+from tasks.models.generation import Generation, Marks, marks_of
 from tasks.models.http import HttpProvider
 from tasks.models.records import Call, Request
-from tasks.models.thoughts import Marks, marks_of
 from tasks.store.files import write_json
 from tasks.store.home import home
 from tasks.store.keys import digest

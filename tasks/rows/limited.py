@@ -1,67 +1,186 @@
-"""A filter pipeline over the responses of items, where a pattern may run away: what takes too much is given
-up.
+"""Scores that may take for ever, or need a main thread: row by row in a process that can be killed.
 
-A step whose patterns are sure to end soon on the texts at hand runs here, any other in a process that can be
-killed. A response is given up alone where every step gives each its own prediction, else the item is.
+A batch whose metric is sure to end soon is scored here, at once, as ever. What takes too much is unscored,
+with the reason.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from types import TracebackType
-from typing import Any
+from typing import Final
 
-from scorers.config import FilterConfig
-from scorers.filters import FilterPipeline
-from scorers.filters.pipeline import UserStep
+import numpy as np
+
+from metrics.patterns import bounded
+from metrics.types import Scores
+from scorers.base import Batch, ModelReply, SampleScores
+from scorers.config import ArenaConfig, EnsembleConfig, JudgeConfig, ScorerConfig
+from scorers.judge.config import PatternReading
+from scorers.process_results import ProcessResultsScorer, ResultValues
 from tasks.killable.process import GaveUp, KillableProcess
+from tasks.rows.pair import PairSetup
+from tasks.usercode.surroundings import Generators, sets_alarms, stand_ins
 
-Given = list[Any] | GaveUp
+Row = tuple[Batch, Sequence[ModelReply | None]]
+OWN_ALARMS: Final = 10
+"""How many times ``item_timeout`` a function may take that sets alarms itself, which are to end it first."""
 
 
-class LimitedPipeline:
-    """A pipeline and its config; an item may take ``seconds`` of CPU time in a step. A context manager: its
-    processes end with the block."""
+class LimitedScorer:
+    """A pair's scorer and metric. A context manager: its process ends with the block."""
 
-    def __init__(self, pipeline: FilterPipeline, config: FilterConfig, seconds: float) -> None:
-        self.pipeline = pipeline
-        self._processes = [
-            KillableProcess("scorers.filters.pipeline:step_alone", [step], seconds) for step in config.filter
-        ]
-        self._each_alone = all(
-            step.keeps == "all" and not isinstance(step.run, UserStep) for step in pipeline.steps
-        )
+    def __init__(self, setup: PairSetup) -> None:
+        self._scorer, self._metric = setup.scorer(), setup.metric_record()
+        self._process = KillableProcess("tasks.rows.limited:scoring", [setup], setup.scoring.item_timeout)
 
-    def __enter__(self) -> "LimitedPipeline":
+    def __enter__(self) -> "LimitedScorer":
         return self
 
     def __exit__(
         self, _kind: type[BaseException] | None, _error: BaseException | None, _at: TracebackType | None
     ) -> None:
-        for process in self._processes:
-            process.close()
+        self._process.close()
 
-    def apply(
-        self, items: Sequence[Sequence[Any]], docs: Sequence[Mapping[str, Any]]
-    ) -> list[list[Any] | GaveUp]:
-        """The predictions of each item, GaveUp among them or in their place; raises FilterError."""
-        if not any(step.patterns for step in self.pipeline.steps):
-            return list(self.pipeline.apply(items, docs))
-        if not self._each_alone:
-            return self._steps([list(item) for item in items], docs)
-        alone: list[Given] = [[response] for item in items for response in item]
-        own_docs = [doc for item, doc in zip(items, docs, strict=True) for _ in item]
-        found = iter(self._steps(alone, own_docs))
-        return [
-            [given if isinstance(given := next(found), GaveUp) else given[0] for _ in item] for item in items
-        ]
+    @property
+    def takes_answer(self) -> bool:
+        """Whether the metric is given all that is known of an answer."""
+        return self._metric.takes_answer
 
-    def _steps(self, items: Iterable[Given], docs: Sequence[Mapping[str, Any]]) -> list[Given]:
-        now: list[Given] = list(items)
-        for step, process in zip(self.pipeline.steps, self._processes, strict=True):
-            left = [(place, item) for place, item in enumerate(now) if not isinstance(item, GaveUp)]
-            calm = {place: item for place, item in left if step.bounded(item)}
-            doubtful = {place: item for place, item in left if place not in calm}
-            done = step.run(list(calm.values()), [docs[place] for place in calm])
-            late = process.map([(item, docs[place]) for place, item in doubtful.items()])
-            for place, given in [*zip(calm, done, strict=True), *zip(doubtful, late, strict=True)]:
-                now[place] = given
-        return now
+    def requests(self, batch: Batch) -> int:
+        """How many replies ``score`` has to be given for a batch."""
+        return len(self._scorer.requests(batch, self._metric))
+
+    def score(self, batch: Batch, replies: Sequence[ModelReply | None] = ()) -> SampleScores:
+        """The scores of a batch; raises what the scorer raises."""
+        if batch.choices is not None or self._scorer.bounded(batch, self._metric):
+            return self._scorer.score(batch, self._metric, replies)
+        rows = np.flatnonzero(batch.scored).tolist()
+        scored = self._process.map(list(self._rows(batch, rows, replies)))
+        blank = self._scorer.score(replace(batch, scored=np.zeros_like(batch.scored)), self._metric)
+        return _joined(blank, dict(zip(rows, scored, strict=True)))
+
+    def _rows(self, batch: Batch, rows: Sequence[int], replies: Sequence[ModelReply | None]) -> Iterator[Row]:
+        own: dict[int, list[ModelReply | None]] = {}
+        for request, reply in zip(self._scorer.requests(batch, self._metric), replies, strict=True):
+            own.setdefault(request.row, []).append(reply)
+        whole = replace(batch, references=list(batch.references), docs=list(batch.docs))
+        for row in rows:
+            yield whole.only(row), own.get(row, [])
+
+
+class LimitedProcessing:
+    """A benchmark's ``process_results``. A context manager: its process ends with the block.
+
+    A function that sets alarms is called in the main thread of a process: in other threads Python refuses
+    signals, which many files take for a wrong answer.
+    """
+
+    def __init__(self, setup: PairSetup) -> None:
+        self._scorer, self._generators = processing_scorer(setup), Generators()
+        self._apart = sets_alarms(self._scorer.function)
+        seconds = setup.scoring.item_timeout * OWN_ALARMS
+        self._process = KillableProcess("tasks.rows.limited:processing", [setup], seconds)
+
+    def __enter__(self) -> "LimitedProcessing":
+        return self
+
+    def __exit__(
+        self, _kind: type[BaseException] | None, _error: BaseException | None, _at: TracebackType | None
+    ) -> None:
+        self._process.close()
+
+    def process(self, batch: Batch) -> tuple[list[ResultValues | None], list[str | None]]:
+        """What the function returned for every scored row, and why it returned nothing for one that was given
+        up; raises ScorerError."""
+        errors: list[str | None] = [None] * len(batch)
+        if not self._apart or batch.choices is not None:
+            with stand_ins(), self._generators.drawn_from():  # functions import libraries in bodies, too
+                return self._scorer.process(batch), errors
+        results: list[ResultValues | None] = [None] * len(batch)
+        rows = np.flatnonzero(batch.scored).tolist()
+        for row, said in zip(rows, self._process.map([batch.only(row) for row in rows]), strict=True):
+            if isinstance(said, GaveUp):
+                errors[row] = said.reason
+            else:
+                results[row] = said
+        self._scorer.warn_of_undeclared(results)
+        return results, errors
+
+
+def processing(setup: PairSetup) -> Callable[[Batch], ResultValues | None]:
+    """What the process calls for each row."""
+    scorer, generators = processing_scorer(setup), Generators()
+
+    def call(row: Batch) -> ResultValues | None:
+        with stand_ins(), generators.drawn_from():
+            return scorer.process(row)[0]
+
+    return call
+
+
+def processing_scorer(setup: PairSetup) -> ProcessResultsScorer:
+    """The scorer of a step that the plan makes for ``process_results`` only."""
+    scorer = setup.scorer()
+    assert isinstance(scorer, ProcessResultsScorer), "the plan makes this step for process_results only"
+    return scorer
+
+
+def scoring(setup: PairSetup) -> Callable[[Row], SampleScores]:
+    """What the process calls for each row."""
+    scorer, metric = setup.scorer(), setup.metric_record()
+    if metric.endless:
+        metric.evaluate([["1"]], ["1"])  # what it imports is not the first row's to pay for
+    return lambda row: scorer.score(row[0], metric, row[1])
+
+
+def _joined(blank: SampleScores, found: Mapping[int, SampleScores | GaveUp]) -> SampleScores:
+    """The scores of rows put into those of a batch in which none is scored."""
+    scored, codes, score = blank.scored.copy(), blank.codes.copy(), blank.scores.score.copy()
+    statistics = None if blank.scores.statistics is None else blank.scores.statistics.copy()
+    values = None if blank.scores.values is None else list(blank.scores.values)
+    details, errors = list(blank.scores.details or [None] * len(blank)), list(blank.errors)
+    for row, one in found.items():
+        if isinstance(one, GaveUp):
+            errors[row] = one.reason
+            continue
+        scored[row], codes[row], errors[row] = one.scored[0], one.codes[0], one.errors[0]
+        score[row] = one.scores.score[0]
+        if statistics is not None and one.scores.statistics is not None:
+            statistics[row] = one.scores.statistics[0]
+        if values is not None and one.scores.values is not None:
+            values[row] = one.scores.values[0]
+        details[row] = None if one.scores.details is None else one.scores.details[0]
+    scores = Scores(statistics, values, score, details if any(details) else None)
+    return SampleScores(scores, scored, codes, errors)
+
+
+def legible(
+    scorer: ScorerConfig | None, replies: Mapping[int, ModelReply], seconds: float
+) -> dict[int, ModelReply]:
+    """The replies of judges; one that takes too much to read, by the pattern of a config, is an error."""
+    found = dict(replies)
+    for pattern in _reading_patterns(scorer):
+        texts = {place: reply.text for place, reply in found.items() if reply.text is not None}
+        doubtful = [place for place, text in texts.items() if not bounded(pattern, [text])]
+        with KillableProcess("tasks.rows.limited:reading", [pattern], seconds) as process:
+            said = process.map([texts[place] for place in doubtful])
+        lost = {
+            place: one.reason for place, one in zip(doubtful, said, strict=True) if isinstance(one, GaveUp)
+        }
+        found |= {place: ModelReply(None, f"reading the reply {reason}") for place, reason in lost.items()}
+    return found
+
+
+def reading(pattern: str) -> Callable[[str], int]:
+    """What the process calls for each reply: how many matches it has."""
+    compiled = re.compile(pattern)
+    return lambda text: len(compiled.findall(text))
+
+
+def _reading_patterns(scorer: ScorerConfig | None) -> Iterator[str]:
+    if isinstance(scorer, JudgeConfig | ArenaConfig) and isinstance(scorer.parse, PatternReading):
+        yield scorer.parse.pattern
+    elif isinstance(scorer, EnsembleConfig):
+        for member in scorer.members:
+            yield from _reading_patterns(member.scorer)

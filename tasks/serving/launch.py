@@ -16,10 +16,8 @@ from typing import Any, Final
 
 from metrics.errors import ConfigError
 from tasks.serving import machine
-from tasks.serving.config import ServeConfig
-from tasks.serving.presets import PRESETS, SERVER_SCRIPT, Preset
-from tasks.serving.processes import MARK, started
-from tasks.serving.records import Order
+from tasks.serving.config import PRESETS, SERVER_SCRIPT, Preset, ServeConfig
+from tasks.serving.records import MARK, Order, started
 from tasks.serving.weights import local_path, one_file, weights_bytes
 
 LOOPBACK: Final = "127.0.0.1"

@@ -18,8 +18,7 @@ from pathlib import Path
 from metrics.errors import NightjarError
 from tasks.serving import records
 from tasks.serving.launch import Launch, check_launch, order_for
-from tasks.serving.processes import end_marked, lives, marked, signal_group
-from tasks.serving.records import Order, State
+from tasks.serving.records import Order, State, end_marked, lives, marked, signal_group
 from tasks.serving.supervisor import STOP_SECONDS, end_container
 from tasks.store.home import PROJECT, home, private_folder
 

@@ -25,8 +25,7 @@ from types import FrameType
 from typing import IO, Final
 
 from tasks.serving import machine, records
-from tasks.serving.processes import end_marked, lives, signal_group, started
-from tasks.serving.records import Order, State
+from tasks.serving.records import Order, State, end_marked, lives, signal_group, started
 
 TICK: Final = 0.1
 STOP_SECONDS: Final = 10.0

@@ -1,1 +1,3 @@
-"""The content-addressed store: references, keys, fingerprints of code, schemas."""
+"""The content-addressed store: references, keys, fingerprints of code, schemas, and the steps whose
+results it keeps.
+"""

@@ -59,5 +59,17 @@ def seconds_of(value: Any) -> Any:
     return parse_duration(value).total_seconds() if isinstance(value, str) else value
 
 
-Seconds = Annotated[float, BeforeValidator(seconds_of), Field(gt=0)]
+Seconds = Annotated[
+    float,
+    BeforeValidator(seconds_of),
+    Field(gt=0, allow_inf_nan=False),
+    WithJsonSchema(
+        {
+            "anyOf": [
+                {"type": "number", "exclusiveMinimum": 0},
+                {"type": "string", "pattern": r"^\d+(\.\d+)?\s*[smhdw]$"},
+            ]
+        }
+    ),
+]
 """A field of a config that holds a length of time in seconds: a number, or a text as above."""

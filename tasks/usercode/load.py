@@ -1,9 +1,12 @@
 """Loads user code by name: ``file.py:function`` beside the config, or ``package.module:function``.
 
-A file is a module of its folder's package, so that its neighbours can be imported relatively. ``UserModules``
-are the modules of one owner: a benchmark of lm-evaluation-harness has its own, since many keep state at the
-module's level (a generator, a counter) and must not see what another benchmark left there. Everyone else
-shares one set, in which the same version of a file is imported once.
+A file is a module of its folder's package, so that its neighbours can be imported relatively.
+``UserModules`` are the modules of one owner: a benchmark of lm-evaluation-harness has its own, since many
+keep state at the module's level (a generator, a counter) and must not see what another benchmark left
+there. Everyone else shares one set, in which the same version of a file is imported once.
+
+Benchmarks of lm-evaluation-harness import some thirty packages beside their own files. The extra
+``harness`` brings those that most of them need; the rest are named one by one where one is missing.
 """
 
 import hashlib
@@ -23,9 +26,48 @@ from metrics.errors import ConfigError
 from metrics.types import Resolve
 from tasks.store.definitions import imported_files
 from tasks.usercode.code_eval import importing
-from tasks.usercode.missing import missing_package
-from tasks.usercode.standin import stand_ins
+from tasks.usercode.surroundings import stand_ins
 from tasks.usercode.trust import check_trusted
+
+EXTRA: Final = "harness"
+IN_EXTRA: Final = frozenset(
+    {
+        "antlr4", "bs4", "datasets", "emoji", "evaluate", "fugashi", "fuzzywuzzy", "html2text",
+        "immutabledict", "iso639", "jieba", "langdetect", "lm_eval", "math_verify",
+        "more_itertools", "neologdn", "nltk", "pandas", "pycountry", "pymorphy3", "regex", "rouge",
+        "scipy", "sklearn", "statsmodels", "sympy", "tqdm", "transformers", "wonderwords",
+        "word2number",
+    }
+)  # fmt: skip
+"""Top-level modules that the extra brings."""
+BESIDE: Final = {
+    "bert_score": "bert-score",
+    "kstar_planner": "kstar-planner",
+    "tinyBenchmarks": "git+https://github.com/felipemaiapolo/tinyBenchmarks",
+}
+"""Top-level module → the name it is installed by, where that is another, for what the extra leaves out."""
+
+
+def missing_package(error: BaseException) -> str:
+    """``"; pip install …"`` where ``error`` is the import of a package that is not installed, else an empty
+    text.
+
+    >>> missing_package(ModuleNotFoundError("No module named 'json'", name="json"))
+    ''
+    """
+    cause: BaseException | None = error
+    while cause is not None and not isinstance(cause, ModuleNotFoundError):
+        cause = cause.__cause__ or cause.__context__
+    name = cause.name if isinstance(cause, ModuleNotFoundError) else None
+    if not name:
+        return ""
+    top = name.partition(".")[0]
+    if top in sys.modules or top in sys.stdlib_module_names:
+        return ""  # the package is there, and a module of it is not: installing it again would not help
+    if top in IN_EXTRA:
+        return f"; the extra '{EXTRA}' brings it: pip install -e '.[{EXTRA}]'"
+    return f"; it is in no extra: pip install {BESIDE.get(top, top)}"
+
 
 PARENTS: Final = 2
 """Folders above a file's that its relative imports may reach (``from ...other import x``)."""

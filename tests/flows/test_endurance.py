@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from tasks.models.demo.options import DemoOptions, Faults
-from tasks.models.demo.serving import Serving, serve
+from tasks.models.demo.server import Serving, serve
 
 PROJECT = Path(__file__).resolve().parents[2]
 PROBLEMS = PROJECT / "deployments" / "benchmarks" / "demo" / "problems.jsonl"

@@ -11,7 +11,7 @@ import pytest
 from flows.config.load import load_config
 from metrics.errors import ConfigError
 from tasks.models.demo.options import DemoOptions
-from tasks.models.demo.serving import Serving, serve
+from tasks.models.demo.server import Serving, serve
 from tasks.models.respond import Inference
 from tasks.store.durations import seconds_of
 

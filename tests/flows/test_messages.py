@@ -12,7 +12,7 @@ from flows.config.load import load_config
 from flows.config.schema import RunOptions
 from flows.plan.build import make_plan
 from metrics.errors import ConfigError
-from tasks.models.demo.seeing import shapes
+from tasks.models.demo.answering import shapes
 
 PROJECT = Path(__file__).resolve().parents[2]
 EXAMPLES = PROJECT / "deployments" / "benchmarks" / "messages"

@@ -10,7 +10,7 @@ import pytest
 
 from flows.eval.__main__ import main
 from tasks.models.demo.options import DemoOptions
-from tasks.models.demo.serving import serve
+from tasks.models.demo.server import serve
 
 Refuse = Callable[..., str]
 GOOD = {

@@ -13,7 +13,7 @@ from flows.config.schema import RunOptions
 from flows.eval.start import with_defaults
 from tasks.history.prune import EVERYTHING, AnswerRetention, prune
 from tasks.models.demo.options import DemoOptions
-from tasks.models.demo.serving import Serving, serve
+from tasks.models.demo.server import Serving, serve
 from tasks.store.storage import Store
 
 OWN = '''

@@ -16,7 +16,7 @@ import pytest
 import yaml
 
 from tasks.serving import machine, records
-from tasks.serving.processes import marked
+from tasks.serving.records import marked
 
 pytestmark = pytest.mark.services
 PROJECT = Path(__file__).resolve().parents[2]

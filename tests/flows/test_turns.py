@@ -15,7 +15,7 @@ from flows.config.schema import RunOptions
 from flows.plan.build import make_plan
 from metrics.errors import ConfigError
 from tasks.models.demo.options import DemoOptions, Faults
-from tasks.models.demo.serving import serve
+from tasks.models.demo.server import serve
 from tests.flows.conftest import PROJECT, own
 
 CONFIG = """\

@@ -5,8 +5,7 @@ import asyncio
 from dataclasses import fields
 
 from tasks.models.demo.options import DemoOptions, Faults
-from tasks.models.demo.server import DemoServer
-from tasks.models.demo.serving import start
+from tasks.models.demo.server import DemoServer, start
 
 
 def main() -> None:

@@ -12,11 +12,18 @@ from typing import Any
 import numpy as np
 
 from tasks.messages.chat import content_text
-from tasks.models.demo.answering import Draw, respond
-from tasks.models.demo.calling import called
-from tasks.models.demo.ngram import BOS, ORDER, log_distribution, score
+from tasks.models.demo.answering import (
+    BOS,
+    ORDER,
+    Draw,
+    called,
+    described,
+    images_of,
+    log_distribution,
+    respond,
+    score,
+)
 from tasks.models.demo.options import DemoOptions
-from tasks.models.demo.seeing import described, images_of
 
 BYTES_A_TOKEN = 4
 """A generated token is counted for each four bytes; prompts of log-likelihoods have one token a byte."""

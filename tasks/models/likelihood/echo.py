@@ -1,7 +1,7 @@
 """The codec of log-likelihoods: the completions API echoes a prompt with the log-probabilities of its tokens.
 
 Servers differ in what they take and give. ``probe.py`` finds a server's ``EchoMode`` with one known prompt,
-``tokens.py`` reads what comes, ``windows.py`` says which tokens count.
+``tokens.py`` says which tokens count and reads what comes.
 """
 
 import time
@@ -12,14 +12,18 @@ from typing import Any, Literal
 from tasks.models.errors import BadRequest, MalformedBody, PermanentError
 from tasks.models.likelihood.tokenizers import Tokenizer
 from tasks.models.likelihood.tokens import (
+    DEFAULT_MAX_LENGTH,
     GeneratedTokens,
     LogprobSource,
     ScoredTokens,
+    Span,
+    rolling_spans,
     scored,
     span_ends,
     sum_of,
+    text_span,
+    token_span,
 )
-from tasks.models.likelihood.windows import DEFAULT_MAX_LENGTH, Span, rolling_spans, text_span, token_span
 from tasks.models.records import Call, KeptAnswer, Reply, Request, provenance, usage_of
 
 

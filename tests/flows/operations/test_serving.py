@@ -13,7 +13,7 @@ import pytest
 import yaml
 
 from tasks.serving import records
-from tasks.serving.processes import lives, marked
+from tasks.serving.records import lives, marked
 
 pytestmark = pytest.mark.nights
 FAKE = Path(__file__).resolve().parents[2] / "tasks" / "serving" / "fake_server.py"

@@ -13,9 +13,9 @@ from scorers.base import Batch, ModelReply, SampleScores
 from scorers.config import FilterConfig, JudgeConfig, ScoringConfig
 from scorers.filters import FilterPipeline
 from tasks.killable.process import GaveUp
-from tasks.limited import LimitedProcessing, LimitedScorer, legible
-from tasks.pair import PairSetup
-from tasks.rows.limited import LimitedPipeline
+from tasks.rows.limited import LimitedProcessing, LimitedScorer, legible
+from tasks.rows.pair import PairSetup
+from tasks.rows.predictions import LimitedPipeline
 
 RUNAWAY = "a" * 40 + "!"
 WORDS = [

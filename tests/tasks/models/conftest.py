@@ -12,7 +12,7 @@ import pytest
 from tasks.models.answers.segments import AnswerStore
 from tasks.models.config import ModelConfig, SampleParams
 from tasks.models.demo.options import DemoOptions, Faults
-from tasks.models.demo.serving import Serving, serve
+from tasks.models.demo.server import Serving, serve
 from tasks.models.options import InferenceOptions, RequestTally
 from tasks.models.respond import respond
 from tasks.store.schemas import REQUESTS

@@ -14,7 +14,7 @@ from tasks.models.config import EndpointConfig, ModelConfig
 from tasks.models.connection import probe
 from tasks.models.demo import protocol, server
 from tasks.models.demo.options import DemoOptions
-from tasks.models.demo.serving import Serving, serve
+from tasks.models.demo.server import Serving, serve
 from tasks.models.statement import contradictions, keep_statement, kept_statements, said_at
 from tasks.store.storage import Store
 

@@ -11,7 +11,7 @@ from tasks.models.demo.options import Faults
 from tasks.models.errors import ModelError
 from tasks.models.options import RequestTally
 from tasks.models.records import Lookup
-from tasks.steps import Accounts, Step
+from tasks.store.steps import Accounts, Step
 
 STORM = Faults(
     error_500=0.05,

@@ -92,7 +92,7 @@ def test_equal_prompts_are_asked_once_and_answered_twice(bench, served, endpoint
 
 
 def test_the_embedded_model_starts_only_when_something_is_missing(bench, problems, monkeypatch):
-    from tasks.models.demo import serving as sharing
+    from tasks.models.demo import server as sharing
 
     demo = ModelConfig(name="demo", type="demo")
     first = bench.ask(demo, problems(5))

@@ -15,7 +15,7 @@ from tasks.models.answers.claims import claim_keys
 from tasks.models.answers.journal import Journal, decode, encode, recover, restore
 from tasks.models.answers.segments import AnswerStore, ModelAnswers
 from tasks.models.config import ModelConfig
-from tasks.models.demo.serving import serve
+from tasks.models.demo.server import serve
 from tasks.models.records import KeptAnswer
 from tasks.models.respond import Inference
 from tasks.store.storage import Store, StoreError

@@ -12,11 +12,10 @@ import pytest
 from pydantic import ValidationError
 
 from tasks.models.config import EndpointConfig, ModelConfig, ReasoningConfig, SampleParams
-from tasks.models.generation import Generation
+from tasks.models.generation import FAMILIES, Generation, marks_of, split_thought
 from tasks.models.identity import RequestExpansion, model_identity
 from tasks.models.opening import settled
 from tasks.models.records import Reply, Request
-from tasks.models.thoughts import FAMILIES, marks_of, split_thought
 from tasks.store.schemas import REQUESTS
 
 ENDPOINT = {"model": "m", "base_url": "http://localhost:1/v1"}

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from tasks.models.errors import BadRequest
 from tasks.models.likelihood.tokenizers import ByteTokenizer
-from tasks.models.likelihood.windows import rolling_spans, split_pair, text_span, token_span
+from tasks.models.likelihood.tokens import rolling_spans, split_pair, text_span, token_span
 
 BYTES = ByteTokenizer()
 

@@ -15,9 +15,8 @@ from tasks.models.config import ModelConfig, SampleParams
 from tasks.models.options import InferenceOptions
 from tasks.reporting.exports import AnswerPart, RunInfo, SamplePart, samples, write_samples
 from tasks.rows import predictions
-from tasks.rows.limited import LimitedPipeline
 from tasks.rows.parts import Origin, from_batches
-from tasks.rows.predictions import prediction_batches
+from tasks.rows.predictions import LimitedPipeline, prediction_batches
 from tasks.store.schemas import PREDICTIONS, REQUESTS, RESPONSES, STATISTICS, row_batch
 
 CALLS = orjson.dumps([{"name": "f", "arguments": "{}"}]).decode()

@@ -19,7 +19,7 @@ from tasks.serving import launch as launching
 from tasks.serving import machine, records, servers
 from tasks.serving.config import ServeConfig
 from tasks.serving.launch import Launch, check_launch, order_for
-from tasks.serving.processes import lives, marked, started
+from tasks.serving.records import lives, marked, started
 from tasks.serving.servers import RunningServer, ServerFailed, end_leftovers, start_server, stop_server
 
 FAKE = Path(__file__).with_name("fake_server.py")

@@ -25,9 +25,8 @@ from tasks.datasets.config import DatasetError
 from tasks.datasets.files import data_digest
 from tasks.store.keys import digest
 from tasks.usercode.documents import Documents
-from tasks.usercode.generators import Generators
 from tasks.usercode.load import UserModules
-from tasks.usercode.standin import library_installed, stand_ins
+from tasks.usercode.surroundings import Generators, library_installed, stand_ins
 
 INHERITED: Final = (
     "process_docs", "fewshot_delimiter", "target_delimiter", "gen_prefix", "doc_to_text", "doc_to_choice",

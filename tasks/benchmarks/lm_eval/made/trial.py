@@ -41,7 +41,7 @@ from tasks.benchmarks.records import Rendered
 from tasks.usercode.code_eval import collecting
 from tasks.usercode.documents import Documents
 from tasks.usercode.load import UserModules
-from tasks.usercode.standin import stand_ins, without_library
+from tasks.usercode.surroundings import stand_ins, without_library
 
 ROWS: Final = 8
 SEED: Final = 1234

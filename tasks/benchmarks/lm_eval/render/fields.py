@@ -17,7 +17,7 @@ from tasks.benchmarks.lm_eval.read.yaml import FunctionName
 from tasks.benchmarks.lm_eval.templates import render_template
 from tasks.datasets.config import DatasetError
 from tasks.usercode.load import UserModules
-from tasks.usercode.standin import stand_ins
+from tasks.usercode.surroundings import stand_ins
 
 
 class Fields:

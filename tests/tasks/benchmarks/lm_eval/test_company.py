@@ -22,8 +22,8 @@ from scorers.process_results import ProcessResultsScorer
 from tasks.benchmarks.lm_eval.made.rows import RowMaker
 from tasks.benchmarks.lm_eval.made.trial import try_definition
 from tasks.benchmarks.open import open_benchmark
-from tasks.usercode.generators import Generators
 from tasks.usercode.load import resolver
+from tasks.usercode.surroundings import Generators
 
 VERBATIM = Path(__file__).parents[3] / "fixtures" / "harness"
 FILES = {

@@ -1,11 +1,14 @@
 """Times as configs write them."""
 
+from datetime import timedelta
+
+import jsonschema
 import pytest
 from pydantic import TypeAdapter, ValidationError
 
-from tasks.durations import Duration, written
+from tasks.store.durations import Seconds, duration_text
 
-ADAPTER = TypeAdapter(Duration)
+ADAPTER = TypeAdapter(Seconds)
 
 
 @pytest.mark.parametrize(
@@ -24,4 +27,12 @@ def test_anything_else_is_refused(value: object) -> None:
 
 @pytest.mark.parametrize("text", ["90s", "10m", "6h", "30d", "1500s"])
 def test_a_time_is_written_as_it_was_read(text: str) -> None:
-    assert ADAPTER.validate_python(written(ADAPTER.validate_python(text))) == ADAPTER.validate_python(text)
+    seconds = ADAPTER.validate_python(text)
+    assert ADAPTER.validate_python(duration_text(timedelta(seconds=seconds))) == seconds
+
+
+def test_the_schema_takes_what_is_read() -> None:
+    for value in ("20h", "2w", 1.5):
+        jsonschema.validate(value, ADAPTER.json_schema())
+    with pytest.raises(jsonschema.ValidationError):
+        jsonschema.validate("soon", ADAPTER.json_schema())

@@ -1,4 +1,4 @@
-"""What the tasks of one pair share."""
+"""A pair, a filter's predictions under one metric: what the stages of one share."""
 
 from dataclasses import replace
 from typing import Protocol, runtime_checkable
@@ -11,7 +11,7 @@ from scorers.base import Batch, SampleScores, Scorer
 from scorers.config import ScoringConfig, split_result_name
 from scorers.factory import build_scorer
 from tasks.rows.parts import PairIdentity
-from tasks.steps import Unkeyed
+from tasks.store.steps import Unkeyed
 from tasks.store.storage import ArtifactRef, Store
 from tasks.usercode.load import resolver
 

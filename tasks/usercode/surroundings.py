@@ -1,12 +1,22 @@
-"""``import datasets`` and ``import evaluate`` in a definition's Python file, installed or not.
+"""What benchmarks' functions find around them where they run under lm-evaluation-harness: libraries,
+seeded generators, a main thread that takes alarms.
 
-While such a file loads, and while a function of it runs, a module of that name stands in: for ``datasets``,
-where the library is not installed, with the tables of ``documents.py``; for ``evaluate`` always, since the
-library itself would fetch every metric from a hub, with those of ``evaluate.py``. Afterwards they are gone,
-so that nothing else takes them for the libraries.
+``stand_ins``: while a definition's Python file loads, and while a function of it runs, ``import
+datasets`` and ``import evaluate`` find a module that stands in. For ``datasets`` it does where the
+library is not installed, with the tables of ``documents.py``; for ``evaluate`` always, since the library
+itself would fetch every metric from a hub, with those of ``evaluate.py``. Afterwards they are gone, so
+that nothing else takes them for the libraries.
+
+``Generators``: the harness seeds the global generators of Python and numpy when it starts. Here each step
+of each benchmark starts from that state, whatever drew before it in the process, and goes on from where
+it was; for everyone else nothing has changed.
+
+``sets_alarms``: which functions set alarms, and so need the main thread of a process.
 """
 
 import importlib
+import inspect
+import random
 import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -14,13 +24,89 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import cache, partial
 from importlib.machinery import ModuleSpec, PathFinder
+from importlib.util import find_spec
+from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Final
 
+import numpy as np
+
 from metrics.errors import ConfigError
+from tasks.store.definitions import reached_definitions
 
 if TYPE_CHECKING:
     from tasks.usercode.documents import Documents
+
+
+SETTING: Final = frozenset({"signal", "math_verify"})
+"""Modules by which alarms are set: the standard library's, and one that sets them itself."""
+COLLECTION: Final = "lm_eval.tasks."
+"""What benchmarks import by its full name and not as a neighbour."""
+
+
+def sets_alarms(function: Callable[..., Any]) -> bool:
+    """Whether the function, or what it reaches in its files and in the harness's collection, imports a module
+    that sets alarms."""
+    while isinstance(function, partial):
+        function = function.func
+    try:
+        path = inspect.getsourcefile(function)
+    except TypeError:
+        return False  # a builtin
+    return path is not None and _reaches(Path(path), getattr(function, "__name__", None), set())
+
+
+def _reaches(path: Path, name: str | None, seen: set[str]) -> bool:
+    modules = [module for module, source in reached_definitions(path, name).items() if source is None]
+    if any(module.partition(".")[0] in SETTING for module in modules):
+        return True
+    for module in modules:
+        if module.startswith(COLLECTION) and module not in seen:
+            seen.add(module)
+            spec = find_spec(module)
+            if spec is not None and spec.origin is not None and _reaches(Path(spec.origin), None, seen):
+                return True
+    return False
+
+
+# What the harness seeds the global generators with; a process_docs that shuffles draws from them.
+PYTHON_SEED: Final = 0
+NUMPY_SEED: Final = 1234
+_drawing = threading.RLock()
+
+
+class Generators:
+    """The global generators of one step of one benchmark."""
+
+    def __init__(self) -> None:
+        self._own: tuple[Any, Any] | None = None
+
+    @contextmanager
+    def drawn_from(self) -> Iterator[None]:
+        """Inside the block they are in this step's state, afterwards in the one that they were in. One step
+        at a time draws from them."""
+        with _drawing:
+            others = _state()
+            if self._own is None:
+                random.seed(PYTHON_SEED)
+                np.random.seed(NUMPY_SEED)
+            else:
+                _set(self._own)
+            try:
+                yield
+            finally:
+                self._own = _state()
+                _set(others)
+
+
+def _state() -> tuple[Any, Any]:
+    return random.getstate(), np.random.get_state()
+
+
+def _set(state: tuple[Any, Any]) -> None:
+    random.setstate(state[0])
+    np.random.set_state(state[1])
+
 
 LIBRARY: Final = "datasets"
 METRICS: Final = "evaluate"
