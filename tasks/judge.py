@@ -24,9 +24,8 @@ from tasks.store.steps import Answered, Step, Unkeyed
 from tasks.store.storage import ArtifactRef, Store
 from tasks.usercode.load import resolver
 from tasks.verdicts.config import EvaluationMethodConfig, EvaluationMetricConfig
-from tasks.verdicts.judge import evaluate
 from tasks.verdicts.methods import build_method
-from tasks.verdicts.rows import JudgedPart, method_labels
+from tasks.verdicts.rows import JudgedPart, evaluate, method_labels
 
 
 class MethodSetup(Unkeyed):

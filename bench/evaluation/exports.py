@@ -12,9 +12,8 @@ from tasks.rows.parts import Origin, Part
 from tasks.store.schemas import REQUESTS, RESPONSES, STATISTICS
 from tasks.store.storage import Store
 from tasks.verdicts.config import EvaluationMethodConfig
-from tasks.verdicts.judge import evaluate
 from tasks.verdicts.methods import build_method
-from tasks.verdicts.rows import JudgedPart
+from tasks.verdicts.rows import JudgedPart, evaluate
 
 
 def main(total: int, folder: Path) -> None:

@@ -21,8 +21,8 @@ from tasks.rows.parts import Origin, Part
 from tasks.store.schemas import ITEM_ROWS, REQUESTS, RESPONSES, STATISTICS
 from tasks.store.storage import ArtifactRef, Store
 from tasks.verdicts.config import EvaluationMethodConfig, EvaluationMetricConfig
-from tasks.verdicts.judge import evaluate
 from tasks.verdicts.methods import build_method
+from tasks.verdicts.rows import evaluate
 
 MODELS = ("first", "second")
 PARTITION = 50_000

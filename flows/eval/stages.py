@@ -28,7 +28,7 @@ from tasks.rows.parts import FailedPart
 from tasks.score import process_results, score, score_across, score_processed
 from tasks.store.steps import Step
 from tasks.turns import TRANSCRIPT, ask_user, next_turn, reply_turn, transcripts
-from tasks.verdicts.judge import TALLIED, VerdictTally, tally_verdicts
+from tasks.verdicts.rows import TALLIED, VerdictTally, tally_verdicts
 
 
 @dataclass(frozen=True)

@@ -6,8 +6,7 @@ file, and is in no environment and no list of processes.
 
 import os
 
-from flows.server.boundary import HOST, Address, Boundary
-from flows.server.credential import credential
+from flows.server.boundary import HOST, Address, Boundary, credential
 
 SECONDS_TO_CLOSE = 5
 

@@ -1,23 +1,95 @@
-"""What stands between a browser and the own Prefect server: an ASGI application around Prefect's.
+"""Who may talk to the own Prefect server: its credential, and an ASGI application around Prefect's that
+stands between a browser and the server.
 
-Prefect asks for the credential itself. It does not ask which site a request comes from or which name it was
-sent to, and its UI has to be told the credential: that is here. A request is refused unless its Host is the
-server's own (a foreign name that resolves to loopback is not) and its Origin, where it has one, too.
+The credential is what the own server and its user's programs know and nobody else does: one line in a
+file of mode 600. It is never sent to a server that has not proven that it knows it (``proof``): the port
+of a server that has ended may be somebody else's by now.
 
-A person is shown a link to ``/nightjar/open`` with a one-time code in its fragment, which no server and no
-log sees; that page exchanges the code for the password that the UI keeps in the browser.
+Prefect asks for the credential itself. It does not ask which site a request comes from or which name it
+was sent to, and its UI has to be told the credential: that is here. A request is refused unless its Host
+is the server's own (a foreign name that resolves to loopback is not) and its Origin, where it has one,
+too.
+
+A person is shown a link to ``/nightjar/open`` with a one-time code in its fragment, which no server and
+no log sees; that page exchanges the code for the password that the UI keeps in the browser.
 """
 
+import base64
+import hashlib
 import hmac
 import json
+import os
 import secrets
+import tempfile
 import time
 from collections.abc import Awaitable, Callable, MutableMapping
+from contextlib import suppress
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
-from flows.server.credential import authorization, password, proof
+from tasks.store.home import home, private_folder
+
+USER = "nightjar"
+
+
+def server_folder() -> Path:
+    """Where the own server keeps its database, log, record and credential; for the user alone."""
+    return private_folder(home() / "server")
+
+
+def credential() -> str:
+    """``user:password`` of the own server, made when it is first asked for."""
+    path = server_folder() / "credential"
+    try:
+        return _read_credential(path)
+    except FileNotFoundError:
+        _create_credential(path)
+        return _read_credential(path)
+
+
+def known_credential() -> str | None:
+    """As ``credential``; None where none was made yet."""
+    with suppress(OSError):
+        return _read_credential(home() / "server" / "credential")
+    return None
+
+
+def authorization(secret: str) -> str:
+    """Value of the header Authorization."""
+    return f"Basic {password(secret)}"
+
+
+def password(secret: str) -> str:
+    """The credential as Prefect's UI keeps it."""
+    return base64.b64encode(secret.encode()).decode()
+
+
+def proof(secret: str, port: int, nonce: str) -> str:
+    """What only a holder of the credential can say about ``nonce``; for one port, so that it can't be passed
+    on from another server's."""
+    return hmac.new(secret.encode(), f"nightjar server {port} {nonce}".encode(), hashlib.sha256).hexdigest()
+
+
+def _read_credential(path: Path) -> str:
+    with path.open(encoding="ascii") as file:
+        if os.fstat(file.fileno()).st_mode & 0o077:
+            os.chmod(path, 0o600)
+        return file.read().strip()
+
+
+def _create_credential(path: Path) -> None:
+    """Whole or not at all, and the first of two that come at once stays."""
+    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=".credential.")  # of mode 600
+    try:
+        with os.fdopen(handle, "w", encoding="ascii") as file:
+            file.write(f"{USER}:{secrets.token_urlsafe(32)}\n")
+        with suppress(FileExistsError):
+            os.link(temporary, path)
+    finally:
+        os.unlink(temporary)
+
 
 Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]

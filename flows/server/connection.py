@@ -21,8 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlencode, urlsplit
 
-from flows.server.boundary import HOST
-from flows.server.credential import authorization, credential, known_credential, server_folder
+from flows.server.boundary import HOST, authorization, credential, known_credential, server_folder
 from flows.server.own import ServerError, knows_credential, start, start_again
 from tasks.reporting.progress import in_notebook
 from tasks.store.files import whole_file

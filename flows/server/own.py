@@ -21,8 +21,7 @@ from dataclasses import asdict, dataclass
 from importlib.metadata import version
 from pathlib import Path
 
-from flows.server.boundary import HOST
-from flows.server.credential import credential, known_credential, proof, server_folder
+from flows.server.boundary import HOST, credential, known_credential, proof, server_folder
 from metrics.errors import NightjarError
 from tasks.store.home import PROJECT, home
 

@@ -19,7 +19,7 @@ from rich.text import Text
 from flows import catalog, history, power, why
 from flows import command_line as lines
 from flows.server import ask, status
-from flows.server.credential import credential
+from flows.server.boundary import credential
 from flows.suite.__main__ import main as suite_main
 from metrics.errors import ConfigError
 from metrics.printable import printable, printable_values

@@ -6,8 +6,7 @@ from typing import Any
 
 import pytest
 
-from flows.server.boundary import CODE_SECONDS, CODES_AT_ONCE, Address, Boundary, Codes
-from flows.server.credential import authorization, proof
+from flows.server.boundary import CODE_SECONDS, CODES_AT_ONCE, Address, Boundary, Codes, authorization, proof
 
 SECRET, PORT = "nightjar:what only its user knows", 4210
 PASSED = b"prefect answered"

@@ -14,8 +14,8 @@ import pytest
 from prefect.settings import PREFECT_API_AUTH_STRING, PREFECT_API_URL, temporary_settings
 
 from flows.server import Server, ask, link, status
+from flows.server.boundary import credential
 from flows.server.connection import CREDENTIAL
-from flows.server.credential import credential
 
 pytestmark = pytest.mark.services
 

@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 import yaml
 
+from flows.server.boundary import credential
 from flows.server.connection import CREDENTIAL
-from flows.server.credential import credential
 from tests.flows.conftest import Evaluate, own
 
 PROJECT = Path(__file__).resolve().parents[3]

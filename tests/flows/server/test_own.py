@@ -15,8 +15,8 @@ import pytest
 from prefect.settings import PREFECT_API_SSL_CERT_FILE, temporary_settings
 
 from flows.server import own
+from flows.server.boundary import credential
 from flows.server.connection import CREDENTIAL, link, serving, shell_exports, use_server
-from flows.server.credential import credential
 
 PROJECT = Path(__file__).resolve().parents[3]
 
@@ -196,7 +196,7 @@ server.serve_forever()
 
 
 def test_the_credential_is_one_and_its_users_alone(place: Path) -> None:
-    command = [sys.executable, "-c", "from flows.server.credential import credential; print(credential())"]
+    command = [sys.executable, "-c", "from flows.server.boundary import credential; print(credential())"]
     at_once = [subprocess.Popen(command, cwd=PROJECT, stdout=subprocess.PIPE, text=True) for _ in range(4)]
     said = {process.communicate(timeout=120)[0].strip() for process in at_once}
     assert said == {credential()}

@@ -35,8 +35,8 @@ from tasks.reporting.exports.samples import _indented
 from tasks.rows.parts import FailedPart, Origin, PairIdentity, Part, from_batches
 from tasks.store.schemas import PREDICTIONS, REQUESTS, RESPONSES, RESULTS, STATISTICS
 from tasks.verdicts.config import EvaluationMethodConfig, EvaluationMetricConfig
-from tasks.verdicts.judge import evaluate
 from tasks.verdicts.methods import build_method
+from tasks.verdicts.rows import evaluate
 
 OPTIONS = StatisticsConfig()
 ORIGIN = Origin("qwen", "plain", {"model_id": "Qwen/Qwen3-8B", "sampling": {"temperature": 0.5}})

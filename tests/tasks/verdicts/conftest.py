@@ -10,8 +10,8 @@ import pytest
 from tasks.rows.parts import Origin, Part, from_batches
 from tasks.store.schemas import REQUESTS, RESPONSES
 from tasks.verdicts.config import EvaluationMethodConfig
-from tasks.verdicts.judge import evaluate
 from tasks.verdicts.methods import build_method
+from tasks.verdicts.rows import evaluate
 
 Rows = Sequence[Mapping[str, Any]]
 

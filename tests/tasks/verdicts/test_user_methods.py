@@ -6,8 +6,8 @@ import pytest
 from metrics.errors import ConfigError, NightjarError
 from tasks.rows.parts import Origin, Part, from_batches
 from tasks.verdicts.config import EvaluationMethodConfig
-from tasks.verdicts.judge import evaluate
 from tasks.verdicts.methods import build_method
+from tasks.verdicts.rows import evaluate
 
 ORIGIN = Origin("qwen", "cot", {"model_id": "Qwen/Qwen3-8B", "sampling": {"temperature": 0.5}})
 OWN = {"name": "quality", "function": "eval.py:judge"}
