@@ -25,9 +25,9 @@ from scorers.config import FilterConfig
 from scorers.filters import FilterPipeline
 from scorers.filters.pipeline import UserStep
 from scorers.letters import Reading
-from tasks.killable.process import GaveUp, KillableProcess
 from tasks.rows.outcomes import outcome, outcome_of, outcome_of_all
 from tasks.rows.scoring import samples_of_requests
+from tasks.sandboxes.killable import GaveUp, KillableProcess
 from tasks.store.schemas import PREDICTIONS, TEXT, row_batch, row_dicts
 
 Given = list[Any] | GaveUp

@@ -56,7 +56,6 @@ SEAMS: Final = (
     "metrics/patterns.py",
     "tasks/caching.py",
     "tasks/execution/",
-    "tasks/killable/",
     "tasks/models/answers/first.py",
     "tasks/models/limits.py",
     "tasks/process.py",

@@ -15,9 +15,9 @@ from metrics.patterns import bounded
 from metrics.types import Resolve
 from scorers.config import ITEM_SECONDS
 from tasks.datasets.config import field_at
-from tasks.killable.process import GaveUp, KillableProcess
 from tasks.messages.calls import parsed_calls
 from tasks.rows.parts import RESPONSE_METADATA, Origin
+from tasks.sandboxes.killable import GaveUp, KillableProcess
 from tasks.store.keys import unix_seconds
 from tasks.store.schemas import plain_values
 from tasks.verdicts.built_in import (

@@ -12,10 +12,10 @@ import pytest
 from scorers.base import Batch, ModelReply, SampleScores
 from scorers.config import FilterConfig, JudgeConfig, ScoringConfig
 from scorers.filters import FilterPipeline
-from tasks.killable.process import GaveUp
 from tasks.rows.limited import LimitedProcessing, LimitedScorer, legible
 from tasks.rows.pair import PairSetup
 from tasks.rows.predictions import LimitedPipeline
+from tasks.sandboxes.killable import GaveUp
 
 RUNAWAY = "a" * 40 + "!"
 WORDS = [

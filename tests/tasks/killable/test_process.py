@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from metrics.errors import ConfigError
-from tasks.killable.process import GaveUp, KillableProcess
+from tasks.sandboxes.killable import GaveUp, KillableProcess
 
 
 @pytest.fixture(autouse=True)
@@ -85,7 +85,7 @@ def test_large_items_do_not_stand_in_each_others_way() -> None:
 def test_no_process_outlives_who_was_killed_while_it_ran_away(tmp_path: Path) -> None:
     """The clock is the kernel's: nobody is left who could end it."""
     waiting = (
-        "from tasks.killable.process import KillableProcess\n"
+        "from tasks.sandboxes.killable import KillableProcess\n"
         "process = KillableProcess('called:matching', ['(a+)+$'], 1.0)\n"
         "process('aa')\n"
         "print(process._process.pid, flush=True)\n"

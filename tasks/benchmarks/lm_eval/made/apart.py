@@ -10,7 +10,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final
 
 from metrics.errors import ConfigError, NightjarError
-from tasks.killable.process import GaveUp, KillableProcess
+from tasks.sandboxes.killable import GaveUp, KillableProcess
 from tasks.usercode.trust import trust_what_is_named, trusting
 
 if TYPE_CHECKING:

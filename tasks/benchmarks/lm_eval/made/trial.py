@@ -33,8 +33,7 @@ from scorers.process_results import ProcessResultsScorer
 from tasks.benchmarks.lm_eval.data.items import document_items
 from tasks.benchmarks.lm_eval.data.splits import Splits
 from tasks.benchmarks.lm_eval.made.columns import columns_of
-from tasks.benchmarks.lm_eval.made.rows import CANDIDATES, RowMaker
-from tasks.benchmarks.lm_eval.made.shapes import Shape
+from tasks.benchmarks.lm_eval.made.shapes import CANDIDATES, RowMaker, Shape
 from tasks.benchmarks.lm_eval.read.yaml import decoded, functions_in, runs_programs_itself
 from tasks.benchmarks.lm_eval.render.benchmark import Prompter
 from tasks.benchmarks.records import Rendered

@@ -9,7 +9,7 @@ import pytest
 from flows.config.load import load_configs, validate_configs
 from metrics.errors import ConfigError
 from tasks.benchmarks.lm_eval.made.columns import columns_of
-from tasks.benchmarks.lm_eval.made.rows import RowMaker
+from tasks.benchmarks.lm_eval.made.shapes import RowMaker
 from tasks.benchmarks.lm_eval.made.trial import Trial, try_definition
 from tasks.benchmarks.lm_eval.read.yaml import FunctionName
 from tasks.usercode.load import UserModules

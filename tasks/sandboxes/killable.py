@@ -1,24 +1,38 @@
-"""A function in a process of its own, called for one item after another, each with a limit.
+"""Calls of functions that may never return: in a process of their own, called for one item after another,
+each with a limit.
 
-An item that takes more is given up: the process ends, another takes the items that are left, and the caller
-is told why there is no value. The limit is CPU time, so that a loaded machine does not decide what is given
-up.
+What is called is named by module and function, so that it is imported there and its code is in the
+caller's keys. An item that takes more is given up: the process ends, another takes the items that are
+left, and the caller is told why there is no value. The limit is CPU time, so that a loaded machine does
+not decide what is given up.
+
+In the process, the kernel keeps the clocks: a regular expression that runs away, or a library's C code,
+lets no other code of it run. So nothing outlives its limit even if who waits for it was killed.
 """
 
 import os
 import pickle
+import resource
 import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from importlib import import_module
 from types import TracebackType
-from typing import IO, Any
+from typing import IO, Any, BinaryIO, Final
 
-from tasks.killable.child import WAITING
 from tasks.store.home import PROJECT
 
+MEMORY_BYTES: Final = 4 << 30
+"""Address space of a process; a formula such as 9^(9^9) asks for more."""
+WAITING: Final = 20
+"""How many times the limit may pass by the clock of the wall: a loaded machine is slow, but not stuck."""
+
+Reply = tuple[str, Any]
+"""``value`` and the value, ``raised`` and the exception, ``memory`` and the reason."""
 THREADS = ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS")
 
 
@@ -90,7 +104,7 @@ class KillableProcess:
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115  # closed with the process
         path = os.pathsep.join(filter(None, [str(PROJECT), os.environ.get("PYTHONPATH")]))
         self._process = process = subprocess.Popen(
-            [sys.executable, "-P", "-m", "tasks.killable.child"],
+            [sys.executable, "-P", "-m", "tasks.sandboxes.killable"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._errors,
@@ -165,3 +179,74 @@ def _received(process: "subprocess.Popen[bytes]") -> tuple[str, Any] | None:
     except (EOFError, pickle.UnpicklingError):
         return None
     return reply
+
+
+def main() -> None:
+    """Reads ``(target, arguments, seconds, waiting)``, then lists of items; writes a reply for each."""
+    requests, replies = _streams()
+    target, arguments, seconds, waiting = pickle.load(requests)
+    _limit_memory()
+    try:
+        module, _, name = target.partition(":")
+        function = getattr(import_module(module), name)(*arguments)
+    except Exception as error:
+        _write(replies, ("raised", error))
+        return
+    _write(replies, ("ready", None))
+    while True:
+        try:
+            items = pickle.load(requests)
+        except EOFError:
+            return
+        for item in items:
+            _write(replies, _reply(function, item, seconds, seconds * waiting))
+
+
+def _reply(function: Callable[[Any], Any], item: Any, seconds: float, by_the_clock: float) -> Reply:
+    _leave_to_the_kernel()  # the function may have set an alarm of its own
+    signal.setitimer(signal.ITIMER_PROF, seconds)
+    signal.setitimer(signal.ITIMER_REAL, by_the_clock)
+    try:
+        return "value", function(item)
+    except MemoryError:
+        return "memory", f"took more than {MEMORY_BYTES >> 30} GiB of memory"
+    except Exception as error:
+        return "raised", error
+    finally:
+        signal.setitimer(signal.ITIMER_PROF, 0)
+        signal.setitimer(signal.ITIMER_REAL, 0)
+
+
+def _write(replies: BinaryIO, reply: Reply) -> None:
+    try:
+        frame = pickle.dumps(reply)
+    except Exception:  # a value or an exception that can't be sent
+        frame = pickle.dumps(("raised", RuntimeError(f"{type(reply[1]).__name__}: {reply[1]}")))
+    replies.write(frame)
+    replies.flush()
+
+
+def _streams() -> tuple[BinaryIO, BinaryIO]:
+    """Streams of our own: what a library prints goes elsewhere, and what it reads is nothing."""
+    requests, replies = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb")
+    with open(os.devnull, "rb") as nothing:
+        os.dup2(nothing.fileno(), 0)
+    os.dup2(2, 1)
+    _leave_to_the_kernel()
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGPROF, signal.SIGALRM})
+    return requests, replies
+
+
+def _leave_to_the_kernel() -> None:
+    """The clocks' signals, which then end the process."""
+    for number in (signal.SIGPROF, signal.SIGALRM):
+        signal.signal(number, signal.SIG_DFL)
+
+
+def _limit_memory() -> None:
+    with suppress(OSError, ValueError):  # a tighter limit stands already
+        resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES, MEMORY_BYTES))
+
+
+if __name__ == "__main__":
+    main()
