@@ -206,7 +206,7 @@ def outcome_changes(
         change
         for match in _one_a_group(matches)
         if match.base is not None and match.candidate is not None
-        for change in _changes(match.key, base[match.base], candidate[match.candidate], statistics)
+        for change in _counted_changes(match.key, base[match.base], candidate[match.candidate], statistics)
     ]
     corrected = adjust([change.p_value for change in found], "holm")
     return tuple(
@@ -225,7 +225,7 @@ def _one_a_group(matches: Sequence[Match]) -> Iterator[Match]:
             yield match
 
 
-def _changes(
+def _counted_changes(
     key: GroupKey, base: ItemGroup, candidate: ItemGroup, statistics: StatisticsConfig
 ) -> Iterator[OutcomeChange]:
     joined = join(_all_scored(base), _all_scored(candidate))

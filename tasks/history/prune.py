@@ -292,11 +292,11 @@ def find_leftovers(results: Path, home: Path, retention: Retention, now: datetim
     time that ``retention.results`` says, are meant; what else lies there is not ours.
     """
     moment = now or datetime.now(UTC)
-    folders = [] if retention.results is None else list(_old(_outputs(results), moment, retention.results))
+    folders = [] if retention.results is None else list(_stale(_outputs(results), moment, retention.results))
     logs, cut = [], []
     if retention.logs is not None:
         found = sorted(home.rglob("*.log")) if home.is_dir() else []
-        logs = list(_old(found, moment, retention.logs))
+        logs = list(_stale(found, moment, retention.logs))
         cut = [path for path in found if path not in logs and _size(path) > LONGEST_LOG]
     freed = sum(map(_size, (*folders, *logs))) + sum(_size(path) - LONGEST_LOG // 4 for path in cut)
     return Leftovers(tuple(folders), tuple(logs), tuple(cut), freed)
@@ -325,7 +325,7 @@ def _outputs(results: Path) -> Iterator[Path]:
             yield folder
 
 
-def _old(paths: Iterator[Path] | list[Path], now: datetime, limit: timedelta) -> Iterator[Path]:
+def _stale(paths: Iterator[Path] | list[Path], now: datetime, limit: timedelta) -> Iterator[Path]:
     for path in paths:
         times = [entry.lstat().st_mtime for entry in (path, *_below(path)) if not entry.is_dir()]
         if times and now.timestamp() - max(times) > limit.total_seconds():
