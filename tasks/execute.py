@@ -19,9 +19,15 @@ from scorers.execution import ExecutionScorer
 from scorers.process_results import ProcessResultsScorer
 from scorers.programs import ProgramOutcome
 from tasks.caching import Workspace, artifact_key, artifact_task, cached_task
-from tasks.execution.asked import AskedVerdicts, asked_by_row
-from tasks.execution.runner import CORES, OutcomeStore, ProgramRunner, RunnerProgress
 from tasks.models.options import Progress
+from tasks.rows.execution import (
+    CORES,
+    AskedVerdicts,
+    OutcomeStore,
+    ProgramRunner,
+    RunnerProgress,
+    asked_by_row,
+)
 from tasks.rows.pair import PairSetup
 from tasks.rows.scoring import joined_batches, processed_batch, statistics_batch
 from tasks.sandboxes.run import chosen_sandbox

@@ -23,9 +23,9 @@ from tasks.benchmarks.config import BenchmarkFields
 from tasks.benchmarks.open import open_benchmark
 from tasks.benchmarks.records import Rendered
 from tasks.datasets.item import Item
-from tasks.execution.asked import asked_by_row
 from tasks.filter import FilterSetup
 from tasks.infer import InferSetup, probe_model
+from tasks.rows.execution import asked_by_row
 from tasks.rows.pair import PairSetup
 from tasks.rows.scoring import whole_answer
 from tasks.sandboxes.kinds import SandboxError

@@ -1,7 +1,8 @@
 """Rows of one artifact from the rows of the artifacts before it.
 
-Each module serves one kind of stage: ``items`` load and render, ``predictions`` filter, ``scoring`` the
-stages that score, with ``limited`` where that may take for ever, ``parts`` those that reduce and publish;
-``pair`` is what the stages of one pair are given. Stages enter here, and the packages above; nothing here
-opens a store of its own or asks a model.
+Each module serves one kind of stage: ``items`` load and render, ``turns`` conversations, ``predictions``
+filter, ``execution`` the stage that runs programs, ``scoring`` the stages that score, with ``limited``
+where that may take for ever, ``parts`` those that reduce and publish; ``pair`` is what the stages of one
+pair are given. Stages enter here, and the packages above; nothing here opens a store of its own or asks a
+model.
 """

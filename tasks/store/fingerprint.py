@@ -55,7 +55,7 @@ SEAMS: Final = (
     # watched changes no row.
     "metrics/patterns.py",
     "tasks/caching.py",
-    "tasks/execution/",
+    "tasks/rows/execution.py",
     "tasks/models/answers/first.py",
     "tasks/models/limits.py",
     "tasks/process.py",

@@ -21,7 +21,7 @@ import pytest
 
 from flows.eval.__main__ import main
 from scorers.programs import Program, ProgramOutcome
-from tasks.execution import runner
+from tasks.rows import execution
 from tasks.sandboxes.run import trouble
 
 PROJECT = Path(__file__).resolve().parents[2]
@@ -249,11 +249,11 @@ def sandbox() -> None:
 def programs_run(monkeypatch: pytest.MonkeyPatch) -> list[Program]:
     """The programs that were run, in this process."""
     asked: list[Program] = []
-    real = runner.run_program
+    real = execution.run_program
 
     def counted(program: Program, sandbox: Any) -> ProgramOutcome:
         asked.append(program)
         return real(program, sandbox)
 
-    monkeypatch.setattr(runner, "run_program", counted)
+    monkeypatch.setattr(execution, "run_program", counted)
     return asked

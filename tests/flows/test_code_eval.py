@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 from scorers.programs import Program, ProgramOutcome
-from tasks.execution import runner
+from tasks.rows import execution
 
 Evaluate = Callable[..., Any]
 VERBATIM = Path(__file__).parents[1] / "fixtures" / "harness"
@@ -117,19 +117,19 @@ def test_humaneval_runs_from_its_yaml_and_gives_every_pass_at_k(
 def test_what_the_sandbox_failed_at_is_unscored_and_asked_again(
     evaluate: Evaluate, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    path, real = made(tmp_path, "mbpp/mbpp.yaml", mbpp_rows()), runner.run_program
+    path, real = made(tmp_path, "mbpp/mbpp.yaml", mbpp_rows()), execution.run_program
 
     def without_room(program: Program, sandbox: Any) -> ProgramOutcome:
         if "assert add(1, 1)" in program.text:
             return ProgramOutcome("sandbox_error", sandbox="bubblewrap", error="sandbox bubblewrap: no room")
         return real(program, sandbox)
 
-    monkeypatch.setattr(runner, "run_program", without_room)
+    monkeypatch.setattr(execution, "run_program", without_room)
     lost = evaluate(path, "--set", MODELS, "--json")
     [row] = lost.document["results"]
     assert (row["metric"], row["n_samples"], row["n_unscored"]) == ("pass_at_1", 4, 1)
     assert row["value"] == pytest.approx(1 / 3)  # of the first answers 1, 1, 0, 0 the second is lost
-    monkeypatch.setattr(runner, "run_program", real)
+    monkeypatch.setattr(execution, "run_program", real)
     whole = evaluate(path, "--set", MODELS, "--json")
     assert whole.value("pass_at_1,none") == pytest.approx(0.5)
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from scorers.programs import Program, ProgramOutcome
-from tasks.execution import runner
+from tasks.rows import execution
 
 Evaluate = Callable[..., Any]
 
@@ -116,7 +116,7 @@ def test_a_changed_test_runs_its_own_programs_only(
 def test_what_the_sandbox_failed_at_is_unscored_and_tried_by_the_next_run(
     evaluate: Evaluate, tmp_path: Path, written: list[list[int]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real = runner.run_program
+    real = execution.run_program
 
     def without_room(program: Program, sandbox: Any) -> ProgramOutcome:
         if "add(3, 2)" in program.text:
@@ -124,7 +124,7 @@ def test_what_the_sandbox_failed_at_is_unscored_and_tried_by_the_next_run(
         return real(program, sandbox)
 
     with monkeypatch.context() as broken:
-        broken.setattr(runner, "run_program", without_room)
+        broken.setattr(execution, "run_program", without_room)
         lost = evaluate(config(tmp_path), "--json")
     [row] = [row for row in lost.document["results"] if row["reduction"] == "mean"]
     assert (row["n_samples"], row["n_unscored"]) == (20, 4)
@@ -137,7 +137,7 @@ def test_what_the_sandbox_failed_at_is_unscored_and_tried_by_the_next_run(
         asked.append(program)
         return real(program, sandbox)
 
-    monkeypatch.setattr(runner, "run_program", counted)
+    monkeypatch.setattr(execution, "run_program", counted)
     whole = evaluate(config(tmp_path), "--json")
     rows = {row["reduction"]: row["value"] for row in whole.document["results"]}
     assert rows["mean"] == pytest.approx(enumerated(written, 1))

@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from scorers.programs import Program
-from tasks.execution.runner import CORES
 from tasks.models.answers.segments import AnswerStore
+from tasks.rows.execution import CORES
 from tasks.sandboxes.kinds import VERSION
 from tasks.store.keys import digest
 from tasks.store.storage import Store

@@ -13,7 +13,7 @@ import pytest
 
 from bench.lm_eval.peer import peer_python
 from scorers.programs import ProgramOutcome
-from tasks.execution.runner import OutcomeStore, ProgramRunner
+from tasks.rows.execution import OutcomeStore, ProgramRunner
 from tasks.sandboxes.run import chosen_sandbox, trouble
 from tasks.store.storage import Store
 from tasks.usercode.code_eval import CodeVerdict, answering, code_eval, collecting

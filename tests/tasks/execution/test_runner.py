@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from scorers.programs import Program, ProgramLimits, ProgramOutcome
-from tasks.execution import runner
-from tasks.execution.runner import OutcomeStore, ProgramRunner, RunnerProgress, program_key
+from tasks.rows import execution
+from tasks.rows.execution import OutcomeStore, ProgramRunner, RunnerProgress, program_key
 from tasks.sandboxes.run import chosen_sandbox, trouble
 from tasks.store.storage import Store
 
@@ -30,7 +30,7 @@ def ran(monkeypatch: pytest.MonkeyPatch) -> list[Program]:
         verdict = "passed" if "3" not in program.text else "failed"
         return ProgramOutcome(verdict, sandbox="pretended")
 
-    monkeypatch.setattr(runner, "run_program", run)
+    monkeypatch.setattr(execution, "run_program", run)
     return asked
 
 
@@ -100,7 +100,7 @@ import sys
 from pathlib import Path
 sys.path.insert(0, sys.argv[2])
 from scorers.programs import Program, ProgramLimits
-from tasks.execution.runner import OutcomeStore, ProgramRunner
+from tasks.rows.execution import OutcomeStore, ProgramRunner
 from tasks.sandboxes.run import chosen_sandbox
 from tasks.store.storage import Store
 folder = Path(sys.argv[1])
@@ -124,13 +124,13 @@ def test_after_a_kill_only_what_was_in_flight_runs_again(
     before = learned(tmp_path)
     assert 12 <= before < 60
     again: list[Program] = []
-    real = runner.run_program
+    real = execution.run_program
 
     def counted(program: Program, sandbox: object) -> ProgramOutcome:
         again.append(program)
         return real(program, sandbox)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(runner, "run_program", counted)
+    monkeypatch.setattr(execution, "run_program", counted)
     programs = [Program(f"import time; time.sleep(0.1); assert {n} % 3", ProgramLimits()) for n in range(60)]
     kept = OutcomeStore(Store(str(tmp_path / "store")), tmp_path / "journal")
     with ProgramRunner(kept, chosen_sandbox) as resumed:

@@ -1,23 +1,33 @@
-"""Runs programs side by side and keeps their outcomes.
+"""Programs of a partition: run as many at once as there are cores, each different one once, and kept; and
+what a benchmark's own function asks about programs, and is told.
 
 An outcome is kept under a key of the program, its tests, its limits and the interpreter: an equal program
 runs once, whoever wrote it and however often it is asked about. It is in the journal before it counts, so
 that after a kill only those in flight run again. What a sandbox failed at is not kept.
+
+A benchmark's function is called once for each row while its questions are collected (``asked_by_row``),
+so that it is known which row waits for which program; ``AskedVerdicts`` answers it. A row one of whose
+programs the sandbox could not run is unscored.
 """
 
 import hashlib
 import os
 import threading
 import time
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
+import numpy as np
 import orjson
 
+from metrics.errors import NightjarError
+from metrics.metric import Metric
+from scorers.base import Batch, SampleScores, Scorer
 from scorers.programs import Program, ProgramOutcome
 from tasks.models.answers.journal import FLUSH_SECONDS, Journal, restore
 from tasks.models.answers.segments import AnswerStore, ModelAnswers, Segment
@@ -25,7 +35,9 @@ from tasks.models.records import KeptAnswer, Lookup
 from tasks.sandboxes.kinds import VERSION, Sandbox, interpreter_at
 from tasks.sandboxes.run import end_free_servers, run_program
 from tasks.store.keys import canonical_json, digest
-from tasks.store.storage import Store
+from tasks.store.storage import ArtifactRef, Store
+from tasks.usercode.code_eval import Asked, CodeVerdict, collecting
+from tasks.usercode.surroundings import stand_ins
 
 CORES: Final = os.cpu_count() or 1
 _cores = threading.BoundedSemaphore(CORES)
@@ -199,3 +211,77 @@ class OutcomeStore:
             journal.release()
             raise
         journal.remove()
+
+
+Sample = tuple[str, int]
+READ: Final = ("item_id", "sample_index", "digest", "verdict", "stderr", "error")
+
+
+def asked_by_row(scorer: Scorer, metric: Metric, batch: Batch) -> list[Asked]:
+    """The programs that scoring each row asks about; none for a row that is not scored.
+
+    What the function raises is not looked at: it is called again with the verdicts, and then it counts.
+    """
+    found: list[Asked] = []
+    for row in range(len(batch)):
+        with collecting() as asked, stand_ins(), warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            if batch.scored[row]:
+                with suppress(NightjarError):
+                    scorer.score(batch.only(row), metric)
+        found.append(asked)
+    return found
+
+
+@dataclass(frozen=True)
+class AskedVerdicts:
+    """What came of the programs: ``known`` by digest; ``lost`` says of samples why one of theirs could not
+    be run."""
+
+    known: dict[str, CodeVerdict]
+    lost: dict[Sample, str]
+
+    @classmethod
+    def read(cls, store: Store, executed: ArtifactRef) -> "AskedVerdicts":
+        """The verdicts of an artifact of ASKED rows."""
+        known: dict[str, CodeVerdict] = {}
+        lost: dict[Sample, str] = {}
+        for batch in store.batches(executed, READ):
+            for row in batch.to_pylist():
+                error = row["error"] if row["verdict"] == "sandbox_error" else None
+                known[row["digest"]] = CodeVerdict(
+                    row["verdict"] == "passed", _in_words(row["verdict"], row["stderr"]), error
+                )
+                if error is not None and row["item_id"] is not None:
+                    lost[row["item_id"], row["sample_index"]] = error
+        return cls(known, lost)
+
+    def without_lost(self, batch: Batch) -> tuple[Batch, list[str | None]]:
+        """The batch, in which rows are not scored that wait for a program that could not be run; beside each
+        row why."""
+        samples = zip(batch.item_ids, batch.sample_index.tolist(), strict=True)
+        errors = [
+            self.lost.get(sample) if ok else None
+            for sample, ok in zip(samples, batch.scored.tolist(), strict=True)
+        ]
+        if not any(errors):
+            return batch, errors
+        scored = batch.scored & np.array([error is None for error in errors], dtype=np.bool_)
+        return replace(batch, scored=scored), errors
+
+    @staticmethod
+    def with_reasons(scored: SampleScores, errors: Sequence[str | None]) -> SampleScores:
+        """The scores, with the reasons of rows that wait for a program that could not be run."""
+        return replace(
+            scored, errors=[error or own for error, own in zip(errors, scored.errors, strict=True)]
+        )
+
+
+def _in_words(verdict: str, stderr: str | None) -> str:
+    """A verdict in the words of the library."""
+    if verdict == "passed":
+        return "passed"
+    if verdict == "timeout":
+        return "timed out"
+    lines = (stderr or "").strip().splitlines()
+    return f"failed: {lines[-1] if lines else verdict}"
