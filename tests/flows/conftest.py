@@ -6,12 +6,15 @@ import gc
 import itertools
 import json
 import os
+import shutil
 import signal
+import sqlite3
 import subprocess
 import sys
+import tempfile
 import warnings
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -27,15 +30,82 @@ from tasks.sandboxes.run import trouble
 PROJECT = Path(__file__).resolve().parents[2]
 
 
+@dataclass(frozen=True)
+class MigratedDatabase:
+    """Prefect's database as a server's first start leaves it, which takes half of that start: the first
+    server of the session gives it, those after it begin with a copy."""
+
+    kept: Path
+    files = ("prefect.db", "memo_store.toml")
+
+    def lend(self, folder: Path) -> None:
+        """Puts a copy into the Prefect home of a server to be."""
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        if self.kept.is_dir() and not (folder / self.files[0]).exists():
+            for name in self.files:
+                shutil.copy(self.kept / name, folder / name)
+
+    def take(self, folder: Path) -> None:
+        """Keeps that of a server that has just started, if there is none yet."""
+        if self.kept.exists():
+            return
+        made = Path(tempfile.mkdtemp(dir=self.kept.parent))
+        connect = sqlite3.connect
+        with (
+            closing(connect(folder / self.files[0])) as served,
+            closing(connect(made / self.files[0])) as copy,
+        ):
+            served.backup(copy)
+        shutil.copy(folder / self.files[1], made)
+        for name in self.files:
+            (made / name).chmod(0o600)
+        with suppress(OSError):  # another worker was faster
+            made.rename(self.kept)
+
+
+def shared_folder(factory: pytest.TempPathFactory) -> Path:
+    """The folder that all workers of the session have."""
+    own_folder = factory.getbasetemp()
+    return own_folder.parent if "PYTEST_XDIST_WORKER" in os.environ else own_folder
+
+
 @pytest.fixture(scope="session")
-def home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+def migrated_database(tmp_path_factory: pytest.TempPathFactory) -> MigratedDatabase:
+    """What lets a server start in half the time."""
+    return MigratedDatabase(shared_folder(tmp_path_factory) / "migrated-database")
+
+
+# What looks after schedules, workers and automations, and keeps events: the runs of the tests here have none
+# of them, and half of what a run costs a server goes there. Tests about them start servers of their own.
+UNUSED_SERVICES = (
+    "CANCELLATION_CLEANUP", "DB_VACUUM", "EVENT_PERSISTER", "FOREMAN", "LATE_RUNS", "PAUSE_EXPIRATIONS",
+    "REPOSSESSOR", "SCHEDULER", "TRIGGERS",
+)  # fmt: skip
+WITHOUT_THEM = {f"PREFECT_SERVER_SERVICES_{name}_ENABLED": "false" for name in UNUSED_SERVICES}
+
+
+@pytest.fixture(scope="session")
+def home(tmp_path_factory: pytest.TempPathFactory, migrated_database: MigratedDatabase) -> Iterator[Path]:
     """A home of the session's own (with several workers of each), whose server runs until its end."""
-    folder = tmp_path_factory.mktemp("nightjar-home")
+    with home_with_server(tmp_path_factory, migrated_database, WITHOUT_THEM) as folder:
+        yield folder
+
+
+@contextmanager
+def home_with_server(
+    factory: pytest.TempPathFactory, database: MigratedDatabase, settings: Mapping[str, str]
+) -> Iterator[Path]:
+    """A new home whose server runs, with these settings, until the end of the block."""
+    folder = factory.mktemp("nightjar-home")
     server = [sys.executable, "-m", "flows.server"]
     # Two servers that start at once may choose the same port.
-    with (tmp_path_factory.getbasetemp().parent / "server-starts").open("w") as lock:
+    with (shared_folder(factory) / "server-starts").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        subprocess.run([*server, "start"], cwd=PROJECT, env=own(folder), check=True, timeout=180)
+        database.lend(folder / "server")
+        subprocess.run(
+            [*server, "start"], cwd=PROJECT, env={**own(folder), **settings}, check=True, timeout=180
+        )
+        database.take(folder / "server")
     try:
         yield folder
     finally:
@@ -196,12 +266,13 @@ def as_new_process(environment: Mapping[str, str], arguments: list[str]) -> Iter
     """A block that finds what a new process would, and leaves nothing behind."""
     from tasks.caching import _open_store
 
-    before = dict(os.environ), sys.argv, Path.cwd(), gc.get_threshold()
+    before = dict(os.environ), sys.argv, Path.cwd(), gc.get_threshold(), gc.freeze
     handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
     _replace_environment(environment)
     sys.argv = arguments
     os.chdir(PROJECT)
     _open_store.cache_clear()  # a store's object verifies an artifact once
+    gc.freeze = lambda: None  # saves a process's end, which does not come here
     try:
         with warnings.catch_warnings():
             _warn_as_a_new_process()
@@ -209,7 +280,7 @@ def as_new_process(environment: Mapping[str, str], arguments: list[str]) -> Iter
             _send_what_waits()
             gc.collect()  # here, where sockets that Prefect leaves open are no error
     finally:
-        gc.unfreeze()
+        gc.freeze = before[4]
         gc.set_threshold(*before[3])
         _replace_environment(before[0])
         sys.argv = before[1]

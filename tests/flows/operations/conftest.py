@@ -23,6 +23,7 @@ import httpx
 import pytest
 
 from flows.config.load import load_config
+from tests.flows.conftest import MigratedDatabase
 
 CHECKOUT = Path(__file__).resolve().parents[3]
 PATIENCE = 180.0
@@ -99,6 +100,7 @@ class Prefect:
 
     folder: Path
     port: int
+    migrated: MigratedDatabase
     database: str | None = None
     process: Process | None = None
 
@@ -131,9 +133,13 @@ class Prefect:
         }
         if self.database is not None:
             env["PREFECT_SERVER_DATABASE_CONNECTION_URL"] = self.database
+        else:
+            self.migrated.lend(self.folder / "server")
         command = [sys.executable, "-m", "flows.server.app"]
         self.process = Process(command, self.folder / "server.log", env).start()
         until(self.healthy, "the Prefect server answers")
+        if self.database is None:
+            self.migrated.take(self.folder / "server")
         return self
 
     def healthy(self) -> bool:
@@ -306,9 +312,9 @@ def webhook(told: list[dict[str, Any]]) -> Iterator[str]:
 
 
 @pytest.fixture
-def prefect(tmp_path: Path) -> Iterator[Prefect]:
+def prefect(tmp_path: Path, migrated_database: MigratedDatabase) -> Iterator[Prefect]:
     """A server of the test's own on SQLite."""
-    server = Prefect(tmp_path, free_port())
+    server = Prefect(tmp_path, free_port(), migrated_database)
     try:
         yield server.start()
     finally:
@@ -316,12 +322,14 @@ def prefect(tmp_path: Path) -> Iterator[Prefect]:
 
 
 @pytest.fixture
-def watchful_prefect(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Prefect]:
+def watchful_prefect(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, migrated_database: MigratedDatabase
+) -> Iterator[Prefect]:
     """A server that looks for late runs and lost workers every two seconds."""
     for service in ("FOREMAN", "LATE_RUNS"):
         monkeypatch.setenv(f"PREFECT_SERVER_SERVICES_{service}_LOOP_SECONDS", "2")
     monkeypatch.setenv("PREFECT_SERVER_SERVICES_LATE_RUNS_AFTER_SECONDS", "2")
-    server = Prefect(tmp_path, free_port())
+    server = Prefect(tmp_path, free_port(), migrated_database)
     try:
         yield server.start()
     finally:
@@ -329,11 +337,13 @@ def watchful_prefect(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterato
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])
-def any_prefect(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Prefect]:
+def any_prefect(
+    request: pytest.FixtureRequest, tmp_path: Path, migrated_database: MigratedDatabase
+) -> Iterator[Prefect]:
     """A server on either database."""
     with ExitStack() as stack:
         database = stack.enter_context(postgresql()) if request.param == "postgresql" else None
-        server = Prefect(tmp_path, free_port(), database)
+        server = Prefect(tmp_path, free_port(), migrated_database, database)
         stack.callback(server.stop)
         yield server.start()
 
