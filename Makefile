@@ -8,7 +8,8 @@ RUN := $(BIN)/python
 UV := $(shell uv --version >/dev/null 2>&1 && command -v uv)
 ifneq ($(UV),)
 CREATE = $(UV) venv --quiet --python $(PYTHON) $(VENV)
-INSTALL = $(UV) pip install --quiet --python $(RUN) --no-deps
+# By itself uv compiles nothing, as pip does: where Python may not write, each start would compile all it imports.
+INSTALL = $(UV) pip install --quiet --python $(RUN) --no-deps $(if $(PYTHONDONTWRITEBYTECODE),--compile-bytecode)
 else
 CREATE = $(PYTHON) -m venv $(VENV)
 # An environment that uv made has no pip of its own.
