@@ -136,11 +136,16 @@ def artifact_task(
 def in_workspace(cached: Task[P, R], workspace: Workspace, refresh: bool = False) -> Task[P, R]:
     """The task with its records in the workspace's store; ``refresh`` computes it whatever the store
     holds."""
+    return _placed(cached, workspace.store, refresh)
+
+
+@lru_cache(maxsize=64)  # making one, Prefect reads the function's source file and takes it to pieces
+def _placed(cached: Task[..., Any], store: str, refresh: bool) -> Task[..., Any]:
     placed = cached.with_options(refresh_cache=refresh)
     # The constructor takes only blocks that are saved on the server, so that others can read results by
     # their state. Ours are read by key alone, and a store that is moved or shared must not need the server
     # that once knew it.
-    placed.result_storage = ArtifactRecords(store=workspace.store)
+    placed.result_storage = ArtifactRecords(store=store)
     return placed
 
 

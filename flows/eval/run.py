@@ -12,6 +12,7 @@ from prefect.futures import PrefectFuture
 from flows.config.schema import CACHED_STAGES, FAILED_REQUESTS, Phase, RunOptions
 from flows.eval.runners import as_parameter
 from flows.plan.steps import Cell, PairPlan, Plan
+from scorers.config import split_result_name
 from tasks.caching import Workspace, in_workspace, references
 from tasks.filter import FilterSetup
 from tasks.infer import InferSetup
@@ -214,8 +215,8 @@ def reason_of(state: State[Any]) -> str:
 def _pair_names(setup: Any) -> dict[str, str]:
     """Filter and metric of a pair's step, the filter of a filter's."""
     if isinstance(setup, PairSetup) and setup.metric:
-        identity = setup.identity()
-        return {"filter": identity.filter, "metric": identity.metric.name}
+        metric, filter_name = split_result_name(setup.metric, setup.filter)
+        return {"filter": filter_name, "metric": metric}
     return {"filter": setup.config.name} if isinstance(setup, FilterSetup) else {}
 
 
