@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
 from functools import lru_cache, partial, wraps
-from typing import Any, ParamSpec, TypeVar
+from typing import Any, ParamSpec, TypeVar, cast
 
 import pyarrow as pa
 from prefect import Task, get_run_logger, task
@@ -136,7 +136,7 @@ def artifact_task(
 def in_workspace(cached: Task[P, R], workspace: Workspace, refresh: bool = False) -> Task[P, R]:
     """The task with its records in the workspace's store; ``refresh`` computes it whatever the store
     holds."""
-    return _placed(cached, workspace.store, refresh)
+    return cast("Task[P, R]", _placed(cached, workspace.store, refresh))
 
 
 @lru_cache(maxsize=64)  # making one, Prefect reads the function's source file and takes it to pieces
