@@ -1,6 +1,7 @@
 """The evaluation end to end, as its users run it: a real flow on a real server, requests over real HTTP."""
 
 import json
+import shutil
 import subprocess
 import sys
 from collections import Counter
@@ -73,9 +74,29 @@ def test_text_metrics_equal_the_reference_libraries(evaluate: Evaluate, tmp_path
 APART = ("--json", "--limit", "32")
 
 
-def test_changes_recompute_what_hangs_on_them_only(evaluate: Evaluate) -> None:
-    first = evaluate(*APART)
-    assert first.steps("score") == (PAIRS, 0)
+@pytest.fixture(scope="module")
+def kept(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """What the first test that needed a run of ``APART`` made of it."""
+    return {"folder": tmp_path_factory.mktemp("apart")}
+
+
+@pytest.fixture
+def apart(evaluate: Evaluate, tmp_path: Path, kept: dict[str, Any]) -> Any:
+    """A run of ``APART``, whose store and output are the test's own: what it changes there no other sees."""
+    if "ran" not in kept:
+        ran = evaluate(*APART)
+        assert ran.code == 0, ran.err
+        for part in ("store", "out"):
+            shutil.copytree(tmp_path / part, kept["folder"] / part)
+        kept["ran"] = ran
+    else:
+        for part in ("store", "out"):
+            shutil.copytree(kept["folder"] / part, tmp_path / part)
+    return kept["ran"]
+
+
+def test_changes_recompute_what_hangs_on_them_only(evaluate: Evaluate, apart: Any) -> None:
+    assert apart.steps("score") == (PAIRS, 0)
 
     metric = evaluate(*APART, "--set", "filter_list.0.metric_list.0.ignore_case=false")
     assert metric.document["requests"]["sent"] == 0
@@ -99,8 +120,8 @@ def test_changes_recompute_what_hangs_on_them_only(evaluate: Evaluate) -> None:
     assert prompted.steps("infer") == (1, 0)
 
 
+@pytest.mark.usefixtures("apart")
 def test_second_model_recomputes_nothing_of_the_first(evaluate: Evaluate) -> None:
-    evaluate(*APART)
     models = "models=[{name: demo, type: demo}, {name: worse, type: demo, config: {error_rate: 0.9}}]"
     both = evaluate(*APART, "--set", models)
     assert both.document["requests"] == {"sent": 32, "cached": 32, "failed": 0}
@@ -109,12 +130,11 @@ def test_second_model_recomputes_nothing_of_the_first(evaluate: Evaluate) -> Non
     assert both.steps("score") == (PAIRS, PAIRS)
 
 
-def test_renamed_model_is_served_from_the_cache(evaluate: Evaluate) -> None:
-    first = evaluate(*APART)
+def test_renamed_model_is_served_from_the_cache(evaluate: Evaluate, apart: Any) -> None:
     renamed = evaluate(*APART, "--set", "models.0.name=another")
     assert renamed.document["requests"]["sent"] == 0
     assert renamed.steps("score") == (0, PAIRS)
-    assert renamed.value("exact_match,strict-match", "another") == first.value("exact_match,strict-match")
+    assert renamed.value("exact_match,strict-match", "another") == apart.value("exact_match,strict-match")
 
 
 def test_limit_then_all_asks_for_the_rest_only(evaluate: Evaluate) -> None:
@@ -198,7 +218,7 @@ def flawed(references, predictions):
 
 
 def test_failed_pair_leaves_the_others_and_is_computed_alone_after_the_fix(
-    evaluate: Evaluate, evaluate_process: Evaluate, tmp_path: Path
+    evaluate: Evaluate, tmp_path: Path
 ) -> None:
     metric = tmp_path / "flawed.py"
     metric.write_text(BROKEN.format(marker="#### "))
@@ -221,7 +241,7 @@ def test_failed_pair_leaves_the_others_and_is_computed_alone_after_the_fix(
     assert "this item is too hard" in by_metric["flawed"]["error"]
     table = pq.read_table(tmp_path / "out" / "results.parquet").to_pylist()
     assert {row["metric"]: row["status"] for row in table} == {"bleu": "ok", "flawed": "failed"}
-    shown = evaluate_process(config, "--limit", "6", "--force")
+    shown = evaluate(config, "--limit", "6", "--force")
     assert shown.code == 1
     assert "flawed" in shown.out
     assert "this item is too hard" in shown.out
@@ -238,8 +258,7 @@ def test_failed_pair_leaves_the_others_and_is_computed_alone_after_the_fix(
     ]
 
 
-def test_deleted_and_cut_artifacts_are_computed_again(evaluate: Evaluate, tmp_path: Path) -> None:
-    first = evaluate(*APART)
+def test_deleted_and_cut_artifacts_are_computed_again(evaluate: Evaluate, apart: Any, tmp_path: Path) -> None:
     scores = sorted((tmp_path / "store" / "score").glob("*.parquet"))
     scores[0].unlink()
     scores[1].write_bytes(scores[1].read_bytes()[:-20])
@@ -251,21 +270,19 @@ def test_deleted_and_cut_artifacts_are_computed_again(evaluate: Evaluate, tmp_pa
     assert again.steps("score") == (3, PAIRS - 3)
     assert again.steps("reduce") == (0, PAIRS)
     assert [row["value"] for row in again.document["results"]] == [
-        row["value"] for row in first.document["results"]
+        row["value"] for row in apart.document["results"]
     ]
 
 
-def test_moved_store_serves_everything(
-    evaluate: Evaluate, evaluate_process: Evaluate, tmp_path: Path
-) -> None:
-    evaluate(*APART)
+@pytest.mark.usefixtures("apart")
+def test_moved_store_serves_everything(evaluate: Evaluate, tmp_path: Path) -> None:
     (tmp_path / "store").rename(tmp_path / "elsewhere")
-    moved = evaluate_process(*APART, "--store", tmp_path / "elsewhere")
+    moved = evaluate(*APART, "--store", tmp_path / "elsewhere")
     assert sum(entry["computed"] for entry in moved.document["steps"].values()) == 0
 
 
+@pytest.mark.usefixtures("apart")
 def test_refresh_computes_a_stage_or_a_pair_again(evaluate: Evaluate) -> None:
-    evaluate(*APART)
     pair = evaluate(*APART, "--refresh", "none:bleu")
     assert pair.steps("score") == (1, PAIRS - 1)
     asked = evaluate(*APART, "--refresh", "infer")
@@ -333,11 +350,11 @@ def grade(doc, results):
 
 
 def test_a_dictionary_without_the_metrics_name_is_warned_about_once(
-    evaluate_process: Evaluate, tmp_path: Path
+    evaluate: Evaluate, tmp_path: Path
 ) -> None:
     (tmp_path / "own.py").write_text(OWN)
     metrics = "metric_list: ['own.py:worth']\n"
-    ran = evaluate_process(_own_config(tmp_path, metrics), "--json", "--limit", "4")
+    ran = evaluate(_own_config(tmp_path, metrics), "--json", "--limit", "4")
     assert (ran.code, ran.value("worth,none")) == (0, 2.0)
     assert ran.err.count("metric 'worth' returned a dictionary without an entry of that name") == 1
 
