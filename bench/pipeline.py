@@ -1,15 +1,17 @@
 """What a whole evaluation costs an item: ``python -m bench.pipeline`` prints the table.
 
     python -m bench.pipeline [--sizes 2000,20000,100000] [--runners threads,processes,dask]
-                             [--works text,choices,judge]
+                             [--works text,choices,judge,million]
 
 *Text* scores recorded responses by three pairs (exact_match, BLEU, ROUGE-L), *choices* recorded
-log-likelihoods by two, *judge* the same text by a model that is asked about every response. Each row is one
-command as a user gives it, report and exports included, against a Prefect server that runs already: *threads*
-with ``--workers 1``, *processes* with ``--workers 2``, *dask* on a cluster of its own on this machine.
-*Scores alone* is what sacrebleu and rouge-score take for the same numbers in one process. CPU is that of the
-command and all its processes, imports included; servers, the embedded model's too, run beside it and do not
-count. Memory is the highest sum over the command's processes, pages that several share counted once.
+log-likelihoods by two, *judge* the same text by a model that is asked about every response, *million* the
+text of 1,000,000 items by exact_match alone, with how soon its report can be used in a browser. Each row is
+one command as a user gives it, report and exports included, against a Prefect server that runs already:
+*threads* with ``--workers 1``, *processes* with ``--workers 2``, *dask* on a cluster of its own on this
+machine. *Scores alone* is what sacrebleu and rouge-score take for the same numbers in one process. CPU is
+that of the command and all its processes, imports included; servers, the embedded model's too, run beside it
+and do not count. Memory is the highest sum over the command's processes, pages that several share counted
+once.
 """
 
 import argparse
@@ -29,6 +31,7 @@ import psutil
 from bench.inference.processes import prefect_server
 from bench.inference.throughput import server
 from bench.metrics.workloads import documents
+from bench.pages import CHROMIUM, loads
 
 LOOKS = 0.1
 """Seconds between two looks at the processes of a command."""
@@ -39,6 +42,7 @@ RUNNERS = {
 }
 LARGEST = (100_000,)
 """Sizes that choices and judges are measured at, unless others are asked for."""
+SIZES = {"text": (2_000, 20_000, *LARGEST), "million": (1_000_000,)}
 
 TEXT = """
 prompt_template: "Question: {{ question }}\\nAnswer:"
@@ -46,6 +50,10 @@ target: "{{ answer }}"
 models: [{name: recorded, type: replay, config: {path: RESPONSES}}]
 metric_list: [{metric: exact_match}, {metric: bleu}, {metric: rougeL}]
 """
+MILLION = TEXT.replace(
+    "metric_list: [{metric: exact_match}, {metric: bleu}, {metric: rougeL}]",
+    "metric_list: [{metric: exact_match}]",
+)
 CHOICES = """
 output_type: multiple_choice
 prompt_template: "Question: {{ question }}\\nAnswer:"
@@ -163,6 +171,13 @@ def text(folder: Path, count: int) -> Evaluation:
     return recorded(folder, TEXT, ((gold, {"response": said}) for gold, said in answers), count)
 
 
+def million(folder: Path, count: int) -> Evaluation:
+    """The same answers as *text*, compared exactly and no further."""
+    made = text(folder, count)
+    (folder / "config.yaml").write_text(_config(MILLION, folder))
+    return made
+
+
 def choices(folder: Path, count: int) -> Evaluation:
     """Four choices, the right one of which is the likeliest for three items of four."""
     likelihoods = ([-1.0 - (place + number * 3 // 4) % 4 for place in range(4)] for number in range(count))
@@ -206,9 +221,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         prog="python -m bench.pipeline", description=(__doc__ or "").partition("\n")[0]
     )
-    parser.add_argument("--sizes", help="items; default 2000,20000,100000 for text, 100000 for the others")
+    parser.add_argument(
+        "--sizes",
+        help="items; default 2000,20000,100000 for text, 100000 for the others, 1000000 for million",
+    )
     parser.add_argument("--runners", default="threads,processes,dask")
-    parser.add_argument("--works", default="text,choices,judge")
+    parser.add_argument("--works", default="text,choices,judge,million")
     options = parser.parse_args()
     sizes = options.sizes and [int(size) for size in options.sizes.split(",")]
     print("| work | items | runner | CPU µs an item | CPU s | wall s | of threads' wall | peak MB |")
@@ -219,18 +237,36 @@ def main() -> None:
         server(0.0) as url,
     ):
         folder = Path(temporary)
-        makers = {"text": text, "choices": choices, "judge": judge(url)}
+        makers = {"text": text, "choices": choices, "judge": judge(url), "million": million}
         first = _place(folder, "start", 1)
         spent(text(first, 1).command("threads"), environment)  # starts the Prefect server
         for work in options.works.split(","):
-            for count in sizes or ((2_000, 20_000, *LARGEST) if work == "text" else LARGEST):
+            for count in sizes or SIZES.get(work, LARGEST):
                 made = makers[work](_place(folder, work, count), count)
                 runners = options.runners.split(",") if work == "text" else ["threads", "processes"]
-                rows = [(name, spent(made.command(name), environment)) for name in runners]
+                commands = {name: made.command(name) for name in runners}
+                rows = [(name, spent(command, environment)) for name, command in commands.items()]
                 if work == "text":
                     alone = [sys.executable, "-c", SCORES_ALONE, *made.inputs]
                     rows.append(("scores alone", spent(alone, environment)))
                 print_rows(work, count, rows)
+                if work == "million":
+                    output = Path(commands[runners[0]][commands[runners[0]].index("--output") + 1])
+                    print_page(output / "report.html")
+
+
+def print_page(report: Path) -> None:
+    """How soon a report can be used, where there is a browser."""
+    if CHROMIUM is None:
+        print("no Chromium on the PATH: its report was not opened")
+        return
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as playwright:
+        found = loads(playwright, report, "#search", "no such word")
+    first, best = found[0].drawn, min(load.drawn for load in found)
+    size = report.stat().st_size / 1e6
+    print(f"its report of {size:.1f} MB can be used after {first:.0f} ms, best of {len(found)} {best:.0f} ms")
 
 
 def _place(folder: Path, work: str, count: int) -> Path:

@@ -16,7 +16,7 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from importlib import import_module
 from multiprocessing import forkserver
 from typing import Any
@@ -168,6 +168,13 @@ def _settle(done: "Future[Any]", work: Callable[[], Any]) -> None:
         done.set_result(work())
     except BaseException as error:
         done.set_exception(error)
+
+
+def import_stages() -> None:
+    """Imports what steps need, as far as it is installed."""
+    for name in (*STAGES, *LATE):
+        with suppress(ImportError):
+            import_module(name)
 
 
 def _context() -> multiprocessing.context.ForkServerContext:

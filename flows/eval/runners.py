@@ -21,6 +21,7 @@ from prefect.task_runners import ProcessPoolTaskRunner, TaskRunner, ThreadPoolTa
 from prefect.utilities.annotations import quote
 
 from metrics.errors import ConfigError
+from tasks.workers import import_stages
 
 THREADS = 12
 """Tasks at once: an inference has an event loop of its own, the others are bound by two or so cores."""
@@ -55,7 +56,22 @@ def _dask(address: str) -> TaskRunner[Any]:
         from prefect_dask.task_runners import DaskTaskRunner
     except ImportError as error:
         raise ConfigError("--task-runner dask needs the extra: pip install 'nightjar[dask]'") from error
-    runner: TaskRunner[Any] = DaskTaskRunner(address=address or None)
+    from distributed import Client, fire_and_forget
+
+    class WarmDask(DaskTaskRunner):
+        """Prefect's, whose workers import what steps need side by side, and not one after another when the
+        first step comes to each: that takes longer than a small step."""
+
+        @property
+        def client(self) -> Any:
+            new = self._client is None
+            client = super().client
+            for worker in client.scheduler_info()["workers"] if new else ():
+                imported = Client.submit(client, import_stages, workers=[worker], pure=False)
+                fire_and_forget(imported)  # type: ignore[no-untyped-call]
+            return client
+
+    runner: TaskRunner[Any] = WarmDask(address=address or None)
     return runner
 
 

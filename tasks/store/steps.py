@@ -4,7 +4,7 @@ A step keeps apart what decides the answer (its identity, which is in the cache 
 compute it or to name it (which is not): display names, folders, time-outs, limits.
 """
 
-from typing import Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from pydantic import BaseModel, ConfigDict
 
@@ -36,6 +36,14 @@ class Step(BaseModel, Generic[T]):
     whole: tuple[str, ...] = ()
     """Names of the inputs of which the step reads all columns, times and ids too: their bytes are in its
     key."""
+
+    if not TYPE_CHECKING:
+
+        def __class_getitem__(cls, _parameters: Any) -> type:
+            """The class itself: the setup's type is for those who read and check the code. Pydantic would
+            make a class of its own in the module that asks for it first, which is another one in a process
+            that imported stages in another order, and there a step could not be read."""
+            return cls
 
     def at(self, place: str, **about: str) -> "Step[T]":
         """The same step at one place of the grid of models, prompts and partitions, named so."""
