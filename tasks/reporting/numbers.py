@@ -1,8 +1,12 @@
-"""How numbers are written for people: the same digits in the terminal, the report and the comparison."""
+"""How numbers are written for people: the same digits in the terminal, the report and the comparison.
+
+The strengths of models become the cells of a table, and sentences, in the same way; a rating is what the
+stage rate makes of one prompt and filter, as the manifest holds it under ``ratings``.
+"""
 
 import math
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
 
 MISSING = "–"
 
@@ -107,3 +111,33 @@ def duration(seconds: float) -> str:
     if minutes < 60:
         return f"{minutes} min {rest:02d} s"
     return f"{minutes // 60} h {minutes % 60:02d} min"
+
+
+RATING_COLUMNS: Final = ("Model", "Rank", "Strength", "Interval", "Won", "Tied", "Lost", "Note")
+
+
+def strongest_first(rated: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """The models by strength, those without one last."""
+    return sorted(rated["models"], key=lambda row: (row["strength"] is None, -(row["strength"] or 0.0)))
+
+
+def rating_cells(row: Mapping[str, Any]) -> list[str]:
+    """One model beside ``RATING_COLUMNS``; a rank that is not certain is an interval."""
+    best, worst = row["rank_best"], row["rank_worst"]
+    strength = row["strength"]
+    return [
+        str(row["model"]),
+        str(best) if best == worst else f"{best}–{worst}",
+        value_with_error(strength, row["stderr"]) if strength is not None else MISSING,
+        interval(row["ci_low"], row["ci_high"], like=strength),
+        *(count(row[name]) for name in ("wins", "ties", "losses")),
+        row["note"] or "",
+    ]
+
+
+def rating_effects(rated: Mapping[str, Any]) -> Iterator[str]:
+    """What else decides games, in log odds: being shown first, and being twice as long."""
+    for name, said in (("position", "the first place is worth"), ("length", "twice the length is worth")):
+        if (effect := rated[name]) is not None:
+            value = value_with_error(effect["value"], effect["stderr"])
+            yield f"{said} {value}"

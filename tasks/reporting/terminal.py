@@ -18,7 +18,7 @@ from rich.text import Text
 
 from tasks.reporting import numbers
 from tasks.reporting.diagnostics.findings import SHOWN_OF_A_KIND, Diagnostic, grouped
-from tasks.reporting.ratings import RATING_COLUMNS, rating_cells, rating_effects, strongest_first
+from tasks.reporting.numbers import RATING_COLUMNS, rating_cells, rating_effects, strongest_first
 from tasks.reporting.streams import safe_console
 from tasks.reporting.view import ResultRow, facet_names, facet_text, result_rows
 

@@ -13,8 +13,8 @@ from urllib.parse import urlencode
 from tasks.models.options import asked_and_reused
 from tasks.reporting import numbers
 from tasks.reporting.diagnostics.findings import SHOWN_OF_A_KIND, Diagnostic, Example, grouped
+from tasks.reporting.numbers import RATING_COLUMNS, rating_cells, rating_effects, strongest_first
 from tasks.reporting.page.plots import curve_rows, curves, forests
-from tasks.reporting.ratings import RATING_COLUMNS, rating_cells, rating_effects, strongest_first
 from tasks.reporting.terminal import next_command
 from tasks.reporting.view import ResultRow, SampleView, facet_names, facet_text
 

@@ -23,9 +23,8 @@ from tasks.reporting.diagnostics import Diagnosis
 from tasks.reporting.diagnostics.findings import Diagnostic
 from tasks.reporting.page.html import BlockWriter, packed_element, page_parts
 from tasks.reporting.page.samples import SampleIndex, SampleRecords, patterns
-from tasks.reporting.page.spent import TokensSpent, spent_curves
 from tasks.reporting.report.context import Usage, page_context
-from tasks.reporting.report.learning import learning_context
+from tasks.reporting.report.curves import TokensSpent, learning_context, spent_curves
 from tasks.reporting.report.select import PageLimits, Scan
 from tasks.reporting.view import RunView, SampleView, result_rows
 from tasks.store.home import as_open_as_its_folder, private_folder

@@ -9,12 +9,14 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from tasks.reporting.compare.join import ScannedRun, choose_pairs, pair_samples
 from tasks.reporting.compare.write import (
     PairView,
+    ScannedRun,
+    choose_pairs,
     differences,
     differing_settings,
     differing_versions,
+    pair_samples,
     run_names,
     write_compare_report,
 )

@@ -5,7 +5,7 @@ import re
 import pytest
 
 from tasks.reporting.page.plots import BOTTOM, TOP
-from tasks.reporting.page.spent import TokensSpent, spent_curves
+from tasks.reporting.report.curves import TokensSpent, spent_curves
 from tasks.reporting.view import ResponseView, SampleView
 
 

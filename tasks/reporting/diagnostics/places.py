@@ -1,5 +1,7 @@
-"""Checks on choices that were asked for by their letters: how answers were read, and whether a place among
-the choices is preferred, whatever stands there."""
+"""Checks on places: whether choices that were asked for by their letters are preferred for where they
+stand, whatever stands there, and how such answers were read; whether an arena's judge looks at the
+place of an answer, and which models it can't rate.
+"""
 
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
@@ -128,4 +130,35 @@ def _bias(who: str, asked: Asked) -> Iterator[Diagnostic]:
         f"{found.statistic:.1f}, {found.degrees} degrees of freedom, p = {found.p_value:.2g}): the model "
         "prefers the place, whatever stands there. Ask in several orders: sample_params.num_samples.",
         len(asked.chosen),
+    )
+
+
+SURE: Final = 0.01
+"""A place is said to matter where chance alone gives a share as far from a half more seldom than that."""
+
+
+def arena_findings(manifest: Mapping[str, Any]) -> Iterator[Diagnostic]:
+    """What the ratings of the run, one document a prompt and filter, say against themselves."""
+    for rated in manifest.get("ratings") or ():
+        where = f"prompt {rated['prompt_template']}, filter {rated['filter']}"
+        for judge, found in rated["judges"].items():
+            if found["p_value"] is not None and found["p_value"] < SURE:
+                yield _position(where, judge, found)
+        lost = [row for row in rated["models"] if row["strength"] is None]
+        if lost:
+            said = "; ".join(f"{row['model']}: {row['note']}" for row in lost)
+            yield Diagnostic("unrated", "warning", f"{where}: no strength for {said}.", len(lost))
+
+
+def _position(where: str, judge: str, found: Mapping[str, Any]) -> Diagnostic:
+    share, chance = found["first"], numbers.p_value(found["p_value"])
+    said = f"p {chance}" if chance.startswith("<") else f"p = {chance}"
+    return Diagnostic(
+        "judge_position",
+        "warning",
+        f"{where}: judge {judge} looks at the place: the answer shown first won {100 * share:.0f} % of "
+        f"{numbers.plural(found['verdicts'], 'verdict')}, ties counting half ({said}, signs of items "
+        "flipped at random). With both_orders a win rate is the mean of both places, and so "
+        "nearer to a half than with a judge who looks at the answers.",
+        found["verdicts"],
     )
