@@ -231,8 +231,19 @@ def _torn(store: Store, files: Mapping[str, int], now: datetime) -> tuple[str, .
     """Temporary files of a local store that nobody writes any more."""
     if not store.local:
         return ()
-    names = [name for name in files if (file := name.rpartition("/")[2])[0] == "." and file.endswith(".tmp")]
-    return tuple(name for name in names if now - store.fs.modified(store.path(name)) > TORN_AFTER)
+    return tuple(name for name in files if _is_temporary(name) and _is_torn(store, name, now))
+
+
+def _is_torn(store: Store, name: str, now: datetime) -> bool:
+    try:
+        return bool(now - store.fs.modified(store.path(name)) > TORN_AFTER)
+    except FileNotFoundError:  # a mark, which is in its place by now
+        return False
+
+
+def _is_temporary(name: str) -> bool:
+    file = name.rpartition("/")[2]
+    return file.startswith(".") and file.endswith(".tmp")
 
 
 def _remove(store: Store, *names: str) -> None:
@@ -249,6 +260,8 @@ def _key(name: str) -> str:
 def _is_abandoned(store: Store, name: str, now: datetime) -> bool:
     """Whether a file is a claim, a run's mark or an unfinished night that nobody will take away any more."""
     folder, _, file = name.partition("/")
+    if _is_temporary(name):  # a mark that is written in this moment: the run that begins would fail
+        return False
     if folder == ACTIVE:
         return not is_active(store, file.removesuffix(".json"))
     if folder == NIGHTS:

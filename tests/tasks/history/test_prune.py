@@ -205,15 +205,32 @@ def test_a_manifest_that_can_not_be_read_stops_pruning(store: Store) -> None:
     assert store.holds(stray)
 
 
+TEMPORARY = ("filter/.one.tmp", "history/items/.two.tmp", "active/.mark.tmp", "nights/.night.tmp")
+
+
 def test_what_killed_processes_left_half_written_goes_after_a_day(store: Store) -> None:
-    for name in ("filter/.one.tmp", "history/items/.two.tmp"):
+    for name in TEMPORARY:
         store.put_bytes("filter/mine.txt", b"x")
         Path(store.path(name)).parent.mkdir(parents=True, exist_ok=True)
         Path(store.path(name)).write_bytes(b"half")
     later = datetime.now(UTC) + timedelta(hours=25)
     assert plan_pruning(store).torn == ()
-    assert set(prune(store, now=later).torn) == {"filter/.one.tmp", "history/items/.two.tmp"}
+    assert set(prune(store, now=later).torn) == set(TEMPORARY)
     assert not list(Path(store.path("")).rglob("*.tmp"))
+
+
+def test_a_mark_that_is_finished_while_the_store_is_looked_through_is_left(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store.put_bytes("active/.mark.tmp", b"{}")
+    temporary, modified = Path(store.path("active/.mark.tmp")), store.fs.modified
+
+    def finished(path: str) -> datetime:
+        temporary.rename(temporary.with_name("run.json"))
+        return modified(path)
+
+    monkeypatch.setattr(store.fs, "modified", finished)
+    assert "active/.mark.tmp" not in plan_pruning(store).torn
 
 
 def claim(store: Store, moment: datetime, **owner: Any) -> list[str]:
