@@ -246,13 +246,26 @@ def main() -> None:
                 runners = options.runners.split(",") if work == "text" else ["threads", "processes"]
                 commands = {name: made.command(name) for name in runners}
                 rows = [(name, spent(command, environment)) for name, command in commands.items()]
+                alone = [sys.executable, "-c", SCORES_ALONE, *made.inputs]
                 if work == "text":
-                    alone = [sys.executable, "-c", SCORES_ALONE, *made.inputs]
                     rows.append(("scores alone", spent(alone, environment)))
                 print_rows(work, count, rows)
+                if work == "text":
+                    print_bound(alone, environment, dict(rows)["scores alone"])
                 if work == "million":
                     output = Path(commands[runners[0]][commands[runners[0]].index("--output") + 1])
                     print_page(output / "report.html")
+
+
+def print_bound(command: list[str], environment: dict[str, str], alone: Spent) -> None:
+    """What two processes can be held to on this machine, whose cores may share what they compute with: the
+    same work by each of two at once, beside one after the other."""
+    start = time.perf_counter()
+    both = [subprocess.Popen(command, env=environment) for _ in range(2)]
+    for process in both:
+        process.wait()
+    share = (time.perf_counter() - start) / (2 * alone.wall)
+    print(f"two processes at once take {share:.2f} of one after the other here", flush=True)
 
 
 def print_page(report: Path) -> None:

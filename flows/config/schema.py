@@ -300,7 +300,12 @@ class RunOptions(BaseModel):
     phase: Phase = Field(
         default=Phase.ALL, description="infer: responses only; score: responses are there already"
     )
-    workers: int = Field(default=1, ge=1, description="Processes that compute; 1: none beside the run's own")
+    workers: int | None = Field(
+        # Not None: a script without a guard around its main part would be run again by each process.
+        default=1,
+        ge=1,
+        description="Processes that compute; 1: the run's own alone; null: one a core for large runs",
+    )
     command: str | None = Field(default=None, description="How it was started, for who wants to run it again")
     refresh: tuple[str, ...] = Field(
         default=(),

@@ -102,7 +102,10 @@ def evaluate_command(
         bool, typer.Option("--force", help="Run although some pairs are known to fail: those alone do")
     ] = False,
     task_runner: Annotated[str, typer.Option(help="threads, processes, dask or dask:ADDRESS")] = "threads",
-    workers: Annotated[int, typer.Option(min=1, help="Processes that compute, 1: the run's own")] = 1,
+    workers: Annotated[
+        int | None,
+        typer.Option(min=1, help="Processes that compute, 1: the run's own; default: one a core if large"),
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON document on stdout")] = False,
     tasks: Annotated[
         str | None, typer.Option(help="Benchmarks of lm-evaluation-harness: NAME,… or patterns")
@@ -145,7 +148,7 @@ def evaluate_command(
         _print(_one_or_many(plans), as_json)
         stopped = any(plan["refused"] or (plan["failures"] and not force) for plan in plans)
         raise typer.Exit(REFUSED if stopped else 0)
-    prepare(workers)
+    prepare(workers or 1)
     from flows.eval.session import SessionOptions
 
     own_options = list(_own_options(chosen, options, phase))

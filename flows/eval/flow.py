@@ -20,8 +20,8 @@ from prefect.states import Completed, Failed
 from flows.config.schema import DEFAULT_OPTIONS, EvalConfig, Phase, RunOptions
 from flows.eval.publishing import RunOutcome, TaskRuns, publish_run
 from flows.eval.result import Evaluation
-from flows.eval.run import Future, Run
-from flows.eval.runners import task_runner_named
+from flows.eval.run import Future, Run, finished
+from flows.eval.runners import processes_for, task_runner_named
 from flows.eval.servers import Servers, check_runner, servers_of
 from flows.eval.stages import (
     GridResponses,
@@ -48,7 +48,6 @@ from flows.eval.watch import leave_record, record_run_stopped, stopped_state, un
 from flows.plan.forecast import unanswered
 from flows.plan.steps import Cell
 from metrics.printable import printable
-from tasks.caching import peek
 from tasks.history.activity import active_run
 from tasks.load import load
 from tasks.preflight import preflight
@@ -100,11 +99,11 @@ def _run_stages(run: Run, servers: Servers) -> RunOutcome:
     refuse_unanswered(run.options, lacking.names)
     run.check(preflight, lacking.models, lacking.others(phase))
 
-    with working(run.options.workers) as processes:
-        if peek(load, plan.load, workspace=run.workspace) is None:
-            processes.start()  # beside the load: all of what follows is new
-        items = run.submit(load, plan.load)
-        cells = plan.cells(items.result().rows)
+    items = run.submit(load, plan.load)
+    cells = plan.cells(items.result().rows)
+    with working(processes_for(run.options.workers, cells)) as processes:
+        if finished(items).name != "Cached":
+            processes.start()  # all of what follows is new
         return _run_cells(run, servers, cells, items, lacking.models)
 
 

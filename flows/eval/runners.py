@@ -8,7 +8,7 @@ Its process pool knows no upstream task that is allowed to fail, and where one f
 in the flow, with which all other tasks end. Here a task behind a failed one is NotReady, as among threads.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any, TypeVar
 
 from prefect import Task
@@ -20,9 +20,14 @@ from prefect.states import Completed, Pending
 from prefect.task_runners import ProcessPoolTaskRunner, TaskRunner, ThreadPoolTaskRunner
 from prefect.utilities.annotations import quote
 
+from flows.plan.steps import Cell
 from metrics.errors import ConfigError
-from tasks.workers import import_stages
+from tasks.workers import cores, import_stages
 
+MANY_RESPONSES = 50_000
+"""From so many on, processes are worth what it takes to start them, as measured (``bench.pipeline``)."""
+MOST_PROCESSES = 8
+"""Unless more are asked for: each takes some 150 MB."""
 THREADS = 12
 """Tasks at once: an inference has an event loop of its own, the others are bound by two or so cores."""
 
@@ -38,6 +43,18 @@ def task_runner_named(name: str) -> TaskRunner[Any]:
     if kind == "dask":
         return _dask(address)
     raise ConfigError(f"--task-runner {name}: expected threads, processes, dask or dask:ADDRESS")
+
+
+def processes_for(asked: int | None, cells: Sequence[Cell]) -> int:
+    """How many processes compute what the flow run's threads wait for: as many as were asked for, else one a
+    core where there are many responses; none beside threads of other processes and machines."""
+    run = FlowRunContext.get()
+    if run is None or not isinstance(run.task_runner, LocalThreads):
+        return 1
+    if asked is not None:
+        return asked
+    many = sum(cell.stop - cell.start for cell in cells) >= MANY_RESPONSES
+    return min(cores(), len(cells), MOST_PROCESSES) if many else 1
 
 
 def as_parameter(step: Any) -> Any:

@@ -30,7 +30,7 @@ from flows.config.checks import MissingReferences, check_templates, missing_refe
 from flows.config.schema import CACHED_STAGES, FAILED_REQUESTS, EvalConfig, Phase, RunOptions
 from flows.eval.flow import evaluate
 from flows.eval.result import Evaluation
-from flows.eval.runners import task_runner_named
+from flows.eval.runners import MANY_RESPONSES, task_runner_named
 from flows.eval.servers import check_runner, forecast_servers
 from flows.eval.start import config_for_phase, refuse_unanswered, settled_models, with_defaults, workspace
 from flows.plan.build import make_plan
@@ -42,6 +42,7 @@ from flows.server import link, send, serving
 from metrics.errors import ConfigError, NightjarError, nearest
 from tasks.benchmarks.open import open_benchmark
 from tasks.caching import peek
+from tasks.datasets.item import Item
 from tasks.history.activity import begin_night, continued_night, end_night
 from tasks.load import load, read_ahead
 from tasks.models.engine import interrupted
@@ -57,6 +58,7 @@ from tasks.reporting.terminal import (
     ratings_tables,
     results_table,
 )
+from tasks.workers import cores, prepare
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -252,7 +254,7 @@ def _check_dataset(
     items = options.selection().of(benchmark.items())
     loaded = peek(load, plan.load, workspace=workspace(options)) is not None
     if ahead and not loaded:
-        items = read_ahead(plan.load, items)
+        items = _preparing(read_ahead(plan.load, items), options)
     first = next(items, None)
     if first is None:
         return None
@@ -260,6 +262,14 @@ def _check_dataset(
     if loaded:
         return None
     return missing_references(plan.config, benchmark, chain([first], items))
+
+
+def _preparing(items: Iterator[Item], options: RunOptions) -> Iterator[Item]:
+    """The items; once there are so many that processes will compute, these begin to import."""
+    for number, item in enumerate(items, 1):
+        if number == MANY_RESPONSES and options.workers is None:
+            prepare(cores())
+        yield item
 
 
 def print_evaluation(evaluation: Evaluation, document: dict[str, Any]) -> None:

@@ -1,6 +1,7 @@
 """Futures that know their state without a server; there is none in these tests."""
 
 from concurrent.futures import Future
+from types import SimpleNamespace
 from typing import Any
 from uuid import uuid4
 
@@ -10,7 +11,16 @@ from prefect.exceptions import UpstreamTaskError
 from prefect.settings import PREFECT_API_URL, temporary_settings
 from prefect.states import Completed, Failed
 
-from flows.eval.runners import EndedFuture, LocalFuture, ProcessFuture
+from flows.eval import runners
+from flows.eval.runners import (
+    MANY_RESPONSES,
+    EndedFuture,
+    LocalFuture,
+    ProcessFuture,
+    processes_for,
+    task_runner_named,
+)
+from flows.plan.steps import Cell
 
 
 @pytest.fixture(autouse=True)
@@ -48,3 +58,35 @@ def test_a_task_that_may_fail_is_waited_for_and_no_more() -> None:
     running: Future[State[int]] = Future()
     running.set_result(Failed())
     assert EndedFuture(uuid4(), running).state.is_completed()  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("runner", "asked", "responses", "processes"),
+    [
+        ("threads", None, MANY_RESPONSES - 1, 1),
+        ("threads", None, MANY_RESPONSES, 4),
+        ("threads", 1, MANY_RESPONSES, 1),
+        ("threads", 3, 10, 3),
+        ("processes", None, MANY_RESPONSES, 1),
+        ("processes", 3, MANY_RESPONSES, 1),
+    ],
+)
+def test_large_runs_have_a_process_a_core(
+    runner: str, asked: int | None, responses: int, processes: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = SimpleNamespace(task_runner=task_runner_named(runner))
+    monkeypatch.setattr(runners.FlowRunContext, "get", lambda: run)
+    monkeypatch.setattr(runners, "cores", lambda: 4)
+    cells = [Cell("m", "p", start, min(start + 6_000, responses)) for start in range(0, responses, 6_000)]
+    assert processes_for(asked, cells) == processes
+
+
+def test_processes_are_neither_more_than_partitions_nor_than_memory_bears(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    run = SimpleNamespace(task_runner=task_runner_named("threads"))
+    monkeypatch.setattr(runners.FlowRunContext, "get", lambda: run)
+    monkeypatch.setattr(runners, "cores", lambda: 64)
+    for cells, processes in ((2, 2), (64, 8)):
+        grid = [Cell("m", "p", n * MANY_RESPONSES, (n + 1) * MANY_RESPONSES) for n in range(cells)]
+        assert processes_for(None, grid) == processes
