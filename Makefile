@@ -17,9 +17,10 @@ INSTALL = { $(RUN) -m pip --version >/dev/null 2>&1 || $(RUN) -m ensurepip >/dev
 	$(RUN) -m pip install --quiet --disable-pip-version-check --no-deps
 endif
 
-# Tests run on every core, on two at least; each has a Prefect server of its own, so on eight at most.
+# Tests wait for servers now and then: one worker more than there are cores. Each has a Prefect server of its own, so
+# eight at most.
 CORES := $(shell getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2)
-WORKERS ?= $(shell echo $$(( $(CORES) < 2 ? 2 : $(CORES) > 8 ? 8 : $(CORES) )))
+WORKERS ?= $(shell echo $$(( $(CORES) < 2 ? 3 : $(CORES) > 7 ? 8 : $(CORES) + 1 )))
 PYTEST = $(RUN) -m pytest -n $(WORKERS) --dist worksteal
 
 # The runtime set is enough to evaluate; tests, checks and benches use the development set. A stamp remembers what is
