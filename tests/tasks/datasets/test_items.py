@@ -150,8 +150,8 @@ REFUSED = {
     "no list": ("x.json", '{"q": 1}', "x.json: expected a JSON list of items, got a mapping"),
     "malformed file": (
         "x.json",
-        '[{"q": 1},\n]',
-        "x.json: malformed JSON at line 2, column 1: Expecting value",
+        '[{"q": 1}\n{"q": 2}]',
+        "x.json: malformed JSON at line 2, column 1: Expecting ',' delimiter",
     ),
     "short row": ("x.csv", "q,a\n1,2\n3\n", "x.csv:3: 1 fields, but the header has 2 columns"),
     "column twice": ("x.csv", "q,q\n1,2\n", "x.csv:1: column 'q' stands in the header twice"),

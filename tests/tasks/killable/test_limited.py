@@ -205,7 +205,7 @@ def results(doc, results):
     calls.append(1)
     try:
         with limit():
-            while results[0] == "loops": pass
+            while results[0] == "loops": sum(range(9))
             verdict = 1.0
     except Exception:
         verdict = 0.0
