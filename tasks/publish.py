@@ -17,7 +17,7 @@ from prefect.assets import Asset, AssetProperties, materialize
 from metrics.errors import NightjarError
 from metrics.printable import printable, printable_values
 from tasks.arena import read_ratings
-from tasks.caching import Workspace
+from tasks.caching import Workspace, is_transient
 from tasks.comparison.items import read_groups
 from tasks.comparison.runs import ComparedRun
 from tasks.comparison.trends import LearningCurve, known_of_models, learning_curves, ordering_facet
@@ -137,7 +137,15 @@ def _asset_name(benchmark: str) -> str:
     return re.sub(r"[^A-Za-z0-9._-]+", "-", benchmark).strip("-") or "run"
 
 
-@materialize("nightjar://run/results", name="publish", task_run_name="publish", persist_result=False)
+@materialize(
+    "nightjar://run/results",
+    name="publish",
+    task_run_name="publish",
+    persist_result=False,
+    retries=1,  # every file is written whole, so that a second time changes nothing but what is missing
+    retry_delay_seconds=1,
+    retry_condition_fn=is_transient,
+)
 def publish(publication: Publication, workspace: Workspace) -> Published:
     """Writes the run's folder, adds the run to the history, and shows it on the run's page."""
     store, folder = workspace.open(), Path(publication.output)

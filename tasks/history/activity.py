@@ -24,7 +24,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
 from tasks.history.layout import ACTIVE, HistoryError, check_run_id, names_in, read_json
-from tasks.store.claims import claim, wait_until_free
+from tasks.store.claims import claim, process_lives, wait_until_free
 from tasks.store.keys import digest
 from tasks.store.storage import Store, StoreError
 
@@ -120,19 +120,9 @@ def is_active(store: Store, run_id: str) -> bool:
         age = datetime.now(UTC) - seen
     except (HistoryError, KeyError, ValueError, TypeError):
         return False
-    if mark.get("host") == socket.gethostname() and not _process_lives(int(mark.get("pid", 0))):
+    if mark.get("host") == socket.gethostname() and not process_lives(int(mark.get("pid", 0))):
         return False
     return age < (MARK_EXPIRES_AFTER if renewed else UNRENEWED_EXPIRES_AFTER)
-
-
-def _process_lives(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        return True
-    return pid > 0
 
 
 NIGHTS: Final = "nights"

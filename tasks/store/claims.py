@@ -170,12 +170,20 @@ def is_dead(content: bytes) -> bool:
     if owner.get("host") != socket.gethostname():
         return False
     try:
-        os.kill(int(owner["pid"]), 0)
-    except ProcessLookupError:
-        return True
-    except (ValueError, KeyError, TypeError, PermissionError):
+        return not process_lives(int(owner["pid"]))
+    except (ValueError, KeyError, TypeError, OverflowError):
         return False
-    return False
+
+
+def process_lives(pid: int) -> bool:
+    """Whether this machine has a process of this number, of whatever user."""
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return pid > 0
 
 
 def _beat(own: Claim, done: threading.Event) -> None:

@@ -3,11 +3,15 @@
 import json
 import os
 from collections.abc import Callable
+from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
+
+from tasks import publish
+from tasks.workers import WorkerDied, Workers
 
 Evaluate = Callable[..., Any]
 FILES = ("responses.jsonl", "samples_many.jsonl", "metrics.jsonl", "items.parquet")
@@ -57,3 +61,24 @@ def test_results_do_not_depend_on_the_number_of_processes(evaluate: Evaluate, tm
         assert alone == shared, name
     assert found[0] == found[1]
     assert {finding["kind"]: finding["count"] for finding in found[0]}["requests_failed"] == 10
+
+
+def test_a_process_that_dies_while_a_run_is_published_costs_no_number(
+    evaluate: Evaluate, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    offer, died = Workers.offer, []
+
+    def dying(self: Workers, function: Callable[..., Any], *args: Any) -> Any:
+        if function is publish.pass_over and not died:
+            died.append(function)
+            future: Future[Any] = Future()
+            future.set_exception(WorkerDied("a process that computed a step ended"))
+            return future
+        return offer(self, function, *args)
+
+    monkeypatch.setattr(publish, "AT_ONCE", 0)
+    monkeypatch.setattr(Workers, "offer", dying)
+    ran = evaluate("--json", "--limit", "4", "--store", tmp_path / "store", "--output", tmp_path / "out")
+    assert died
+    assert ran.code == 0, ran.err
+    assert (tmp_path / "out" / "report.html").exists()
