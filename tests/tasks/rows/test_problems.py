@@ -17,7 +17,7 @@ from tasks.rows.execution import OutcomeStore, ProgramRunner
 from tasks.sandboxes.run import chosen_sandbox, trouble
 from tasks.store.storage import Store
 from tasks.usercode.code_eval import CodeVerdict, answering, code_eval, collecting
-from tests.tasks.execution.problems import Problem, problems
+from tests.tasks.rows.problems import Problem, problems
 
 FOLDER = "NIGHTJAR_CODE_EVAL"
 """Names a copy of evaluate's folder ``metrics/code_eval``, where the library can't fetch it."""
