@@ -3,11 +3,14 @@
 import atexit
 import gc
 import os
+import re
 import shutil
 import tempfile
+from itertools import combinations
 from pathlib import Path
 
 import pytest
+from _pytest.mark.expression import Expression
 
 # What tests and Prefect are made of stays: looking through it for garbage takes a sixth of the time.
 gc.set_threshold(50_000)
@@ -27,6 +30,35 @@ for _name in ("NIGHTJAR_STORE", "PREFECT_API_URL", "PREFECT_PROFILE"):
 # Setting its logging up, Prefect closes the handlers that are there. One of them (absl's, which rouge-score
 # brings) would take pytest's own file for what a test prints with it, if it was imported while a test runs.
 import prefect.main  # noqa: E402, F401
+
+# The marks that say which of the sets a test is in; `-m` chooses among them.
+SETS = {"slow", "services", "nights"}
+
+
+def chosen_from(source: str, expression: str) -> bool:
+    """Whether ``-m`` with this expression may choose a test of a file. Each of the marks is on all its tests
+    (``pytestmark`` at the margin), on none (the file does not name it), or perhaps on some."""
+    all_have = {name for name in SETS if re.search(rf"^pytestmark = .*\bmark\.{name}\b", source, re.M)}
+    some_have = {name for name in SETS if f"mark.{name}" in source} - all_have
+
+    def is_chosen(marks: set[str]) -> bool:
+        return Expression.compile(expression).evaluate(lambda name, **_: name in marks)
+
+    return any(
+        is_chosen(all_have | set(others))
+        for number in range(len(some_have) + 1)
+        for others in combinations(some_have, number)
+    )
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Leaves files alone that ``-m`` can choose nothing of: every worker would import what they import and
+    rewrite their assertions, half of the time that collecting takes."""
+    expression = config.getoption("markexpr")
+    about_sets = set(re.findall(r"\w+", expression)) <= SETS | {"and", "or", "not"}
+    if not expression or not about_sets or not collection_path.name.startswith("test_"):
+        return None
+    return None if chosen_from(collection_path.read_text("utf-8"), expression) else True
 
 
 def pytest_collection_finish() -> None:
