@@ -279,6 +279,7 @@ def as_new_process(environment: Mapping[str, str], arguments: list[str]) -> Iter
             yield
             _send_what_waits()
             gc.collect()  # here, where sockets that Prefect leaves open are no error
+            before[4]()  # what is left need not be looked through after every run that follows
     finally:
         gc.freeze = before[4]
         gc.set_threshold(*before[3])
