@@ -26,16 +26,42 @@ def lines(path: Path) -> list[dict]:
     return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
 
 
-def test_second_run_sends_nothing_and_computes_nothing(evaluate_process: Evaluate, tmp_path: Path) -> None:
-    first = evaluate_process("--json")
-    assert first.code == 0, first.err
+# As many items as it takes for the demo's two number filters to make different predictions: pairs with equal
+# predictions share one score, and which of the two task runs computes it is chance.
+ITEMS = 42
+
+
+@pytest.fixture(scope="module")
+def kept(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """What the first test that needed a run of the demo made of it."""
+    return {"folder": tmp_path_factory.mktemp("first")}
+
+
+@pytest.fixture
+def first(evaluate: Evaluate, tmp_path: Path, kept: dict[str, Any]) -> Any:
+    """A run of the demo, whose store and output are the test's own: what it changes there no other sees."""
+    if "ran" not in kept:
+        ran = evaluate("--json")
+        assert ran.code == 0, ran.err
+        for part in ("store", "out"):
+            shutil.copytree(tmp_path / part, kept["folder"] / part)
+        kept["ran"] = ran
+    else:
+        for part in ("store", "out"):
+            shutil.copytree(kept["folder"] / part, tmp_path / part)
+    return kept["ran"]
+
+
+def test_second_run_sends_nothing_and_computes_nothing(
+    first: Any, evaluate_process: Evaluate, tmp_path: Path
+) -> None:
     requests = first.document["requests"]
-    assert requests == {"sent": 42, "cached": 0, "failed": 0}
+    assert requests == {"sent": ITEMS, "cached": 0, "failed": 0}
     assert {row["status"] for row in first.document["results"]} == {"ok"}
     assert all(row["stderr"] > 0 for row in first.document["results"])
 
     second = evaluate_process("--json")
-    assert second.document["requests"] == {"sent": 0, "cached": 42, "failed": 0}
+    assert second.document["requests"] == {"sent": 0, "cached": ITEMS, "failed": 0}
     assert sum(entry["computed"] for entry in second.document["steps"].values()) == 0
     assert [row["value"] for row in second.document["results"]] == [
         row["value"] for row in first.document["results"]
@@ -53,92 +79,66 @@ def test_second_run_sends_nothing_and_computes_nothing(evaluate_process: Evaluat
     }
 
 
-def test_text_metrics_equal_the_reference_libraries(evaluate: Evaluate, tmp_path: Path) -> None:
-    ran = evaluate("--json")
+def test_text_metrics_equal_the_reference_libraries(first: Any, tmp_path: Path) -> None:
     rows = lines(tmp_path / "out" / "responses.jsonl")
     items = {item["question"]: item["answer"] for item in lines(DEMO / "problems.jsonl")}
     references = [
         next(answer for question, answer in items.items() if question in row["prompt"]) for row in rows
     ]
     hypotheses = [row["response"] for row in rows]
-    assert ran.value("bleu,none") == sacrebleu.corpus_bleu(hypotheses, [references]).score
+    assert first.value("bleu,none") == sacrebleu.corpus_bleu(hypotheses, [references]).score
     scorer = RougeScorer(["rouge1", "rouge2", "rougeL"], use_stemmer=True)
     scores = [scorer.score(gold, text) for gold, text in zip(references, hypotheses, strict=True)]
     for name in ("rouge1", "rouge2", "rougeL"):
         expected = sum(score[name].fmeasure for score in scores) / len(scores)
-        assert ran.value(f"{name},none") == pytest.approx(100 * expected, abs=1e-12)
+        assert first.value(f"{name},none") == pytest.approx(100 * expected, abs=1e-12)
 
 
-# As many items as it takes for the demo's two number filters to make different predictions: pairs with equal
-# predictions share one score, and which of the two task runs computes it is chance.
-APART = ("--json", "--limit", "32")
+def test_changes_recompute_what_hangs_on_them_only(evaluate: Evaluate, first: Any) -> None:
+    assert first.steps("score") == (PAIRS, 0)
 
-
-@pytest.fixture(scope="module")
-def kept(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """What the first test that needed a run of ``APART`` made of it."""
-    return {"folder": tmp_path_factory.mktemp("apart")}
-
-
-@pytest.fixture
-def apart(evaluate: Evaluate, tmp_path: Path, kept: dict[str, Any]) -> Any:
-    """A run of ``APART``, whose store and output are the test's own: what it changes there no other sees."""
-    if "ran" not in kept:
-        ran = evaluate(*APART)
-        assert ran.code == 0, ran.err
-        for part in ("store", "out"):
-            shutil.copytree(tmp_path / part, kept["folder"] / part)
-        kept["ran"] = ran
-    else:
-        for part in ("store", "out"):
-            shutil.copytree(kept["folder"] / part, tmp_path / part)
-    return kept["ran"]
-
-
-def test_changes_recompute_what_hangs_on_them_only(evaluate: Evaluate, apart: Any) -> None:
-    assert apart.steps("score") == (PAIRS, 0)
-
-    metric = evaluate(*APART, "--set", "filter_list.0.metric_list.0.ignore_case=false")
+    metric = evaluate("--json", "--set", "filter_list.0.metric_list.0.ignore_case=false")
     assert metric.document["requests"]["sent"] == 0
     assert metric.steps("filter") == (0, 3)
     assert metric.steps("score") == (1, PAIRS - 1)
     assert metric.steps("reduce") == (0, PAIRS)  # the scores came out as they were
     assert metric.steps("aggregate") == (1, PAIRS - 1)  # a row's signature says how it was computed
 
-    reduced = evaluate(*APART, "--set", "filter_list.0.metric_list.0.reduction=[max]")
+    reduced = evaluate("--json", "--set", "filter_list.0.metric_list.0.reduction=[max]")
     assert [reduced.steps(stage) for stage in ("score", "reduce")] == [(0, PAIRS), (1, PAIRS - 1)]
 
-    filtered = evaluate(*APART, "--set", "filter_list.1.filter=[strip, last_number]")
+    filtered = evaluate("--json", "--set", "filter_list.1.filter=[strip, last_number]")
     assert filtered.steps("filter") == (1, 2)
     assert filtered.steps("score") == (0, PAIRS)  # the predictions came out as they were
 
-    renamed = evaluate(*APART, "--set", "filter_list.1.name=renamed")
+    renamed = evaluate("--json", "--set", "filter_list.1.name=renamed")
     assert [renamed.steps(stage) for stage in ("score", "reduce")] == [(0, PAIRS), (1, PAIRS - 1)]
 
-    prompted = evaluate(*APART, "--set", "prompt_template=Q {{question}}")
-    assert prompted.document["requests"]["sent"] == 32
+    prompted = evaluate("--json", "--set", "prompt_template=Q {{question}}")
+    assert prompted.document["requests"]["sent"] == ITEMS
     assert prompted.steps("infer") == (1, 0)
 
 
-@pytest.mark.usefixtures("apart")
+@pytest.mark.usefixtures("first")
 def test_second_model_recomputes_nothing_of_the_first(evaluate: Evaluate) -> None:
     models = "models=[{name: demo, type: demo}, {name: worse, type: demo, config: {error_rate: 0.9}}]"
-    both = evaluate(*APART, "--set", models)
-    assert both.document["requests"] == {"sent": 32, "cached": 32, "failed": 0}
+    both = evaluate("--json", "--set", models)
+    assert both.document["requests"] == {"sent": ITEMS, "cached": ITEMS, "failed": 0}
     assert both.steps("infer") == (1, 1)
     assert both.steps("filter") == (3, 3)
     assert both.steps("score") == (PAIRS, PAIRS)
 
 
-def test_renamed_model_is_served_from_the_cache(evaluate: Evaluate, apart: Any) -> None:
-    renamed = evaluate(*APART, "--set", "models.0.name=another")
+def test_renamed_model_is_served_from_the_cache(evaluate: Evaluate, first: Any) -> None:
+    renamed = evaluate("--json", "--set", "models.0.name=another")
     assert renamed.document["requests"]["sent"] == 0
     assert renamed.steps("score") == (0, PAIRS)
-    assert renamed.value("exact_match,strict-match", "another") == apart.value("exact_match,strict-match")
+    assert renamed.value("exact_match,strict-match", "another") == first.value("exact_match,strict-match")
 
 
 def test_limit_then_all_asks_for_the_rest_only(evaluate: Evaluate) -> None:
     assert evaluate("--json", "--limit", "20").document["requests"]["sent"] == 20
+    assert evaluate("--json", "--dry-run").document["requests"] == {"to_send": 22, "cached": 20}
     everything = evaluate("--json").document["requests"]
     assert everything == {"sent": 22, "cached": 20, "failed": 0}
 
@@ -158,18 +158,17 @@ def test_more_samples_ask_for_the_new_ones_only(evaluate: Evaluate) -> None:
     assert more == {"sent": 40, "cached": 40, "failed": 0}
 
 
-def test_process_results_gives_the_same_numbers_as_filters(evaluate: Evaluate) -> None:
-    filters = evaluate("--json", "--limit", "10")
-    processed = evaluate(DEMO / "gsm8k_process_results.yaml", "--json", "--limit", "10")
+def test_process_results_gives_the_same_numbers_as_filters(evaluate: Evaluate, first: Any) -> None:
+    processed = evaluate(DEMO / "gsm8k_process_results.yaml", "--json")
     assert processed.code == 0, processed.err
     assert processed.document["requests"]["sent"] == 0
     assert processed.steps("process")[0] >= 1
-    names = [f"{row['metric']},{row['filter']}" for row in filters.document["results"]]
+    names = [f"{row['metric']},{row['filter']}" for row in first.document["results"]]
     assert sorted(names) == sorted(
         f"{row['metric']},{row['filter']}" for row in processed.document["results"]
     )
     for name in names:
-        assert processed.value(name) == pytest.approx(filters.value(name), abs=1e-12), name
+        assert processed.value(name) == pytest.approx(first.value(name), abs=1e-12), name
 
 
 def test_scoring_recorded_responses_gives_the_same_bytes(evaluate: Evaluate, tmp_path: Path) -> None:
@@ -258,47 +257,45 @@ def test_failed_pair_leaves_the_others_and_is_computed_alone_after_the_fix(
     ]
 
 
-def test_deleted_and_cut_artifacts_are_computed_again(evaluate: Evaluate, apart: Any, tmp_path: Path) -> None:
+def test_deleted_and_cut_artifacts_are_computed_again(evaluate: Evaluate, first: Any, tmp_path: Path) -> None:
     scores = sorted((tmp_path / "store" / "score").glob("*.parquet"))
     scores[0].unlink()
     scores[1].write_bytes(scores[1].read_bytes()[:-20])
     changed = bytearray(scores[2].read_bytes())
     changed[50] ^= 0xFF
     scores[2].write_bytes(bytes(changed))
-    again = evaluate(*APART)
+    again = evaluate("--json")
     assert again.code == 0
     assert again.steps("score") == (3, PAIRS - 3)
     assert again.steps("reduce") == (0, PAIRS)
     assert [row["value"] for row in again.document["results"]] == [
-        row["value"] for row in apart.document["results"]
+        row["value"] for row in first.document["results"]
     ]
 
 
-@pytest.mark.usefixtures("apart")
+@pytest.mark.usefixtures("first")
 def test_moved_store_serves_everything(evaluate: Evaluate, tmp_path: Path) -> None:
     (tmp_path / "store").rename(tmp_path / "elsewhere")
-    moved = evaluate(*APART, "--store", tmp_path / "elsewhere")
+    moved = evaluate("--json", "--store", tmp_path / "elsewhere")
     assert sum(entry["computed"] for entry in moved.document["steps"].values()) == 0
 
 
-@pytest.mark.usefixtures("apart")
+@pytest.mark.usefixtures("first")
 def test_refresh_computes_a_stage_or_a_pair_again(evaluate: Evaluate) -> None:
-    pair = evaluate(*APART, "--refresh", "none:bleu")
+    pair = evaluate("--json", "--refresh", "none:bleu")
     assert pair.steps("score") == (1, PAIRS - 1)
-    asked = evaluate(*APART, "--refresh", "infer")
-    assert asked.document["requests"]["sent"] == 32
+    asked = evaluate("--json", "--refresh", "infer")
+    assert asked.document["requests"]["sent"] == ITEMS
 
 
-def test_dry_run_says_what_would_be_done_and_sends_nothing(evaluate: Evaluate) -> None:
-    before = evaluate("--dry-run", "--json", "--limit", "5").document
+@pytest.mark.usefixtures("first")
+def test_dry_run_says_what_would_be_done_and_sends_nothing(evaluate: Evaluate, tmp_path: Path) -> None:
+    before = evaluate("--dry-run", "--json", "--limit", "5", "--store", tmp_path / "another-store").document
     assert before["requests"] == {"to_send": 5, "cached": 0}
     assert [pair["cached"] for pair in before["pairs"]] == [False] * PAIRS
-    evaluate("--json", "--limit", "5")
-    after = evaluate("--dry-run", "--json", "--limit", "5").document
-    assert after["requests"] == {"to_send": 0, "cached": 5}
+    after = evaluate("--dry-run", "--json").document
+    assert after["requests"] == {"to_send": 0, "cached": ITEMS}
     assert [pair["cached"] for pair in after["pairs"]] == [True] * PAIRS
-    wider = evaluate("--dry-run", "--json", "--limit", "9").document
-    assert wider["requests"] == {"to_send": 4, "cached": 5}
 
 
 @pytest.mark.services
