@@ -75,11 +75,12 @@ def migrated_database(tmp_path_factory: pytest.TempPathFactory) -> MigratedDatab
     return MigratedDatabase(shared_folder(tmp_path_factory) / "migrated-database")
 
 
-# What looks after schedules, workers and automations, and keeps events: the runs of the tests here have none
-# of them, and half of what a run costs a server goes there. Tests about them start servers of their own.
+# What looks after schedules, workers and automations, and keeps events and task runs: the runs of most tests
+# have none of them or ask for none, and more than half of what a run costs a server goes there. Tests about
+# events and task runs take ``recording_home``, those about the others start servers of their own.
 UNUSED_SERVICES = (
     "CANCELLATION_CLEANUP", "DB_VACUUM", "EVENT_PERSISTER", "FOREMAN", "LATE_RUNS", "PAUSE_EXPIRATIONS",
-    "REPOSSESSOR", "SCHEDULER", "TRIGGERS",
+    "REPOSSESSOR", "SCHEDULER", "TASK_RUN_RECORDER", "TRIGGERS",
 )  # fmt: skip
 WITHOUT_THEM = {f"PREFECT_SERVER_SERVICES_{name}_ENABLED": "false" for name in UNUSED_SERVICES}
 
@@ -88,6 +89,15 @@ WITHOUT_THEM = {f"PREFECT_SERVER_SERVICES_{name}_ENABLED": "false" for name in U
 def home(tmp_path_factory: pytest.TempPathFactory, migrated_database: MigratedDatabase) -> Iterator[Path]:
     """A home of the session's own (with several workers of each), whose server runs until its end."""
     with home_with_server(tmp_path_factory, migrated_database, WITHOUT_THEM) as folder:
+        yield folder
+
+
+@pytest.fixture(scope="session")
+def recording_home(
+    tmp_path_factory: pytest.TempPathFactory, migrated_database: MigratedDatabase
+) -> Iterator[Path]:
+    """As ``home``, with a server that keeps all that it is told."""
+    with home_with_server(tmp_path_factory, migrated_database, {}) as folder:
         yield folder
 
 

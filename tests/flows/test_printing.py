@@ -6,6 +6,7 @@ import logging
 import os
 import re
 import subprocess
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -255,18 +256,24 @@ def nightjar_app(arguments: list[str]) -> None:
     lines.command_line(named_app(), arguments)
 
 
+@pytest.mark.services
 def test_prefects_messages_logs_and_artifacts_hold_nothing_that_is_obeyed(
-    config: Path, evaluate: Evaluate, home: Path, monkeypatch: pytest.MonkeyPatch
+    config: Path, evaluate: Evaluate, recording_home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    run = evaluate(config, "--json", "--force").document["flow_run_url"].rpartition("/")[2]
-    monkeypatch.setenv("NIGHTJAR_HOME", str(home))
+    monkeypatch.setenv("NIGHTJAR_HOME", str(recording_home))
+    ran = evaluate(config, "--json", "--force", env={"NIGHTJAR_HOME": str(recording_home)})
+    run = ran.document["flow_run_url"].rpartition("/")[2]
     server = status()
     assert server is not None
     of_run = {"flow_runs": {"id": {"any_": [run]}}}
     with temporary_settings({PREFECT_API_URL: server.api, PREFECT_API_AUTH_STRING: credential()}):
+        deadline = time.monotonic() + 60
+        while not (tasks := ask("/task_runs/filter", {**of_run, "limit": 200})):
+            assert time.monotonic() < deadline, "no task run is recorded"
+            time.sleep(0.1)
         found = {
             "run": ask(f"/flow_runs/{run}"),
-            "tasks": ask("/task_runs/filter", {**of_run, "limit": 200}),
+            "tasks": tasks,
             "logs": ask("/logs/filter", {"logs": {"flow_run_id": {"any_": [run]}}, "limit": 200}),
             "artifacts": ask("/artifacts/filter", of_run),
         }

@@ -2,7 +2,7 @@
 
 import json
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from types import SimpleNamespace
@@ -15,16 +15,14 @@ from flows.suite.config import load_suite
 from flows.suite.plan import SuiteOptions, plan_night
 from tasks.history.record import Night, record_night
 from tasks.store.storage import Store
-from tests.flows.conftest import home_with_server
 
 ITEMS = 42
 
 
 @pytest.fixture(scope="module")
-def home(tmp_path_factory: pytest.TempPathFactory, migrated_database: Any) -> Iterator[Path]:
+def home(recording_home: Path) -> Path:
     """As that of the other tests, with a server that keeps events."""
-    with home_with_server(tmp_path_factory, migrated_database, {}) as folder:
-        yield folder
+    return recording_home
 
 
 def write_suite(folder: Path, **gate: Any) -> Path:
