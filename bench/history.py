@@ -17,7 +17,7 @@ from pathlib import Path
 import pyarrow as pa
 
 from tasks.history.compaction import read_rows
-from tasks.history.record import record_run
+from tasks.history.layout import record_run
 from tasks.store.home import PROJECT
 from tasks.store.storage import Store
 

@@ -19,8 +19,7 @@ from metrics.aggregations.aggregation import build_aggregation
 from metrics.config import StatisticsConfig
 from metrics.statistics.estimate import estimate, group_aggregate
 from metrics.types import Estimate
-from scorers.judge.calibration import Calibration, corrected_estimate
-from scorers.judge.ppi import Labelled, ppi_estimate
+from scorers.judge.calibration import Calibration, Labelled, corrected_estimate, ppi_estimate
 
 ROUNDS = 4_000
 LEVEL = 0.95

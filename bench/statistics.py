@@ -16,7 +16,7 @@ from metrics.config import StatisticsConfig
 from metrics.statistics.comparison import ItemColumn, compare_items
 from metrics.statistics.estimate import estimate
 from metrics.statistics.unpaired import compare_unpaired
-from scorers.judge.ppi import Labelled, ppi_estimate
+from scorers.judge.calibration import Labelled, ppi_estimate
 
 ITEMS = 10_000
 MOST = 1.0

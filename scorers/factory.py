@@ -35,8 +35,7 @@ from scorers.execution import TESTS_PASSED, ExecutionScorer, is_executed
 from scorers.filters.pipeline import FilterPipeline
 from scorers.generation import GenerationScorer
 from scorers.grading import GradingPrompt, compiled
-from scorers.judge.calibration import Calibration
-from scorers.judge.ppi import Labelled
+from scorers.judge.calibration import Calibration, Labelled
 from scorers.judge.scorer import LLMJudgeScorer, calibration_of, judge_metric, judge_metrics
 from scorers.letters import ACC_LETTER, LetterScorer
 from scorers.loglikelihood import LoglikelihoodScorer

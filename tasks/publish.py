@@ -18,10 +18,10 @@ from metrics.errors import NightjarError
 from metrics.printable import printable, printable_values
 from tasks.arena import read_ratings
 from tasks.caching import Workspace, is_transient
-from tasks.comparison.items import read_groups
+from tasks.comparison.matching import read_groups
 from tasks.comparison.runs import ComparedRun
 from tasks.comparison.trends import LearningCurve, known_of_models, learning_curves, ordering_facet
-from tasks.history.record import record_run
+from tasks.history.layout import record_run
 from tasks.judge import judged_parts
 from tasks.messages.media import kept_media
 from tasks.reduction.aggregate import aggregate_pair

@@ -19,9 +19,9 @@ from tasks.caching import Workspace
 from tasks.infer import InferSetup, Served
 from tasks.models.answers.segments import AnswerStore
 from tasks.models.canaries import CanaryReport, ask_canaries, note_statement
+from tasks.models.connection import Statement
 from tasks.models.engine import check_interrupted
 from tasks.models.identity import EXPANDED
-from tasks.models.statement import Statement
 from tasks.server import hold, if_possible
 from tasks.serving.launch import Launch
 from tasks.serving.records import log_text

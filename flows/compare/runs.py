@@ -23,8 +23,7 @@ from tasks.comparison.compare import (
     asked_otherwise,
     compare_runs,
 )
-from tasks.comparison.items import GroupKey, PairName, aggregations
-from tasks.comparison.matching import match_across, match_runs
+from tasks.comparison.matching import GroupKey, PairName, aggregations, match_across, match_runs
 from tasks.comparison.runs import ComparedRun, key_over_facets, over_facets
 from tasks.store.home import private_folder
 

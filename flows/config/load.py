@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 from pydantic import ValidationError
 
 from flows.config.errors import Problem, refusal, schema_problems
-from flows.config.model_flags import NO_FLAGS, ModelFlags
+from flows.config.models import NO_FLAGS, ModelFlags
 from flows.config.schema import EvalConfig
 from flows.config.two_phase import TwoPhaseSettings, notes_of, read_native
 from flows.config.yaml import Location, YamlSource, origin_of, parse_override, put, with_overrides

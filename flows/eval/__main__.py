@@ -25,9 +25,8 @@ from flows.command_line import REFUSED, command_line, examples, new_app, print_j
 from flows.config.schema import Phase, RunOptions
 from metrics.errors import ConfigError
 from tasks.datasets.selection import Selection
-from tasks.process import collect_rarely, freeze_imports
 from tasks.usercode.trust import trust_what_is_named
-from tasks.workers import prepare
+from tasks.workers import collect_rarely, freeze_imports, prepare
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -118,7 +117,7 @@ def evaluate_command(
 ) -> None:
     """Evaluates language models on benchmarks, and keeps every step so that nothing is computed twice."""
     from flows.config.load import CommandInputs, choose_configs, validation_document
-    from flows.config.model_flags import ModelFlags
+    from flows.config.models import ModelFlags
 
     trust_what_is_named(trust)
     options = RunOptions(

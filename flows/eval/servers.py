@@ -22,7 +22,7 @@ from flows.plan.steps import AskedModel, Cell, Plan
 from metrics.errors import ConfigError
 from tasks.infer import InferSetup, infer, missing_requests
 from tasks.serve import ServeSetup, launch_of, release, serve
-from tasks.serving.machine import gpu_count, visible_gpus
+from tasks.serving.launch import gpu_count, visible_gpus
 from tasks.serving.servers import end_leftovers, end_servers
 from tasks.store.steps import Step
 

@@ -17,7 +17,7 @@ from prefect.context import FlowRunContext, TagsContext
 from prefect.exceptions import TerminationSignal
 from prefect.runtime import flow_run
 
-from flows.config.checkpoints import IsNew, with_checkpoints
+from flows.config.models import IsNew, with_checkpoints
 from flows.config.schema import EvalConfig, Phase, RunOptions
 from flows.eval.run import Run
 from flows.plan.build import make_plan

@@ -23,8 +23,7 @@ from metrics.statistics.gate import PairSpread
 from metrics.statistics.power import POWER
 from scorers.factory import build_scorer
 from tasks.benchmarks.open import open_benchmark
-from tasks.comparison.items import DEFAULT_REDUCTION, result_key
-from tasks.comparison.matching import clusters_of, join, match_runs
+from tasks.comparison.matching import DEFAULT_REDUCTION, clusters_of, join, match_runs, result_key
 from tasks.comparison.runs import ComparedRun, open_run
 from tasks.history.query import query
 from tasks.models.options import cost_of

@@ -5,8 +5,19 @@ person can click. The own server listens on loopback, asks for a credential that
 answers no page but its own; nothing here imports Prefect before its settings are made.
 """
 
-from flows.server.connection import ask, link, send, serving, shell_exports, use_server
-from flows.server.own import Server, ServerError, start, status, stop
+from flows.server.connection import (
+    Server,
+    ServerError,
+    ask,
+    link,
+    send,
+    serving,
+    shell_exports,
+    start,
+    status,
+    stop,
+    use_server,
+)
 
 __all__ = [
     "Server",

@@ -1,7 +1,7 @@
 """The process of the own server: Prefect's application behind ``flows.server.boundary``, on loopback.
 
-``flows.server.own`` starts it with Prefect's settings in the environment; the credential is read from its
-file, and is in no environment and no list of processes.
+``flows.server.connection`` starts it with Prefect's settings in the environment; the credential is read from
+its file, and is in no environment and no list of processes.
 """
 
 import os

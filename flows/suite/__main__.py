@@ -42,8 +42,7 @@ def suite_command(
     ] = False,
 ) -> None:
     """Evaluates many benchmarks on many models, and compares the night with its baseline."""
-    from flows.suite.config import load_suite
-    from flows.suite.plan import SuiteOptions, check_margins, check_suite
+    from flows.suite.plan import SuiteOptions, check_margins, check_suite, load_suite
 
     trust_what_is_named(trust)
     options = SuiteOptions(
@@ -143,8 +142,7 @@ def _run(suite: Path, options: Any, as_json: bool) -> tuple[int, bool]:
 
 def _document(suite: Path, options: Any, flow_run_id: str) -> dict[str, Any]:
     """What the night left in its folder; empty where it did not get that far."""
-    from flows.suite.config import load_suite
-    from flows.suite.plan import plan_night
+    from flows.suite.plan import load_suite, plan_night
 
     folder = Path(plan_night(load_suite(suite), options, flow_run_id).output)
     if not (folder / "suite.json").is_file():

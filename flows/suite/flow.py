@@ -22,9 +22,7 @@ from prefect.states import Completed, Failed
 from prefect.utilities.urls import url_for
 
 from flows.compare.runs import STATE_NAMES
-from flows.eval.flow import evaluate
-from flows.eval.watch import stopped_state, under_control
-from flows.suite.config import load_suite
+from flows.eval.flow import evaluate, stopped_state, under_control
 from flows.suite.night import (
     JudgedNight,
     headline,
@@ -33,10 +31,17 @@ from flows.suite.night import (
     noteworthy_pairs,
     summary_markdown,
 )
-from flows.suite.plan import PlannedEvaluation, PlannedNight, SuiteOptions, check_margins, plan_night
+from flows.suite.plan import (
+    PlannedEvaluation,
+    PlannedNight,
+    SuiteOptions,
+    check_margins,
+    load_suite,
+    plan_night,
+)
 from metrics.errors import NightjarError
 from metrics.printable import printable
-from tasks.history.record import Night, NightEvaluation, past_nights, record_night
+from tasks.history.layout import Night, NightEvaluation, past_nights, record_night
 from tasks.models.control import RunControl
 from tasks.models.engine import interrupted
 from tasks.server import if_possible, label_verdict, patiently

@@ -32,8 +32,7 @@ from tasks.comparison.runs import (
     reused_groups,
 )
 from tasks.comparison.trends import PairCourse, pair_courses
-from tasks.history.layout import Skipped
-from tasks.history.record import Night, NightEvaluation, baseline_nights, read_nights
+from tasks.history.layout import Night, NightEvaluation, Skipped, baseline_nights, read_nights
 from tasks.models.errors import shortened
 from tasks.models.options import asked_and_reused
 from tasks.store.storage import Store

@@ -30,8 +30,7 @@ from metrics.statistics.formulas import Sampled, influences
 from metrics.statistics.intervals import Shape, normal_quantile
 from metrics.statistics.power import shift_mde
 from metrics.types import Floats, Ints
-from scorers.judge.calibration import CORRECTED_RATE, Calibration
-from scorers.judge.ppi import Labelled
+from scorers.judge.calibration import CORRECTED_RATE, Calibration, Labelled
 
 SHARED = (
     "both runs share one calibration: the difference is that of the judge's grades, which holds as far as it "

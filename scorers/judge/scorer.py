@@ -18,9 +18,15 @@ from metrics.types import Estimate, Floats, Ints
 from scorers.base import Batch, ModelReply, SampleScores, ScorerError, ScorerRequest, score_values
 from scorers.generation import GenerationScorer
 from scorers.grading import GradingPrompt, prompt_variables, render
-from scorers.judge.calibration import Calibration, corrected_estimate, corrected_rate, krippendorff_alpha
+from scorers.judge.calibration import (
+    Calibration,
+    Labelled,
+    corrected_estimate,
+    corrected_rate,
+    krippendorff_alpha,
+    ppi_estimate,
+)
 from scorers.judge.config import ChoiceReading, JudgeConfig, grade_range
-from scorers.judge.ppi import Labelled, ppi_estimate
 from scorers.judge.reading import Grade, read_grade
 
 JUDGE, AGREEMENT, CORRECTED = "llm_judge", "llm_judge_agreement", "llm_judge_corrected"

@@ -19,8 +19,7 @@ from metrics.aggregations.aggregation import build_aggregation
 from metrics.config import StatisticsConfig
 from metrics.statistics.comparison import ItemColumn, compare_items
 from metrics.statistics.gate import adjust
-from tasks.comparison.items import GroupKey, ItemGroup
-from tasks.comparison.matching import Match, clusters_of, join
+from tasks.comparison.matching import GroupKey, ItemGroup, Match, clusters_of, join
 from tasks.store.schemas import COUNTED
 
 ChangeKind = Literal["model identity", "dataset", "scoring", "setting", "version"]

@@ -22,9 +22,11 @@ from metrics.statistics.unpaired import UNPAIRED, compare_unpaired
 from scorers.judge.contrast import Correction as JudgeCorrection
 from scorers.judge.contrast import compare_corrected
 from tasks.comparison.changes import Change, CostChange, OutcomeChange, changes, cost_changes, outcome_changes
-from tasks.comparison.items import AggregationOf, GroupKey, ItemGroup, result_key
 from tasks.comparison.matching import (
+    AggregationOf,
     Flipped,
+    GroupKey,
+    ItemGroup,
     JoinedItems,
     Match,
     apart,
@@ -32,6 +34,7 @@ from tasks.comparison.matching import (
     column_of,
     flipped_items,
     join,
+    result_key,
 )
 from tasks.comparison.runs import ComparedRun
 

@@ -1,21 +1,280 @@
-"""What is compared with what: groups of two runs, and within a group the rows of the same item.
+"""What is compared with what: a run's item rows by pair, reduction, label and facet values; groups of two
+runs, and within a group the rows of the same item.
 
+Reads ``items.parquet`` as exports write it (one column a facet) and the history's copies of it (a
+``facets`` column of JSON objects) alike, and finds the aggregation that makes one number of a group.
 Groups match by their keys, apart from facets that the two runs are about; rows match by the digest of the
 item's content, never by position or id.
 """
 
-from collections.abc import Iterable
-from dataclasses import dataclass, replace
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from itertools import combinations
+from pathlib import Path
+from typing import IO, Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from metrics.aggregations.aggregation import Aggregation
-from metrics.errors import ConfigError
+from metrics.aggregations.aggregation import Aggregation, build_aggregation
+from metrics.errors import ConfigError, NightjarError
 from metrics.statistics.comparison import ItemColumn
-from tasks.comparison.items import GroupKey, ItemGroup
-from tasks.store.schemas import cluster_ways
+from tasks.store.schemas import COUNTED, cluster_ways
+
+KEY_COLUMNS = ("benchmark", "filter", "metric", "reduction")
+ROW_COLUMNS = (
+    "item_id",
+    "item_digest",
+    "cluster",
+    "value",
+    "statistics",
+    "value_json",
+    "n_samples",
+    "n_scored",
+    *(f"n_{name}" for name in COUNTED),
+)
+NO_FACETS = ("run_id", "label", "facets")
+DEFAULT_REDUCTION = "mean"
+BATCH = 65_536
+PREFIX = "agg:"
+
+
+class ComparisonError(NightjarError):
+    """Two runs can't be compared: one is not there, or its files are not those of a run."""
+
+
+@dataclass(frozen=True, order=True)
+class GroupKey:
+    """What a group's rows share: the pair, its reduction, the label and the values of the facets, sorted by
+    name."""
+
+    benchmark: str
+    filter: str
+    metric: str
+    reduction: str
+    label: str | None = None
+    facets: tuple[tuple[str, str], ...] = ()
+
+    @property
+    def pair(self) -> str:
+        """The name that exports and gate files use: ``metric,filter``, or ``reduction(metric),filter``."""
+        metric = self.metric if self.reduction == DEFAULT_REDUCTION else f"{self.reduction}({self.metric})"
+        return f"{metric},{self.filter}"
+
+    def facet(self, name: str) -> str | None:
+        """The value of one facet; None where the group has no such facet."""
+        return dict(self.facets).get(name)
+
+    def without(self, facets: frozenset[str]) -> "GroupKey":
+        """The key with some facets left out: what two groups share although those differ."""
+        return replace(self, facets=tuple(entry for entry in self.facets if entry[0] not in facets))
+
+    def holds(self, other: "GroupKey") -> bool:
+        """Whether the other group is this one or, where this one is over some facets, a part of it."""
+        return set(self.facets) <= set(other.facets) and replace(self, facets=other.facets) == other
+
+
+@dataclass(frozen=True)
+class ItemGroup:
+    """The item rows of one group, n rows beside each other.
+
+    ``statistics`` is (n, k) and None for metrics of kind "values", whose rows are in ``objects`` (None where
+    the row is one float and ``value`` says it all). ``scored`` is False where the item could not be scored;
+    nothing of such a row may be looked at. ``outcomes`` holds, for each of COUNTED that the run counted, the
+    share of each item's samples that came to it (n,).
+    """
+
+    item_ids: NDArray[np.object_]
+    digests: NDArray[np.object_]
+    clusters: NDArray[np.object_] | None
+    value: NDArray[np.float64]
+    statistics: NDArray[np.float64] | None
+    objects: list[Any] | None
+    scored: NDArray[np.bool_]
+    outcomes: Mapping[str, NDArray[np.float64]] = field(default_factory=dict)
+
+    def __len__(self) -> int:
+        return len(self.item_ids)
+
+
+AggregationOf = Callable[[GroupKey, ItemGroup], Aggregation]
+"""The aggregation of a group; raises NightjarError where it can't be had."""
+PairName = tuple[str, str, str]
+"""Benchmark, filter, metric."""
+
+
+def read_groups(source: Path | IO[bytes], name: str) -> Mapping[GroupKey, ItemGroup]:
+    """All groups of an items file, in the file's order; raises ComparisonError, with ``name``, for another
+    file."""
+    parts: dict[GroupKey, list[pa.RecordBatch]] = {}
+    try:
+        with pq.ParquetFile(source, pre_buffer=False) as file:
+            _check_columns(file.schema_arrow.names, name)
+            for batch in file.iter_batches(batch_size=BATCH):
+                for key, rows in _split(batch):
+                    parts.setdefault(key, []).append(rows)
+    except (pa.ArrowInvalid, OSError) as error:
+        raise ComparisonError(f"{name}: not a readable Parquet file of item rows: {error}") from error
+    return {key: _group(pa.Table.from_batches(batches)) for key, batches in parts.items()}
+
+
+def result_key(row: Mapping[str, Any]) -> GroupKey:
+    """The group that a row of results belongs to."""
+    return _key({name: row[name] for name in (*KEY_COLUMNS, "label", "facets")})
+
+
+def aggregations(
+    known: Mapping[PairName, Aggregation], results: Iterable[Mapping[str, Any]]
+) -> AggregationOf:
+    """Looks an aggregation up in ``known``, which comes from the run's config; else by the name in the
+    signatures of its result rows; a run that has neither is taken to average its items."""
+    named = {
+        (row["benchmark"], row["filter"], row["metric"]): _named(row["signature"])
+        for row in results
+        if row["signature"]
+    }
+
+    def of(key: GroupKey, group: ItemGroup) -> Aggregation:
+        place = (key.benchmark, key.filter, key.metric)
+        found = known.get(place) or _registered(named.get(place) or "mean", key)
+        width = None if group.statistics is None else group.statistics.shape[1]
+        if found.kind == "sums" and width is not None and width != found.k:
+            raise ComparisonError(
+                f"{key.pair}: '{found.name}' adds up {found.k} numbers an item, the rows have {width};"
+                " the run's manifest.json, with its config, has to lie beside them"
+            )
+        return found
+
+    return of
+
+
+def _check_columns(names: list[str], source: str) -> None:
+    needed = {*KEY_COLUMNS, "item_id", "item_digest", "value"}
+    if absent := sorted(needed - set(names)):
+        raise ComparisonError(
+            f"{source}: no item rows: expected the columns of items.parquet, {', '.join(absent)} not there"
+        )
+
+
+def _split(batch: pa.RecordBatch) -> Iterator[tuple[GroupKey, pa.RecordBatch]]:
+    """The batch's rows by group, groups in order of appearance."""
+    names = [name for name in batch.schema.names if name not in ROW_COLUMNS and name != "run_id"]
+    codes = np.zeros(batch.num_rows, dtype=np.int64)
+    values: dict[str, list[Any]] = {}
+    for name in names:
+        column = batch.column(name)
+        if not pa.types.is_dictionary(column.type):
+            column = column.dictionary_encode()
+        values[name] = [*column.dictionary.to_pylist(), None]
+        indices = column.indices.fill_null(len(values[name]) - 1).to_numpy(zero_copy_only=False)
+        codes = codes * len(values[name]) + indices
+        # Codes are renumbered after each column, so that many facets of many values can't overflow.
+        codes = np.unique(codes, return_inverse=True)[1].astype(np.int64)
+    _, firsts, sizes = np.unique(codes, return_index=True, return_counts=True)
+    # One stable sort puts every group's rows beside each other: many facet values cost no more than few.
+    order = np.argsort(codes, kind="stable")
+    rows = batch.select([name for name in ROW_COLUMNS if name in batch.schema.names]).take(pa.array(order))
+    ends = np.cumsum(sizes)
+    for group in np.argsort(firsts):
+        row = {name: batch.column(name)[int(firsts[group])].as_py() for name in names}
+        yield _key(row), rows.slice(int(ends[group] - sizes[group]), int(sizes[group]))
+
+
+def _key(row: Mapping[str, Any]) -> GroupKey:
+    # A facet called like a column of item rows is written as "facet.<name>".
+    facets = {
+        name.removeprefix("facet."): value
+        for name, value in row.items()
+        if name not in (*KEY_COLUMNS, *NO_FACETS)
+    }
+    facets |= json.loads(row.get("facets") or "{}")
+    return GroupKey(
+        **{name: row[name] for name in KEY_COLUMNS},
+        label=row.get("label"),
+        facets=tuple(sorted((name, _text(value)) for name, value in facets.items() if value is not None)),
+    )
+
+
+def _text(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+
+
+def _group(table: pa.Table) -> ItemGroup:
+    value = table.column("value").cast(pa.float64()).fill_null(np.nan).to_numpy()
+    statistics, has_statistics = _statistics(table)
+    objects = _objects(table)
+    scored = ~np.isnan(value) | has_statistics
+    if objects is not None:
+        scored |= np.array([entry is not None for entry in objects])
+    clusters = _texts(table, "cluster")
+    return ItemGroup(
+        item_ids=_texts(table, "item_id"),
+        digests=_texts(table, "item_digest"),
+        clusters=None if all(cluster is None for cluster in clusters) else clusters,
+        value=value,
+        statistics=statistics,
+        objects=objects,
+        scored=scored,
+        outcomes=_outcomes(table),
+    )
+
+
+def _outcomes(table: pa.Table) -> dict[str, NDArray[np.float64]]:
+    """Shares of each item's samples; runs of versions that did not count them have none."""
+    if "n_samples" not in table.schema.names:
+        return {}
+    samples = np.maximum(table.column("n_samples").to_numpy(), 1)
+    return {
+        name: table.column(f"n_{name}").to_numpy() / samples
+        for name in COUNTED
+        if f"n_{name}" in table.schema.names and not table.column(f"n_{name}").null_count
+    }
+
+
+def _texts(table: pa.Table, name: str) -> NDArray[np.object_]:
+    if name not in table.schema.names:
+        return np.full(table.num_rows, None, dtype=object)
+    texts: NDArray[np.object_] = table.column(name).cast(pa.string()).to_numpy()
+    return texts
+
+
+def _statistics(table: pa.Table) -> tuple[NDArray[np.float64] | None, NDArray[np.bool_]]:
+    """The (n, k) statistics, NaN where a row has none, and which rows have them."""
+    if "statistics" not in table.schema.names:
+        return None, np.zeros(table.num_rows, dtype=bool)
+    column = table.column("statistics").combine_chunks()
+    present = column.is_valid().to_numpy(zero_copy_only=False)
+    flat = column.flatten().to_numpy(zero_copy_only=False)
+    if not present.any() or not len(flat):
+        return None, np.zeros(table.num_rows, dtype=bool)
+    statistics = np.full((table.num_rows, len(flat) // int(present.sum())), np.nan)
+    statistics[present] = flat.reshape(int(present.sum()), -1)
+    return statistics, present
+
+
+def _objects(table: pa.Table) -> list[Any] | None:
+    if "value_json" not in table.schema.names:
+        return None
+    texts = table.column("value_json").to_pylist()
+    if all(text is None for text in texts):
+        return None
+    return [None if text is None else json.loads(text) for text in texts]
+
+
+def _named(signature: str) -> str | None:
+    return next((part[len(PREFIX) :] for part in signature.split("|") if part.startswith(PREFIX)), None)
+
+
+def _registered(name: str, key: GroupKey) -> Aggregation:
+    try:
+        return build_aggregation(name)
+    except ConfigError as error:
+        raise ComparisonError(
+            f"{key.pair}: aggregation '{name}' is the run's own, and its config can't be read now ({error})"
+        ) from error
 
 
 @dataclass(frozen=True)

@@ -17,10 +17,8 @@ from numpy.typing import NDArray
 
 from metrics.errors import NightjarError, nearest
 from tasks.comparison.changes import Change, changes
-from tasks.comparison.items import ComparisonError, GroupKey, ItemGroup, read_groups
-from tasks.comparison.matching import row_keys
-from tasks.history.layout import ITEMS, RESULT_ROWS, find_manifest, known_runs
-from tasks.history.record import Night
+from tasks.comparison.matching import ComparisonError, GroupKey, ItemGroup, read_groups, row_keys
+from tasks.history.layout import ITEMS, RESULT_ROWS, Night, find_manifest, known_runs
 from tasks.store.storage import Store
 
 MODEL = "model_name"

@@ -17,8 +17,7 @@ import numpy as np
 
 from metrics.config import StatisticsConfig
 from tasks.comparison.compare import ComparedPair, ComparisonRules, compare_runs
-from tasks.comparison.items import GroupKey, ItemGroup, aggregations, result_key
-from tasks.comparison.matching import Match, row_keys
+from tasks.comparison.matching import GroupKey, ItemGroup, Match, aggregations, result_key, row_keys
 from tasks.comparison.runs import MODEL, ComparedRun, key_with_model, merged_run
 
 MINIMUM_NIGHTS = 4

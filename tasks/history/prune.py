@@ -38,7 +38,7 @@ from tasks.history.layout import (
     started_at,
 )
 from tasks.messages.media import FOLDER, REFERENCE
-from tasks.models.answers.retention import AnswerFile, unneeded_answers
+from tasks.models.answers.segments import AnswerFile, unneeded_answers
 from tasks.store import claims
 from tasks.store.durations import Duration
 from tasks.store.home import home, results_folder

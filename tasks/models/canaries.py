@@ -20,12 +20,19 @@ from metrics.errors import NightjarError
 from tasks.models.answers.journal import AnswerWriter
 from tasks.models.answers.segments import AnswerStore
 from tasks.models.config import EndpointConfig, ModelConfig, RunLimits
-from tasks.models.connection import open_connection, statement_of
+from tasks.models.connection import (
+    Statement,
+    contradictions,
+    keep_statement,
+    kept_statements,
+    open_connection,
+    said_at,
+    statement_of,
+)
 from tasks.models.engine import Engine, InferenceState
 from tasks.models.options import InferenceOptions, RequestTally, Spending
 from tasks.models.records import KeptAnswer, Request
 from tasks.models.respond import Inference
-from tasks.models.statement import Statement, contradictions, keep_statement, kept_statements, said_at
 
 TOLERANCE = 1e-3
 """Log-likelihoods that are closer are equal: servers batch, and sums of floats depend on it."""

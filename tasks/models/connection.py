@@ -1,34 +1,231 @@
-"""Connects to a model: from its config to an endpoint that the engine can drive, and to the codec of its API.
+"""Connects to a model: from its config to an endpoint that the engine can drive, and to the codec of its
+API.
 
 It finds the address (the embedded server is started where it is the model) and the key, and gives the
 provider and the limiters that the process shares. ``probe`` asks an endpoint what it serves before a run
 starts, so that a wrong address or key costs seconds and not hours.
+
+A model that is served here is at the address of the server that a step started. The server may die and be
+started again by its supervisor; requests that it could not answer meanwhile wait for it, and are told why
+when it does not come back.
+
+What an endpoint says of itself when it is asked for its models is kept beside the answers that are asked
+for after it, as ``answers/<identity>/says/<time>-<digest>.json``, and compared with what the endpoint
+says before they are reused. Only facts that stay as long as the model does are taken: servers list
+clocks, prices and permissions beside them.
 """
 
 import asyncio
 import itertools
+import json
 import logging
 import os
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
+import time
+from bisect import bisect_right
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlsplit
+
+import orjson
 
 from metrics.errors import NightjarError
 from tasks.messages.media import ReadMedia
 from tasks.models.config import DemoConfig, EndpointConfig, ModelConfig, SampleParams
 from tasks.models.demo.options import DemoOptions
 from tasks.models.engine import Endpoint, RequestGroup, RetryPolicy
-from tasks.models.errors import AccessDenied, ModelError, RequestError
+from tasks.models.errors import AccessDenied, ConnectionFault, EndpointDead, ModelError, RequestError
 from tasks.models.generation import FEWEST_STOPS, Generation, TokenPrompts
-from tasks.models.likelihood.echo import EchoMode, Likelihood
-from tasks.models.likelihood.probe import find_mode, takes_ids, takes_stops
+from tasks.models.likelihood.echo import EchoMode, Likelihood, find_mode, takes_ids, takes_stops
 from tasks.models.likelihood.tokenizers import BYTES, load_tokenizer
 from tasks.models.limits import concurrency_limiter_of, rate_limiter_of
 from tasks.models.options import InferenceOptions
-from tasks.models.records import Call, Provider, Request
-from tasks.models.served import ServedProvider, at_server, likelihood_mode, scored_length, scores_exactly
-from tasks.models.statement import Statement, statement
+from tasks.models.records import Call, Provider, Reply, Request
+from tasks.serving.config import DEFAULT_PRESET
+from tasks.serving.servers import RunningServer, failure_of, is_ready
+from tasks.serving.weights import local_path
+from tasks.store.keys import digest
+from tasks.store.storage import Store, StoreError
+
+if TYPE_CHECKING:
+    from tasks.models.http import ModelListing
+
+
+FACTS: Final = (
+    "root", "parent", "owned_by", "version", "revision", "sha", "model_sha", "model_dtype", "dtype",
+    "quantization", "arch", "architecture", "max_model_len", "max_context_length", "context_length",
+    "context_window", "max_total_tokens", "max_input_length", "meta",
+)  # fmt: skip
+"""Keys of an entry of /v1/models that describe the model, of vLLM, SGLang, llama.cpp, TGI, LM Studio and
+hosted ones; an object's keys count one by one."""
+HEADERS: Final = (
+    "server", "x-powered-by", "openai-version", "x-model-id", "x-model-version", "x-model-revision",
+    "x-compute-type",
+)  # fmt: skip
+Statement = Mapping[str, str]
+"""Fact → what is said of it."""
+
+
+def statement(model: str, listing: "ModelListing") -> Statement:
+    """What the endpoint says of itself and of the model.
+
+    >>> from tasks.models.http import ModelListing
+    >>> statement("m", ModelListing({"m": {"created": 9, "max_model_len": 4096}}, {"Server": "vllm"}))
+    {'listed': 'yes', 'max_model_len': '4096', 'header server': 'vllm'}
+    """
+    said = {"listed": "yes" if model in listing.entries else "no"} if listing.entries else {}
+    entry = listing.entries.get(model, {})
+    for fact in FACTS:
+        value = entry.get(fact)
+        parts = (
+            {f"{fact}.{name}": part for name, part in value.items()}
+            if isinstance(value, dict)
+            else {fact: value}
+        )
+        said |= {name: _text(part) for name, part in parts.items() if part is not None}
+    given = {name.lower(): text for name, text in listing.headers.items()}
+    return said | {f"header {name}": given[name] for name in HEADERS if name in given}
+
+
+def contradictions(before: Statement, now: Statement) -> Iterator[str]:
+    """What is said otherwise now than before, a sentence each.
+
+    >>> list(contradictions({"max_model_len": "4096"}, {"max_model_len": "8192"}))
+    ['max_model_len was 4096 and is 8192']
+    """
+    for fact in (*before, *(name for name in now if name not in before)):
+        if before.get(fact) != now.get(fact):
+            yield f"{fact} was {before.get(fact, 'not said')} and is {now.get(fact, 'not said')}"
+
+
+def keep_statement(store: Store, folder: str, said: Statement, now: float | None = None) -> None:
+    """Keeps what the endpoint says from now on (seconds since 1970), if that is not what it said last.
+
+    Serves doubts alone: where the store can't be written, the run goes on without.
+    """
+    kept = kept_statements(store, folder)
+    if said and (not kept or kept[-1][1] != said):
+        since = time.time() if now is None else now
+        name = f"{folder}/says/{int(since * 1000):013d}-{digest(said)[:12]}.json"
+        with suppress(StoreError, OSError):
+            store.put_bytes(name, json.dumps({"since": since, "says": dict(said)}).encode())
+
+
+def kept_statements(store: Store, folder: str) -> list[tuple[float, Statement]]:
+    """Since when (seconds since 1970) the endpoint said what, oldest first; without what can't be
+    read."""
+    path = store.path(f"{folder}/says")
+    try:
+        store.fs.invalidate_cache(path)
+        files = sorted(str(entry) for entry in store.fs.ls(path, detail=False))
+    except OSError:
+        return []
+    found: list[tuple[float, Statement]] = []
+    for file in files:
+        with suppress(OSError, ValueError, KeyError, TypeError, AttributeError):
+            document = json.loads(store.fs.cat_file(file))
+            found.append((float(document["since"]), dict(document["says"].items())))
+    return found
+
+
+def said_at(kept: list[tuple[float, Statement]], times: Iterable[float]) -> list[Statement]:
+    """What the endpoint said at some moments, each statement once; nothing for a moment before the first."""
+    since = [moment for moment, _ in kept]
+    places = {bisect_right(since, moment) - 1 for moment in times}
+    return [kept[place][1] for place in sorted(places) if place >= 0]
+
+
+def _text(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value, sort_keys=True, ensure_ascii=False)
+
+
+LOOK_SECONDS = 0.25
+LONGEST_TEXTS = ("max_position_embeddings", "n_positions", "n_ctx", "max_seq_len", "seq_length")
+"""What configs of models call the number of tokens that they take in."""
+
+
+def at_server(model: ModelConfig, server: RunningServer | None, base_dir: Path) -> ModelConfig:
+    """The model at its server's address, with the tokenizer and the length that its folder tells; as it is
+    where it is not served here. Raises ModelError where it has no server."""
+    if model.server is None or not isinstance(model.config, EndpointConfig):
+        return model
+    if server is None:
+        raise ModelError(f"model {model.name!r}: its weights are served by a step of the flow, and none ran")
+    place = local_path(str(model.path), base_dir)
+    folder = place if place is not None and place.is_dir() else None
+    found: dict[str, Any] = {
+        "config": model.config.model_copy(update={"base_url": server.base_url}),
+        "tokenizer": model.tokenizer or _tokenizer(folder),
+        "max_length": model.max_length or _length(folder),
+    }
+    return model.model_copy(update=found)
+
+
+def likelihood_mode(model: ModelConfig) -> EchoMode | None:
+    """How log-likelihoods are asked of a server that is known to give them exactly, where the tokenizer is at
+    hand; None: it takes a probe to know."""
+    return EchoMode(0, "echo", ids=True) if scores_exactly(model) and model.tokenizer is not None else None
+
+
+def scores_exactly(model: ModelConfig) -> bool:
+    """Whether the model's server is our own, which scores a text's last token without generating another."""
+    return model.server is not None and model.server.by_name and model.server.preset_name == DEFAULT_PRESET
+
+
+def scored_length(model: ModelConfig) -> int | None:
+    """The length for log-likelihoods. Two more than the model takes in are cut to what lm-evaluation-harness
+    scores by a local model: the last token needs no place, and none is generated after it."""
+    return (
+        model.max_length + 2 if scores_exactly(model) and model.max_length is not None else model.max_length
+    )
+
+
+def _tokenizer(folder: Path | None) -> str | None:
+    return str(folder) if folder is not None and (folder / "tokenizer.json").is_file() else None
+
+
+def _length(folder: Path | None) -> int | None:
+    if folder is None or not (folder / "config.json").is_file():
+        return None
+    try:
+        config = orjson.loads((folder / "config.json").read_bytes())
+    except orjson.JSONDecodeError:
+        return None
+    told = [config.get(name) for name in LONGEST_TEXTS] if isinstance(config, dict) else []
+    return next((length for length in told if isinstance(length, int) and length > 1), None)
+
+
+@dataclass(frozen=True)
+class ServedProvider:
+    """A provider whose server is watched: a call that finds no connection waits until the server is back."""
+
+    inner: Provider
+    server: RunningServer
+
+    async def send(self, call: Call, timeout: float) -> Reply:
+        """As the provider's; raises EndpointDead, with the end of the server's log, once it is given up."""
+        try:
+            return await self.inner.send(call, timeout)
+        except ConnectionFault:
+            await self._back()
+            raise
+
+    async def _back(self) -> None:
+        """Returns when the server answers again; at once if it does."""
+        folder = Path(self.server.folder)
+        await asyncio.sleep(LOOK_SECONDS)  # its supervisor notices within a tenth of a second
+        while not is_ready(folder):
+            failure = failure_of(folder)
+            if failure is not None:
+                raise EndpointDead(f"model {self.server.model!r}: its server is gone: {failure}")
+            await asyncio.sleep(LOOK_SECONDS)
+
+    async def close(self) -> None:
+        """Closes the provider."""
+        await self.inner.close()
+
 
 logger = logging.getLogger(__name__)
 LENGTHS = frozenset({"max_tokens", "max_completion_tokens"})

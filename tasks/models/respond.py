@@ -38,8 +38,8 @@ from tasks.models.options import (
     spending_of,
 )
 from tasks.models.records import Lookup, Request, RequestFailure
-from tasks.process import collect_rarely
 from tasks.store.home import private_folder
+from tasks.workers import collect_rarely
 
 ROWS_AT_ONCE = 1_024
 REPORT_SECONDS = 0.5

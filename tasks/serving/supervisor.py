@@ -24,7 +24,7 @@ from pathlib import Path
 from types import FrameType
 from typing import IO, Final
 
-from tasks.serving import machine, records
+from tasks.serving import launch, records
 from tasks.serving.records import Order, State, end_marked, lives, signal_group, started
 
 TICK: Final = 0.1
@@ -153,7 +153,7 @@ class Supervisor:
         try:
             self._tell()
             self._wait_for_places()
-            lacking = machine.lacking_memory(self._order.bytes_needed, self._state.held)
+            lacking = launch.lacking_memory(self._order.bytes_needed, self._state.held)
             if lacking is not None:
                 self._tell(phase=records.FAILED, reason=lacking)
                 return

@@ -58,7 +58,7 @@ SEAMS: Final = (
     "tasks/rows/execution.py",
     "tasks/models/answers/first.py",
     "tasks/models/limits.py",
-    "tasks/process.py",
+    "tasks/workers.py",
     "tasks/reporting/",
     "tasks/running.py",
     "tasks/sandboxes/",

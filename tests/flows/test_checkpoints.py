@@ -10,8 +10,7 @@ import yaml
 from flows.eval.start import remember_checkpoints
 from flows.plan.build import make_plan
 from flows.suite import __main__ as command
-from flows.suite.config import load_suite
-from flows.suite.plan import SuiteOptions, plan_night
+from flows.suite.plan import SuiteOptions, load_suite, plan_night
 from metrics.errors import ConfigError
 
 

@@ -9,7 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from flows.compare.__main__ import main
-from tasks.history.record import record_run
+from tasks.history.layout import record_run
 from tasks.store.schemas import ITEM_ROWS, RESULTS
 from tasks.store.storage import Store
 

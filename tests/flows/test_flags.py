@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 from flows.config.load import CommandInputs, choose_configs, validation_document
-from flows.config.model_flags import ModelFlags
+from flows.config.models import ModelFlags
 from flows.config.schema import EvalConfig
 from metrics.errors import ConfigError
 from tasks.models.providers import PROVIDERS, answer_to, provider

@@ -9,7 +9,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from flows.history import app, main
-from tasks.history.record import record_run
+from tasks.history.layout import record_run
 from tasks.store.schemas import ITEM_ROWS, RESULTS
 from tasks.store.storage import ArtifactRef, Store
 

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import yaml
 
-from tasks.serving import machine
+from tasks.serving import launch
 
 pytestmark = pytest.mark.services
 SCRIPT = Path(__file__).resolve().parents[1] / "tasks" / "serving" / "tiny_gguf.py"
@@ -35,7 +35,7 @@ def test_a_gguf_file_is_served_by_its_preset(
 ) -> None:
     python = _python()
     evaluate: Callable[..., Any] = request.getfixturevalue("evaluate")  # not before: it starts a server
-    monkeypatch.setattr(machine, "locks_folder", lambda: tmp_path)
+    monkeypatch.setattr(launch, "locks_folder", lambda: tmp_path)
     (tmp_path / "weights").mkdir()
     made = [python, str(SCRIPT), str(tmp_path / "weights" / "tiny.gguf")]
     subprocess.run(made, check=True, capture_output=True, timeout=200)

@@ -8,11 +8,10 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from flows.suite.config import load_suite
 from flows.suite.night import JudgedNight, headline, judge_night, night_document, noteworthy_pairs
-from flows.suite.plan import SuiteOptions, check_margins, check_suite, plan_night
+from flows.suite.plan import SuiteOptions, check_margins, check_suite, load_suite, plan_night
 from metrics.errors import ConfigError
-from tasks.history.record import Night, NightEvaluation, record_night, record_run
+from tasks.history.layout import Night, NightEvaluation, record_night, record_run
 from tasks.store.schemas import ITEM_ROWS, RESULTS
 from tasks.store.storage import Store
 

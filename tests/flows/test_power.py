@@ -10,7 +10,7 @@ import pytest
 
 from flows.power import main
 from metrics.statistics.gate import PairSpread
-from tasks.history.record import record_run
+from tasks.history.layout import record_run
 from tasks.store.schemas import ITEM_ROWS, RESULTS
 from tasks.store.storage import Store
 

@@ -104,8 +104,7 @@ def test_runs_write_to_the_folder_of_results_that_the_environment_names(
     sums: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from flows.config.load import load_config
-    from flows.suite.config import load_suite
-    from flows.suite.plan import SuiteOptions, plan_night
+    from flows.suite.plan import SuiteOptions, load_suite, plan_night
 
     config = load_config(sums())
     suite = tmp_path / "suite.yaml"

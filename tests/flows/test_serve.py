@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 import yaml
 
-from flows.config.checkpoints import with_checkpoints
 from flows.config.load import load_config
+from flows.config.models import with_checkpoints
 from metrics.errors import ConfigError
-from tasks.serving import machine
+from tasks.serving import launch
 
 FAKE = Path(__file__).resolve().parents[1] / "tasks" / "serving" / "fake_server.py"
 STEPS = (100, 200, 300, 900, 1000)
@@ -22,7 +22,7 @@ STEPS = (100, 200, 300, 900, 1000)
 def _own_places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     places = tmp_path / "places"
     places.mkdir()
-    monkeypatch.setattr(machine, "locks_folder", lambda: places)
+    monkeypatch.setattr(launch, "locks_folder", lambda: places)
 
 
 @pytest.fixture

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 import yaml
 
-from tasks.serving import machine, records
+from tasks.serving import launch, records
 from tasks.serving.records import marked
 
 pytestmark = pytest.mark.services
@@ -28,7 +28,7 @@ def places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Places of the test's own, where a process finds them that has this folder for its temporary files."""
     folder = tmp_path / "nightjar-places"
     folder.mkdir()
-    monkeypatch.setattr(machine, "locks_folder", lambda: folder)
+    monkeypatch.setattr(launch, "locks_folder", lambda: folder)
     return folder
 
 

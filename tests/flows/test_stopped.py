@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from prefect.client.schemas.objects import State, StateDetails, StateType
 
-from flows.eval.watch import hear
+from flows.eval.flow import hear
 from tasks.models.control import RunControl
 
 

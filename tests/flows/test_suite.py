@@ -6,10 +6,9 @@ from typing import Any
 
 import pytest
 
-from flows.suite.config import load_suite
-from flows.suite.plan import SuiteOptions, check_suite, plan_night
+from flows.suite.plan import SuiteOptions, check_suite, load_suite, plan_night
 from metrics.errors import ConfigError
-from tasks.history.record import Night, NightEvaluation, baseline_nights, past_nights, record_night
+from tasks.history.layout import Night, NightEvaluation, baseline_nights, past_nights, record_night
 from tasks.store.storage import Store
 
 

@@ -11,9 +11,8 @@ from typing import Any
 import pytest
 
 import flows.suite.flow as suite_flow
-from flows.suite.config import load_suite
-from flows.suite.plan import SuiteOptions, plan_night
-from tasks.history.record import Night, record_night
+from flows.suite.plan import SuiteOptions, load_suite, plan_night
+from tasks.history.layout import Night, record_night
 from tasks.store.storage import Store
 
 ITEMS = 42

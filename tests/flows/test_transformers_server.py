@@ -15,7 +15,7 @@ import httpx
 import pytest
 import yaml
 
-from tasks.serving import machine
+from tasks.serving import launch
 from tasks.serving.config import ServeConfig
 from tasks.serving.launch import Launch
 from tasks.serving.servers import RunningServer, start_server, stop_server
@@ -49,7 +49,7 @@ def weights(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def server(weights: Path, tmp_path_factory: pytest.TempPathFactory) -> Any:
     places = tmp_path_factory.mktemp("places")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(machine, "locks_folder", lambda: places)
+        patch.setattr(launch, "locks_folder", lambda: places)
         patch.setenv("NIGHTJAR_HOME", str(places / "home"))
         serve = ServeConfig(preset="transformers", python=_python(), dtype="float32", gpus=0)
         running = start_server(Launch("tiny", "tiny", serve, str(weights), "/"))

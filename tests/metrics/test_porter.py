@@ -6,7 +6,7 @@ import string
 import pytest
 from nltk.stem.porter import PorterStemmer
 
-from metrics.text.porter import stem
+from metrics.text.rouge import stem
 
 SUFFIXES = [
     "ational",

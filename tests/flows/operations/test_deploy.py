@@ -36,7 +36,7 @@ def test_an_entrypoint_is_a_flow_that_takes_the_deployments_parameters(deploymen
 
 
 def test_the_nightly_suite_is_one_that_loads() -> None:
-    from flows.suite.config import load_suite
+    from flows.suite.plan import load_suite
 
     nightly = next(entry for entry in PREFECT_YAML["deployments"] if entry["name"] == "nightly")
     assert load_suite(CHECKOUT / nightly["parameters"]["suite"]).gate is not None

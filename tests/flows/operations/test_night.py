@@ -10,8 +10,8 @@ from uuid import UUID
 import pyarrow.parquet as pq
 import pytest
 
+from tasks.history.layout import past_nights
 from tasks.history.query import query
-from tasks.history.record import past_nights
 from tasks.store.storage import Store
 
 FAULTS = "error_500=0.02,error_429=0.01,malformed=0.01,cut=0.01,retry_after=0"

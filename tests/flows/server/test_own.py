@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from prefect.settings import PREFECT_API_SSL_CERT_FILE, temporary_settings
 
-from flows.server import own
+from flows.server import connection
 from flows.server.boundary import credential
 from flows.server.connection import CREDENTIAL, link, serving, shell_exports, use_server
 
@@ -64,9 +64,9 @@ def mode(path: Path) -> str:
 def test_a_server_that_starts_too_slowly_is_ended_before_the_error(
     place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(own, "START_SECONDS", 0.3)
-    with pytest.raises(own.ServerError, match=r"did not answer within .*server\.log"):
-        own.start()
+    monkeypatch.setattr(connection, "START_SECONDS", 0.3)
+    with pytest.raises(connection.ServerError, match=r"did not answer within .*server\.log"):
+        connection.start()
     assert serving_on(place) == []
     assert not (place / "server" / "server.json").exists()
 
@@ -77,9 +77,9 @@ def test_an_interrupted_start_leaves_no_server(place: Path, monkeypatch: pytest.
         assert (place / "server" / "server.json").exists(), "it can be stopped from elsewhere"
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(own, "knows_credential", interrupted)
+    monkeypatch.setattr(connection, "knows_credential", interrupted)
     with pytest.raises(KeyboardInterrupt):
-        own.start()
+        connection.start()
     assert serving_on(place) == []
 
 
@@ -98,9 +98,9 @@ def test_stop_ends_a_server_that_nothing_records(
     try:
         while serving_on(place) != [process.pid]:
             assert process.poll() is None
-        assert own.stop()
+        assert connection.stop()
         assert process.wait(30) != 0
-        assert not own.stop()
+        assert not connection.stop()
     finally:
         process.kill()
 
@@ -110,12 +110,12 @@ def test_a_server_that_died_is_started_again_at_its_port_and_one_that_was_stoppe
 ) -> None:
     launched: list[int] = []
 
-    def launch(folder: Path, port: int) -> own.Server:
+    def launch(folder: Path, port: int) -> connection.Server:
         launched.append(port)
-        return own.Server(pid=os.getpid(), port=port, prefect=version("prefect"))
+        return connection.Server(pid=os.getpid(), port=port, prefect=version("prefect"))
 
-    monkeypatch.setattr(own, "_launch", launch)
-    assert not own.start_again(), "there never was one"
+    monkeypatch.setattr(connection, "_launch", launch)
+    assert not connection.start_again(), "there never was one"
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
@@ -124,11 +124,11 @@ def test_a_server_that_died_is_started_again_at_its_port_and_one_that_was_stoppe
     (place / "server").mkdir(parents=True, exist_ok=True)
     recorded = {"pid": gone.pid, "port": port, "prefect": version("prefect")}
     (place / "server" / "server.json").write_text(json.dumps(recorded))
-    assert own.start_again()
+    assert connection.start_again()
     assert launched == [port]
-    own.stop()
-    assert not own.start_again(), "it was stopped by hand"
-    own.start()
+    connection.stop()
+    assert not connection.start_again(), "it was stopped by hand"
+    connection.start()
     assert launched == [port, port], "started by hand, it is where its links and the holders of leases look"
 
 
@@ -137,17 +137,17 @@ def test_a_server_that_died_is_started_again_at_its_port_and_one_that_was_stoppe
 def test_a_port_that_somebody_took_in_the_meantime_is_given_up_for_another(
     place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    free = own._free_port
+    free = connection._free_port
     with socket.create_server(("127.0.0.1", 0)) as other:
         chosen = iter([other.getsockname()[1]])
-        monkeypatch.setattr(own, "_free_port", lambda folder: next(chosen, None) or free(folder))
-        server = own.start()
+        monkeypatch.setattr(connection, "_free_port", lambda folder: next(chosen, None) or free(folder))
+        server = connection.start()
         try:
             assert server.port != other.getsockname()[1]
-            assert own.status() == server
+            assert connection.status() == server
             assert serving_on(place) == [server.pid]
         finally:
-            own.stop()
+            connection.stop()
 
 
 def test_stop_leaves_servers_of_other_homes_alone(
@@ -159,7 +159,7 @@ def test_stop_leaves_servers_of_other_homes_alone(
         (place.parent / "another" / "server").mkdir(parents=True)
         recorded = {"pid": process.pid, "port": 1, "prefect": version("prefect")}
         (place.parent / "another" / "server" / "server.json").write_text(json.dumps(recorded))
-        assert not own.stop()
+        assert not connection.stop()
         assert process.poll() is None
     finally:
         process.kill()
@@ -188,8 +188,8 @@ server.serve_forever()
         credential()
         recorded = {"pid": process.pid, "port": int(told.read_text()), "prefect": version("prefect")}
         (place / "server" / "server.json").write_text(json.dumps(recorded))
-        assert own.status() is None
-        assert own.stop()
+        assert connection.status() is None
+        assert connection.stop()
         process.wait(30)
     finally:
         process.kill()
@@ -223,7 +223,7 @@ def test_the_own_credential_is_not_sent_to_another_server(
 
 def test_the_own_servers_address_brings_its_credential(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NIGHTJAR_HOME", str(home))
-    running = own.status()
+    running = connection.status()
     assert running is not None
     for address in (running.api, f"http://localhost:{running.port}/api"):
         monkeypatch.setenv("PREFECT_API_URL", address)
@@ -248,7 +248,7 @@ def test_a_shell_talks_to_it_after_one_line(home: Path, monkeypatch: pytest.Monk
 
 def test_a_link_has_a_code_for_a_terminal_only(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NIGHTJAR_HOME", str(home))
-    running = own.status()
+    running = connection.status()
     assert running is not None
     page = f"{running.url}/runs/flow-run/1"
     assert link(page) == page  # nobody reads this on a terminal

@@ -6,8 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from metrics.errors import ConfigError
-from scorers.judge.calibration import Calibration, corrected_estimate, corrected_rate
-from scorers.judge.ppi import Labelled, ppi_estimate
+from scorers.judge.calibration import Calibration, Labelled, corrected_estimate, corrected_rate, ppi_estimate
 
 PROPERTY = settings(deadline=None, derandomize=True, max_examples=60)
 

@@ -12,9 +12,8 @@ from metrics.config import StatisticsConfig
 from metrics.errors import ConfigError, MetricError
 from metrics.statistics.comparison import ItemColumn, compare_items
 from metrics.statistics.gate import decide
-from scorers.judge.calibration import Calibration, corrected_rate
+from scorers.judge.calibration import Calibration, Labelled, corrected_rate
 from scorers.judge.contrast import SHARED, Correction, compare_corrected
-from scorers.judge.ppi import Labelled
 
 OPTIONS = StatisticsConfig(bootstrap_iters=400)
 
@@ -94,7 +93,7 @@ def test_what_can_not_be_corrected_is_said() -> None:
 
 
 def test_a_good_judges_grades_narrow_what_people_say() -> None:
-    from scorers.judge.ppi import ppi_estimate
+    from scorers.judge.calibration import ppi_estimate
 
     rng = np.random.default_rng(3)
     human, judge = grades(rng, 100, 3.0, 0.5, 0.2)

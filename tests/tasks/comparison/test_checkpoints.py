@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from tasks.comparison.items import read_groups
+from tasks.comparison.matching import read_groups
 from tasks.comparison.runs import ComparedRun
 from tasks.comparison.trends import known_of_models, learning_curves, ordering_facet
 from tasks.reporting.report.curves import learning_context

@@ -14,8 +14,17 @@ from metrics.errors import ConfigError
 from metrics.statistics.unpaired import UNPAIRED
 from tasks.comparison.changes import changes
 from tasks.comparison.compare import ComparedPair, ComparedRuns, ComparisonRules, Gate, compare_runs
-from tasks.comparison.items import ComparisonError, GroupKey, aggregations, read_groups
-from tasks.comparison.matching import Match, clusters_of, join, match_across, match_runs
+from tasks.comparison.matching import (
+    ComparisonError,
+    GroupKey,
+    Match,
+    aggregations,
+    clusters_of,
+    join,
+    match_across,
+    match_runs,
+    read_groups,
+)
 from tasks.comparison.runs import ComparedRun, pooled_groups
 from tasks.comparison.trends import flapping_items, trend
 

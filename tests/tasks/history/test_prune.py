@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 
 from tasks.history import prune as pruning_module
 from tasks.history.activity import active_run
-from tasks.history.layout import HistoryError, names_in
+from tasks.history.layout import HistoryError, names_in, record_run
 from tasks.history.prune import (
     EVERYTHING,
     LONGEST_LOG,
@@ -31,8 +31,7 @@ from tasks.history.prune import (
     remove_leftovers,
 )
 from tasks.history.query import query
-from tasks.history.record import record_run
-from tasks.models.answers.retention import note_use
+from tasks.models.answers.segments import note_use
 from tasks.store.schemas import ITEM_ROWS, RESULTS
 from tasks.store.storage import ArtifactRef, Store
 

@@ -11,11 +11,10 @@ from aiohttp import web
 from tasks.models.answers.segments import AnswerStore
 from tasks.models.canaries import CanaryReport, ask_canaries, note_statement
 from tasks.models.config import EndpointConfig, ModelConfig
-from tasks.models.connection import probe
+from tasks.models.connection import contradictions, keep_statement, kept_statements, probe, said_at
 from tasks.models.demo import protocol, server
 from tasks.models.demo.options import DemoOptions
 from tasks.models.demo.server import Serving, serve
-from tasks.models.statement import contradictions, keep_statement, kept_statements, said_at
 from tasks.store.storage import Store
 
 GREEDY = {"temperature": 0, "max_tokens": 64}

@@ -7,9 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tasks.models.demo.answering import Draw, last_question, respond
+from tasks.models.demo.answering import Draw, in_digits, last_question, respond, shown, solve
 from tasks.models.demo.options import Faults
-from tasks.models.demo.solver import in_digits, shown, solve
 
 PROBLEMS = [
     json.loads(line)

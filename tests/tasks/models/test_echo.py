@@ -6,9 +6,8 @@ from typing import Any
 import pytest
 
 from tasks.models.errors import BadRequest, ConnectionFault, ModelError, ServerFault
-from tasks.models.likelihood import probe as echo
-from tasks.models.likelihood.echo import EchoMode, Likelihood
-from tasks.models.likelihood.probe import KNOWN, LAST, find_mode, takes_ids
+from tasks.models.likelihood import echo as echo
+from tasks.models.likelihood.echo import KNOWN, LAST, EchoMode, Likelihood, find_mode, takes_ids
 from tasks.models.likelihood.tokenizers import ByteTokenizer
 from tasks.models.records import Call, Reply, Request
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from tasks.history.record import record_run
+from tasks.history.layout import record_run
 from tasks.store.schemas import ITEM_ROWS, RESULTS
 from tasks.store.storage import Store
 

@@ -15,8 +15,8 @@ import httpx
 import pytest
 
 from metrics.errors import ConfigError
+from tasks.serving import launch, records, servers
 from tasks.serving import launch as launching
-from tasks.serving import machine, records, servers
 from tasks.serving.config import ServeConfig
 from tasks.serving.launch import Launch, check_launch, order_for
 from tasks.serving.records import lives, marked, started
@@ -31,7 +31,7 @@ def _own_places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Places and records of the test's own: other tests serve at the same time."""
     places = tmp_path / "places"
     places.mkdir()
-    monkeypatch.setattr(machine, "locks_folder", lambda: places)
+    monkeypatch.setattr(launch, "locks_folder", lambda: places)
     monkeypatch.setenv("NIGHTJAR_HOME", str(tmp_path / "home"))
 
 
@@ -134,7 +134,7 @@ def test_nobody_else_gets_the_port_while_a_server_loads(
 def test_servers_on_two_gpus_run_side_by_side(
     monkeypatch: pytest.MonkeyPatch, serve: Callable[..., RunningServer]
 ) -> None:
-    monkeypatch.setattr(machine, "visible_gpus", lambda: (machine.Gpu("0"), machine.Gpu("1")))
+    monkeypatch.setattr(launch, "visible_gpus", lambda: (launch.Gpu("0"), launch.Gpu("1")))
     held = {serve(gpus=1).held, serve(gpus=1).held}
     assert held == {("gpu-0",), ("gpu-1",)}
 
@@ -295,10 +295,10 @@ def test_weights_beyond_the_memory_are_refused(weights: Path, monkeypatch: pytes
         file.truncate(1 << 42)  # a hole: more than any machine has
     with pytest.raises(ServerFailed, match=r"its weights take 4398\.05 GB, and the main memory has"):
         start_server(a_launch(weights))
-    gpus = (machine.Gpu("0", free=70), machine.Gpu("1", free=70))
-    monkeypatch.setattr(machine, "visible_gpus", lambda: gpus)
-    assert machine.lacking_memory(100, ("gpu-0", "gpu-1")) is None
-    assert "gpu-1 has 0.00 GB free" in str(machine.lacking_memory(100, ("gpu-1",)))
+    gpus = (launch.Gpu("0", free=70), launch.Gpu("1", free=70))
+    monkeypatch.setattr(launch, "visible_gpus", lambda: gpus)
+    assert launch.lacking_memory(100, ("gpu-0", "gpu-1")) is None
+    assert "gpu-1 has 0.00 GB free" in str(launch.lacking_memory(100, ("gpu-1",)))
 
 
 def test_a_container_gets_weights_port_and_devices(
@@ -319,7 +319,7 @@ def test_a_container_gets_weights_port_and_devices(
     )
     (programs / "podman").chmod(0o755)
     monkeypatch.setenv("PATH", f"{programs}:{os.environ['PATH']}")
-    monkeypatch.setattr(machine, "visible_gpus", lambda: (machine.Gpu("3"),))
+    monkeypatch.setattr(launch, "visible_gpus", lambda: (launch.Gpu("3"),))
     server = start_server(a_launch(weights, container="example/image", gpus=1))
     assert asked(server) == "42"
     stop_server(Path(server.folder))
@@ -331,7 +331,7 @@ def test_a_container_gets_weights_port_and_devices(
 
 
 def test_presets_are_filled_in_whole(weights: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(machine, "visible_gpus", lambda: tuple(machine.Gpu(str(n)) for n in range(2)))
+    monkeypatch.setattr(launch, "visible_gpus", lambda: tuple(launch.Gpu(str(n)) for n in range(2)))
     for preset in launching.PRESETS.values():
         if preset.file is not None:
             (weights / f"m{preset.file}").write_bytes(b"x")
