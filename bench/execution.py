@@ -23,8 +23,7 @@ from pathlib import Path
 from bench.lm_eval.peer import peer_python
 from scorers.programs import Program, ProgramLimits
 from tasks.rows.execution import CORES, OutcomeStore, ProgramRunner
-from tasks.sandboxes.kinds import PYTHON, SANDBOXES, Sandbox
-from tasks.sandboxes.run import run_program, trouble
+from tasks.sandboxes.run import PYTHON, SANDBOXES, Sandbox, run_program, trouble
 from tasks.store.storage import Store
 
 PROGRAMS, WANTED = 200, 50.0

@@ -18,7 +18,7 @@ from typing import Any
 import pyarrow as pa
 
 from bench.history import write
-from tasks.reporting.overview.page import write_index
+from tasks.reporting.overview import write_index
 from tasks.reporting.report.write import write_report
 from tasks.reporting.view import ResponseView, RunView, SampleView
 from tasks.store.schemas import RESULTS

@@ -231,8 +231,7 @@ def _evaluation_metrics() -> Iterator[CatalogEntry]:
 
 def _sandboxes() -> Iterator[CatalogEntry]:
     """The sandboxes, strongest first: each is tried, and says why it does not work here."""
-    from tasks.sandboxes.kinds import SANDBOXES
-    from tasks.sandboxes.run import trouble
+    from tasks.sandboxes.run import SANDBOXES, trouble
 
     for sandbox in SANDBOXES:
         reason = trouble(sandbox.name)

@@ -28,7 +28,7 @@ EXAMPLE = (
 
 if TYPE_CHECKING:
     from tasks.history.prune import Pruned, Retention
-    from tasks.reporting.overview.runs import Glance
+    from tasks.reporting.overview import Glance
 
 app = new_app()
 
@@ -83,7 +83,7 @@ def history_command(
         print_rows(found, as_json)
         return
     if not remove and not anew:
-        from tasks.reporting.overview.runs import glances
+        from tasks.reporting.overview import glances
 
         print_latest(glances(opened, limit), as_json)
         return
@@ -102,8 +102,7 @@ def history_command(
 
 def load_retention(path: Path) -> "Retention":
     """Reads a retention file; raises ConfigError, one line for each thing that is wrong."""
-    from flows.config.errors import validated
-    from flows.config.yaml import read_yaml
+    from flows.config.errors import read_yaml, validated
     from tasks.history.prune import Retention
 
     source = read_yaml(path)

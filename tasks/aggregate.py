@@ -8,8 +8,7 @@ import pyarrow as pa
 from metrics.config import StatisticsConfig
 from tasks.caching import Workspace, artifact_task
 from tasks.reduction.aggregate import aggregate_pair
-from tasks.rows.pair import PairSetup, calibrated_scorer
-from tasks.rows.parts import FailedPart
+from tasks.rows.parts import FailedPart, PairSetup, calibrated_scorer
 from tasks.store.schemas import RESULTS
 from tasks.store.steps import Step
 from tasks.store.storage import ArtifactRef

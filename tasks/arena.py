@@ -22,8 +22,7 @@ from scorers.base import Batch
 from tasks.ask import AskSetup, asked_rows, replies_of
 from tasks.caching import Workspace, artifact_task
 from tasks.rows.limited import legible
-from tasks.rows.pair import PairSetup
-from tasks.rows.parts import Row
+from tasks.rows.parts import PairSetup, Row
 from tasks.rows.scoring import joined_batches, statistics_batch
 from tasks.store.schemas import GAMES, RATINGS, REQUESTS, STATISTICS, cluster_ways
 from tasks.store.steps import Answered, Step, Unkeyed

@@ -16,7 +16,7 @@ from scorers.base import Batch, ModelReply, Scorer, ScorerRequest
 from scorers.grading import ask_again
 from tasks.caching import Workspace, artifact_task
 from tasks.rows.limited import LimitedScorer, legible
-from tasks.rows.pair import PairSetup, pending
+from tasks.rows.parts import PairSetup, pending
 from tasks.rows.scoring import joined_batches, statistics_batch
 from tasks.store.schemas import REQUESTS, STATISTICS, row_batch
 from tasks.store.steps import Answered, Step

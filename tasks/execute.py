@@ -19,7 +19,7 @@ from scorers.execution import ExecutionScorer
 from scorers.process_results import ProcessResultsScorer
 from scorers.programs import ProgramOutcome
 from tasks.caching import Workspace, artifact_key, artifact_task, cached_task
-from tasks.models.options import Progress
+from tasks.models.records import Progress
 from tasks.rows.execution import (
     CORES,
     AskedVerdicts,
@@ -28,7 +28,7 @@ from tasks.rows.execution import (
     RunnerProgress,
     asked_by_row,
 )
-from tasks.rows.pair import PairSetup
+from tasks.rows.parts import PairSetup
 from tasks.rows.scoring import joined_batches, processed_batch, statistics_batch
 from tasks.sandboxes.run import chosen_sandbox
 from tasks.server import progress_of
@@ -36,7 +36,7 @@ from tasks.store.claims import claim
 from tasks.store.schemas import ASKED, ASKED_COLUMNS, EXECUTIONS, PROCESSED, STATISTICS, VERDICT_COLUMNS
 from tasks.store.steps import Answered, Step
 from tasks.store.storage import ArtifactRef, Store
-from tasks.usercode.code_eval import Asked, answering, collecting
+from tasks.usercode.evaluate import Asked, answering, collecting
 from tasks.usercode.surroundings import Generators, stand_ins
 
 PROGRAMS = "programs"

@@ -19,8 +19,7 @@ from tasks.models.answers.segments import AnswerStore, DamagedAnswers
 from tasks.models.config import ErrorBudget, ModelConfig, Prices, RunLimits, SampleParams
 from tasks.models.connection import probe, room_of
 from tasks.models.identity import EXPANDED
-from tasks.models.options import InferenceOptions, PartitionResponses, RequestTally
-from tasks.models.records import EVERY, Lookup
+from tasks.models.records import EVERY, InferenceOptions, Lookup, PartitionResponses, RequestTally
 from tasks.models.respond import count_missing, given_answers, kept_responses, respond
 from tasks.running import RunningScore
 from tasks.server import lease, progress_of, secret

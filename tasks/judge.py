@@ -10,12 +10,12 @@ from metrics.config import StatisticsConfig
 from metrics.types import CutOff
 from scorers.config import ITEM_SECONDS
 from tasks.caching import Workspace, artifact_task
-from tasks.reduction.user_metric import call_metric
 from tasks.reduction.verdict_metrics import (
     METRIC_ROWS,
     EvaluationMetric,
     aggregate_metric,
     build_evaluation_metric,
+    call_metric,
     reduce_metric,
 )
 from tasks.rows.parts import FailedPart, Origin, Part

@@ -26,14 +26,13 @@ from tasks.datasets.item import Item
 from tasks.filter import FilterSetup
 from tasks.infer import InferSetup, probe_model
 from tasks.rows.execution import asked_by_row
-from tasks.rows.pair import PairSetup
+from tasks.rows.parts import PairSetup
 from tasks.rows.scoring import whole_answer
-from tasks.sandboxes.kinds import SandboxError
-from tasks.sandboxes.run import chosen_sandbox
+from tasks.sandboxes.run import SandboxError, chosen_sandbox
 from tasks.serve import launch_of
 from tasks.serving.launch import check_launch
 from tasks.store.steps import Unkeyed
-from tasks.usercode.code_eval import asks_about_programs
+from tasks.usercode.evaluate import asks_about_programs
 
 
 class Checks(Unkeyed):

@@ -25,16 +25,23 @@ from tasks.history.layout import record_run
 from tasks.judge import judged_parts
 from tasks.messages.media import kept_media
 from tasks.reduction.aggregate import aggregate_pair
-from tasks.reporting.artifacts import CellArtifacts, sample_views
 from tasks.reporting.diagnostics.responses import ALL_CUT_OFF
-from tasks.reporting.exports.inputs import AnswerPart, RunInfo, SamplePart
-from tasks.reporting.exports.responses import write_evaluation_results, write_metrics, write_responses
-from tasks.reporting.exports.results import write_items_table, write_results, write_results_table
-from tasks.reporting.exports.samples import write_samples
+from tasks.reporting.exports import (
+    AnswerPart,
+    RunInfo,
+    SamplePart,
+    write_evaluation_results,
+    write_items_table,
+    write_metrics,
+    write_responses,
+    write_results,
+    write_results_table,
+    write_samples,
+)
 from tasks.reporting.numbers import rounded
-from tasks.reporting.overview.page import write_index
+from tasks.reporting.overview import write_index
 from tasks.reporting.report.write import FirstPass, write_report
-from tasks.reporting.view import RunView
+from tasks.reporting.view import CellArtifacts, RunView, sample_views
 from tasks.rows.parts import FailedPart, PairIdentity, Part
 from tasks.server import if_possible
 from tasks.store.files import write_json

@@ -7,8 +7,7 @@ import pyarrow as pa
 
 from tasks.caching import Workspace, artifact_task
 from tasks.reduction.reduce import reduce_pair
-from tasks.rows.pair import PairSetup, calibrated_scorer
-from tasks.rows.parts import Origin, Part
+from tasks.rows.parts import Origin, PairSetup, Part, calibrated_scorer
 from tasks.store.schemas import ITEM_ROWS
 from tasks.store.steps import Answered, Step
 from tasks.store.storage import ArtifactRef, Store

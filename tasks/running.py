@@ -16,9 +16,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tasks.filter import FilterSetup
-from tasks.models.options import Progress, RunningFigure
+from tasks.models.records import Progress, RunningFigure
 from tasks.rows.limited import LimitedScorer
-from tasks.rows.pair import PairSetup
+from tasks.rows.parts import PairSetup
 from tasks.rows.predictions import LimitedPipeline, prediction_batches
 from tasks.rows.scoring import joined_rows
 from tasks.store.steps import Unkeyed

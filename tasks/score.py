@@ -8,7 +8,7 @@ import pyarrow as pa
 from scorers.base import AcrossFilters, Batch
 from tasks.caching import Workspace, artifact_task
 from tasks.rows.limited import LimitedProcessing, LimitedScorer, processing_scorer
-from tasks.rows.pair import PairSetup
+from tasks.rows.parts import PairSetup
 from tasks.rows.scoring import ScorerInput, joined_batches, processed_batch, statistics_batch
 from tasks.store.keys import text_value
 from tasks.store.schemas import PROCESSED, STATISTICS

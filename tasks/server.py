@@ -21,7 +21,7 @@ from prefect.concurrency.sync import concurrency
 from prefect.exceptions import ObjectNotFound
 
 from metrics.errors import ConfigError
-from tasks.models.options import Progress
+from tasks.models.records import Progress
 from tasks.reporting.progress import (
     PLAIN_SECONDS,
     board_is_open,

@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from tasks.benchmarks.native.templates import Template
 from tasks.caching import Workspace, artifact_key, artifact_task, cached_task
-from tasks.models.options import RequestTally
+from tasks.models.records import RequestTally
 from tasks.rows.turns import Continuation, last_answers, next_requests, replied_requests, user_requests
 from tasks.store.schemas import ANSWERS, REQUESTS, RESPONSES
 from tasks.store.steps import Accounts, Answered, Step, Unkeyed

@@ -83,7 +83,7 @@ def nightjar(base_url: str, count: int, concurrency: int, folder: Path) -> None:
     """This project's inference stage: retries, journal, store and rows included."""
     from tasks.models.answers.segments import AnswerStore
     from tasks.models.config import ModelConfig, SampleParams
-    from tasks.models.options import InferenceOptions
+    from tasks.models.records import InferenceOptions
     from tasks.models.respond import respond
     from tasks.store.storage import Store
 

@@ -37,7 +37,7 @@ def run(base_url: str, count: int, folder: Path) -> None:
     """Asks everything and writes the artifact; prints what it took as a JSON object."""
     from tasks.models.answers.segments import AnswerStore
     from tasks.models.config import ModelConfig, SampleParams
-    from tasks.models.options import InferenceOptions
+    from tasks.models.records import InferenceOptions
     from tasks.models.respond import respond
     from tasks.store.schemas import RESPONSES
     from tasks.store.storage import Store

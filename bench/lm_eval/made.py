@@ -34,11 +34,10 @@ from bench.lm_eval.runs import OFFLINE, Asked, by_this_project, home
 from bench.lm_eval.served import byte_tokenizer
 from flows.config.load import load_configs
 from metrics.errors import NightjarError
-from tasks.benchmarks.lm_eval.made.apart import Trials
 from tasks.benchmarks.lm_eval.made.shapes import RowMaker
-from tasks.benchmarks.lm_eval.made.trial import Trial
-from tasks.benchmarks.lm_eval.read.select import yaml_files
-from tasks.benchmarks.lm_eval.read.yaml import Reader
+from tasks.benchmarks.lm_eval.made.trial import Trial, Trials
+from tasks.benchmarks.lm_eval.select import yaml_files
+from tasks.benchmarks.lm_eval.yaml import Reader
 from tasks.models.demo import protocol
 from tasks.models.demo.server import serve
 

@@ -42,7 +42,7 @@ def of_peer(
 def of_ours(folder: Path, names: list[str], chat: bool = False, limit: int | None = None) -> dict[str, Any]:
     """The same, as this program makes them."""
     from tasks.benchmarks.lm_eval import select, translate
-    from tasks.benchmarks.lm_eval.render.benchmark import HarnessBenchmark
+    from tasks.benchmarks.lm_eval.benchmark import HarnessBenchmark
 
     found = {}
     for name, definition in select(names, [folder]).benchmarks.items():

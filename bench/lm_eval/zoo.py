@@ -21,8 +21,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from tasks.benchmarks.lm_eval.made.apart import Trials
-    from tasks.benchmarks.lm_eval.read.yaml import Reader
+    from tasks.benchmarks.lm_eval.made.trial import Trials
+    from tasks.benchmarks.lm_eval.yaml import Reader
 
 OFFLINE = {"HF_HUB_OFFLINE": "1", "HF_DATASETS_OFFLINE": "1", "TQDM_DISABLE": "1"}
 WANTED = {"resolve": 0.99, "import": 0.97, "run": 0.95}
@@ -99,9 +99,9 @@ def main() -> int:
         return 0
     os.environ.update(OFFLINE)
     warnings.simplefilter("ignore")
-    from tasks.benchmarks.lm_eval.made.apart import Trials
-    from tasks.benchmarks.lm_eval.read.select import yaml_files
-    from tasks.benchmarks.lm_eval.read.yaml import Reader
+    from tasks.benchmarks.lm_eval.made.trial import Trials
+    from tasks.benchmarks.lm_eval.select import yaml_files
+    from tasks.benchmarks.lm_eval.yaml import Reader
 
     started = time.monotonic()
     paths, reader, figures = list(yaml_files(options.folder)), Reader(), Figures()

@@ -11,8 +11,7 @@ from typing import Any
 import orjson
 from pydantic import ValidationError
 
-from flows.config.errors import validated
-from flows.config.yaml import read_yaml
+from flows.config.errors import read_yaml, validated
 from metrics.aggregations.aggregation import Aggregation
 from metrics.errors import ConfigError, DataError, NightjarError
 from tasks.comparison.compare import (
@@ -142,8 +141,7 @@ def _write_page(page: Path, compared: ComparedRuns) -> None:
         raise DataError(
             f"it needs the output folders of both runs, and {' and '.join(absent)} {verb} known by id only"
         )
-    from tasks.reporting.compare.folder import folder_view
-    from tasks.reporting.compare.write import compared_pairs, run_names, write_compare_report
+    from tasks.reporting.compare import compared_pairs, folder_view, run_names, write_compare_report
 
     views = folder_view(base), folder_view(candidate)
     pairs, names = compared_pairs(compared), run_names(*views, folders=(base, candidate))

@@ -11,10 +11,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from flows.config.errors import Problem, problem_of, refusal, value_at
+from flows.config.errors import OVERRIDE, Location, Problem, YamlSource, problem_of, refusal, value_at
 from flows.config.schema import EvalConfig
 from flows.config.two_phase import read_native
-from flows.config.yaml import OVERRIDE, Location, YamlSource
 from metrics import Metric
 from metrics.build import build_metric
 from metrics.config import MetricConfig
@@ -34,9 +33,8 @@ from scorers.metric_lists import SCORER_METRICS, refuse_without_scorer
 from tasks.benchmarks.config import PromptTemplate, SimulatedUser, template_texts
 from tasks.benchmarks.native.benchmark import NativeBenchmark
 from tasks.benchmarks.records import Benchmark
-from tasks.datasets.files import row_places
 from tasks.datasets.item import Item
-from tasks.datasets.items import check_source, open_dataset
+from tasks.datasets.items import check_source, open_dataset, row_places
 from tasks.usercode.load import resolver
 
 METHOD_KEYWORDS = ("response", "ground_truth", "inference_result")

@@ -14,19 +14,28 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pydantic import ValidationError
 
-from flows.config.errors import Problem, refusal, schema_problems
+from flows.config.errors import (
+    Location,
+    Problem,
+    YamlSource,
+    origin_of,
+    parse_override,
+    put,
+    refusal,
+    schema_problems,
+    with_overrides,
+)
 from flows.config.models import NO_FLAGS, ModelFlags
 from flows.config.schema import EvalConfig
 from flows.config.two_phase import TwoPhaseSettings, notes_of, read_native
-from flows.config.yaml import Location, YamlSource, origin_of, parse_override, put, with_overrides
 from metrics.errors import ConfigError, NightjarError
 from tasks.store.home import PROJECT, home
 
 if TYPE_CHECKING:
     from tasks.benchmarks.lm_eval import Definition, SelectedBenchmarks
-    from tasks.benchmarks.lm_eval.made.apart import Trials
-    from tasks.benchmarks.lm_eval.read.select import Group
-    from tasks.benchmarks.lm_eval.read.yaml import Reader
+    from tasks.benchmarks.lm_eval.made.trial import Trials
+    from tasks.benchmarks.lm_eval.select import Group
+    from tasks.benchmarks.lm_eval.yaml import Reader
 
 
 DEFAULT_CONFIG: Final = PROJECT / "deployments" / "benchmarks" / "demo" / "gsm8k.yaml"
@@ -146,7 +155,7 @@ def validation_document(inputs: CommandInputs) -> tuple[dict[str, Any], int]:
     could be made that they run on, ``warnings`` says so. Every config has an entry of its own: one that is
     refused leaves the others their answer.
     """
-    from tasks.benchmarks.lm_eval.made.apart import Trials
+    from tasks.benchmarks.lm_eval.made.trial import Trials
 
     with Trials() as trials:
         if inputs.tasks is not None:
@@ -240,8 +249,8 @@ def validate_configs(
     No dataset is opened; what many files include is read once. Functions are imported and run in a process
     of their own: that of ``trials``, else a new one.
     """
-    from tasks.benchmarks.lm_eval.made.apart import Trials
-    from tasks.benchmarks.lm_eval.read.yaml import Reader
+    from tasks.benchmarks.lm_eval.made.trial import Trials
+    from tasks.benchmarks.lm_eval.yaml import Reader
 
     if trials is None:
         with Trials() as own:
@@ -327,7 +336,7 @@ def translated(
 
     An override of a key of the harness is put into its definition, any other one into the native config.
     """
-    from tasks.benchmarks.lm_eval.read.schema import TASK_KEYS
+    from tasks.benchmarks.lm_eval.yaml import TASK_KEYS
 
     parsed = [(text, *parse_override(text, base_dir)) for text in overrides]
     inner = [

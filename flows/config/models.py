@@ -24,8 +24,7 @@ from scorers.judge.config import JudgeConfig
 from tasks.comparison.trends import SWEEP
 from tasks.models.config import EndpointConfig, ModelConfig
 from tasks.models.providers import flags_for
-from tasks.serving.config import DEFAULT_PRESET
-from tasks.serving.weights import weights_digest
+from tasks.serving.config import DEFAULT_PRESET, weights_digest
 
 SERVED: Final = {"max_concurrency": 256}
 """Requests at a server of our own: it works on those together that wait together."""

@@ -11,7 +11,7 @@ from flows import lazy_names
 
 if TYPE_CHECKING:
     from flows.eval.flow import evaluate
-    from flows.eval.result import Evaluation
+    from flows.eval.publishing import Evaluation
 
 
 __all__ = ["Evaluation", "evaluate"]
@@ -19,7 +19,7 @@ __all__ = ["Evaluation", "evaluate"]
 __getattr__ = lazy_names(
     __name__,
     {
-        "Evaluation": "flows.eval.result",
+        "Evaluation": "flows.eval.publishing",
         "evaluate": "flows.eval.flow",
     },
 )

@@ -25,7 +25,7 @@ from flows.command_line import REFUSED, command_line, examples, new_app, print_j
 from flows.config.schema import Phase, RunOptions
 from metrics.errors import ConfigError
 from tasks.datasets.selection import Selection
-from tasks.usercode.trust import trust_what_is_named
+from tasks.usercode.load import trust_what_is_named
 from tasks.workers import collect_rarely, freeze_imports, prepare
 
 if TYPE_CHECKING:

@@ -33,8 +33,7 @@ from prefect.runtime import flow_run
 from prefect.states import Cancelled, Completed, Failed
 
 from flows.config.schema import DEFAULT_OPTIONS, EvalConfig, Phase, RunOptions
-from flows.eval.publishing import RunOutcome, TaskRuns, publish_run
-from flows.eval.result import Evaluation
+from flows.eval.publishing import Evaluation, RunOutcome, TaskRuns, publish_run
 from flows.eval.run import Future, Run, finished
 from flows.eval.runners import processes_for, task_runner_named
 from flows.eval.servers import Servers, check_runner, servers_of

@@ -1,18 +1,23 @@
-"""What is published when a run ends: the manifest, whatever worked, and why the rest did not.
+"""What is published when a run ends, the manifest, whatever worked, and why the rest did not; and what a
+finished evaluation is to programs and notebooks: its folder, read when it is asked for.
 
-``publish_run`` gathers the task runs, hands them to the stage publish and sums the run up in a sentence; it
-decides whether the run counts as complete.
+``publish_run`` gathers the task runs, hands them to the stage publish and sums the run up in a sentence;
+it decides whether the run counts as complete.
 """
 
+import json
 import platform
 import shlex
 import time
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 from prefect.runtime import flow_run
 
 from flows.config.schema import Phase
@@ -26,16 +31,20 @@ from tasks.benchmarks.open import open_benchmark
 from tasks.infer import InferSetup, check_errors
 from tasks.models.config import ErrorBudget, ReplayConfig
 from tasks.models.identity import model_identity
-from tasks.models.options import RequestTally
+from tasks.models.records import RequestTally
 from tasks.models.replay import recorded_counts
 from tasks.publish import LostPair, PairNumbers, Publication, Published, publish, run_assets
-from tasks.reporting.artifacts import CellArtifacts
-from tasks.reporting.exports.inputs import RunInfo
+from tasks.reporting.exports import RunInfo
+from tasks.reporting.view import CellArtifacts
 from tasks.store.home import PROJECT, results_folder
 from tasks.store.keys import digest
 from tasks.store.steps import Accounts, Step
 from tasks.store.storage import ArtifactRef
 from tasks.workers import workers
+
+if TYPE_CHECKING:
+    import pandas as pd
+
 
 LIBRARIES = ("prefect", "numpy", "pyarrow", "openai", "aiohttp", "sacrebleu", "rouge-score")
 
@@ -368,3 +377,78 @@ def _seeds(run: Run) -> dict[str, Any]:
 def _versions() -> dict[str, str]:
     found = {name: installed_version(name) for name in ("nightjar", *LIBRARIES)}
     return found | {"python": platform.python_version()}
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """A run's folder: numbers as Arrow or pandas, provenance, and where its files are."""
+
+    output: str
+
+    @property
+    def folder(self) -> Path:
+        """Where the run's files are."""
+        return Path(self.output)
+
+    @property
+    def report(self) -> Path:
+        """The page that people look through."""
+        return self.folder / "report.html"
+
+    @cached_property
+    def results(self) -> pa.Table:
+        """One row a metric × filter × reduction × facet group; raises DataError where the run was not
+        published."""
+        try:
+            return _read(self.folder / "results.parquet")
+        except FileNotFoundError as error:
+            raise DataError(
+                f"{self.folder} holds no results.parquet: the run did not get that far"
+            ) from error
+
+    @cached_property
+    def manifest(self) -> dict[str, Any]:
+        """What was run, on what, and what it took."""
+        try:
+            document: dict[str, Any] = json.loads((self.folder / "manifest.json").read_text(encoding="utf-8"))
+        except FileNotFoundError as error:
+            raise DataError(f"{self.folder} holds no manifest.json: the run did not get that far") from error
+        return document
+
+    def items(self) -> pa.Table:
+        """One row a pair × reduction × item × facet group."""
+        return _read(self.folder / "items.parquet")
+
+    def to_pandas(self) -> "pd.DataFrame":
+        """The results as a data frame (needs pandas)."""
+        return self.results.to_pandas()
+
+    def document(self) -> dict[str, Any]:
+        """As ``--json`` prints it."""
+        manifest = self.manifest
+        names = (
+            "run_id",
+            "flow_run_id",
+            "benchmark",
+            "steps",
+            "requests",
+            "tokens",
+            "cost",
+            "currency",
+            "wall_seconds",
+            "diagnostics",
+        )
+        rows = self.results.to_pylist()
+        for row in rows:
+            row["facets"] = json.loads(row["facets"])
+        return {
+            **{name: manifest.get(name) for name in names},
+            "output": self.output,
+            "report": str(self.report),
+            "results": rows,
+        }
+
+
+def _read(path: Path) -> pa.Table:
+    with pq.ParquetFile(path) as file:  # read_table imports pyarrow's datasets first, for many files
+        return file.read()

@@ -18,8 +18,7 @@ from tasks.filter import FilterSetup
 from tasks.infer import InferSetup
 from tasks.models.canaries import CanaryReport
 from tasks.models.control import RunControl
-from tasks.rows.pair import PairSetup
-from tasks.rows.parts import FailedPart, Origin
+from tasks.rows.parts import FailedPart, Origin, PairSetup
 from tasks.serve import canaries, note_said
 from tasks.store.reasons import read_reason
 from tasks.store.steps import Answered, Step

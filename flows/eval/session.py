@@ -29,7 +29,7 @@ from flows.command_line import FAILED, INTERRUPTED, clear_status, status
 from flows.config.checks import MissingReferences, check_templates, missing_references
 from flows.config.schema import CACHED_STAGES, FAILED_REQUESTS, EvalConfig, Phase, RunOptions
 from flows.eval.flow import evaluate
-from flows.eval.result import Evaluation
+from flows.eval.publishing import Evaluation
 from flows.eval.runners import MANY_RESPONSES, task_runner_named
 from flows.eval.servers import check_runner, forecast_servers
 from flows.eval.start import config_for_phase, refuse_unanswered, settled_models, with_defaults, workspace
@@ -46,7 +46,7 @@ from tasks.datasets.item import Item
 from tasks.history.activity import begin_night, continued_night, end_night
 from tasks.load import load, read_ahead
 from tasks.models.engine import interrupted
-from tasks.models.options import asked_and_reused
+from tasks.models.records import asked_and_reused
 from tasks.preflight import Checks, check_ahead, survey, try_item
 from tasks.reporting import numbers
 from tasks.reporting.diagnostics.findings import Diagnostic, Example

@@ -23,8 +23,7 @@ from tasks.filter import filter_responses
 from tasks.infer import infer
 from tasks.judge import aggregate_verdicts, call_user_metric, judge_responses, reduce_verdicts
 from tasks.reduce import reduce
-from tasks.rows.pair import PairSetup
-from tasks.rows.parts import FailedPart
+from tasks.rows.parts import FailedPart, PairSetup
 from tasks.score import process_results, score, score_across, score_processed
 from tasks.store.steps import Step
 from tasks.turns import TRANSCRIPT, ask_user, next_turn, reply_turn, transcripts

@@ -27,7 +27,7 @@ from tasks.caching import Workspace
 from tasks.models.config import ModelConfig, ReplayConfig, said_to_think
 from tasks.models.engine import interrupted
 from tasks.server import secret
-from tasks.serving.weights import local_path, weights_digest
+from tasks.serving.config import local_path, weights_digest
 from tasks.store.home import default_store, home, results_folder
 from tasks.store.keys import digest
 

@@ -26,7 +26,7 @@ from tasks.infer import InferSetup, infer, kept_rows, missing_requests
 from tasks.load import load
 from tasks.render import render
 from tasks.rows.items import item_batches, read_items, request_batches
-from tasks.rows.pair import PairSetup
+from tasks.rows.parts import PairSetup
 from tasks.score import process_results, score, score_across, score_processed
 from tasks.store.steps import Answered, Step
 from tasks.store.storage import ArtifactRef

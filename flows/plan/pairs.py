@@ -33,18 +33,17 @@ from scorers.metric_lists import SCORER_METRICS
 from scorers.process_results import ProcessResultsScorer
 from tasks.aggregate import AggregateSetup
 from tasks.arena import RateSetup
-from tasks.datasets.files import read_rows
+from tasks.datasets.items import read_rows
 from tasks.execute import ExecuteSetup
 from tasks.filter import FilterSetup
 from tasks.judge import MethodSetup, MetricSetup
 from tasks.reduction.verdict_metrics import build_evaluation_metric
-from tasks.rows.pair import PairSetup, pending
-from tasks.rows.parts import reads_responses
+from tasks.rows.parts import PairSetup, pending, reads_responses
 from tasks.running import RunningScore
-from tasks.sandboxes.kinds import VERSION, interpreter_at
+from tasks.sandboxes.run import VERSION, interpreter_at
 from tasks.store.fingerprint import sources_of
 from tasks.store.steps import Step
-from tasks.usercode.code_eval import asks_about_programs
+from tasks.usercode.evaluate import asks_about_programs
 from tasks.verdicts.config import EvaluationMethodConfig, EvaluationMetricConfig
 from tasks.verdicts.methods import build_method
 

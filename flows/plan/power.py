@@ -26,7 +26,7 @@ from tasks.benchmarks.open import open_benchmark
 from tasks.comparison.matching import DEFAULT_REDUCTION, clusters_of, join, match_runs, result_key
 from tasks.comparison.runs import ComparedRun, open_run
 from tasks.history.query import query
-from tasks.models.options import cost_of
+from tasks.models.records import cost_of
 from tasks.reporting import numbers
 from tasks.store.storage import Store
 from tasks.usercode.load import resolver

@@ -22,7 +22,7 @@ from tasks.datasets.item import Item
 from tasks.infer import InferSetup
 from tasks.messages.chat import chat_body, chat_text
 from tasks.models.config import EndpointConfig, Prices
-from tasks.models.options import cost_of
+from tasks.models.records import cost_of
 from tasks.rows.turns import spoken
 from tasks.turns import TurnSetup
 

@@ -16,8 +16,7 @@ from tasks.judge import MethodSetup, MetricSetup
 from tasks.load import LoadSetup
 from tasks.preflight import Checks
 from tasks.render import RenderSetup
-from tasks.rows.pair import PairSetup
-from tasks.rows.parts import Origin, PairIdentity
+from tasks.rows.parts import Origin, PairIdentity, PairSetup
 from tasks.store.steps import Step
 from tasks.turns import TurnSetup
 

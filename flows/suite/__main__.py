@@ -13,7 +13,7 @@ import typer
 
 from flows.command_line import FAILED, UNDECIDED, command_line, examples, new_app, print_json, quiet_prefect
 from metrics.errors import ConfigError
-from tasks.usercode.trust import trust_what_is_named
+from tasks.usercode.load import trust_what_is_named
 
 WATCH_SECONDS = 30.0
 """Between two looks for new checkpoints."""

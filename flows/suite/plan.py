@@ -30,11 +30,10 @@ from typing import Annotated, Any
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_validator
 
 from flows.compare.runs import load_gate
-from flows.config.errors import validated
+from flows.config.errors import read_yaml, validated
 from flows.config.load import load_configs
 from flows.config.models import with_checkpoints
 from flows.config.schema import EvalConfig, RunOptions
-from flows.config.yaml import read_yaml
 from flows.eval.start import is_new_checkpoint, run_id_of, slug
 from flows.plan.build import benchmark_fields
 from flows.plan.power import Asked, pair_powers, said_to_decide

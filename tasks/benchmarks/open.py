@@ -20,6 +20,6 @@ def open_benchmark(fields: BenchmarkFields) -> Benchmark:
         from tasks.benchmarks.lm_eval.rescoring import LoggedBenchmark
 
         return LoggedBenchmark(fields.harness, fields.base_dir, fields.name, fields.cluster)
-    from tasks.benchmarks.lm_eval.render.benchmark import HarnessBenchmark
+    from tasks.benchmarks.lm_eval.benchmark import HarnessBenchmark
 
     return HarnessBenchmark(fields.harness, fields.base_dir, fields.name, fields.cluster)

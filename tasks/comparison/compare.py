@@ -21,7 +21,6 @@ from metrics.statistics.gate import Verdict, adjust, decide, p_regression, spent
 from metrics.statistics.unpaired import UNPAIRED, compare_unpaired
 from scorers.judge.contrast import Correction as JudgeCorrection
 from scorers.judge.contrast import compare_corrected
-from tasks.comparison.changes import Change, CostChange, OutcomeChange, changes, cost_changes, outcome_changes
 from tasks.comparison.matching import (
     AggregationOf,
     Flipped,
@@ -36,7 +35,15 @@ from tasks.comparison.matching import (
     join,
     result_key,
 )
-from tasks.comparison.runs import ComparedRun
+from tasks.comparison.runs import (
+    Change,
+    ComparedRun,
+    CostChange,
+    OutcomeChange,
+    changes,
+    cost_changes,
+    outcome_changes,
+)
 
 Correction = Literal["holm", "bh", "none"]
 Level = Annotated[float, Field(gt=0, lt=1)]

@@ -16,9 +16,9 @@ from rich.text import Text
 
 from metrics.statistics.comparison import Comparison
 from metrics.statistics.gate import ORDER
-from tasks.comparison.changes import Change, CostChange, OutcomeChange
 from tasks.comparison.compare import ComparedPair, ComparedRuns
 from tasks.comparison.matching import JoinedItems
+from tasks.comparison.runs import Change, CostChange, OutcomeChange
 from tasks.store.files import finite
 
 STYLES = {"regression": "bold red", "inconclusive": "yellow", "worse": "yellow", "pass": "green"}

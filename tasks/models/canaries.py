@@ -30,8 +30,7 @@ from tasks.models.connection import (
     statement_of,
 )
 from tasks.models.engine import Engine, InferenceState
-from tasks.models.options import InferenceOptions, RequestTally, Spending
-from tasks.models.records import KeptAnswer, Request
+from tasks.models.records import InferenceOptions, KeptAnswer, Request, RequestTally, Spending
 from tasks.models.respond import Inference
 
 TOLERANCE = 1e-3

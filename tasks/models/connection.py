@@ -41,11 +41,9 @@ from tasks.models.generation import FEWEST_STOPS, Generation, TokenPrompts
 from tasks.models.likelihood.echo import EchoMode, Likelihood, find_mode, takes_ids, takes_stops
 from tasks.models.likelihood.tokenizers import BYTES, load_tokenizer
 from tasks.models.limits import concurrency_limiter_of, rate_limiter_of
-from tasks.models.options import InferenceOptions
-from tasks.models.records import Call, Provider, Reply, Request
-from tasks.serving.config import DEFAULT_PRESET
+from tasks.models.records import Call, InferenceOptions, Provider, Reply, Request
+from tasks.serving.config import DEFAULT_PRESET, local_path
 from tasks.serving.servers import RunningServer, failure_of, is_ready
-from tasks.serving.weights import local_path
 from tasks.store.keys import digest
 from tasks.store.storage import Store, StoreError
 

@@ -34,8 +34,17 @@ from tasks.models.errors import (
     shortened,
 )
 from tasks.models.limits import AttemptOutcome, ConcurrencyLimiter, RateLimiter
-from tasks.models.options import RequestTally, Spending
-from tasks.models.records import Call, KeptAnswer, Provider, Reply, Request, RequestCodec, RequestFailure
+from tasks.models.records import (
+    Call,
+    KeptAnswer,
+    Provider,
+    Reply,
+    Request,
+    RequestCodec,
+    RequestFailure,
+    RequestTally,
+    Spending,
+)
 
 DEAD_FAILURES = 8
 """An endpoint is dead when so many attempts in a row failed and one request's retries are used up."""

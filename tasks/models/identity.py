@@ -17,8 +17,8 @@ from metrics.errors import ConfigError
 from tasks.models.config import DemoConfig, EndpointConfig, ModelConfig, ReplayConfig, SampleParams
 from tasks.models.demo.options import VERSION
 from tasks.models.records import Request
+from tasks.serving.config import weights_identity
 from tasks.serving.launch import server_identity
-from tasks.serving.weights import weights_identity
 from tasks.store.keys import digest, file_digest
 
 

@@ -1,15 +1,29 @@
-"""The records of inference: a request, the call that carries it, the reply to the call, the kept answer.
+"""The records of inference: a request, the call that carries it, the reply to the call, the kept answer;
+the options of an inference, and what it reports: progress, responses, and a tally of requests and cost.
 
-Two seams stand beside them. A ``RequestCodec`` makes calls of requests and answers of replies (generation,
-log-likelihoods); a ``Provider`` sends a call and gives back the reply (plain HTTP, the official client).
+Two seams stand beside them. A ``RequestCodec`` makes calls of requests and answers of replies
+(generation, log-likelihoods); a ``Provider`` sends a call and gives back the reply (plain HTTP, the
+official client). The infer stage fills the options; the engine counts in ``RequestTally`` and holds
+``Spending``, one account for a whole run, against the run's limits.
 """
 
+import hashlib
+import threading
 import time
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
 from typing import Any, Literal, Protocol
 
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
 from tasks.datasets.item import RequestKind
+from tasks.messages.media import ReadMedia, refuse_media
+from tasks.models.config import Price, RunLimits, SampleParams
+from tasks.serving.servers import RunningServer
 from tasks.store.keys import canonical_json
 
 IMPLAUSIBLE_COUNT = 1 << 40
@@ -190,3 +204,288 @@ def _count(usage: Any, name: str) -> int | None:
 def text_or_none(value: Any) -> str | None:
     """``value`` if it is text: servers put anything into a field."""
     return value if isinstance(value, str) else None
+
+
+MILLION = 1_000_000
+
+
+@dataclass
+class RequestTally:
+    """Counts of one model in one stage; ``cached`` requests were answered before, and ``saved_*`` is what
+    that spared.
+
+    ``sent`` counts requests that went to the endpoint, ``attempts`` their HTTP attempts, ``answered`` those
+    with an answer; ``failed`` are those without, of which ``retryable`` are worth asking again.
+    ``model_errors`` are settled errors of the model. ``same_night`` are the cached requests that this night
+    asked: in an earlier attempt, in another evaluation, or once for several of them. ``seconds`` is the sum
+    over requests. ``served`` counts answers by the model name that the server gave.
+    """
+
+    requests: int = 0
+    sent: int = 0
+    answered: int = 0
+    cached: int = 0
+    same_night: int = 0
+    failed: int = 0
+    retryable: int = 0
+    model_errors: int = 0
+    attempts: int = 0
+    retries: int = 0
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+    cached_tokens: int = 0
+    reasoning_tokens: int = 0
+    seconds: float = 0.0
+    wall_seconds: float = 0.0
+    cost: float = 0.0
+    saved_tokens: int = 0
+    saved_cost: float = 0.0
+    saved_seconds: float = 0.0
+    stopped: str | None = None
+    served: dict[str, int] = field(default_factory=dict)
+    fingerprints: dict[str, int] = field(default_factory=dict)
+    errors: dict[str, int] = field(default_factory=dict)
+
+    @property
+    def total_tokens(self) -> int:
+        """Prompt and completion tokens together."""
+        return self.prompt_tokens + self.completion_tokens
+
+    @property
+    def error_rate(self) -> float:
+        """Share of the requests without an answer, between 0 and 1: what the error budget is held against."""
+        return (self.failed + self.model_errors) / self.requests if self.requests else 0.0
+
+    def add(self, answer: KeptAnswer, price: Price | None) -> None:
+        """Counts an answer that was just given."""
+        self.answered += 1
+        self.model_errors += answer.status == "model_error"
+        if answer.served_model is not None:
+            self.served[answer.served_model] = self.served.get(answer.served_model, 0) + 1
+        if answer.system_fingerprint is not None:
+            said = answer.system_fingerprint
+            self.fingerprints[said] = self.fingerprints.get(said, 0) + 1
+        self.prompt_tokens += answer.prompt_tokens or 0
+        self.completion_tokens += answer.completion_tokens or 0
+        self.cached_tokens += answer.cached_tokens or 0
+        self.reasoning_tokens += answer.reasoning_tokens or 0
+        self.seconds += answer.inference_time or 0.0
+        self.cost += cost_of(
+            answer.prompt_tokens or 0, answer.completion_tokens or 0, answer.cached_tokens or 0, price
+        )
+
+    def count_reused(self, answers: pa.Table, price: Price | None) -> None:
+        """Counts what kept answers (rows of ANSWERS) spared."""
+        prompt, completion, hit, seconds = (
+            sum(filter(None, answers.column(name).to_pylist())) for name in SAVED
+        )
+        self.model_errors += answers.column("status").to_pylist().count("model_error")
+        self.saved_tokens += prompt + completion
+        self.saved_seconds += seconds
+        self.saved_cost += cost_of(prompt, completion, hit, price)
+
+    def merged(self, other: "RequestTally") -> "RequestTally":
+        """Both together: numbers add up, wall time is the longer one's."""
+        mine, theirs = asdict(self), asdict(other)
+        both: dict[str, Any] = {}
+        for name, value in mine.items():
+            if isinstance(value, dict):
+                both[name] = {
+                    key: value.get(key, 0) + theirs[name].get(key, 0) for key in value | theirs[name]
+                }
+            elif name == "stopped":
+                both[name] = value or theirs[name]
+            else:
+                both[name] = max(value, theirs[name]) if name == "wall_seconds" else value + theirs[name]
+        return RequestTally(**both)
+
+    def after(self, spent: Sequence["RequestTally"]) -> "RequestTally":
+        """The counts with what earlier attempts at the same requests took: their requests are these, and what
+        was answered then is not reused now."""
+        took = ("sent", "attempts", "retries", "prompt_tokens", "completion_tokens", "cached_tokens")
+        more = {
+            name: sum((getattr(tally, name) for tally in spent), getattr(self, name))
+            for name in (*took, "reasoning_tokens", "seconds", "wall_seconds", "cost")
+        }
+        answered = sum(tally.answered for tally in spent)
+        fewer = {name: max(0, getattr(self, name) - answered) for name in ("cached", "same_night")}
+        return replace(self, **more, **fewer)
+
+    def as_dict(self) -> dict[str, Any]:
+        """The counts as a JSON object, for manifests."""
+        return {**asdict(self), "total_tokens": self.total_tokens}
+
+    @classmethod
+    def from_dict(cls, value: Mapping[str, Any]) -> "RequestTally":
+        """The inverse of ``as_dict``."""
+        return cls(**{name: part for name, part in value.items() if name != "total_tokens"})
+
+
+SAVED = ("prompt_tokens", "completion_tokens", "cached_tokens", "inference_time")
+
+
+def cost_of(prompt: int, completion: int, cached: int, price: Price | None) -> float:
+    """What tokens cost; ``cached`` are those of the prompt that the server had cached. 0 without a price."""
+    if price is None:
+        return 0.0
+    cached_price = price.prompt if price.cached is None else price.cached
+    return (
+        (prompt - cached) * price.prompt + cached * cached_price + completion * price.completion
+    ) / MILLION
+
+
+class Spending:
+    """What a whole run has used so far, over all its partitions, models and threads; held against its
+    limits.
+    """
+
+    def __init__(self, limits: RunLimits) -> None:
+        self._limits = limits
+        self._lock = threading.Lock()
+        self._start = time.monotonic()
+        self._tokens = 0
+        self._cost = 0.0
+
+    def add(self, tokens: int, cost: float) -> None:
+        """Counts tokens and their cost."""
+        with self._lock:
+            self._tokens += tokens
+            self._cost += cost
+
+    def exceeded(self) -> str | None:
+        """Names the limit that is reached, as a row's error says it; None: go on."""
+        limits = self._limits
+        if limits.max_tokens is not None and self._tokens >= limits.max_tokens:
+            return f"not asked: limits.max_tokens of {limits.max_tokens} was reached"
+        if limits.max_cost is not None and self._cost >= limits.max_cost:
+            return f"not asked: limits.max_cost of {limits.max_cost:g} was reached"
+        if limits.max_seconds is not None and time.monotonic() - self._start >= limits.max_seconds:
+            return f"not asked: limits.max_seconds of {limits.max_seconds:g} was reached"
+        return None
+
+
+_spendings: dict[str, Spending] = {}
+_spendings_lock = threading.Lock()
+
+
+def spending_of(run_id: str | None, limits: RunLimits) -> Spending:
+    """The process's one account of a run; without a run id, an account of its own."""
+    if run_id is None:
+        return Spending(limits)
+    with _spendings_lock:
+        return _spendings.setdefault(run_id, Spending(limits))
+
+
+Lease = AbstractContextManager[int]
+"""A share of a limit that several processes hold together, such as a Prefect global concurrency limit:
+entering takes a block of slots, waiting until there is one, and gives its size.
+"""
+
+
+@dataclass(frozen=True)
+class InferenceOptions:
+    """What a run asks for beside the model and its requests.
+
+    ``sampling`` holds the global and the model's parameters, merged. ``lookup`` says which kept answers
+    serve; ``refresh`` lets none serve that was asked for before this call. ``night`` stands beside each new
+    answer. ``run_id`` names the account that limits are held against, shared by all partitions of the
+    process; None: this call's own. ``expected`` is the number of requests, for the time left. ``server`` is
+    where a model that is served here answers. ``media`` reads an image or a sound of a message by its digest,
+    ``secret`` a Secret block by name, ``lease`` takes the model's share of a concurrency limit between
+    processes by the limit's name and the number of slots wanted.
+    """
+
+    sampling: SampleParams
+    journal_dir: Path
+    limits: RunLimits = field(default_factory=RunLimits)
+    price: Price | None = None
+    run_id: str | None = None
+    night: str | None = None
+    lookup: Lookup = EVERY
+    refresh: bool = False
+    expected: int | None = None
+    base_dir: Path = Path()
+    media: ReadMedia = refuse_media
+    server: RunningServer | None = None
+    secret: Callable[[str], str] | None = None
+    lease: Callable[[str, int], Lease] | None = None
+
+
+FirstSettled = tuple[pa.RecordBatch, list[pa.RecordBatch]]
+
+
+@dataclass(frozen=True)
+class RunningFigure:
+    """A metric's scores so far: their sum over ``items`` items of a sample. No result."""
+
+    metric: str
+    total: float
+    items: int
+
+    @property
+    def mean(self) -> float | None:
+        """None before the first item."""
+        return self.total / self.items if self.items else None
+
+
+@dataclass(frozen=True)
+class Progress:
+    """How far inference is; ``rate`` in requests a second, ``seconds_left`` None while nobody can say."""
+
+    done: int
+    expected: int | None
+    cached: int
+    failed: int
+    model_errors: int
+    retries: int
+    in_flight: int
+    concurrency: int
+    rate: float
+    tokens_per_second: float
+    cost: float
+    seconds_left: float | None
+    tokens: int = 0
+    running: RunningFigure | None = None
+    first: Callable[[], FirstSettled | None] | None = None
+    """Gives, to any thread, the first items that are settled by now and their responses."""
+
+
+def asked_and_reused(requests: Mapping[str, Any]) -> str:
+    """How many answers the night asked for, and how many it took from earlier ones, in words.
+
+    ``requests`` are the counts of a tally, or of a manifest.
+
+    >>> asked_and_reused({"sent": 1300, "cached": 19, "same_night": 19})
+    'asked 1,319, reused 0'
+    """
+    same_night = requests.get("same_night") or 0
+    asked, reused = (requests.get("sent") or 0) + same_night, (requests.get("cached") or 0) - same_night
+    return f"asked {asked:,}, reused {reused:,}"
+
+
+class GivenAnswers:
+    """Digest of which answers were given: of when each was asked for, in the order of the requests."""
+
+    def __init__(self) -> None:
+        self._digest = hashlib.sha256()
+
+    def add(self, asked_at: NDArray[np.float64]) -> None:
+        """Takes the next answers, in seconds since 1970, NaN where there is none."""
+        self._digest.update(np.where(np.isnan(asked_at), -1.0, asked_at).tobytes())
+
+    def hexdigest(self) -> str:
+        """64 hexadecimal digits."""
+        return self._digest.hexdigest()
+
+
+@dataclass(frozen=True)
+class PartitionResponses:
+    """A partition's responses: RESPONSES batches in request order, to be read once, and what they came to.
+
+    ``given`` is the digest of when the answers were asked for, request by request: what tells them from
+    others to the same requests. It is complete once the batches are read.
+    """
+
+    batches: Iterator[pa.RecordBatch]
+    tally: RequestTally
+    given: GivenAnswers = field(default_factory=GivenAnswers)

@@ -29,7 +29,7 @@ from metrics.errors import DataError
 from tasks.datasets.config import field_at
 from tasks.messages.calls import calls_text, recorded_calls
 from tasks.models.config import ModelConfig, ReplayConfig
-from tasks.models.options import InferenceOptions, PartitionResponses, RequestTally
+from tasks.models.records import InferenceOptions, PartitionResponses, RequestTally
 from tasks.store.keys import iso_time, unix_seconds
 from tasks.store.schemas import RESPONSES, row_batch, row_dicts
 

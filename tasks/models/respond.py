@@ -29,15 +29,17 @@ from tasks.models.control import control_of
 from tasks.models.engine import Engine, InferenceState, check_interrupted
 from tasks.models.identity import RequestExpansion
 from tasks.models.limits import ConcurrencyLimiter
-from tasks.models.options import (
+from tasks.models.records import (
     GivenAnswers,
     InferenceOptions,
+    Lookup,
     PartitionResponses,
     Progress,
+    Request,
+    RequestFailure,
     RequestTally,
     spending_of,
 )
-from tasks.models.records import Lookup, Request, RequestFailure
 from tasks.store.home import private_folder
 from tasks.workers import collect_rarely
 

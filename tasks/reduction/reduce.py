@@ -15,9 +15,8 @@ import pyarrow as pa
 
 from metrics.errors import MetricError, NightjarError
 from metrics.reductions.reduction import reduce_repeats
-from tasks.reduction.columns import StatisticsLayout
 from tasks.reduction.facets import Codes
-from tasks.reduction.samples import ItemTable, Loaded, load
+from tasks.reduction.samples import ItemTable, Loaded, StatisticsLayout, load
 from tasks.rows.parts import PairIdentity, Part
 from tasks.store.keys import value_text
 from tasks.store.schemas import COUNTED, FLOATS, ITEM_ROWS, OUTCOMES

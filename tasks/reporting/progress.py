@@ -12,7 +12,7 @@ from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, TextIO
 
 from metrics.printable import printable
-from tasks.models.options import Progress, RunningFigure
+from tasks.models.records import Progress, RunningFigure
 from tasks.reporting import numbers
 from tasks.reporting.streams import raw, safe_console
 

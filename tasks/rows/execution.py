@@ -32,11 +32,10 @@ from scorers.programs import Program, ProgramOutcome
 from tasks.models.answers.journal import FLUSH_SECONDS, Journal, restore
 from tasks.models.answers.segments import AnswerStore, ModelAnswers, Segment
 from tasks.models.records import KeptAnswer, Lookup
-from tasks.sandboxes.kinds import VERSION, Sandbox, interpreter_at
-from tasks.sandboxes.run import end_free_servers, run_program
+from tasks.sandboxes.run import VERSION, Sandbox, end_free_servers, interpreter_at, run_program
 from tasks.store.keys import canonical_json, digest
 from tasks.store.storage import ArtifactRef, Store
-from tasks.usercode.code_eval import Asked, CodeVerdict, collecting
+from tasks.usercode.evaluate import Asked, CodeVerdict, collecting
 from tasks.usercode.surroundings import stand_ins
 
 CORES: Final = os.cpu_count() or 1

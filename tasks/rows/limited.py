@@ -18,7 +18,7 @@ from scorers.base import Batch, ModelReply, SampleScores
 from scorers.config import ArenaConfig, EnsembleConfig, JudgeConfig, ScorerConfig
 from scorers.judge.config import PatternReading
 from scorers.process_results import ProcessResultsScorer, ResultValues
-from tasks.rows.pair import PairSetup
+from tasks.rows.parts import PairSetup
 from tasks.sandboxes.killable import GaveUp, KillableProcess
 from tasks.usercode.surroundings import Generators, sets_alarms, stand_ins
 

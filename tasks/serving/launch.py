@@ -20,9 +20,16 @@ from pathlib import Path
 from typing import Any, Final
 
 from metrics.errors import ConfigError
-from tasks.serving.config import PRESETS, SERVER_SCRIPT, Preset, ServeConfig
+from tasks.serving.config import (
+    PRESETS,
+    SERVER_SCRIPT,
+    Preset,
+    ServeConfig,
+    local_path,
+    one_file,
+    weights_bytes,
+)
 from tasks.serving.records import MARK, Order, started
-from tasks.serving.weights import local_path, one_file, weights_bytes
 
 CPU = "cpu"
 """The place that servers without a GPU take in turn: two of them would share its cores."""

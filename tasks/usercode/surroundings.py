@@ -1,9 +1,10 @@
 """What benchmarks' functions find around them where they run under lm-evaluation-harness: libraries,
-seeded generators, a main thread that takes alarms.
+tables of documents, seeded generators, a main thread that takes alarms.
 
 ``stand_ins``: while a definition's Python file loads, and while a function of it runs, ``import
 datasets`` and ``import evaluate`` find a module that stands in. For ``datasets`` it does where the
-library is not installed, with the tables of ``documents.py``; for ``evaluate`` always, since the library
+library is not installed, with ``Documents``, which have the methods and options of ``datasets.Dataset``
+that ``process_docs`` functions use and give the same rows; for ``evaluate`` always, since the library
 itself would fetch every metric from a hub, with those of ``evaluate.py``. Afterwards they are gone, so
 that nothing else takes them for the libraries.
 
@@ -19,7 +20,7 @@ import inspect
 import random
 import sys
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import cache, partial
@@ -27,15 +28,278 @@ from importlib.machinery import ModuleSpec, PathFinder
 from importlib.util import find_spec
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final, overload
 
 import numpy as np
+import pyarrow as pa
 
 from metrics.errors import ConfigError
 from tasks.store.definitions import reached_definitions
 
-if TYPE_CHECKING:
-    from tasks.usercode.documents import Documents
+TableRow = dict[str, Any]
+
+
+class Documents(Sequence[TableRow]):
+    """An immutable table: rows by position, columns by name.
+
+    ``docs[3]`` is a row, ``docs["question"]`` a column, ``docs[2:5]`` and ``docs[[1, 4]]`` columns of those
+    rows.
+    """
+
+    def __init__(self, rows: Iterable[Mapping[str, Any]], columns: Sequence[str] | None = None) -> None:
+        self._rows = [dict(row) for row in rows]
+        names = columns if columns is not None else dict.fromkeys(name for row in self._rows for name in row)
+        self.features: dict[str, Any] = dict.fromkeys(names)
+
+    @classmethod
+    def from_list(cls, rows: Sequence[Mapping[str, Any]], **_: Any) -> "Documents":
+        """Rows as Arrow would hold them: every row has every column, numbers of a column are of one type."""
+        return cls(regular_rows(rows))
+
+    @classmethod
+    def from_dict(cls, columns: Mapping[str, Sequence[Any]], **_: Any) -> "Documents":
+        """The same from columns."""
+        lengths = {len(values) for values in columns.values()}
+        if len(lengths) > 1:
+            raise ValueError(f"columns are of different lengths: {sorted(lengths)}")
+        return cls.from_list(
+            [dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)]
+        )
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def __iter__(self) -> Iterator[TableRow]:
+        return (dict(row) for row in self._rows)
+
+    @overload
+    def __getitem__(self, key: int) -> TableRow: ...
+    @overload
+    def __getitem__(self, key: Any) -> Any: ...
+    def __getitem__(self, key: Any) -> Any:
+        if isinstance(key, str):
+            if key not in self.features:
+                raise KeyError(f"column '{key}' is not there; columns are {', '.join(self.features)}")
+            return [row[key] for row in self._rows]
+        if isinstance(key, int | np.integer):
+            return dict(self._rows[key])
+        rows = self._rows[key] if isinstance(key, slice) else [self._rows[index] for index in key]
+        return {name: [row[name] for row in rows] for name in self.features}
+
+    @property
+    def column_names(self) -> list[str]:
+        """Names of the columns, in order."""
+        return list(self.features)
+
+    @property
+    def num_rows(self) -> int:
+        """How many rows there are."""
+        return len(self._rows)
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Rows and columns."""
+        return len(self._rows), len(self.features)
+
+    def map(self, function: Callable[..., Any] | None = None, **options: Any) -> "Documents":
+        """Each row (or batch of columns) updated by what ``function`` returns; None leaves it as it is."""
+
+        return map_rows(self, function, options)
+
+    def filter(self, function: Callable[..., Any], **options: Any) -> "Documents":
+        """The rows for which ``function`` returns something true."""
+
+        return self._of(
+            row for row, keep in zip(self._rows, filter_mask(self, function, options), strict=True) if keep
+        )
+
+    def select(self, indices: Iterable[int], **_: Any) -> "Documents":
+        """The rows at the given positions, in that order."""
+        return self._of(self._rows[index] for index in indices)
+
+    def take(self, n: int) -> "Documents":
+        """The first n rows."""
+        return self._of(self._rows[:n])
+
+    def skip(self, n: int) -> "Documents":
+        """All rows but the first n."""
+        return self._of(self._rows[n:])
+
+    def shuffle(
+        self, seed: int | None = None, generator: np.random.Generator | None = None, **_: Any
+    ) -> "Documents":
+        """The rows in a random order: that of ``datasets`` for the same seed."""
+        drawn = generator if generator is not None else np.random.default_rng(seed)
+        return self.select(int(index) for index in drawn.permutation(len(self)))
+
+    def sort(
+        self, column_names: str | Sequence[str], reverse: bool | Sequence[bool] = False, **_: Any
+    ) -> "Documents":
+        """The rows in the order of one or several columns; equal ones stay in order."""
+        names = [column_names] if isinstance(column_names, str) else list(column_names)
+        turned = [reverse] * len(names) if isinstance(reverse, bool) else list(reverse)
+        rows = list(self._rows)
+        for name, backwards in reversed(list(zip(names, turned, strict=True))):
+            rows.sort(key=lambda row: (row[name] is None, row[name]), reverse=backwards)  # used at once
+        return self._of(rows)
+
+    def unique(self, column: str) -> list[Any]:
+        """The column's different values, in order of appearance."""
+        return list(dict.fromkeys(self[column]))
+
+    def add_column(self, name: str, column: Sequence[Any], **_: Any) -> "Documents":
+        """The rows with one column more."""
+        return Documents([{**row, name: value} for row, value in zip(self._rows, column, strict=True)])
+
+    def remove_columns(self, column_names: str | Sequence[str], **_: Any) -> "Documents":
+        """The rows without the given columns; raises ValueError for one that is not there."""
+        gone = [column_names] if isinstance(column_names, str) else list(column_names)
+        missing = sorted(set(gone) - set(self.features))
+        if missing:
+            raise ValueError(f"column '{missing[0]}' is not there; columns are {', '.join(self.features)}")
+        return self.select_columns([name for name in self.features if name not in gone])
+
+    def select_columns(self, column_names: str | Sequence[str], **_: Any) -> "Documents":
+        """The rows with the given columns alone."""
+        names = [column_names] if isinstance(column_names, str) else list(column_names)
+        return Documents(({name: row[name] for name in names} for row in self._rows), names)
+
+    def rename_column(self, original_column_name: str, new_column_name: str, **_: Any) -> "Documents":
+        """The rows with one column under another name."""
+        return self.rename_columns({original_column_name: new_column_name})
+
+    def rename_columns(self, column_mapping: Mapping[str, str], **_: Any) -> "Documents":
+        """The rows with columns under other names."""
+        names = [column_mapping.get(name, name) for name in self.features]
+        return Documents(
+            ({column_mapping.get(name, name): value for name, value in row.items()} for row in self._rows),
+            names,
+        )
+
+    def to_list(self) -> list[TableRow]:
+        """All rows."""
+        return list(self)
+
+    def to_dict(self, **_: Any) -> dict[str, list[Any]]:
+        """All columns."""
+        return {name: self[name] for name in self.features}
+
+    def to_pandas(self, **_: Any) -> Any:
+        """A pandas DataFrame (pandas has to be installed)."""
+        import pandas as pd
+
+        return pd.DataFrame(self._rows, columns=list(self.features))
+
+    def _of(self, rows: Iterable[TableRow]) -> "Documents":
+        return Documents(rows, list(self.features))
+
+
+def regular_rows(rows: Sequence[Mapping[str, Any]]) -> list[TableRow]:
+    """The rows as an Arrow table gives them back.
+
+    Missing fields become None, tuples lists, integers floats where the column has floats, and mappings of a
+    column all get the same keys. A column that Arrow has no type for stays as it is.
+    """
+    names = dict.fromkeys(name for row in rows for name in row)
+    columns = {name: regular_column([row.get(name) for row in rows]) for name in names}
+    return [dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)]
+
+
+def regular_column(values: list[Any]) -> list[Any]:
+    """One column of ``regular_rows``."""
+    try:
+        return pa.array(values).to_pylist()  # type: ignore[no-any-return]
+    except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError, OverflowError):
+        return values
+
+
+BATCH = 1000
+# Options that change how the work is done and not what comes out.
+WITHOUT_EFFECT = frozenset(
+    {
+        "num_proc", "load_from_cache_file", "cache_file_name", "keep_in_memory", "writer_batch_size", "desc",
+        "new_fingerprint", "features", "disable_nullable", "suffix_template", "try_original_type",
+        "on_mixed_types", "with_rank", "cache_file_names",
+    }
+)  # fmt: skip
+WITH_EFFECT = frozenset(
+    {
+        "with_indices",
+        "batched",
+        "batch_size",
+        "drop_last_batch",
+        "remove_columns",
+        "fn_kwargs",
+        "input_columns",
+    }
+)
+
+
+def map_rows(
+    docs: "Documents", function: Callable[..., Any] | None, options: Mapping[str, Any]
+) -> "Documents":
+    """``docs`` with every row, or batch of columns, updated by the function's mapping."""
+
+    _check(options)
+    removed = options.get("remove_columns") or []
+    gone = {removed} if isinstance(removed, str) else set(removed)
+    rows: list[Mapping[str, Any]] = []
+    for part, result in _calls(docs, function or (lambda row: row), options):
+        if result is not None and not isinstance(result, Mapping):
+            raise TypeError(f"the function of map must return a mapping or None, got {type(result).__name__}")
+        if options.get("batched"):
+            rows.extend(_batch_rows(docs, part, result, gone))
+        else:
+            row = docs[part[0]]
+            rows.append({**{name: row[name] for name in row if name not in gone}, **(result or {})})
+    return Documents(regular_rows(rows)) if rows else docs.remove_columns(sorted(gone & set(docs.features)))
+
+
+def filter_mask(
+    docs: "Documents", function: Callable[..., Any], options: Mapping[str, Any]
+) -> Iterator[bool]:
+    """For each row whether the function selects it."""
+    _check(options)
+    for _, result in _calls(docs, function, options):
+        yield from map(bool, result) if options.get("batched") else (bool(result),)
+
+
+def _calls(
+    docs: "Documents", function: Callable[..., Any], options: Mapping[str, Any]
+) -> Iterator[tuple[range, Any]]:
+    """The positions of each call and what it returned."""
+    batched = bool(options.get("batched"))
+    size = (options.get("batch_size") or (len(docs) if "batch_size" in options else BATCH)) if batched else 1
+    inputs = options.get("input_columns")
+    columns = [inputs] if isinstance(inputs, str) else inputs
+    for start in range(0, len(docs), max(size, 1)):
+        part = range(start, min(start + size, len(docs)))
+        given: Mapping[str, Any] = docs[list(part)] if batched else docs[start]
+        arguments: list[Any] = [given[name] for name in columns] if columns else [given]
+        if options.get("with_indices"):
+            arguments.append(list(part) if batched else start)
+        yield part, function(*arguments, **(options.get("fn_kwargs") or {}))
+
+
+def _batch_rows(
+    docs: "Documents", part: Sequence[int], result: Mapping[str, Any] | None, gone: set[str]
+) -> Iterator[dict[str, Any]]:
+    """The rows of a batch; the function may return another number of them if it gives every column that
+    stays."""
+    columns = {name: values for name, values in docs[list(part)].items() if name not in gone}
+    merged = {**columns, **(result or {})}
+    lengths = {len(values) for values in merged.values()}
+    if len(lengths) > 1:
+        raise ValueError(
+            f"columns of a batch are of lengths {sorted(lengths)}; remove_columns drops the old ones"
+        )
+    yield from (dict(zip(merged, values, strict=True)) for values in zip(*merged.values(), strict=True))
+
+
+def _check(options: Mapping[str, Any]) -> None:
+    unknown = sorted(set(options) - WITH_EFFECT - WITHOUT_EFFECT)
+    if unknown:
+        raise TypeError(f"option '{unknown[0]}' needs the library itself: pip install datasets")
 
 
 SETTING: Final = frozenset({"signal", "math_verify"})
@@ -193,7 +457,6 @@ def _library() -> ModuleType | None:
 
 
 def _datasets_module() -> ModuleType:
-    from tasks.usercode.documents import Documents  # loads pyarrow: only while a file is loaded
 
     contents: dict[str, Any] = {
         "Dataset": Documents,
@@ -215,7 +478,6 @@ def _module(name: str, contents: dict[str, Any]) -> ModuleType:
 
 def concatenate_datasets(dsets: "Sequence[Documents]", **_: Any) -> "Documents":
     """The rows of all tables, one after the other."""
-    from tasks.usercode.documents import Documents
 
     return Documents.from_list([row for docs in dsets for row in docs])
 

@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 import yaml
 
+from flows.config.errors import function_reference
 from flows.config.load import load_config
 from flows.config.schema import EvalConfig
-from flows.config.yaml import function_reference
 from metrics.errors import ConfigError
 
 VALID = """\

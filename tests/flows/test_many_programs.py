@@ -15,7 +15,7 @@ import pytest
 from scorers.programs import Program
 from tasks.models.answers.segments import AnswerStore
 from tasks.rows.execution import CORES
-from tasks.sandboxes.kinds import VERSION
+from tasks.sandboxes.run import VERSION
 from tasks.store.keys import digest
 from tasks.store.storage import Store
 from tests.flows.conftest import PROJECT, arguments_of, own

@@ -8,7 +8,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from flows.suite.night import JudgedNight, headline, judge_night, night_document, noteworthy_pairs
+from flows.suite.flow import JudgedNight, headline, judge_night, night_document, noteworthy_pairs
 from flows.suite.plan import SuiteOptions, check_margins, check_suite, load_suite, plan_night
 from metrics.errors import ConfigError
 from tasks.history.layout import Night, NightEvaluation, record_night, record_run

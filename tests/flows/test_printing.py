@@ -24,7 +24,7 @@ from flows.server.boundary import credential
 from flows.suite.__main__ import main as suite_main
 from metrics.errors import ConfigError
 from metrics.printable import printable, printable_values
-from tasks.models.options import Progress
+from tasks.models.records import Progress
 from tasks.reporting.progress import ProgressBoard, progress_markdown
 from tasks.reporting.streams import escape_logs, safe_console, shown_safely
 from tests.flows.conftest import PROJECT, Evaluate, as_new_process, own

@@ -13,10 +13,10 @@ import yaml
 from flows.config.load import validate_configs
 from metrics.errors import NightjarError
 from scorers.grading import render
-from tasks.benchmarks.lm_eval.templates import render_template
+from tasks.benchmarks.lm_eval.fields import render_template
 from tasks.benchmarks.native.templates import Template
 from tasks.datasets.item import Item
-from tasks.usercode import trust
+from tasks.usercode import load
 from tasks.usercode.load import load_function
 from tests.flows.conftest import Evaluate
 
@@ -97,7 +97,7 @@ def shared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     )
     (folder / "config.yaml").write_text(yaml.safe_dump(CONFIG))
     yield folder
-    trust.trust_what_is_named(False)
+    load.trust_what_is_named(False)
 
 
 def test_code_of_a_folder_that_others_write_to_runs_once_it_is_trusted(
@@ -138,7 +138,7 @@ def test_functions_of_such_a_folder_are_not_validated_until_it_is_trusted(shared
     (refused,) = validate_configs([shared / "task.yaml"])
     assert (refused["status"], "--trust" in refused["reason"]) == ("refused", True)
     assert not (shared / "ran").exists()
-    trust.trust_what_is_named()
+    load.trust_what_is_named()
     (trusted,) = validate_configs([shared / "task.yaml"])
     assert (trusted["status"], trusted["warnings"]) == ("ok", [])
     assert (shared / "ran").exists()

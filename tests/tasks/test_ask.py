@@ -12,7 +12,7 @@ from scorers.config import ScoringConfig
 from scorers.judge.scorer import LLMJudgeScorer
 from tasks.ask import AskSetup, asked_rows, replies_of, sampling_text, score_calibration
 from tasks.caching import Workspace
-from tasks.rows.pair import PairSetup, calibrated_scorer, pending
+from tasks.rows.parts import PairSetup, calibrated_scorer, pending
 from tasks.store.schemas import REQUESTS, RESPONSES
 from tasks.store.steps import Accounts, Answered, Step
 from tasks.store.storage import Store

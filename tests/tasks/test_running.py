@@ -17,8 +17,7 @@ from tasks.models.answers.first import FIRST_ITEMS, FIRST_REQUESTS, FirstAnswers
 from tasks.models.answers.segments import AnswerStore
 from tasks.models.config import ModelConfig, SampleParams
 from tasks.models.identity import RequestExpansion
-from tasks.models.options import Progress, RunningFigure
-from tasks.models.records import KeptAnswer, RequestFailure
+from tasks.models.records import KeptAnswer, Progress, RequestFailure, RunningFigure
 from tasks.running import RunningScore
 from tasks.store.schemas import REQUESTS
 from tasks.store.storage import Store

@@ -1,10 +1,14 @@
-"""Benchmarks of lm-evaluation-harness. ``read`` makes definitions of its YAML, ``translation`` makes native
-configs of them, ``data`` reads the documents and ``render`` makes requests of them; ``rescoring`` reads the
-harness's own logs and ``results`` writes them. The config's reader enters here; stages enter by
-``benchmarks.open``.
+"""Benchmarks of lm-evaluation-harness.
+
+``yaml`` and ``select`` make definitions of its files: includes, groups, tags, ``!function``, without opening
+data. ``translation`` makes native configs of them. ``splits`` reads the documents as ``datasets`` would give
+them, without that library where it is not needed; ``benchmark`` makes requests of them: templates, few-shot
+examples, chat turns and targets as the harness makes them. ``rescoring`` reads the harness's own logs and
+``results`` writes them. The config's reader enters here; stages enter by ``benchmarks.open``.
 """
 
-from tasks.benchmarks.lm_eval.read.select import (
+from tasks.benchmarks.lm_eval.rescoring import known_definitions, rescoring_configs
+from tasks.benchmarks.lm_eval.select import (
     Definition,
     DefinitionIndex,
     SelectedBenchmarks,
@@ -12,7 +16,6 @@ from tasks.benchmarks.lm_eval.read.select import (
     select,
     select_file,
 )
-from tasks.benchmarks.lm_eval.rescoring import known_definitions, rescoring_configs
 from tasks.benchmarks.lm_eval.translation import (
     Translation,
     is_harness,

@@ -25,10 +25,10 @@ import orjson
 
 from metrics.statistics.estimate import group_aggregate
 from metrics.types import Estimate
-from tasks.benchmarks.lm_eval.read.select import Aggregate, Group
-from tasks.benchmarks.lm_eval.read.yaml import decoded
-from tasks.benchmarks.lm_eval.render.fields import Fields, gold_indices
+from tasks.benchmarks.lm_eval.fields import Fields, gold_indices
 from tasks.benchmarks.lm_eval.rescoring import LogRow, likelihoods_of
+from tasks.benchmarks.lm_eval.select import Aggregate, Group
+from tasks.benchmarks.lm_eval.yaml import decoded
 from tasks.store.files import write_json, write_lines
 from tasks.usercode.load import UserModules
 

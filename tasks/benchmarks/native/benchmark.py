@@ -27,9 +27,8 @@ from tasks.benchmarks.native.prompts import (
 from tasks.benchmarks.native.templates import Template, row, template_source
 from tasks.benchmarks.records import Rendered
 from tasks.datasets.config import DatasetConfig, DatasetError
-from tasks.datasets.files import row_places
 from tasks.datasets.item import Item
-from tasks.datasets.items import dataset_digest, open_dataset
+from tasks.datasets.items import dataset_digest, open_dataset, row_places
 from tasks.messages.chat import chat_text, checked_tools
 from tasks.messages.media import MediaReader
 

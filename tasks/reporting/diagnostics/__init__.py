@@ -7,7 +7,7 @@ run. The report enters here; who only shows findings takes their records from ``
 
 from itertools import chain
 
-from tasks.reporting.diagnostics import answers, places, references, responses
+from tasks.reporting.diagnostics import answers, responses
 from tasks.reporting.diagnostics.findings import Check, Diagnostic, DiagnosticOptions, grouped
 from tasks.reporting.view import RunView, SampleView
 
@@ -42,7 +42,7 @@ class Diagnosis:
         findings = [finding for check in self._checks for finding in check.finish()]
         findings += answers.format_gaps(view.results, self._options)
         findings += responses.unused_recordings(view.manifest)
-        findings += places.arena_findings(view.manifest)
+        findings += answers.arena_findings(view.manifest)
         return tuple(chain.from_iterable(grouped(findings)))
 
 
@@ -59,7 +59,7 @@ def _checks(view: RunView, options: DiagnosticOptions) -> list[Check]:
         answers.SameAnswers(options),
         answers.DisagreeingRepeats(options),
         answers.ConstantScores(options),
-        places.LetterChoices(options),
-        references.EmptyReferences(view, options),
-        references.UnreachableReferences(view, options),
+        answers.LetterChoices(options),
+        responses.EmptyReferences(view, options),
+        responses.UnreachableReferences(view, options),
     ]

@@ -1,13 +1,34 @@
-"""Checks on responses: requests that failed, answers nobody could score, texts cut off or empty."""
+"""Checks on responses: requests that failed, answers nobody could score, texts cut off or empty; and on
+references that no answer could meet: empty ones, and those that a filter can't produce.
+
+The test puts the reference where a model's answer stood in its response, and filters and scores that
+text: a model that answers correctly in that very format should be right. If it is not ("1" comes out
+where the reference is "1,319"), no model can score on that item.
+"""
 
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping
-from typing import Any, Final
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
 
+from metrics.build import build_metric
+from metrics.errors import NightjarError
+from scorers.base import FilterError
 from scorers.letters import FIRST_TOKEN
 from tasks.reporting import numbers
-from tasks.reporting.diagnostics.findings import TEXT_LENGTH, Diagnostic, DiagnosticOptions, TallyCheck
-from tasks.reporting.view import ResponseView, SampleView
+from tasks.reporting.diagnostics.findings import (
+    TEXT_LENGTH,
+    Diagnostic,
+    DiagnosticOptions,
+    Occurrences,
+    TallyCheck,
+)
+from tasks.reporting.page.samples import find_span, patterns
+from tasks.reporting.view import Extractor, ResponseView, RunView, SampleView
+
+if TYPE_CHECKING:
+    from metrics.metric import Metric
+
 
 ALL_CUT_OFF: Final = "all_cut_off"
 """The finding that a model has no answer left to judge: then the run has failed."""
@@ -226,3 +247,246 @@ def _instead_of_text(response: ResponseView) -> str:
     if response.reasoning:
         return f"reasoning only: {response.reasoning}"
     return f"empty (finish reason: {response.finish_reason or 'not reported'})"
+
+
+STRICT: Final = "exact_match"  # of the built-in metrics the one that is all or nothing
+TESTS: Final = 2_000  # items tested a filter: bounds the time that a run of a million items takes
+PIECES: Final = 30  # words of a reference tried one by one
+
+
+@dataclass(frozen=True)
+class _Frame:
+    """A response without the answer in it."""
+
+    before: str
+    after: str
+
+    def around(self, reference: str) -> str:
+        return f"{self.before}{reference}{self.after}"
+
+
+@dataclass(frozen=True)
+class Probe:
+    """One filter, and the metrics that compare its predictions with references exactly."""
+
+    apply: Extractor
+    metrics: "Sequence[Metric]"
+
+    def accepts(self, texts: Sequence[str], references: Sequence[Any]) -> bool:
+        """Would one of these responses be right under one of the metrics? Raises whatever the filter
+        raises.
+        """
+        filtered = self.apply([[text] for text in texts], [{}] * len(texts))
+        predictions = [entry[0] if entry else None for entry in filtered]
+        columns = [references] * len(texts)
+        if not all(metric.bounded(columns, predictions) for metric in self.metrics):
+            raise FilterError("a metric may take for ever here")
+        return any(1 in metric.evaluate(columns, predictions).score for metric in self.metrics)
+
+    def outcome(self, text: str) -> Any:
+        """The prediction that the filter makes of the text; None: it finds nothing."""
+        filtered = self.apply([[text]], [{}])[0]
+        return filtered[0] if filtered else None
+
+
+WITHOUT_REFERENCES: Final = (
+    *("tests_passed", "reward", "win_rate"),
+    *("tool_match", "tool_use_rate", "refusal", "json_schema_valid"),
+)
+"""Metrics, by the name that their signature begins with, that compare with no reference, or to which none is
+one: no tool is to be called."""
+
+
+class EmptyReferences:
+    """Samples that are scored although there is nothing to compare with; programs and rewards need none."""
+
+    def __init__(self, view: RunView, options: DiagnosticOptions) -> None:
+        columns = (view.results.column(name).to_pylist() for name in ("metric", "filter", "signature"))
+        self._alone = {
+            f"{metric},{name}"
+            for metric, name, signature in zip(*columns, strict=True)
+            if str(signature).partition("|")[0] in WITHOUT_REFERENCES
+        }
+        self._tally = Occurrences(options.examples)
+
+    def add(self, sample: SampleView) -> None:
+        """Counts samples with scores; log-likelihoods have choices instead of references."""
+        if sample.choices or self._alone.issuperset(sample.scores):
+            return
+        self._tally.total += 1
+        if not any(_is_something(reference) for reference in sample.references):
+            self._tally.hit(sample, "the reference is empty")
+
+    def merge(self, other: "EmptyReferences") -> None:
+        """Adds the other's tally."""
+        self._tally.merge(other._tally)
+
+    def finish(self) -> Iterator[Diagnostic]:
+        """One finding."""
+        if self._tally.seen:
+            yield self._tally.finding(
+                "reference_missing",
+                "warning",
+                f"{self._tally.words('sample')} have an empty reference; look at target and ground_truth.",
+            )
+
+
+class UnreachableReferences:
+    """Items on which even the reference itself would be wrong under a filter."""
+
+    def __init__(self, view: RunView, options: DiagnosticOptions) -> None:
+        config = view.manifest.get("config")
+        self._options = options
+        self._patterns = patterns(config if isinstance(config, dict) else {})
+        self._probes = probes(view)
+        self._frames: dict[str, _Frame] = {}
+        self._tested: defaultdict[str, dict[str, str | None]] = defaultdict(dict)  # item → what went wrong
+        self._samples: defaultdict[str, dict[str, SampleView]] = defaultdict(dict)
+
+    def add(self, sample: SampleView) -> None:
+        """Tests the sample's references, once an item and filter."""
+        texts = [reference for reference in sample.references if _is_something(reference)]
+        for name, probe in self._probes.items():
+            predictions = sample.filters.get(name)
+            if predictions is None or not texts or not isinstance(texts[0], str):
+                continue
+            tested = self._tested[name]
+            if _right(sample, name):
+                tested[sample.item_id] = None
+            elif sample.item_id not in tested and len(tested) < TESTS:
+                self._learn_frame(name, sample, predictions)
+                if name in self._frames:
+                    tested[sample.item_id] = self._test(name, probe, texts)
+                    self._keep_example(name, sample)
+
+    def merge(self, other: "UnreachableReferences") -> None:
+        """Adds what was tested beside; what was right once can be reached."""
+        for name, theirs in other._tested.items():
+            tested = self._tested[name]
+            for item_id, wrong in theirs.items():
+                if wrong is None or (item_id not in tested and len(tested) < TESTS):
+                    tested[item_id] = wrong
+            self._frames.setdefault(name, other._frames[name]) if name in other._frames else None
+            for item_id, sample in other._samples[name].items():
+                self._samples[name].setdefault(item_id, sample)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Everything but the probes, which can't be taken to another process, and test no more there."""
+        return {**self.__dict__, "_probes": {}}
+
+    def finish(self) -> Iterator[Diagnostic]:
+        """One finding for every filter that can't produce some references."""
+        for name, tested in self._tested.items():
+            tally = Occurrences(self._options.examples, total=len(tested))
+            for item_id, wrong in tested.items():
+                if wrong is not None:
+                    tally.seen += 1
+                    if item_id in self._samples[name] and len(tally.examples) < tally.limit:
+                        tally.seen -= 1
+                        tally.hit(self._samples[name][item_id], wrong)
+            if tally.seen:
+                yield tally.finding(
+                    "reference_unreachable",
+                    "warning",
+                    f"{name} can't produce the reference of {tally.words('item')} tested: put in place of "
+                    "a model's answer, it comes out as something else, so that no answer can be right. "
+                    "Change target or filter.",
+                )
+
+    def _test(self, name: str, probe: Probe, references: Sequence[str]) -> str | None:
+        """What comes out instead of the reference; None: it can be produced, or that can't be known."""
+        frame = self._frames[name]
+        try:
+            for reference in references:
+                answers = [frame.around(piece) for piece in (reference, *_pieces(reference))]
+                if probe.accepts([reference, *answers], references):
+                    return None
+            outcome = probe.outcome(frame.around(references[0]))
+        except Exception:  # a filter may need the item, which is not at hand here: nothing is known then
+            return None
+        shown = "nothing" if outcome is None else f"“{outcome}”"
+        return f"“{references[0]}” comes out as {shown}"
+
+    def _learn_frame(self, name: str, sample: SampleView, predictions: Sequence[Any]) -> None:
+        """Takes the frame of the first response in which the filter's find stands."""
+        if name in self._frames:
+            return
+        for prediction, response in zip(predictions, sample.responses, strict=False):
+            span = find_span(response.text or "", prediction, self._patterns.get(name))
+            if span and response.text:
+                self._frames[name] = _Frame(response.text[: span[0]], response.text[span[1] :])
+                return
+
+    def _keep_example(self, name: str, sample: SampleView) -> None:
+        examples = self._samples[name]
+        if self._tested[name][sample.item_id] is not None and len(examples) < 10 * self._options.examples:
+            examples[sample.item_id] = sample
+
+
+def probes(view: RunView) -> dict[str, Probe]:
+    """Filter name → probe, for filters that take something from a text and are scored by exact match.
+
+    Filters of the user's own code are left out unless the view brings their ``apply``.
+    """
+    config = view.manifest.get("config")
+    if not isinstance(config, Mapping) or config.get("output_type", "generate_until") != "generate_until":
+        return {}
+    found = {}
+    for entry in config.get("filter_list") or ():
+        steps, name = entry.get("filter"), str(entry.get("name"))
+        metrics = _strict_metrics(entry.get("metric_list") or config.get("metric_list") or [STRICT])
+        apply = view.extractors.get(name) or _pipeline(entry)
+        if steps and metrics and apply is not None:
+            found[name] = Probe(apply, metrics)
+    return found
+
+
+def _pipeline(entry: Mapping[str, Any]) -> Extractor | None:
+    from scorers.filters.config import FilterConfig
+    from scorers.filters.pipeline import FilterPipeline
+
+    known = {"name": entry.get("name"), "filter": entry.get("filter")}
+    try:
+        pipeline = FilterPipeline.build(FilterConfig.model_validate(known), _unresolved)
+    except ValueError:  # a function of the user's own, or a step of another version
+        return None
+
+    def apply(texts: list[list[Any]], docs: list[Mapping[str, Any]]) -> list[list[Any]]:
+        if not all(step.bounded(item) for step in pipeline.steps for item in texts):
+            raise FilterError(f"filter {pipeline.name!r} may take for ever here")
+        return pipeline.apply(texts, docs)
+
+    return apply
+
+
+def _strict_metrics(entries: Sequence[Any]) -> "list[Metric]":
+    from metrics.config import MetricConfig
+
+    found = []
+    for entry in entries:
+        try:
+            config = MetricConfig.model_validate(entry)
+            if config.metric == STRICT and config.function is None:
+                found.append(build_metric(config, _unresolved))
+        except ValueError:
+            continue
+    return found
+
+
+def _unresolved(reference: str) -> Any:
+    raise NightjarError(f"{reference} is not looked up here")
+
+
+def _pieces(reference: str) -> list[str]:
+    """The last words of a reference: of a worked solution it is one of them that metrics compare."""
+    words = reference.split()
+    return list(dict.fromkeys(reversed(words[-PIECES:]))) if len(words) > 1 else []
+
+
+def _right(sample: SampleView, name: str) -> bool:
+    """Did a response of the sample score 1 under this filter?"""
+    return any(1 in scores for pair, scores in sample.scores.items() if pair.endswith(f",{name}"))
+
+
+def _is_something(reference: Any) -> bool:
+    return reference is not None and (not isinstance(reference, str) or bool(reference.strip()))

@@ -12,7 +12,6 @@ import pytest
 
 from metrics.errors import ConfigError
 from metrics.statistics.unpaired import UNPAIRED
-from tasks.comparison.changes import changes
 from tasks.comparison.compare import ComparedPair, ComparedRuns, ComparisonRules, Gate, compare_runs
 from tasks.comparison.matching import (
     ComparisonError,
@@ -25,7 +24,7 @@ from tasks.comparison.matching import (
     match_runs,
     read_groups,
 )
-from tasks.comparison.runs import ComparedRun, pooled_groups
+from tasks.comparison.runs import ComparedRun, changes, pooled_groups
 from tasks.comparison.trends import flapping_items, trend
 
 KEY = GroupKey("sums", "strict", "exact_match", "mean", None, (("model_name", "demo"),))

@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from tasks.comparison.changes import CostChange, cost_changes, costs
 from tasks.comparison.presentation import cost_line
+from tasks.comparison.runs import CostChange, cost_changes, costs
 
 
 def manifest(currency: str | None = "USD", **accounts: Any) -> dict[str, Any]:

@@ -8,8 +8,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from metrics.errors import ConfigError, DataError
-from tasks.benchmarks.lm_eval.data.items import document_items
-from tasks.benchmarks.lm_eval.data.local import folder_at, load_local
+from tasks.benchmarks.lm_eval.documents import document_items
+from tasks.benchmarks.lm_eval.files import folder_at, load_local
 from tasks.datasets.config import DatasetConfig, DatasetError
 from tasks.datasets.items import dataset_digest, open_dataset
 from tasks.models.config import ModelConfig

@@ -13,7 +13,7 @@ from tasks.models.answers.segments import AnswerStore
 from tasks.models.config import ModelConfig, SampleParams
 from tasks.models.demo.options import DemoOptions, Faults
 from tasks.models.demo.server import Serving, serve
-from tasks.models.options import InferenceOptions, RequestTally
+from tasks.models.records import InferenceOptions, RequestTally
 from tasks.models.respond import respond
 from tasks.store.schemas import REQUESTS
 from tasks.store.storage import Store

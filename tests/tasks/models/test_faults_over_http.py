@@ -9,8 +9,7 @@ from tasks.infer import BudgetExceeded, check_errors
 from tasks.models.config import ErrorBudget, ModelConfig, RunLimits
 from tasks.models.demo.options import Faults
 from tasks.models.errors import ModelError
-from tasks.models.options import RequestTally
-from tasks.models.records import Lookup
+from tasks.models.records import Lookup, RequestTally
 from tasks.store.steps import Accounts, Step
 
 STORM = Faults(

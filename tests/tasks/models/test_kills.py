@@ -32,7 +32,7 @@ sys.path.insert(0, {tests!r})
 from conftest import request_row
 from tasks.models.answers.segments import AnswerStore
 from tasks.models.config import ModelConfig, SampleParams
-from tasks.models.options import InferenceOptions
+from tasks.models.records import InferenceOptions
 from tasks.models.respond import respond
 from tasks.store.schemas import REQUESTS
 from tasks.store.storage import Store

@@ -11,8 +11,7 @@ from tasks.models.engine import Attempts, Endpoint, InferenceState, RetryPolicy,
 from tasks.models.errors import RateLimited, ServerFault
 from tasks.models.http import retry_after
 from tasks.models.limits import AttemptOutcome, ConcurrencyLimiter, RateLimiter
-from tasks.models.options import RequestTally, RunLimits, Spending
-from tasks.models.records import Call
+from tasks.models.records import Call, RequestTally, RunLimits, Spending
 
 
 async def rounds(limiter: ConcurrencyLimiter, outcomes) -> None:

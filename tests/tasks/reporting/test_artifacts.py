@@ -5,7 +5,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from tasks.reporting.artifacts import CellArtifacts, sample_views
+from tasks.reporting.view import CellArtifacts, sample_views
 from tasks.rows.parts import Origin
 from tasks.store.schemas import PREDICTIONS, REQUESTS, RESPONSES, STATISTICS
 from tasks.store.storage import Store

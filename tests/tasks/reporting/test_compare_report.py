@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from tasks.reporting.compare.write import (
+from tasks.reporting.compare import (
     PairView,
     ScannedRun,
     choose_pairs,
@@ -20,7 +20,7 @@ from tasks.reporting.compare.write import (
     run_names,
     write_compare_report,
 )
-from tasks.reporting.report.select import PageLimits
+from tasks.reporting.report.write import PageLimits
 from tasks.reporting.view import ResponseView, RunView, SampleView
 from tests.tasks.reporting.report_recordings import HOSTILE, run_of
 

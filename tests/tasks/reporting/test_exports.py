@@ -21,6 +21,7 @@ from tasks.reporting.exports import (
     JudgedPart,
     RunInfo,
     SamplePart,
+    _indented,
     results_document,
     write_evaluation_results,
     write_items_table,
@@ -31,7 +32,6 @@ from tasks.reporting.exports import (
     write_results_table,
     write_samples,
 )
-from tasks.reporting.exports.samples import _indented
 from tasks.rows.parts import FailedPart, Origin, PairIdentity, Part, from_batches
 from tasks.store.schemas import PREDICTIONS, REQUESTS, RESPONSES, RESULTS, STATISTICS
 from tasks.verdicts.config import EvaluationMethodConfig, EvaluationMetricConfig

@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tasks.reporting.overview.page import write_index
-from tasks.reporting.overview.runs import boards, courses, glances
+from tasks.reporting.overview import boards, courses, glances, write_index
 from tasks.store.storage import Store
 from tests.tasks.reporting.recorded_runs import record, row
 

@@ -20,8 +20,8 @@ from typing import Any
 import pytest
 from PIL import Image, ImageDraw
 
-from tasks.reporting.compare.write import PairView, write_compare_report
-from tasks.reporting.overview.page import write_index
+from tasks.reporting.compare import PairView, write_compare_report
+from tasks.reporting.overview import write_index
 from tasks.reporting.page.html import read_asset
 from tasks.reporting.report.write import write_report
 from tasks.reporting.view import ResponseView, RunView, SampleView

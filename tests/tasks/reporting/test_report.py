@@ -17,8 +17,7 @@ import pytest
 
 from tasks.reporting.diagnostics.findings import SHOWN_OF_A_KIND, Diagnostic, grouped
 from tasks.reporting.page.html import environment, inline_json, json_bytes
-from tasks.reporting.report.select import PageLimits
-from tasks.reporting.report.write import FirstPass, write_report
+from tasks.reporting.report.write import FirstPass, PageLimits, write_report
 from tasks.reporting.view import LabelView, ResponseView, RunView, SampleView
 from tasks.store.schemas import RESULTS
 from tests.tasks.reporting.report_recordings import HOSTILE, generated, result, run_of

@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from metrics.errors import DataError
-from tasks.reporting.compare.folder import folder_view
+from tasks.reporting.compare import folder_view
 from tasks.reporting.view import ResponseView, SampleView
 from tasks.store.schemas import RESULTS
 

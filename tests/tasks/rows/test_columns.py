@@ -12,8 +12,9 @@ from scorers.config import FilterConfig
 from scorers.filters import FilterPipeline
 from tasks.models import replay
 from tasks.models.config import ModelConfig, SampleParams
-from tasks.models.options import InferenceOptions
-from tasks.reporting.exports import AnswerPart, RunInfo, SamplePart, samples, write_samples
+from tasks.models.records import InferenceOptions
+from tasks.reporting import exports
+from tasks.reporting.exports import AnswerPart, RunInfo, SamplePart, write_samples
 from tasks.rows import predictions
 from tasks.rows.parts import Origin, from_batches
 from tasks.rows.predictions import LimitedPipeline, prediction_batches
@@ -122,7 +123,7 @@ def sample_file(path: Path, steps: list[Any], answers: Sequence[Sequence[Mapping
 def test_sample_lines(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, kept: int) -> None:
     answers = [item[:kept] for item in ANSWERS]
     by_columns = sample_file(tmp_path / "s.jsonl", PIPELINES["regex"], answers)
-    monkeypatch.setattr(samples, "_has_one_a_text", lambda *_: False)
+    monkeypatch.setattr(exports, "_has_one_a_text", lambda *_: False)
     assert by_columns == sample_file(tmp_path / "s.jsonl", PIPELINES["regex"], answers)
     assert by_columns.count(b"\n") == len(answers)
 

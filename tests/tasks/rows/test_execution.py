@@ -145,7 +145,7 @@ def learned(folder: Path) -> int:
     store = Store(str(folder / "store"))
     kept = OutcomeStore.__new__(OutcomeStore)  # without taking the journals over
     from tasks.models.answers.segments import AnswerStore
-    from tasks.sandboxes.kinds import VERSION
+    from tasks.sandboxes.run import VERSION
     from tasks.store.keys import digest
 
     kept._kept = AnswerStore(store).of_model(digest({"programs": VERSION}))

@@ -13,7 +13,7 @@ from scorers.base import Batch, ModelReply, SampleScores
 from scorers.config import FilterConfig, JudgeConfig, ScoringConfig
 from scorers.filters import FilterPipeline
 from tasks.rows.limited import LimitedProcessing, LimitedScorer, legible
-from tasks.rows.pair import PairSetup
+from tasks.rows.parts import PairSetup
 from tasks.rows.predictions import LimitedPipeline
 from tasks.sandboxes.killable import GaveUp
 

@@ -16,7 +16,7 @@ from scorers.programs import ProgramOutcome
 from tasks.rows.execution import OutcomeStore, ProgramRunner
 from tasks.sandboxes.run import chosen_sandbox, trouble
 from tasks.store.storage import Store
-from tasks.usercode.code_eval import CodeVerdict, answering, code_eval, collecting
+from tasks.usercode.evaluate import CodeVerdict, answering, code_eval, collecting
 from tests.tasks.rows.problems import Problem, problems
 
 FOLDER = "NIGHTJAR_CODE_EVAL"

@@ -8,9 +8,8 @@ from dataclasses import dataclass, replace
 import pytest
 
 from scorers.programs import ProgramLimits
-from tasks.sandboxes import kinds
-from tasks.sandboxes.kinds import SANDBOXES, Interpreter, Invocation, Sandbox
-from tasks.sandboxes.run import trouble
+from tasks.sandboxes import run
+from tasks.sandboxes.run import SANDBOXES, Interpreter, Invocation, Sandbox, trouble
 
 NOBODY = 65_534
 
@@ -98,8 +97,8 @@ def readable(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathF
         if parent.owner() == folder.owner() and str(parent).startswith("/tmp/"):
             parent.chmod(0o755)
     for name in ("INSIDE", "NAMESPACES"):
-        source = getattr(kinds, name)
+        source = getattr(run, name)
         copy = shutil.copy(source, folder / source.name)
-        monkeypatch.setattr(kinds, name, folder / source.name)
+        monkeypatch.setattr(run, name, folder / source.name)
         os.chmod(copy, 0o644)
     return lambda: None

@@ -11,8 +11,17 @@ import pytest
 import yaml
 
 from scorers.programs import Program, ProgramLimits
-from tasks.sandboxes.kinds import SANDBOXES, Bubblewrap, Container, Invocation, interpreter_at
-from tasks.sandboxes.run import SandboxError, chosen_sandbox, run_program, trouble
+from tasks.sandboxes.run import (
+    SANDBOXES,
+    Bubblewrap,
+    Container,
+    Invocation,
+    SandboxError,
+    chosen_sandbox,
+    interpreter_at,
+    run_program,
+    trouble,
+)
 from tests.tasks.sandboxes.conftest import Place
 
 HOSTILE = yaml.safe_load(Path(__file__).with_name("hostile.yaml").read_text(encoding="utf-8"))

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from metrics.errors import ConfigError
-from tasks.usercode.code_eval import (
+from tasks.usercode.evaluate import (
     CodeVerdict,
     ProgramLostError,
     answering,
@@ -15,9 +15,9 @@ from tasks.usercode.code_eval import (
     code_eval,
     collecting,
     digest_of,
+    load,
     program_of,
 )
-from tasks.usercode.evaluate import load
 from tasks.usercode.load import load_function
 
 TESTS = ["assert add(2, 3) == 5", "assert add(1, 1) == 2"]

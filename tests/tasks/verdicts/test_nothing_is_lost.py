@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from metrics.errors import DataError
 from tasks.models.config import ModelConfig, SampleParams
-from tasks.models.options import InferenceOptions
+from tasks.models.records import InferenceOptions
 from tasks.models.replay import replayed
 from tasks.rows.parts import Origin, Part
 from tasks.verdicts.methods import RESPONSE_COLUMNS, response_rows

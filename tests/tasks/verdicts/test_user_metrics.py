@@ -7,9 +7,8 @@ import orjson
 import pytest
 
 from metrics.errors import ConfigError, MetricError
-from tasks.reduction.user_metric import call_metric
-from tasks.reduction.verdict_metrics import build_evaluation_metric, reduce_metric
-from tasks.reporting.exports.responses import metric_line
+from tasks.reduction.verdict_metrics import build_evaluation_metric, call_metric, reduce_metric
+from tasks.reporting.exports import metric_line
 from tasks.rows.parts import FailedPart, Origin, Part
 from tasks.verdicts.config import EvaluationMetricConfig
 from tasks.verdicts.rows import JudgedPart, evaluation_rows, method_labels

@@ -24,7 +24,7 @@ from tasks.benchmarks.lm_eval.made.shapes import (
     plain,
     subscripted,
 )
-from tasks.benchmarks.lm_eval.read.yaml import FunctionName
+from tasks.benchmarks.lm_eval.yaml import FunctionName
 
 TEXT_FILTERS: Final = frozenset(
     ["trim", "upper", "lower", "title", "capitalize", "replace", "regex_replace", "striptags"]

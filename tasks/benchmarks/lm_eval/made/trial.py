@@ -1,8 +1,12 @@
 """Tries a definition without its dataset: imports every function, and runs it on rows made for it.
 
 What a column holds is guessed from its uses (``columns``); where a function raises, the guesses about the
-columns that its lines mention are changed one by one, and kept where the run gets further. A definition that
-no row could be made for is not wrong by that: the last error says where the trial ended.
+columns that its lines mention are changed one by one, and kept where the run gets further. A definition
+that no row could be made for is not wrong by that: the last error says where the trial ended.
+
+Trials can be made in a process that can be killed: what never returns costs itself only. A function may
+wait for a network, or be in a library's code that no signal reaches; it may exit the process, or leave
+its packages imported by half. The next definition then finds a new process.
 """
 
 import linecache
@@ -11,14 +15,14 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Container, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from copy import deepcopy
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import pyarrow as pa
@@ -30,17 +34,97 @@ from scorers.choices import ChoiceColumns, choice_batch
 from scorers.config import ScoringConfig
 from scorers.factory import build_pipelines, build_scorer
 from scorers.process_results import ProcessResultsScorer
-from tasks.benchmarks.lm_eval.data.items import document_items
-from tasks.benchmarks.lm_eval.data.splits import Splits
+from tasks.benchmarks.lm_eval.benchmark import Prompter
+from tasks.benchmarks.lm_eval.documents import document_items
 from tasks.benchmarks.lm_eval.made.columns import columns_of
 from tasks.benchmarks.lm_eval.made.shapes import CANDIDATES, RowMaker, Shape
-from tasks.benchmarks.lm_eval.read.yaml import decoded, functions_in, runs_programs_itself
-from tasks.benchmarks.lm_eval.render.benchmark import Prompter
+from tasks.benchmarks.lm_eval.splits import Splits
+from tasks.benchmarks.lm_eval.yaml import decoded, functions_in, runs_programs_itself
 from tasks.benchmarks.records import Rendered
-from tasks.usercode.code_eval import collecting
-from tasks.usercode.documents import Documents
-from tasks.usercode.load import UserModules
-from tasks.usercode.surroundings import stand_ins, without_library
+from tasks.sandboxes.killable import GaveUp, KillableProcess
+from tasks.usercode.evaluate import collecting
+from tasks.usercode.load import UserModules, trust_what_is_named, trusting
+from tasks.usercode.surroundings import Documents, stand_ins, without_library
+
+if TYPE_CHECKING:
+    from scorers.config import ScoringConfig
+
+
+SECONDS_APART: Final = 90.0
+"""CPU time of one import, and of one trial."""
+WAITING: Final = 4
+"""How many times that may pass by the clock of the wall."""
+
+Asked = tuple[Mapping[str, Any], str, "ScoringConfig | None"]
+
+
+class Trials:
+    """``import_functions`` and ``try_definition``, in a process that starts with the first call."""
+
+    def __init__(self) -> None:
+        target = "tasks.benchmarks.lm_eval.made.trial:doing"
+        self._process = KillableProcess(target, [trusting()], SECONDS_APART, WAITING, setting=None)
+
+    def __enter__(self) -> "Trials":
+        return self
+
+    def __exit__(
+        self, _kind: type[BaseException] | None, _error: BaseException | None, _at: TracebackType | None
+    ) -> None:
+        self._process.close()
+
+    def import_functions(self, harness: Mapping[str, Any], base_dir: str | Path) -> None:
+        """Imports every function that a definition names; raises ConfigError for one that can't be."""
+        said = self._process((harness, str(base_dir), None))
+        if isinstance(said, GaveUp):
+            task = harness.get("task")
+            raise ConfigError(f"benchmark {task}: its functions can't be imported: {said.reason}")
+        if said is not None:
+            raise ConfigError(said)
+
+    def try_definition(
+        self, harness: Mapping[str, Any], base_dir: str | Path, scoring: "ScoringConfig"
+    ) -> "Trial":
+        """The trial of a definition on made rows; raises ConfigError for what can't be imported or built.
+
+        A definition without functions runs no code but ours, and is tried here.
+        """
+        from tasks.benchmarks.lm_eval.made.shapes import Shape
+        from tasks.benchmarks.lm_eval.yaml import decoded, functions_in
+
+        if not any(functions_in(decoded(harness["config"]))):
+            return try_definition(harness, base_dir, scoring)
+        said = self._process((harness, str(base_dir), scoring))
+        if isinstance(said, GaveUp):
+            self.import_functions(harness, base_dir)  # raises where that is what never returned
+            return Trial(False, said.reason, Shape(), {})
+        if isinstance(said, str):
+            raise ConfigError(said)
+        trial: Trial = said
+        return trial
+
+
+def doing(trusted: bool) -> "Callable[[Asked], Trial | str | None]":
+    """What the process calls: the trial, without ``scoring`` None for an import alone; or, as text, why it
+    is refused.
+
+    ``trusted``: what is named is trusted, as by ``--trust``.
+    """
+
+    trust_what_is_named(trusted)
+
+    def call(asked: Asked) -> "Trial | str | None":
+        harness, base_dir, scoring = asked
+        try:
+            if scoring is None:
+                import_functions(harness, Path(base_dir))
+                return None
+            return try_definition(harness, base_dir, scoring)
+        except NightjarError as error:
+            return str(error)
+
+    return call
+
 
 ROWS: Final = 8
 SEED: Final = 1234

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from tasks.usercode.documents import Documents
+from tasks.usercode.surroundings import Documents
 
 ROWS = [{"q": "one", "n": 1}, {"q": "two", "n": 2}, {"q": "three", "n": 3}]
 

@@ -4,7 +4,7 @@ from random import Random
 
 import pytest
 
-from tasks.benchmarks.lm_eval.render.prompts import FewshotPool
+from tasks.benchmarks.lm_eval.benchmark import FewshotPool
 from tasks.datasets.config import DatasetError
 
 DOCS = [{"n": number} for number in range(8)]

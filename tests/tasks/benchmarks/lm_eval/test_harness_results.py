@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from tasks.benchmarks.lm_eval import results as harness_results
-from tasks.benchmarks.lm_eval.read.select import Aggregate, Group
 from tasks.benchmarks.lm_eval.results import FinishedRun, group_numbers, leaf_names, write_harness_files
+from tasks.benchmarks.lm_eval.select import Aggregate, Group
 
 NUMBERS = {
     "one": {"sample_len": 10, "acc,none": 0.5, "acc_stderr,none": 0.1},

@@ -11,9 +11,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from metrics.errors import ConfigError
-from tasks.benchmarks.lm_eval.data.items import json_value
-from tasks.benchmarks.lm_eval.data.local import load_local
-from tasks.benchmarks.lm_eval.data.tables import read_csv
+from tasks.benchmarks.lm_eval.documents import json_value
+from tasks.benchmarks.lm_eval.files import load_local, read_csv
 from tasks.datasets.config import DatasetError
 
 

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from tasks.benchmarks.lm_eval.data.local import dataset_of, folder_at
-from tasks.benchmarks.lm_eval.data.splits import Splits
+from tasks.benchmarks.lm_eval.files import dataset_of, folder_at
+from tasks.benchmarks.lm_eval.splits import Splits
 from tasks.datasets.config import DatasetError
 
 

@@ -11,7 +11,7 @@ from metrics.errors import ConfigError
 from tasks.benchmarks.lm_eval.made.columns import columns_of
 from tasks.benchmarks.lm_eval.made.shapes import RowMaker
 from tasks.benchmarks.lm_eval.made.trial import Trial, try_definition
-from tasks.benchmarks.lm_eval.read.yaml import FunctionName
+from tasks.benchmarks.lm_eval.yaml import FunctionName
 from tasks.usercode.load import UserModules
 
 
@@ -235,7 +235,7 @@ def test_a_function_that_exits_is_one_that_does_not_run(tmp_path: Path) -> None:
 @pytest.mark.services
 def test_what_never_returns_costs_itself_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Neither a pattern nor an import that runs away lets other code of their process end them."""
-    monkeypatch.setattr("tasks.benchmarks.lm_eval.made.apart.SECONDS", 2.0)
+    monkeypatch.setattr("tasks.benchmarks.lm_eval.made.trial.SECONDS", 2.0)
     runaway = "import re\nrunning = lambda: re.search('(a+)+$', 'a' * 60 + 'b')\n"
     texts = {
         "good": FUNCTIONS,

@@ -10,7 +10,7 @@ import pytest
 from metrics.errors import ConfigError
 from tasks.benchmarks.config import BenchmarkFields
 from tasks.benchmarks.lm_eval import select, translate
-from tasks.benchmarks.lm_eval.render.benchmark import HarnessBenchmark
+from tasks.benchmarks.lm_eval.benchmark import HarnessBenchmark
 from tasks.benchmarks.open import open_benchmark
 from tasks.benchmarks.records import Rendered
 from tasks.datasets.config import DatasetError

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from metrics.errors import ConfigError
-from tasks.benchmarks.lm_eval.read.yaml import FunctionName, Reader
+from tasks.benchmarks.lm_eval.yaml import FunctionName, Reader
 
 
 def write(folder: Path, **files: str) -> None:

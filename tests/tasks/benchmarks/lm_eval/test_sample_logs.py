@@ -133,7 +133,7 @@ def test_functions_of_which_the_log_has_the_source_need_the_definition(logs, tmp
     ):
         rescoring_configs(folder, tmp_path / "work")
     (tmp_path / "utils.py").write_text(source)
-    from tasks.benchmarks.lm_eval.read.yaml import FunctionName
+    from tasks.benchmarks.lm_eval.yaml import FunctionName
 
     definition = Definition(
         "sums",

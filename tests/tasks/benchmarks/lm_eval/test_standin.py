@@ -7,11 +7,10 @@ from pathlib import Path
 import pytest
 
 from metrics.errors import ConfigError
-from tasks.benchmarks.lm_eval.data.splits import Splits
-from tasks.benchmarks.lm_eval.read.yaml import FunctionName
-from tasks.usercode.documents import Documents
+from tasks.benchmarks.lm_eval.splits import Splits
+from tasks.benchmarks.lm_eval.yaml import FunctionName
 from tasks.usercode.load import load_function
-from tasks.usercode.surroundings import library_installed, stand_ins
+from tasks.usercode.surroundings import Documents, library_installed, stand_ins
 
 pytestmark = pytest.mark.skipif(library_installed(), reason="the library itself is installed")
 

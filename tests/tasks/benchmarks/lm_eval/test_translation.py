@@ -9,7 +9,7 @@ import pytest
 from flows.config.schema import EvalConfig
 from metrics.errors import ConfigError
 from tasks.benchmarks.lm_eval import Definition, translate_definition
-from tasks.benchmarks.lm_eval.read.yaml import FunctionName
+from tasks.benchmarks.lm_eval.yaml import FunctionName
 
 BASE: dict[str, Any] = {
     "task": "t",
@@ -190,7 +190,7 @@ def test_a_metric_whose_work_is_in_its_aggregation_becomes_pairs(translated):
         {"metric": function(translated, "keep"), "aggregation": aggregation},
     ]
     for metric in translated(metric_list=metrics).config["metric_list"]:
-        assert metric["function"] == "tasks.benchmarks.lm_eval.metric_lists:pair"
+        assert metric["function"] == "tasks.benchmarks.lm_eval.translation:pair"
         assert metric["aggregation"] == "utils.py:agg"
 
 

@@ -16,8 +16,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from metrics.errors import ConfigError, NightjarError, nearest
-from tasks.benchmarks.lm_eval.read.schema import AGGREGATE_KEYS, GROUP_KEYS
-from tasks.benchmarks.lm_eval.read.yaml import Reader
+from tasks.benchmarks.lm_eval.yaml import AGGREGATE_KEYS, GROUP_KEYS, Reader
 
 TREE = "tasks"  # the folder that a checkout keeps all definitions under
 IGNORED_FOLDERS = frozenset({"__pycache__", ".ipynb_checkpoints"})

@@ -11,22 +11,14 @@ from pathlib import Path
 from typing import Any, Final
 
 from metrics.errors import ConfigError
-from tasks.benchmarks.lm_eval.data.items import Document, json_document, json_value, with_pictures
-from tasks.benchmarks.lm_eval.data.local import (
-    dataset_of,
-    folder_at,
-    is_local,
-    load_local,
-    paths_of,
-    split_files,
-)
-from tasks.benchmarks.lm_eval.read.yaml import FunctionName
+from tasks.benchmarks.lm_eval.documents import Document, json_document, json_value, with_pictures
+from tasks.benchmarks.lm_eval.files import dataset_of, folder_at, is_local, load_local, paths_of, split_files
+from tasks.benchmarks.lm_eval.yaml import FunctionName
 from tasks.datasets.config import DatasetError
-from tasks.datasets.files import data_digest
+from tasks.datasets.items import data_digest
 from tasks.store.keys import digest
-from tasks.usercode.documents import Documents
 from tasks.usercode.load import UserModules
-from tasks.usercode.surroundings import Generators, library_installed, stand_ins
+from tasks.usercode.surroundings import Documents, Generators, library_installed, stand_ins
 
 INHERITED: Final = (
     "process_docs", "fewshot_delimiter", "target_delimiter", "gen_prefix", "doc_to_text", "doc_to_choice",

@@ -1,23 +1,72 @@
 """The fields of a definition that say what is asked about a document, and what is right.
 
-``doc_to_text``, ``doc_to_target``, ``doc_to_choice`` and the like: each is a column, a template, a function
-or the value itself; ``Fields`` reads them for one document. ``references_of`` and ``gold_indices`` make
-acceptable answers and right choices of a target.
+``doc_to_text``, ``doc_to_target``, ``doc_to_choice`` and the like: each is a column, a template, a
+function or the value itself; ``Fields`` reads them for one document. ``references_of`` and
+``gold_indices`` make acceptable answers and right choices of a target.
+
+Templates are the harness's Jinja2: strict about undefined names, trailing newlines kept, and the filter
+``regex_replace``.
 """
 
 import ast
+import re
 from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+import jinja2
+from jinja2.sandbox import SandboxedEnvironment
+
 from metrics.errors import ConfigError
 from metrics.types import IGNORED_TARGET
-from tasks.benchmarks.lm_eval.data.items import Document, json_value
-from tasks.benchmarks.lm_eval.read.yaml import FunctionName
-from tasks.benchmarks.lm_eval.templates import render_template
+from tasks.benchmarks.lm_eval.documents import Document, json_value
+from tasks.benchmarks.lm_eval.yaml import FunctionName
 from tasks.datasets.config import DatasetError
 from tasks.usercode.load import UserModules
 from tasks.usercode.surroundings import stand_ins
+
+
+def regex_replace(text: str, pattern: str, replacement: str, count: int = 0) -> str:
+    """``re.sub`` as a filter: ``{{ text | regex_replace('\\\\s+', ' ') }}``."""
+    return re.sub(pattern, replacement, text, count=count)
+
+
+# As strict as for native templates: a benchmark's YAML is data, its functions lie in files of their own.
+_environment = SandboxedEnvironment(
+    undefined=jinja2.StrictUndefined, keep_trailing_newline=True, autoescape=False
+)
+_environment.filters["regex_replace"] = regex_replace
+
+
+def render_template(text: str, doc: Mapping[str, Any]) -> str:
+    """The template with the document's fields by name; raises DataError naming what is undefined."""
+    try:
+        return _compiled(text).render(**doc)
+    except jinja2.UndefinedError as error:
+        fields = ", ".join(map(str, doc))
+        raise DatasetError(f"template {text!r:.120}: {error}; the document has {fields}") from error
+    except jinja2.TemplateError as error:
+        raise ConfigError(f"template {text!r:.120}: {error}") from error
+    except Exception as error:  # what a filter or an operator says about a value it does not take
+        raise DatasetError(f"template {text!r:.120}: {type(error).__name__}: {error}") from error
+
+
+def check_template(text: str, where: str) -> None:
+    """Raises ConfigError for a text that is no template; most column names and plain texts are one."""
+    if "{" not in text:
+        return
+    try:
+        _environment.parse(text)
+    except jinja2.TemplateSyntaxError as error:
+        raise ConfigError(
+            f"{where}: not a Jinja2 template: {error.message} (line {error.lineno} of it)"
+        ) from error
+
+
+@lru_cache(maxsize=4096)
+def _compiled(text: str) -> jinja2.Template:
+    return _environment.from_string(text)
 
 
 class Fields:
