@@ -16,8 +16,8 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from tasks.history.compaction import read_rows
 from tasks.history.layout import record_run
+from tasks.history.query import read_rows
 from tasks.store.home import PROJECT
 from tasks.store.storage import Store
 

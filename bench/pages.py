@@ -19,7 +19,7 @@ import pyarrow as pa
 
 from bench.history import write
 from tasks.reporting.overview import write_index
-from tasks.reporting.report.write import write_report
+from tasks.reporting.report import write_report
 from tasks.reporting.view import ResponseView, RunView, SampleView
 from tasks.store.schemas import RESULTS
 from tasks.store.storage import Store

@@ -165,9 +165,9 @@ def _scorers() -> Iterator[CatalogEntry]:
         ArenaConfig,
         EnsembleConfig,
         ExecutionConfig,
-        JudgeConfig,
         RewardModelConfig,
     )
+    from scorers.judge.config import JudgeConfig
 
     yield CatalogEntry(
         "scorers", "generation", "Each prediction against its references.", default="for generate_until"

@@ -15,8 +15,7 @@ from typing import Any, Final
 import orjson
 import typer
 
-from metrics.errors import NightjarError
-from metrics.printable import printable
+from metrics.errors import NightjarError, printable
 from tasks.reporting.streams import raw, shown_safely
 
 FAILED: Final = 1

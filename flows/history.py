@@ -12,9 +12,8 @@ import typer
 
 from flows.command_line import command_line, examples, new_app, print_json
 from metrics.errors import ConfigError
-from tasks.history.compaction import compact
 from tasks.history.layout import Skipped
-from tasks.history.query import QueryResult, query
+from tasks.history.query import QueryResult, compact, query
 from tasks.store.home import default_store
 from tasks.store.storage import Store
 

@@ -1,14 +1,286 @@
-"""``python -m flows.power CONFIG [--margin .02] [--power .8]``: how many items and samples decide a gate."""
+"""``python -m flows.power CONFIG [--margin .02] [--power .8]``: what a gate takes to decide: items ×
+samples, requests, tokens and cost, from history or assumed.
 
-from collections.abc import Sequence
+An item's difference between two runs spreads as it did between the last two runs of the benchmark that
+the history holds; of one run, its repeats tell, or its share of right answers, as if both runs were
+unrelated. Without any, a share of items is assumed to differ. ``--dry-run`` and suites' checks say the
+same numbers.
+"""
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from itertools import islice
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from flows.command_line import command_line, examples, new_app, print_json
+from flows.config.schema import EvalConfig
+from flows.plan.build import benchmark_fields, scoring_config
+from metrics.aggregations.aggregation import build_aggregation
+from metrics.config import StatisticsConfig
+from metrics.errors import NightjarError
+from metrics.statistics.clusters import numbered
+from metrics.statistics.formulas import Sampled, influences
+from metrics.statistics.gate import PairSpread
+from metrics.statistics.power import POWER
+from scorers.factory import build_scorer
+from tasks.benchmarks.open import open_benchmark
+from tasks.comparison.matching import DEFAULT_REDUCTION, clusters_of, join, match_runs, result_key
+from tasks.comparison.runs import ComparedRun, open_run
+from tasks.history.query import query
+from tasks.models.records import cost_of
+from tasks.reporting import numbers
 from tasks.store.home import default_store
 from tasks.store.storage import Store
+from tasks.usercode.load import resolver
+
+SAMPLES = (1, 2, 4, 8, 16)
+ASSUMED = 0.1
+"""Share of right-or-wrong items that differ between two runs, where nothing tells."""
+ASSUMES = "assumed"
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What is to be decided. ``differ`` is the share of items that is assumed to differ, instead of what the
+    history says; ``items`` counts the dataset's."""
+
+    items: int
+    margin: float = 0.01
+    alpha: float = 0.05
+    power: float = POWER
+    differ: float | None = None
+
+
+@dataclass(frozen=True)
+class Cost:
+    """Requests of a model, and what they take as far as an earlier run tells; None: nothing tells."""
+
+    requests: int
+    prompt_tokens: int | None
+    completion_tokens: int | None
+    cost: float | None
+
+
+@dataclass(frozen=True)
+class Design:
+    """So many samples of so many items decide; ``items`` is None where no number of them does, ``fits``
+    whether the dataset has them."""
+
+    samples: int
+    items: int | None
+    fits: bool
+    cost: Cost | None
+
+
+@dataclass(frozen=True)
+class PairPower:
+    """A pair on a model: which margin its items decide now, which loss beyond the one asked for they call a
+    regression, and the designs that decide that one."""
+
+    pair: str
+    model: str
+    source: str
+    items: int
+    samples: int
+    margin: float
+    decides: float | None
+    finds: float | None
+    assumed: bool
+    designs: tuple[Design, ...]
+
+    def as_dict(self) -> dict[str, Any]:
+        """As JSON has it."""
+        return asdict(self)
+
+
+def count_items(config: EvalConfig, limit: int | None = None) -> int:
+    """Items of the dataset, ``limit`` at most."""
+    return sum(1 for _ in islice(open_benchmark(benchmark_fields(config)).items(), limit))
+
+
+def pair_powers(config: EvalConfig, store: Store, asked: Asked) -> list[PairPower]:
+    """Every pair whose number is a mean of items, on every model; others have no spread an item."""
+    history = [] if asked.differ is not None else _last_runs(store, config.name)
+    return [
+        power
+        for model in config.models
+        for name, shares in _mean_pairs(config)
+        if (power := _pair_power(config, (model.name, name, shares), history, asked)) is not None
+    ]
+
+
+def _pair_power(
+    config: EvalConfig, of: tuple[str, str, bool], history: Sequence[ComparedRun], asked: Asked
+) -> PairPower | None:
+    name, pair, shares = of
+    known = _from_history(history, name, pair, shares)
+    if known is None:
+        if not shares:
+            return None
+        share = ASSUMED if asked.differ is None else asked.differ
+        known = PairSpread.of_share(share), f"{ASSUMES}: {share:.0%} of the items differ"
+    spread, source = known
+    model = next(entry for entry in config.models if entry.name == name)
+    samples = config.sampling(model).num_samples
+    decides = spread.margin(asked.items, samples, asked.alpha, asked.power)
+    finds = spread.loss_found(asked.margin, asked.items, samples, asked.alpha, asked.power)
+    designs = tuple(
+        _design(spread, count, asked, _cost_each(config, name, history))
+        for count in sorted({*SAMPLES, samples})
+    )
+    return PairPower(
+        pair=pair,
+        model=name,
+        source=source,
+        items=asked.items,
+        samples=samples,
+        margin=asked.margin,
+        decides=None if math.isnan(decides) else decides,
+        finds=None if math.isnan(finds) else finds,
+        assumed=source.startswith(ASSUMES),
+        designs=designs,
+    )
+
+
+def _design(spread: PairSpread, samples: int, asked: Asked, each: "_Each") -> Design:
+    items = spread.items_for(asked.margin, samples, asked.alpha, asked.power)
+    if items is None:
+        return Design(samples, None, False, None)
+    return Design(samples, items, items <= asked.items, each.of(items * samples))
+
+
+@dataclass(frozen=True)
+class _Each:
+    """What one sample takes: requests, and tokens where an earlier run counted them."""
+
+    requests: float = 1.0
+    prompt: float | None = None
+    completion: float | None = None
+    price: Any = None
+
+    def of(self, samples: int) -> Cost:
+        requests = math.ceil(samples * self.requests)
+        if self.prompt is None or self.completion is None:
+            return Cost(requests, None, None, None)
+        prompt, completion = round(requests * self.prompt), round(requests * self.completion)
+        cost = None if self.price is None else cost_of(prompt, completion, 0, self.price)
+        return Cost(requests, prompt, completion, cost)
+
+
+def _cost_each(config: EvalConfig, model: str, history: Sequence[ComparedRun]) -> _Each:
+    price = config.prices.of(model)
+    for run in history:
+        tally: Mapping[str, Any] = (run.manifest.get("models") or {}).get(model) or {}
+        samples = max(
+            (row["n_samples"] for row in run.results if row["model_name"] in (model, None)), default=0
+        )
+        if not tally.get("requests") or not samples:
+            continue
+        requests, sent = tally["requests"] / samples, tally.get("sent") or 0
+        if sent:
+            return _Each(requests, tally["prompt_tokens"] / sent, tally["completion_tokens"] / sent, price)
+    return _Each()
+
+
+def _mean_pairs(config: EvalConfig) -> Iterator[tuple[str, bool]]:
+    """The pairs whose number is a mean of items, as "metric,filter", and whether these lie between 0 and
+    1."""
+    scorer = build_scorer(scoring_config(config), resolver(config.base_dir))
+    for entry in config.filters():
+        for metric in scorer.get_metrics(entry.name):
+            reduced = any(one.name == DEFAULT_REDUCTION for one in metric.reductions)
+            if reduced and metric.aggregation.rule == "mean":
+                yield f"{metric.name},{entry.name}", metric.aggregation.bounds == (0.0, 1.0)
+
+
+def _last_runs(store: Store, benchmark: str) -> list[ComparedRun]:
+    """The last two runs of the benchmark, newest first; fewer where there are none, or they can't be read."""
+    name = benchmark.replace("'", "''")
+    found = []
+    try:
+        rows = query(
+            store, f"SELECT run_id FROM runs WHERE benchmark = '{name}' ORDER BY started DESC LIMIT 2"
+        ).rows
+    except NightjarError:
+        return []
+    for (run_id,) in rows:
+        try:
+            found.append(open_run(run_id, store))
+        except NightjarError:
+            continue
+    return found
+
+
+def _from_history(
+    history: Sequence[ComparedRun], model: str, pair: str, shares: bool
+) -> tuple[PairSpread, str] | None:
+    """The spread that the last runs tell, and how; None where they don't."""
+    rows = [_row(run, model, pair) for run in history]
+    newest = rows[0] if rows else None
+    if newest is None or not newest["n_items"] or newest["stderr"] is None:
+        return None
+    width = 1.0 if shares else math.inf
+    samples = max(round(newest["n_samples"] / newest["n_items"]), 1)
+    sampling = 2 * samples * newest["n_items"] * (newest["stderr_sampling"] or 0.0) ** 2
+    if len(rows) > 1 and rows[1] is not None:
+        paired = _paired(history[1], history[0], newest)
+        if paired is not None:
+            variance, items = paired
+            sampling = min(sampling, variance * samples) or (variance * samples if shares else 0.0)
+            spread = PairSpread(max(variance - sampling / samples, 0.0), sampling, width)
+            return spread, f"from {items:,} items of {history[1].name} and {history[0].name}"
+    items = newest["n_items"]
+    if newest["stderr_sampling"] is not None:
+        return PairSpread(0.0, sampling, width), f"from the repeats of {history[0].name}"
+    unrelated = 2 * newest["n_items"] * newest["stderr"] ** 2
+    spread = PairSpread(0.0, unrelated, width) if shares else PairSpread(unrelated, 0.0, width)
+    return spread, f"from {history[0].name}, as if another run were unrelated"
+
+
+def _row(run: ComparedRun, model: str, pair: str) -> Mapping[str, Any] | None:
+    """The model's result row of the pair, without labels or facets of the user's."""
+    for row in run.results:
+        key = result_key(row)
+        if (
+            key.pair == pair
+            and row["status"] == "ok"
+            and row["label"] is None
+            and row["model_name"] in (model, None)
+        ):
+            return row
+    return None
+
+
+def _paired(base: ComparedRun, candidate: ComparedRun, row: Mapping[str, Any]) -> tuple[float, int] | None:
+    """The variance of an item's difference between two runs, clusters allowed for, and how many items it is
+    of."""
+    wanted = result_key(row)
+    for match in match_runs(base.groups, candidate.groups):
+        if match.candidate != wanted or match.base is None:
+            continue
+        before, after = base.groups[match.base], candidate.groups[wanted]
+        joined = join(before, after)
+        if len(joined) < 2:
+            return None
+        moved = after.value[joined.candidate] - before.value[joined.base]
+        groups = numbered(clusters_of(before, joined.base))
+        sampled = Sampled.of(build_aggregation("mean"), moved.reshape(-1, 1), groups, StatisticsConfig())
+        influence = influences(sampled)
+        if influence is None or sampled.independent < 2:
+            return None
+        return sampled.spread(influence)[0] ** 2 * len(joined), len(joined)
+    return None
+
+
+def said_to_decide(items: int, samples: int, decides: float | None) -> str:
+    """What a run decides, in words."""
+    taken = f"{numbers.plural(items, 'item')} × {numbers.plural(samples, 'sample')}"
+    return f"{taken} decide no margin" if decides is None else f"{taken} decide a margin of {decides:.2g}"
+
 
 app = new_app()
 
@@ -41,7 +313,6 @@ def power_command(
     A margin is decided where a candidate as good as the baseline passes with the power asked for.
     """
     from flows.config.load import load_configs
-    from flows.plan.power import Asked, count_items, pair_powers
 
     place = Store(store or default_store())
     place.check_readable()
@@ -69,7 +340,6 @@ def _show(benchmark: str, pairs: Sequence[object], currency: str | None) -> None
     from rich import box
     from rich.table import Table
 
-    from flows.plan.power import PairPower, said_to_decide
     from tasks.reporting import numbers
     from tasks.reporting.terminal import console
 

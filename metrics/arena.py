@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from metrics.config import StatisticsConfig
 from metrics.statistics.intervals import normal_quantile, student_quantile
-from metrics.statistics.permutation import sign_flip
+from metrics.statistics.significance import sign_flip
 from metrics.types import Floats, Ints
 
 DRAWS = 1_000

@@ -24,7 +24,6 @@ from scorers.config import (
     EnsembleMember,
     ExecutionConfig,
     FilterConfig,
-    JudgeConfig,
     RewardModelConfig,
     ScoringConfig,
     UserScorerConfig,
@@ -36,6 +35,7 @@ from scorers.filters.pipeline import FilterPipeline
 from scorers.generation import GenerationScorer
 from scorers.grading import GradingPrompt, compiled
 from scorers.judge.calibration import Calibration, Labelled
+from scorers.judge.config import JudgeConfig
 from scorers.judge.scorer import LLMJudgeScorer, calibration_of, judge_metric, judge_metrics
 from scorers.letters import ACC_LETTER, LetterScorer
 from scorers.loglikelihood import LoglikelihoodScorer

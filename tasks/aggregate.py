@@ -9,8 +9,8 @@ from metrics.config import StatisticsConfig
 from tasks.caching import Workspace, artifact_task
 from tasks.reduction.aggregate import aggregate_pair
 from tasks.rows.parts import FailedPart, PairSetup, calibrated_scorer
+from tasks.store.keys import Step
 from tasks.store.schemas import RESULTS
-from tasks.store.steps import Step
 from tasks.store.storage import ArtifactRef
 
 

@@ -24,8 +24,8 @@ from tasks.caching import Workspace, artifact_task
 from tasks.rows.limited import legible
 from tasks.rows.parts import PairSetup, Row
 from tasks.rows.scoring import joined_batches, statistics_batch
+from tasks.store.keys import Answered, Step, Unkeyed
 from tasks.store.schemas import GAMES, RATINGS, REQUESTS, STATISTICS, cluster_ways
-from tasks.store.steps import Answered, Step, Unkeyed
 from tasks.store.storage import ArtifactRef, Store
 
 

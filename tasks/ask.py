@@ -18,8 +18,8 @@ from tasks.caching import Workspace, artifact_task
 from tasks.rows.limited import LimitedScorer, legible
 from tasks.rows.parts import PairSetup, pending
 from tasks.rows.scoring import joined_batches, statistics_batch
+from tasks.store.keys import Answered, Step
 from tasks.store.schemas import REQUESTS, STATISTICS, row_batch
-from tasks.store.steps import Answered, Step
 from tasks.store.storage import ArtifactRef, Store
 
 

@@ -27,9 +27,8 @@ from pydantic import BaseModel
 from metrics.errors import NightjarError
 from tasks.reporting.streams import escape_logs
 from tasks.store.fingerprint import Sources, sources_of
-from tasks.store.keys import digest
+from tasks.store.keys import Step, Unkeyed, digest
 from tasks.store.reasons import Reason, Subject, flat, keep_reason
-from tasks.store.steps import Step, Unkeyed
 from tasks.store.storage import ArtifactMissing, ArtifactRef, Store
 from tasks.workers import workers
 

@@ -33,8 +33,8 @@ from tasks.rows.scoring import joined_batches, processed_batch, statistics_batch
 from tasks.sandboxes.run import chosen_sandbox
 from tasks.server import progress_of
 from tasks.store.claims import claim
+from tasks.store.keys import Answered, Step
 from tasks.store.schemas import ASKED, ASKED_COLUMNS, EXECUTIONS, PROCESSED, STATISTICS, VERDICT_COLUMNS
-from tasks.store.steps import Answered, Step
 from tasks.store.storage import ArtifactRef, Store
 from tasks.usercode.evaluate import Asked, answering, collecting
 from tasks.usercode.surroundings import Generators, stand_ins

@@ -18,8 +18,8 @@ from tasks.rows.predictions import (
     Read,
     prediction_batches,
 )
+from tasks.store.keys import Answered, Step, Unkeyed
 from tasks.store.schemas import PREDICTIONS
-from tasks.store.steps import Answered, Step, Unkeyed
 from tasks.store.storage import ArtifactRef
 from tasks.usercode.load import resolver
 

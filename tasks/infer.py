@@ -24,8 +24,8 @@ from tasks.models.respond import count_missing, given_answers, kept_responses, r
 from tasks.running import RunningScore
 from tasks.server import lease, progress_of, secret
 from tasks.serving.servers import RunningServer
+from tasks.store.keys import Accounts, Answered, Step, Unkeyed
 from tasks.store.schemas import ANSWERS, RESPONSES
-from tasks.store.steps import Accounts, Answered, Step, Unkeyed
 from tasks.store.storage import ArtifactRef, Store
 from tasks.workers import workers
 

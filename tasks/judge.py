@@ -19,8 +19,8 @@ from tasks.reduction.verdict_metrics import (
     reduce_metric,
 )
 from tasks.rows.parts import FailedPart, Origin, Part
+from tasks.store.keys import Answered, Step, Unkeyed
 from tasks.store.schemas import ITEM_ROWS, STATISTICS
-from tasks.store.steps import Answered, Step, Unkeyed
 from tasks.store.storage import ArtifactRef, Store
 from tasks.usercode.load import resolver
 from tasks.verdicts.config import EvaluationMethodConfig, EvaluationMetricConfig

@@ -14,9 +14,8 @@ from tasks.caching import Workspace, artifact_task
 from tasks.datasets.item import Item
 from tasks.datasets.selection import Selection
 from tasks.rows.items import chunks, item_batches
-from tasks.store.keys import digest
+from tasks.store.keys import Step, Unkeyed, digest
 from tasks.store.schemas import ITEMS
-from tasks.store.steps import Step, Unkeyed
 
 AHEAD_BYTES = 1 << 26
 """What is kept of a dataset between the check before a run and its load, at most."""

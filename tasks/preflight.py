@@ -21,8 +21,7 @@ from scorers.base import ALL_FILTERS, Batch
 from scorers.execution import ExecutionScorer, is_executed
 from tasks.benchmarks.config import BenchmarkFields
 from tasks.benchmarks.open import open_benchmark
-from tasks.benchmarks.records import Rendered
-from tasks.datasets.item import Item
+from tasks.datasets.item import Item, Rendered
 from tasks.filter import FilterSetup
 from tasks.infer import InferSetup, probe_model
 from tasks.rows.execution import asked_by_row
@@ -31,7 +30,7 @@ from tasks.rows.scoring import whole_answer
 from tasks.sandboxes.run import SandboxError, chosen_sandbox
 from tasks.serve import launch_of
 from tasks.serving.launch import check_launch
-from tasks.store.steps import Unkeyed
+from tasks.store.keys import Unkeyed
 from tasks.usercode.evaluate import asks_about_programs
 
 

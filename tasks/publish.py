@@ -14,8 +14,7 @@ from prefect import get_run_logger
 from prefect.artifacts import create_link_artifact, create_table_artifact
 from prefect.assets import Asset, AssetProperties, materialize
 
-from metrics.errors import NightjarError
-from metrics.printable import printable, printable_values
+from metrics.errors import NightjarError, printable, printable_values
 from tasks.arena import read_ratings
 from tasks.caching import Workspace, is_transient
 from tasks.comparison.matching import read_groups
@@ -40,11 +39,11 @@ from tasks.reporting.exports import (
 )
 from tasks.reporting.numbers import rounded
 from tasks.reporting.overview import write_index
-from tasks.reporting.report.write import FirstPass, write_report
+from tasks.reporting.report import FirstPass, write_report
 from tasks.reporting.view import CellArtifacts, RunView, sample_views
 from tasks.rows.parts import FailedPart, PairIdentity, Part
 from tasks.server import if_possible
-from tasks.store.files import write_json
+from tasks.store.home import write_json
 from tasks.store.schemas import RESULTS
 from tasks.store.storage import ArtifactRef, Store
 from tasks.verdicts.config import EvaluationMethodConfig

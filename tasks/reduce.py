@@ -8,8 +8,8 @@ import pyarrow as pa
 from tasks.caching import Workspace, artifact_task
 from tasks.reduction.reduce import reduce_pair
 from tasks.rows.parts import Origin, PairSetup, Part, calibrated_scorer
+from tasks.store.keys import Answered, Step
 from tasks.store.schemas import ITEM_ROWS
-from tasks.store.steps import Answered, Step
 from tasks.store.storage import ArtifactRef, Store
 
 

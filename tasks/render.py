@@ -6,12 +6,12 @@ import pyarrow as pa
 
 from tasks.benchmarks.config import BenchmarkFields
 from tasks.benchmarks.open import open_benchmark
-from tasks.benchmarks.records import Rendered
 from tasks.caching import Workspace, artifact_task
+from tasks.datasets.item import Rendered
 from tasks.messages.media import keep_media
 from tasks.rows.items import read_items, request_batches
+from tasks.store.keys import Step, Unkeyed
 from tasks.store.schemas import REQUESTS
-from tasks.store.steps import Step, Unkeyed
 from tasks.store.storage import ArtifactRef, Store
 
 

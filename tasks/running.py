@@ -21,7 +21,7 @@ from tasks.rows.limited import LimitedScorer
 from tasks.rows.parts import PairSetup
 from tasks.rows.predictions import LimitedPipeline, prediction_batches
 from tasks.rows.scoring import joined_rows
-from tasks.store.steps import Unkeyed
+from tasks.store.keys import Unkeyed
 
 SECONDS = 2.0
 """Between two looks at what was answered."""

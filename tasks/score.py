@@ -10,9 +10,8 @@ from tasks.caching import Workspace, artifact_task
 from tasks.rows.limited import LimitedProcessing, LimitedScorer, processing_scorer
 from tasks.rows.parts import PairSetup
 from tasks.rows.scoring import ScorerInput, joined_batches, processed_batch, statistics_batch
-from tasks.store.keys import text_value
+from tasks.store.keys import Answered, Step, text_value
 from tasks.store.schemas import PROCESSED, STATISTICS
-from tasks.store.steps import Answered, Step
 from tasks.store.storage import ArtifactRef
 
 

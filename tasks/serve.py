@@ -14,7 +14,7 @@ from pathlib import Path
 from prefect import get_run_logger, task
 from prefect.artifacts import create_markdown_artifact
 
-from metrics.printable import printable
+from metrics.errors import printable
 from tasks.caching import Workspace
 from tasks.infer import InferSetup, Served
 from tasks.models.answers.segments import AnswerStore
@@ -26,7 +26,7 @@ from tasks.server import hold, if_possible
 from tasks.serving.launch import Launch
 from tasks.serving.records import log_text
 from tasks.serving.servers import ServerFailed, forget_server, start_server, stop_server
-from tasks.store.steps import Step, Unkeyed
+from tasks.store.keys import Step, Unkeyed
 from tasks.store.storage import ArtifactRef
 
 SHOWN = 4_000

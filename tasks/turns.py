@@ -8,12 +8,12 @@ from collections.abc import Iterable, Iterator, Sequence
 
 import pyarrow as pa
 
-from tasks.benchmarks.native.templates import Template
+from tasks.benchmarks.prompts import Template
 from tasks.caching import Workspace, artifact_key, artifact_task, cached_task
 from tasks.models.records import RequestTally
 from tasks.rows.turns import Continuation, last_answers, next_requests, replied_requests, user_requests
+from tasks.store.keys import Accounts, Answered, Step, Unkeyed
 from tasks.store.schemas import ANSWERS, REQUESTS, RESPONSES
-from tasks.store.steps import Accounts, Answered, Step, Unkeyed
 from tasks.store.storage import ArtifactRef
 
 

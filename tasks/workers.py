@@ -49,7 +49,7 @@ def freeze_imports() -> None:
 
 
 STAGES = ("tasks.render", "tasks.infer", "tasks.filter", "tasks.score", "tasks.reduce", "tasks.publish")
-LATE = ("pandas", "tasks.benchmarks.native.benchmark", "tasks.models.replay")
+LATE = ("pandas", "tasks.benchmarks.native", "tasks.models.replay")
 """What the processes have imported before their first step: the stages, and what these import when they first
 need it. Arrow imports pandas, where it is installed, to see that a list is no column of it."""
 

@@ -10,7 +10,7 @@ from prefect.states import Completed, Failed
 
 from flows.compare.runs import STATE_NAMES, compare_opened
 from flows.eval.start import slug
-from metrics.printable import printable, printable_values
+from metrics.errors import printable, printable_values
 from tasks.comparison.compare import ComparedPair, Gate
 from tasks.comparison.presentation import change_line, group_of, told_pairs
 from tasks.comparison.runs import open_run

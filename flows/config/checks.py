@@ -19,21 +19,14 @@ from metrics.build import build_metric
 from metrics.config import MetricConfig
 from metrics.errors import ConfigError, NightjarError, nearest
 from metrics.types import Resolve
-from scorers.config import (
-    ArenaConfig,
-    EnsembleConfig,
-    FilterConfig,
-    JudgeConfig,
-    RewardModelConfig,
-    UserScorerConfig,
-)
+from scorers.config import ArenaConfig, EnsembleConfig, FilterConfig, RewardModelConfig, UserScorerConfig
 from scorers.factory import build_scorer
 from scorers.filters import FilterPipeline
+from scorers.judge.config import JudgeConfig
 from scorers.metric_lists import SCORER_METRICS, refuse_without_scorer
 from tasks.benchmarks.config import PromptTemplate, SimulatedUser, template_texts
-from tasks.benchmarks.native.benchmark import NativeBenchmark
-from tasks.benchmarks.records import Benchmark
-from tasks.datasets.item import Item
+from tasks.benchmarks.native import NativeBenchmark
+from tasks.datasets.item import Benchmark, Item
 from tasks.datasets.items import check_source, open_dataset, row_places
 from tasks.usercode.load import resolver
 
@@ -63,7 +56,7 @@ def check_templates(config: EvalConfig, first_item: Item, overrides: Sequence[st
     """
     if config.harness is not None or config.dataset is None:
         return  # a harness YAML's variables are checked where it is translated
-    from tasks.benchmarks.native.templates import missing_names, scope
+    from tasks.benchmarks.prompts import missing_names, scope
     from tasks.rows.turns import TURN_NAMES
 
     names = set(scope(first_item))
@@ -142,7 +135,7 @@ def item_places(config: EvalConfig, items: Sequence[Item]) -> list[str]:
 def _templates(config: EvalConfig, resolve: Resolve) -> Iterator[Problem]:
     if config.harness is not None:
         return
-    from tasks.benchmarks.native.templates import check_syntax
+    from tasks.benchmarks.prompts import check_syntax
 
     for location, text in template_texts(config):
         yield from problem_of(location, partial(check_syntax, text))
@@ -154,7 +147,7 @@ def _templates(config: EvalConfig, resolve: Resolve) -> Iterator[Problem]:
 
 
 def _check_file(prompt: PromptTemplate, base_dir: str) -> None:
-    from tasks.benchmarks.native.templates import check_syntax, template_source
+    from tasks.benchmarks.prompts import check_syntax, template_source
 
     check_syntax(template_source(prompt, base_dir))
 
@@ -381,7 +374,7 @@ def _told_apart(source: YamlSource, config: EvalConfig) -> YamlSource:
 
 
 def _texts(config: EvalConfig) -> Iterator[tuple[Location, str]]:
-    from tasks.benchmarks.native.templates import template_source
+    from tasks.benchmarks.prompts import template_source
 
     yield from template_texts(config)
     for index, prompt in enumerate(config.prompt_templates or ()):

@@ -22,8 +22,7 @@ from metrics.errors import ConfigError
 from scorers.config import ArenaConfig, RewardModelConfig, ScorerConfig
 from scorers.judge.config import JudgeConfig
 from tasks.comparison.trends import SWEEP
-from tasks.models.config import EndpointConfig, ModelConfig
-from tasks.models.providers import flags_for
+from tasks.models.config import EndpointConfig, ModelConfig, flags_for
 from tasks.serving.config import DEFAULT_PRESET, weights_digest
 
 SERVED: Final = {"max_concurrency": 256}

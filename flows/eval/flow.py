@@ -34,9 +34,8 @@ from prefect.states import Cancelled, Completed, Failed
 
 from flows.config.schema import DEFAULT_OPTIONS, EvalConfig, Phase, RunOptions
 from flows.eval.publishing import Evaluation, RunOutcome, TaskRuns, publish_run
-from flows.eval.run import Future, Run, finished
+from flows.eval.run import Future, Run, Servers, check_runner, finished, servers_of
 from flows.eval.runners import processes_for, task_runner_named
-from flows.eval.servers import Servers, check_runner, servers_of
 from flows.eval.stages import (
     GridResponses,
     ScoreInputs,
@@ -61,11 +60,11 @@ from flows.eval.start import (
 )
 from flows.plan.forecast import unanswered
 from flows.plan.steps import Cell
-from metrics.printable import printable
-from tasks.history.activity import active_run
+from metrics.errors import printable
 from tasks.history.layout import known_runs, record_run
+from tasks.history.prune import active_run
 from tasks.load import load
-from tasks.models.control import Interrupted, RunControl, controlled
+from tasks.models.engine import Interrupted, RunControl, controlled
 from tasks.preflight import preflight
 from tasks.render import render
 from tasks.store.durations import duration_text

@@ -37,8 +37,7 @@ from tasks.publish import LostPair, PairNumbers, Publication, Published, publish
 from tasks.reporting.exports import RunInfo
 from tasks.reporting.view import CellArtifacts
 from tasks.store.home import PROJECT, results_folder
-from tasks.store.keys import digest
-from tasks.store.steps import Accounts, Step
+from tasks.store.keys import Accounts, Step, digest
 from tasks.store.storage import ArtifactRef
 from tasks.workers import workers
 

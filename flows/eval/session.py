@@ -30,20 +30,20 @@ from flows.config.checks import MissingReferences, check_templates, missing_refe
 from flows.config.schema import CACHED_STAGES, FAILED_REQUESTS, EvalConfig, Phase, RunOptions
 from flows.eval.flow import evaluate
 from flows.eval.publishing import Evaluation
+from flows.eval.run import check_runner, forecast_servers
 from flows.eval.runners import MANY_RESPONSES, task_runner_named
-from flows.eval.servers import check_runner, forecast_servers
 from flows.eval.start import config_for_phase, refuse_unanswered, settled_models, with_defaults, workspace
 from flows.plan.build import make_plan
 from flows.plan.forecast import forecast, unanswered
-from flows.plan.power import Asked, pair_powers, said_to_decide
 from flows.plan.preview import preview
 from flows.plan.steps import Plan
+from flows.power import Asked, pair_powers, said_to_decide
 from flows.server import link, send, serving
 from metrics.errors import ConfigError, NightjarError, nearest
 from tasks.benchmarks.open import open_benchmark
 from tasks.caching import peek
 from tasks.datasets.item import Item
-from tasks.history.activity import begin_night, continued_night, end_night
+from tasks.history.prune import begin_night, continued_night, end_night
 from tasks.load import load, read_ahead
 from tasks.models.engine import interrupted
 from tasks.models.records import asked_and_reused

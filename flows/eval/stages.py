@@ -11,8 +11,7 @@ from typing import Any
 
 from prefect import Task
 
-from flows.eval.run import Future, Run, completed, finished
-from flows.eval.servers import Servers, given
+from flows.eval.run import Future, Run, Servers, completed, finished, given
 from flows.plan.steps import Cell, Contest, FilterPlan, MethodPlan, MetricPlan, OverallPlan, PairPlan
 from scorers.base import ALL_FILTERS
 from tasks.aggregate import aggregate
@@ -25,7 +24,7 @@ from tasks.judge import aggregate_verdicts, call_user_metric, judge_responses, r
 from tasks.reduce import reduce
 from tasks.rows.parts import FailedPart, PairSetup
 from tasks.score import process_results, score, score_across, score_processed
-from tasks.store.steps import Step
+from tasks.store.keys import Step
 from tasks.turns import TRANSCRIPT, ask_user, next_turn, reply_turn, transcripts
 from tasks.verdicts.rows import TALLIED, VerdictTally, tally_verdicts
 

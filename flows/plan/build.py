@@ -25,7 +25,7 @@ from tasks.ask import sampling_text
 from tasks.benchmarks.config import BenchmarkFields, SimulatedUser, TurnTemplate
 from tasks.benchmarks.lettered import CHAT_TEMPLATE, TEXT_TEMPLATE
 from tasks.benchmarks.open import open_benchmark
-from tasks.benchmarks.records import Benchmark
+from tasks.datasets.item import Benchmark
 from tasks.datasets.selection import Selection
 from tasks.infer import InferSetup
 from tasks.load import LoadSetup
@@ -35,7 +35,7 @@ from tasks.models.records import Lookup
 from tasks.render import RenderSetup
 from tasks.running import RunningScore
 from tasks.store.fingerprint import sources_of
-from tasks.store.steps import Step
+from tasks.store.keys import Step
 from tasks.turns import TurnSetup
 from tasks.usercode.load import resolver
 

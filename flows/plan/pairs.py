@@ -20,7 +20,6 @@ from scorers.config import (
     EnsembleConfig,
     ExecutionConfig,
     FilterConfig,
-    JudgeConfig,
     ScorerConfig,
     ScoringConfig,
     UserScorerConfig,
@@ -28,6 +27,7 @@ from scorers.config import (
 from scorers.execution import is_executed
 from scorers.filters import FilterPipeline
 from scorers.filters.pipeline import FilterStep, UserStep
+from scorers.judge.config import JudgeConfig
 from scorers.letters import FIRST_TOKEN, LetterScorer
 from scorers.metric_lists import SCORER_METRICS
 from scorers.process_results import ProcessResultsScorer
@@ -42,7 +42,7 @@ from tasks.rows.parts import PairSetup, pending, reads_responses
 from tasks.running import RunningScore
 from tasks.sandboxes.run import VERSION, interpreter_at
 from tasks.store.fingerprint import sources_of
-from tasks.store.steps import Step
+from tasks.store.keys import Step
 from tasks.usercode.evaluate import asks_about_programs
 from tasks.verdicts.config import EvaluationMethodConfig, EvaluationMetricConfig
 from tasks.verdicts.methods import build_method

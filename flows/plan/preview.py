@@ -11,14 +11,12 @@ from itertools import islice
 from typing import Any, Final
 
 from flows.config.checks import item_places
-from flows.plan.conversations import TurnCount
-from flows.plan.forecast import Forecast
+from flows.plan.forecast import Forecast, TurnCount
 from flows.plan.steps import Plan
 from metrics.errors import NightjarError
-from tasks.benchmarks.native.templates import Template
 from tasks.benchmarks.open import open_benchmark
-from tasks.benchmarks.records import Rendered
-from tasks.datasets.item import Item
+from tasks.benchmarks.prompts import Template
+from tasks.datasets.item import Item, Rendered
 from tasks.infer import InferSetup
 from tasks.messages.chat import chat_body, chat_text
 from tasks.models.config import EndpointConfig, Prices

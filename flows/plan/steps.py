@@ -17,7 +17,7 @@ from tasks.load import LoadSetup
 from tasks.preflight import Checks
 from tasks.render import RenderSetup
 from tasks.rows.parts import Origin, PairIdentity, PairSetup
-from tasks.store.steps import Step
+from tasks.store.keys import Step
 from tasks.turns import TurnSetup
 
 MAX_PARTITIONS = 64

@@ -35,8 +35,7 @@ from urllib.parse import urlencode, urlsplit
 from flows.server.boundary import HOST, authorization, credential, known_credential, proof, server_folder
 from metrics.errors import NightjarError
 from tasks.reporting.progress import in_notebook
-from tasks.store.files import whole_file
-from tasks.store.home import PROJECT, home
+from tasks.store.home import PROJECT, home, whole_file
 
 if TYPE_CHECKING:
     from prefect.context import SettingsContext

@@ -97,7 +97,7 @@ def _files(planned: Any) -> list[tuple[str, int, int]]:
 
 def _in_its_night(planned: Any, options: Any, run: Callable[[Any], tuple[int, bool]]) -> int:
     """Runs the suite; where it asks anew, in the night that an earlier command left unfinished, if any."""
-    from tasks.history.activity import begin_night, continued_night, end_night
+    from tasks.history.prune import begin_night, continued_night, end_night
     from tasks.store.storage import Store
 
     configs = [entry.config for entry in planned.evaluations if entry.config is not None]

@@ -36,8 +36,7 @@ from flows.suite.plan import (
     load_suite,
     plan_night,
 )
-from metrics.errors import NightjarError
-from metrics.printable import printable
+from metrics.errors import NightjarError, printable
 from metrics.statistics.gate import Verdict, worst_of
 from tasks.comparison.compare import ComparedPair, ComparedRuns, Gate
 from tasks.comparison.presentation import (
@@ -67,8 +66,7 @@ from tasks.history.layout import (
     read_nights,
     record_night,
 )
-from tasks.models.control import RunControl
-from tasks.models.engine import interrupted
+from tasks.models.engine import RunControl, interrupted
 from tasks.models.errors import shortened
 from tasks.models.records import asked_and_reused
 from tasks.server import if_possible, label_verdict, patiently

@@ -36,10 +36,9 @@ from flows.config.models import with_checkpoints
 from flows.config.schema import EvalConfig, RunOptions
 from flows.eval.start import is_new_checkpoint, run_id_of, slug
 from flows.plan.build import benchmark_fields
-from flows.plan.power import Asked, pair_powers, said_to_decide
-from metrics.errors import ConfigError, NightjarError, nearest
+from flows.power import Asked, pair_powers, said_to_decide
+from metrics.errors import ConfigError, NightjarError, check_name, nearest
 from metrics.metric import Metric
-from metrics.printable import check_name
 from metrics.statistics.power import items_needed, units_needed
 from scorers.factory import build_scorer
 from tasks.benchmarks.open import open_benchmark

@@ -9,12 +9,12 @@ import numpy as np
 
 from metrics.aggregations.aggregation import Aggregation
 from metrics.errors import MetricError
-from metrics.statistics.bootstrap import MAX_BLOCKS, MAX_ITEM_DRAWS, crossed_picks, resampled_totals
 from metrics.statistics.clusters import Crossed, Members, counts, numbered, wider
+from metrics.statistics.estimate import MAX_BLOCKS, MAX_ITEM_DRAWS, crossed_picks, resampled_totals
 from metrics.statistics.formulas import FEW_CLUSTERS, FEW_UNITS, Sampled, influences
 from metrics.statistics.intervals import PairedShares, Shape, skewed
-from metrics.statistics.permutation import sign_flip
 from metrics.statistics.power import mcnemar, mcnemar_mde, shift_mde, units_needed
+from metrics.statistics.significance import sign_flip
 from metrics.types import Floats, Ints, Values
 
 if TYPE_CHECKING:

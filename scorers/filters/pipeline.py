@@ -14,7 +14,7 @@ from metrics.errors import ConfigError, described, nearest
 from metrics.patterns import bounded
 from metrics.types import OutputType, Resolve
 from scorers.base import FilterError
-from scorers.filters.config import FilterConfig, FilterStepConfig
+from scorers.config import FilterConfig, FilterStepConfig
 from scorers.filters.registry import FILTERS, Docs, FilterDefinition, ItemResponses, Keeps, filter_step
 
 

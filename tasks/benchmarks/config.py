@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, JsonValue, field_validator, model_validator
 
-from metrics.printable import check_name
+from metrics.errors import check_name
 from metrics.types import OutputType
 from tasks.datasets.config import DatasetConfig
 from tasks.messages.chat import checked_tools

@@ -4,7 +4,7 @@ Each class is imported when it is chosen, so that a native benchmark loads nothi
 """
 
 from tasks.benchmarks.config import BenchmarkFields
-from tasks.benchmarks.records import Benchmark
+from tasks.datasets.item import Benchmark
 
 
 def open_benchmark(fields: BenchmarkFields) -> Benchmark:
@@ -13,7 +13,7 @@ def open_benchmark(fields: BenchmarkFields) -> Benchmark:
     Raises NightjarError where a file that it names can't be read, and ConfigError for what may not run.
     """
     if fields.harness is None:
-        from tasks.benchmarks.native.benchmark import NativeBenchmark
+        from tasks.benchmarks.native import NativeBenchmark
 
         return NativeBenchmark(fields)
     if "samples" in fields.harness:

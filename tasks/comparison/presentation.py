@@ -19,7 +19,7 @@ from metrics.statistics.gate import ORDER
 from tasks.comparison.compare import ComparedPair, ComparedRuns
 from tasks.comparison.matching import JoinedItems
 from tasks.comparison.runs import Change, CostChange, OutcomeChange
-from tasks.store.files import finite
+from tasks.store.home import finite
 
 STYLES = {"regression": "bold red", "inconclusive": "yellow", "worse": "yellow", "pass": "green"}
 DOUBT = ("model identity", "dataset", "scoring")

@@ -1,36 +1,316 @@
 """Which tables a history query sees, and how SQL is kept from doing more than read them.
 
-runs     one row a run: when, what, at what cost, and its whole manifest as JSON
-results  one row a metric × filter × reduction × facet group of each run (the columns of results.parquet)
-items    one row a pair × reduction × item × facet group of each run (the columns of items.parquet)
-scores   one row a sample and pair: the statistics artifacts that the kept runs refer to
-samples  one row a sample: the responses that the kept runs refer to
+runs one row a run: when, what, at what cost, and its whole manifest as JSON results one row a metric ×
+filter × reduction × facet group of each run (the columns of results.parquet) items one row a pair ×
+reduction × item × facet group of each run (the columns of items.parquet) scores one row a sample and
+pair: the statistics artifacts that the kept runs refer to samples one row a sample: the responses that
+the kept runs refer to
+
+The history is read in few files: made of the records, never instead of them, and made anew from them at
+any time. A *segment* holds some runs' manifests, rows and artifact lists in four Parquet files whose
+names begin alike; the one of manifests comes last, so that a segment is there whole or not at all. Beside
+each manifest stands the token that its record's file had: a run that is recorded again, or forgotten, has
+another one and counts as loose, as does a run that is in no segment. Two processes that compact at once
+make two segments of the same runs, and the later counts.
 """
 
-from collections.abc import Sequence
-from contextlib import suppress
+import json
+import time
+import uuid
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 
 from metrics.errors import ConfigError
-from tasks.history.compaction import (
-    OF,
-    PARTS,
-    RUNS_VIEW,
-    check_rows,
-    compact,
-    open_history,
-    part_file,
+from tasks.history.layout import (
+    HISTORY_ITEMS,
+    HISTORY_RESULTS,
+    ITEMS,
+    RESULT_ROWS,
+    HistoryError,
+    Records,
+    RunRecord,
+    Skipped,
+    names_in,
+    read_manifest,
+    read_records,
+    references,
+    run_records,
+    started_at,
 )
-from tasks.history.layout import HistoryError, Skipped, names_in, read_records
 from tasks.store.schemas import RESPONSES, STATISTICS
-from tasks.store.storage import Store, StoreError
+from tasks.store.storage import ROW_GROUP, Store, StoreError
 
 if TYPE_CHECKING:
     import duckdb
+
+
+FOLDER: Final = "history/compacted"
+MOST_SEGMENTS: Final = 8
+"""Beyond so many, all runs are written into one."""
+REMOVED_AFTER_SECONDS: Final = 3_600.0
+"""A segment that nothing needs any more stays for who reads it now."""
+
+RUNS_VIEW: Final = pa.schema(
+    [
+        pa.field("run_id", pa.string(), nullable=False),
+        pa.field("run_name", pa.string()),
+        pa.field("benchmark", pa.string()),
+        pa.field("status", pa.string()),  # ok | failed
+        pa.field("kept", pa.bool_(), nullable=False),  # false: its rows are here, its artifacts need not be
+        pa.field("started", pa.string()),  # ISO 8601, UTC: sorts as time does
+        pa.field("wall_seconds", pa.float64()),
+        pa.field("sent", pa.int64()),
+        pa.field("cached", pa.int64()),
+        pa.field("failed", pa.int64()),
+        pa.field("cost", pa.float64()),
+        pa.field("config_digest", pa.string()),
+        pa.field("dataset_digest", pa.string()),
+        pa.field("git_revision", pa.string()),
+        pa.field("manifest", pa.string()),  # all of it: SELECT manifest->>'$.versions.prefect' …
+    ]
+)
+TOKEN: Final = pa.schema([pa.field("record", pa.string()), pa.field("token", pa.string())])
+OF: Final = ("model_name", "prompt_template", "step", "filter", "metric")
+ARTIFACTS: Final = pa.schema([pa.field(name, pa.string()) for name in ("run_id", "stage", "file", *OF)])
+PARTS: Final = {
+    "results": HISTORY_RESULTS,
+    "items": HISTORY_ITEMS,
+    "artifacts": ARTIFACTS,
+    "runs": pa.schema([*RUNS_VIEW, *TOKEN]),
+}
+ROWS_IN: Final = {"results": RESULT_ROWS, "items": ITEMS}
+"""Folders of the records' own rows."""
+
+
+@dataclass(frozen=True)
+class LooseRun:
+    """A run that is in no segment, with what a segment would hold of it beside its rows."""
+
+    record: RunRecord
+    row: pa.Table
+    artifacts: pa.Table
+
+
+@dataclass(frozen=True)
+class History:
+    """All runs of a store that can be read: those in segments, by the segment's name, and the loose ones."""
+
+    compacted: Mapping[str, frozenset[str]]
+    loose: Mapping[str, LooseRun]
+    skipped: tuple[Skipped, ...]
+
+    @property
+    def segments(self) -> tuple[str, ...]:
+        """The segments that hold a run."""
+        return tuple(self.compacted)
+
+
+def open_history(store: Store) -> History:
+    """Which runs there are and where; of those in segments no record is opened."""
+    records = run_records(store)
+    compacted = _compacted(store, records)
+    known = {run_id for runs in compacted.values() for run_id in runs}
+    loose = _loose(store, [record for run_id, record in records.items() if run_id not in known])
+    return History(compacted, loose.found, loose.skipped)
+
+
+def compact(store: Store, anew: bool = False) -> tuple[int, tuple[Skipped, ...]]:
+    """Writes the loose runs into a segment; all runs, if there are many segments or ``anew`` is set.
+
+    Returns how many runs were written, and what was left out because nobody can read it. Raises StoreError
+    where the store can't be written.
+    """
+    records = run_records(store)
+    compacted = {} if anew else _compacted(store, records)
+    if len(compacted) >= MOST_SEGMENTS:
+        compacted = {}
+    known = {run_id for runs in compacted.values() for run_id in runs}
+    written, skipped = 0, []
+    name = f"{time.time_ns() // 1_000_000:013d}-{uuid.uuid4().hex[:12]}"
+    with ExitStack() as stack:
+        parts = {part: _Part(stack, store, name, part) for part in PARTS}
+        for run_id, record in records.items():
+            if run_id in known:
+                continue
+            try:
+                run = _loose_run(store, record)
+                rows = {part: read_rows(store, part, run_id) for part in ROWS_IN}
+            except HistoryError as error:
+                skipped.append(Skipped(record.name, str(error)))
+                continue
+            for part, table in {**rows, "artifacts": run.artifacts, "runs": run.row}.items():
+                parts[part].add(table)
+            written += 1
+        for part in PARTS:  # the runs last
+            parts[part].close()
+    _remove_unneeded(store, run_records(store))
+    return written, tuple(skipped)
+
+
+def read_rows(store: Store, part: str, run_id: str) -> pa.Table:
+    """The rows that a run's record holds ("results" or "items"), with the columns of today; raises
+    HistoryError naming the file."""
+    name, schema = f"{ROWS_IN[part]}/{run_id}.parquet", PARTS[part]
+    try:
+        with (
+            store.fs.open(store.path(name), "rb") as source,
+            pq.ParquetFile(source, pre_buffer=False) as file,
+        ):
+            table = file.read()
+    except FileNotFoundError:
+        raise HistoryError(f"store {store.uri}: {name} is not there") from None
+    except (OSError, pa.ArrowException) as error:
+        raise HistoryError(f"store {store.uri}: {name} can't be read: {error}") from error
+    try:
+        return _with_columns(table, schema)
+    except pa.ArrowException as error:
+        raise HistoryError(f"store {store.uri}: {name} has other columns than expected: {error}") from error
+
+
+def check_rows(store: Store, part: str, run_id: str) -> str:
+    """The name of the file with the run's rows; raises HistoryError where its footer can't be read."""
+    name = f"{ROWS_IN[part]}/{run_id}.parquet"
+    try:
+        with store.fs.open(store.path(name), "rb") as source:
+            pq.read_metadata(source)
+    except FileNotFoundError:
+        raise HistoryError(f"store {store.uri}: {name} is not there") from None
+    except (OSError, pa.ArrowException) as error:
+        raise HistoryError(f"store {store.uri}: {name} can't be read: {error}") from error
+    return name
+
+
+def part_file(segment: str, part: str) -> str:
+    """The name of a segment's file below the store's root."""
+    return f"{FOLDER}/{segment}.{part}.parquet"
+
+
+class _Part:
+    """A file of a new segment, there once it is closed; small tables are gathered to row groups of some
+    size."""
+
+    def __init__(self, stack: ExitStack, store: Store, segment: str, part: str) -> None:
+        self._stack = stack.enter_context(ExitStack())
+        self._store, self._name, self._schema = store, part_file(segment, part), PARTS[part]
+        self._writer: pq.ParquetWriter | None = None
+        self._waiting: list[pa.Table] = []
+
+    def add(self, table: pa.Table) -> None:
+        if self._writer is None:
+            path = self._stack.enter_context(self._store.writing(self._name))
+            self._writer = self._stack.enter_context(pq.ParquetWriter(path, self._schema, compression="zstd"))
+        self._waiting.append(table)
+        if sum(waiting.num_rows for waiting in self._waiting) >= ROW_GROUP:
+            self._write()
+
+    def close(self) -> None:
+        self._write()
+        self._stack.close()
+
+    def _write(self) -> None:
+        if self._writer is not None and self._waiting:
+            table = pa.concat_tables(self._waiting).unify_dictionaries().combine_chunks()
+            self._writer.write_table(table, row_group_size=ROW_GROUP)
+        self._waiting = []
+
+
+def _compacted(store: Store, records: Mapping[str, RunRecord]) -> dict[str, frozenset[str]]:
+    """Segment → the runs that are read from it, as their records have not changed since; newest first."""
+    found: dict[str, frozenset[str]] = {}
+    seen: set[str] = set()
+    for segment in reversed(names_in(store, FOLDER, ".runs.parquet")):
+        current = {
+            run_id
+            for run_id, record, token in _listed(store, segment)
+            if (known := records.get(run_id)) is not None and (known.name, known.token) == (record, token)
+        }
+        if fresh := frozenset(current - seen):
+            found[segment] = fresh
+            seen |= fresh
+    return found
+
+
+def _listed(store: Store, segment: str) -> Iterable[tuple[str, str, str]]:
+    """Run, record and token of a segment's runs; none where it can't be read: its runs are loose again."""
+    try:
+        with store.fs.open(store.path(part_file(segment, "runs")), "rb") as source:
+            table = pq.read_table(source, columns=["run_id", *TOKEN.names])
+        for part in PARTS if store.local else ():  # an object store holds objects whole; a disk may tear
+            with store.fs.open(store.path(part_file(segment, part)), "rb") as source:
+                pq.read_metadata(source)
+    except (OSError, pa.ArrowException, KeyError):
+        return ()
+    return zip(*(table.column(name).to_pylist() for name in table.schema.names), strict=True)
+
+
+def _loose(store: Store, records: Iterable[RunRecord]) -> Records[LooseRun]:
+    by_name = {record.name: record for record in records}
+    names = ((record.run_id, name) for name, record in by_name.items())
+    return read_records(names, lambda name: _loose_run(store, by_name[name]))
+
+
+def _loose_run(store: Store, record: RunRecord) -> LooseRun:
+    manifest = read_manifest(store, record.name)
+    row = run_row(record, manifest) | {"record": record.name, "token": record.token}
+    try:
+        return LooseRun(
+            record=record,
+            row=pa.Table.from_pylist([row], schema=PARTS["runs"]),
+            artifacts=pa.Table.from_pylist(list(_artifacts(record.run_id, manifest)), schema=ARTIFACTS),
+        )
+    except (pa.ArrowException, TypeError, ValueError) as error:
+        raise HistoryError(f"store {store.uri}: {record.name} is no manifest of a run: {error}") from error
+
+
+def run_row(record: RunRecord, manifest: Mapping[str, Any]) -> dict[str, Any]:
+    """A row of the view ``runs``."""
+    requests = manifest.get("requests") or {}
+    row = {name: manifest.get(name) for name in RUNS_VIEW.names}
+    row |= {name: requests.get(name) for name in ("sent", "cached", "failed")}
+    row |= {"run_id": record.run_id, "kept": record.kept}
+    row |= {"started": started_at(manifest), "status": _status(manifest)}
+    return row | {"manifest": json.dumps(manifest, ensure_ascii=False)}
+
+
+def _status(manifest: Mapping[str, Any]) -> str:
+    """ "failed" where a step failed or more requests than allowed, else "ok"."""
+    steps = (manifest.get("steps") or {}).values()
+    return "failed" if manifest.get("over_budget") or any(step.get("failed") for step in steps) else "ok"
+
+
+def _artifacts(run_id: str, manifest: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    for reference in references(manifest):
+        of = {name: reference.of.get(name) for name in OF}
+        yield {"run_id": run_id, "stage": reference.stage, "file": reference.name, **of}
+
+
+def _with_columns(table: pa.Table, schema: pa.Schema) -> pa.Table:
+    """The table in the schema's columns; those that an earlier version did not have are null."""
+    if table.schema.equals(schema):
+        return table
+    columns = [
+        table.column(field.name).cast(field.type)
+        if field.name in table.schema.names
+        else pa.nulls(table.num_rows, field.type)
+        for field in schema
+    ]
+    return pa.table(columns, schema=schema)
+
+
+def _remove_unneeded(store: Store, records: Mapping[str, RunRecord]) -> None:
+    """Removes the files of segments that hold no run any more, once nobody can be reading them."""
+    needed = _compacted(store, records)
+    for segment in {name.partition(".")[0] for name in names_in(store, FOLDER, ".parquet")} - needed.keys():
+        if segment[:13].isdigit() and time.time() - int(segment[:13]) / 1000 > REMOVED_AFTER_SECONDS:
+            for part in reversed(PARTS):
+                with suppress(FileNotFoundError):
+                    store.fs.rm_file(store.path(part_file(segment, part)))
 
 
 READ_STATEMENTS = ("SELECT", "EXPLAIN")

@@ -35,13 +35,13 @@ from metrics.errors import NightjarError
 from tasks.messages.media import ReadMedia
 from tasks.models.config import DemoConfig, EndpointConfig, ModelConfig, SampleParams
 from tasks.models.demo.options import DemoOptions
+from tasks.models.echo import EchoMode, Likelihood, find_mode, takes_ids, takes_stops
 from tasks.models.engine import Endpoint, RequestGroup, RetryPolicy
 from tasks.models.errors import AccessDenied, ConnectionFault, EndpointDead, ModelError, RequestError
 from tasks.models.generation import FEWEST_STOPS, Generation, TokenPrompts
-from tasks.models.likelihood.echo import EchoMode, Likelihood, find_mode, takes_ids, takes_stops
-from tasks.models.likelihood.tokenizers import BYTES, load_tokenizer
 from tasks.models.limits import concurrency_limiter_of, rate_limiter_of
 from tasks.models.records import Call, InferenceOptions, Provider, Reply, Request
+from tasks.models.tokenizers import BYTES, load_tokenizer
 from tasks.serving.config import DEFAULT_PRESET, local_path
 from tasks.serving.servers import RunningServer, failure_of, is_ready
 from tasks.store.keys import digest

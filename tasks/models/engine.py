@@ -3,6 +3,10 @@
 It keeps as many requests in flight as the endpoint bears, and tries each until it is answered, has failed
 for good or has used up its retry budget. Answers go to the writer, failures and counts into the state.
 ``respond`` runs one engine for each partition.
+
+People stop and pause runs meanwhile: a flow opens its run's ``RunControl`` with ``controlled``; the
+engines of the run look at it between requests, whichever thread of the process they work in. What stops a
+suite stops its evaluations.
 """
 
 import asyncio
@@ -12,13 +16,15 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Coroutine, Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
+from metrics.errors import NightjarError
 from tasks.models.answers.first import FirstAnswers
 from tasks.models.answers.journal import FLUSH_SECONDS, AnswerWriter, check_keepable
 from tasks.models.config import Price
-from tasks.models.control import Interrupted, RunControl
 from tasks.models.errors import (
     ConnectionFault,
     EndpointDead,
@@ -45,6 +51,85 @@ from tasks.models.records import (
     RequestTally,
     Spending,
 )
+
+
+class Interrupted(NightjarError):
+    """Inference was stopped from outside; finished responses are kept."""
+
+
+StopKind = Literal["cancelled", "timed out", "suspended"]
+
+
+@dataclass(frozen=True)
+class Stop:
+    """Why a run asks no more: what kind of end that is, and a sentence."""
+
+    kind: StopKind
+    reason: str
+
+
+class RunControl:
+    """Stops and pauses one run; what its parent is told holds for it, too."""
+
+    def __init__(self, parent: "RunControl | None" = None) -> None:
+        self._parent = parent
+        self._stop: Stop | None = None
+        self._paused = False
+
+    def stop(self, kind: StopKind, reason: str) -> None:
+        """Ends the run's asking for good; the first reason stays."""
+        self._stop = self._stop or Stop(kind, reason)
+
+    def pause(self, paused: bool = True) -> None:
+        """Holds new requests back until ``pause(False)``; what is in flight comes to its end."""
+        self._paused = paused
+
+    @property
+    def own_stop(self) -> Stop | None:
+        """Why this very run was stopped; None: it was not."""
+        return self._stop
+
+    @property
+    def stopped(self) -> Stop | None:
+        """Why the run asks no more, or the run that it is part of; None: it goes on."""
+        return self._stop or (self._parent.stopped if self._parent is not None else None)
+
+    @property
+    def paused(self) -> bool:
+        """Whether new requests have to wait."""
+        return self._paused or (self._parent is not None and self._parent.paused)
+
+    def check(self) -> None:
+        """Raises Interrupted where the run asks no more."""
+        if (stopped := self.stopped) is not None:
+            raise Interrupted(f"{stopped.reason}; finished responses are kept, run again to go on")
+
+
+_current: ContextVar[RunControl | None] = ContextVar("nightjar_run_control", default=None)
+_controls: dict[str, RunControl] = {}
+_lock = threading.Lock()
+
+
+@contextmanager
+def controlled(run_id: str) -> Iterator[RunControl]:
+    """A block in which the run can be stopped and paused; a run opened within it is part of it."""
+    control = RunControl(_current.get())
+    token = _current.set(control)
+    with _lock:
+        _controls[run_id] = control
+    try:
+        yield control
+    finally:
+        _current.reset(token)
+        with _lock:
+            _controls.pop(run_id, None)
+
+
+def control_of(run_id: str | None) -> RunControl:
+    """The control of a run of this process; of any other, one that never says stop."""
+    with _lock:
+        return _controls.get(run_id or "") or RunControl()
+
 
 DEAD_FAILURES = 8
 """An endpoint is dead when so many attempts in a row failed and one request's retries are used up."""

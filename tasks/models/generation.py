@@ -27,7 +27,6 @@ from tasks.models.errors import (
     SettledError,
     shortened,
 )
-from tasks.models.likelihood.tokenizers import Tokenizer
 from tasks.models.records import (
     Call,
     KeptAnswer,
@@ -37,6 +36,7 @@ from tasks.models.records import (
     text_or_none,
     usage_of,
 )
+from tasks.models.tokenizers import Tokenizer
 
 Opened = bool | Literal["auto"]
 """Whether the chat template opens the thought: then a text without any mark is a thought that never ended.

@@ -28,8 +28,7 @@ from tasks.models.errors import RequestError
 from tasks.models.generation import Generation, Marks, marks_of
 from tasks.models.http import HttpProvider
 from tasks.models.records import Call, Request
-from tasks.store.files import write_json
-from tasks.store.home import home
+from tasks.store.home import home, write_json
 from tasks.store.keys import digest
 
 logger = logging.getLogger(__name__)

@@ -18,15 +18,19 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
-from tasks.models.answers.claims import claim_keys
 from tasks.models.answers.first import FirstAnswers
 from tasks.models.answers.journal import AnswerWriter, restore
 from tasks.models.answers.rows import ResponseRows
-from tasks.models.answers.segments import AnswerSnapshot, AnswerStore, DamagedAnswers, ModelAnswers
+from tasks.models.answers.segments import (
+    AnswerSnapshot,
+    AnswerStore,
+    DamagedAnswers,
+    ModelAnswers,
+    claim_keys,
+)
 from tasks.models.config import ModelConfig
 from tasks.models.connection import open_connection
-from tasks.models.control import control_of
-from tasks.models.engine import Engine, InferenceState, check_interrupted
+from tasks.models.engine import Engine, InferenceState, check_interrupted, control_of
 from tasks.models.identity import RequestExpansion
 from tasks.models.limits import ConcurrencyLimiter
 from tasks.models.records import (

@@ -30,10 +30,10 @@ from metrics.statistics.gate import Verdict
 from tasks.comparison.compare import ComparedPair, ComparedRuns
 from tasks.comparison.runs import changes, cost_changes
 from tasks.reporting import numbers
-from tasks.reporting.page.html import packed_element, page_parts
-from tasks.reporting.page.plots import Axis, Forest, forest_row
-from tasks.reporting.report.context import flat, run_line
-from tasks.reporting.report.write import PageLimits, replacing, write_samples
+from tasks.reporting.context import flat, run_line
+from tasks.reporting.html import packed_element, page_parts
+from tasks.reporting.plots import Axis, Forest, forest_row
+from tasks.reporting.report import PageLimits, replacing, write_samples
 from tasks.reporting.view import (
     ARROWS,
     MEANING,
@@ -44,7 +44,7 @@ from tasks.reporting.view import (
     mean_of_scored,
     short_run_name,
 )
-from tasks.store.files import finite
+from tasks.store.home import finite
 
 JsonObject = dict[str, Any]
 SamplePlace = tuple[str | None, str | None, str | None]  # model, prompt template, filter

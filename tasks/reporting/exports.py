@@ -35,7 +35,7 @@ from tasks.reduction.facets import parse_facets
 from tasks.reporting.view import RowsByItem
 from tasks.rows.parts import BatchSource, Origin, Row
 from tasks.rows.scoring import samples_of_requests
-from tasks.store.files import finite, whole_file, write_json, write_lines
+from tasks.store.home import finite, whole_file, write_json, write_lines
 from tasks.store.keys import canonical_json, text_value
 from tasks.store.schemas import ITEM_ROWS, RESULTS, TEXT, row_dicts
 from tasks.verdicts.methods import RESPONSE_COLUMNS, response_rows

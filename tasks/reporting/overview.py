@@ -20,9 +20,9 @@ from tasks.comparison.runs import changes, costs
 from tasks.comparison.trends import Known, known_of_models, ordering_facet
 from tasks.history.query import query
 from tasks.reporting import numbers
-from tasks.reporting.page.html import page_parts
-from tasks.reporting.page.plots import Axis
-from tasks.reporting.report.write import replacing
+from tasks.reporting.html import page_parts
+from tasks.reporting.plots import Axis
+from tasks.reporting.report import replacing
 from tasks.reporting.view import short_run_name
 from tasks.store.storage import Store
 

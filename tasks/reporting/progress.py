@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, TextIO
 
-from metrics.printable import printable
+from metrics.errors import printable
 from tasks.models.records import Progress, RunningFigure
 from tasks.reporting import numbers
 from tasks.reporting.streams import raw, safe_console

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TextIO
 
-from metrics.printable import printable
+from metrics.errors import printable
 
 if TYPE_CHECKING:
     from rich.console import Console

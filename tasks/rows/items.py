@@ -11,8 +11,7 @@ from typing import Any
 import orjson
 import pyarrow as pa
 
-from tasks.benchmarks.records import Rendered
-from tasks.datasets.item import Item
+from tasks.datasets.item import Item, Rendered
 from tasks.store.keys import canonical_json, digest
 from tasks.store.schemas import ITEMS, REQUESTS, row_batch, row_dicts
 

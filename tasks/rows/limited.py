@@ -15,8 +15,8 @@ import numpy as np
 from metrics.patterns import bounded
 from metrics.types import Scores
 from scorers.base import Batch, ModelReply, SampleScores
-from scorers.config import ArenaConfig, EnsembleConfig, JudgeConfig, ScorerConfig
-from scorers.judge.config import PatternReading
+from scorers.config import ArenaConfig, EnsembleConfig, ScorerConfig
+from scorers.judge.config import JudgeConfig, PatternReading
 from scorers.process_results import ProcessResultsScorer, ResultValues
 from tasks.rows.parts import PairSetup
 from tasks.sandboxes.killable import GaveUp, KillableProcess

@@ -20,8 +20,8 @@ from metrics.types import CutOff, Scores
 from scorers.base import Batch, SampleScores, Scorer
 from scorers.config import ScoringConfig, split_result_name
 from scorers.factory import build_scorer
+from tasks.store.keys import Unkeyed
 from tasks.store.schemas import RESPONSES
-from tasks.store.steps import Unkeyed
 from tasks.store.storage import ArtifactRef, Store
 from tasks.usercode.load import resolver
 

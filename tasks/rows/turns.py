@@ -13,7 +13,7 @@ from typing import Any, Final
 import orjson
 import pyarrow as pa
 
-from tasks.benchmarks.native.templates import Template
+from tasks.benchmarks.prompts import Template
 from tasks.datasets.item import Item
 from tasks.messages.calls import call_id, parsed_calls, said_calls
 from tasks.messages.chat import Message, chat_body, chat_text, content_text

@@ -14,8 +14,8 @@ from scorers.base import Batch, SampleScores
 from scorers.factory import build_pipelines, build_scorer
 from scorers.process_results import ProcessResultsScorer
 from tasks.benchmarks.open import open_benchmark
-from tasks.benchmarks.records import Rendered
 from tasks.datasets.config import field_at
+from tasks.datasets.item import Rendered
 from tasks.models.demo.answering import Draw, respond
 from tasks.usercode.load import resolver
 

@@ -14,7 +14,7 @@ from flows.config.load import CommandInputs, choose_configs, validation_document
 from flows.config.models import ModelFlags
 from flows.config.schema import EvalConfig
 from metrics.errors import ConfigError
-from tasks.models.providers import PROVIDERS, answer_to, provider
+from tasks.models.config import PROVIDERS, answer_to, provider
 
 Evaluate = Callable[..., Any]
 EXCHANGES = yaml.safe_load((Path(__file__).parent / "provider_exchanges.yaml").read_text(encoding="utf-8"))

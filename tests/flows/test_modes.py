@@ -3,8 +3,7 @@
 import stat
 from pathlib import Path
 
-from tasks.store.files import write_json
-from tasks.store.home import folder_within, private_folder
+from tasks.store.home import folder_within, private_folder, write_json
 from tests.flows.conftest import Evaluate
 
 

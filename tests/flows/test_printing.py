@@ -22,8 +22,7 @@ from flows import command_line as lines
 from flows.server import ask, status
 from flows.server.boundary import credential
 from flows.suite.__main__ import main as suite_main
-from metrics.errors import ConfigError
-from metrics.printable import printable, printable_values
+from metrics.errors import ConfigError, printable, printable_values
 from tasks.models.records import Progress
 from tasks.reporting.progress import ProgressBoard, progress_markdown
 from tasks.reporting.streams import escape_logs, safe_console, shown_safely

@@ -17,7 +17,8 @@ from flows.plan.build import make_plan
 from flows.plan.pairs import read_calibrations
 from flows.plan.steps import PairPlan
 from metrics.errors import NightjarError
-from scorers.config import EnsembleConfig, JudgeConfig
+from scorers.config import EnsembleConfig
+from scorers.judge.config import JudgeConfig
 from scorers.judge.scorer import LLMJudgeScorer
 from tests.flows.endpoints import chat_endpoint, says
 

@@ -14,7 +14,7 @@ from flows.config.load import validate_configs
 from metrics.errors import NightjarError
 from scorers.grading import render
 from tasks.benchmarks.lm_eval.fields import render_template
-from tasks.benchmarks.native.templates import Template
+from tasks.benchmarks.prompts import Template
 from tasks.datasets.item import Item
 from tasks.usercode import load
 from tasks.usercode.load import load_function

@@ -19,8 +19,8 @@ from metrics.statistics.comparison import Comparison, ItemColumn, compare_items
 from metrics.statistics.estimate import estimate, group_aggregate
 from metrics.statistics.gate import adjust, decide, p_regression, worst_of
 from metrics.statistics.intervals import normal_quantile, wilson
-from metrics.statistics.permutation import sign_flip
 from metrics.statistics.power import mcnemar
+from metrics.statistics.significance import sign_flip
 from metrics.statistics.unpaired import compare_unpaired
 from metrics.types import Estimate
 

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from metrics.statistics.positions import position_bias
+from metrics.statistics.significance import position_bias
 
 
 def drawn(seed, *, accuracy, bias, items=80, permuted=True):

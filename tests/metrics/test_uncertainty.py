@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 
 from metrics.aggregations.aggregation import build_aggregation
 from metrics.config import StatisticsConfig
-from metrics.statistics.bootstrap import resampled_totals
-from metrics.statistics.estimate import estimate
+from metrics.statistics.estimate import estimate, resampled_totals
 from metrics.statistics.formulas import maritz_jarrett
 from metrics.statistics.intervals import student_quantile, wilson, wilson_near_bounds
 from metrics.types import Estimate

@@ -7,10 +7,9 @@ import pytest
 import yaml
 
 from scorers.base import ModelReply
-from scorers.config import SCORER_TYPES, ScoringConfig
+from scorers.config import SCORER_TYPES, FilterConfig, ScoringConfig
 from scorers.factory import build_scorer
 from scorers.filters import FILTERS, FilterPipeline
-from scorers.filters.config import FilterConfig
 
 CASES = yaml.safe_load(Path(__file__).with_name("cases.yaml").read_text(encoding="utf-8"))
 

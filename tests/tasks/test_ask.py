@@ -13,8 +13,8 @@ from scorers.judge.scorer import LLMJudgeScorer
 from tasks.ask import AskSetup, asked_rows, replies_of, sampling_text, score_calibration
 from tasks.caching import Workspace
 from tasks.rows.parts import PairSetup, calibrated_scorer, pending
+from tasks.store.keys import Accounts, Answered, Step
 from tasks.store.schemas import REQUESTS, RESPONSES
-from tasks.store.steps import Accounts, Answered, Step
 from tasks.store.storage import Store
 
 PEOPLE = [

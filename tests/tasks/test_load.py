@@ -14,7 +14,7 @@ from tasks.benchmarks.open import open_benchmark
 from tasks.caching import Workspace
 from tasks.datasets.item import Item
 from tasks.load import LoadSetup, load, read_ahead
-from tasks.store.steps import Step
+from tasks.store.keys import Step
 
 
 @pytest.fixture(autouse=True)

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-SETUP = "from tasks.store.steps import Unkeyed\n\n\nclass OwnSetup(Unkeyed):\n    number: int\n"
+SETUP = "from tasks.store.keys import Unkeyed\n\n\nclass OwnSetup(Unkeyed):\n    number: int\n"
 STAGE = """
 from own_setup import OwnSetup
-from tasks.store.steps import Step
+from tasks.store.keys import Step
 
 
 def {name}(step: Step[OwnSetup]) -> int:
@@ -19,7 +19,7 @@ def {name}(step: Step[OwnSetup]) -> int:
 MAKE = """
 import pickle, sys, first_stage, second_stage
 from own_setup import OwnSetup
-from tasks.store.steps import Step
+from tasks.store.keys import Step
 step = Step[OwnSetup](name="score", identity={"a": 1}, setup=OwnSetup(number=7))
 sys.stdout.buffer.write(pickle.dumps(step))
 """
@@ -43,7 +43,7 @@ def test_a_step_is_read_in_whatever_order_stages_were_imported(
 
 
 def test_a_step_without_a_named_setup_is_read_too() -> None:
-    from tasks.store.steps import Step
+    from tasks.store.keys import Step
 
     step: Step[int] = Step(name="score", identity={}, setup=3)
     assert pickle.loads(pickle.dumps(step)) == step

@@ -26,9 +26,8 @@ from tasks.benchmarks.lm_eval.documents import Document, document_items
 from tasks.benchmarks.lm_eval.fields import Fields, asks_unconditional, gold_indices, references_of
 from tasks.benchmarks.lm_eval.splits import Splits, fewshot_settings
 from tasks.benchmarks.lm_eval.yaml import decoded, functions_in, runs_programs_itself
-from tasks.benchmarks.records import Rendered
 from tasks.datasets.config import DatasetError
-from tasks.datasets.item import Item
+from tasks.datasets.item import Item, Rendered
 from tasks.datasets.items import Cluster
 from tasks.messages.chat import chat_text
 from tasks.messages.media import MediaError, MediaReader

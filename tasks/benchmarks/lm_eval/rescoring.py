@@ -23,12 +23,11 @@ from tasks.benchmarks.lm_eval.fields import Fields, asks_unconditional, gold_ind
 from tasks.benchmarks.lm_eval.select import Definition, build_index
 from tasks.benchmarks.lm_eval.translation import translate_definition
 from tasks.benchmarks.lm_eval.yaml import decoded, encoded, functions_in
-from tasks.benchmarks.records import Rendered
 from tasks.datasets.config import DatasetError
-from tasks.datasets.item import Item
+from tasks.datasets.item import Item, Rendered
 from tasks.datasets.items import Cluster
-from tasks.store.files import write_lines
 from tasks.store.fingerprint import sources_of
+from tasks.store.home import write_lines
 from tasks.store.keys import digest, file_digest
 from tasks.usercode.load import load_function
 

@@ -29,7 +29,7 @@ from tasks.benchmarks.lm_eval.fields import Fields, gold_indices
 from tasks.benchmarks.lm_eval.rescoring import LogRow, likelihoods_of
 from tasks.benchmarks.lm_eval.select import Aggregate, Group
 from tasks.benchmarks.lm_eval.yaml import decoded
-from tasks.store.files import write_json, write_lines
+from tasks.store.home import write_json, write_lines
 from tasks.usercode.load import UserModules
 
 OF_DOCUMENTS: Final[Mapping[str, Callable[[str], int]]] = {

@@ -8,6 +8,11 @@ When answers were last used is kept segment by segment: a *mark* beside them,
 ``answers/<identity>/used/<segment>.json``, holds the day on which a run last took an answer from one.
 Segments without a mark, those of stores from before marks, count as used when the store came to have its
 present format.
+
+Workers that want the same answers at once share them out. Before it asks, a worker claims the keys that
+it lacks, model by model. A key belongs to the oldest claim that lives and holds it; who came later asks
+for the rest, waits until that claim ends, and looks again at what is there. So nobody waits for a later
+one, and a killed worker holds nobody up.
 """
 
 import hashlib
@@ -18,7 +23,7 @@ import threading
 import time
 import uuid
 from collections import OrderedDict
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, fields
 from datetime import UTC, datetime, timedelta
@@ -33,6 +38,8 @@ from numpy.typing import NDArray
 
 from tasks.models.errors import is_settled
 from tasks.models.records import EVERY, KeptAnswer, Lookup
+from tasks.store import claims
+from tasks.store.claims import Claim, Watch, is_dead, owner_of
 from tasks.store.schemas import TEXT
 from tasks.store.storage import Store, StoreError
 
@@ -567,3 +574,54 @@ def parquet_bytes(tables: Sequence[pa.Table]) -> bytes:
 
 
 _DICTIONARY_COLUMNS = ["status", "finish_reason", "served_model", "system_fingerprint", "attempts", "night"]
+
+
+KEY_BYTES = 16
+"""Bytes of a key that a claim holds: enough to tell keys apart."""
+
+
+@contextmanager
+def claim_keys(
+    answers: ModelAnswers, keys: Collection[bytes], night: str | None = None
+) -> Iterator["ClaimedKeys"]:
+    """Claims ``keys`` until the block ends, and gives which of them others are at already.
+
+    ``night`` is given by whom only answers of this night serve: claims of other nights then don't count.
+    Raises StoreError.
+    """
+    held = b"".join(key[:KEY_BYTES] for key in keys)
+    with Claim.made(answers.store, answers.folder, {"night": night}, held) as own:
+        yield ClaimedKeys(own, keys, night)
+
+
+class ClaimedKeys:
+    """A worker's keys; ``others`` are those that earlier claims hold."""
+
+    def __init__(self, own: Claim, keys: Collection[bytes], night: str | None) -> None:
+        self._watch = Watch(own)
+        by_start = {key[:KEY_BYTES]: key for key in keys}
+        held: dict[str, set[bytes]] = {}
+        for entry in own.earlier():
+            content = own.content(entry)
+            if content is not None and is_dead(content):
+                own.remove(entry)
+            elif content is not None and night in (None, owner_of(content).get("night")):
+                held[entry] = {by_start[start] for start in _starts(own.attached(entry)) if start in by_start}
+        self._earlier = [entry for entry, theirs in held.items() if theirs]
+        self.others: set[bytes] = {key for theirs in held.values() for key in theirs}
+
+    def wait(self, may_go_on: Callable[[], bool]) -> bool:
+        """Waits until the claims that hold ``others`` have ended; False where ``may_go_on`` said no."""
+        while self._alive():
+            if not may_go_on():
+                return False
+            time.sleep(claims.POLL_SECONDS)
+        return True
+
+    def _alive(self) -> bool:
+        self._earlier = [entry for entry in self._earlier if self._watch.lives(entry)]
+        return bool(self._earlier)
+
+
+def _starts(held: bytes) -> Iterator[bytes]:
+    return (held[start : start + KEY_BYTES] for start in range(0, len(held), KEY_BYTES))

@@ -16,7 +16,7 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 
-from metrics.statistics.positions import position_bias
+from metrics.statistics.significance import position_bias
 from scorers.letters import FIRST_TOKEN
 from tasks.reporting import numbers
 from tasks.reporting.diagnostics.findings import (

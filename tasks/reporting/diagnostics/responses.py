@@ -23,7 +23,7 @@ from tasks.reporting.diagnostics.findings import (
     Occurrences,
     TallyCheck,
 )
-from tasks.reporting.page.samples import find_span, patterns
+from tasks.reporting.samples import find_span, patterns
 from tasks.reporting.view import Extractor, ResponseView, RunView, SampleView
 
 if TYPE_CHECKING:
@@ -442,7 +442,7 @@ def probes(view: RunView) -> dict[str, Probe]:
 
 
 def _pipeline(entry: Mapping[str, Any]) -> Extractor | None:
-    from scorers.filters.config import FilterConfig
+    from scorers.config import FilterConfig
     from scorers.filters.pipeline import FilterPipeline
 
     known = {"name": entry.get("name"), "filter": entry.get("filter")}

@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from metrics.errors import ConfigError
 from scorers.base import FilterError
+from scorers.config import FilterConfig
 from scorers.filters import FILTERS, FilterPipeline, filter_step
-from scorers.filters.config import FilterConfig
 
 PROPERTY = settings(deadline=None, derandomize=True, max_examples=60)
 

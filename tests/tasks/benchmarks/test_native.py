@@ -8,11 +8,10 @@ from pydantic import ValidationError
 
 from metrics.errors import ConfigError
 from tasks.benchmarks.config import BenchmarkFields, template_texts
-from tasks.benchmarks.native.templates import ENVIRONMENT, Template, scope
 from tasks.benchmarks.open import open_benchmark
-from tasks.benchmarks.records import Rendered
+from tasks.benchmarks.prompts import ENVIRONMENT, Template, scope
 from tasks.datasets.config import DatasetError
-from tasks.datasets.item import Item
+from tasks.datasets.item import Item, Rendered
 from tasks.store.keys import digest
 
 ROW = {"id": "q1", "question": "What is 2 + 2?", "answer": "4", "options": ["3", "4", "5"]}

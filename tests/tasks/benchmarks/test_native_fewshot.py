@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from metrics.errors import ConfigError
+from tasks.benchmarks import prompts as fewshot_module
 from tasks.benchmarks.config import BenchmarkFields
-from tasks.benchmarks.native import prompts as fewshot_module
 from tasks.benchmarks.open import open_benchmark
 
 ROWS = [{"id": f"q{i}", "question": f"{i}+{i}?", "answer": str(2 * i)} for i in range(12)]

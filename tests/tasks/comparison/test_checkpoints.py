@@ -12,7 +12,7 @@ import pytest
 from tasks.comparison.matching import read_groups
 from tasks.comparison.runs import ComparedRun
 from tasks.comparison.trends import known_of_models, learning_curves, ordering_facet
-from tasks.reporting.report.curves import learning_context
+from tasks.reporting.plots import learning_context
 
 ITEMS = 200
 PAIR = {"benchmark": "sums", "filter": "none", "metric": "exact_match", "reduction": "mean", "label": None}

@@ -11,10 +11,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from metrics.errors import ConfigError
-from tasks.history.activity import active_run
-from tasks.history.compaction import FOLDER, compact
 from tasks.history.layout import HistoryError, Night, past_nights, read_nights, record_night, record_run
-from tasks.history.query import query
+from tasks.history.prune import active_run
+from tasks.history.query import FOLDER, compact, query
 from tasks.store.schemas import ITEM_ROWS, RESPONSES, RESULTS, STATISTICS
 from tasks.store.storage import FORMAT, ArtifactRef, Store, StoreError
 

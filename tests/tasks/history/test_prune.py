@@ -18,13 +18,13 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tasks.history import prune as pruning_module
-from tasks.history.activity import active_run
 from tasks.history.layout import HistoryError, names_in, record_run
 from tasks.history.prune import (
     EVERYTHING,
     LONGEST_LOG,
     AnswerRetention,
     Retention,
+    active_run,
     find_leftovers,
     plan_pruning,
     prune,

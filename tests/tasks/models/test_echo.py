@@ -5,11 +5,11 @@ from typing import Any
 
 import pytest
 
+from tasks.models import echo as echo
+from tasks.models.echo import KNOWN, LAST, EchoMode, Likelihood, find_mode, takes_ids
 from tasks.models.errors import BadRequest, ConnectionFault, ModelError, ServerFault
-from tasks.models.likelihood import echo as echo
-from tasks.models.likelihood.echo import KNOWN, LAST, EchoMode, Likelihood, find_mode, takes_ids
-from tasks.models.likelihood.tokenizers import ByteTokenizer
 from tasks.models.records import Call, Reply, Request
+from tasks.models.tokenizers import ByteTokenizer
 
 BYTES = ByteTokenizer()
 WHOLE = KNOWN + LAST

@@ -10,7 +10,7 @@ from tasks.models.config import ErrorBudget, ModelConfig, RunLimits
 from tasks.models.demo.options import Faults
 from tasks.models.errors import ModelError
 from tasks.models.records import Lookup, RequestTally
-from tasks.store.steps import Accounts, Step
+from tasks.store.keys import Accounts, Step
 
 STORM = Faults(
     error_500=0.05,

@@ -20,8 +20,8 @@ from tasks.models.errors import (
 )
 from tasks.models.generation import Generation, TokenPrompts
 from tasks.models.http import StreamedAnswer, answer_body, json_object
-from tasks.models.likelihood.tokenizers import ByteTokenizer
 from tasks.models.records import Reply, Request
+from tasks.models.tokenizers import ByteTokenizer
 
 CHAT = EndpointConfig()
 

@@ -12,9 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from tasks.models.answers.claims import claim_keys
 from tasks.models.answers.journal import Journal, decode, encode, recover, restore
-from tasks.models.answers.segments import AnswerStore, ModelAnswers
+from tasks.models.answers.segments import AnswerStore, ModelAnswers, claim_keys
 from tasks.models.config import ModelConfig
 from tasks.models.demo.server import serve
 from tasks.models.records import KeptAnswer

@@ -11,12 +11,12 @@ from tasks.models.config import ModelConfig
 from tasks.models.connection import probe
 from tasks.models.demo.answering import BOS, log_distribution, score
 from tasks.models.demo.options import Faults
+from tasks.models.echo import EchoMode, Likelihood
 from tasks.models.errors import BadRequest, MalformedBody, ModelError
 from tasks.models.http import json_object
-from tasks.models.likelihood.echo import EchoMode, Likelihood
-from tasks.models.likelihood.tokenizers import ByteTokenizer
-from tasks.models.likelihood.tokens import GeneratedTokens, ScoredTokens, Span, scored, span_ends, sum_of
 from tasks.models.records import Reply, Request
+from tasks.models.tokenizers import ByteTokenizer
+from tasks.models.tokens import GeneratedTokens, ScoredTokens, Span, scored, span_ends, sum_of
 
 CONTEXTS = ["The capital of France is", "The opposite of hot is ", "Bees make"]
 CONTINUATIONS = [" Paris", " cold", " honey äöü"]

@@ -9,8 +9,7 @@ from typing import Any
 
 import pytest
 
-from tasks.models.answers.claims import claim_keys
-from tasks.models.answers.segments import AnswerStore
+from tasks.models.answers.segments import AnswerStore, claim_keys
 from tasks.store import claims
 from tasks.store.storage import Store
 

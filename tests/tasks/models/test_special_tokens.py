@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from tasks.models.likelihood.tokenizers import SpecialTokens, load_tokenizer, special_tokens
+from tasks.models.tokenizers import SpecialTokens, load_tokenizer, special_tokens
 
 END = "<|endoftext|>"
 

@@ -20,7 +20,7 @@ from tasks.reporting.compare import (
     run_names,
     write_compare_report,
 )
-from tasks.reporting.report.write import PageLimits
+from tasks.reporting.report import PageLimits
 from tasks.reporting.view import ResponseView, RunView, SampleView
 from tests.tasks.reporting.report_recordings import HOSTILE, run_of
 

@@ -16,8 +16,8 @@ import pyarrow as pa
 import pytest
 
 from tasks.reporting.diagnostics.findings import SHOWN_OF_A_KIND, Diagnostic, grouped
-from tasks.reporting.page.html import environment, inline_json, json_bytes
-from tasks.reporting.report.write import FirstPass, PageLimits, write_report
+from tasks.reporting.html import environment, inline_json, json_bytes
+from tasks.reporting.report import FirstPass, PageLimits, write_report
 from tasks.reporting.view import LabelView, ResponseView, RunView, SampleView
 from tasks.store.schemas import RESULTS
 from tests.tasks.reporting.report_recordings import HOSTILE, generated, result, run_of
@@ -238,7 +238,7 @@ def test_an_interrupted_report_leaves_the_old_one(tmp_path: Path) -> None:
 
 
 def test_memory_does_not_grow_with_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tasks.reporting.report.write.KEPT_BYTES", 1_000_000)
+    monkeypatch.setattr("tasks.reporting.report.KEPT_BYTES", 1_000_000)
 
     def peak(items: int) -> int:
         text = "word " * 4000

@@ -7,7 +7,7 @@ import pyarrow as pa
 import pytest
 
 from tasks.reporting import numbers
-from tasks.reporting.page.plots import Axis, curves, forests
+from tasks.reporting.plots import Axis, curves, forests
 from tasks.reporting.view import ResultRow, result_rows
 from tasks.store.schemas import RESULTS
 from tests.tasks.reporting.report_recordings import result

@@ -4,7 +4,7 @@ from collections.abc import Iterable
 
 import pytest
 
-from tasks.reporting.report.write import PageLimits, SampleSelection, Scan
+from tasks.reporting.report import PageLimits, SampleSelection, Scan
 from tasks.reporting.view import LabelView, ResponseView, SampleView
 
 

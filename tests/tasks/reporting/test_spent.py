@@ -4,8 +4,7 @@ import re
 
 import pytest
 
-from tasks.reporting.page.plots import BOTTOM, TOP
-from tasks.reporting.report.curves import TokensSpent, spent_curves
+from tasks.reporting.plots import BOTTOM, TOP, TokensSpent, spent_curves
 from tasks.reporting.view import ResponseView, SampleView
 
 

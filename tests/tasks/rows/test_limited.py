@@ -10,8 +10,9 @@ import numpy as np
 import pytest
 
 from scorers.base import Batch, ModelReply, SampleScores
-from scorers.config import FilterConfig, JudgeConfig, ScoringConfig
+from scorers.config import FilterConfig, ScoringConfig
 from scorers.filters import FilterPipeline
+from scorers.judge.config import JudgeConfig
 from tasks.rows.limited import LimitedProcessing, LimitedScorer, legible
 from tasks.rows.parts import PairSetup
 from tasks.rows.predictions import LimitedPipeline

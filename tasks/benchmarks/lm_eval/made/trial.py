@@ -40,7 +40,7 @@ from tasks.benchmarks.lm_eval.made.columns import columns_of
 from tasks.benchmarks.lm_eval.made.shapes import CANDIDATES, RowMaker, Shape
 from tasks.benchmarks.lm_eval.splits import Splits
 from tasks.benchmarks.lm_eval.yaml import decoded, functions_in, runs_programs_itself
-from tasks.benchmarks.records import Rendered
+from tasks.datasets.item import Rendered
 from tasks.sandboxes.killable import GaveUp, KillableProcess
 from tasks.usercode.evaluate import collecting
 from tasks.usercode.load import UserModules, trust_what_is_named, trusting

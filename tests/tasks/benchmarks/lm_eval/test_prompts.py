@@ -12,9 +12,8 @@ from tasks.benchmarks.config import BenchmarkFields
 from tasks.benchmarks.lm_eval import select, translate
 from tasks.benchmarks.lm_eval.benchmark import HarnessBenchmark
 from tasks.benchmarks.open import open_benchmark
-from tasks.benchmarks.records import Rendered
 from tasks.datasets.config import DatasetError
-from tasks.datasets.item import Item
+from tasks.datasets.item import Item, Rendered
 
 CASES = Path(__file__).parent / "cases"
 EXPECTED = json.loads((CASES / "expected.json").read_text(encoding="utf-8"))

@@ -1,7 +1,7 @@
 """The native benchmark: items of a dataset, asked with Jinja2 templates.
 
-``NativeBenchmark`` holds to the protocol of ``benchmarks.records``; ``Targets`` finds an item's references,
-its choices and which of them are right. ``benchmarks.open`` makes it of a config.
+``NativeBenchmark`` holds to the protocol of ``benchmarks.records``; ``Targets`` finds an item's
+references, its choices and which of them are right. ``benchmarks.open`` makes it of a config.
 """
 
 import hashlib
@@ -15,19 +15,20 @@ from metrics.errors import ConfigError
 from metrics.types import IGNORED_TARGET
 from tasks.benchmarks.config import BenchmarkFields, PromptTemplate
 from tasks.benchmarks.lettered import Lettering
-from tasks.benchmarks.native.prompts import (
+from tasks.benchmarks.prompts import (
     CompiledChat,
     CompiledPrompt,
     Fewshot,
     FewshotCandidate,
     PromptLayout,
+    Template,
     delimited,
     render_prompt,
+    row,
+    template_source,
 )
-from tasks.benchmarks.native.templates import Template, row, template_source
-from tasks.benchmarks.records import Rendered
 from tasks.datasets.config import DatasetConfig, DatasetError
-from tasks.datasets.item import Item
+from tasks.datasets.item import Item, Rendered
 from tasks.datasets.items import dataset_digest, open_dataset, row_places
 from tasks.messages.chat import chat_text, checked_tools
 from tasks.messages.media import MediaReader

@@ -14,7 +14,7 @@ from tasks.models.records import asked_and_reused
 from tasks.reporting import numbers
 from tasks.reporting.diagnostics.findings import SHOWN_OF_A_KIND, Diagnostic, Example, grouped
 from tasks.reporting.numbers import RATING_COLUMNS, rating_cells, rating_effects, strongest_first
-from tasks.reporting.page.plots import curve_rows, curves, forests
+from tasks.reporting.plots import curve_rows, curves, forests
 from tasks.reporting.terminal import next_command
 from tasks.reporting.view import ResultRow, SampleView, facet_names, facet_text
 

@@ -1,4 +1,5 @@
-"""How a page of any number of samples is written in bounded memory: in two passes.
+"""``report.html``: one self-contained page about one run, of any number of samples, written in bounded
+memory: in two passes.
 
 The first pass counts, diagnoses and decides what is shown; the second writes blocks of samples into the
 page as they come. Nothing but counters, the list's columns and one block is in memory::
@@ -10,7 +11,8 @@ The first pass over a large run is made in parts, wherever there is a processor 
 
 Which samples are shown, and how much of their texts, is what a browser can bear, all failures among it.
 The first pass keeps some twenty bytes a sample and no text for that. From them follows a choice that
-depends on the seed and on nothing else, not on the order of the samples.
+depends on the seed and on nothing else, not on the order of the samples. The comparison's page reuses the
+writer and the limits.
 """
 
 import os
@@ -28,12 +30,12 @@ from typing import Any, Final, TextIO
 from tasks.comparison.trends import LearningCurve
 from tasks.datasets.items import row_places
 from tasks.reporting import numbers
+from tasks.reporting.context import Usage, page_context
 from tasks.reporting.diagnostics import Diagnosis
 from tasks.reporting.diagnostics.findings import Diagnostic
-from tasks.reporting.page.html import BlockWriter, packed_element, page_parts
-from tasks.reporting.page.samples import SampleIndex, SampleRecords, patterns
-from tasks.reporting.report.context import Usage, page_context
-from tasks.reporting.report.curves import TokensSpent, learning_context, spent_curves
+from tasks.reporting.html import BlockWriter, packed_element, page_parts
+from tasks.reporting.plots import TokensSpent, learning_context, spent_curves
+from tasks.reporting.samples import SampleIndex, SampleRecords, patterns
 from tasks.reporting.view import RunView, SampleView, result_rows
 from tasks.store.home import as_open_as_its_folder, private_folder
 

@@ -19,7 +19,7 @@ from functools import lru_cache
 from typing import Any, Literal, NamedTuple
 
 from tasks.models.errors import BadRequest, MalformedBody
-from tasks.models.likelihood.tokenizers import Tokenizer
+from tasks.models.tokenizers import Tokenizer
 
 DEFAULT_MAX_LENGTH = 2048
 """Tokens a model takes in where nothing says how many: lm-evaluation-harness's default for endpoints."""

@@ -24,8 +24,9 @@ from tasks.models.errors import (
     ServerFault,
     TransientError,
 )
-from tasks.models.likelihood.tokenizers import Tokenizer
-from tasks.models.likelihood.tokens import (
+from tasks.models.records import Call, KeptAnswer, Provider, Reply, Request, provenance, usage_of
+from tasks.models.tokenizers import Tokenizer
+from tasks.models.tokens import (
     DEFAULT_MAX_LENGTH,
     GeneratedTokens,
     LogprobSource,
@@ -38,7 +39,6 @@ from tasks.models.likelihood.tokens import (
     text_span,
     token_span,
 )
-from tasks.models.records import Call, KeptAnswer, Provider, Reply, Request, provenance, usage_of
 
 
 @dataclass(frozen=True)
