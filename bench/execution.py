@@ -21,7 +21,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from bench.lm_eval.peer import peer_python
-from scorers.programs import Program, ProgramLimits
+from scorers.config import Program, ProgramLimits
 from tasks.rows.execution import CORES, OutcomeStore, ProgramRunner
 from tasks.sandboxes.run import PYTHON, SANDBOXES, Sandbox, run_program, trouble
 from tasks.store.storage import Store

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from bench.coverage import HIGH, LOW, SHARE
-from metrics.aggregations.aggregation import build_aggregation
+from metrics.aggregation import build_aggregation
 from metrics.config import StatisticsConfig
 from metrics.statistics.estimate import estimate, group_aggregate
 from metrics.types import Estimate

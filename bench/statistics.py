@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from metrics.aggregations.aggregation import Aggregation, build_aggregation
+from metrics.aggregation import Aggregation, build_aggregation
 from metrics.config import StatisticsConfig
 from metrics.statistics.comparison import ItemColumn, compare_items
 from metrics.statistics.estimate import estimate

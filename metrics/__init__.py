@@ -1,6 +1,6 @@
 """Metrics, aggregations, reductions and error bars: pure functions of texts and numbers."""
 
-from metrics.aggregations.aggregation import Aggregation, statistics_of
+from metrics.aggregation import Aggregation, statistics_of
 from metrics.build import CorpusMetric
 from metrics.errors import ConfigError, MetricError, NightjarError
 from metrics.metric import Metric

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from metrics.aggregations.aggregation import Aggregation, build_aggregation, user_aggregation
+from metrics.aggregation import Aggregation, build_aggregation, user_aggregation
 from metrics.errors import ConfigError, nearest
 from metrics.metric import NOT_INSTALLED, Metric, installed_version
 from metrics.reductions.reduction import Reduction, build_reduction, is_family

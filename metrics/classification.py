@@ -11,9 +11,9 @@ from typing import Any
 
 import numpy as np
 
-from metrics.aggregations.aggregation import Aggregation, Count, Total, aggregation_factory, require_pairs
+from metrics.aggregation import Aggregation, Count, Total, aggregation_factory, require_pairs
+from metrics.choices import choice_of_largest, first_gold, is_right, nan_where_undefined
 from metrics.errors import ConfigError, MetricError
-from metrics.likelihood.choices import choice_of_largest, first_gold, is_right, nan_where_undefined
 from metrics.registry import metric
 from metrics.types import IGNORED_TARGET, Bools, ChoiceBatch, Floats, Ints, Scores, Values
 

@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from metrics.aggregations.aggregation import Aggregation
+from metrics.aggregation import Aggregation
 from metrics.errors import ConfigError, MetricError, described
 from metrics.patterns import bounded
 from metrics.reductions.reduction import Reduction

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from metrics.aggregations.aggregation import Aggregation
+from metrics.aggregation import Aggregation
 from metrics.errors import MetricError
 from metrics.types import NUMBER_TYPES, Scores
 

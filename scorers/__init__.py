@@ -19,8 +19,7 @@ if TYPE_CHECKING:
     )
     from scorers.config import ScoringConfig
     from scorers.factory import build_pipelines, build_scorer
-    from scorers.filters.pipeline import FilterPipeline
-    from scorers.filters.registry import filter_step
+    from scorers.filters.pipeline import FilterPipeline, filter_step
 
 
 _HOMES = {
@@ -36,7 +35,7 @@ _HOMES = {
     "ScoringConfig": "scorers.config",
     "build_pipelines": "scorers.factory",
     "build_scorer": "scorers.factory",
-    "filter_step": "scorers.filters.registry",
+    "filter_step": "scorers.filters.pipeline",
 }
 
 __all__ = [

@@ -6,9 +6,9 @@ from typing import Any
 
 from metrics.metric import Metric
 from scorers.base import Batch, ModelReply, SampleScores, ScorerError, score_values
+from scorers.config import Compare, Program, ProgramLimits, ProgramOutcome, read_cases
 from scorers.generation import GenerationScorer
 from scorers.grading import prompt_variables, render
-from scorers.programs import Compare, Program, ProgramLimits, ProgramOutcome, read_cases
 
 TESTS_PASSED = "tests_passed"
 """The metric that running programs adds."""

@@ -15,9 +15,9 @@ from typing import Any
 import pyarrow as pa
 
 from scorers.base import Batch, Scorer
+from scorers.config import ProgramOutcome
 from scorers.execution import ExecutionScorer
 from scorers.process_results import ProcessResultsScorer
-from scorers.programs import ProgramOutcome
 from tasks.caching import Workspace, artifact_key, artifact_task, cached_task
 from tasks.models.records import Progress
 from tasks.rows.execution import (

@@ -11,7 +11,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-from tasks.benchmarks.lm_eval.fields import render_template
+from tasks.benchmarks.lm_eval.documents import render_template
 
 KEY = 8
 """Characters of a text by which a prompt is recognised, at least."""

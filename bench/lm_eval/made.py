@@ -2,7 +2,7 @@
 
     python -m bench.lm_eval.made [--peer PYTHON] [--seed N]… [--leaves N] [--only NAME]… [--keep DIR]
 
-The rows come from ``tasks.benchmarks.lm_eval.made``: a seeded generator that reads which columns a
+The rows come from ``tasks.benchmarks.lm_eval.shapes``: a seeded generator that reads which columns a
 definition's templates and functions use. Both programs ask the embedded server, which answers with words of
 the document that is asked about (``answers``). Requests, responses, the
 values of every sample and every aggregate have to be equal to 1e-6; what differs on purpose is in
@@ -34,9 +34,9 @@ from bench.lm_eval.runs import OFFLINE, Asked, by_this_project, home
 from bench.lm_eval.served import byte_tokenizer
 from flows.config.load import load_configs
 from metrics.errors import NightjarError
-from tasks.benchmarks.lm_eval.made.shapes import RowMaker
-from tasks.benchmarks.lm_eval.made.trial import Trial, Trials
 from tasks.benchmarks.lm_eval.select import yaml_files
+from tasks.benchmarks.lm_eval.shapes import RowMaker
+from tasks.benchmarks.lm_eval.trial import Trial, Trials
 from tasks.benchmarks.lm_eval.yaml import Reader
 from tasks.models.demo import protocol
 from tasks.models.demo.server import serve

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from tasks.benchmarks.lm_eval.made.trial import Trials
+    from tasks.benchmarks.lm_eval.trial import Trials
     from tasks.benchmarks.lm_eval.yaml import Reader
 
 OFFLINE = {"HF_HUB_OFFLINE": "1", "HF_DATASETS_OFFLINE": "1", "TQDM_DISABLE": "1"}
@@ -99,8 +99,8 @@ def main() -> int:
         return 0
     os.environ.update(OFFLINE)
     warnings.simplefilter("ignore")
-    from tasks.benchmarks.lm_eval.made.trial import Trials
     from tasks.benchmarks.lm_eval.select import yaml_files
+    from tasks.benchmarks.lm_eval.trial import Trials
     from tasks.benchmarks.lm_eval.yaml import Reader
 
     started = time.monotonic()

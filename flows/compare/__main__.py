@@ -10,10 +10,9 @@ from typing import Annotated
 import typer
 
 from flows.command_line import FAILED, UNDECIDED, command_line, examples, new_app, print_json
-from flows.compare.runs import compare_opened, load_gate, write_comparison
+from flows.compare.runs import compare_opened, comparison_document, load_gate, write_comparison
 from metrics.errors import ConfigError
 from tasks.comparison.compare import ComparedRuns
-from tasks.comparison.presentation import comparison_document
 from tasks.comparison.runs import open_run
 from tasks.store.home import default_store
 from tasks.store.storage import Store
@@ -70,7 +69,7 @@ def compare_command(
 
 
 def _show(compared: ComparedRuns, flips: int) -> None:
-    from tasks.comparison.presentation import ComparisonTable
+    from flows.compare.runs import ComparisonTable
     from tasks.reporting.terminal import console
 
     console().print(ComparisonTable(compared, flips))

@@ -8,11 +8,10 @@ from prefect.client.schemas.objects import State
 from prefect.runtime import flow_run
 from prefect.states import Completed, Failed
 
-from flows.compare.runs import STATE_NAMES, compare_opened
+from flows.compare.runs import STATE_NAMES, change_line, compare_opened, group_of, told_pairs
 from flows.eval.start import slug
 from metrics.errors import printable, printable_values
 from tasks.comparison.compare import ComparedPair, Gate
-from tasks.comparison.presentation import change_line, group_of, told_pairs
 from tasks.comparison.runs import open_run
 from tasks.reporting.numbers import rounded
 from tasks.server import label_verdict

@@ -1,30 +1,38 @@
-"""How two open runs are compared by the config they ran with, and which files a comparison leaves.
-
-The command line, the flow and suites compare with it, so that all three say the same. Needs no Prefect.
+"""How two open runs are compared by the config they ran with, which files a comparison leaves, and how it
+is shown: as a table with sentences for people, and as one JSON document for programs.
 """
 
+import math
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import orjson
 from pydantic import ValidationError
+from rich import box
+from rich.console import Console, ConsoleOptions, Group, RenderResult
+from rich.table import Table
+from rich.text import Text
 
 from flows.config.errors import read_yaml, validated
-from metrics.aggregations.aggregation import Aggregation
+from metrics.aggregation import Aggregation
 from metrics.errors import ConfigError, DataError, NightjarError
+from metrics.statistics.comparison import Comparison
+from metrics.statistics.gate import ORDER
 from tasks.comparison.compare import (
     ASKED_OTHERWISE,
+    ComparedPair,
     ComparedRuns,
     ComparisonRules,
     Gate,
     asked_otherwise,
     compare_runs,
 )
-from tasks.comparison.matching import GroupKey, PairName, aggregations, match_across, match_runs
-from tasks.comparison.runs import ComparedRun, key_over_facets, over_facets
-from tasks.store.home import private_folder
+from tasks.comparison.matching import GroupKey, JoinedItems, PairName, aggregations, match_across, match_runs
+from tasks.comparison.runs import Change, ComparedRun, CostChange, OutcomeChange, key_over_facets, over_facets
+from tasks.store.home import finite, private_folder
 
 PAGE = "comparison.html"
 STATE_NAMES: Mapping[str | None, str] = {"inconclusive": "Inconclusive", "worse": "Worse"}
@@ -152,3 +160,243 @@ def load_gate(path: Path) -> Gate:
     """Reads a gate file; raises ConfigError with file and line."""
     source = read_yaml(path)
     return validated(Gate, source, source.data)
+
+
+STYLES = {"regression": "bold red", "inconclusive": "yellow", "worse": "yellow", "pass": "green"}
+DOUBT = ("model identity", "dataset", "scoring")
+"""Changes that a difference may come from instead of the model."""
+
+
+class ComparisonTable:
+    """A rich renderable; ``flips`` is how many flipped items are named for each pair."""
+
+    def __init__(self, compared: ComparedRuns, flips: int = 5) -> None:
+        self.compared = compared
+        self.flips = flips
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        """The table first, then words."""
+        compared = self.compared
+        yield _table(
+            [pair for pair in compared.pairs if pair.comparison is not None], compared.gate is not None
+        )
+        yield Group(*_sentences(compared, self.flips))
+        if compared.verdict is not None:
+            yield Text(f"gate: {compared.verdict}", style=STYLES[compared.verdict])
+
+
+def comparison_document(compared: ComparedRuns) -> dict[str, Any]:
+    """Everything that a comparison found, JSON-able; NaN becomes null."""
+    return {
+        "base": compared.base,
+        "candidate": compared.candidate,
+        "verdict": compared.verdict,
+        "gate": compared.gate.model_dump(mode="json") if compared.gate is not None else None,
+        "pairs": [_pair(pair) for pair in compared.pairs],
+        "changes": [asdict(change) for change in compared.changes],
+        "outcomes": [_outcome(change) for change in compared.outcomes],
+        "costs": [asdict(change) for change in compared.costs],
+    }
+
+
+def told_pairs(pairs: Sequence[tuple[str, ComparedPair]]) -> list[dict[str, Any]]:
+    """What a notification says of each pair that did not pass, worst first: its numbers, verdict and reason.
+
+    ``pairs`` stand beside the name of what they are held against.
+    """
+    told = [_told(base, pair) for base, pair in pairs if pair.verdict not in (None, "pass")]
+    return sorted(told, key=lambda entry: ORDER.index(entry["verdict"]))
+
+
+def _told(base: str, pair: ComparedPair) -> dict[str, Any]:
+    found = pair.comparison
+    names = ("base", "candidate", "difference", "ci_low", "ci_high")
+    numbers = {} if found is None else {name: finite(getattr(found, name)) for name in names}
+    said = {"benchmark": pair.key.benchmark, "pair": name_of(pair), "against": base, "verdict": pair.verdict}
+    return {**said, **numbers, "reason": pair.reason}
+
+
+def change_line(change: Change) -> str:
+    """A change in words."""
+    before, after = (value if value is not None else "not said" for value in (change.base, change.candidate))
+    return f"{change.kind} changed: {change.what}: {before} → {after}"
+
+
+def cost_line(change: CostChange) -> str:
+    """What a model cost in both runs, in words.
+
+    >>> cost_line(CostChange("qwen", "answering", 0.5, 0.75, "USD"))
+    'cost of qwen answering: 0.5 → 0.75 USD'
+    """
+    before, after = (
+        "not asked" if cost is None else f"{cost:.4g}" for cost in (change.base, change.candidate)
+    )
+    currency = f" {change.currency}" if change.currency else ""
+    return f"cost of {change.model} {change.stage}: {before} → {after}{currency}"
+
+
+def outcome_line(change: OutcomeChange) -> str:
+    """How often answers came to an outcome before and now, in words."""
+    where = ", ".join(value for _, value in change.key.facets) or change.key.benchmark
+    p = "" if math.isnan(change.p_value) else f", p = {change.p_value:.2g}"
+    shares = f"{_per_cent(change.base)} → {_per_cent(change.candidate)}"
+    return f"answers {change.outcome.replace('_', ' ')}, {where}: {shares} of {change.n_items} items{p}"
+
+
+def _per_cent(share: float) -> str:
+    """A share in per cent."""
+    return f"{100 * share:.3g} %"
+
+
+def _outcome(change: OutcomeChange) -> dict[str, Any]:
+    facets = dict(change.key.facets)
+    own = {name: getattr(change, name) for name in ("outcome", "n_items", "risen")}
+    shares = {name: finite(getattr(change, name)) for name in ("base", "candidate", "p_value")}
+    return {"benchmark": change.key.benchmark, "facets": facets, **own, **shares}
+
+
+def flipped_line(pair: ComparedPair, shown: int) -> str:
+    """Which items flipped, losses first: ``-id`` was right and is wrong now, ``+id`` the other way round."""
+    lost = [
+        f"-{item.item_id}" for item in pair.flipped if (item.candidate < item.base) == pair.higher_is_better
+    ]
+    won = [
+        f"+{item.item_id}" for item in pair.flipped if (item.candidate < item.base) != pair.higher_is_better
+    ]
+    named = [*lost, *won]
+    rest = f" and {len(named) - shown} more" if len(named) > shown else ""
+    return f"flipped, {name_of(pair)}: {' '.join(named[:shown])}{rest}"
+
+
+def name_of(pair: ComparedPair) -> str:
+    """The pair with what tells it from others of its name."""
+    key = pair.key
+    own = group_of(pair)
+    return f"{key.pair} ({', '.join(own)})" if own else key.pair
+
+
+def group_of(pair: ComparedPair) -> list[str]:
+    """The values of the facets and the label; where the runs differ in one, both of its values."""
+    after = dict(pair.match.candidate.facets) if pair.match.candidate is not None else {}
+    facets = [
+        value if after.get(name, value) == value else f"{value} → {after[name]}"
+        for name, value in pair.key.facets
+    ]
+    return facets + ([pair.key.label] if pair.key.label else [])
+
+
+def _sentences(compared: ComparedRuns, flips: int) -> Iterator[Text]:
+    for pair in compared.pairs:
+        if pair.comparison is None or pair.reason:
+            yield Text(f"{name_of(pair)}: {pair.reason}", style="yellow")
+    for pair in compared.pairs:
+        if pair.flipped and flips:
+            yield Text(flipped_line(pair, flips))
+    for outcome in compared.outcomes:
+        yield Text(outcome_line(outcome), style="bold yellow" if outcome.risen else "dim")
+    for change in compared.changes:
+        if change.kind in DOUBT:
+            yield Text(
+                change_line(change), style="bold yellow" if change.kind == "model identity" else "yellow"
+            )
+    if minor := [change.what for change in compared.changes if change.kind not in DOUBT]:
+        yield Text(f"also different: {', '.join(minor)}")
+    for cost in compared.costs:
+        yield Text(cost_line(cost), style="dim")
+
+
+def _table(pairs: Sequence[ComparedPair], gated: bool) -> Table:
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    for name in ("Benchmark", "Group", "Filter", "Metric"):
+        table.add_column(name)
+    for name in (
+        "Base",
+        "Candidate",
+        "Difference",
+        "Interval",
+        "p adj.",
+        "W/L/T",
+        "MDE",
+        "Items",
+        "Coverage",
+    ):
+        table.add_column(name, justify="right")
+    table.add_column("Gate" if gated else "")
+    for pair in pairs:
+        table.add_row(*_row(pair))
+    return table
+
+
+def _row(pair: ComparedPair) -> list[Text | str]:
+    key, found, joined = pair.key, pair.comparison, pair.joined
+    assert found is not None
+    assert joined is not None
+    arrow = "↑" if pair.higher_is_better else "↓"
+    metric = key.pair.removesuffix(f",{key.filter}")
+    group = " ".join(group_of(pair))
+    return [
+        key.benchmark, group, key.filter, f"{metric} {arrow}", _number(found.base), _number(found.candidate),
+        _number(found.difference, "+"), f"[{_number(found.ci_low, '+')}, {_number(found.ci_high, '+')}]",
+        _number(pair.p_adjusted), f"{found.wins}/{found.losses}/{found.ties}", _number(found.mde),
+        str(found.n_items), f"{joined.coverage:.1%}", _verdict_text(pair),
+    ]  # fmt: skip
+
+
+def _verdict_text(pair: ComparedPair) -> Text:
+    if pair.verdict is not None:
+        return Text(pair.verdict, style=STYLES[pair.verdict])
+    return (
+        Text("")
+        if pair.terms is not None or pair.p_adjusted is None or pair.p_adjusted >= 0.05
+        else Text("*")
+    )
+
+
+def _number(value: float | None, sign: str = "") -> str:
+    return "–" if value is None or math.isnan(value) else f"{value:{sign}.4g}"
+
+
+def _pair(pair: ComparedPair) -> dict[str, Any]:
+    key = pair.key
+    document = {
+        "pair": key.pair,
+        "benchmark": key.benchmark,
+        "filter": key.filter,
+        "metric": key.metric,
+        "reduction": key.reduction,
+        "label": key.label,
+        "facets": dict(key.facets),
+        "candidate_facets": dict(pair.match.candidate.facets) if pair.match.candidate is not None else None,
+        "higher_is_better": pair.higher_is_better,
+        "verdict": pair.verdict,
+        "reason": pair.reason,
+        "p_adjusted": finite(pair.p_adjusted),
+        "terms": asdict(pair.terms) if pair.terms is not None else None,
+    }
+    return document | _numbers(pair.comparison) | _counts(pair.joined) | {
+        "flipped": [asdict(item) for item in pair.flipped]
+    }  # fmt: skip
+
+
+def _numbers(comparison: Comparison | None) -> dict[str, Any]:
+    names = [name for name in Comparison.__dataclass_fields__ if name not in ("ends", "chance")]
+    if comparison is None:
+        return dict.fromkeys(names)
+    values = {name: getattr(comparison, name) for name in names}
+    return {name: finite(value) if isinstance(value, float) else value for name, value in values.items()}
+
+
+def _counts(joined: JoinedItems | None) -> dict[str, Any]:
+    if joined is None:
+        return dict.fromkeys(
+            ("coverage", "n_base", "n_candidate", "missing", "unscored", "unscored_base", "new")
+        )
+    return {
+        "coverage": finite(joined.coverage),
+        "n_base": joined.n_base,
+        "n_candidate": joined.n_candidate,
+        "missing": joined.missing,
+        "unscored": joined.unscored,
+        "unscored_base": joined.unscored_base,
+        "new": joined.new,
+    }

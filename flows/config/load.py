@@ -33,8 +33,8 @@ from tasks.store.home import PROJECT, home
 
 if TYPE_CHECKING:
     from tasks.benchmarks.lm_eval import Definition, SelectedBenchmarks
-    from tasks.benchmarks.lm_eval.made.trial import Trials
     from tasks.benchmarks.lm_eval.select import Group
+    from tasks.benchmarks.lm_eval.trial import Trials
     from tasks.benchmarks.lm_eval.yaml import Reader
 
 
@@ -155,7 +155,7 @@ def validation_document(inputs: CommandInputs) -> tuple[dict[str, Any], int]:
     could be made that they run on, ``warnings`` says so. Every config has an entry of its own: one that is
     refused leaves the others their answer.
     """
-    from tasks.benchmarks.lm_eval.made.trial import Trials
+    from tasks.benchmarks.lm_eval.trial import Trials
 
     with Trials() as trials:
         if inputs.tasks is not None:
@@ -249,7 +249,7 @@ def validate_configs(
     No dataset is opened; what many files include is read once. Functions are imported and run in a process
     of their own: that of ``trials``, else a new one.
     """
-    from tasks.benchmarks.lm_eval.made.trial import Trials
+    from tasks.benchmarks.lm_eval.trial import Trials
     from tasks.benchmarks.lm_eval.yaml import Reader
 
     if trials is None:

@@ -28,10 +28,10 @@ from scorers.config import split_result_name
 from tasks.caching import Workspace, in_workspace, references
 from tasks.filter import FilterSetup
 from tasks.infer import InferSetup, infer, missing_requests
-from tasks.models.canaries import CanaryReport
 from tasks.models.engine import RunControl
+from tasks.models.probes import CanaryReport
+from tasks.preflight import ServeSetup, canaries, launch_of, note_said, release, serve
 from tasks.rows.parts import FailedPart, Origin, PairSetup
-from tasks.serve import ServeSetup, canaries, launch_of, note_said, release, serve
 from tasks.serving.launch import gpu_count, visible_gpus
 from tasks.serving.servers import end_leftovers, end_servers
 from tasks.store.keys import Answered, Step

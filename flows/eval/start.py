@@ -105,7 +105,7 @@ def settled_models(config: EvalConfig, ask: bool = True) -> EvalConfig:
     template opens the thought. Not ``ask``: as far as this machine knows. Raises NightjarError."""
     if config.asked_type != "generate_until" or not any(said_to_think(model) for model in config.models):
         return config
-    from tasks.models.opening import settled
+    from tasks.models.probes import settled
 
     models = tuple(settled(model, secret, ask) for model in config.models)
     return config.model_copy(update={"models": models})

@@ -26,7 +26,17 @@ from prefect.runtime import flow_run
 from prefect.states import Completed, Failed
 from prefect.utilities.urls import url_for
 
-from flows.compare.runs import STATE_NAMES, compare_opened
+from flows.compare.runs import (
+    DOUBT,
+    STATE_NAMES,
+    change_line,
+    compare_opened,
+    comparison_document,
+    flipped_line,
+    group_of,
+    name_of,
+    told_pairs,
+)
 from flows.eval.flow import evaluate, stopped_state, under_control
 from flows.suite.plan import (
     PlannedEvaluation,
@@ -39,15 +49,6 @@ from flows.suite.plan import (
 from metrics.errors import NightjarError, printable
 from metrics.statistics.gate import Verdict, worst_of
 from tasks.comparison.compare import ComparedPair, ComparedRuns, Gate
-from tasks.comparison.presentation import (
-    DOUBT,
-    change_line,
-    comparison_document,
-    flipped_line,
-    group_of,
-    name_of,
-    told_pairs,
-)
 from tasks.comparison.runs import (
     ComparedRun,
     baseline_run,

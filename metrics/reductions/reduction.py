@@ -20,7 +20,7 @@ from metrics.types import NUMBER_TYPES, Bools, Floats, Ints, Resolve
 from metrics.user_results import warn_once
 
 if TYPE_CHECKING:
-    from metrics.aggregations.aggregation import Aggregation
+    from metrics.aggregation import Aggregation
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from metrics.aggregations.aggregation import Aggregation
+from metrics.aggregation import Aggregation
 from metrics.errors import MetricError
 from metrics.statistics.clusters import Crossed, Members, counts, numbered, wider
 from metrics.statistics.estimate import MAX_BLOCKS, MAX_ITEM_DRAWS, crossed_picks, resampled_totals

@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from metrics.aggregations.aggregation import Aggregation
+from metrics.aggregation import Aggregation
 from metrics.errors import ConfigError, MetricError
 from metrics.statistics.clusters import Members, counts, numbered, wider
 from metrics.statistics.formulas import (

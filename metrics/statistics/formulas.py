@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from metrics.aggregations.aggregation import Aggregation, total_of
+from metrics.aggregation import Aggregation, total_of
 from metrics.statistics.clusters import Crossed, counts
 from metrics.statistics.intervals import (
     Bounded,

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from metrics.aggregations.aggregation import Aggregation
+from metrics.aggregation import Aggregation
 from metrics.statistics.clusters import counts, numbered
 from metrics.statistics.comparison import (
     Comparison,

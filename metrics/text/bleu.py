@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from metrics.aggregations.aggregation import Aggregation, Count, Total, aggregation_factory
+from metrics.aggregation import Aggregation, Count, Total, aggregation_factory
 from metrics.errors import ConfigError, nearest
 from metrics.ragged import offsets_of, row_of
 from metrics.registry import metric

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from metrics.aggregations.aggregation import Aggregation, Count, Total, aggregation_factory
+from metrics.aggregation import Aggregation, Count, Total, aggregation_factory
 from metrics.ragged import offsets_of, segment_argmax
 from metrics.registry import metric
 from metrics.text.inputs import batches, hypotheses, read_text_pairs, reference_lists

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from metrics.aggregations.aggregation import require_pairs
+from metrics.aggregation import require_pairs
 from metrics.errors import MetricError
 
 _DOCUMENTS = 1024  # worked on at once

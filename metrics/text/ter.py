@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from metrics.aggregations.aggregation import Aggregation, Count, Total, aggregation_factory
+from metrics.aggregation import Aggregation, Count, Total, aggregation_factory
 from metrics.errors import MetricError
 from metrics.registry import metric
 from metrics.text.inputs import hypotheses, read_text_pairs, reference_lists

@@ -3,7 +3,6 @@
 One function per step, in a module of its kind; ``pipeline.py`` strings them together.
 """
 
-from scorers.filters.pipeline import FilterPipeline
-from scorers.filters.registry import FILTERS, FilterDefinition, filter_step
+from scorers.filters.pipeline import FILTERS, FilterDefinition, FilterPipeline, filter_step
 
 __all__ = ["FILTERS", "FilterDefinition", "FilterPipeline", "filter_step"]

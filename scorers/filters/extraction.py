@@ -8,7 +8,7 @@ from functools import lru_cache
 from typing import Any
 
 from scorers.base import FilterError
-from scorers.filters.registry import Docs, ItemResponses, each_text, filter_step, match_text
+from scorers.filters.pipeline import Docs, ItemResponses, each_text, filter_step, match_text
 
 _FENCE = re.compile(
     r"^[ \t]*```[ \t]*([\w+-]*)[^\n]*\n(.*?)(?:^[ \t]*```[ \t]*$|\Z)", re.MULTILINE | re.DOTALL

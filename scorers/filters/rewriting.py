@@ -3,7 +3,7 @@
 import re
 from typing import Any
 
-from scorers.filters.registry import Docs, ItemResponses, each_text, filter_step
+from scorers.filters.pipeline import Docs, ItemResponses, each_text, filter_step
 
 _HARNESS = "lm-evaluation-harness 0.4.13, lm_eval/filters/"
 

@@ -5,7 +5,7 @@ from collections import Counter
 from typing import Any
 
 from scorers.base import FilterError
-from scorers.filters.registry import Docs, ItemResponses, filter_step
+from scorers.filters.pipeline import Docs, ItemResponses, filter_step
 
 _HARNESS = "lm-evaluation-harness 0.4.13, lm_eval/filters/selection.py"
 

@@ -23,7 +23,7 @@ from typing import Any, Final, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from metrics.aggregations.aggregation import Aggregation, Count, Total, as_column, build_aggregation
+from metrics.aggregation import Aggregation, Count, Total, as_column, build_aggregation
 from metrics.config import StatisticsConfig
 from metrics.errors import ConfigError, MetricError
 from metrics.statistics.clusters import counts, numbered

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from metrics.aggregations.aggregation import build_aggregation
+from metrics.aggregation import build_aggregation
 from metrics.config import StatisticsConfig
 from metrics.errors import MetricError
 from metrics.statistics.clusters import counts, numbered

@@ -1,6 +1,6 @@
 """The native benchmark: items of a dataset, asked with Jinja2 templates.
 
-``NativeBenchmark`` holds to the protocol of ``benchmarks.records``; ``Targets`` finds an item's
+``NativeBenchmark`` holds to the protocol of ``datasets.item``; ``Targets`` finds an item's
 references, its choices and which of them are right. ``benchmarks.open`` makes it of a config.
 """
 
@@ -35,7 +35,7 @@ from tasks.messages.media import MediaReader
 
 
 class NativeBenchmark:
-    """A benchmark of the native config: see ``records.Benchmark`` for what its methods promise.
+    """A benchmark of the native config: see ``item.Benchmark`` for what its methods promise.
 
     Raises ConfigError for a template that is none, DataError for a template file that can't be read.
     """

@@ -19,7 +19,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from metrics.aggregations.aggregation import Aggregation, build_aggregation
+from metrics.aggregation import Aggregation, build_aggregation
 from metrics.errors import ConfigError, NightjarError
 from metrics.statistics.comparison import ItemColumn
 from tasks.store.schemas import COUNTED, cluster_ways

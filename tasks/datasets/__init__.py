@@ -1,5 +1,5 @@
 """Rows of files, functions and hubs as items.
 
-``items`` opens a dataset and is the door; ``files`` reads rows with the place that each came from,
-``config`` is what a config may say. Benchmarks and the config reader enter.
+``items`` opens a dataset and is the door, ``config`` is what a config may say. ``item`` is what all above
+know of an item, and of a benchmark. Benchmarks and the config reader enter.
 """

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from metrics.ragged import segment_sum
 
 if TYPE_CHECKING:
-    from metrics.aggregations.aggregation import Aggregation, Rule
+    from metrics.aggregation import Aggregation, Rule
     from metrics.config import StatisticsConfig
     from metrics.reductions.reduction import Reduced, Repeats
     from metrics.types import Estimate, Values
@@ -53,7 +53,7 @@ def trials(k: int, num_trials: int, aggregation: str) -> SampleEstimator:
     An item's row holds 1 a trial that passes, 0 else. An item with fewer than k × num_trials scored samples
     is unscored.
     """
-    from metrics.aggregations.aggregation import Aggregation
+    from metrics.aggregation import Aggregation
     from metrics.reductions.reduction import Reduced, scored_only
 
     over = _OVER_TRIALS[aggregation]
@@ -96,7 +96,7 @@ def first_cells(num_trials: int, aggregation: "Aggregation") -> SampleEstimator:
 
 def mean_of_samples(bounds: tuple[float, float]) -> SampleEstimator:
     """The mean over all samples, whatever the number of an item's: Σ scores / Σ samples."""
-    from metrics.aggregations.aggregation import Aggregation, build_aggregation
+    from metrics.aggregation import Aggregation, build_aggregation
     from metrics.reductions.reduction import Reduced, scored_only
     from metrics.statistics.estimate import estimate
 
@@ -127,7 +127,7 @@ def mean_of_samples(bounds: tuple[float, float]) -> SampleEstimator:
 
 def quantile_of_samples(q: float) -> SampleEstimator:
     """The q-quantile (0 to 1) of all samples together, linear between the two nearest of them."""
-    from metrics.aggregations.aggregation import Aggregation
+    from metrics.aggregation import Aggregation
     from metrics.reductions.reduction import Reduced, scored_only
 
     def reduce(repeats: "Repeats") -> "Reduced":

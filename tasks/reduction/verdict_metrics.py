@@ -48,7 +48,7 @@ from tasks.verdicts.methods import accepted_keywords
 from tasks.verdicts.rows import JudgedPart, evaluation_rows, is_scored
 
 if TYPE_CHECKING:
-    from metrics.aggregations.aggregation import Aggregation
+    from metrics.aggregation import Aggregation
     from metrics.config import StatisticsConfig
     from metrics.metric import Metric
     from metrics.reductions.reduction import Reduction, Repeats
@@ -273,7 +273,7 @@ def _estimator(config: EvaluationMetricConfig) -> "SampleEstimator | None":
 def _record(
     config: EvaluationMetricConfig, aggregation: "str | Aggregation", reduction: "Reduction | None" = None
 ) -> "Metric":
-    from metrics.aggregations.aggregation import build_aggregation
+    from metrics.aggregation import build_aggregation
     from metrics.metric import Metric
     from metrics.reductions.reduction import Reduction
 
@@ -291,7 +291,7 @@ def _record(
 
 def _share() -> "Aggregation":
     """The mean of numbers from 0 to 1: no interval leaves that range."""
-    from metrics.aggregations.aggregation import build_aggregation
+    from metrics.aggregation import build_aggregation
 
     return replace(build_aggregation("mean"), bounds=(0.0, 1.0))
 
@@ -309,7 +309,7 @@ def _number_of_results() -> "Reduction":
 
 def _total() -> "Aggregation":
     """The sum of the items' counts: a fact, without an error."""
-    from metrics.aggregations.aggregation import Aggregation, as_column
+    from metrics.aggregation import Aggregation, as_column
 
     return Aggregation("count", compute=lambda total, n: total[..., 0], encode=as_column, rule="none")
 

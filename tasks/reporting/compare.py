@@ -31,7 +31,7 @@ from tasks.comparison.compare import ComparedPair, ComparedRuns
 from tasks.comparison.runs import changes, cost_changes
 from tasks.reporting import numbers
 from tasks.reporting.context import flat, run_line
-from tasks.reporting.html import packed_element, page_parts
+from tasks.reporting.page import packed_element, page_parts
 from tasks.reporting.plots import Axis, Forest, forest_row
 from tasks.reporting.report import PageLimits, replacing, write_samples
 from tasks.reporting.view import (

@@ -20,7 +20,7 @@ from tasks.comparison.runs import changes, costs
 from tasks.comparison.trends import Known, known_of_models, ordering_facet
 from tasks.history.query import query
 from tasks.reporting import numbers
-from tasks.reporting.html import page_parts
+from tasks.reporting.page import page_parts
 from tasks.reporting.plots import Axis
 from tasks.reporting.report import replacing
 from tasks.reporting.view import short_run_name

@@ -33,9 +33,8 @@ from tasks.reporting import numbers
 from tasks.reporting.context import Usage, page_context
 from tasks.reporting.diagnostics import Diagnosis
 from tasks.reporting.diagnostics.findings import Diagnostic
-from tasks.reporting.html import BlockWriter, packed_element, page_parts
+from tasks.reporting.page import BlockWriter, SampleIndex, SampleRecords, packed_element, page_parts, patterns
 from tasks.reporting.plots import TokensSpent, learning_context, spent_curves
-from tasks.reporting.samples import SampleIndex, SampleRecords, patterns
 from tasks.reporting.view import RunView, SampleView, result_rows
 from tasks.store.home import as_open_as_its_folder, private_folder
 

@@ -2,7 +2,6 @@
 
 Each module serves one kind of stage: ``items`` load and render, ``turns`` conversations, ``predictions``
 filter, ``execution`` the stage that runs programs, ``scoring`` the stages that score, with ``limited``
-where that may take for ever, ``parts`` those that reduce and publish; ``pair`` is what the stages of one
-pair are given. Stages enter here, and the packages above; nothing here opens a store of its own or asks a
-model.
+where that may take for ever, ``parts`` the stages of one pair, those that reduce and publish. Stages enter
+here, and the packages above; nothing here opens a store of its own or asks a model.
 """

@@ -28,7 +28,7 @@ import orjson
 from metrics.errors import NightjarError
 from metrics.metric import Metric
 from scorers.base import Batch, SampleScores, Scorer
-from scorers.programs import Program, ProgramOutcome
+from scorers.config import Program, ProgramOutcome
 from tasks.models.answers.journal import FLUSH_SECONDS, Journal, restore
 from tasks.models.answers.segments import AnswerStore, ModelAnswers, Segment
 from tasks.models.records import KeptAnswer, Lookup

@@ -32,7 +32,7 @@ from pathlib import Path
 from typing import Any, Final, Protocol
 
 from metrics.errors import NightjarError
-from scorers.programs import Program, ProgramLimits, ProgramOutcome, ProgramRun, Verdict, outcome_of
+from scorers.config import Program, ProgramLimits, ProgramOutcome, ProgramRun, Verdict, outcome_of
 
 VERSION: Final = 2
 """Enters the keys of kept outcomes: raise it when the same program may end otherwise."""

@@ -2,6 +2,6 @@
 
 ``load`` finds ``file.py:function`` beside a config and makes the file's folder importable while it loads.
 Files written for lm-evaluation-harness import ``datasets``, installed or not: ``surroundings`` gives them
-a module of that name with the tables of ``documents``, and the harness's seeds. Readers of configs and
-stages enter; the key of what is loaded is the caller's business.
+a module of that name with its tables, and the harness's seeds. Readers of configs and stages enter; the key
+of what is loaded is the caller's business.
 """

@@ -23,11 +23,11 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 
-from metrics.aggregations.aggregation import build_aggregation
+from metrics.aggregation import build_aggregation
 from metrics.errors import ConfigError, NightjarError, nearest
 from metrics.reductions.pass_at_k import hypergeometric_tail
 from metrics.registry import METRICS
-from scorers.programs import Program, ProgramLimits
+from scorers.config import Program, ProgramLimits
 from tasks.store.definitions import imported_files
 
 SECONDS: Final = 3.0

@@ -15,7 +15,7 @@ from tasks.store.keys import canonical_json
 from tasks.store.schemas import FLOATS, STATISTICS
 
 if TYPE_CHECKING:
-    from metrics.aggregations.aggregation import Aggregation
+    from metrics.aggregation import Aggregation
 
 
 _OUTCOME = ("passed", "score", "custom_fields", "detailed_results", "details")
@@ -262,7 +262,7 @@ def measure(name: str, zero: bool = False) -> "Aggregation":
 
     Without cases it is NaN, with ``zero`` 0.
     """
-    from metrics.aggregations.aggregation import Aggregation
+    from metrics.aggregation import Aggregation
 
     def compute(total: Floats, n: Any) -> Floats:
         return without_cases(name, total) if zero else MEASURES[name](total)

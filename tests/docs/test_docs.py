@@ -155,7 +155,7 @@ def test_metric_by_itself_runs() -> None:
 @pytest.mark.usefixtures("own_names")
 def test_examples_of_contributing_do_what_they_say() -> None:
     from metrics.registry import METRICS
-    from scorers.filters.registry import FILTERS
+    from scorers.filters.pipeline import FILTERS
 
     names: dict[str, Any] = {"__name__": "contributing"}
     for code in blocks("CONTRIBUTING.md", "python"):

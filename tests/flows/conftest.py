@@ -23,7 +23,7 @@ import httpx
 import pytest
 
 from flows.eval.__main__ import main
-from scorers.programs import Program, ProgramOutcome
+from scorers.config import Program, ProgramOutcome
 from tasks.rows import execution
 from tasks.sandboxes.run import trouble
 

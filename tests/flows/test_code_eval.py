@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import yaml
 
-from scorers.programs import Program, ProgramOutcome
+from scorers.config import Program, ProgramOutcome
 from tasks.rows import execution
 
 Evaluate = Callable[..., Any]

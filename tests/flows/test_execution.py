@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from scorers.programs import Program, ProgramOutcome
+from scorers.config import Program, ProgramOutcome
 from tasks.rows import execution
 
 Evaluate = Callable[..., Any]

@@ -146,7 +146,7 @@ def test_code_behind_a_step_is_in_its_key(
         ("scorers/judge/scorer.py", JUDGE, None, "score llm_judge,none"),
         ("scorers/judge/reading.py", JUDGE, None, "score llm_judge,none"),
         ("tasks/benchmarks/lm_eval/benchmark.py", CASES / "answers.yaml", REMOTE, "render"),
-        ("tasks/benchmarks/lm_eval/fields.py", CASES / "answers.yaml", REMOTE, "load"),
+        ("tasks/benchmarks/lm_eval/documents.py", CASES / "answers.yaml", REMOTE, "load"),
         ("tasks/models/echo.py", CASES / "lines.yaml", REMOTE, "infer"),
         ("tasks/models/openai.py", None, REMOTE.replace("/v1'", "/v1', client: openai"), "infer"),
     ],

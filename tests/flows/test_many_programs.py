@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from scorers.programs import Program
+from scorers.config import Program
 from tasks.models.answers.segments import AnswerStore
 from tasks.rows.execution import CORES
 from tasks.sandboxes.run import VERSION

@@ -8,14 +8,14 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from flows.nightjar import COMMANDS, named_app
+from flows.command_line import COMMANDS, named_app
 
 ROOT = Path(__file__).resolve().parents[2]
 
 
 def as_nightjar(**environment: str) -> str:
     """What the console script of that name prints."""
-    code = "import sys; sys.argv[0] = 'nightjar'; from flows.nightjar import main; main()"
+    code = "import sys; sys.argv[0] = 'nightjar'; from flows.command_line import main; main()"
     done = subprocess.run(
         [sys.executable, "-c", code], cwd=ROOT, env={**os.environ, **environment}, capture_output=True,
         text=True, timeout=120, check=False,

@@ -250,7 +250,7 @@ def server_command(arguments: list[str]) -> None:
 
 
 def nightjar_app(arguments: list[str]) -> None:
-    from flows.nightjar import named_app
+    from flows.command_line import named_app
 
     lines.command_line(named_app(), arguments)
 

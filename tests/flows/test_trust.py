@@ -13,7 +13,7 @@ import yaml
 from flows.config.load import validate_configs
 from metrics.errors import NightjarError
 from scorers.grading import render
-from tasks.benchmarks.lm_eval.fields import render_template
+from tasks.benchmarks.lm_eval.documents import render_template
 from tasks.benchmarks.prompts import Template
 from tasks.datasets.item import Item
 from tasks.usercode import load

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from metrics.aggregations.aggregation import build_aggregation, statistics_of
+from metrics.aggregation import build_aggregation, statistics_of
 from metrics.config import StatisticsConfig
 from metrics.errors import ConfigError, MetricError
 from metrics.registry import AGGREGATIONS

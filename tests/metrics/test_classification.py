@@ -8,7 +8,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 from sklearn.metrics import f1_score, matthews_corrcoef
 
-from metrics.aggregations.aggregation import build_aggregation, statistics_of
+from metrics.aggregation import build_aggregation, statistics_of
 from metrics.errors import ConfigError, MetricError
 
 BINARY = st.lists(st.tuples(st.integers(0, 1), st.integers(0, 1)), min_size=1, max_size=40)

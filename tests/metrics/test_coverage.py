@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from bench.coverage import SHARE, Setting, measure, settings
-from metrics.aggregations.aggregation import Aggregation, build_aggregation
+from metrics.aggregation import Aggregation, build_aggregation
 from metrics.config import StatisticsConfig
 from metrics.statistics.comparison import ItemColumn, compare_items
 from metrics.statistics.estimate import estimate, group_aggregate

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from metrics.aggregations.aggregation import build_aggregation
+from metrics.aggregation import build_aggregation
 from metrics.config import StatisticsConfig
 from metrics.statistics.comparison import ItemColumn, compare_items
 from metrics.statistics.gate import PairSpread, Verdict, decide

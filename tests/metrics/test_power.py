@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from metrics.aggregations.aggregation import Aggregation, build_aggregation
+from metrics.aggregation import Aggregation, build_aggregation
 from metrics.config import StatisticsConfig
 from metrics.statistics.comparison import Comparison, ItemColumn, compare_items
 from metrics.statistics.formulas import variance_components

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from metrics.aggregations.aggregation import build_aggregation
+from metrics.aggregation import build_aggregation
 from metrics.build import build_metric
 from metrics.config import MetricConfig
 from metrics.errors import ConfigError, MetricError

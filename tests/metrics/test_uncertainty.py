@@ -10,7 +10,7 @@ import scipy.stats
 from hypothesis import given
 from hypothesis import strategies as st
 
-from metrics.aggregations.aggregation import build_aggregation
+from metrics.aggregation import build_aggregation
 from metrics.config import StatisticsConfig
 from metrics.statistics.estimate import estimate, resampled_totals
 from metrics.statistics.formulas import maritz_jarrett

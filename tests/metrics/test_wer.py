@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from metrics.aggregations.aggregation import statistics_of
+from metrics.aggregation import statistics_of
 from metrics.errors import MetricError
 from metrics.text.edits import levenshtein, wer, wer_aggregation
 

@@ -12,7 +12,7 @@ import pytest
 from metrics.errors import ConfigError
 from scorers.base import Batch
 from scorers.choices import ChoiceColumns, choice_batch
-from scorers.filters.registry import FILTERS
+from scorers.filters.pipeline import FILTERS
 
 
 @pytest.fixture(autouse=True)

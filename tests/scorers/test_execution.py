@@ -7,10 +7,9 @@ import pytest
 
 from metrics.errors import ConfigError
 from scorers.base import ScorerError
-from scorers.config import ScoringConfig
+from scorers.config import Program, ProgramLimits, ProgramOutcome, ScoringConfig, read_cases
 from scorers.execution import ExecutionScorer
 from scorers.factory import build_scorer
-from scorers.programs import Program, ProgramLimits, ProgramOutcome, read_cases
 
 
 def built(metrics: list[Any] | None = None, **scorer: Any) -> ExecutionScorer:

@@ -1,6 +1,6 @@
 """A definition of lm-evaluation-harness as a benchmark: items, and requests as the harness makes them.
 
-``HarnessBenchmark`` holds to the protocol of ``benchmarks.records``; ``Prompter`` makes of each document
+``HarnessBenchmark`` holds to the protocol of ``datasets.item``; ``Prompter`` makes of each document
 what is asked of a model and what is right. ``benchmarks.open`` makes it of a translated config.
 
 The prompt is examples drawn and turns put together as lm-evaluation-harness does it, byte for byte. Its
@@ -22,8 +22,14 @@ from typing import Any, Final, Literal
 from metrics.errors import ConfigError
 from tasks.benchmarks.config import DEFAULT_PROMPT
 from tasks.benchmarks.lettered import Lettering
-from tasks.benchmarks.lm_eval.documents import Document, document_items
-from tasks.benchmarks.lm_eval.fields import Fields, asks_unconditional, gold_indices, references_of
+from tasks.benchmarks.lm_eval.documents import (
+    Document,
+    Fields,
+    asks_unconditional,
+    document_items,
+    gold_indices,
+    references_of,
+)
 from tasks.benchmarks.lm_eval.splits import Splits, fewshot_settings
 from tasks.benchmarks.lm_eval.yaml import decoded, functions_in, runs_programs_itself
 from tasks.datasets.config import DatasetError

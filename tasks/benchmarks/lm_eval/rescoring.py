@@ -18,8 +18,14 @@ import orjson
 
 from metrics.errors import ConfigError
 from tasks.benchmarks.config import DEFAULT_PROMPT
-from tasks.benchmarks.lm_eval.documents import document_items, json_document
-from tasks.benchmarks.lm_eval.fields import Fields, asks_unconditional, gold_indices, references_of
+from tasks.benchmarks.lm_eval.documents import (
+    Fields,
+    asks_unconditional,
+    document_items,
+    gold_indices,
+    json_document,
+    references_of,
+)
 from tasks.benchmarks.lm_eval.select import Definition, build_index
 from tasks.benchmarks.lm_eval.translation import translate_definition
 from tasks.benchmarks.lm_eval.yaml import decoded, encoded, functions_in

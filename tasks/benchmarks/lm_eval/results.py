@@ -25,7 +25,7 @@ import orjson
 
 from metrics.statistics.estimate import group_aggregate
 from metrics.types import Estimate
-from tasks.benchmarks.lm_eval.fields import Fields, gold_indices
+from tasks.benchmarks.lm_eval.documents import Fields, gold_indices
 from tasks.benchmarks.lm_eval.rescoring import LogRow, likelihoods_of
 from tasks.benchmarks.lm_eval.select import Aggregate, Group
 from tasks.benchmarks.lm_eval.yaml import decoded

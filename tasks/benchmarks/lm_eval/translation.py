@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from metrics.errors import ConfigError, NightjarError
-from tasks.benchmarks.lm_eval.fields import check_template
+from tasks.benchmarks.lm_eval.documents import check_template
 from tasks.benchmarks.lm_eval.select import Definition, DefinitionIndex, select_file
 from tasks.benchmarks.lm_eval.yaml import (
     FunctionName,
@@ -421,7 +421,7 @@ def _filter_step(step: Any, config: Mapping[str, Any], base_dir: Path, where: st
 
 def _registered_filter(name: str, config: Mapping[str, Any], where: str) -> str:
     """A filter of this program, else one that the definition's own files register under the name."""
-    from scorers.filters.registry import FILTERS
+    from scorers.filters.pipeline import FILTERS
 
     if name in FILTERS:
         return name

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from bench.judges import FIVE, grades, mean_grade, measure, settings, verdicts
-from metrics.aggregations.aggregation import build_aggregation
+from metrics.aggregation import build_aggregation
 from metrics.config import StatisticsConfig
 from metrics.errors import ConfigError, MetricError
 from metrics.statistics.comparison import ItemColumn, compare_items

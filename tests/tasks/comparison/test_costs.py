@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from tasks.comparison.presentation import cost_line
+from flows.compare.runs import cost_line
 from tasks.comparison.runs import CostChange, cost_changes, costs
 
 

@@ -14,7 +14,7 @@ from pydantic import ValidationError
 from tasks.models.config import EndpointConfig, ModelConfig, ReasoningConfig, SampleParams
 from tasks.models.generation import FAMILIES, Generation, marks_of, split_thought
 from tasks.models.identity import RequestExpansion, model_identity
-from tasks.models.opening import settled
+from tasks.models.probes import settled
 from tasks.models.records import Reply, Request
 from tasks.store.schemas import REQUESTS
 

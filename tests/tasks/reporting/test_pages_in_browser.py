@@ -21,8 +21,8 @@ import pytest
 from PIL import Image, ImageDraw
 
 from tasks.reporting.compare import PairView, write_compare_report
-from tasks.reporting.html import read_asset
 from tasks.reporting.overview import write_index
+from tasks.reporting.page import read_asset
 from tasks.reporting.report import write_report
 from tasks.reporting.view import ResponseView, RunView, SampleView
 from tasks.store.storage import Store

@@ -16,7 +16,7 @@ import pyarrow as pa
 import pytest
 
 from tasks.reporting.diagnostics.findings import SHOWN_OF_A_KIND, Diagnostic, grouped
-from tasks.reporting.html import environment, inline_json, json_bytes
+from tasks.reporting.page import environment, inline_json, json_bytes
 from tasks.reporting.report import FirstPass, PageLimits, write_report
 from tasks.reporting.view import LabelView, ResponseView, RunView, SampleView
 from tasks.store.schemas import RESULTS

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from scorers.programs import Program, ProgramLimits, ProgramOutcome
+from scorers.config import Program, ProgramLimits, ProgramOutcome
 from tasks.rows import execution
 from tasks.rows.execution import OutcomeStore, ProgramRunner, RunnerProgress, program_key
 from tasks.sandboxes.run import chosen_sandbox, trouble
@@ -99,7 +99,7 @@ KILLED = """
 import sys
 from pathlib import Path
 sys.path.insert(0, sys.argv[2])
-from scorers.programs import Program, ProgramLimits
+from scorers.config import Program, ProgramLimits
 from tasks.rows.execution import OutcomeStore, ProgramRunner
 from tasks.sandboxes.run import chosen_sandbox
 from tasks.store.storage import Store

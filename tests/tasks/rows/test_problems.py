@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from bench.lm_eval.peer import peer_python
-from scorers.programs import ProgramOutcome
+from scorers.config import ProgramOutcome
 from tasks.rows.execution import OutcomeStore, ProgramRunner
 from tasks.sandboxes.run import chosen_sandbox, trouble
 from tasks.store.storage import Store

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 import pytest
 
-from scorers.programs import ProgramLimits
+from scorers.config import ProgramLimits
 from tasks.sandboxes import run
 from tasks.sandboxes.run import SANDBOXES, Interpreter, Invocation, Sandbox, trouble
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import yaml
 
-from scorers.programs import Program, ProgramLimits
+from scorers.config import Program, ProgramLimits
 from tasks.sandboxes.run import (
     SANDBOXES,
     Bubblewrap,

@@ -19,8 +19,8 @@ from flows.plan.build import benchmark_fields
 from scorers.base import Batch
 from scorers.factory import build_pipelines, build_scorer
 from scorers.process_results import ProcessResultsScorer
-from tasks.benchmarks.lm_eval.made.shapes import RowMaker
-from tasks.benchmarks.lm_eval.made.trial import try_definition
+from tasks.benchmarks.lm_eval.shapes import RowMaker
+from tasks.benchmarks.lm_eval.trial import try_definition
 from tasks.benchmarks.open import open_benchmark
 from tasks.usercode.load import resolver
 from tasks.usercode.surroundings import Generators

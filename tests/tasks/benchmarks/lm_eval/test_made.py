@@ -8,9 +8,9 @@ import pytest
 
 from flows.config.load import load_configs, validate_configs
 from metrics.errors import ConfigError
-from tasks.benchmarks.lm_eval.made.columns import columns_of
-from tasks.benchmarks.lm_eval.made.shapes import RowMaker
-from tasks.benchmarks.lm_eval.made.trial import Trial, try_definition
+from tasks.benchmarks.lm_eval.columns import columns_of
+from tasks.benchmarks.lm_eval.shapes import RowMaker
+from tasks.benchmarks.lm_eval.trial import Trial, try_definition
 from tasks.benchmarks.lm_eval.yaml import FunctionName
 from tasks.usercode.load import UserModules
 
@@ -189,8 +189,8 @@ def test_code_of_a_model_is_never_run_on_made_rows(tmp_path: Path) -> None:
 def test_a_function_without_an_end_ends_the_attempt_and_not_the_patience(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tasks.benchmarks.lm_eval.made.trial.ENDLESS", 0.3)
-    monkeypatch.setattr("tasks.benchmarks.lm_eval.made.trial.SECONDS", 0.3)
+    monkeypatch.setattr("tasks.benchmarks.lm_eval.trial.ENDLESS", 0.3)
+    monkeypatch.setattr("tasks.benchmarks.lm_eval.trial.SECONDS", 0.3)
     trial = tried(
         tmp_path,
         "def text(doc):\n"
@@ -207,8 +207,8 @@ def test_a_function_without_an_end_ends_the_attempt_and_not_the_patience(
 def test_a_package_whose_import_was_interrupted_can_be_imported_by_the_next(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tasks.benchmarks.lm_eval.made.trial.ENDLESS", 0.3)
-    monkeypatch.setattr("tasks.benchmarks.lm_eval.made.trial.SECONDS", 0.3)
+    monkeypatch.setattr("tasks.benchmarks.lm_eval.trial.ENDLESS", 0.3)
+    monkeypatch.setattr("tasks.benchmarks.lm_eval.trial.SECONDS", 0.3)
     monkeypatch.syspath_prepend(tmp_path)
     package = tmp_path / "a_heavy_package"
     package.mkdir()
@@ -235,7 +235,7 @@ def test_a_function_that_exits_is_one_that_does_not_run(tmp_path: Path) -> None:
 @pytest.mark.services
 def test_what_never_returns_costs_itself_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Neither a pattern nor an import that runs away lets other code of their process end them."""
-    monkeypatch.setattr("tasks.benchmarks.lm_eval.made.trial.SECONDS", 2.0)
+    monkeypatch.setattr("tasks.benchmarks.lm_eval.trial.SECONDS", 2.0)
     runaway = "import re\nrunning = lambda: re.search('(a+)+$', 'a' * 60 + 'b')\n"
     texts = {
         "good": FUNCTIONS,

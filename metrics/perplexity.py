@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from metrics.likelihood.choices import CHOICE_TYPES, HARNESS, gold_weight, log_softmax, per_length
+from metrics.choices import CHOICE_TYPES, HARNESS, gold_weight, log_softmax, per_length
 from metrics.ragged import segment_sum
 from metrics.registry import metric
 from metrics.types import ChoiceBatch, Floats, Ints, Scores, scalar_scores

@@ -35,9 +35,9 @@ from scorers.config import ScoringConfig
 from scorers.factory import build_pipelines, build_scorer
 from scorers.process_results import ProcessResultsScorer
 from tasks.benchmarks.lm_eval.benchmark import Prompter
+from tasks.benchmarks.lm_eval.columns import columns_of
 from tasks.benchmarks.lm_eval.documents import document_items
-from tasks.benchmarks.lm_eval.made.columns import columns_of
-from tasks.benchmarks.lm_eval.made.shapes import CANDIDATES, RowMaker, Shape
+from tasks.benchmarks.lm_eval.shapes import CANDIDATES, RowMaker, Shape
 from tasks.benchmarks.lm_eval.splits import Splits
 from tasks.benchmarks.lm_eval.yaml import decoded, functions_in, runs_programs_itself
 from tasks.datasets.item import Rendered
@@ -62,7 +62,7 @@ class Trials:
     """``import_functions`` and ``try_definition``, in a process that starts with the first call."""
 
     def __init__(self) -> None:
-        target = "tasks.benchmarks.lm_eval.made.trial:doing"
+        target = "tasks.benchmarks.lm_eval.trial:doing"
         self._process = KillableProcess(target, [trusting()], SECONDS_APART, WAITING, setting=None)
 
     def __enter__(self) -> "Trials":
@@ -89,7 +89,7 @@ class Trials:
 
         A definition without functions runs no code but ours, and is tried here.
         """
-        from tasks.benchmarks.lm_eval.made.shapes import Shape
+        from tasks.benchmarks.lm_eval.shapes import Shape
         from tasks.benchmarks.lm_eval.yaml import decoded, functions_in
 
         if not any(functions_in(decoded(harness["config"]))):

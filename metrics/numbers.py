@@ -6,14 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from metrics.aggregations.aggregation import (
-    Aggregation,
-    Count,
-    Total,
-    aggregation_factory,
-    as_column,
-    require_pairs,
-)
+from metrics.aggregation import Aggregation, Count, Total, aggregation_factory, as_column, require_pairs
 from metrics.errors import ConfigError, MetricError
 from metrics.types import Floats, Scores, Values
 

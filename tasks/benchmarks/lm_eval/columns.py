@@ -13,8 +13,8 @@ import jinja2
 from jinja2 import nodes
 
 from metrics.types import Resolve
-from tasks.benchmarks.lm_eval.made.functions import DATASET, ROW, FunctionReader
-from tasks.benchmarks.lm_eval.made.shapes import (
+from tasks.benchmarks.lm_eval.functions import DATASET, ROW, FunctionReader
+from tasks.benchmarks.lm_eval.shapes import (
     Constant,
     Names,
     Shape,

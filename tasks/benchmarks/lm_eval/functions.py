@@ -15,7 +15,7 @@ from pathlib import Path
 from types import FunctionType, ModuleType
 from typing import Any, Final
 
-from tasks.benchmarks.lm_eval.made.shapes import (
+from tasks.benchmarks.lm_eval.shapes import (
     Constant,
     Names,
     Shape,
