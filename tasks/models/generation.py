@@ -5,7 +5,7 @@ it, the engine uses it.
 
 A model's thought is told from its answer in one text by the marks of the model's family. Chat templates
 of several families open the thought themselves, so that the text holds its end alone, or nothing of it
-where the tokens were used up before; ``opening`` looks for the marks at the end of a rendered prompt.
+where the tokens were used up before; ``probes`` looks for the marks at the end of a rendered prompt.
 """
 
 from collections.abc import Mapping, Sequence
