@@ -132,7 +132,3 @@ def main() -> None:
     """Runs the command that the first argument names, and exits."""
     quiet_prefect()
     command_line(named_app())
-
-
-if __name__ == "__main__":
-    main()

@@ -144,5 +144,5 @@ def answering_modules(model: ModelConfig, output_type: str) -> tuple[str, ...]:
     if model.type == "replay":
         return ("tasks.models.replay",)
     client = "openai" if getattr(model.config, "client", None) == "openai" else "http"
-    how = "generation" if output_type == "generate_until" else "likelihood.echo"
+    how = "generation" if output_type == "generate_until" else "echo"
     return (f"tasks.models.{client}", f"tasks.models.{how}")

@@ -209,8 +209,8 @@ def test_a_supervisor_that_is_killed_leaves_nothing(serve: Callable[..., Running
 OWNER = """
 import sys, time
 from pathlib import Path
-from tasks.serving import machine
-machine.locks_folder = lambda: Path(sys.argv[1])
+from tasks.serving import launch
+launch.locks_folder = lambda: Path(sys.argv[1])
 from tasks.serving.config import ServeConfig
 from tasks.serving.launch import Launch
 from tasks.serving.servers import start_server
