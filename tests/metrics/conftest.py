@@ -1,5 +1,7 @@
 """What the tests of the metrics share: building metrics from configs, and batches of choices from lists."""
 
+import fcntl
+import os
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -11,6 +13,7 @@ from metrics.build import build_metric
 from metrics.config import MetricConfig
 from metrics.metric import Metric
 from metrics.registry import AGGREGATIONS, METRICS, REDUCTIONS
+from metrics.text.ter import edit_counter
 from metrics.types import ChoiceBatch
 
 # The same examples in every run, and no clock: a busy machine is no failure.
@@ -27,6 +30,16 @@ def names_registered_by_a_test_go_with_it(monkeypatch: pytest.MonkeyPatch) -> No
     for registry in (METRICS, AGGREGATIONS, REDUCTIONS):
         assert len(registry), "loads the package first"
         monkeypatch.setattr(registry, "_entries", dict(registry._entries))
+
+
+@pytest.fixture(scope="session", autouse=True)
+def one_worker_compiles_what_the_others_load(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Numba takes seven seconds, and keeps what it made beside the module."""
+    folder = tmp_path_factory.getbasetemp()
+    shared = folder.parent if "PYTEST_XDIST_WORKER" in os.environ else folder
+    with (shared / "compiles-ter").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        assert edit_counter()(["a"], ["b"]) == (1, 1)
 
 
 @pytest.fixture(scope="session")
