@@ -136,16 +136,20 @@ def test_renamed_model_is_served_from_the_cache(evaluate: Evaluate, first: Any) 
     assert renamed.value("exact_match,strict-match", "another") == first.value("exact_match,strict-match")
 
 
+# What is asked does not depend on how many metrics there are.
+ONE_METRIC = ("--json", "--set", "filter_list=[{name: none, metric_list: [rouge1]}]")
+
+
 def test_limit_then_all_asks_for_the_rest_only(evaluate: Evaluate) -> None:
-    assert evaluate("--json", "--limit", "20").document["requests"]["sent"] == 20
-    assert evaluate("--json", "--dry-run").document["requests"] == {"to_send": 22, "cached": 20}
-    everything = evaluate("--json").document["requests"]
+    assert evaluate(*ONE_METRIC, "--limit", "20").document["requests"]["sent"] == 20
+    assert evaluate(*ONE_METRIC, "--dry-run").document["requests"] == {"to_send": 22, "cached": 20}
+    everything = evaluate(*ONE_METRIC).document["requests"]
     assert everything == {"sent": 22, "cached": 20, "failed": 0}
 
 
 def test_more_samples_ask_for_the_new_ones_only(evaluate: Evaluate) -> None:
     sampled = (
-        "--json",
+        *ONE_METRIC,
         "--limit",
         "5",
         "--set",
@@ -201,10 +205,10 @@ def test_scoring_recorded_responses_gives_the_same_bytes(evaluate: Evaluate, tmp
 def test_files_of_an_earlier_run_in_the_folder_are_not_taken_for_this_ones(
     evaluate: Evaluate, tmp_path: Path
 ) -> None:
-    methods = ("--set", "evaluation_methods=[contains]", "--limit", "2", "--json")
-    assert evaluate(*methods).code == 0
+    few = (*ONE_METRIC, "--limit", "2")
+    assert evaluate(*few, "--set", "evaluation_methods=[contains]").code == 0
     assert len(lines(tmp_path / "out" / "evaluation_results.jsonl")) == 2
-    assert evaluate("--limit", "2", "--json").code == 0
+    assert evaluate(*few).code == 0
     assert not (tmp_path / "out" / "evaluation_results.jsonl").exists()
 
 

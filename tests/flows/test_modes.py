@@ -6,6 +6,8 @@ from pathlib import Path
 from tasks.store.home import folder_within, private_folder, write_json
 from tests.flows.conftest import Evaluate
 
+RUN = ("--limit", "3", "--json", "--set", "filter_list=[{name: none, metric_list: [rouge1]}]")
+
 
 def open_to_others(folder: Path) -> dict[str, str]:
     """Files and folders that anybody else may read, enter or write."""
@@ -20,7 +22,7 @@ def open_to_others(folder: Path) -> dict[str, str]:
 def test_store_journal_and_results_are_the_users_alone(
     evaluate: Evaluate, home: Path, tmp_path: Path
 ) -> None:
-    ran = evaluate("--limit", "3", "--json")
+    ran = evaluate(*RUN)
     assert ran.code == 0, ran.err
     for folder in (tmp_path / "store", tmp_path / "out", home / "journal", home / "server"):
         assert folder.is_dir()
@@ -31,7 +33,7 @@ def test_a_folder_that_was_made_for_a_group_stays_the_groups(evaluate: Evaluate,
     for name in ("store", "out"):
         (tmp_path / name).mkdir()
         (tmp_path / name).chmod(0o2770)
-    ran = evaluate("--limit", "3", "--json")
+    ran = evaluate(*RUN)
     assert ran.code == 0, ran.err
     for name in ("store", "out"):
         files = [path for path in (tmp_path / name).rglob("*") if path.is_file()]

@@ -49,6 +49,7 @@ def test_every_recorded_number_is_reached(evaluate: Evaluate, tmp_path: Path) ->
     assert {group_of(row) for row in recorded} == set(ours)
     for row in recorded:
         own = ours[group_of(row)]
+        assert FIELDS["metrics.jsonl"] <= set(own)
         assert own["facets"] == row["facets"]
         for key, value in row.items():
             if key not in (*COUNTED, *row["facets"]):
@@ -379,7 +380,7 @@ DOCUMENTS = {
 
 
 def test_every_written_file_has_the_fields_of_the_contract(evaluate: Evaluate, tmp_path: Path) -> None:
-    ran = evaluate(COPY / "config.yaml", "--set", "metric_list=[exact_match]")
+    ran = evaluate(COPY / "config.yaml", "--set", "metric_list=[exact_match]", "--set", "metrics=[mean]")
     assert ran.code == 0, ran.err
     out = tmp_path / "out"
     for name, fields in FIELDS.items():
@@ -418,7 +419,7 @@ def test_recorded_rows_that_nobody_asks_for_are_counted(evaluate: Evaluate, tmp_
     more = [rows[0] | {"model_name": "C"}, rows[1] | {"model_name": "C"}, rows[0] | {"item_id": "p99"}]
     with (folder / "responses.jsonl").open("a", encoding="utf-8") as file:
         file.writelines(json.dumps(row) + "\n" for row in more)
-    ran = evaluate(folder / "config.yaml")
+    ran = evaluate(folder / "config.yaml", "--set", "metrics=[mean]")
     assert ran.code == 0, ran.err
     manifest = json.loads((tmp_path / "out" / "manifest.json").read_text(encoding="utf-8"))
     [recording] = manifest["recordings"]
