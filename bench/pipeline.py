@@ -1,21 +1,22 @@
 """What a whole evaluation costs an item: ``python -m bench.pipeline`` prints the table.
 
-    python -m bench.pipeline [--sizes 2000,20000,100000] [--runners threads,processes,dask]
+    python -m bench.pipeline [--sizes 2000,20000,100000] [--runners "one core,threads,processes,dask"]
                              [--works text,choices,judge,million]
 
 *Text* scores recorded responses by three pairs (exact_match, BLEU, ROUGE-L), *choices* recorded
 log-likelihoods by two, *judge* the same text by a model that is asked about every response, *million* the
 text of 1,000,000 items by exact_match alone, with how soon its report can be used in a browser. Each row is
 one command as a user gives it, report and exports included, against a Prefect server that runs already:
-*threads* with ``--workers 1``, *processes* with ``--workers 2``, *dask* on a cluster of its own on this
-machine. *Scores alone* is what sacrebleu and rouge-score take for the same numbers in one process. CPU is
-that of the command and all its processes, imports included; servers, the embedded model's too, run beside it
-and do not count. Memory is the highest sum over the command's processes, pages that several share counted
-once.
+*threads* with ``--workers 1``, and *one core* the same held to one core (Arrow's threads use another where
+there is one), *processes* with ``--workers 2``, *dask* on a cluster of its own on this machine. *Scores
+alone* is what sacrebleu and rouge-score take for the same numbers in one process. CPU is that of the command
+and all its processes, imports included; servers, the embedded model's too, run beside it and do not count.
+Memory is the highest sum over the command's processes, pages that several share counted once.
 """
 
 import argparse
 import json
+import os
 import subprocess
 import sys
 import tempfile
@@ -35,7 +36,11 @@ from bench.pages import CHROMIUM, loads
 
 LOOKS = 0.1
 """Seconds between two looks at the processes of a command."""
+MEMORY_LOOKS = 5
+"""Of so many looks one is at their memory, which takes a while where there is much of it."""
+ONE_CORE = "one core"
 RUNNERS = {
+    ONE_CORE: ("--workers", "1"),
     "threads": ("--workers", "1"),
     "processes": ("--workers", "2"),
     "dask": ("--task-runner", "dask", "--workers", "1"),
@@ -121,11 +126,13 @@ class Evaluation:
         ]  # fmt: skip
 
 
-def spent(command: list[str], environment: dict[str, str]) -> Spent:
-    """Runs a command to its end; it has to end well."""
+def spent(command: list[str], environment: dict[str, str], one_core: bool = False) -> Spent:
+    """Runs a command to its end, on one core or as many as there are; it has to end well."""
     start = time.perf_counter()
     with tempfile.TemporaryFile() as said:
         process = subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=said)
+        if one_core:
+            os.sched_setaffinity(process.pid, {min(os.sched_getaffinity(0))})
         tree = Tree(process.pid)
         while process.poll() is None:
             tree.look()
@@ -142,6 +149,7 @@ class Tree:
 
     def __init__(self, root: int) -> None:
         self._root = root
+        self._looks = 0
         self.cpu: dict[int, float] = {}
         """CPU seconds by process, those that have ended included."""
         self.peak = 0
@@ -150,11 +158,13 @@ class Tree:
     def look(self) -> None:
         """Takes their seconds and bytes as they are now."""
         now = 0
+        weighs = self._looks % MEMORY_LOOKS == 0
+        self._looks += 1
         for process in self._processes():
             with suppress(psutil.Error):
                 times = process.cpu_times()
                 self.cpu[process.pid] = times.user + times.system
-                now += process.memory_full_info().pss
+                now += process.memory_full_info().pss if weighs else 0
         self.peak = max(self.peak, now)
 
     def _processes(self) -> list[psutil.Process]:
@@ -225,12 +235,14 @@ def main() -> None:
         "--sizes",
         help="items; default 2000,20000,100000 for text, 100000 for the others, 1000000 for million",
     )
-    parser.add_argument("--runners", default="threads,processes,dask")
+    parser.add_argument("--runners", default="one core,threads,processes,dask")
     parser.add_argument("--works", default="text,choices,judge,million")
     options = parser.parse_args()
     sizes = options.sizes and [int(size) for size in options.sizes.split(",")]
-    print("| work | items | runner | CPU µs an item | CPU s | wall s | of threads' wall | peak MB |")
-    print("|---|---|---|---|---|---|---|---|")
+    print(
+        "| work | items | runner | CPU µs an item | CPU s | wall s | of one core's | of threads' | peak MB |"
+    )
+    print("|---|---|---|---|---|---|---|---|---|")
     with (
         tempfile.TemporaryDirectory() as temporary,
         prefect_server(Path(temporary) / "home") as environment,
@@ -245,7 +257,10 @@ def main() -> None:
                 made = makers[work](_place(folder, work, count), count)
                 runners = options.runners.split(",") if work == "text" else ["threads", "processes"]
                 commands = {name: made.command(name) for name in runners}
-                rows = [(name, spent(command, environment)) for name, command in commands.items()]
+                rows = [
+                    (name, spent(command, environment, one_core=name == ONE_CORE))
+                    for name, command in commands.items()
+                ]
                 alone = [sys.executable, "-c", SCORES_ALONE, *made.inputs]
                 if work == "text":
                     rows.append(("scores alone", spent(alone, environment)))
@@ -289,13 +304,17 @@ def _place(folder: Path, work: str, count: int) -> Path:
 
 
 def print_rows(work: str, count: int, rows: list[tuple[str, Spent]]) -> None:
-    """The rows of one work at one size; shares are of the wall time with threads, where that was measured."""
-    threads = dict(rows).get("threads")
+    """The rows of one work at one size; shares are of the wall time on one core and with threads, where that
+    was measured."""
+    found = dict(rows)
     for name, taken in rows:
-        share = f"{taken.wall / threads.wall:.2f}" if threads else ""
+        shares = [
+            f"{taken.wall / found[other].wall:.2f}" if other in found else ""
+            for other in (ONE_CORE, "threads")
+        ]
         print(
             f"| {work} | {count:,} | {name} | {taken.cpu / count * 1e6:,.0f} | {taken.cpu:.1f} | "
-            f"{taken.wall:.1f} | {share} | {taken.peak / 1e6:,.0f} |",
+            f"{taken.wall:.1f} | {' | '.join(shares)} | {taken.peak / 1e6:,.0f} |",
             flush=True,
         )
 

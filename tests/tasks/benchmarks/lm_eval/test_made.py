@@ -235,7 +235,7 @@ def test_a_function_that_exits_is_one_that_does_not_run(tmp_path: Path) -> None:
 @pytest.mark.services
 def test_what_never_returns_costs_itself_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Neither a pattern nor an import that runs away lets other code of their process end them."""
-    monkeypatch.setattr("tasks.benchmarks.lm_eval.trial.SECONDS", 2.0)
+    monkeypatch.setattr("tasks.benchmarks.lm_eval.trial.SECONDS_APART", 2.0)
     runaway = "import re\nrunning = lambda: re.search('(a+)+$', 'a' * 60 + 'b')\n"
     texts = {
         "good": FUNCTIONS,
