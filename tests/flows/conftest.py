@@ -220,6 +220,33 @@ def evaluate(home: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> 
     return call
 
 
+@pytest.fixture(scope="module")
+def first_runs(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Ran]]:
+    """Where the stores and outputs of a file's first runs are kept, and what they printed."""
+    return tmp_path_factory.mktemp("first-runs"), {}
+
+
+@pytest.fixture
+def begin(evaluate: Evaluate, tmp_path: Path, first_runs: tuple[Path, dict[str, Ran]]) -> Evaluate:
+    """As ``evaluate``, for tests of a file that begin with the same run under a name: one of them makes it,
+    the others get what it printed, and a copy of the store and the output that it left."""
+    kept, ran = first_runs
+
+    def call(name: str, *arguments: str | Path) -> Ran:
+        if name in ran:
+            for part in ("store", "out"):
+                shutil.copytree(kept / name / part, tmp_path / part)
+            return ran[name]
+        done = evaluate(*arguments)
+        assert done.code == 0, done.err
+        for part in ("store", "out"):
+            shutil.copytree(tmp_path / part, kept / name / part)
+        ran[name] = done
+        return done
+
+    return call
+
+
 @pytest.fixture
 def suite_night(home: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Evaluate:
     """``python -m flows.suite`` in the process of the tests, with a store of the test's own and a folder for

@@ -40,11 +40,21 @@ class Scripted:
         return {"message": message, "finish_reason": finish}
 
 
+@pytest.fixture(scope="module")
+def url() -> Iterator[tuple[str, list[Scripted]]]:
+    """The address of an endpoint, and who answers there: the last one."""
+    answering = [Scripted()]
+    with chat_endpoint(lambda body: answering[-1].choice(body), ["m"]) as url:
+        yield url, answering
+
+
 @pytest.fixture
-def endpoint() -> Iterator[Scripted]:
+def endpoint(url: tuple[str, list[Scripted]]) -> Scripted:
+    """A script of the test's own, at the address that all tests here have."""
     scripted = Scripted()
-    with chat_endpoint(scripted.choice, ["m"]) as scripted.url:
-        yield scripted
+    scripted.url = url[0]
+    url[1].append(scripted)
+    return scripted
 
 
 @pytest.fixture
@@ -92,9 +102,9 @@ def row_of(folder: Path, metric: str = "exact_match") -> dict[str, Any]:
     return rows[0]
 
 
-def test_two_right_and_two_cut_off_while_thinking_are_a_half(evaluate, config, endpoint, tmp_path):
+def test_two_right_and_two_cut_off_while_thinking_are_a_half(begin, config, endpoint, tmp_path):
     endpoint.script = two_of_four
-    ran = evaluate(config(), "--json")
+    ran = begin("half", config(), "--json")
     assert (ran.code, ran.value("exact_match,none")) == (0, 0.5)
     row = row_of(tmp_path / "out")
     assert (row["n_samples"], row["n_scored"], row["n_unscored"], row["n_cut_off"]) == (4, 4, 0, 2)
@@ -113,9 +123,11 @@ def test_two_right_and_two_cut_off_while_thinking_are_a_half(evaluate, config, e
     assert "2 of 4 answers" in finding["message"]
 
 
-def test_unscored_is_a_choice_of_the_score_and_asks_nothing_again(evaluate, config, endpoint, tmp_path):
+def test_unscored_is_a_choice_of_the_score_and_asks_nothing_again(
+    evaluate, begin, config, endpoint, tmp_path
+):
     endpoint.script = two_of_four
-    assert evaluate(config(), "--json").value("exact_match,none") == 0.5
+    assert begin("half", config(), "--json").value("exact_match,none") == 0.5
     ran = evaluate(config(cut_off="unscored"), "--json")
     assert (ran.code, ran.value("exact_match,none")) == (0, 1.0)
     assert ran.document["requests"]["sent"] == 0
@@ -325,9 +337,9 @@ def test_a_harness_benchmark_scores_the_empty_text_as_the_harness_does(evaluate,
     assert unscored.value("exact_match,number") == 1.0
 
 
-def test_recorded_answers_keep_that_they_were_cut_off(evaluate, config, endpoint, tmp_path):
+def test_recorded_answers_keep_that_they_were_cut_off(evaluate, begin, config, endpoint, tmp_path):
     endpoint.script = two_of_four
-    assert evaluate(config(), "--json").code == 0
+    assert begin("half", config(), "--json").code == 0
     recorded = tmp_path / "recorded.jsonl"
     recorded.write_bytes((tmp_path / "out/responses.jsonl").read_bytes())
     again = config(models=[{"name": "m", "type": "replay", "config": {"path": "recorded.jsonl"}}])

@@ -1,7 +1,6 @@
 """The evaluation end to end, as its users run it: a real flow on a real server, requests over real HTTP."""
 
 import json
-import shutil
 import subprocess
 import sys
 from collections import Counter
@@ -31,25 +30,10 @@ def lines(path: Path) -> list[dict]:
 ITEMS = 42
 
 
-@pytest.fixture(scope="module")
-def kept(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """What the first test that needed a run of the demo made of it."""
-    return {"folder": tmp_path_factory.mktemp("first")}
-
-
 @pytest.fixture
-def first(evaluate: Evaluate, tmp_path: Path, kept: dict[str, Any]) -> Any:
+def first(begin: Evaluate) -> Any:
     """A run of the demo, whose store and output are the test's own: what it changes there no other sees."""
-    if "ran" not in kept:
-        ran = evaluate("--json")
-        assert ran.code == 0, ran.err
-        for part in ("store", "out"):
-            shutil.copytree(tmp_path / part, kept["folder"] / part)
-        kept["ran"] = ran
-    else:
-        for part in ("store", "out"):
-            shutil.copytree(kept["folder"] / part, tmp_path / part)
-    return kept["ran"]
+    return begin("demo", "--json")
 
 
 def test_second_run_sends_nothing_and_computes_nothing(

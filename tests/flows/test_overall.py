@@ -40,10 +40,9 @@ def subjects(tmp_path: Path) -> Path:
 
 
 def test_a_row_over_all_facets_counts_an_item_once(
-    evaluate: Evaluate, subjects: Path, capsys: pytest.CaptureFixture[str]
+    begin: Evaluate, subjects: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    ran = evaluate(subjects / "subjects.yaml", "--json")
-    assert ran.code == 0, ran.err
+    ran = begin("subjects", subjects / "subjects.yaml", "--json")
     rows = ran.document["results"]
     overall = {row["model_name"]: row for row in rows if row["facets"] == {}}
     assert {name: row["value"] for name, row in overall.items()} == pytest.approx(
@@ -111,9 +110,9 @@ def test_a_gate_that_names_it_holds_all_items_together(
 
 
 def test_a_gate_over_facets_that_hold_an_items_samples_apart_is_refused(
-    evaluate: Evaluate, subjects: Path, capsys: pytest.CaptureFixture[str]
+    begin: Evaluate, subjects: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    evaluate(subjects / "subjects.yaml")
+    begin("subjects", subjects / "subjects.yaml", "--json")
     code, said = compared(capsys, subjects / "out", subjects / "out", OVERALL)
     assert code == 2
     assert "exact_match,none: a facet holds samples of one item apart" in said

@@ -60,9 +60,8 @@ def turns_of(config: Path, *more: str) -> str:
     return f"turns={json.dumps([first, *more])}"
 
 
-def test_a_turn_more_asks_nothing_of_those_before(talk: Path, evaluate: Any) -> None:
-    ran = evaluate(talk, "--json")
-    assert ran.code == 0, (ran.err, ran.out[-3000:])
+def test_a_turn_more_asks_nothing_of_those_before(talk: Path, evaluate: Any, begin: Any) -> None:
+    ran = begin("talk", talk, "--json")
     assert ran.document["requests"] == {"sent": 6, "cached": 0, "failed": 0}
     assert (ran.value("heard,none"), ran.value("first_words,none")) == (4.0, 1.0)
     rows = [json.loads(line) for line in (talk.parent / "out" / "responses.jsonl").read_text().splitlines()]
@@ -106,9 +105,8 @@ USER = """turns={model: {name: user, type: demo, config: {error_rate: 0}}, max_t
 prompt: "Question: Eve has {{turn}} pears. She buys 1 pears. How many pears does she have now?"}"""
 
 
-def test_a_simulated_user_speaks_until_it_says_the_end(talk: Path, evaluate: Any) -> None:
-    ran = evaluate(talk, "--json", "--set", USER.replace("STOP", "never"))
-    assert ran.code == 0, (ran.err, ran.out[-3000:])
+def test_a_simulated_user_speaks_until_it_says_the_end(talk: Path, evaluate: Any, begin: Any) -> None:
+    ran = begin("user", talk, "--json", "--set", USER.replace("STOP", "never"))
     assert ran.value("heard,none") == 6.0
     sent = ran.document["requests"]["sent"]
     assert evaluate(talk, "--json", "--set", USER.replace("STOP", "never")).document["requests"]["sent"] == 0
@@ -184,7 +182,9 @@ def test_a_plan_counts_every_turn_and_knows_what_is_kept(talk: Path, evaluate: A
     assert "turn 3, demo: 3 to send, 0 cached" in more.out
 
 
-def test_a_plan_with_a_simulated_user_says_at_least_and_at_most(talk: Path, evaluate: Any) -> None:
+def test_a_plan_with_a_simulated_user_says_at_least_and_at_most(
+    talk: Path, evaluate: Any, begin: Any
+) -> None:
     user = ("--set", USER.replace("STOP", "never"))
     before = evaluate(talk, "--dry-run", "--json", *user)
     assert before.document["requests"] == {"to_send": 6, "to_send_at_most": 15, "cached": 0}
@@ -194,7 +194,7 @@ def test_a_plan_with_a_simulated_user_says_at_least_and_at_most(talk: Path, eval
     said = evaluate(talk, "--dry-run", *user).out
     assert "at least 6, at most 15 requests to send" in said
     assert "user as the user: at least 3 and at most 6 requests" in said
-    ran = evaluate(talk, "--json", *user)
+    ran = begin("user", talk, "--json", *user)
     assert 6 <= ran.document["requests"]["sent"] <= 15, ran.err
     after = evaluate(talk, "--dry-run", "--json", *user)
     assert after.document["requests"]["to_send"] == 0
