@@ -187,7 +187,11 @@ class Prefect:
         )  # fmt: skip
 
     def deploy(self) -> None:
-        self.command("work-pool", "create", "local", "--type", "process")
+        """What ``make deploy`` registers, without a Python of its own for the pool."""
+        from prefect.workers.process import ProcessWorker
+
+        template = ProcessWorker.get_default_base_job_template()
+        self.ask("POST", "/work_pools/", {"name": "local", "type": "process", "base_job_template": template})
         self.command("deploy", "--all")
 
     def trigger(self, deployment: str, parameters: Mapping[str, Any]) -> str:
@@ -317,6 +321,19 @@ def prefect(tmp_path: Path, migrated_database: MigratedDatabase) -> Iterator[Pre
     server = Prefect(tmp_path, free_port(), migrated_database)
     try:
         yield server.start()
+    finally:
+        server.stop()
+
+
+@pytest.fixture(scope="module")
+def deployed(
+    tmp_path_factory: pytest.TempPathFactory, migrated_database: MigratedDatabase
+) -> Iterator[Prefect]:
+    """A server with the shipped deployments, for tests that look at them only."""
+    server = Prefect(tmp_path_factory.mktemp("deployed"), free_port(), migrated_database)
+    try:
+        server.start().deploy()
+        yield server
     finally:
         server.stop()
 

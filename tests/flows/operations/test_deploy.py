@@ -43,9 +43,8 @@ def test_the_nightly_suite_is_one_that_loads() -> None:
 
 
 @pytest.mark.services
-def test_a_deployed_cron_yields_scheduled_runs_in_its_time_zone(prefect: Any) -> None:
-    prefect.deploy()
-    deployment = prefect.ask("GET", "/deployments/name/suite/nightly")
+def test_a_deployed_cron_yields_scheduled_runs_in_its_time_zone(deployed: Any) -> None:
+    deployment = deployed.ask("GET", "/deployments/name/suite/nightly")
     body = {
         "deployments": {"id": {"any_": [deployment["id"]]}},
         "flow_runs": {"state": {"type": {"any_": ["SCHEDULED"]}}},
@@ -53,7 +52,7 @@ def test_a_deployed_cron_yields_scheduled_runs_in_its_time_zone(prefect: Any) ->
     found: list[dict[str, Any]] = []
 
     def scheduled() -> bool:
-        found[:] = prefect.ask("POST", "/flow_runs/filter", body)
+        found[:] = deployed.ask("POST", "/flow_runs/filter", body)
         return len(found) >= 3
 
     _until(scheduled, "the scheduler schedules nights")
@@ -67,16 +66,15 @@ def test_a_deployed_cron_yields_scheduled_runs_in_its_time_zone(prefect: Any) ->
 
 
 @pytest.mark.services
-def test_the_form_of_an_evaluation_is_its_config(prefect: Any) -> None:
-    prefect.deploy()
-    schema = prefect.ask("GET", "/deployments/name/evaluate/evaluate")["parameter_openapi_schema"]
+def test_the_form_of_an_evaluation_is_its_config(deployed: Any) -> None:
+    schema = deployed.ask("GET", "/deployments/name/evaluate/evaluate")["parameter_openapi_schema"]
     fields = schema["definitions"]["EvalConfig"]["properties"]
     assert {"models", "dataset", "filter_list", "statistics"} <= set(fields)
     assert fields["models"]["description"]
     run = {"config": {"name": "x", "datasett": "y"}}
-    deployment = prefect.ask("GET", "/deployments/name/evaluate/evaluate")["id"]
+    deployment = deployed.ask("GET", "/deployments/name/evaluate/evaluate")["id"]
     with pytest.raises(AssertionError, match="datasett"):
-        prefect.ask("POST", f"/deployments/{deployment}/create_flow_run", {"parameters": run})
+        deployed.ask("POST", f"/deployments/{deployment}/create_flow_run", {"parameters": run})
 
 
 @pytest.mark.services

@@ -23,7 +23,10 @@ def _is_alive(pid: int) -> bool:
 
 
 @pytest.mark.services
-def test_stop_ends_the_worker_before_the_server_and_waits_for_it(tmp_path: Path) -> None:
+def test_stop_ends_the_worker_before_the_server_and_waits_for_it(
+    tmp_path: Path, migrated_database: Any
+) -> None:
+    migrated_database.lend(tmp_path / "server")
     environment = {**os.environ, "NIGHTJAR_HOME": str(tmp_path)}
     environment.pop("PREFECT_API_URL", None)
 
@@ -66,9 +69,13 @@ def test_systemd_takes_the_units_without_a_complaint(user: Path) -> None:
 
 @pytest.mark.services
 def test_the_units_start_a_server_and_a_worker_of_it(
-    user: Path, process: Callable[..., Any], free_port: Callable[[], int], until: Callable[..., Any]
+    user: Path,
+    process: Callable[..., Any],
+    free_port: Callable[[], int],
+    until: Callable[..., Any],
+    migrated_database: Any,
 ) -> None:
-
+    migrated_database.lend(user / "server")
     port = free_port()
     own = {"PREFECT_SERVER_API_PORT": str(port), "PREFECT_HOME": str(user / "server")}
     api = f"http://127.0.0.1:{port}/api"

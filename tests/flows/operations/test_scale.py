@@ -3,6 +3,7 @@
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -99,11 +100,16 @@ def s3(tmp_path: Path) -> Iterator[dict[str, str]]:
             [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)], stdout=log, stderr=log
         )
     try:
-        _until(lambda: _bucket(env), "the S3 server answers")
+        _until(lambda: _listens(port) and _bucket(env), "the S3 server answers")
         yield env
     finally:
         process.kill()
         process.wait(20)
+
+
+def _listens(port: int) -> bool:
+    with socket.socket() as client:
+        return client.connect_ex(("127.0.0.1", port)) == 0
 
 
 def _bucket(env: dict[str, str]) -> bool:
@@ -139,7 +145,6 @@ def test_a_store_on_s3_gives_the_same_numbers_and_serves_the_next_run(
     prefect: Any,
     demo: Callable[..., Any],
     traced: Callable[[str], Path],
-    dask: str,
     s3: dict[str, str],
     tmp_path: Path,
 ) -> None:
@@ -265,8 +270,6 @@ def _until(found: Callable[[], Any], what: str, patience: float = 120) -> None:
 
 
 def _free_port() -> int:
-    import socket
-
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])

@@ -17,6 +17,7 @@ from prefect.settings import PREFECT_API_SSL_CERT_FILE, temporary_settings
 from flows.server import connection
 from flows.server.boundary import credential
 from flows.server.connection import CREDENTIAL, link, serving, shell_exports, use_server
+from tests.flows.conftest import MigratedDatabase
 
 PROJECT = Path(__file__).resolve().parents[3]
 
@@ -135,8 +136,9 @@ def test_a_server_that_died_is_started_again_at_its_port_and_one_that_was_stoppe
 @pytest.mark.services
 @pytest.mark.filterwarnings("ignore:subprocess .* is still running:ResourceWarning")
 def test_a_port_that_somebody_took_in_the_meantime_is_given_up_for_another(
-    place: Path, monkeypatch: pytest.MonkeyPatch
+    place: Path, migrated_database: MigratedDatabase, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    migrated_database.lend(place / "server")
     free = connection._free_port
     with socket.create_server(("127.0.0.1", 0)) as other:
         chosen = iter([other.getsockname()[1]])
