@@ -113,10 +113,10 @@ def judged_config(
 
 
 def test_judge_that_is_not_there_is_refused_before_anything_is_asked(
-    evaluate: Evaluate, evaluate_process: Evaluate, tmp_path: Path
+    evaluate: Evaluate, tmp_path: Path
 ) -> None:
     config = judged_config(tmp_path, "http://127.0.0.1:9/v1")
-    ran = evaluate_process(config, "--limit", "2")
+    ran = evaluate(config, "--limit", "2")
     assert ran.code == 2
     assert "judge" in ran.err
     assert "127.0.0.1" in ran.err
