@@ -20,7 +20,7 @@ from tasks.caching import Workspace, is_transient
 from tasks.comparison.matching import read_groups
 from tasks.comparison.runs import ComparedRun
 from tasks.comparison.trends import LearningCurve, known_of_models, learning_curves, ordering_facet
-from tasks.history.layout import record_run
+from tasks.history.layout import record_manifest, record_rows
 from tasks.judge import judged_parts
 from tasks.messages.media import kept_media
 from tasks.reduction.aggregate import aggregate_pair
@@ -162,6 +162,7 @@ def publish(publication: Publication, workspace: Workspace) -> Published:
     first = _first_pass(publication, workspace, results)
     shown = replace(publication, manifest={}, lost=())
     exports = [workers().offer(write, shown, workspace, folder) for write in EXPORTS]
+    exports.append(workers().offer(record_all_rows, shown, workspace, results))
     _write_tables(publication, store, folder, results)
     samples = partial(sample_views, store, publication.cells, publication.facets)
     view = RunView(
@@ -178,7 +179,7 @@ def publish(publication: Publication, workspace: Workspace) -> Published:
         exported.result()
     manifest = publication.manifest | {"diagnostics": [asdict(finding) for finding in written.diagnostics]}
     write_json(folder / "manifest.json", manifest)
-    record_run(store, manifest, [results], _batches(store, publication.items))
+    record_manifest(store, manifest)
     if publication.index is not None:
         _renew_index(store, Path(publication.index))
     _show(publication, results, written.path)
@@ -330,6 +331,12 @@ def export_samples(publication: Publication, workspace: Workspace, folder: Path)
         for name, ref in cell.predictions.items()
     ]
     write_samples(folder / f"samples_{publication.run.benchmark}.jsonl", parts, publication.run)
+
+
+def record_all_rows(publication: Publication, workspace: Workspace, results: pa.Table) -> None:
+    """Writes the run's rows for the history, which it is no part of yet; another process may do it."""
+    store = workspace.open()
+    record_rows(store, publication.run.run_id, [results], _batches(store, publication.items))
 
 
 EXPORTS: Final = (export_samples, export_responses)

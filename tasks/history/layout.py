@@ -277,11 +277,18 @@ class Night(BaseModel):
 def record_run(store: Store, manifest: Mapping[str, Any], results: RowBatches, items: RowBatches) -> None:
     """Adds a run to the store's history: its result rows, its item rows, and last its manifest.
 
-    ``results`` are rows of the RESULTS schema, ``items`` of ITEM_ROWS. Each of the three files appears whole;
-    the manifest comes last, so that a run is either in the history or not. The same run recorded again (a
-    retry in the Prefect UI publishes once more) replaces its own files and no others. Raises StoreError.
+    Each of the three files appears whole; the manifest comes last, so that a run is either in the history or
+    not. The same run recorded again (a retry in the Prefect UI publishes once more) replaces its own files
+    and no others. Raises StoreError.
     """
-    run_id = check_run_id(str(manifest["run_id"]))
+    record_rows(store, str(manifest["run_id"]), results, items)
+    record_manifest(store, manifest)
+
+
+def record_rows(store: Store, run_id: str, results: RowBatches, items: RowBatches) -> None:
+    """Writes a run's rows, where nobody looks for them before ``record_manifest`` has made it a run of the
+    history. ``results`` are rows of the RESULTS schema, ``items`` of ITEM_ROWS. Raises StoreError."""
+    check_run_id(run_id)
     _write(
         store,
         f"{RESULT_ROWS}/{run_id}.parquet",
@@ -289,6 +296,11 @@ def record_run(store: Store, manifest: Mapping[str, Any], results: RowBatches, i
         (_with_run_id(rows, run_id) for rows in results),
     )
     _write(store, f"{ITEMS}/{run_id}.parquet", HISTORY_ITEMS, (_with_run_id(rows, run_id) for rows in items))
+
+
+def record_manifest(store: Store, manifest: Mapping[str, Any]) -> None:
+    """Makes a run one of the history: its rows are written already. Raises StoreError."""
+    run_id = check_run_id(str(manifest["run_id"]))
     record = {**manifest, "format": FORMAT}
     store.put_bytes(f"{RUNS}/{run_id}.json", json.dumps(record, ensure_ascii=False, indent=1).encode())
 

@@ -18,6 +18,7 @@ import math
 import re
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
@@ -62,9 +63,11 @@ def page_parts(template: str, context: Mapping[str, Any], scripts: Sequence[str]
 
 
 class BlockWriter:
-    """Collects records and writes an element whenever a block is full.
+    """Collects records and writes an element whenever a block is full; a block is compressed while the next
+    one is collected.
 
-    ``sizes`` tells afterwards how many samples each block holds.
+    ``sizes`` tells how many samples each block holds, ``written`` how many characters there are of all but
+    the last block.
     """
 
     def __init__(self, name: str, write: Callable[[str], Any]) -> None:
@@ -75,6 +78,8 @@ class BlockWriter:
         self._questions: list[Any] = []
         self._samples: list[Any] = []
         self._pending = 0
+        self._compressor = ThreadPoolExecutor(1, "compress")
+        self._compressed: Future[str] | None = None
 
     def add(self, sample: Any, question: Any | None, size: int) -> None:
         """Adds a sample of about ``size`` characters, and the question it answers if that is new."""
@@ -83,17 +88,30 @@ class BlockWriter:
         self._samples.append(sample)
         self._pending += size
         if self._pending >= BLOCK_BYTES:
-            self.close()
+            self._end_block()
 
     def close(self) -> None:
         """Writes what is pending."""
+        self._end_block()
+        self._write_compressed()
+        self._compressor.shutdown()
+
+    def _end_block(self) -> None:
         if not self._samples:
             return
-        element = packed_element(self.name, {"questions": self._questions, "samples": self._samples})
-        self._write(element)
-        self.written += len(element)
+        # Never two at once: how far the compressor has come must not decide what is written.
+        self._write_compressed()
+        block = {"questions": self._questions, "samples": self._samples}
+        self._compressed = self._compressor.submit(packed_element, self.name, block)
         self.sizes.append(len(self._samples))
         self._questions, self._samples, self._pending = [], [], 0
+
+    def _write_compressed(self) -> None:
+        if self._compressed is None:
+            return
+        element, self._compressed = self._compressed.result(), None
+        self._write(element)
+        self.written += len(element)
 
 
 def packed_element(name: str, value: Any) -> str:
