@@ -301,21 +301,22 @@ def content_digest(item: Item) -> str:
 def _item(row: SourceRow, doc_id: int, config: DatasetConfig, where: str) -> Item:
     if not isinstance(row.value, Mapping):
         raise DatasetError(f"{where}: an item is a mapping of fields, got {type_name(row.value)}")
-    fields = {
-        _text(str(key), f"{where}: a field's name"): _json_value(value, f"{where}: field {str(key)!r}")
-        for key, value in row.value.items()
-    }
+    fields: dict[str, Any] = {}
+    for key, value in row.value.items():
+        if isinstance(key, str) and isinstance(value, str) and key.isascii() and value.isascii():
+            fields[key] = value  # by far the most are such, and any text of ASCII is one of JSON
+        else:
+            name = _text(str(key), f"{where}: a field's name")
+            fields[name] = _json_value(value, f"{where}: field {str(key)!r}")
     data = fields
     if isinstance(fields.get("data"), dict):
         beside = {key: value for key, value in fields.items() if key not in ("id", "data", "ground_truth")}
         data = {**beside, **fields["data"]}
     ground_truth = _field(config.ground_truth, "ground_truth", fields, data, where)
     given_id = _field(config.id, "id", fields, data, where)
-    item = Item(item_id="", doc_id=doc_id, data=data, ground_truth=ground_truth)
-    item_id = (
-        _item_id(given_id, where, required=config.id is not None) or content_digest(item)[:DERIVED_ID_DIGITS]
-    )
-    return Item(item_id=item_id, doc_id=doc_id, data=data, ground_truth=ground_truth)
+    item_id = _item_id(given_id, where, required=config.id is not None)
+    item = Item(item_id=item_id, doc_id=doc_id, data=data, ground_truth=ground_truth)
+    return item if item_id else replace(item, item_id=content_digest(item)[:DERIVED_ID_DIGITS])
 
 
 def _field(field: str | None, default: str, fields: dict[str, Any], data: dict[str, Any], where: str) -> Any:
