@@ -33,6 +33,7 @@ from tasks.reporting.progress import (
     reporter,
 )
 
+_log = logging.getLogger(__name__)
 PATIENCE_SECONDS = 1.0
 """How long is waited before the server is asked again what is free."""
 LEASE_SECONDS = 90.0
@@ -179,8 +180,6 @@ SERVER_PATIENCE_SECONDS = 300.0
 """How long a server may be away: a restart with a migration takes a minute or two."""
 FIRST_WAIT, LONGEST_WAIT = 1.0, 15.0
 
-_log = logging.getLogger(__name__)
-
 
 def patiently(call: Callable[[], T], patience: float = SERVER_PATIENCE_SECONDS) -> T:
     """What ``call`` returns, tried again while the server does not answer; raises its error when patience
@@ -224,8 +223,6 @@ def label_verdict(flow_run_id: str, verdict: str | None, pairs: Sequence[Mapping
 
 
 SECONDS_BETWEEN_UPDATES = 5.0
-
-_log = logging.getLogger(__name__)
 
 
 @contextmanager
