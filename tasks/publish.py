@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -159,10 +159,15 @@ def publish(publication: Publication, workspace: Workspace) -> Published:
     if found:
         publication = replace(publication, manifest={**publication.manifest, "ratings": found})
     results = _results(publication, store)
-    first = _first_pass(publication, workspace, results)
     shown = replace(publication, manifest={}, lost=())
-    exports = [workers().offer(write, shown, workspace, folder) for write in EXPORTS]
-    exports.append(workers().offer(record_all_rows, shown, workspace, results))
+    # The report's second pass waits for the first and is made here: it has the longest export beside it, the
+    # others lie before both, so that no core is idle at the end.
+    exports = [
+        workers().offer(export_responses, shown, workspace, folder),
+        workers().offer(record_all_rows, shown, workspace, results),
+    ]
+    first = _first_pass(publication, workspace, results)
+    exports.append(workers().offer(export_samples, shown, workspace, folder))
     _write_tables(publication, store, folder, results)
     samples = partial(sample_views, store, publication.cells, publication.facets)
     view = RunView(
@@ -337,10 +342,6 @@ def record_all_rows(publication: Publication, workspace: Workspace, results: pa.
     """Writes the run's rows for the history, which it is no part of yet; another process may do it."""
     store = workspace.open()
     record_rows(store, publication.run.run_id, [results], _batches(store, publication.items))
-
-
-EXPORTS: Final = (export_samples, export_responses)
-"""What writes the files that hold every sample, the longest first."""
 
 
 def _judged(store: Store, publication: Publication) -> Iterator[Part]:
