@@ -1,7 +1,7 @@
 """Two runs held against each other: ``python -m flows.compare`` and the flow ``compare``.
 
-``runs.py`` compares runs that are open already and needs no Prefect; suites enter there. The public names are
-loaded when first used.
+``runs.py`` compares runs that are open already, shows the outcome and needs no Prefect; suites enter there.
+The public names are loaded when first used.
 """
 
 from typing import TYPE_CHECKING

@@ -1,11 +1,12 @@
 """Where a store keeps its history, which artifacts a manifest refers to, and when a run or a night is part
 of it: its rows first, then one record that makes it so.
 
-``runs/<run_id>.json`` the run's manifest: with it the run is in the history, and kept
-``history/results/<run_id>.parquet`` its result rows ``history/items/<run_id>.parquet`` its item rows
-``history/forgotten/<run_id>.json`` the manifest of a run whose rows stay although its artifacts need not
-``history/compacted/…`` all of these again in few files: made anew from them at any time
-``active/<run_id>.json`` a mark of a run in progress, whose artifacts no manifest names yet
+``runs/<run_id>.json``                the run's manifest: with it the run is in the history, and kept
+``history/results/<run_id>.parquet``  its result rows
+``history/items/<run_id>.parquet``    its item rows
+``history/forgotten/<run_id>.json``   the manifest of a run whose rows stay although its artifacts need not
+``history/compacted/…``               all of these again in few files: made anew from them at any time
+``active/<run_id>.json``              a mark of a run in progress, whose artifacts no manifest names yet
 
 A record that can't be read, or is of a later format, costs itself only: who reads several gets the
 others, and the names of those left out with the reason (``Records``). Publish records runs, suites record

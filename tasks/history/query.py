@@ -1,10 +1,10 @@
 """Which tables a history query sees, and how SQL is kept from doing more than read them.
 
-runs one row a run: when, what, at what cost, and its whole manifest as JSON results one row a metric ×
-filter × reduction × facet group of each run (the columns of results.parquet) items one row a pair ×
-reduction × item × facet group of each run (the columns of items.parquet) scores one row a sample and
-pair: the statistics artifacts that the kept runs refer to samples one row a sample: the responses that
-the kept runs refer to
+runs     one row a run: when, what, at what cost, and its whole manifest as JSON
+results  one row a metric × filter × reduction × facet group of each run (the columns of results.parquet)
+items    one row a pair × reduction × item × facet group of each run (the columns of items.parquet)
+scores   one row a sample and pair: the statistics artifacts that the kept runs refer to
+samples  one row a sample: the responses that the kept runs refer to
 
 The history is read in few files: made of the records, never instead of them, and made anew from them at
 any time. A *segment* holds some runs' manifests, rows and artifact lists in four Parquet files whose

@@ -1,11 +1,12 @@
 """The files of a run's output directory, each written as a stream and whole at any moment.
 
-``responses.jsonl`` ``write_responses`` every sample's answer ``evaluation_results.jsonl``
-``write_evaluation_results`` every sample × label ``metrics.jsonl`` ``write_metrics`` every metric × label
-× facet group ``samples_<benchmark>.jsonl`` ``write_samples`` every item × filter, in the harness's shape
-``results.json`` ``write_results`` the run's numbers, in the harness's shape ``results.parquet``
-``write_results_table`` the same numbers with everything known about them ``items.parquet``
-``write_items_table`` what the numbers rest on: one row an item
+``responses.jsonl``            ``write_responses``           every sample's answer
+``evaluation_results.jsonl``   ``write_evaluation_results``  every sample × label
+``metrics.jsonl``              ``write_metrics``             every metric × label × facet group
+``samples_<benchmark>.jsonl``  ``write_samples``             every item × filter, in the harness's shape
+``results.json``               ``write_results``             the run's numbers, in the harness's shape
+``results.parquet``            ``write_results_table``       the same numbers with everything known about them
+``items.parquet``              ``write_items_table``         what the numbers rest on: one row an item
 
 ``results.json`` and the samples have the shapes that lm-evaluation-harness writes and its readers know.
 The Parquet files have the project's own schemas: SQL, the comparison and the history read them. Publish

@@ -10,7 +10,7 @@ they know neither the store nor Prefect::
 a run of a million samples is never in memory at once.
 
 ``sample_views`` makes them of a run's artifacts, one item in memory at a time, for the report that
-publish writes; ``compare.RunFolder`` gives the same records from exported files.
+publish writes; ``compare.folder_view`` gives the same records from exported files.
 """
 
 import json
