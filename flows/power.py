@@ -18,7 +18,8 @@ import typer
 
 from flows.command_line import command_line, examples, new_app, print_json
 from flows.config.schema import EvalConfig
-from flows.plan.build import benchmark_fields, scoring_config
+from flows.plan.build import scoring_config
+from flows.plan.fields import benchmark_fields
 from metrics.aggregation import build_aggregation
 from metrics.config import StatisticsConfig
 from metrics.errors import NightjarError

@@ -1,24 +1,23 @@
 """Stage "load": a dataset becomes the items artifact.
 
-Who starts a run reads the whole dataset before, so that a line that can't be used is refused at once; what
-``read_ahead`` has read, the stage does not read again.
+Who starts a run reads the whole dataset before, so that a line that can't be used is refused at once; the
+rows that it hands over with ``keep_ahead`` the stage does not read again.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 
 import pyarrow as pa
 
 from tasks.benchmarks.config import BenchmarkFields
 from tasks.benchmarks.open import open_benchmark
 from tasks.caching import Workspace, artifact_task
-from tasks.datasets.item import Item
 from tasks.datasets.selection import Selection
-from tasks.rows.items import chunks, item_batches
+from tasks.rows.items import item_batches
 from tasks.store.keys import Step, Unkeyed, digest
 from tasks.store.schemas import ITEMS
 
 AHEAD_BYTES = 1 << 26
-"""What is kept of a dataset between the check before a run and its load, at most."""
+"""What is kept of datasets between the check before a run and their load, at most."""
 _ahead: dict[str, list[pa.RecordBatch]] = {}
 
 
@@ -40,15 +39,8 @@ def load(step: Step[LoadSetup], workspace: Workspace) -> Iterator[pa.RecordBatch
         yield from item_batches(step.setup.selection.of(items))
 
 
-def read_ahead(step: Step[LoadSetup], items: Iterable[Item]) -> Iterator[Item]:
-    """The step's items, as they are read to be checked; once all of them were, their rows wait here for the
-    step, unless that would take too much memory."""
-    rows: list[pa.RecordBatch] = []
-    free = AHEAD_BYTES - sum(batch.nbytes for batches in _ahead.values() for batch in batches)
-    for chunk in chunks(items):
-        if free > 0:
-            rows += item_batches(chunk)
-            free -= rows[-1].nbytes
-        yield from chunk
-    if free > 0:
+def keep_ahead(step: Step[LoadSetup], rows: list[pa.RecordBatch]) -> None:
+    """Has the step take these rows, unless too much waits already."""
+    waiting = sum(batch.nbytes for batches in _ahead.values() for batch in batches)
+    if waiting + sum(batch.nbytes for batch in rows) <= AHEAD_BYTES:
         _ahead[digest(step.identity)] = rows

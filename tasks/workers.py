@@ -2,8 +2,10 @@
 
 A step goes there as the name of its stage's task and the arguments, and comes back as a reference: rows
 never pass between processes, but lie in the store. Prefect's task runs stay where they are, in threads
-that wait; so keys, retries and states do not know where a step was computed. Processes start with the
-first step, from one that has imported the stages already.
+that wait; so keys, retries and states do not know where a step was computed.
+
+Processes are forked from the run's own before anything else runs in it, where that can be (``prepare``), and
+have imported all that it has. Else they start with the first step, from one that imports the stages.
 
 Where and how often any of the project's processes looks for garbage in cycles is said here, too.
 """
@@ -16,13 +18,17 @@ import pickle
 import signal
 import sys
 import threading
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager, suppress
 from importlib import import_module
 from multiprocessing import forkserver
-from typing import Any
+from multiprocessing.connection import Connection
+from typing import Any, Generic, TypeVar
+
+from tasks.usercode.load import has_loaded
 
 ALLOCATIONS = 50_000
 
@@ -86,7 +92,7 @@ class Workers:
             return done
         with self._lock:
             if self._pool is None:
-                self._pool = _new_pool(self.count)
+                self._pool = _new_pool(self.count, _context())
             pool = self._pool
             try:
                 reply = pool.submit(_call, call)
@@ -110,6 +116,14 @@ class Workers:
         """Starts the processes, so that they are there when the first step is; below two there are none."""
         for _ in range(self.count if self.count > 1 else 0):
             self.submit(os.getpid)
+
+    def fork(self, count: int) -> None:
+        """Has ``count`` processes from now on, unless there are some: copies of this one as it is."""
+        with self._lock:
+            if self._pool is None:
+                self._pool = _new_pool(count, multiprocessing.get_context("fork"))
+                with _known_threads():
+                    self._pool.submit(os.getpid)  # with the first call a pool of forks starts them all
 
     def compute(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         """As ``submit``, and waits."""
@@ -148,11 +162,66 @@ def workers() -> Workers:
 
 
 def prepare(count: int) -> None:
-    """Has what processes import imported from now on, beside whatever this one does before it needs them; for
-    a count below two, nothing."""
-    if count > 1:
+    """Has processes for the run that this one is about to begin: forked from it where it may be, else what
+    they import is imported from now on, beside whatever this one does before it needs them. For a count below
+    two, nothing."""
+    if count < 2 or _shared.warm:
+        return
+    if may_fork():
+        import_stages()
+        freeze_imports()
+        _shared.fork(count)
+    else:
         _context()
         forkserver.ensure_running()
+
+
+def may_fork() -> bool:
+    """Whether a copy of this process can go on by itself: no other thread of Python's runs here, and no
+    module of the user's was loaded, whose libraries may have started threads that a copy lacks."""
+    return sys.platform == "linux" and threading.active_count() == 1 and not has_loaded()
+
+
+@contextmanager
+def _known_threads() -> Iterator[None]:
+    """Forks without Python's warning of threads: those of Arrow and numpy know of forks."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        yield
+
+
+T = TypeVar("T")
+
+
+class ForkedCall(Generic[T]):
+    """A function that a copy of this process computes, beside what this one does. See ``may_fork``."""
+
+    def __init__(self, function: Callable[..., T], *args: Any) -> None:
+        context = multiprocessing.get_context("fork")
+        self._replies, replies = context.Pipe(duplex=False)
+        self._process = context.Process(target=_reply, args=(replies, function, args), daemon=True)
+        with _known_threads():
+            self._process.start()
+        replies.close()
+
+    def result(self) -> T:
+        """What it returned, or raises what it raised; WorkerDied where the process did."""
+        try:
+            kind, value = pickle.loads(self._replies.recv_bytes())
+        except EOFError as error:
+            raise WorkerDied("a process ended before it had replied") from error
+        finally:
+            self.close()
+        if kind == "raised":
+            raise value
+        returned: T = value
+        return returned
+
+    def close(self) -> None:
+        """Ends the process, whatever it is doing."""
+        self._process.terminate()
+        self._process.join()
+        self._replies.close()
 
 
 @contextmanager
@@ -208,22 +277,26 @@ def _context() -> multiprocessing.context.ForkServerContext:
     return context
 
 
-def _new_pool(count: int) -> ProcessPoolExecutor:
-    context = _context()
+def _new_pool(count: int, context: multiprocessing.context.BaseContext) -> ProcessPoolExecutor:
     # The server of forks keeps the surroundings that it was started in; a run has those of its own time.
     surroundings = (dict(os.environ), list(sys.path), os.getcwd())
     return ProcessPoolExecutor(count, context, _begin, surroundings)
 
 
 def _begin(environment: Mapping[str, str], path: Sequence[str], folder: str) -> None:
-    """Makes a new process one of the run's: it ends with it, and leaves Ctrl-C to it."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    threading.Thread(target=_end_with_the_run, daemon=True).start()
+    """Makes a new process one of the run's."""
+    _follow_the_run()
     os.environ.clear()
     os.environ.update(environment)
     sys.path[:] = path
     os.chdir(folder)
     collect_rarely()
+
+
+def _follow_the_run() -> None:
+    """Has this process end with the run's, and leave Ctrl-C to it."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    threading.Thread(target=_end_with_the_run, daemon=True).start()
 
 
 def _end_with_the_run() -> None:
@@ -238,11 +311,25 @@ def _end_with_the_run() -> None:
 def _call(call: bytes) -> bytes:
     """What a function returned or raised, as bytes that can be read where it is not known."""
     module, name, args, kwargs = pickle.loads(call)
-    try:
+
+    def called() -> Any:
         function = getattr(import_module(module), name)
         if hasattr(function, "fn"):  # a stage's task: what it computes, without its records
             function = function.fn.__wrapped__
-        reply = "returned", function(*args, **kwargs)
+        return function(*args, **kwargs)
+
+    return _replied(called)
+
+
+def _reply(replies: Connection, function: Callable[..., Any], args: Sequence[Any]) -> None:
+    _follow_the_run()
+    with suppress(BrokenPipeError):  # nobody waits any more
+        replies.send_bytes(_replied(lambda: function(*args)))
+
+
+def _replied(work: Callable[[], Any]) -> bytes:
+    try:
+        reply = "returned", work()
     except Exception as error:
         reply = "raised", _portable(error)
     return pickle.dumps(reply)

@@ -26,13 +26,14 @@ from flows.config.schema import Phase, RunOptions
 from metrics.errors import ConfigError
 from tasks.datasets.selection import Selection
 from tasks.usercode.load import trust_what_is_named
-from tasks.workers import collect_rarely, freeze_imports, prepare
+from tasks.workers import ForkedCall, collect_rarely, freeze_imports, may_fork, prepare
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from flows.config.load import ChosenConfigs
     from flows.config.schema import EvalConfig
+    from flows.eval.ahead import CheckedDataset
     from flows.eval.session import SessionOptions
 
 
@@ -147,12 +148,16 @@ def evaluate_command(
         _print(_one_or_many(plans), as_json)
         stopped = any(plan["refused"] or (plan["failures"] and not force) for plan in plans)
         raise typer.Exit(REFUSED if stopped else 0)
-    prepare(workers or 1)
-    from flows.eval.session import SessionOptions
+    from flows.eval.ahead import read_beside
 
     own_options = list(_own_options(chosen, options, phase))
+    reading = read_beside(*own_options[0], inputs.overrides)
+    if not may_fork():
+        prepare(workers or 1)
+    from flows.eval.session import SessionOptions
+
     session = SessionOptions(task_runner, as_json, inputs.overrides, force)
-    raise typer.Exit(_run_all(chosen, own_options, session, options.output))
+    raise typer.Exit(_run_all(chosen, own_options, session, options.output, reading))
 
 
 def _chosen_items(samples: str | None, shuffle: bool, limit: int | None) -> dict[str, Any]:
@@ -168,13 +173,17 @@ def _run_all(
     own_options: Sequence[tuple["EvalConfig", RunOptions]],
     session: "SessionOptions",
     output: str | None,
+    reading: "ForkedCall[CheckedDataset] | None",
 ) -> int:
-    """Runs one evaluation after the other; the exit code is the worst of them."""
+    """Runs one evaluation after the other; the exit code is the worst of them. ``reading`` is that of the
+    first one's dataset."""
     from flows.eval.session import checked_options, print_together, run_evaluation
 
     freeze_imports()
     # All of them before the first: an evaluation of hours should not end in the refusal of the next.
-    checked = [checked_options(config, own, session) for config, own in own_options]
+    first, *others = own_options
+    checked = [checked_options(*first, session, reading)]
+    checked += [checked_options(*other, session) for other in others]
     documents, codes = [], []
     for config, own in zip(chosen.configs, checked, strict=True):
         code, document = run_evaluation(config, own, session)

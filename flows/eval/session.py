@@ -13,10 +13,10 @@ import tempfile
 import textwrap
 import time
 import uuid
-from collections.abc import Coroutine, Iterator, Sequence
-from contextlib import nullcontext
+from collections.abc import Callable, Coroutine, Iterator, Sequence
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass
-from itertools import chain
+from functools import partial
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any
@@ -26,12 +26,13 @@ from prefect.client.schemas.objects import State
 from prefect.context import FlowRunContext
 
 from flows.command_line import FAILED, INTERRUPTED, clear_status, status
-from flows.config.checks import MissingReferences, check_templates, missing_references
+from flows.config.checks import MissingReferences, check_templates
 from flows.config.schema import CACHED_STAGES, FAILED_REQUESTS, EvalConfig, Phase, RunOptions
+from flows.eval.ahead import CheckedDataset, check_dataset
 from flows.eval.flow import evaluate
 from flows.eval.publishing import Evaluation
 from flows.eval.run import check_runner, forecast_servers
-from flows.eval.runners import MANY_RESPONSES, task_runner_named
+from flows.eval.runners import MANY_RESPONSES, MOST_PROCESSES, task_runner_named
 from flows.eval.start import config_for_phase, refuse_unanswered, settled_models, with_defaults, workspace
 from flows.plan.build import make_plan
 from flows.plan.forecast import forecast, unanswered
@@ -42,9 +43,8 @@ from flows.server import link, send, serving
 from metrics.errors import ConfigError, NightjarError, nearest
 from tasks.benchmarks.open import open_benchmark
 from tasks.caching import peek
-from tasks.datasets.item import Item
 from tasks.history.prune import begin_night, continued_night, end_night
-from tasks.load import load, read_ahead
+from tasks.load import keep_ahead, load
 from tasks.models.engine import interrupted
 from tasks.models.records import asked_and_reused
 from tasks.preflight import Checks, check_ahead, survey, try_item
@@ -58,7 +58,7 @@ from tasks.reporting.terminal import (
     ratings_tables,
     results_table,
 )
-from tasks.workers import cores, prepare
+from tasks.workers import ForkedCall, WorkerDied, cores, import_stages, prepare
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -76,8 +76,14 @@ class SessionOptions:
     """Whether a run starts although pairs of it are known to fail."""
 
 
-def checked_options(config: EvalConfig, options: RunOptions, session: SessionOptions) -> RunOptions:
-    """The options of a run in this process with every default decided, once its checks have passed.
+def checked_options(
+    config: EvalConfig,
+    options: RunOptions,
+    session: SessionOptions,
+    reading: ForkedCall[CheckedDataset] | None = None,
+) -> RunOptions:
+    """The options of a run in this process with every default decided, once its checks have passed;
+    ``reading`` is its dataset's, where a process of its own has begun with it.
 
     Raises NightjarError, before a flow run exists, for whatever can't work as far as the first seconds tell.
     """
@@ -86,7 +92,7 @@ def checked_options(config: EvalConfig, options: RunOptions, session: SessionOpt
     complete = _complete(config, options).model_copy(update={"command": command})
     _flow_on(session.task_runner)
     check_runner(config, session.task_runner)
-    check_run(config, complete, session)
+    check_run(config, complete, session, reading)
     return complete
 
 
@@ -142,7 +148,12 @@ def _flow_on(name: str) -> Flow[..., Coroutine[Any, Any, Any]]:
     return evaluate.with_options(task_runner=task_runner_named(name))
 
 
-def check_run(config: EvalConfig, options: RunOptions, session: SessionOptions) -> Plan:
+def check_run(
+    config: EvalConfig,
+    options: RunOptions,
+    session: SessionOptions,
+    reading: ForkedCall[CheckedDataset] | None = None,
+) -> Plan:
     """Checks output folder, store, dataset, endpoints and keys of a run, and tries its pairs on the first
     item; raises NightjarError."""
     for reason in _unwritable("--output", Path(str(options.output))):
@@ -152,7 +163,7 @@ def check_run(config: EvalConfig, options: RunOptions, session: SessionOptions) 
         raise ConfigError("no checkpoint is new: all that match were evaluated before (checkpoints.new_only)")
     _check_refresh(plan, options)
     workspace(options).open().check_writable()
-    unanswerable = _check_dataset(plan, options, session.overrides, ahead=True)
+    unanswerable = _take_dataset(plan, options, session.overrides, reading)
     lacking = unanswered(plan, workspace(options), options.phase)
     refuse_unanswered(options, lacking.names)
     checks = plan.checks(lacking.models, lacking.others(options.phase))
@@ -196,7 +207,7 @@ def forecast_document(
     plan = make_plan(decided, complete, time.time())
     store = workspace(complete).open()
     store.check_readable()
-    unanswerable = _check_dataset(plan, complete, overrides, ahead=False)
+    unanswerable = _check_dataset(plan, complete, overrides).missing
     found = forecast(plan, workspace(complete))
     refused = [*_unwritable("--output", Path(str(complete.output)))]
     refused += _unwritable("--store", Path(store.root)) if store.local else ()
@@ -244,32 +255,58 @@ def _check_refresh(plan: Plan, options: RunOptions) -> None:
             )
 
 
-def _check_dataset(
-    plan: Plan, options: RunOptions, overrides: tuple[str, ...], ahead: bool
+def _take_dataset(
+    plan: Plan,
+    options: RunOptions,
+    overrides: tuple[str, ...],
+    reading: ForkedCall[CheckedDataset] | None,
 ) -> MissingReferences | None:
+    """As ``_check_dataset``; the run that follows in this process need not read again, and has processes."""
+    prepare_for = partial(_prepare_for, options=options)
+    dataset = _check_dataset(plan, options, overrides, reading, prepare_for)
+    if dataset.rows is not None:
+        keep_ahead(plan.load, dataset.rows)
+    if dataset.recordings:
+        from tasks.models.replay import keep_recordings
+
+        keep_recordings(dataset.recordings)
+    prepare_for(dataset.count)
+    return dataset.missing
+
+
+def _check_dataset(
+    plan: Plan,
+    options: RunOptions,
+    overrides: tuple[str, ...],
+    reading: ForkedCall[CheckedDataset] | None = None,
+    seen: Callable[[int], None] | None = None,
+) -> CheckedDataset:
     """Reads the items that the run will take, all of them unless they were read before: a line that can't be
-    used is refused now and not in the flow. Returns what there is to say of items without a right answer.
-    ``ahead``: the run of these items follows in this process, and need not read them again."""
-    benchmark = open_benchmark(plan.load.setup.benchmark)
-    items = options.selection().of(benchmark.items())
-    loaded = peek(load, plan.load, workspace=workspace(options)) is not None
-    if ahead and not loaded:
-        items = _preparing(read_ahead(plan.load, items), options)
-    first = next(items, None)
-    if first is None:
-        return None
-    check_templates(plan.config, first, overrides)
-    if loaded:
-        return None
-    return missing_references(plan.config, benchmark, chain([first], items))
+    used is refused now and not in the flow. ``reading``: another process has begun to."""
+    setup = plan.load.setup
+    if peek(load, plan.load, workspace=workspace(options)) is not None:
+        if reading is not None:
+            reading.close()
+        first = next(setup.selection.of(open_benchmark(setup.benchmark).items()), None)
+        if first is not None:
+            check_templates(plan.config, first, overrides)
+        return CheckedDataset(None, 0, None)
+    if reading is not None:
+        import_stages()  # beside the reading
+        with suppress(WorkerDied):  # whatever ended it, what it read can be read here
+            read = reading.result()
+            if read.digest == plan.load.identity["dataset"]:  # else the file was written since
+                return read
+    return check_dataset(plan.config, setup.benchmark, setup.selection, overrides, seen)
 
 
-def _preparing(items: Iterator[Item], options: RunOptions) -> Iterator[Item]:
-    """The items; once there are so many that processes will compute, these begin to import."""
-    for number, item in enumerate(items, 1):
-        if number == MANY_RESPONSES and options.workers is None:
-            prepare(cores())
-        yield item
+def _prepare_for(items: int, options: RunOptions) -> None:
+    """Has processes prepared for a run of so many items: as many as were asked for, else one a core where
+    there are many."""
+    if options.workers is not None:
+        prepare(options.workers)
+    elif items >= MANY_RESPONSES:
+        prepare(min(cores(), MOST_PROCESSES))
 
 
 def print_evaluation(evaluation: Evaluation, document: dict[str, Any]) -> None:

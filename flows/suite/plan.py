@@ -35,7 +35,7 @@ from flows.config.load import load_configs
 from flows.config.models import with_checkpoints
 from flows.config.schema import EvalConfig, RunOptions
 from flows.eval.start import is_new_checkpoint, run_id_of, slug
-from flows.plan.build import benchmark_fields
+from flows.plan.fields import benchmark_fields
 from flows.power import Asked, pair_powers, said_to_decide
 from metrics.errors import ConfigError, NightjarError, check_name, nearest
 from metrics.metric import Metric

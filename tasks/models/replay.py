@@ -452,39 +452,66 @@ class RecordingFile:
         place = f"{self.path}: {self._source.unit} {number}"
         return RecordedRow(self._source.row(int(self._positions[at])), place, number)
 
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in vars(self).items() if name != "_ordered"}
+
+    def __setstate__(self, state: Mapping[str, Any]) -> None:
+        vars(self).update(state)
+        self._ordered = self._hashes.data
+
     def _index(self) -> None:
         hashes: list[int] = []
         positions: list[int] = []
         numbers: list[int] = []
-        unnumbered: dict[str, int] = {}
-        held: dict[str, int] = {}
-        absent: dict[str, int] = {}
+        unnumbered: dict[tuple[str | None, ...], int] = {}
+        shapes: dict[tuple[bool, bool], int] = {}  # which of model and prompt a row has → the first such row
         for position, number, head in self._source.heads():
-            where = f"{self.path}: {self._source.unit} {number}"
-            parts = [_joining(where, name, head.get(name)) for name in JOIN_FIELDS]
-            for name, part in zip(JOIN_FIELDS, parts, strict=True):
-                (absent if part is None else held).setdefault(name, number)
-            if parts[0] is not None:
-                self.models[parts[0]] += 1
-            if parts[2] is None:
-                raise DataError(f"{where} has no item_id; recorded responses join on it")
-            if parts[3] is None:
-                group = str(parts[:3])
+            parts = self._parts(head, number)
+            model, prompt, item, index = parts
+            shape = (model is not None, prompt is not None)
+            if shape not in shapes:
+                shapes[shape] = number
+            if model is not None:
+                self.models[model] += 1
+            if index is None:
+                group = (model, prompt, item)
                 place = unnumbered[group] = unnumbered.get(group, -1) + 1
-                named = _SAMPLE.search(str(head.get("sample_id") or ""))
-                parts[3] = named[1] if named else str(place)
-            self.most_samples = max(self.most_samples, int(parts[3] or 0) + 1)
+                sample_id = head.get("sample_id")
+                named = _SAMPLE.search(str(sample_id)) if sample_id else None
+                parts[3] = index = named[1] if named else str(place)
+            if int(index) >= self.most_samples:
+                self.most_samples = int(index) + 1
             hashes.append(_row_hash(parts))
             positions.append(position)
             numbers.append(number)
-        for name in JOIN_FIELDS[:2]:
-            if name in held and name in absent:
-                raise DataError(
-                    f"{self.path}: {self._source.unit} {absent[name]} has no {name}, and {self._source.unit} "
-                    f"{held[name]} has one; recorded responses join on it, so give it to all rows or to none"
-                )
-        self.columns = frozenset(held) | {"item_id", "sample_index"}
+        self.columns = frozenset({*self._named(shapes), "item_id", "sample_index"})
         self._sort(hashes, positions, numbers)
+
+    def _parts(self, head: Mapping[str, Any], number: int) -> list[str | None]:
+        """What row ``number`` joins on, by JOIN_FIELDS; an index that it does not say is None."""
+        model, prompt, item, index = parts = [head.get(name) for name in JOIN_FIELDS]
+        if type(item) is str and model is None and prompt is None and index is None:
+            return parts  # by far the most are such
+        where = f"{self.path}: {self._source.unit} {number}"
+        if item is None:
+            raise DataError(f"{where} has no item_id; recorded responses join on it")
+        return [_joining(where, name, value) for name, value in zip(JOIN_FIELDS, parts, strict=True)]
+
+    def _named(self, shapes: Mapping[tuple[bool, bool], int]) -> Iterator[str]:
+        """Those of model and prompt that rows name, all of them or none."""
+        for at, name in enumerate(JOIN_FIELDS[:2]):
+            first = {
+                named: min(n for s, n in shapes.items() if s[at] is named)
+                for named in {s[at] for s in shapes}
+            }
+            if len(first) > 1:
+                unit = self._source.unit
+                raise DataError(
+                    f"{self.path}: {unit} {first[False]} has no {name}, and {unit} {first[True]} has one; "
+                    "recorded responses join on it, so give it to all rows or to none"
+                )
+            if True in first:
+                yield name
 
     def _sort(self, hashes: list[int], positions: list[int], numbers: list[int]) -> None:
         order = np.argsort(np.array(hashes, np.uint64), kind="stable")
@@ -528,6 +555,9 @@ class LinesSource:
 
     unit = "line"
 
+    def __reduce__(self) -> tuple[type["LinesSource"], tuple[Path]]:
+        return LinesSource, (self._path,)
+
     def __init__(self, path: Path) -> None:
         self._path = path
         self._lock = threading.Lock()
@@ -567,7 +597,11 @@ class ParquetSource:
 
     unit = "row"
 
+    def __reduce__(self) -> tuple[type["ParquetSource"], tuple[Path]]:
+        return ParquetSource, (self._path,)
+
     def __init__(self, path: Path) -> None:
+        self._path = path
         try:
             self._file = pq.ParquetFile(path)
         except (OSError, pa.ArrowException) as error:
@@ -601,7 +635,8 @@ class ParquetSource:
         return rows[0]
 
 
-_open: "OrderedDict[tuple[str, int, int], RecordingFile]" = OrderedDict()
+Version = tuple[str, int, int]
+_open: "OrderedDict[Version, RecordingFile]" = OrderedDict()
 _open_lock = threading.Lock()
 
 
@@ -625,6 +660,18 @@ def recording_file(path: Path) -> RecordingFile:
             while len(_open) > OPEN_GROUPS:
                 _open.popitem(last=False)
         return _open[version]
+
+
+def open_recordings() -> dict[Version, RecordingFile]:
+    """The indices that this process has made, as ``keep_recordings`` takes them."""
+    with _open_lock:
+        return dict(_open)
+
+
+def keep_recordings(made: Mapping[Version, RecordingFile]) -> None:
+    """Has ``recording_file`` give what another process has made, as long as the files do not change."""
+    with _open_lock:
+        _open.update(made)
 
 
 def samples(value: Any) -> Iterable[Any]:

@@ -177,6 +177,7 @@ OWNED: Final = 256
 _importing = threading.RLock()
 _numbers = itertools.count(1)
 _owned: "deque[str]" = deque()
+_loaded = threading.Event()
 
 
 class UserModules:
@@ -203,6 +204,7 @@ class UserModules:
             )
         # The config's folder counts for functions of packages, too: it chooses their arguments.
         check_trusted(Path(base_dir), reference)
+        _loaded.set()
         module = self._from_file(source, Path(base_dir)) if source.endswith(".py") else _from_package(source)
         function = getattr(module, name, None)
         if function is None:
@@ -254,6 +256,11 @@ class UserModules:
 
 
 _shared = UserModules()
+
+
+def has_loaded() -> bool:
+    """Whether anything of a user's was loaded in this process, or tried to be."""
+    return _loaded.is_set()
 
 
 def load_function(reference: str, base_dir: str | Path) -> Callable[..., Any]:

@@ -2,18 +2,30 @@
 
 import json
 import os
+import subprocess
+import sys
 from collections.abc import Callable
 from concurrent.futures import Future
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
+from flows.config.load import load_config
+from flows.config.schema import RunOptions
+from flows.eval.ahead import CheckedDataset
+from flows.eval.session import _check_dataset
+from flows.eval.start import with_defaults
+from flows.plan.build import make_plan
+from metrics.errors import DataError
 from tasks import publish
+from tasks.store.home import PROJECT
 from tasks.workers import WorkerDied, Workers
 
 Evaluate = Callable[..., Any]
+ROWS = 4_800
 FILES = ("responses.jsonl", "samples_many.jsonl", "metrics.jsonl", "items.parquet")
 METRIC = """
 import os
@@ -82,3 +94,122 @@ def test_a_process_that_dies_while_a_run_is_published_costs_no_number(
     assert died
     assert ran.code == 0, ran.err
     assert (tmp_path / "out" / "report.html").exists()
+
+
+@pytest.fixture
+def large(tmp_path: Path) -> Path:
+    """The config of a dataset that is large enough to be read by a process of its own."""
+    rows = [{"id": str(n), "question": f"{n}? " + "so " * 300, "answer": str(n % 7)} for n in range(ROWS)]
+    (tmp_path / "items.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    said = [{"item_id": str(n), "response": f"{n % 5}"} for n in range(ROWS)]
+    (tmp_path / "said.jsonl").write_text("".join(json.dumps(row) + "\n" for row in said))
+    config = {
+        "name": "many",
+        "dataset": "items.jsonl",
+        "prompt_template": "{{question}}",
+        "target": "{{answer}}",
+        "metric_list": ["exact_match"],
+        "models": [{"name": "said", "type": "replay", "config": {"path": "said.jsonl"}}],
+    }
+    (tmp_path / "many.yaml").write_text(yaml.safe_dump(config))
+    return tmp_path / "many.yaml"
+
+
+@pytest.mark.services
+def test_a_run_of_copied_processes_is_the_same(
+    large: Path, evaluate_process: Evaluate, tmp_path: Path
+) -> None:
+    written = []
+    for count in (["--workers", "1"], ["--workers", "2"], []):
+        out = tmp_path / f"out{len(written)}"
+        ran = evaluate_process(large, "--json", *count, "--store", f"{out}-store", "--output", out)
+        assert ran.code == 0, ran.err
+        assert ran.err == ""
+        written.append([(out / name).read_bytes() for name in FILES])
+    assert written[0] == written[1] == written[2]
+
+
+@pytest.mark.services
+def test_a_bad_last_line_is_refused_by_its_place(large: Path, evaluate_process: Evaluate) -> None:
+    with large.with_name("items.jsonl").open("a") as file:
+        file.write('{"id": "late", "question": ')
+    ran = evaluate_process(large, "--workers", "2")
+    assert ran.code == 2
+    assert ran.err.startswith(f"error: items.jsonl:{ROWS + 1}: malformed JSON"), ran.err
+    assert "Traceback" not in ran.err
+
+
+class Reading:
+    """What another process has found, or an error that ended it."""
+
+    def __init__(self, found: CheckedDataset | Exception) -> None:
+        self.found = found
+        self.closed = False
+
+    def result(self) -> CheckedDataset:
+        if isinstance(self.found, Exception):
+            raise self.found
+        return self.found
+
+    def close(self) -> None:
+        self.closed = True
+
+
+def test_only_what_the_plan_means_is_taken_from_another_process(large: Path, tmp_path: Path) -> None:
+    config = load_config(large)
+    options = with_defaults(config, RunOptions(store=str(tmp_path / "store")), "0" * 32)
+    plan = make_plan(config, options)
+    digest = plan.load.identity["dataset"]
+    theirs = CheckedDataset(rows=[], count=7, missing=None, digest=digest)
+    assert _check_dataset(plan, options, (), Reading(theirs)).count == 7  # type: ignore[arg-type]
+    # The file was written between that process's reading and the plan, or the process did not live to reply.
+    for found in (replace(theirs, digest="of before"), WorkerDied("killed for its memory")):
+        assert _check_dataset(plan, options, (), Reading(found)).count == ROWS  # type: ignore[arg-type]
+    with pytest.raises(DataError, match=r"items\.jsonl:3"):
+        _check_dataset(plan, options, (), Reading(DataError("items.jsonl:3: bad")))  # type: ignore[arg-type]
+
+
+BESIDE = """
+import sys
+from pathlib import Path
+from flows.config.load import load_config
+from flows.config.schema import RunOptions
+from flows.eval import ahead
+
+ahead.cores = lambda: 2
+config, options = load_config(Path(sys.argv[1])), RunOptions(workers=None)
+assert ahead.read_beside(config, RunOptions(workers=1), ()) is None
+assert ahead.read_beside(config, RunOptions(workers=2, limit=9), ()) is None
+reading = ahead.read_beside(config, options, ())
+found = reading.result()
+from flows.plan.fields import benchmark_fields
+from tasks.models.replay import keep_recordings, open_recordings, recording_file, RecordedKey
+here = ahead.check_dataset(config, benchmark_fields(config), options.selection(), ())
+assert found.rows == here.rows and found.count == here.count and found.missing == here.missing
+assert not open_recordings()
+keep_recordings(found.recordings)
+(version, kept), = found.recordings.items()
+recording = recording_file(Path(version[0]))
+assert recording is kept
+assert recording.find(RecordedKey("said", "default", "9", 0)).fields["response"] == "4"
+ahead.KEPT_BYTES = 100_000
+assert ahead.read_beside(config, options, ()).result().rows is None
+ahead.LARGE_BYTES = 1 << 40
+assert ahead.read_beside(config, options, ()) is None
+assert "prefect" not in sys.modules
+print("done")
+"""
+
+
+@pytest.mark.services
+def test_another_process_finds_what_this_one_would(large: Path, tmp_path: Path) -> None:
+    (tmp_path / "beside.py").write_text(BESIDE)
+    ran = subprocess.run(
+        [sys.executable, str(tmp_path / "beside.py"), str(large)],
+        env={**os.environ, "PYTHONPATH": str(PROJECT)},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert (ran.stdout, ran.stderr) == ("done\n", "")

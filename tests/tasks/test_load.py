@@ -1,8 +1,7 @@
-"""What the check before a run has read of a dataset, the run does not read again."""
+"""What waits for the stage is taken once, by the step that it is of."""
 
 import inspect
 import json
-from collections.abc import Iterator
 from pathlib import Path
 
 import pyarrow as pa
@@ -12,8 +11,8 @@ from tasks import load as stage
 from tasks.benchmarks.config import BenchmarkFields
 from tasks.benchmarks.open import open_benchmark
 from tasks.caching import Workspace
-from tasks.datasets.item import Item
-from tasks.load import LoadSetup, load, read_ahead
+from tasks.load import LoadSetup, keep_ahead, load
+from tasks.rows.items import item_batches
 from tasks.store.keys import Step
 
 
@@ -37,8 +36,8 @@ def step(tmp_path: Path) -> Step[LoadSetup]:
     return Step(name="load many", identity={"dataset": "a digest"}, setup=LoadSetup(benchmark=fields))
 
 
-def items_of(step: Step[LoadSetup]) -> Iterator[Item]:
-    return open_benchmark(step.setup.benchmark).items()
+def rows_of(step: Step[LoadSetup]) -> list[pa.RecordBatch]:
+    return list(item_batches(open_benchmark(step.setup.benchmark).items()))
 
 
 def loaded(step: Step[LoadSetup], tmp_path: Path) -> pa.Table:
@@ -48,32 +47,22 @@ def loaded(step: Step[LoadSetup], tmp_path: Path) -> pa.Table:
 
 def test_what_was_read_ahead_is_loaded_once(step: Step[LoadSetup], tmp_path: Path) -> None:
     fresh = loaded(step, tmp_path)
-    assert list(read_ahead(step, items_of(step))) == list(items_of(step))
-    (tmp_path / "items.jsonl").rename(tmp_path / "elsewhere.jsonl")
-    assert loaded(step, tmp_path) == fresh
-    (tmp_path / "elsewhere.jsonl").rename(tmp_path / "items.jsonl")
+    keep_ahead(step, rows_of(step))
     (tmp_path / "items.jsonl").write_text('{"id": "0", "question": "0?", "answer": "0"}\n')
+    assert loaded(step, tmp_path) == fresh
     assert loaded(step, tmp_path).num_rows == 1  # a second time it is read
 
 
-def test_a_dataset_that_was_not_read_to_its_end_is_read_again(step: Step[LoadSetup], tmp_path: Path) -> None:
-    items = read_ahead(step, items_of(step))
-    assert next(items).item_id == "0"
-    items.close()  # type: ignore[attr-defined]
-    assert loaded(step, tmp_path).num_rows == 3_000
-
-
-def test_no_more_is_kept_than_memory_bears(
+def test_no_more_waits_than_memory_bears(
     step: Step[LoadSetup], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(stage, "AHEAD_BYTES", 100_000)
-    assert len(list(read_ahead(step, items_of(step)))) == 3_000
-    assert stage._ahead == {}
-    assert loaded(step, tmp_path).num_rows == 3_000
-
-
-def test_another_steps_rows_are_not_taken(step: Step[LoadSetup], tmp_path: Path) -> None:
-    assert len(list(read_ahead(step, items_of(step)))) == 3_000
-    (tmp_path / "items.jsonl").write_text('{"id": "0", "question": "0?", "answer": "0"}\n')
+    rows = rows_of(step)
+    size = sum(batch.nbytes for batch in rows)
+    monkeypatch.setattr(stage, "AHEAD_BYTES", 2 * size - 1)
     other = step.model_copy(update={"identity": {"dataset": "another digest"}})
+    keep_ahead(step, rows)
+    keep_ahead(other, rows)
+    assert len(stage._ahead) == 1
+    (tmp_path / "items.jsonl").write_text('{"id": "0", "question": "0?", "answer": "0"}\n')
     assert loaded(other, tmp_path).num_rows == 1
+    assert loaded(step, tmp_path).num_rows == 3_000

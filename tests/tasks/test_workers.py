@@ -98,12 +98,14 @@ def test_processes_compute_and_raise_and_are_replaced(monkeypatch: pytest.Monkey
 
 
 KILLED = """
-import os, time
+import os, sys, time
 from tasks import workers
 
 if __name__ == "__main__":
-    workers.STAGES = ()
+    workers.STAGES = workers.LATE = ()
     made = workers.Workers(2)
+    if "fork" in sys.argv:
+        made.fork(2)
     made.compute(os.getpid)
     waiting = [made.submit(time.sleep, 600) for _ in range(2)]
     time.sleep(1)
@@ -121,9 +123,10 @@ def lives(pid: int) -> bool:
 
 
 @pytest.mark.services
-def test_processes_end_with_a_run_that_is_killed(tmp_path: Path) -> None:
+@pytest.mark.parametrize("how", ["fork", "forkserver"])
+def test_processes_end_with_a_run_that_is_killed(tmp_path: Path, how: str) -> None:
     (tmp_path / "killed.py").write_text(KILLED)
-    command = [sys.executable, str(tmp_path / "killed.py")]
+    command = [sys.executable, str(tmp_path / "killed.py"), how]
     environment = {**os.environ, "PYTHONPATH": str(PROJECT)}
     with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True) as run:
         assert run.stdout is not None
@@ -135,3 +138,81 @@ def test_processes_end_with_a_run_that_is_killed(tmp_path: Path) -> None:
         while any(map(lives, processes)) and time.monotonic() < ended:
             time.sleep(0.1)
         assert not any(map(lives, processes))
+
+
+FORKED = """
+import os, signal, sys, threading, time, warnings
+from metrics.errors import DataError
+from tasks import workers
+from tasks.usercode.load import load_function
+
+def place(value):
+    return value, os.getppid()
+
+def refuse():
+    raise DataError("items.jsonl:7: bad")
+
+def die():
+    os.kill(os.getpid(), signal.SIGKILL)
+
+warnings.simplefilter("error")
+workers.STAGES = workers.LATE = ()
+assert workers.may_fork()
+made = workers.ForkedCall(place, {"x": 1})
+late = workers.ForkedCall(time.sleep, 600)
+assert made.result() == ({"x": 1}, os.getpid())
+late.close()
+for function, error in ((refuse, DataError), (die, workers.WorkerDied)):
+    call = workers.ForkedCall(function)
+    try:
+        call.result()
+    except error as raised:
+        print(raised)
+
+known = object()  # what only a copy of this process can have
+def is_known(number):
+    return number == id(known) and os.getppid() == os.getpid_of_run
+os.getpid_of_run = os.getpid()
+
+workers.prepare(1)
+assert not workers.workers().warm
+workers.prepare(2)
+workers.prepare(2)
+assert workers.workers().warm
+with workers.working(2) as pool:
+    assert pool.compute(is_known, id(known))
+    assert pool.compute(os.getpid) != os.getpid()
+assert not workers.workers().warm
+
+with open(sys.argv[1], "w") as file:
+    file.write("def own(): return 1\\n")
+load_function(sys.argv[1] + ":own", ".")
+assert not workers.may_fork()
+print("done")
+"""
+
+
+@pytest.mark.services
+def test_a_copy_of_the_process_computes_beside_it(tmp_path: Path) -> None:
+    (tmp_path / "forked.py").write_text(FORKED)
+    ran = subprocess.run(
+        [sys.executable, str(tmp_path / "forked.py"), str(tmp_path / "own.py")],
+        env={**os.environ, "PYTHONPATH": str(PROJECT)},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert ran.stderr == ""
+    assert ran.stdout.splitlines() == ["items.jsonl:7: bad", "a process ended before it had replied", "done"]
+
+
+def test_no_copy_is_made_beside_other_threads() -> None:
+    over = threading.Event()
+    thread = threading.Thread(target=over.wait)
+    thread.start()
+    try:
+        assert not module.may_fork()
+    finally:
+        over.set()
+        thread.join()

@@ -15,7 +15,7 @@ import yaml
 
 from flows.config.load import load_configs, validate_configs
 from flows.config.schema import EvalConfig
-from flows.plan.build import benchmark_fields
+from flows.plan.fields import benchmark_fields
 from scorers.base import Batch
 from scorers.factory import build_pipelines, build_scorer
 from scorers.process_results import ProcessResultsScorer

@@ -7,7 +7,7 @@ import pytest
 
 from flows.config.load import load_config
 from flows.config.schema import EvalConfig
-from flows.plan.build import benchmark_fields
+from flows.plan.fields import benchmark_fields
 from metrics.errors import ConfigError
 from tasks.benchmarks.open import open_benchmark
 from tasks.datasets.config import DatasetError
