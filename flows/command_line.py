@@ -56,6 +56,11 @@ def command_line(app: typer.Typer, arguments: Sequence[str] | None = None) -> No
             clear_status()
             print(f"error: {error}", file=sys.stderr)
             raise SystemExit(REFUSED) from None
+        except RuntimeError as error:
+            # Python 3.11 says so of a Ctrl-C that meets a class being made, as imports do for two seconds.
+            if not isinstance(error.__cause__, KeyboardInterrupt):
+                raise
+            raise SystemExit(INTERRUPTED) from None
 
 
 def quiet_prefect() -> None:

@@ -5,6 +5,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pytest
+
+from flows.command_line import INTERRUPTED, command_line, new_app
+
 Evaluate = Callable[..., Any]
 
 
@@ -73,3 +77,20 @@ def test_an_example_is_named_by_its_line_and_shown_with_its_question(
     page = (tmp_path / "out" / "report.html").read_text(encoding="utf-8")
     assert ">questions.jsonl:7 · demo</a>" in page
     assert "Question: 3 + 1?" in page
+
+
+@pytest.mark.parametrize("cause", [KeyboardInterrupt, ValueError])
+def test_an_interruption_that_python_wraps_is_one(
+    cause: type[BaseException], capsys: pytest.CaptureFixture[str]
+) -> None:
+    app = new_app()
+
+    @app.command()
+    def imports() -> None:
+        raise RuntimeError("Error calling __set_name__ on 'Field' instance") from cause()
+
+    expected: type[BaseException] = SystemExit if cause is KeyboardInterrupt else RuntimeError
+    with pytest.raises(expected) as raised:
+        command_line(app, [])
+    assert getattr(raised.value, "code", INTERRUPTED) == INTERRUPTED
+    assert capsys.readouterr().err == ""
