@@ -4,7 +4,7 @@ Who starts a run reads the whole dataset before, so that a line that can't be us
 rows that it hands over with ``keep_ahead`` the stage does not read again.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 import pyarrow as pa
 
@@ -18,7 +18,7 @@ from tasks.store.schemas import ITEMS
 
 AHEAD_BYTES = 1 << 26
 """What is kept of datasets between the check before a run and their load, at most."""
-_ahead: dict[str, list[pa.RecordBatch]] = {}
+_ahead: dict[str, tuple[Iterable[pa.RecordBatch], int]] = {}
 
 
 class LoadSetup(Unkeyed):
@@ -33,14 +33,13 @@ def load(step: Step[LoadSetup], workspace: Workspace) -> Iterator[pa.RecordBatch
     """Reads the dataset, item by item."""
     ahead = _ahead.pop(digest(step.identity), None)
     if ahead is not None:
-        yield from ahead
+        yield from ahead[0]
     else:
         items = open_benchmark(step.setup.benchmark).items()
         yield from item_batches(step.setup.selection.of(items))
 
 
-def keep_ahead(step: Step[LoadSetup], rows: list[pa.RecordBatch]) -> None:
-    """Has the step take these rows, unless too much waits already."""
-    waiting = sum(batch.nbytes for batches in _ahead.values() for batch in batches)
-    if waiting + sum(batch.nbytes for batch in rows) <= AHEAD_BYTES:
-        _ahead[digest(step.identity)] = rows
+def keep_ahead(step: Step[LoadSetup], rows: Iterable[pa.RecordBatch], held: int) -> None:
+    """Has the step take these rows, unless too much waits already; ``held`` bytes of memory are theirs."""
+    if sum(waiting for _, waiting in _ahead.values()) + held <= AHEAD_BYTES:
+        _ahead[digest(step.identity)] = rows, held

@@ -26,14 +26,14 @@ from flows.config.schema import Phase, RunOptions
 from metrics.errors import ConfigError
 from tasks.datasets.selection import Selection
 from tasks.usercode.load import trust_what_is_named
-from tasks.workers import ForkedCall, collect_rarely, freeze_imports, may_fork, prepare
+from tasks.workers import collect_rarely, freeze_imports, may_fork, prepare
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from flows.config.load import ChosenConfigs
     from flows.config.schema import EvalConfig
-    from flows.eval.ahead import CheckedDataset
+    from flows.eval.ahead import ReadingBeside
     from flows.eval.session import SessionOptions
 
 
@@ -173,7 +173,7 @@ def _run_all(
     own_options: Sequence[tuple["EvalConfig", RunOptions]],
     session: "SessionOptions",
     output: str | None,
-    reading: "ForkedCall[CheckedDataset] | None",
+    reading: "ReadingBeside | None",
 ) -> int:
     """Runs one evaluation after the other; the exit code is the worst of them. ``reading`` is that of the
     first one's dataset."""

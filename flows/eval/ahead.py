@@ -6,13 +6,14 @@ while this one goes on to import Prefect, there is another core. It indexes reco
 """
 
 import sys
+import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from importlib.abc import MetaPathFinder
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import IO, TYPE_CHECKING
 
 from flows.config.schema import EvalConfig, RunOptions
 from metrics.errors import NightjarError
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
     from tasks.models.replay import RecordingFile, Version
 
 KEPT_BYTES = 1 << 26
-"""Rows that are kept of one dataset, at most: a process that reads hands them over as a whole."""
+"""Rows of one dataset that are kept in memory, at most."""
 LARGE_BYTES = 1 << 22
 """From so large a file on, a process of its own is worth what it takes to import."""
 
@@ -38,8 +39,10 @@ LARGE_BYTES = 1 << 22
 class CheckedDataset:
     """What was found in a dataset."""
 
-    rows: "list[pa.RecordBatch] | None"
+    rows: "Iterable[pa.RecordBatch] | None"
     """ITEMS rows in order; None where they are too many to keep."""
+    held: int
+    """Bytes of memory that the rows take."""
     count: int
     """How many items there are."""
     missing: "MissingReferences | None"
@@ -56,38 +59,57 @@ def check_dataset(
     selection: Selection,
     overrides: Sequence[str],
     seen: Callable[[int], None] | None = None,
+    spool: IO[bytes] | None = None,
 ) -> CheckedDataset:
     """Reads the selected items, checks the templates with the first and looks at the right answer of each.
 
     ``overrides`` are those that the config was loaded with; ``seen`` is told now and then how many items were
-    read. Raises NightjarError for what can't be used.
+    read; the rows are written into ``spool`` where there is one. Raises NightjarError for what can't be used.
     """
     from flows.config.checks import check_templates, missing_references
     from tasks.benchmarks.open import open_benchmark
 
     benchmark = open_benchmark(fields)
-    kept = _Kept(KEPT_BYTES, seen)
+    kept = _Kept(KEPT_BYTES, seen) if spool is None else _Spooled(spool)
     items = kept.passing(selection.of(benchmark.items()))
     first = next(items, None)
     if first is None:
-        return CheckedDataset([], 0, None)
+        return CheckedDataset([], 0, 0, None)
     check_templates(config, first, overrides)
     missing = missing_references(config, benchmark, chain([first], items))
-    return CheckedDataset(kept.rows, kept.count, missing)
+    return CheckedDataset(kept.close(), kept.held, kept.count, missing)
 
 
-def read_beside(
-    config: EvalConfig, options: RunOptions, overrides: Sequence[str]
-) -> ForkedCall[CheckedDataset] | None:
-    """``check_dataset`` in a process of its own, where one may be forked, the file is large, and the options
-    leave the run more than one process; else None."""
+class ReadingBeside:
+    """``check_dataset`` in a process of its own, which writes the rows into a file that has no name."""
+
+    def __init__(self, config: EvalConfig, selection: Selection, overrides: Sequence[str]) -> None:
+        self._spool = tempfile.TemporaryFile()  # noqa: SIM115 — open as long as the rows are wanted
+        self._call = ForkedCall(_check_beside, config, selection, tuple(overrides), self._spool)
+
+    def result(self) -> CheckedDataset:
+        """What it found, or raises what it raised; WorkerDied where the process did."""
+        found = self._call.result()
+        return found if found.rows is None else replace(found, rows=_SpooledRows(self._spool))
+
+    def close(self) -> None:
+        """Ends the process, whatever it is doing."""
+        self._call.close()
+        self._spool.close()
+
+
+def read_beside(config: EvalConfig, options: RunOptions, overrides: Sequence[str]) -> ReadingBeside | None:
+    """Begins to read where a process may be forked, the file is large, and the options leave the run more
+    than one process."""
     wanted = options.workers != 1 and options.limit is None and cores() > 1
     if not wanted or not _is_large(config) or not may_fork():
         return None
-    return ForkedCall(_check_beside, config, options.selection(), tuple(overrides))
+    return ReadingBeside(config, options.selection(), overrides)
 
 
-def _check_beside(config: EvalConfig, selection: Selection, overrides: Sequence[str]) -> CheckedDataset:
+def _check_beside(
+    config: EvalConfig, selection: Selection, overrides: Sequence[str], spool: IO[bytes]
+) -> CheckedDataset:
     # Arrow would import pandas, where it is installed, to see that a list of rows is no column of it.
     sys.meta_path.insert(0, _WithoutPandas())
     from flows.plan.fields import benchmark_fields
@@ -96,7 +118,7 @@ def _check_beside(config: EvalConfig, selection: Selection, overrides: Sequence[
 
     fields = benchmark_fields(config)
     digest = open_benchmark(fields).dataset_digest()
-    found = check_dataset(config, fields, selection, overrides)
+    found = check_dataset(config, fields, selection, overrides, spool=spool)
     for model in config.models:
         if isinstance(model.config, ReplayConfig) and model.config.path is not None:
             with suppress(NightjarError):  # whoever looks a response up says so
@@ -122,24 +144,88 @@ class _WithoutPandas(MetaPathFinder):
             raise ModuleNotFoundError(fullname, name=fullname)
 
 
-class _Kept:
-    """Items on their way to a check, kept as rows unless these take more than ``most`` bytes."""
+class _Passing:
+    """Items on their way to a check, kept as rows, too."""
 
-    def __init__(self, most: int, seen: Callable[[int], None] | None) -> None:
-        self.rows: list[pa.RecordBatch] | None = []
+    keeps = True
+
+    def __init__(self, seen: Callable[[int], None] | None) -> None:
+        self.held = 0
         self.count = 0
-        self._free = most
         self._seen = seen
 
     def passing(self, items: "Iterable[Item]") -> "Iterator[Item]":
         from tasks.rows.items import chunks, item_batches
 
         for chunk in chunks(items):
-            if self.rows is not None:
-                self.rows += item_batches(chunk)
-                self._free -= self.rows[-1].nbytes
-                self.rows = self.rows if self._free > 0 else None
+            for batch in item_batches(chunk) if self.keeps else ():
+                self.keep(batch)
             self.count += len(chunk)
             if self._seen is not None:
                 self._seen(self.count)
             yield from chunk
+
+    def keep(self, batch: "pa.RecordBatch") -> None:
+        raise NotImplementedError
+
+    def close(self) -> "Sequence[pa.RecordBatch] | None":
+        """The rows; none of those that lie elsewhere; None where not all of them were kept."""
+        raise NotImplementedError
+
+
+class _Kept(_Passing):
+    """Rows in memory, unless they take more than ``most`` bytes."""
+
+    def __init__(self, most: int, seen: Callable[[int], None] | None) -> None:
+        super().__init__(seen)
+        self._rows: list[pa.RecordBatch] = []
+        self._most = most
+
+    def keep(self, batch: "pa.RecordBatch") -> None:
+        self._rows.append(batch)
+        self.held += batch.nbytes
+        if self.held > self._most:
+            self.keeps, self._rows, self.held = False, [], 0
+
+    def close(self) -> "Sequence[pa.RecordBatch] | None":
+        return self._rows if self.keeps else None
+
+
+class _Spooled(_Passing):
+    """Rows in a file, unless its disk is full."""
+
+    def __init__(self, file: IO[bytes]) -> None:
+        import pyarrow as pa
+
+        from tasks.store.schemas import ITEMS
+
+        super().__init__(None)
+        self._file = file
+        self._stream = pa.ipc.new_stream(file, ITEMS)
+
+    def keep(self, batch: "pa.RecordBatch") -> None:
+        try:
+            self._stream.write_batch(batch)
+        except OSError:
+            self.keeps = False
+
+    def close(self) -> "Sequence[pa.RecordBatch] | None":
+        with suppress(OSError):
+            self._stream.close()
+            self._file.flush()
+            return () if self.keeps else None
+        return None
+
+
+class _SpooledRows:
+    """What another process has written, as often as it is gone through."""
+
+    def __init__(self, file: IO[bytes]) -> None:
+        self._file = file
+
+    def __iter__(self) -> "Iterator[pa.RecordBatch]":
+        import pyarrow as pa
+
+        self._file.seek(0)
+        with pa.ipc.open_stream(self._file) as stream:
+            yield from stream

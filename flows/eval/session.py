@@ -28,7 +28,7 @@ from prefect.context import FlowRunContext
 from flows.command_line import FAILED, INTERRUPTED, clear_status, status
 from flows.config.checks import MissingReferences, check_templates
 from flows.config.schema import CACHED_STAGES, FAILED_REQUESTS, EvalConfig, Phase, RunOptions
-from flows.eval.ahead import CheckedDataset, check_dataset
+from flows.eval.ahead import CheckedDataset, ReadingBeside, check_dataset
 from flows.eval.flow import evaluate
 from flows.eval.publishing import Evaluation
 from flows.eval.run import check_runner, forecast_servers
@@ -58,7 +58,7 @@ from tasks.reporting.terminal import (
     ratings_tables,
     results_table,
 )
-from tasks.workers import ForkedCall, WorkerDied, cores, import_stages, prepare
+from tasks.workers import WorkerDied, cores, import_stages, prepare
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -80,7 +80,7 @@ def checked_options(
     config: EvalConfig,
     options: RunOptions,
     session: SessionOptions,
-    reading: ForkedCall[CheckedDataset] | None = None,
+    reading: ReadingBeside | None = None,
 ) -> RunOptions:
     """The options of a run in this process with every default decided, once its checks have passed;
     ``reading`` is its dataset's, where a process of its own has begun with it.
@@ -152,7 +152,7 @@ def check_run(
     config: EvalConfig,
     options: RunOptions,
     session: SessionOptions,
-    reading: ForkedCall[CheckedDataset] | None = None,
+    reading: ReadingBeside | None = None,
 ) -> Plan:
     """Checks output folder, store, dataset, endpoints and keys of a run, and tries its pairs on the first
     item; raises NightjarError."""
@@ -259,13 +259,13 @@ def _take_dataset(
     plan: Plan,
     options: RunOptions,
     overrides: tuple[str, ...],
-    reading: ForkedCall[CheckedDataset] | None,
+    reading: ReadingBeside | None,
 ) -> MissingReferences | None:
     """As ``_check_dataset``; the run that follows in this process need not read again, and has processes."""
     prepare_for = partial(_prepare_for, options=options)
     dataset = _check_dataset(plan, options, overrides, reading, prepare_for)
     if dataset.rows is not None:
-        keep_ahead(plan.load, dataset.rows)
+        keep_ahead(plan.load, dataset.rows, dataset.held)
     if dataset.recordings:
         from tasks.models.replay import keep_recordings
 
@@ -278,7 +278,7 @@ def _check_dataset(
     plan: Plan,
     options: RunOptions,
     overrides: tuple[str, ...],
-    reading: ForkedCall[CheckedDataset] | None = None,
+    reading: ReadingBeside | None = None,
     seen: Callable[[int], None] | None = None,
 ) -> CheckedDataset:
     """Reads the items that the run will take, all of them unless they were read before: a line that can't be
@@ -290,7 +290,7 @@ def _check_dataset(
         first = next(setup.selection.of(open_benchmark(setup.benchmark).items()), None)
         if first is not None:
             check_templates(plan.config, first, overrides)
-        return CheckedDataset(None, 0, None)
+        return CheckedDataset(None, 0, 0, None)
     if reading is not None:
         import_stages()  # beside the reading
         with suppress(WorkerDied):  # whatever ended it, what it read can be read here

@@ -160,7 +160,7 @@ def test_only_what_the_plan_means_is_taken_from_another_process(large: Path, tmp
     options = with_defaults(config, RunOptions(store=str(tmp_path / "store")), "0" * 32)
     plan = make_plan(config, options)
     digest = plan.load.identity["dataset"]
-    theirs = CheckedDataset(rows=[], count=7, missing=None, digest=digest)
+    theirs = CheckedDataset(rows=[], held=0, count=7, missing=None, digest=digest)
     assert _check_dataset(plan, options, (), Reading(theirs)).count == 7  # type: ignore[arg-type]
     # The file was written between that process's reading and the plan, or the process did not live to reply.
     for found in (replace(theirs, digest="of before"), WorkerDied("killed for its memory")):
@@ -171,6 +171,7 @@ def test_only_what_the_plan_means_is_taken_from_another_process(large: Path, tmp
 
 BESIDE = """
 import sys
+from contextlib import suppress
 from pathlib import Path
 from flows.config.load import load_config
 from flows.config.schema import RunOptions
@@ -185,15 +186,21 @@ found = reading.result()
 from flows.plan.fields import benchmark_fields
 from tasks.models.replay import keep_recordings, open_recordings, recording_file, RecordedKey
 here = ahead.check_dataset(config, benchmark_fields(config), options.selection(), ())
-assert found.rows == here.rows and found.count == here.count and found.missing == here.missing
+assert list(found.rows) == here.rows == list(found.rows)
+assert found.count == here.count and found.missing == here.missing
 assert not open_recordings()
 keep_recordings(found.recordings)
 (version, kept), = found.recordings.items()
 recording = recording_file(Path(version[0]))
 assert recording is kept
 assert recording.find(RecordedKey("said", "default", "9", 0)).fields["response"] == "4"
-ahead.KEPT_BYTES = 100_000
-assert ahead.read_beside(config, options, ()).result().rows is None
+assert (found.held, here.held) == (0, sum(batch.nbytes for batch in here.rows))
+ahead.KEPT_BYTES = here.held - 1
+large = ahead.check_dataset(config, benchmark_fields(config), options.selection(), ())
+assert (large.rows, large.held, large.count) == (None, 0, here.count)
+with suppress(OSError), open("/dev/full", "wb") as full:  # whose own closing says that it is full
+    unkept = ahead.check_dataset(config, benchmark_fields(config), options.selection(), (), spool=full)
+    assert (unkept.rows, unkept.count) == (None, here.count)
 ahead.LARGE_BYTES = 1 << 40
 assert ahead.read_beside(config, options, ()) is None
 assert "prefect" not in sys.modules

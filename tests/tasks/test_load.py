@@ -47,7 +47,7 @@ def loaded(step: Step[LoadSetup], tmp_path: Path) -> pa.Table:
 
 def test_what_was_read_ahead_is_loaded_once(step: Step[LoadSetup], tmp_path: Path) -> None:
     fresh = loaded(step, tmp_path)
-    keep_ahead(step, rows_of(step))
+    keep_ahead(step, rows_of(step), 0)
     (tmp_path / "items.jsonl").write_text('{"id": "0", "question": "0?", "answer": "0"}\n')
     assert loaded(step, tmp_path) == fresh
     assert loaded(step, tmp_path).num_rows == 1  # a second time it is read
@@ -60,8 +60,8 @@ def test_no_more_waits_than_memory_bears(
     size = sum(batch.nbytes for batch in rows)
     monkeypatch.setattr(stage, "AHEAD_BYTES", 2 * size - 1)
     other = step.model_copy(update={"identity": {"dataset": "another digest"}})
-    keep_ahead(step, rows)
-    keep_ahead(other, rows)
+    keep_ahead(step, rows, size)
+    keep_ahead(other, rows, size)
     assert len(stage._ahead) == 1
     (tmp_path / "items.jsonl").write_text('{"id": "0", "question": "0?", "answer": "0"}\n')
     assert loaded(other, tmp_path).num_rows == 1
