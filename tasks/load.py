@@ -1,7 +1,8 @@
 """Stage "load": a dataset becomes the items artifact.
 
 Who starts a run reads the whole dataset before, so that a line that can't be used is refused at once; the
-rows that it hands over with ``keep_ahead`` the stage does not read again.
+rows that it hands over with ``keep_ahead`` the stage does not read again where it runs in the same process.
+Another process reads for itself: rows and open files stay where they are.
 """
 
 from collections.abc import Iterable, Iterator
@@ -31,9 +32,9 @@ class LoadSetup(Unkeyed):
 @artifact_task("load", ITEMS)
 def load(step: Step[LoadSetup], workspace: Workspace) -> Iterator[pa.RecordBatch]:
     """Reads the dataset, item by item."""
-    ahead = _ahead.pop(digest(step.identity), None)
+    ahead = take_ahead(step)
     if ahead is not None:
-        yield from ahead[0]
+        yield from ahead
     else:
         items = open_benchmark(step.setup.benchmark).items()
         yield from item_batches(step.setup.selection.of(items))
@@ -43,3 +44,12 @@ def keep_ahead(step: Step[LoadSetup], rows: Iterable[pa.RecordBatch], held: int)
     """Has the step take these rows, unless too much waits already; ``held`` bytes of memory are theirs."""
     if sum(waiting for _, waiting in _ahead.values()) + held <= AHEAD_BYTES:
         _ahead[digest(step.identity)] = rows, held
+
+
+def take_ahead(step: Step[LoadSetup]) -> Iterable[pa.RecordBatch] | None:
+    """The rows that this process keeps for the step, once; None where it keeps none.
+
+    The stage calls this by name: a global that it named itself would go with it to another process.
+    """
+    rows, _ = _ahead.pop(digest(step.identity), (None, 0))
+    return rows

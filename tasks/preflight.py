@@ -182,9 +182,10 @@ class Preflight(Unkeyed):
 def preflight(checks: Checks) -> Preflight:
     """The checks as a task of the flow; its log holds the warnings.
 
-    What the command line has just tried in this process is not tried again.
+    What the command line has just tried in this process is not tried again; another process tries where it
+    is, and with what it has.
     """
-    found = _tried.pop(checks.model_dump_json(), None) or check(checks)
+    found = take_tried(checks) or check(checks)
     for sentence in [*found.failures, *found.warnings]:
         get_run_logger().warning(sentence)
     return found
@@ -198,6 +199,12 @@ def check_ahead(checks: Checks) -> Preflight:
     """``check`` for the command line: the run that follows in this process need not do it again."""
     _tried[checks.model_dump_json()] = found = check(checks)
     return found
+
+
+def take_tried(checks: Checks) -> Preflight | None:
+    """What ``check_ahead`` has just found in this process, once. The task calls this by name: a global that
+    it named itself would go with it to another process."""
+    return _tried.pop(checks.model_dump_json(), None)
 
 
 def check(checks: Checks) -> Preflight:
