@@ -23,22 +23,6 @@ from tasks.store.durations import Seconds
 from tasks.verdicts.config import EvaluationMethodConfig, EvaluationMetricConfig, lacking_samples
 
 MUTUAL_INFORMATION_METRICS: Final = frozenset({"acc_mutual_info"})
-CACHED_STAGES = (
-    "load",
-    "render",
-    "infer",
-    "turn",
-    "transcript",
-    "filter",
-    "process",
-    "ask",
-    "execute",
-    "play",
-    "score",
-    "reduce",
-    "aggregate",
-    "rate",
-)
 FAILED_REQUESTS: Final = "failed"
 """What ``refresh`` calls the requests that ended without an answer, settled ones too."""
 

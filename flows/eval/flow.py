@@ -18,7 +18,7 @@ calls.
 import contextvars
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any
@@ -34,22 +34,8 @@ from prefect.states import Cancelled, Completed, Failed
 
 from flows.config.schema import DEFAULT_OPTIONS, EvalConfig, Phase, RunOptions
 from flows.eval.publishing import Evaluation, RunOutcome, TaskRuns, publish_run
-from flows.eval.run import Future, Run, Servers, check_runner, finished, servers_of
+from flows.eval.run import Run, check_runner, servers_end_with
 from flows.eval.runners import processes_for, task_runner_named
-from flows.eval.stages import (
-    GridResponses,
-    ScoreInputs,
-    aggregate_all,
-    aggregate_verdicts_all,
-    ask_all,
-    converse,
-    execute_all,
-    filter_all,
-    judge_all,
-    play_all,
-    rate_all,
-    score_all,
-)
 from flows.eval.start import (
     asking_stops_on_termination,
     flow_run_name,
@@ -58,15 +44,13 @@ from flows.eval.start import (
     run_id_of,
     start_run,
 )
-from flows.plan.forecast import unanswered
-from flows.plan.steps import Cell
+from flows.graph.forecast import unanswered
+from flows.graph.stages import walk
 from metrics.errors import printable
 from tasks.history.layout import known_runs, record_run
 from tasks.history.prune import active_run
-from tasks.load import load
 from tasks.models.engine import Interrupted, RunControl, controlled
 from tasks.preflight import preflight
-from tasks.render import render
 from tasks.store.durations import duration_text
 from tasks.store.home import default_store
 from tasks.store.storage import Store
@@ -197,8 +181,8 @@ async def evaluate(config: EvalConfig, options: RunOptions = DEFAULT_OPTIONS) ->
     if not run.plan.models:
         return Completed(message="no checkpoint is new", name="NothingNew")
     check_runner(run.plan.config)
-    with client, mark, watched as run.control, asking_stops_on_termination(), servers_of(run) as servers:
-        outcome = _run_stages(run, servers)
+    with client, mark, watched as run.control, asking_stops_on_termination(), servers_end_with(run):
+        outcome = _run_stages(run)
     if run.control.stopped is not None:
         state = await stopped_state(run.control, flow_run_id)
         leave_record(run.workspace.open(), run.about(flow_run_id), state)
@@ -209,45 +193,19 @@ async def evaluate(config: EvalConfig, options: RunOptions = DEFAULT_OPTIONS) ->
     return Completed(message=printable(outcome.summary), data=Evaluation(str(run.options.output)))
 
 
-def _run_stages(run: Run, servers: Servers) -> RunOutcome:
+def _run_stages(run: Run) -> RunOutcome:
     """The stages of the run, in the order of the picture above."""
     plan, phase = run.plan, run.options.phase
     lacking = unanswered(plan, run.workspace, phase)
     refuse_unanswered(run.options, lacking.names)
     run.check(preflight, lacking.models, lacking.others(phase))
+    run.lacking = lacking.models
 
-    items = run.submit(load, plan.load)
-    cells = plan.cells(items.result().rows)
-    with working(processes_for(run.options.workers, cells)) as processes:
-        if finished(items).name != "Cached":
+    stages = walk(run)
+    begun = stages.through("cells")
+    with working(processes_for(run.options.workers, begun["cells"])) as processes:
+        if not run.is_cached(begun["items"]):
             processes.start()  # all of what follows is new
-        return _run_cells(run, servers, cells, items, lacking.models)
-
-
-def _run_cells(
-    run: Run, servers: Servers, cells: list[Cell], items: Future, lacking: Sequence[str]
-) -> RunOutcome:
-    """What is done for every model, prompt and partition, and with all of them together."""
-    plan, phase = run.plan, run.options.phase
-    requests = {
-        cell.place: run.submit(render, plan.prompts[cell.prompt].at(cell.part), items, cell.start, cell.stop)
-        for cell in plan.once_a_prompt(cells)
-    }
-    run.reuse_or_ask(cells, requests)
-    responses = servers.ask_all(cells, requests, lacking)
-    grid = converse(run, GridResponses(cells, requests, responses))
-    task_runs = TaskRuns(grid)
-    if phase is not Phase.INFER:
-        task_runs.predictions = filter_all(run, grid)
-        executions = execute_all(run, grid, task_runs.predictions)
-        exchanges = ask_all(run, grid, task_runs.predictions, servers)
-        games = play_all(run, grid, task_runs.predictions, exchanges)
-        inputs = ScoreInputs(grid, task_runs.predictions, exchanges, executions, games)
-        task_runs.statistics = score_all(run, inputs)
-        task_runs.verdicts = judge_all(run, grid)
-        task_runs.numbers = aggregate_all(run, grid, task_runs.statistics)
-        task_runs.ratings = rate_all(run, grid, games)
-        task_runs.verdict_numbers = aggregate_verdicts_all(run, grid, task_runs.verdicts)
-
-    run.control.check()
-    return publish_run(run, task_runs)
+        given = stages.through("grid") if phase is Phase.INFER else stages.all()
+        run.control.check()
+        return publish_run(run, TaskRuns.of(given))

@@ -11,7 +11,7 @@ import shlex
 import time
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -22,8 +22,8 @@ from prefect.runtime import flow_run
 
 from flows.config.schema import Phase
 from flows.eval.run import Future, Run, finished
-from flows.eval.stages import GridResponses, MethodVerdicts, PairResults, PairStatistics
 from flows.eval.start import git_revision
+from flows.graph.stages import GridResponses, MethodVerdicts, PairResults, PairStatistics
 from flows.plan.steps import Cell
 from metrics.errors import DataError
 from metrics.metric import installed_version
@@ -67,6 +67,11 @@ class TaskRuns:
     numbers: Mapping[str, PairResults] = field(default_factory=dict)
     verdict_numbers: Mapping[str, PairResults] = field(default_factory=dict)
     ratings: Sequence[Future] = ()
+
+    @classmethod
+    def of(cls, given: Mapping[str, Any]) -> "TaskRuns":
+        """From what the stages gave."""
+        return cls(**{entry.name: given[entry.name] for entry in fields(cls) if entry.name in given})
 
 
 def publish_run(run: Run, task_runs: TaskRuns) -> RunOutcome:
@@ -148,7 +153,7 @@ def _artifacts(run: Run, task_runs: TaskRuns) -> Iterator[CellArtifacts]:
         if not finished(responses).is_completed():
             continue
         yield CellArtifacts(
-            origin=run.origin(cell),
+            origin=run.plan.origin(cell),
             requests=requests.result(),
             responses=responses.result().responses,
             predictions=_present(

@@ -14,14 +14,17 @@ from dataclasses import dataclass, field, replace
 from itertools import zip_longest
 from typing import Any
 
+import pyarrow as pa
 from prefect import Task, allow_failure
 from prefect.client.schemas.objects import State
 from prefect.context import FlowRunContext
 from prefect.futures import PrefectFuture
 
-from flows.config.schema import CACHED_STAGES, FAILED_REQUESTS, EvalConfig, Phase, RunOptions
+from flows.config.schema import FAILED_REQUESTS, EvalConfig, Phase, RunOptions
 from flows.eval.runners import as_parameter
-from flows.plan.forecast import Forecast
+from flows.graph.forecast import Forecast
+from flows.graph.stage import Graph
+from flows.graph.stages import known_stages
 from flows.plan.steps import AskedModel, Cell, PairPlan, Plan
 from metrics.errors import ConfigError
 from scorers.config import split_result_name
@@ -31,7 +34,7 @@ from tasks.infer import InferSetup, infer, missing_requests
 from tasks.models.engine import RunControl
 from tasks.models.probes import CanaryReport
 from tasks.preflight import ServeSetup, canaries, launch_of, note_said, release, serve
-from tasks.rows.parts import FailedPart, Origin, PairSetup
+from tasks.rows.parts import PairSetup
 from tasks.serving.launch import gpu_count, visible_gpus
 from tasks.serving.servers import end_leftovers, end_servers
 from tasks.store.keys import Answered, Step
@@ -52,8 +55,8 @@ class Submitted:
 
 
 @dataclass
-class Run:
-    """Submits the steps of a plan and remembers them."""
+class Run(Graph):
+    """Submits the steps of a plan as Prefect tasks and remembers them."""
 
     plan: Plan
     options: RunOptions
@@ -67,6 +70,11 @@ class Run:
     submitted: list[Submitted] = field(default_factory=list)
     control: RunControl = field(default_factory=RunControl)
     """Whether people let it go on."""
+    lacking: Sequence[str] = ()
+    """Models that at least one request has no answer of."""
+
+    def __post_init__(self) -> None:
+        self.servers = Servers(self)
 
     def about(self, flow_run_id: str) -> dict[str, Any]:
         """What a record says of the run whatever became of it."""
@@ -78,14 +86,11 @@ class Run:
             "started": self.started,
         }
 
-    def submit(
+    def _submit(
         self, task: Task[..., Any], step: Step[Any], *inputs: Any, pair: PairPlan | None = None, **named: Any
     ) -> Future:
-        """Submits a stage's task; futures among the inputs draw the edges of the UI's graph.
-
-        Raises Interrupted once the run is stopped.
-        """
-        self.control.check()
+        # Futures among the inputs draw the edges of the UI's graph.
+        self.control.check()  # raises Interrupted once the run is stopped
         placed = in_workspace(task, self.workspace, refresh=self._refreshed(task.name, pair))
         future: Future = placed.submit(as_parameter(step), *inputs, workspace=self.workspace, **named)
         waits = tuple(_futures([*inputs, *named.values()]))
@@ -112,8 +117,10 @@ class Run:
             note_said(self.plan.models[name].setup, found.served[name]["says"], self.workspace)
 
     def reuse_or_ask(self, cells: Sequence[Cell], requests: Mapping[tuple[str, int], Future]) -> None:
-        """Asks canaries where kept answers may be reused. Where another model answers and answers of an age
-        were wanted, those of this night alone serve from here on."""
+        """Asks canaries where kept answers may be reused.
+
+        Where another model answers and answers of an age were wanted, those of this night alone serve from
+        here on."""
         config = self.plan.config
         if not config.canaries or config.answers == "fresh" or self.options.phase is Phase.SCORE:
             return
@@ -139,40 +146,53 @@ class Run:
             return True
         return not {stage, *named}.isdisjoint(self.options.refresh)
 
-    def origin(self, cell: Cell) -> Origin:
-        """What all samples of a cell share, for facets."""
-        setup = self.plan.models[cell.model].setup
-        metadata = {
-            **setup.model.metadata,
-            "model_id": setup.model.served_name,
-            "prompt_template": cell.prompt,
-            "sampling": {**setup.sampling.sent(), "num_samples": setup.sampling.num_samples},
-        }
-        return Origin(model_name=cell.model, prompt_template=cell.prompt, metadata=metadata)
+    def infer_models(
+        self, cells: Sequence[Cell], requests: Mapping[tuple[str, int], Future]
+    ) -> dict[Cell, Future]:
+        """Asks canaries first, and puts the servers of weights around the inference that needs them."""
+        self.reuse_or_ask(cells, requests)
+        return self.servers.ask_all(cells, requests, self.lacking)
 
-    def failure(self, future: Future) -> str | None:
-        """Why a task run has no result, in words; of one that never ran, what stopped it. None: it has
-        one."""
-        state = finished(future)
+    def infer_for_scorer(self, model: AskedModel, purpose: str, requests: Future) -> Future:
+        """With the model's server, where it needs one."""
+        judge = self.servers.of_judge(model, requests)
+        reply: Future = self.submit(infer, model.infer.at(purpose), requests, **given(judge.future))
+        judge.replies.append(reply)
+        return reply
+
+    def scorers_have_asked(self) -> None:
+        """Ends the servers of judges."""
+        self.servers.release_judges()
+
+    def rows(self, node: Future) -> int | None:
+        """Waits for the task run."""
+        return int(node.result().rows) if finished(node).is_completed() else None
+
+    def is_cached(self, node: Future) -> bool:
+        """Waits for the task run."""
+        return finished(node).name == "Cached"
+
+    def batches(self, node: Future, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+        """Waits for the task run."""
+        if finished(node).is_completed():
+            yield from self.workspace.open().batches(node.result(), columns)
+
+    def failure(self, node: Future) -> str | None:
+        """Waits for the task run; of one that never ran, says what stopped it."""
+        state = finished(node)
         if state.is_completed():
             return None
-        entry = next(entry for entry in self.submitted if entry.future is future)
+        entry = next(entry for entry in self.submitted if entry.future is node)
         if not state.is_failed() and not state.is_crashed():
             earlier = [reason for source in entry.inputs if (reason := self.failure(source)) is not None]
             if earlier:
                 return earlier[0]
         return f"{entry.step.name}: {reason_of(state)}"
 
-    def failed_parts(self, cells: Iterable[Cell], futures: Iterable[Future]) -> list[FailedPart]:
-        """The cells whose task run has no result, with the reason."""
-        pairs = zip(cells, futures, strict=True)
-        reasons = [(cell, self.failure(future)) for cell, future in pairs]
-        return [FailedPart(self.origin(cell), reason) for cell, reason in reasons if reason is not None]
-
     def steps(self) -> dict[str, dict[str, int]]:
         """Stage → how many task runs were computed, cached, failed, and skipped because an earlier one
         failed."""
-        counts: dict[str, Counter[str]] = {stage: Counter() for stage in CACHED_STAGES}
+        counts: dict[str, Counter[str]] = {stage: Counter() for stage in known_stages()}
         for entry in self.submitted:
             counts.setdefault(entry.stage, Counter())[_outcome(finished(entry.future))] += 1
         kinds = ("computed", "cached", "failed", "skipped")
@@ -210,11 +230,6 @@ def finished(future: Future) -> State[Any]:
     """The final state of a task run."""
     future.wait()
     return future.state
-
-
-def completed(futures: Sequence[Future]) -> list[bool]:
-    """Which of the task runs have a result."""
-    return [finished(future).is_completed() for future in futures]
 
 
 def reason_of(state: State[Any]) -> str:
@@ -356,7 +371,8 @@ class Servers:
 
     def _infer(self, cell: Cell, requests: Mapping[tuple[str, int], Future], server: Future | None) -> Future:
         step = self.run.plan.models[cell.model].at(cell.suffix, **cell.about)
-        return self.run.submit(infer, step, requests[cell.place], **given(server))
+        answers: Future = self.run.submit(infer, step, requests[cell.place], **given(server))
+        return answers
 
 
 def given(server: Future | None) -> dict[str, Any]:
@@ -386,11 +402,11 @@ def _waves(setups: Sequence[InferSetup]) -> Iterator[list[str]]:
 
 
 @contextmanager
-def servers_of(run: Run) -> Iterator[Servers]:
-    """The servers of a run, none of which outlives the block; what crashed runs left is ended first."""
+def servers_end_with(run: Run) -> Iterator[None]:
+    """A block that none of the run's servers outlives; what crashed runs left is ended first."""
     end_leftovers()
     try:
-        yield Servers(run)
+        yield
     finally:
         end_servers(str(run.options.run_id))
 

@@ -27,16 +27,17 @@ from prefect.context import FlowRunContext
 
 from flows.command_line import FAILED, INTERRUPTED, clear_status, status
 from flows.config.checks import MissingReferences, check_templates
-from flows.config.schema import CACHED_STAGES, FAILED_REQUESTS, EvalConfig, Phase, RunOptions
+from flows.config.schema import FAILED_REQUESTS, EvalConfig, Phase, RunOptions
 from flows.eval.ahead import CheckedDataset, ReadingBeside, check_dataset
 from flows.eval.flow import evaluate
 from flows.eval.publishing import Evaluation
 from flows.eval.run import check_runner, forecast_servers
 from flows.eval.runners import MANY_RESPONSES, MOST_PROCESSES, task_runner_named
 from flows.eval.start import config_for_phase, refuse_unanswered, settled_models, with_defaults, workspace
+from flows.graph.forecast import forecast, unanswered
+from flows.graph.preview import preview
+from flows.graph.stages import known_stages
 from flows.plan.build import make_plan
-from flows.plan.forecast import forecast, unanswered
-from flows.plan.preview import preview
 from flows.plan.steps import Plan
 from flows.power import Asked, pair_powers, said_to_decide
 from flows.server import link, send, serving
@@ -246,12 +247,13 @@ def _power(config: EvalConfig, options: RunOptions, items: int) -> list[dict[str
 def _check_refresh(plan: Plan, options: RunOptions) -> None:
     """Refuses a stage or pair that the run does not have."""
     pairs = [f"{pair.identity.filter}:{pair.identity.metric.name}" for pair in plan.pairs()]
-    known = {*CACHED_STAGES, FAILED_REQUESTS, *pairs, *(pair.name for pair in plan.pairs())}
+    stages = (*known_stages(), FAILED_REQUESTS)
+    known = {*stages, *pairs, *(pair.name for pair in plan.pairs())}
     for name in options.refresh:
         if name not in known:
             raise ConfigError(
                 f"--refresh {name}: no such stage or pair{nearest(name, known)} (stages: "
-                f"{', '.join((*CACHED_STAGES, FAILED_REQUESTS))}; pairs: {', '.join(pairs) or 'none'})"
+                f"{', '.join(stages)}; pairs: {', '.join(pairs) or 'none'})"
             )
 
 

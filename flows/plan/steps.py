@@ -229,6 +229,17 @@ class Plan:
         """Whether turns follow the first answers at a place: recorded ones are the last of theirs."""
         return bool(self.turns) and self.models[cell.model].setup.model.type != "replay"
 
+    def origin(self, cell: Cell) -> Origin:
+        """What all samples of a cell share, for facets."""
+        setup = self.models[cell.model].setup
+        metadata = {
+            **setup.model.metadata,
+            "model_id": setup.model.served_name,
+            "prompt_template": cell.prompt,
+            "sampling": {**setup.sampling.sent(), "num_samples": setup.sampling.num_samples},
+        }
+        return Origin(model_name=cell.model, prompt_template=cell.prompt, metadata=metadata)
+
     def once_a_prompt(self, cells: Sequence[Cell]) -> list[Cell]:
         """One cell for each prompt and partition: requests are the same for every model."""
         return list({cell.place: cell for cell in reversed(cells)}.values())[::-1]

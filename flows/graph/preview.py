@@ -11,7 +11,7 @@ from itertools import islice
 from typing import Any, Final
 
 from flows.config.checks import item_places
-from flows.plan.forecast import Forecast, TurnCount
+from flows.graph.forecast import Forecast, TurnCount
 from flows.plan.steps import Plan
 from metrics.errors import NightjarError
 from tasks.benchmarks.open import open_benchmark

@@ -1,17 +1,16 @@
-"""Which task runs an evaluation submits, and what each of them waits for.
+"""The stages of an evaluation: which task runs each submits, and what they wait for.
 
-The flow calls one function for each stage, in this order: ``filter_all``, ``execute_all``, ``ask_all``,
-``play_all``, ``score_all``, ``judge_all``, ``aggregate_all``, ``rate_all``, ``aggregate_verdicts_all``. What
-failed in one cell of the grid takes nothing else with it: later stages go on with the cells that worked.
+``GRAPH`` holds them in order; a new one is a function with ``@stage`` and its place there. What failed in one
+cell of the grid takes nothing else with it: later stages go on with the cells that worked.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
 
 from prefect import Task
 
-from flows.eval.run import Future, Run, Servers, completed, finished, given
+from flows.graph.stage import Graph, Node, Stage, Walk, stage
 from flows.plan.steps import Cell, Contest, FilterPlan, MethodPlan, MetricPlan, OverallPlan, PairPlan
 from scorers.base import ALL_FILTERS
 from tasks.aggregate import aggregate
@@ -21,7 +20,9 @@ from tasks.execute import execute, execute_asked, process_asked, score_asked, sc
 from tasks.filter import filter_responses
 from tasks.infer import infer
 from tasks.judge import aggregate_verdicts, call_user_metric, judge_responses, reduce_verdicts
+from tasks.load import load
 from tasks.reduce import reduce
+from tasks.render import render
 from tasks.rows.parts import FailedPart, PairSetup
 from tasks.score import process_results, score, score_across, score_processed
 from tasks.store.keys import Step
@@ -34,10 +35,10 @@ class GridResponses:
     """The task runs that made requests (by prompt and partition) and responses, for each cell of the grid."""
 
     cells: Sequence[Cell]
-    requests: Mapping[tuple[str, int], Future]
-    responses: Mapping[Cell, Future]
+    requests: Mapping[tuple[str, int], Node]
+    responses: Mapping[Cell, Node]
 
-    def at(self, cell: Cell) -> tuple[Future, Future]:
+    def at(self, cell: Cell) -> tuple[Node, Node]:
         """The requests and the responses of a cell."""
         return self.requests[cell.place], self.responses[cell]
 
@@ -54,8 +55,8 @@ class ScorerExchange:
     score: Step[PairSetup]
     purpose: str
     inputs: tuple[Any, ...] = ()
-    requests: list[Future] = field(default_factory=list)
-    replies: list[Future] = field(default_factory=list)
+    requests: list[Node] = field(default_factory=list)
+    replies: list[Node] = field(default_factory=list)
 
     def purpose_of(self, attempt: int) -> str:
         """What an attempt's task runs are for, as their names say it."""
@@ -64,7 +65,7 @@ class ScorerExchange:
 
 @dataclass(frozen=True)
 class ScorerExchanges:
-    """All exchanges of a run.
+    """All exchanges of a graph.
 
     ``by_requests`` is keyed by cell (or contest), filter and the name of a set of requests: metrics that need
     the same requests share them. ``calibration`` holds the judged answers of a calibration, if a judge had
@@ -72,9 +73,9 @@ class ScorerExchanges:
     """
 
     by_requests: Mapping[tuple[Cell | Contest, str, str], ScorerExchange]
-    calibration: Future | None
+    calibration: Node | None
 
-    def calibration_of(self, pair: PairPlan) -> Future | None:
+    def calibration_of(self, pair: PairPlan) -> Node | None:
         """The judged calibration that a pair's numbers rest on."""
         return self.calibration if pair.calibration is not None else None
 
@@ -84,14 +85,14 @@ class ScoreInputs:
     """All that scores are computed from."""
 
     grid: GridResponses
-    predictions: Mapping[tuple[Cell, str], Future]
+    predictions: Mapping[tuple[Cell, str], Node]
     exchanges: ScorerExchanges
-    executions: Mapping[tuple[Cell, str], Future]
+    executions: Mapping[tuple[Cell, str], Node]
     """What came of the programs of a filter's predictions, where scores wait for it."""
-    games: Mapping[tuple[Contest, str], Future] = field(default_factory=dict)
+    games: Mapping[tuple[Contest, str], Node] = field(default_factory=dict)
     """What came of the contests over a filter's predictions, where scores wait for it."""
 
-    def at(self, cell: Cell, filter_name: str) -> tuple[Future, Future, Future]:
+    def at(self, cell: Cell, filter_name: str) -> tuple[Node, Node, Node]:
         """Requests, predictions and responses of a cell."""
         return _sources(self.grid, self.predictions, cell, filter_name)
 
@@ -101,8 +102,8 @@ class PairStatistics:
     """A pair's statistics, cell by cell, and the judged calibration that its numbers rest on, if any."""
 
     pair: PairPlan
-    statistics: Mapping[Cell, Future]
-    calibration: Future | None = None
+    statistics: Mapping[Cell, Node]
+    calibration: Node | None = None
 
 
 @dataclass(frozen=True)
@@ -110,7 +111,7 @@ class MethodVerdicts:
     """A method's verdicts, cell by cell."""
 
     method: MethodPlan
-    verdicts: Mapping[Cell, Future]
+    verdicts: Mapping[Cell, Node]
 
 
 @dataclass(frozen=True)
@@ -118,54 +119,99 @@ class PairResults:
     """A pair's item rows (None: it has none) and results; ``overall`` are its results over all of the user's
     facets, where there are any."""
 
-    items: Future | None
-    results: Future
-    overall: Future | None = None
+    items: Node | None
+    results: Node
+    overall: Node | None = None
 
 
-def converse(run: Run, grid: GridResponses) -> GridResponses:
-    """The responses of whole conversations, where the benchmark has turns: each turn is asked for once those
-    before it are answered. Recorded responses are of whole conversations as they are."""
-    talked = {
-        cell: _conversation(run, cell, *grid.at(cell)) if run.plan.converses(cell) else grid.responses[cell]
-        for cell in grid.cells
+@stage(makes=[load])
+def items(graph: Graph) -> Node:
+    """The rows of the dataset."""
+    return graph.submit(load, graph.plan.load)
+
+
+@stage()
+def cells(graph: Graph, items: Node) -> list[Cell]:
+    """The places of the grid: models × prompts × partitions of the items."""
+    return graph.plan.cells(graph.rows(items) or 0)
+
+
+@stage(makes=[render])
+def requests(graph: Graph, cells: Sequence[Cell], items: Node) -> dict[tuple[str, int], Node]:
+    """Requests of every prompt and partition: the same for every model."""
+    plan = graph.plan
+    return {
+        cell.place: graph.submit(
+            render, plan.prompts[cell.prompt].at(cell.part), items, cell.start, cell.stop
+        )
+        for cell in plan.once_a_prompt(cells)
     }
-    return GridResponses(grid.cells, grid.requests, talked)
 
 
-def _conversation(run: Run, cell: Cell, requests: Future, first: Future) -> Future:
+@stage(asks=[infer])
+def responses(
+    graph: Graph, cells: Sequence[Cell], requests: Mapping[tuple[str, int], Node]
+) -> dict[Cell, Node]:
+    """What the models answer."""
+    return graph.infer_models(cells, requests)
+
+
+@stage(goes_on=[next_turn, ask_user, reply_turn], asks=[infer], computes=[transcripts])
+def grid(
+    graph: Graph,
+    cells: Sequence[Cell],
+    requests: Mapping[tuple[str, int], Node],
+    responses: Mapping[Cell, Node],
+) -> GridResponses:
+    """The responses of whole conversations, where the benchmark has turns.
+
+    Each turn is asked for once those before it are answered. Recorded responses are of whole conversations
+    as they are.
+    """
+    talked = {
+        cell: _conversation(graph, cell, requests[cell.place], responses[cell])
+        if graph.plan.converses(cell)
+        else responses[cell]
+        for cell in cells
+    }
+    return GridResponses(cells, requests, talked)
+
+
+def _conversation(graph: Graph, cell: Cell, requests: Node, first: Node) -> Node:
     answers, replies = [first], []
-    for turn in run.plan.turns:
+    for turn in graph.plan.turns:
         if turn.ask is not None and turn.user is not None:
-            asked = run.submit(ask_user, turn.ask.at(cell.suffix, **cell.about), requests, answers[-1])
-            replies.append(run.submit(infer, turn.user.at(cell.suffix), asked))
+            asked = graph.submit(ask_user, turn.ask.at(cell.suffix, **cell.about), requests, answers[-1])
+            replies.append(graph.submit(infer, turn.user.at(cell.suffix), asked))
             say = turn.say.at(cell.suffix, **cell.about)
-            requests = run.submit(reply_turn, say, requests, answers[-1], replies[-1])
+            requests = graph.submit(reply_turn, say, requests, answers[-1], replies[-1])
         else:
-            requests = run.submit(next_turn, turn.say.at(cell.suffix, **cell.about), requests, answers[-1])
-        answers.append(run.submit(infer, turn.models[cell.model].at(cell.suffix, **cell.about), requests))
-    return run.submit(transcripts, TRANSCRIPT.at(cell.suffix, **cell.about), answers, replies)
+            requests = graph.submit(next_turn, turn.say.at(cell.suffix, **cell.about), requests, answers[-1])
+        answers.append(graph.submit(infer, turn.models[cell.model].at(cell.suffix, **cell.about), requests))
+    return graph.submit(transcripts, TRANSCRIPT.at(cell.suffix, **cell.about), answers, replies)
 
 
-def filter_all(run: Run, grid: GridResponses) -> dict[tuple[Cell, str], Future]:
+@stage(computes=[filter_responses])
+def predictions(graph: Graph, grid: GridResponses) -> dict[tuple[Cell, str], Node]:
     """Predictions of every filter at every cell."""
     return {
-        (cell, entry.name): run.submit(
+        (cell, entry.name): graph.submit(
             filter_responses, entry.step.at(cell.suffix, **cell.about), *grid.at(cell)
         )
         for cell in grid.cells
-        for entry in run.plan.filters
+        for entry in graph.plan.filters
         if entry.name != ALL_FILTERS
     }
 
 
-def execute_all(
-    run: Run, grid: GridResponses, predictions: Mapping[tuple[Cell, str], Future]
-) -> dict[tuple[Cell, str], Future]:
+@stage(computes=[execute, execute_asked])
+def executions(
+    graph: Graph, grid: GridResponses, predictions: Mapping[tuple[Cell, str], Node]
+) -> dict[tuple[Cell, str], Node]:
     """Runs of the programs of every filter whose scores wait for them."""
-    steps = {pair.source: pair.execute for pair in run.plan.pairs() if pair.execute is not None}
+    steps = {pair.source: pair.execute for pair in graph.plan.pairs() if pair.execute is not None}
     return {
-        (cell, name): run.submit(
+        (cell, name): graph.submit(
             execute_asked if step.setup.asking else execute,
             step.at(cell.suffix, **cell.about),
             *_sources(grid, predictions, cell, name),
@@ -176,26 +222,29 @@ def execute_all(
 
 
 def _sources(
-    grid: GridResponses, predictions: Mapping[tuple[Cell, str], Future], cell: Cell, filter_name: str
-) -> tuple[Future, Future, Future]:
+    grid: GridResponses, predictions: Mapping[tuple[Cell, str], Node], cell: Cell, filter_name: str
+) -> tuple[Node, Node, Node]:
     """Requests, predictions and responses of a cell."""
     requests, responses = grid.at(cell)
     return requests, predictions[cell, filter_name], responses
 
 
-def ask_all(
-    run: Run, grid: GridResponses, predictions: Mapping[tuple[Cell, str], Future], servers: Servers
+@stage(makes=[ask, ask_contest, ask_calibration], asks=[infer], computes=[score_calibration])
+def exchanges(
+    graph: Graph, grid: GridResponses, predictions: Mapping[tuple[Cell, str], Node]
 ) -> ScorerExchanges:
-    """Sends what scorers ask models and is not answered yet; what an earlier run could not read is sent once
-    more."""
+    """What scorers ask models, and the replies.
+
+    What is not answered yet is sent, and once more what an earlier run could not read.
+    """
     by_requests: dict[tuple[Cell | Contest, str, str], ScorerExchange] = {}
-    for pair, arena in run.plan.arenas():
+    for pair, arena in graph.plan.arenas():
         for contest in arena.contests(grid.cells):
             inputs = _contest_sources(grid, predictions, contest, pair.source)
             purpose = f" for {pair.source}{contest.suffix}"
             exchange = ScorerExchange(pair, ask_contest, arena.play, purpose, inputs)
             by_requests[contest, pair.source, str(pair.asks)] = exchange
-    for pair in run.plan.pairs():
+    for pair in graph.plan.pairs():
         for cell in grid.cells if pair.asks is not None and pair.arena is None else ():
             key = (cell, pair.source, str(pair.asks))
             if key not in by_requests:
@@ -203,19 +252,19 @@ def ask_all(
                 inputs = requests, predictions[cell, pair.source], responses
                 purpose = f" for {pair.source}{cell.suffix}"
                 by_requests[key] = ScorerExchange(pair, ask, pair.score, purpose, inputs)
-    calibration = _calibration(run.plan.pairs())
-    exchanges = [*by_requests.values(), *([calibration] if calibration is not None else [])]
-    for exchange in exchanges:
-        _send(run, exchange, _make_requests(run, exchange, 0), 0, servers)
-    _ask_again(run, exchanges, servers)
-    servers.release_judges()
-    _prepare_next_attempt(run, exchanges)
-    judged = _judge_calibration(run, calibration) if calibration is not None else None
+    calibration = _calibration(graph.plan.pairs())
+    every = [*by_requests.values(), *([calibration] if calibration is not None else [])]
+    for exchange in every:
+        _send(graph, exchange, _make_requests(graph, exchange, 0), 0)
+    _ask_again(graph, every)
+    graph.scorers_have_asked()
+    _prepare_next_attempt(graph, every)
+    judged = _judge_calibration(graph, calibration) if calibration is not None else None
     return ScorerExchanges(by_requests, judged)
 
 
 def _contest_sources(
-    grid: GridResponses, predictions: Mapping[tuple[Cell, str], Future], contest: Contest, filter_name: str
+    grid: GridResponses, predictions: Mapping[tuple[Cell, str], Node], contest: Contest, filter_name: str
 ) -> tuple[Any, ...]:
     """What both models were asked, and the predictions and responses of each."""
     (requests, *first), (_, *second) = (
@@ -224,43 +273,45 @@ def _contest_sources(
     return requests, tuple(first), tuple(second)
 
 
-def play_all(
-    run: Run,
+@stage(computes=[play])
+def games(
+    graph: Graph,
     grid: GridResponses,
-    predictions: Mapping[tuple[Cell, str], Future],
+    predictions: Mapping[tuple[Cell, str], Node],
     exchanges: ScorerExchanges,
-) -> dict[tuple[Contest, str], Future]:
+) -> dict[tuple[Contest, str], Node]:
     """The games of every contest."""
-    games = {}
-    for pair, arena in run.plan.arenas():
+    played = {}
+    for pair, arena in graph.plan.arenas():
         for contest in arena.contests(grid.cells):
             exchange = exchanges.by_requests[contest, pair.source, str(pair.asks)]
             step = arena.play.at(contest.suffix, prompt_template=contest.place[0])
             sources = _contest_sources(grid, predictions, contest, pair.source)
-            games[contest, pair.source] = run.submit(
+            played[contest, pair.source] = graph.submit(
                 play, step, *sources, exchange.requests, exchange.replies, pair=pair
             )
-    return games
+    return played
 
 
-def rate_all(run: Run, grid: GridResponses, games: Mapping[tuple[Contest, str], Future]) -> list[Future]:
+@stage(computes=[rate_models])
+def ratings(graph: Graph, grid: GridResponses, games: Mapping[tuple[Contest, str], Node]) -> list[Node]:
     """The models' strengths at every prompt, from the contests that could be played."""
     rated = []
-    for pair, arena in run.plan.arenas():
-        for prompt in run.plan.prompts:
+    for pair, arena in graph.plan.arenas():
+        for prompt in graph.plan.prompts:
             own = [
                 (contest, future)
                 for (contest, source), future in games.items()
-                if source == pair.source and contest.place[0] == prompt and run.failure(future) is None
+                if source == pair.source and contest.place[0] == prompt and graph.failure(future) is None
             ]
             if own:
                 step = arena.rate.at(
-                    f" × {prompt}" if len(run.plan.prompts) > 1 else "", prompt_template=prompt
+                    f" × {prompt}" if len(graph.plan.prompts) > 1 else "", prompt_template=prompt
                 )
                 names = [contest.names for contest, _ in own]
                 asked = [grid.requests[contest.place] for contest, _ in own]
                 rated.append(
-                    run.submit(
+                    graph.submit(
                         rate_models, step, prompt, names, [future for _, future in own], asked, pair=pair
                     )
                 )
@@ -275,16 +326,16 @@ def _calibration(pairs: Iterable[PairPlan]) -> ScorerExchange | None:
     return None
 
 
-def _judge_calibration(run: Run, exchange: ScorerExchange) -> Future:
-    return run.submit(
+def _judge_calibration(graph: Graph, exchange: ScorerExchange) -> Node:
+    return graph.submit(
         score_calibration, exchange.score, exchange.requests, exchange.replies, pair=exchange.pair
     )
 
 
-def _make_requests(run: Run, exchange: ScorerExchange, attempt: int) -> list[Future]:
+def _make_requests(graph: Graph, exchange: ScorerExchange, attempt: int) -> list[Node]:
     """The requests of one attempt: for each model those that it still has to reply to."""
     return [
-        run.submit(
+        graph.submit(
             exchange.task,
             model.ask(exchange.score, exchange.purpose_of(attempt), attempt),
             *exchange.inputs,
@@ -292,81 +343,90 @@ def _make_requests(run: Run, exchange: ScorerExchange, attempt: int) -> list[Fut
             list(exchange.replies),
             pair=exchange.pair,
         )
-        for model in run.plan.asked
+        for model in graph.plan.asked
     ]
 
 
-def _send(
-    run: Run, exchange: ScorerExchange, requests: Sequence[Future], attempt: int, servers: Servers
-) -> None:
+def _send(graph: Graph, exchange: ScorerExchange, requests: Sequence[Node], attempt: int) -> None:
     """Sends the requests of one attempt."""
     purpose = exchange.purpose_of(attempt)
-    for model, future in zip(run.plan.asked, requests, strict=True):
-        judge = servers.of_judge(model, future)
-        reply = run.submit(infer, model.infer.at(purpose), future, **given(judge.future))
-        judge.replies.append(reply)
-        exchange.replies.append(reply)
+    for model, future in zip(graph.plan.asked, requests, strict=True):
+        exchange.replies.append(graph.infer_for_scorer(model, purpose, future))
     exchange.requests += requests
 
 
-def _ask_again(run: Run, exchanges: Sequence[ScorerExchange], servers: Servers) -> None:
+def _ask_again(graph: Graph, exchanges: Sequence[ScorerExchange]) -> None:
     """Further attempts, as long as the one before is from an earlier run and left something unreadable.
 
     An attempt with nothing to ask leaves no trace: the scores rest on the same replies as before.
     """
-    attempt, models = 0, len(run.plan.asked)
-    while exchanges := [entry for entry in exchanges if _all_cached(entry.replies[-models:])]:
+    attempt, models = 0, len(graph.plan.asked)
+    while exchanges := [entry for entry in exchanges if _all_cached(graph, entry.replies[-models:])]:
         attempt += 1
-        requests = [_make_requests(run, exchange, attempt) for exchange in exchanges]
+        requests = [_make_requests(graph, exchange, attempt) for exchange in exchanges]
         unanswered = [
             (exchange, futures)
             for exchange, futures in zip(exchanges, requests, strict=True)
-            if _asks_anything(futures)
+            if _asks_anything(graph, futures)
         ]
         for exchange, futures in unanswered:
-            _send(run, exchange, futures, attempt, servers)
+            _send(graph, exchange, futures, attempt)
         exchanges = [exchange for exchange, _ in unanswered]
 
 
-def _prepare_next_attempt(run: Run, exchanges: Sequence[ScorerExchange]) -> None:
+def _prepare_next_attempt(graph: Graph, exchanges: Sequence[ScorerExchange]) -> None:
     """Makes the requests that the next run will send, so that it finds all steps cached where there are
     none."""
-    models = len(run.plan.asked)
+    models = len(graph.plan.asked)
     for exchange in exchanges:
-        if not _all_cached(exchange.replies[-models:]):
-            _make_requests(run, exchange, len(exchange.replies) // models)
+        if not _all_cached(graph, exchange.replies[-models:]):
+            _make_requests(graph, exchange, len(exchange.replies) // models)
 
 
-def _all_cached(replies: Sequence[Future]) -> bool:
-    return all(finished(reply).name == "Cached" for reply in replies)
+def _all_cached(graph: Graph, replies: Sequence[Node]) -> bool:
+    return all(graph.is_cached(reply) for reply in replies)
 
 
-def _asks_anything(requests: Sequence[Future]) -> bool:
+def _asks_anything(graph: Graph, requests: Sequence[Node]) -> bool:
     """Whether there is anything to ask; requests that could not be made count, so that what waits for them
     fails with their reason."""
-    return any(not finished(future).is_completed() or future.result().rows for future in requests)
+    return any(graph.rows(node) != 0 for node in requests)
 
 
-def score_all(run: Run, inputs: ScoreInputs) -> list[PairStatistics]:
+@stage(
+    computes=[
+        score, score_across, score_executed, score_asked, score_games, score_replies, score_processed,
+        process_results, process_asked,
+    ]
+)  # fmt: skip
+def statistics(
+    graph: Graph,
+    grid: GridResponses,
+    predictions: Mapping[tuple[Cell, str], Node],
+    exchanges: ScorerExchanges,
+    executions: Mapping[tuple[Cell, str], Node],
+    games: Mapping[tuple[Contest, str], Node],
+) -> list[PairStatistics]:
     """Statistics of every pair at every cell."""
+    inputs = ScoreInputs(grid, predictions, exchanges, executions, games)
     scored = []
-    for entry in run.plan.filters:
-        processed = _process(run, entry, inputs)
+    for entry in graph.plan.filters:
+        processed = _process(graph, entry, inputs)
         for pair in entry.pairs:
             cells = inputs.grid.cells if pair.arena is None else pair.arena.scored(inputs.grid.cells)
-            statistics = {cell: _score(run, pair, cell, inputs, processed) for cell in cells}
-            scored.append(PairStatistics(pair, statistics, inputs.exchanges.calibration_of(pair)))
+            own = {cell: _score(graph, pair, cell, inputs, processed) for cell in cells}
+            scored.append(PairStatistics(pair, own, inputs.exchanges.calibration_of(pair)))
     return scored
 
 
-def _process(run: Run, entry: FilterPlan, inputs: ScoreInputs) -> dict[Cell, Future]:
+def _process(graph: Graph, entry: FilterPlan, inputs: ScoreInputs) -> dict[Cell, Node]:
     """What ``process_results`` makes of a filter's predictions, for all its pairs at once."""
     step = entry.process
     if step is None or not entry.pairs:
         return {}
     asks = any(pair.execute is not None for pair in entry.pairs)
     return {
-        cell: run.submit(
+        cell: graph.submit(
             process_asked if asks else process_results,
             step.at(cell.suffix, **cell.about),
             *inputs.at(cell, entry.name),
@@ -377,19 +437,19 @@ def _process(run: Run, entry: FilterPlan, inputs: ScoreInputs) -> dict[Cell, Fut
 
 
 def _score(
-    run: Run, pair: PairPlan, cell: Cell, inputs: ScoreInputs, processed: Mapping[Cell, Future]
-) -> Future:
+    graph: Graph, pair: PairPlan, cell: Cell, inputs: ScoreInputs, processed: Mapping[Cell, Node]
+) -> Node:
     step = pair.score.at(cell.suffix, **cell.about)
     if pair.source == ALL_FILTERS:
         requests, responses = inputs.grid.at(cell)
         of_filters = {name: future for (at, name), future in inputs.predictions.items() if at == cell}
-        return run.submit(score_across, step, requests, of_filters, responses, pair=pair)
+        return graph.submit(score_across, step, requests, of_filters, responses, pair=pair)
     sources = inputs.at(cell, pair.source)
     if cell in processed:
-        return run.submit(score_processed, step, *sources, processed[cell], pair=pair)
+        return graph.submit(score_processed, step, *sources, processed[cell], pair=pair)
     if pair.execute is not None:
         told = score_asked if pair.execute.setup.asking else score_executed
-        return run.submit(told, step, *sources, inputs.executions[cell, pair.source], pair=pair)
+        return graph.submit(told, step, *sources, inputs.executions[cell, pair.source], pair=pair)
     if pair.arena is not None:
         own = [
             (contest, future)
@@ -400,88 +460,95 @@ def _score(
             (contest.second.model, True) if contest.first == cell else (contest.first.model, False)
             for contest, _ in own
         ]
-        return run.submit(score_games, step, *sources, [future for _, future in own], opponents, pair=pair)
+        return graph.submit(score_games, step, *sources, [future for _, future in own], opponents, pair=pair)
     if pair.asks is not None:
         exchange = inputs.exchanges.by_requests[cell, pair.source, pair.asks]
-        return run.submit(score_replies, step, *sources, exchange.requests, exchange.replies, pair=pair)
-    return run.submit(score, step, *sources, pair=pair)
+        return graph.submit(score_replies, step, *sources, exchange.requests, exchange.replies, pair=pair)
+    return graph.submit(score, step, *sources, pair=pair)
 
 
-def judge_all(run: Run, grid: GridResponses) -> list[MethodVerdicts]:
+@stage(computes=[judge_responses])
+def verdicts(graph: Graph, grid: GridResponses) -> list[MethodVerdicts]:
     """Verdicts of every evaluation method at every cell."""
     judged = []
-    for method in run.plan.methods:
-        verdicts = {
-            cell: run.submit(
-                judge_responses, method.of(run.origin(cell)).at(cell.suffix, **cell.about), *grid.at(cell)
+    for method in graph.plan.methods:
+        own = {
+            cell: graph.submit(
+                judge_responses,
+                method.of(graph.plan.origin(cell)).at(cell.suffix, **cell.about),
+                *grid.at(cell),
             )
             for cell in grid.cells
         }
-        judged.append(MethodVerdicts(method, verdicts))
+        judged.append(MethodVerdicts(method, own))
     return judged
 
 
-def aggregate_all(run: Run, grid: GridResponses, scored: Sequence[PairStatistics]) -> dict[str, PairResults]:
+@stage(computes=[reduce, aggregate])
+def numbers(
+    graph: Graph, grid: GridResponses, statistics: Sequence[PairStatistics]
+) -> dict[str, PairResults]:
     """Item rows and numbers of every pair that has statistics anywhere.
 
     A pair whose score failed for one model goes on with the others: the numbers of what is lost are named
     as failed.
     """
-    numbers = {}
-    for entry in scored:
-        cells, futures = list(entry.statistics), list(entry.statistics.values())
-        succeeded = [cell for cell, done in zip(cells, completed(futures), strict=True) if done]
+    found = {}
+    for entry in statistics:
+        cells, nodes = list(entry.statistics), list(entry.statistics.values())
+        succeeded = [cell for cell, node in entry.statistics.items() if graph.failure(node) is None]
         if not succeeded:
             continue
         sources = (
-            [run.origin(cell) for cell in succeeded],
+            [graph.plan.origin(cell) for cell in succeeded],
             [entry.statistics[cell] for cell in succeeded],
             [grid.requests[cell.place] for cell in succeeded],
             [grid.responses[cell] for cell in succeeded],
             entry.calibration,
         )
-        failed = [*run.failed_parts(cells, futures), *_unreadable(run, entry)]
-        items, results = _aggregated(run, entry, entry.pair, sources, failed)
+        failed = [*graph.failed_parts(cells, nodes), *_unreadable(graph, entry)]
+        items, results = _aggregated(graph, entry, entry.pair, sources, failed)
         overall = entry.pair.overall
-        whole = _aggregated(run, entry, overall, sources, failed)[1] if overall is not None else None
-        numbers[entry.pair.name] = PairResults(items, results, whole)
-    return numbers
+        whole = _aggregated(graph, entry, overall, sources, failed)[1] if overall is not None else None
+        found[entry.pair.name] = PairResults(items, results, whole)
+    return found
 
 
 def _aggregated(
-    run: Run,
+    graph: Graph,
     entry: PairStatistics,
     steps: PairPlan | OverallPlan,
     sources: tuple[Any, ...],
     failed: Sequence[FailedPart],
-) -> tuple[Future, Future]:
+) -> tuple[Node, Node]:
     """Item rows and numbers of a pair, by its own facets or without them."""
-    items = run.submit(reduce, steps.reduce, *sources, pair=entry.pair)
-    return items, run.submit(aggregate, steps.aggregate, items, failed, entry.calibration, pair=entry.pair)
+    items = graph.submit(reduce, steps.reduce, *sources, pair=entry.pair)
+    return items, graph.submit(aggregate, steps.aggregate, items, failed, entry.calibration, pair=entry.pair)
 
 
-def _unreadable(run: Run, entry: PairStatistics) -> list[FailedPart]:
+def _unreadable(graph: Graph, entry: PairStatistics) -> list[FailedPart]:
     """The models and prompts of which a model that is asked to grade said nothing that can be read."""
     if entry.pair.asks is None:
         return []
     readings: dict[tuple[str, str], list[tuple[bool, str | None]]] = {}
     for cell, future in entry.statistics.items():
-        if run.failure(future) is None:
-            table = run.workspace.open().table(future.result(), ["scored", "error"])
-            pairs = zip(*(table.column(name).to_pylist() for name in ("scored", "error")), strict=True)
-            readings.setdefault((cell.model, cell.prompt), []).extend(pairs)
+        read = readings.setdefault((cell.model, cell.prompt), [])
+        for batch in graph.batches(future, ["scored", "error"]):
+            columns = (batch.column(name).to_pylist() for name in ("scored", "error"))
+            read += zip(*columns, strict=True)
     lost = []
     for cell in entry.statistics:
         read = readings.pop((cell.model, cell.prompt), [])
         reason = next((error for _, error in read if error), None)
         if reason and not any(scored for scored, _ in read):
             said = f"nothing that {entry.pair.asks} said of {len(read)} responses could be read"
-            lost.append(FailedPart(run.origin(cell), f"{said}; the first: {reason}"))
+            lost.append(FailedPart(graph.plan.origin(cell), f"{said}; the first: {reason}"))
     return lost
 
 
-def aggregate_verdicts_all(
-    run: Run, grid: GridResponses, judged: Sequence[MethodVerdicts]
+@stage(computes=[reduce_verdicts, aggregate_verdicts, call_user_metric])
+def verdict_numbers(
+    graph: Graph, grid: GridResponses, verdicts: Sequence[MethodVerdicts]
 ) -> dict[str, PairResults]:
     """Item rows and results of every metric over the verdicts of all methods.
 
@@ -489,63 +556,92 @@ def aggregate_verdicts_all(
     left out, and the numbers that it would be part of are named as failed.
     """
     succeeded, failed = [], []
-    tallies = {entry.method.name: _tallies(run, entry) for entry in judged}
+    tallies = {entry.method.name: _tallies(graph, entry) for entry in verdicts}
     labels = {
         name: list(dict.fromkeys(label for tally in own.values() for label in tally.labels))
         for name, own in tallies.items()
     }
-    for entry in judged:
+    for entry in verdicts:
         name = entry.method.name
-        reasons = _failures(run, entry, tallies[name])
+        reasons = _failures(graph, entry, tallies[name])
         # What a method lost is lost for its own labels. Where it gave none, a built-in's is its name.
         own: list[str | None] = [*labels[name]] or ([None] if entry.method.knows_model else [name])
         others = tuple(label for other, given in labels.items() if other != name for label in given)
         for cell, future in entry.verdicts.items():
             if cell in reasons:
-                origin, reason = run.origin(cell), reasons[cell]
+                origin, reason = graph.plan.origin(cell), reasons[cell]
                 failed += [FailedPart(origin, reason, label, name, others) for label in own]
             else:
                 succeeded.append((name, cell, future))
     if not succeeded and not failed:
         return {}
     inputs = (
-        [(name, run.origin(cell)) for name, cell, _ in succeeded],
+        [(name, graph.plan.origin(cell)) for name, cell, _ in succeeded],
         [future for *_, future in succeeded],
         [grid.requests[cell.place] for _, cell, _ in succeeded],
         [grid.responses[cell] for _, cell, _ in succeeded],
     )
-    return {metric.name: _aggregate_verdicts(run, metric, inputs, failed) for metric in run.plan.metrics}
+    return {metric.name: _aggregate_verdicts(graph, metric, inputs, failed) for metric in graph.plan.metrics}
 
 
 Tallies = Mapping[tuple[str, str], VerdictTally]
 """By model and prompt: partitions stand and fall together."""
 
 
-def _tallies(run: Run, entry: MethodVerdicts) -> Tallies:
+def _tallies(graph: Graph, entry: MethodVerdicts) -> Tallies:
     """What a method made of the responses of each model to each prompt, as far as its task runs worked."""
     tallies: dict[tuple[str, str], VerdictTally] = {}
     for cell, future in entry.verdicts.items():
         tally = tallies.setdefault((cell.model, cell.prompt), VerdictTally())
-        if run.failure(future) is None:
-            tally_verdicts(tally, run.workspace.open().batches(future.result(), TALLIED))
+        tally_verdicts(tally, graph.batches(future, TALLIED))
     return tallies
 
 
-def _failures(run: Run, entry: MethodVerdicts, tallies: Tallies) -> dict[Cell, str]:
+def _failures(graph: Graph, entry: MethodVerdicts, tallies: Tallies) -> dict[Cell, str]:
     """The cells of which a method's verdicts can't be used, and why."""
     failures = {}
     for cell, future in entry.verdicts.items():
-        tally, allowed = tallies[cell.model, cell.prompt], run.plan.config.errors.max_rate
-        reason = run.failure(future) or tally.failure(entry.method.name, allowed)
+        tally, allowed = tallies[cell.model, cell.prompt], graph.plan.config.errors.max_rate
+        reason = graph.failure(future) or tally.failure(entry.method.name, allowed)
         if reason is not None:
             failures[cell] = reason
     return failures
 
 
 def _aggregate_verdicts(
-    run: Run, metric: MetricPlan, inputs: tuple[object, ...], failed: Sequence[object]
+    graph: Graph, metric: MetricPlan, inputs: tuple[object, ...], failed: Sequence[object]
 ) -> PairResults:
     if metric.is_users:
-        return PairResults(None, run.submit(call_user_metric, metric.aggregate, *inputs, failed))
-    items = run.submit(reduce_verdicts, metric.reduce, *inputs)
-    return PairResults(items, run.submit(aggregate_verdicts, metric.aggregate, items, failed))
+        return PairResults(None, graph.submit(call_user_metric, metric.aggregate, *inputs, failed))
+    items = graph.submit(reduce_verdicts, metric.reduce, *inputs)
+    return PairResults(items, graph.submit(aggregate_verdicts, metric.aggregate, items, failed))
+
+
+GRAPH: Final[tuple[Stage, ...]] = (
+    items,
+    cells,
+    requests,
+    responses,
+    grid,
+    predictions,
+    executions,
+    exchanges,
+    games,
+    statistics,
+    verdicts,
+    numbers,
+    ratings,
+    verdict_numbers,
+)
+"""Every stage, in the order in which they submit their task runs."""
+
+
+def walk(graph: Graph) -> Walk:
+    """All stages, to be gone through by a graph."""
+    return Walk(graph, GRAPH)
+
+
+def known_stages() -> tuple[str, ...]:
+    """The names of all stages' tasks, in the order of the pipeline: what ``--refresh`` takes, and what a
+    manifest counts by."""
+    return tuple(dict.fromkeys(task.name for entry in GRAPH for task in entry.tasks))

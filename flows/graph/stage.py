@@ -1,0 +1,173 @@
+"""How a stage is declared, and what goes through the declared stages.
+
+A stage is a function that submits task runs. Its name is the name of what it gives; its parameters name what
+it waits for: the results of stages before it. Its decorator names its tasks, by how their outcome can be
+known. Whoever walks the stages is a ``Graph``: the flow submits each task to Prefect, the forecast looks each
+up in the store. A task that its stage does not declare is refused by both.
+"""
+
+import inspect
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import pyarrow as pa
+from prefect import Task
+
+from flows.plan.steps import AskedModel, Cell, PairPlan, Plan
+from tasks.caching import Workspace
+from tasks.infer import infer
+from tasks.rows.parts import FailedPart
+from tasks.store.keys import Step
+
+Node = Any
+"""A task run as a graph knows it: only that graph looks into it."""
+
+
+@dataclass(frozen=True)
+class Stage:
+    """One stage: what it gives, what it waits for, and its tasks by how their outcome can be known.
+
+    ``makes`` rows that follow from what is there, such as requests: a forecast makes them in memory.
+    ``goes_on``: as these, and also where answers are missing, with the conversations that are known.
+    ``asks`` a model; what is asked is counted. ``computes``: whatever else; without a record, only a run can
+    tell.
+    """
+
+    gives: str
+    waits_for: tuple[str, ...]
+    submit: Callable[..., Any]
+    makes: tuple[Task[..., Any], ...] = ()
+    goes_on: tuple[Task[..., Any], ...] = ()
+    asks: tuple[Task[..., Any], ...] = ()
+    computes: tuple[Task[..., Any], ...] = ()
+
+    @cached_property
+    def tasks(self) -> tuple[Task[..., Any], ...]:
+        """All tasks that it submits."""
+        return (*self.makes, *self.goes_on, *self.asks, *self.computes)
+
+    @property
+    def meaning(self) -> str:
+        """The first sentence of its function's docstring."""
+        return " ".join((inspect.getdoc(self.submit) or "").partition("\n\n")[0].split())
+
+
+def stage(
+    makes: Sequence[Task[..., Any]] = (),
+    goes_on: Sequence[Task[..., Any]] = (),
+    asks: Sequence[Task[..., Any]] = (),
+    computes: Sequence[Task[..., Any]] = (),
+) -> Callable[[Callable[..., Any]], Stage]:
+    """Declares the function below it as a stage; see ``Stage``."""
+
+    def declare(submit: Callable[..., Any]) -> Stage:
+        _, *waits_for = inspect.signature(submit).parameters  # the first is the graph
+        return Stage(
+            gives=submit.__name__,
+            waits_for=tuple(waits_for),
+            submit=submit,
+            makes=tuple(makes),
+            goes_on=tuple(goes_on),
+            asks=tuple(asks),
+            computes=tuple(computes),
+        )
+
+    return declare
+
+
+class Graph(ABC):
+    """What the stages are submitted to, and what they ask about task runs that they submitted."""
+
+    plan: Plan
+    workspace: Workspace
+    at: Stage | None = None
+    """The stage that is submitting."""
+
+    def submit(
+        self, task: Task[..., Any], step: Step[Any], *inputs: Any, pair: PairPlan | None = None, **named: Any
+    ) -> Node:
+        """Submits a step of a stage; ``pair`` is whose numbers it is for alone.
+
+        Raises LookupError for a task that the stage does not declare.
+        """
+        if self.at is None or task not in self.at.tasks:
+            where = "outside a stage" if self.at is None else f"by the stage '{self.at.gives}'"
+            raise LookupError(f"the task {task.fn.__name__} is submitted {where}, whose @stage lacks it")
+        return self._submit(task, step, *inputs, pair=pair, **named)
+
+    @abstractmethod
+    def _submit(
+        self, task: Task[..., Any], step: Step[Any], *inputs: Any, pair: PairPlan | None = None, **named: Any
+    ) -> Node: ...
+
+    @abstractmethod
+    def rows(self, node: Node) -> int | None:
+        """How many rows the artifact has that a task run gives; None where nobody knows."""
+
+    @abstractmethod
+    def is_cached(self, node: Node) -> bool:
+        """Whether the result comes from the store."""
+
+    @abstractmethod
+    def failure(self, node: Node) -> str | None:
+        """Why a task run has no result and never will, in words; None for one that has or may have one."""
+
+    @abstractmethod
+    def batches(self, node: Node, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+        """Columns of the artifact that a task run gives; nothing where it has none yet."""
+
+    def infer_models(
+        self, cells: Sequence[Cell], requests: Mapping[tuple[str, int], Node]
+    ) -> dict[Cell, Node]:
+        """Asks the models of all cells."""
+        models = self.plan.models
+        return {
+            cell: self.submit(infer, models[cell.model].at(cell.suffix, **cell.about), requests[cell.place])
+            for cell in cells
+        }
+
+    def infer_for_scorer(self, model: AskedModel, purpose: str, requests: Node) -> Node:
+        """Asks a model (a judge, a reward model) what a scorer wants to know of it."""
+        return self.submit(infer, model.infer.at(purpose), requests)
+
+    def scorers_have_asked(self) -> None:  # noqa: B027 - most graphs have nothing to end
+        """Called when nothing more is asked for scorers."""
+
+    def failed_parts(self, cells: Iterable[Cell], nodes: Iterable[Node]) -> list[FailedPart]:
+        """The cells whose task run has no result, with the reason."""
+        pairs = zip(cells, nodes, strict=True)
+        reasons = [(cell, self.failure(node)) for cell, node in pairs]
+        return [FailedPart(self.plan.origin(cell), reason) for cell, reason in reasons if reason is not None]
+
+
+class Walk:
+    """The stages of a graph one after the other, as far as is asked for."""
+
+    def __init__(self, graph: Graph, stages: Sequence[Stage]) -> None:
+        self.graph = graph
+        self._left = list(stages)
+        self._given: dict[str, Any] = {}
+
+    def through(self, name: str) -> dict[str, Any]:
+        """Goes on until ``name`` is given for the last time; returns all that was given so far."""
+        while any(entry.gives == name for entry in self._left):
+            self._next()
+        return dict(self._given)
+
+    def all(self) -> dict[str, Any]:
+        """Goes on to the end; returns all that was given."""
+        while self._left:
+            self._next()
+        return dict(self._given)
+
+    def _next(self) -> None:
+        entry = self._left.pop(0)
+        self.graph.at = entry
+        try:
+            given = {name: self._given[name] for name in entry.waits_for}
+            self._given[entry.gives] = entry.submit(self.graph, **given)
+        finally:
+            self.graph.at = None
