@@ -93,10 +93,11 @@ locks:
 	$(LOCK) --extra harness -o requirements-harness.lock
 	$(LOCK) --extra containers -o requirements-containers.lock
 
-# The page of every config key, and the schema that editors check a config with.
+# The pages of every config key and of every stage, and the schema that editors check a config with.
 reference: $(BASE)
 	$(RUN) -m flows.catalog config --markdown > docs/config.md
 	$(RUN) -m flows.catalog config --schema > docs/config.schema.json
+	$(RUN) -m flows.catalog stages --markdown > docs/stages.md
 
 stop:
 	@test ! -x $(RUN) || deployments/local.sh stop

@@ -258,6 +258,21 @@ def _servers() -> Iterator[CatalogEntry]:
         )
 
 
+def _stages() -> Iterator[CatalogEntry]:
+    """The stages of an evaluation, in the order in which they submit their task runs."""
+    from flows.graph.stages import GRAPH
+
+    for stage in GRAPH:
+        tasks = ", ".join(dict.fromkeys(task.name for task in stage.tasks))
+        yield CatalogEntry(
+            "stages",
+            stage.gives,
+            stage.meaning,
+            default=f"tasks {tasks}" if tasks else "no task",
+            applies_to=f"waits for {', '.join(stage.waits_for)}" if stage.waits_for else "waits for nothing",
+        )
+
+
 LISTINGS: Final[dict[str, Callable[[], Iterator[CatalogEntry]]]] = {
     "metrics": _metrics,
     "aggregations": _aggregations,
@@ -269,7 +284,29 @@ LISTINGS: Final[dict[str, Callable[[], Iterator[CatalogEntry]]]] = {
     "servers": _servers,
     "evaluation_methods": _evaluation_methods,
     "evaluation_metrics": _evaluation_metrics,
+    "stages": _stages,
 }
+
+
+def stages_page() -> str:
+    """``docs/stages.md``: every stage as a table, of the declarations that a run is submitted from."""
+    rows = [
+        f"| {entry.name} | {entry.meaning} | {entry.default.removeprefix('tasks ')} "
+        f"| {entry.applies_to.removeprefix('waits for ')} |"
+        for entry in _stages()
+    ]
+    return "\n".join([_STAGES_HEAD, *rows, ""])
+
+
+_STAGES_HEAD: Final = """# The stages of an evaluation
+
+Made by `make reference` from `flows/graph/stages.py`. A run goes through the stages in this order. A stage
+hands its task runs to Prefect and waits for what the last column names and for nothing else, so that what
+failed in one place costs that place alone. `--refresh` takes the names of tasks; `--dry-run`, `flows.why` and
+manifests use them.
+
+| gives | what that is | tasks | waits for |
+|---|---|---|---|"""
 
 
 def _arguments(function: Callable[..., Any]) -> str:
@@ -380,15 +417,22 @@ def catalog_command(
     schema: Annotated[
         bool, typer.Option("--schema", help="With config: its JSON Schema, for editors")
     ] = False,
-    markdown: Annotated[bool, typer.Option("--markdown", help="With config: as docs/config.md")] = False,
+    markdown: Annotated[
+        bool, typer.Option("--markdown", help="With config or stages: as docs/config.md, docs/stages.md")
+    ] = False,
 ) -> None:
     """Lists the names and the keys that a config may use."""
     listing = kind.lower().replace("-", "_").replace(" ", "_") if kind is not None else None
     if listing == CONFIG:
         _config_reference(key, as_json, schema, markdown)
         return
+    if listing in ("stage", "stages") and markdown and key is None and not schema:
+        print(stages_page(), end="")
+        return
     if key is not None or schema or markdown:
-        raise ConfigError("KEY, --schema and --markdown belong to: python -m flows.catalog config")
+        raise ConfigError(
+            "KEY, --schema and --markdown belong to: python -m flows.catalog config; --markdown to stages"
+        )
     listing = _ALIASES.get(listing or "", listing)
     if listing is not None and listing not in LISTINGS:
         listing = listing + "s" if listing + "s" in LISTINGS else listing
