@@ -93,3 +93,8 @@ _.do_POST
 _.log_message
 _.daemon_threads
 _.request_queue_size
+
+# Python's io asks files of our own: Arrow writes to one, and reads from the other
+_.writable
+_.seekable
+_.readinto

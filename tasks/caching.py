@@ -292,7 +292,7 @@ class ArtifactRecords(WritableFileSystem):
         """The record under ``path``; raises ArtifactMissing where an artifact it refers to is not what it
         was."""
         store = _open_store(self.store)
-        content: bytes = store.fs.cat_file(store.path(f"{RECORDS}/{path}"))
+        content = store.document(f"{RECORDS}/{path}", sealed=True)
         for ref in references(ResultRecord.deserialize(content).result):
             if ref.retryable:
                 raise ArtifactMissing(f"{ref.name} has {ref.retryable} rows worth asking again")
@@ -302,7 +302,7 @@ class ArtifactRecords(WritableFileSystem):
 
     def write_path(self, path: str, content: bytes, **_: Any) -> str:  # type: ignore[override]
         """Keeps a record, whole or not at all."""
-        _open_store(self.store).put_bytes(f"{RECORDS}/{path}", content)
+        _open_store(self.store).put_document(f"{RECORDS}/{path}", content)
         return path
 
     async def aread_path(self, path: str) -> bytes:

@@ -4,6 +4,7 @@ The flow and the command line decide by the same functions, so that both find th
 """
 
 import asyncio
+import json
 import re
 import subprocess
 from collections.abc import Iterator
@@ -28,6 +29,7 @@ from tasks.models.config import ModelConfig, ReplayConfig, said_to_think
 from tasks.models.engine import interrupted
 from tasks.server import secret
 from tasks.serving.config import local_path, weights_digest
+from tasks.store.errors import FileDamaged, FileMissing
 from tasks.store.home import default_store, home, results_folder
 from tasks.store.keys import digest
 
@@ -116,11 +118,11 @@ def is_new_checkpoint(config: EvalConfig, options: RunOptions) -> IsNew:
     what this night itself has evaluated is new, so that a retry goes on with all of it."""
 
     def is_new(weights: str) -> bool:
-        store = workspace(options).open()
         try:
-            return bool(store.fs.cat_file(store.path(_mark(config.name, weights))).decode() == options.night)
-        except FileNotFoundError:
+            mark = json.loads(workspace(options).open().document(_mark(config.name, weights)))
+        except (FileMissing, FileDamaged):  # evaluated again, which is never wrong
             return True
+        return bool(mark["night"] == options.night)
 
     return is_new
 
@@ -135,12 +137,12 @@ def remember_checkpoints(plan: Plan, options: RunOptions) -> None:
         place = local_path(model.path, Path(plan.config.base_dir))
         if place is not None:
             mark = _mark(plan.config.name, weights_digest(place))
-            workspace(options).open().put_bytes(mark, str(options.night).encode())
+            workspace(options).open().put_document(mark, json.dumps({"night": options.night}).encode())
 
 
 def _mark(benchmark: str, weights: str) -> str:
     """The object of a store that says that a benchmark was evaluated completely on these weights."""
-    return f"checkpoints/{digest(benchmark)[:16]}/{weights}"
+    return f"checkpoints/{digest(benchmark)[:16]}/{weights}.json"
 
 
 def refuse_unanswered(options: RunOptions, unanswered: list[str]) -> None:

@@ -113,7 +113,7 @@ class MadeStore(Store):
             if stop is not None and position >= stop:
                 return
 
-    def put_bytes(self, name: str, content: bytes) -> None:
+    def put_bytes(self, name: str, content: bytes, patience: float | None = None) -> None:
         """Writes nothing: what a prompt shows is put into the store by a run."""
 
 
@@ -481,5 +481,4 @@ def unanswered(plan: Plan, workspace: Workspace, phase: Phase) -> Unanswered:
 
 
 def _could_be_answered(workspace: Workspace) -> bool:
-    store = workspace.open()
-    return bool(store.fs.exists(store.path("answers")))
+    return workspace.open().exists("answers")

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import combinations
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -106,18 +106,23 @@ PairName = tuple[str, str, str]
 """Benchmark, filter, metric."""
 
 
-def read_groups(source: Path | IO[bytes], name: str) -> Mapping[GroupKey, ItemGroup]:
+def read_groups(source: Path, name: str) -> Mapping[GroupKey, ItemGroup]:
     """All groups of an items file, in the file's order; raises ComparisonError, with ``name``, for another
     file."""
-    parts: dict[GroupKey, list[pa.RecordBatch]] = {}
     try:
         with pq.ParquetFile(source, pre_buffer=False) as file:
-            _check_columns(file.schema_arrow.names, name)
-            for batch in file.iter_batches(batch_size=BATCH):
-                for key, rows in _split(batch):
-                    parts.setdefault(key, []).append(rows)
+            return groups_in(file, name)
     except (pa.ArrowInvalid, OSError) as error:
         raise ComparisonError(f"{name}: not a readable Parquet file of item rows: {error}") from error
+
+
+def groups_in(file: pq.ParquetFile, name: str) -> Mapping[GroupKey, ItemGroup]:
+    """As ``read_groups``, of a file that is open."""
+    _check_columns(file.schema_arrow.names, name)
+    parts: dict[GroupKey, list[pa.RecordBatch]] = {}
+    for batch in file.iter_batches(batch_size=BATCH):
+        for key, rows in _split(batch):
+            parts.setdefault(key, []).append(rows)
     return {key: _group(pa.Table.from_batches(batches)) for key, batches in parts.items()}
 
 

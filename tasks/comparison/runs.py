@@ -34,11 +34,14 @@ from tasks.comparison.matching import (
     ItemGroup,
     Match,
     clusters_of,
+    groups_in,
     join,
     read_groups,
     row_keys,
 )
-from tasks.history.layout import ITEMS, RESULT_ROWS, Night, find_manifest, known_runs
+from tasks.history.layout import HISTORY_ITEMS, ITEMS, HistoryError, Night, find_manifest, known_runs
+from tasks.history.query import read_rows
+from tasks.store.errors import FileDamaged, FileMissing
 from tasks.store.schemas import COUNTED
 from tasks.store.storage import Store
 
@@ -458,22 +461,14 @@ def _from_folder(name: str, folder: Path) -> ComparedRun:
 
 
 def _from_history(run_id: str, store: Store) -> ComparedRun:
-    names = (f"{ITEMS}/{run_id}.parquet", f"{RESULT_ROWS}/{run_id}.parquet")
     try:
-        with (
-            store.fs.open(store.path(names[0]), "rb") as items,
-            store.fs.open(store.path(names[1]), "rb") as results,
-        ):
-            return ComparedRun(
-                name=run_id,
-                groups=read_groups(items, names[0]),
-                results=tuple(pq.read_table(results).to_pylist()),
-                manifest=find_manifest(store, run_id),
-            )
-    except FileNotFoundError as error:
-        raise ComparisonError(
-            f"run '{run_id}': its rows are gone from the store {store.uri}: {error}"
-        ) from error
+        results = read_rows(store, "results", run_id).to_pylist()
+        with store.open_table(store_file := f"{ITEMS}/{run_id}.parquet") as items:
+            items.complete(items.file.schema_arrow.empty_table(), HISTORY_ITEMS)
+            groups = groups_in(items.file, store_file)
+    except (HistoryError, FileMissing, FileDamaged) as error:
+        raise ComparisonError(f"run '{run_id}': its rows can't be read: {error}") from error
+    return ComparedRun(run_id, groups, tuple(results), find_manifest(store, run_id))
 
 
 def _pooled(newest: ItemGroup, earlier: Sequence[ItemGroup]) -> ItemGroup:

@@ -24,8 +24,10 @@ import pyarrow as pa
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from metrics.errors import ConfigError, NightjarError, nearest
+from tasks.store.errors import FileDamaged, FileMissing
+from tasks.store.rows import write_rows
 from tasks.store.schemas import ITEM_ROWS, RESULTS
-from tasks.store.storage import FORMAT, ArtifactRef, Store, write_parquet
+from tasks.store.storage import FORMAT, ArtifactRef, Store
 
 RUNS: Final = "runs"
 ACTIVE: Final = "active"
@@ -189,41 +191,22 @@ def check_run_id(run_id: str) -> str:
 
 def names_in(store: Store, folder: str, suffix: str) -> list[str]:
     """The entries of one of the store's folders that end with ``suffix``, without it, sorted."""
-    try:
-        store.fs.invalidate_cache()
-        paths = store.fs.ls(store.path(folder), detail=False)
-    except FileNotFoundError:
-        return []
-    names = (str(path).rstrip("/").rsplit("/", 1)[-1] for path in paths)
-    return sorted(
-        name.removesuffix(suffix) for name in names if name.endswith(suffix) and not name.startswith(".")
-    )
+    return store.names(folder, suffix)
 
 
 def _tokens(store: Store, folder: str) -> dict[str, str]:
     """The JSON files of a folder with what changes when one is written again, as far as the listing says."""
-    try:
-        store.fs.invalidate_cache()
-        entries = store.fs.ls(store.path(folder), detail=True)
-    except FileNotFoundError:
-        return {}
-    found = {}
-    for entry in entries:
-        name = str(entry["name"]).rstrip("/").rsplit("/", 1)[-1]
-        if name.endswith(".json") and not name.startswith("."):
-            said = (entry.get(key) for key in ("size", "mtime", "ino", "ETag", "LastModified", "created"))
-            found[name] = " ".join(str(value) for value in said if value is not None)
-    return found
+    entries = ((entry.name.rpartition("/")[2], entry.token) for entry in store.entries(folder))
+    return {name: token for name, token in entries if name.endswith(".json")}
 
 
 def read_json(store: Store, name: str) -> dict[str, Any]:
-    """One JSON object of the store; raises HistoryError naming the file."""
+    """One JSON object of the store; raises HistoryError naming the file, StoreUnavailable."""
     try:
-        with store.fs.open(store.path(name), "rb") as file:
-            document = json.load(file)
-    except FileNotFoundError:
-        raise HistoryError(f"store {store.uri}: {name} is not there") from None
-    except (OSError, ValueError, RecursionError) as error:  # torn, no UTF-8, no JSON
+        document = json.loads(store.document(name))
+    except (FileMissing, FileDamaged) as error:
+        raise HistoryError(str(error)) from error
+    except (ValueError, RecursionError) as error:  # torn, no UTF-8, no JSON
         raise HistoryError(f"store {store.uri}: {name} can't be read: {error}") from error
     if not isinstance(document, Mapping):
         raise HistoryError(f"store {store.uri}: {name} holds no JSON object")
@@ -303,13 +286,13 @@ def record_manifest(store: Store, manifest: Mapping[str, Any]) -> None:
     """Makes a run one of the history: its rows are written already. Raises StoreError."""
     run_id = check_run_id(str(manifest["run_id"]))
     record = {**manifest, "format": FORMAT}
-    store.put_bytes(f"{RUNS}/{run_id}.json", json.dumps(record, ensure_ascii=False, indent=1).encode())
+    store.put_document(f"{RUNS}/{run_id}.json", json.dumps(record, ensure_ascii=False, indent=1).encode())
 
 
 def record_night(store: Store, night: Night) -> None:
     """Adds a night to its suite's history, whole or not at all; a retry replaces its own record."""
     name = f"{SUITES}/{check_run_id(night.suite)}/{check_run_id(night.run_id)}.json"
-    store.put_bytes(name, night.model_dump_json(indent=1).encode())
+    store.put_document(name, night.model_dump_json(indent=1).encode())
 
 
 def read_nights(store: Store, suite: str) -> Records[Night]:
@@ -373,5 +356,5 @@ def _with_run_id(rows: pa.RecordBatch | pa.Table, run_id: str) -> pa.Table:
 
 
 def _write(store: Store, name: str, schema: pa.Schema, batches: RowBatches) -> None:
-    with store.writing(name) as temporary:
-        write_parquet(temporary, schema, batches)
+    with store.writing_table(name, schema, compression_level=3) as writer:
+        write_rows(writer, schema, batches)

@@ -59,9 +59,10 @@ from tasks.models.answers.segments import AnswerFile, unneeded_answers
 from tasks.store import claims
 from tasks.store.claims import claim, process_lives, wait_until_free
 from tasks.store.durations import Duration
+from tasks.store.errors import FileDamaged, FileMissing, StoreError
 from tasks.store.home import home, results_folder
 from tasks.store.keys import digest
-from tasks.store.storage import Store, StoreError
+from tasks.store.storage import Store, is_artifact
 
 BEAT_SECONDS = 300.0
 MARK_EXPIRES_AFTER = timedelta(hours=1)
@@ -133,17 +134,17 @@ class _Mark:
             "since": self._since,
             "renewed": datetime.now(UTC).isoformat(),
         }
-        self._store.put_bytes(self._name, json.dumps(mark).encode())
+        self._store.put_document(self._name, json.dumps(mark).encode())
 
     def beat(self, done: threading.Event) -> None:
         while not done.wait(BEAT_SECONDS):
-            with suppress(StoreError, OSError):  # a store that is away for a while: the mark lasts longer
+            with suppress(StoreError):  # a store that is away for a while: the mark lasts longer
                 self.write()
 
     def remove(self) -> None:
         # A mark left behind only delays pruning: it must not turn a finished run into a failed one.
-        with suppress(OSError):
-            self._store.fs.rm_file(self._store.path(self._name))
+        with suppress(StoreError):
+            self._store.remove(self._name, patience=BEAT_SECONDS)
 
 
 def is_active(store: Store, run_id: str) -> bool:
@@ -182,9 +183,9 @@ def is_continued(store: Store, name: str, now: datetime) -> bool:
 
 def _unfinished(store: Store, name: str, now: float) -> str | None:
     try:
-        found = json.loads(store.fs.cat_file(store.path(name)))
+        found = read_json(store, name)
         return str(found["night"]) if 0 <= now - float(found["began"]) < CONTINUED_SECONDS else None
-    except (OSError, ValueError, KeyError, TypeError):
+    except (HistoryError, ValueError, KeyError, TypeError):
         return None
 
 
@@ -192,7 +193,7 @@ def begin_night(store: Store, config: Any, night: str) -> None:
     """Notes that a run of ``config`` is in its night; one that goes on keeps its beginning. Raises
     StoreError."""
     if continued_night(store, config) != night:
-        store.put_bytes(_name(config), json.dumps({"night": night, "began": time.time()}).encode())
+        store.put_document(_name(config), json.dumps({"night": night, "began": time.time()}).encode())
 
 
 def end_night(store: Store, config: Any) -> None:
@@ -293,8 +294,8 @@ def prune(store: Store, retention: Retention = EVERYTHING, now: datetime | None 
         plan = _planned(store, retention, now or datetime.now(UTC))
         for run_id in plan.runs:
             manifest = json.dumps(read_json(store, f"{RUNS}/{run_id}.json"), ensure_ascii=False, indent=1)
-            store.put_bytes(f"{FORGOTTEN}/{run_id}.json", manifest.encode())
-            store.fs.rm_file(store.path(f"{RUNS}/{run_id}.json"))
+            store.put_document(f"{FORGOTTEN}/{run_id}.json", manifest.encode())
+            store.remove(f"{RUNS}/{run_id}.json")
         for artifact in plan.artifacts:
             # Prefect's record of the step goes first: without it the step is simply not cached.
             name = f"records/{_key(artifact.name).replace('/', '-')}"
@@ -324,7 +325,7 @@ def _planned(store: Store, retention: Retention, now: datetime) -> Pruning:
     referred_keys = {_key(name) for name in referred & files.keys()}
     unreferenced, kept = [], 0
     for name, size in files.items():
-        if not _is_artifact(name):
+        if not is_artifact(name):
             continue
         if name in referred:
             kept += 1
@@ -354,18 +355,7 @@ def _older(manifests: Mapping[str, Mapping[str, Any]], keep: int) -> list[str]:
 
 def _files(store: Store) -> dict[str, int]:
     """Name and size of every file of the store, sorted."""
-    store.fs.invalidate_cache()
-    found = store.fs.find(store.root, detail=True)
-    return {str(path)[len(store.root) + 1 :]: int(found[path]["size"] or 0) for path in sorted(found)}
-
-
-def _is_artifact(name: str) -> bool:
-    """Whether a name is ``<stage>/<key>.<digest>.parquet``, whatever the stage."""
-    _, _, file = name.partition("/")
-    key, *rest = file.split(".")
-    return (
-        "/" not in file and len(key) == 64 and len(rest) == 2 and len(rest[0]) == 16 and rest[1] == "parquet"
-    )
+    return {entry.name: entry.bytes for entry in store.all_entries()}
 
 
 def _unnamed_media(store: Store, files: Mapping[str, int], referred: set[str]) -> list[Unreferenced]:
@@ -375,7 +365,7 @@ def _unnamed_media(store: Store, files: Mapping[str, int], referred: set[str]) -
         return []
     named: set[str] = set()
     for name in sorted(name for name in referred if name.startswith("render/") and name in files):
-        with store.fs.open(store.path(name), "rb") as source, pq.ParquetFile(source) as file:
+        with store.open(store.checked(name)) as source, pq.ParquetFile(source) as file:
             for batch in file.iter_batches(columns=["prompts"]):
                 for prompts in batch.column("prompts").to_pylist():
                     named.update(digest for prompt in prompts for digest in REFERENCE.findall(prompt))
@@ -395,8 +385,8 @@ def _torn(store: Store, files: Mapping[str, int], now: datetime) -> tuple[str, .
 
 def _is_torn(store: Store, name: str, now: datetime) -> bool:
     try:
-        return bool(now - store.fs.modified(store.path(name)) > TORN_AFTER)
-    except FileNotFoundError:  # a mark, which is in its place by now
+        return now - store.modified(name) > TORN_AFTER
+    except FileMissing:  # a mark, which is in its place by now
         return False
 
 
@@ -407,8 +397,7 @@ def _is_temporary(name: str) -> bool:
 
 def _remove(store: Store, *names: str) -> None:
     for name in names:
-        with suppress(FileNotFoundError):
-            store.fs.rm_file(store.path(name))
+        store.remove(name)
 
 
 def _key(name: str) -> str:
@@ -435,8 +424,8 @@ def _is_abandoned(store: Store, name: str, now: datetime) -> bool:
 def _is_dead(store: Store, name: str) -> bool:
     """Whether the owner of a claim is a process of this machine that has ended."""
     try:
-        owner = store.fs.cat_file(store.path(f"{name.rpartition('.')[0]}{claims.OWNER}"))
-    except OSError:
+        owner = store.document(f"{name.rpartition('.')[0]}{claims.OWNER}")
+    except (FileMissing, FileDamaged):
         return False
     return claims.is_dead(owner)
 

@@ -15,9 +15,10 @@ make two segments of the same runs, and the later counts.
 """
 
 import json
+import logging
 import time
 import uuid
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from functools import partial
@@ -43,13 +44,16 @@ from tasks.history.layout import (
     run_records,
     started_at,
 )
+from tasks.store.errors import FileDamaged, FileMissing, StoreError
+from tasks.store.rows import ROW_GROUP
 from tasks.store.schemas import RESPONSES, STATISTICS
-from tasks.store.storage import ROW_GROUP, Store, StoreError
+from tasks.store.storage import Store
 
 if TYPE_CHECKING:
     import duckdb
 
 
+_log = logging.getLogger(__name__)
 FOLDER: Final = "history/compacted"
 MOST_SEGMENTS: Final = 8
 """Beyond so many, all runs are written into one."""
@@ -84,6 +88,7 @@ PARTS: Final = {
     "artifacts": ARTIFACTS,
     "runs": pa.schema([*RUNS_VIEW, *TOKEN]),
 }
+PART_NAMES: Final = tuple(PARTS)
 ROWS_IN: Final = {"results": RESULT_ROWS, "items": ITEMS}
 """Folders of the records' own rows."""
 
@@ -111,10 +116,11 @@ class History:
         return tuple(self.compacted)
 
 
-def open_history(store: Store) -> History:
-    """Which runs there are and where; of those in segments no record is opened."""
+def open_history(store: Store, parts: Collection[str] = PART_NAMES) -> History:
+    """Which runs there are and where; of those in segments no record is opened. Of segments ``parts`` are
+    meant to be read, and are verified."""
     records = run_records(store)
-    compacted = _compacted(store, records)
+    compacted = _compacted(store, records, parts)
     known = {run_id for runs in compacted.values() for run_id in runs}
     loose = _loose(store, [record for run_id, record in records.items() if run_id not in known])
     return History(compacted, loose.found, loose.skipped)
@@ -156,33 +162,21 @@ def compact(store: Store, anew: bool = False) -> tuple[int, tuple[Skipped, ...]]
 def read_rows(store: Store, part: str, run_id: str) -> pa.Table:
     """The rows that a run's record holds ("results" or "items"), with the columns of today; raises
     HistoryError naming the file."""
-    name, schema = f"{ROWS_IN[part]}/{run_id}.parquet", PARTS[part]
     try:
-        with (
-            store.fs.open(store.path(name), "rb") as source,
-            pq.ParquetFile(source, pre_buffer=False) as file,
-        ):
-            table = file.read()
-    except FileNotFoundError:
-        raise HistoryError(f"store {store.uri}: {name} is not there") from None
-    except (OSError, pa.ArrowException) as error:
-        raise HistoryError(f"store {store.uri}: {name} can't be read: {error}") from error
-    try:
-        return _with_columns(table, schema)
-    except pa.ArrowException as error:
-        raise HistoryError(f"store {store.uri}: {name} has other columns than expected: {error}") from error
+        with store.open_table(f"{ROWS_IN[part]}/{run_id}.parquet") as table:
+            return table.complete(table.file.read(), PARTS[part])
+    except (FileMissing, FileDamaged) as error:
+        raise HistoryError(str(error)) from error
 
 
 def check_rows(store: Store, part: str, run_id: str) -> str:
-    """The name of the file with the run's rows; raises HistoryError where its footer can't be read."""
+    """The name of the file with the run's rows; raises HistoryError where they are not what was written."""
     name = f"{ROWS_IN[part]}/{run_id}.parquet"
     try:
-        with store.fs.open(store.path(name), "rb") as source:
-            pq.read_metadata(source)
-    except FileNotFoundError:
-        raise HistoryError(f"store {store.uri}: {name} is not there") from None
-    except (OSError, pa.ArrowException) as error:
-        raise HistoryError(f"store {store.uri}: {name} can't be read: {error}") from error
+        with store.open_table(name) as table:
+            table.complete(table.file.schema_arrow.empty_table(), PARTS[part])
+    except (FileMissing, FileDamaged) as error:
+        raise HistoryError(str(error)) from error
     return name
 
 
@@ -203,8 +197,7 @@ class _Part:
 
     def add(self, table: pa.Table) -> None:
         if self._writer is None:
-            path = self._stack.enter_context(self._store.writing(self._name))
-            self._writer = self._stack.enter_context(pq.ParquetWriter(path, self._schema, compression="zstd"))
+            self._writer = self._stack.enter_context(self._store.writing_table(self._name, self._schema))
         self._waiting.append(table)
         if sum(waiting.num_rows for waiting in self._waiting) >= ROW_GROUP:
             self._write()
@@ -220,14 +213,16 @@ class _Part:
         self._waiting = []
 
 
-def _compacted(store: Store, records: Mapping[str, RunRecord]) -> dict[str, frozenset[str]]:
+def _compacted(
+    store: Store, records: Mapping[str, RunRecord], parts: Collection[str] = PART_NAMES
+) -> dict[str, frozenset[str]]:
     """Segment → the runs that are read from it, as their records have not changed since; newest first."""
     found: dict[str, frozenset[str]] = {}
     seen: set[str] = set()
     for segment in reversed(names_in(store, FOLDER, ".runs.parquet")):
         current = {
             run_id
-            for run_id, record, token in _listed(store, segment)
+            for run_id, record, token in _listed(store, segment, parts)
             if (known := records.get(run_id)) is not None and (known.name, known.token) == (record, token)
         }
         if fresh := frozenset(current - seen):
@@ -236,17 +231,23 @@ def _compacted(store: Store, records: Mapping[str, RunRecord]) -> dict[str, froz
     return found
 
 
-def _listed(store: Store, segment: str) -> Iterable[tuple[str, str, str]]:
-    """Run, record and token of a segment's runs; none where it can't be read: its runs are loose again."""
+def _listed(store: Store, segment: str, parts: Collection[str]) -> Iterable[tuple[str, str, str]]:
+    """Run, record and token of a segment's runs; none where a part is not what was written, or is of a
+    version before seals: its runs are loose again."""
     try:
-        with store.fs.open(store.path(part_file(segment, "runs")), "rb") as source:
-            table = pq.read_table(source, columns=["run_id", *TOKEN.names])
-        for part in PARTS if store.local else ():  # an object store holds objects whole; a disk may tear
-            with store.fs.open(store.path(part_file(segment, part)), "rb") as source:
-                pq.read_metadata(source)
-    except (OSError, pa.ArrowException, KeyError):
+        for part in parts:
+            with store.open_table(part_file(segment, part)) as table:
+                if table.version is None:
+                    return ()
+                table.complete(table.file.schema_arrow.empty_table(), PARTS[part])
+        with store.open_table(part_file(segment, "runs")) as table:
+            rows = table.file.read(["run_id", *TOKEN.names])
+    except FileDamaged as error:
+        _log.warning("%s", error)
         return ()
-    return zip(*(table.column(name).to_pylist() for name in table.schema.names), strict=True)
+    except FileMissing:
+        return ()
+    return zip(*(rows.column(name).to_pylist() for name in rows.schema.names), strict=True)
 
 
 def _loose(store: Store, records: Iterable[RunRecord]) -> Records[LooseRun]:
@@ -290,27 +291,13 @@ def _artifacts(run_id: str, manifest: Mapping[str, Any]) -> Iterator[dict[str, A
         yield {"run_id": run_id, "stage": reference.stage, "file": reference.name, **of}
 
 
-def _with_columns(table: pa.Table, schema: pa.Schema) -> pa.Table:
-    """The table in the schema's columns; those that an earlier version did not have are null."""
-    if table.schema.equals(schema):
-        return table
-    columns = [
-        table.column(field.name).cast(field.type)
-        if field.name in table.schema.names
-        else pa.nulls(table.num_rows, field.type)
-        for field in schema
-    ]
-    return pa.table(columns, schema=schema)
-
-
 def _remove_unneeded(store: Store, records: Mapping[str, RunRecord]) -> None:
     """Removes the files of segments that hold no run any more, once nobody can be reading them."""
     needed = _compacted(store, records)
     for segment in {name.partition(".")[0] for name in names_in(store, FOLDER, ".parquet")} - needed.keys():
         if segment[:13].isdigit() and time.time() - int(segment[:13]) / 1000 > REMOVED_AFTER_SECONDS:
             for part in reversed(PARTS):
-                with suppress(FileNotFoundError):
-                    store.fs.rm_file(store.path(part_file(segment, part)))
+                store.remove(part_file(segment, part))
 
 
 READ_STATEMENTS = ("SELECT", "EXPLAIN")
@@ -365,15 +352,17 @@ def _check_reads(connection: "duckdb.DuckDBPyConnection", sql: str) -> None:
 
 
 def create_views(
-    connection: "duckdb.DuckDBPyConnection", store: Store, sql: str = "samples scores"
+    connection: "duckdb.DuckDBPyConnection", store: Store, sql: str = "results items samples scores"
 ) -> tuple[Skipped, ...]:
     """Creates the views that ``sql`` may mean, closes every other way to a file, and returns what is left
     out of them."""
-    history = open_history(store)
+    # A view that no query can mean need not be verified, which reads all of its bytes.
+    parts = ["runs", "artifacts", *(part for part in ROWS_IN if part in sql.lower())]
+    history = open_history(store, parts)
     if len(history.loose) > LOOSE_RUNS:
-        with suppress(StoreError, OSError):  # a store that only others may write answers all the same
+        with suppress(StoreError):  # a store that only others may write answers all the same
             compact(store)
-            history = open_history(store)
+            history = open_history(store, parts)
     if not store.local:
         connection.register_filesystem(store.fs)
     skipped = list(history.skipped)
@@ -392,19 +381,21 @@ def create_views(
         _part_view(connection, store, part, history.segments, f"FROM loose_{part}")
     columns = ", ".join(f"{name}, {CURRENCY}" if name == "cost" else name for name in RUNS_VIEW.names)
     connection.execute(f"CREATE VIEW runs AS SELECT {columns} FROM all_runs")
-    for part in ("results", "items"):
+    for part in ROWS_IN:
         # A run that is being recorded has rows already; it is part of the history when its manifest is there.
-        runs = ((run_id, run_id) for run_id in history.loose)
+        runs = ((run_id, run_id) for run_id in history.loose if part in parts)
         files = read_records(runs, partial(check_rows, store, part))
         skipped += files.skipped
         addresses = [_address(store, name) for name in files.found.values()]
-        _part_view(connection, store, part, history.segments, f"FROM {_read(addresses)}" if addresses else "")
+        segments = history.segments if part in parts else ()
+        _part_view(connection, store, part, segments, f"FROM {_read(addresses)}" if addresses else "")
         connection.execute(f"CREATE VIEW {part} AS FROM all_{part}")
     for view, stage, schema, of in (
         ("samples", "infer", RESPONSES, OF_SAMPLES),
         ("scores", "score", STATISTICS, OF),
     ):
-        _artifact_view(connection, store, (view, stage, schema, of), meant=view in sql.lower())
+        meant = view in sql.lower()
+        skipped += _artifact_view(connection, store, (view, stage, schema, of), meant)
     connection.execute(f"SET allowed_directories = [{_quoted(_address(store, ''))}]")
     connection.execute("SET enable_external_access = false")
     connection.execute("SET lock_configuration = true")
@@ -434,9 +425,10 @@ def _artifact_view(
     store: Store,
     view: tuple[str, str, pa.Schema, Sequence[str]],
     meant: bool,
-) -> None:
-    """The rows of the artifacts of a stage that kept runs refer to, as far as they are there; a view that no
-    query can mean stays empty, since a file a run would have to be opened for it."""
+) -> list[Skipped]:
+    """The rows of the artifacts of a stage that kept runs refer to, as far as they are there, and those that
+    are damaged; a view that no query can mean stays empty, since a file a run would have to be opened for
+    it."""
     name, stage, schema, of = view
     columns = ("run_id", *of)
     full = pa.schema([pa.field(column, pa.string()) for column in columns] + list(schema))
@@ -448,7 +440,9 @@ def _artifact_view(
             f"WHERE kept AND stage = '{stage}' ORDER BY ALL"
         ).fetchall()
     there = {f"{stage}/{entry}.parquet" for entry in names_in(store, stage, ".parquet")} if listed else set()
-    rows = [(_address(store, file), *about) for file, *about in listed if file in there]
+    present = sorted(there & {file for file, *_ in listed})
+    whole = read_records(((file, file) for file in present), store.checked)
+    rows = [(_address(store, file), *about) for file, *about in listed if file in whole.found]
     files = list(dict.fromkeys(row[0] for row in rows))
     names = ("file", *columns)
     of_files = [dict(zip(names, row, strict=True)) for row in rows]
@@ -460,6 +454,7 @@ def _artifact_view(
         f"JOIN {name}_files AS files ON files.file = rows.filename"
     )
     _view(connection, name, full, reading if files else None)
+    return list(whole.skipped)
 
 
 def _table(connection: "duckdb.DuckDBPyConnection", name: str, rows: pa.Table) -> None:

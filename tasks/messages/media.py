@@ -16,9 +16,10 @@ from pathlib import Path
 from typing import Any, Final
 
 from tasks.messages.chat import Message
-from tasks.store.storage import Store, StoreError
+from tasks.store.errors import FileMissing, StoreError
+from tasks.store.storage import MEDIA, Store
 
-FOLDER: Final = "media"
+FOLDER: Final = MEDIA
 LARGEST_MB: Final = 20
 LARGEST_PIXELS: Final = 100_000_000
 """Pixels of an image, at most: one with more is a mistake, or made to fill memory."""
@@ -208,7 +209,7 @@ def sound_format(content: bytes) -> str | None:
 def keep_media(store: Store, media: Media) -> None:
     """Puts a medium into the store where it is not there yet; raises StoreError."""
     name = f"{FOLDER}/{media.digest}"
-    if store.fs.exists(store.path(name)):
+    if store.exists(name):
         return
     content = media.read()
     if hashlib.sha256(content).hexdigest() != media.digest:
@@ -219,8 +220,8 @@ def keep_media(store: Store, media: Media) -> None:
 def kept_media(store: Store, digest: str) -> bytes:
     """A medium's bytes; raises StoreError where they are gone or altered."""
     try:
-        content: bytes = store.fs.cat_file(store.path(f"{FOLDER}/{digest}"))
-    except FileNotFoundError:
+        content = store.read(f"{FOLDER}/{digest}")
+    except FileMissing:
         content = b""
     if hashlib.sha256(content).hexdigest() != digest:
         raise StoreError(

@@ -44,8 +44,9 @@ from tasks.models.records import Call, InferenceOptions, Provider, Reply, Reques
 from tasks.models.tokenizers import BYTES, load_tokenizer
 from tasks.serving.config import DEFAULT_PRESET, local_path
 from tasks.serving.servers import RunningServer, failure_of, is_ready
+from tasks.store.errors import FileDamaged, StoreError
 from tasks.store.keys import digest
-from tasks.store.storage import Store, StoreError
+from tasks.store.storage import Store
 
 if TYPE_CHECKING:
     from tasks.models.http import ModelListing
@@ -107,24 +108,19 @@ def keep_statement(store: Store, folder: str, said: Statement, now: float | None
     if said and (not kept or kept[-1][1] != said):
         since = time.time() if now is None else now
         name = f"{folder}/says/{int(since * 1000):013d}-{digest(said)[:12]}.json"
-        with suppress(StoreError, OSError):
-            store.put_bytes(name, json.dumps({"since": since, "says": dict(said)}).encode())
+        with suppress(StoreError):
+            store.put_document(name, json.dumps({"since": since, "says": dict(said)}).encode())
 
 
 def kept_statements(store: Store, folder: str) -> list[tuple[float, Statement]]:
     """Since when (seconds since 1970) the endpoint said what, oldest first; without what can't be
     read."""
-    path = store.path(f"{folder}/says")
-    try:
-        store.fs.invalidate_cache(path)
-        files = sorted(str(entry) for entry in store.fs.ls(path, detail=False))
-    except OSError:
-        return []
     found: list[tuple[float, Statement]] = []
-    for file in files:
-        with suppress(OSError, ValueError, KeyError, TypeError, AttributeError):
-            document = json.loads(store.fs.cat_file(file))
-            found.append((float(document["since"]), dict(document["says"].items())))
+    with suppress(StoreError):
+        for entry in store.entries(f"{folder}/says"):
+            with suppress(FileDamaged, ValueError, KeyError, TypeError, AttributeError):
+                document = json.loads(store.document(entry.name))
+                found.append((float(document["since"]), dict(document["says"].items())))
     return found
 
 

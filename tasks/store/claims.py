@@ -9,6 +9,7 @@ have names of their content.
 """
 
 import fcntl
+import hashlib
 import json
 import os
 import socket
@@ -17,13 +18,14 @@ import time
 import uuid
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from tasks.store.errors import FileDamaged, FileMissing, StoreError
 from tasks.store.home import as_open_as_its_folder, folder_within
-from tasks.store.storage import Store, StoreError
+from tasks.store.storage import Store
 
 FOLDER = "claims"
 HEARTBEAT_SECONDS = 5.0
@@ -69,6 +71,8 @@ class Claim:
         with _one_at_a_time(store):
             own = cls(store, name, f"{time.time_ns():020d}-{uuid.uuid4().hex}", about or {})
             if attached is not None:
+                digest = hashlib.sha256(attached).hexdigest()
+                own = replace(own, about={**own.about, ATTACHED: digest})
                 store.put_bytes(own.place(own.id, ATTACHED), attached)
             own.write(0)
         done = threading.Event()
@@ -81,41 +85,39 @@ class Claim:
             beating.join(HEARTBEAT_SECONDS)
             own.remove(own.id)
 
-    def write(self, beat: int) -> None:
+    def write(self, beat: int, patience: float | None = None) -> None:
         """Says that the owner lives; raises StoreError."""
         owner = {"host": socket.gethostname(), "pid": os.getpid(), "beat": beat, **self.about}
-        self.store.put_bytes(self.place(self.id), json.dumps(owner).encode())
+        self.store.put_document(self.place(self.id), json.dumps(owner).encode(), patience)
 
     def remove(self, entry: str) -> None:
-        """Removes a claim: this one, or one whose owner is gone."""
+        """Removes a claim: this one, or one whose owner is gone. One that can't be goes stale."""
         for suffix in (OWNER, ATTACHED):
-            with suppress(OSError):
-                self.store.fs.rm_file(self.store.path(self.place(entry, suffix)))
+            with suppress(StoreError):
+                self.store.remove(self.place(entry, suffix), patience=HEARTBEAT_SECONDS)
 
     def earlier(self) -> list[str]:
         """Claims made before this one, oldest first."""
-        try:
-            self.store.fs.invalidate_cache()
-            paths = self.store.fs.ls(self.store.path(f"{FOLDER}/{self.name}"), detail=False)
-        except FileNotFoundError:
-            return []
-        names = [str(path).rsplit("/", 1)[-1] for path in paths]
-        entries = (name.removesuffix(OWNER) for name in names if name.endswith(OWNER) and name[0] != ".")
-        return sorted(entry for entry in entries if entry < self.id)
+        entries = self.store.names(f"{FOLDER}/{self.name}", OWNER)
+        return [entry for entry in entries if entry < self.id]
 
     def content(self, entry: str) -> bytes | None:
-        """What a claim says; None: it is gone."""
-        return self._read(entry, OWNER)
+        """What a claim says, empty where it is damaged; None: it is gone."""
+        try:
+            return self.store.document(self.place(entry))
+        except FileMissing:
+            return None
+        except FileDamaged:  # its owner writes it again in a moment, or it goes stale
+            return b""
 
     def attached(self, entry: str) -> bytes:
-        """The file beside a claim; empty where there is none."""
-        return self._read(entry, ATTACHED) or b""
-
-    def _read(self, entry: str, suffix: str) -> bytes | None:
+        """The file beside a claim; empty where there is none, or not the one that the claim is of."""
+        digest = owner_of(self.content(entry) or b"").get(ATTACHED)
         try:
-            return bytes(self.store.fs.cat_file(self.store.path(self.place(entry, suffix))))
-        except OSError:
-            return None
+            found = self.store.read(self.place(entry, ATTACHED))
+        except FileMissing:
+            return b""
+        return found if digest in (None, hashlib.sha256(found).hexdigest()) else b""
 
     def place(self, entry: str, suffix: str = ".json") -> str:
         """Where a claim lies in the store."""
@@ -130,17 +132,19 @@ class Watch:
 
     def __init__(self, own: Claim) -> None:
         self._own = own
-        self._seen: dict[str, tuple[bytes, float]] = {}
+        self._seen: dict[str, tuple[bytes | None, float]] = {}
 
     def lives(self, entry: str) -> bool:
         """Whether the claim is there and its owner at work, as far as can be told."""
         content = self._own.content(entry)
         if content is None:
             return False
-        before, since = self._seen.get(entry, (b"", 0.0))
+        before, since = self._seen.get(entry, (None, 0.0))
         if content != before:
             since = time.monotonic()
             self._seen[entry] = content, since
+        # While the store was away nobody could say that he lives.
+        since = max(since, self._own.store.boundary.back)
         if not is_dead(content) and time.monotonic() - since <= STALE_SECONDS:
             return True
         self._own.remove(entry)
@@ -190,9 +194,9 @@ def _beat(own: Claim, done: threading.Event) -> None:
     beat = 0
     while not done.wait(HEARTBEAT_SECONDS):
         beat += 1
-        # A store that is away for a moment costs a heartbeat; staying away costs the claim, which is right.
-        with suppress(StoreError, OSError):
-            own.write(beat)
+        # A store that is away costs heartbeats; who waits for the claim sees that it was away for him, too.
+        with suppress(StoreError):
+            own.write(beat, patience=HEARTBEAT_SECONDS)
 
 
 def _wait(own: Claim) -> bool:

@@ -14,10 +14,11 @@ import orjson
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from tasks.store.errors import StoreError
 from tasks.store.fingerprint import definitions_by_digest
 from tasks.store.keys import digest
 from tasks.store.schemas import ANSWERS
-from tasks.store.storage import Store, StoreError
+from tasks.store.storage import Store
 
 LONGEST: Final = 24
 """Characters of a text that is kept as it is."""
@@ -103,8 +104,8 @@ def flat(value: Any, name: str = "") -> dict[str, Any]:
 def read_reason(store: Store, stage: str, key: str) -> Reason | None:
     """The reason kept beside a record; None where there is none that can be read."""
     try:
-        return Reason.from_bytes(store.fs.cat_file(store.path(place_of(stage, key))))
-    except (OSError, ValueError, KeyError, TypeError):
+        return Reason.from_bytes(store.document(place_of(stage, key)))
+    except (StoreError, ValueError, KeyError, TypeError):
         return None
 
 
@@ -118,9 +119,9 @@ def keep_reason(store: Store, reason: Reason) -> Reason:
     """
     subject, previous = reason.subject, None
     try:
-        last = orjson.loads(store.fs.cat_file(store.path(subject.pointer)))["key"]
+        last = orjson.loads(store.document(subject.pointer))["key"]
         previous = read_reason(store, subject.stage, str(last))
-    except (OSError, ValueError, KeyError, TypeError):
+    except (StoreError, ValueError, KeyError, TypeError):
         pass
     if previous is not None:
         found = differences(store, previous, reason)
@@ -128,9 +129,9 @@ def keep_reason(store: Store, reason: Reason) -> Reason:
         reason = Reason(**{**vars(reason), "previous": previous.key, "because": because})
     try:
         keep_definitions(store, reason.ingredients)
-        store.put_bytes(place_of(subject.stage, reason.key), reason.as_bytes())
-        store.put_bytes(subject.pointer, orjson.dumps({"key": reason.key}))
-    except (StoreError, OSError):
+        store.put_document(place_of(subject.stage, reason.key), reason.as_bytes())
+        store.put_document(subject.pointer, orjson.dumps({"key": reason.key}))
+    except StoreError:
         pass
     return reason
 
@@ -208,8 +209,8 @@ def keep_definitions(store: Store, ingredients: Mapping[str, Any]) -> None:
         definitions = definitions_by_digest(found) if isinstance(found, str) else None
         if definitions is not None and found not in _kept(store.uri):
             name = f"code/{found}.json"
-            if not store.fs.exists(store.path(name)):
-                store.put_bytes(name, orjson.dumps(definitions))
+            if not store.exists(name):
+                store.put_document(name, orjson.dumps(definitions))
             _kept(store.uri).add(found)
 
 
@@ -225,8 +226,8 @@ def _definitions(store: Store, found: str) -> Mapping[str, str]:
     if known is not None:
         return known
     try:
-        document = orjson.loads(store.fs.cat_file(store.path(f"code/{found}.json")))
-    except (OSError, ValueError):
+        document = orjson.loads(store.document(f"code/{found}.json"))
+    except (StoreError, ValueError):
         return {}
     return document if isinstance(document, dict) else {}
 
@@ -251,7 +252,7 @@ def rows_that_differ(store: Store, before: str, after: str) -> str | None:
     """
     try:
         old, new = _row_digests(store, before), _row_digests(store, after)
-    except (OSError, pa.ArrowException):
+    except (StoreError, pa.ArrowException):
         return None
     if old is None or new is None:
         return None
@@ -265,7 +266,7 @@ def rows_that_differ(store: Store, before: str, after: str) -> str | None:
 def _row_digests(store: Store, file: str) -> dict[tuple[Any, ...], bytes] | None:
     """Digest of each row in the columns that keys hold, by what identifies it; None for too many rows."""
     found: dict[tuple[Any, ...], bytes] = {}
-    with store.fs.open(store.path(file), "rb") as source, pq.ParquetFile(source, pre_buffer=False) as parquet:
+    with store.open(store.checked(file)) as source, pq.ParquetFile(source, pre_buffer=False) as parquet:
         if parquet.metadata.num_rows > MOST_ROWS:
             return None
         names = parquet.schema_arrow.names

@@ -297,6 +297,44 @@ RESULTS: Final = pa.schema(
 )
 
 
+COLUMNS_VERSION: Final = 2
+"""Version of the columns of sealed files. It rises with a column that is added to the answers or the
+history: the column then stands in ``ADDED``."""
+ADDED: Final[Mapping[str, int]] = {
+    **dict.fromkeys(("asked_at", "night", "tool_calls_json", "ll_tokens"), 1),
+    **dict.fromkeys(("stderr_items", "stderr_sampling", "mde", "warning"), 1),
+    **dict.fromkeys((f"n_{name}" for name in COUNTED), 1),
+}
+"""Column of a kept file → the version that it came with; all others were there from the beginning."""
+
+
+def declared_columns(table: pa.Table, schema: pa.Schema, version: int | None) -> pa.Table:
+    """The table in the schema's columns; those that came after its ``version`` are null.
+
+    ``version`` None is that of a file without a seal, 0 or 1. Raises ValueError for a column that is missing
+    and for one that is not known; a later version may have columns of its own.
+    """
+    names = table.schema.names
+    known = COLUMNS_VERSION if version is None else version
+    if unknown := [name for name in names if name not in schema.names and known <= COLUMNS_VERSION]:
+        raise ValueError(f"its column {unknown[0]!r} is not known")
+    if len(set(names)) < len(names):
+        raise ValueError("a column is there twice")
+    last = 0 if version is None else version
+    missing = [name for name in schema.names if name not in names]
+    if lost := [name for name in missing if ADDED.get(name, 0) <= last]:
+        raise ValueError(f"its column {lost[0]!r} is missing")
+    if table.schema.equals(schema):
+        return table
+    columns = [
+        table.column(field.name).cast(field.type)
+        if field.name in names
+        else pa.nulls(table.num_rows, field.type)
+        for field in schema
+    ]
+    return pa.table(columns, schema=schema)
+
+
 def row_dicts(batch: pa.RecordBatch) -> list[dict[str, Any]]:
     """The rows of a batch.
 

@@ -1,25 +1,43 @@
-"""The content-addressed store: Parquet artifacts below one URI, local or on any fsspec file system."""
+"""The store: files below one URI, local or on any fsspec file system, of which every byte is checked.
+
+Four kinds of files, one rule each, and every reader goes through it:
+
+*artifacts*, ``<stage>/<key>.<digest>.parquet``: named by a digest of their bytes (``write``, ``table``,
+``batches``); *media*, named by their digest as well; *documents*, one JSON object with a seal
+(``put_document``, ``document``); *tables*, Parquet files with a seal (``writing_table``, ``open_table``).
+
+A reader verifies the whole file, once a process as long as the file is the same, and gets FileDamaged where
+it is not what was written. Whoever adds a kind of file writes it with ``put_document`` or ``writing_table``.
+Every call of the backend passes ``Boundary.call``: nobody else touches ``fs``.
+"""
 
 import hashlib
+import io
 import json
+import logging
 import os
 import uuid
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import IO, Any, Final
 
 import fsspec
-import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from fsspec.implementations.local import LocalFileSystem
 from pydantic import BaseModel, ConfigDict
 
-from metrics.errors import NightjarError
+from tasks.store import seals
+from tasks.store.errors import Boundary, FileDamaged, FileMissing, StoreError, reason_of
 from tasks.store.home import as_open_as_its_folder, folder_within
+from tasks.store.rows import ContentDigest, write_parquet
+from tasks.store.schemas import COLUMNS_VERSION, declared_columns
+
+_log = logging.getLogger(__name__)
 
 
 class ArtifactRef(BaseModel):
@@ -62,31 +80,60 @@ class ArtifactRef(BaseModel):
         return f"{self.kind}/{self.key}.{self.digest[:16]}.parquet"
 
 
-FORMAT: Final = 1
+FORMAT: Final = 2
 """Version of what lies in a store. A change that this version would misread raises it; keys and columns that
-are only added do not. A store without a mark is of version 0 (0.1.0), and is read as it is."""
+are only added do not. A store without a mark is of version 0 (0.1.0), and is read as it is. Version 2 seals
+its files."""
+SEALED_SINCE: Final = 2
 FORMAT_MARK: Final = "format.json"
+MEDIA: Final = "media"
+OF_RUNS: Final = ("records", "runs", "history", "suites")
+"""Folders that tell a store that was used from a new one."""
 
-ROW_GROUP = 20_000
-"""Rows a row group: smaller ones cost milliseconds to open, larger ones gain nothing."""
 BATCH = 4_096
 """Rows read at once: a million-row artifact streams in under 300 MB."""
-
-
-class StoreError(NightjarError):
-    """The store can't be read or written."""
+IN_MEMORY: Final = 64 << 20
+"""Bytes of a file of an object store up to which it is fetched at once."""
+DAMAGED: Final = ".damaged"
+"""End of the name of a file that was set aside."""
 
 
 class ArtifactMissing(StoreError):
     """An artifact is gone, or its bytes are not those that its reference promises."""
 
 
+@dataclass(frozen=True)
+class Entry:
+    """A file of the store as a listing tells it: its name below the root, its size, and a ``token`` that is
+    another one when it was written again."""
+
+    name: str
+    bytes: int
+    token: str
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table that was verified; ``version`` is that of its columns, None before seals."""
+
+    file: pq.ParquetFile
+    version: int | None
+
+    def complete(self, table: pa.Table, schema: pa.Schema) -> pa.Table:
+        """Rows of this table in the columns of ``schema``; those that came after its version are null.
+        Raises seals.Broken for columns that its version has not, and for one that it lacks."""
+        try:
+            return declared_columns(table, schema, self.version)
+        except (ValueError, pa.ArrowException) as error:
+            raise seals.Broken(str(error)) from error
+
+
 class Store:
-    """Artifacts below a URI (a local folder, ``s3://bucket/prefix`` or any fsspec URL).
+    """Files below a URI (a local folder, ``s3://bucket/prefix`` or any fsspec URL).
 
     Files are written under a temporary name and renamed (object stores: put at once), so a reader never
-    sees half an artifact. Reading verifies the bytes against the reference once per process. Raises
-    StoreError for a URI that nothing here can open.
+    sees half of one. Raises StoreError for a URI that nothing here can open; every method raises
+    StoreUnavailable where the store stays away.
     """
 
     def __init__(self, uri: str) -> None:
@@ -97,7 +144,9 @@ class Store:
             raise StoreError(f"store {uri}: can't be opened: {error}") from error
         self.root = self.root.rstrip("/")
         self.local = isinstance(self.fs, LocalFileSystem)
-        self._verified: set[tuple[str, str]] = set()
+        self.boundary = Boundary(uri, self.local)
+        self._verified: dict[str, tuple[object, int | None]] = {}
+        self._all_sealed = False
 
     def path(self, name: str) -> str:
         """Where ``name`` lies, in the terms of the store's file system."""
@@ -127,12 +176,12 @@ class Store:
             )
             self._publish(temporary, ref.name)
         except OSError as error:
-            raise StoreError(
-                f"store {self.uri}: can't write {kind} artifact: {error.strerror or error}"
-            ) from error
+            raise StoreError(f"store {self.uri}: can't write {kind} artifact: {reason_of(error)}") from error
         finally:
             temporary.unlink(missing_ok=True)
-        self._verified.add((ref.name, ref.digest))
+        if self.local:
+            with self.open(ref.name) as source:
+                self._verified[ref.name] = self._identity(ref.name, source), None
         return ref
 
     def holds(self, ref: ArtifactRef) -> bool:
@@ -142,11 +191,12 @@ class Store:
         its digest is checked when it is read.
         """
         try:
-            if int(self.fs.size(self.path(ref.name))) != ref.bytes:
+            if self.size(ref.name) != ref.bytes:
                 return False
             if self.local:
-                self._verify(ref)
-        except (OSError, TypeError, ArtifactMissing):
+                with self.open(ref.name) as source:
+                    self._verify(ref, source)
+        except (FileMissing, ArtifactMissing):
             return False
         return True
 
@@ -162,7 +212,7 @@ class Store:
         Raises ArtifactMissing when it is gone or altered.
         """
         names = list(columns) if columns is not None else None
-        with self._open(ref) as source, pq.ParquetFile(source, pre_buffer=False) as file:
+        with self._artifact(ref) as file:
             start, stop = rows if rows is not None else (0, ref.rows)
             groups, position = _row_groups(file, start, stop)
             for batch in file.iter_batches(batch_size=size, columns=names, row_groups=groups):
@@ -173,16 +223,85 @@ class Store:
 
     def table(self, ref: ArtifactRef, columns: Sequence[str] | None = None) -> pa.Table:
         """An artifact as one table; for small ones."""
-        with self._open(ref) as source, pq.ParquetFile(source, pre_buffer=False) as file:
+        with self._artifact(ref) as file:
             return file.read(columns=list(columns) if columns is not None else None)
 
-    def put_bytes(self, name: str, content: bytes) -> None:
-        """Writes a small file (a manifest) whole or not at all; raises StoreError."""
-        with self.writing(name) as temporary:
+    def read(self, name: str) -> bytes:
+        """The bytes of a small file that says of itself what it holds: a medium, a claim. Raises
+        FileMissing."""
+        return bytes(self.boundary.call("read", name, partial(self.fs.cat_file, self.path(name))))
+
+    def document(self, name: str, sealed: bool = False) -> bytes:
+        """A document as ``put_document`` got it. Raises FileMissing, and FileDamaged where it is not what was
+        written; ``sealed``: also where it has no seal."""
+        content = self.read(name)
+        with self._named(name):
+            document, version = seals.open_document(content)
+            if version is None:
+                self._accept_unsealed(sealed)
+        return document
+
+    def put_document(self, name: str, content: bytes, patience: float | None = None) -> None:
+        """Writes one JSON object, sealed, whole or not at all; raises StoreError."""
+        self.put_bytes(name, seals.seal_document(content, COLUMNS_VERSION), patience)
+
+    @contextmanager
+    def open_table(self, name: str, **options: Any) -> Iterator[Table]:
+        """A table, verified as a whole. Raises FileMissing, and FileDamaged where it is not what was
+        written, then or while it is read in the block."""
+        with self._named(name), self.open(name) as source:
+            version = self._check_table(name, source)
+            with pq.ParquetFile(source, pre_buffer=False, **options) as file:
+                yield Table(file, version)
+
+    @contextmanager
+    def writing_table(
+        self, name: str, schema: pa.Schema, block: int = seals.BLOCK, **options: Any
+    ) -> Iterator[pq.ParquetWriter]:
+        """A writer of a table, sealed, which becomes ``name`` when the block ends well: whole or not at all.
+        Raises StoreError."""
+        with self.writing(name) as temporary, temporary.open("w+b") as file:
+            options = {"compression": "zstd", **options}
+            with seals.sealed_table(file, schema, COLUMNS_VERSION, block, **options) as writer:
+                yield writer
+
+    def proven_rows(self, name: str, schema: pa.Schema) -> list[pa.Table]:
+        """Of a damaged table the row groups that are proven to be what was written; raises FileMissing."""
+        try:
+            with self._named(name), self.open(name) as source:
+                groups, version = seals.proven_groups(source)
+                with pq.ParquetFile(source, pre_buffer=False) as file:
+                    table = Table(file, version)
+                    return [table.complete(file.read_row_group(group), schema) for group in groups]
+        except FileDamaged:
+            return []
+
+    def checked(self, name: str) -> str:
+        """The name, of a file that is whole; raises FileMissing and FileDamaged."""
+        folder, _, file = name.rpartition("/")
+        if is_artifact(name) or folder == MEDIA:
+            with self.open(name) as source:
+                self._check_digest(name, file.split(".")[1] if is_artifact(name) else file, source)
+        elif file.endswith(".parquet"):
+            with self.open_table(name):
+                pass
+        else:
+            with self._named(name):
+                _json_object(self.document(name))
+        return name
+
+    def damage(self, name: str, wrong: str) -> FileDamaged:
+        """The error that names a damaged file, and says what to do."""
+        return FileDamaged(f"store {self.uri}: {name} is damaged: {wrong}; {remedy(name)}")
+
+    def put_bytes(self, name: str, content: bytes, patience: float | None = None) -> None:
+        """Writes a small file as it is, whole or not at all; raises StoreError. Only for what has a digest
+        elsewhere: all else is a document or a table."""
+        with self.writing(name, patience) as temporary:
             temporary.write_bytes(content)
 
     @contextmanager
-    def writing(self, name: str) -> Iterator[Path]:
+    def writing(self, name: str, patience: float | None = None) -> Iterator[Path]:
         """A local path to write to, which becomes ``name`` when the block ends well: whole or not at all.
 
         Raises StoreError when the store can't be written; nothing is left behind then.
@@ -190,24 +309,81 @@ class Store:
         temporary = self._temporary(name.rsplit("/", 1)[0] if "/" in name else "")
         try:
             yield temporary
-            self._publish(temporary, name)
+            self._publish(temporary, name, patience)
         except OSError as error:
-            raise StoreError(f"store {self.uri}: can't write {name}: {error.strerror or error}") from error
+            raise StoreError(f"store {self.uri}: can't write {name}: {reason_of(error)}") from error
         finally:
             temporary.unlink(missing_ok=True)
 
+    def entries(self, folder: str) -> list[Entry]:
+        """The files directly in a folder, by name; those that are being written are none of them."""
+        return self._entries(folder, lambda path: self.fs.ls(path, detail=True))
+
+    def all_entries(self, folder: str = "") -> list[Entry]:
+        """The files in a folder and below it, by name."""
+        return self._entries(folder, lambda path: list(self.fs.find(path, detail=True).values()), True)
+
+    def _entries(
+        self, folder: str, listing: Callable[[str], list[Mapping[str, Any]]], hidden: bool = False
+    ) -> list[Entry]:
+        path = self.path(folder) if folder else self.root
+
+        def listed() -> list[Mapping[str, Any]]:
+            self.fs.invalidate_cache()
+            return listing(path)
+
+        try:
+            found = self.boundary.call("list", folder or "its files", listed)
+        except FileMissing:
+            return []
+        entries = []
+        for entry in found:
+            name = str(entry["name"]).rstrip("/")[len(self.root) + 1 :]
+            if entry.get("type") != "directory" and (hidden or not name.rpartition("/")[2].startswith(".")):
+                entries.append(Entry(name, int(entry.get("size") or 0), _token(entry)))
+        return sorted(entries, key=lambda entry: entry.name)
+
+    def names(self, folder: str, suffix: str) -> list[str]:
+        """The files directly in a folder that end with ``suffix``, without folder and suffix, sorted."""
+        files = (entry.name.rpartition("/")[2] for entry in self.entries(folder))
+        return sorted(file.removesuffix(suffix) for file in files if file.endswith(suffix))
+
+    def exists(self, name: str) -> bool:
+        """Whether there is such a file or folder."""
+        return bool(self.boundary.call("look for", name, partial(self.fs.exists, self.path(name))))
+
+    def size(self, name: str) -> int:
+        """Bytes of a file; raises FileMissing."""
+        return int(self.boundary.call("look for", name, partial(self.fs.size, self.path(name))) or 0)
+
+    def modified(self, name: str) -> datetime:
+        """When a file was written; raises FileMissing."""
+        found: datetime = self.boundary.call("look for", name, partial(self.fs.modified, self.path(name)))
+        return found
+
+    def set_aside(self, name: str) -> str:
+        """Renames a damaged file, so that it counts as missing from now on; returns its new name."""
+        aside = name + DAMAGED
+        with suppress(FileMissing):  # another process was faster
+            self.boundary.call("rename", name, partial(self.fs.mv, self.path(name), self.path(aside)))
+        return aside
+
     def format(self) -> tuple[int, datetime | None]:
-        """The version of what lies here, and since when: 0 and None where nothing says it.
+        """The version of what lies here, and since when there are marks: 0 and None where nothing says it.
 
         Raises StoreError for a mark that can't be read, and for a store of a later version: what it holds
         would be misread.
         """
         try:
-            mark = json.loads(self.fs.cat_file(self.path(FORMAT_MARK)))
+            content, sealed = seals.open_document(self.read(FORMAT_MARK))
+            mark = json.loads(content)
             version, since = int(mark["format"]), datetime.fromisoformat(mark["since"])
-        except FileNotFoundError:
+            if sealed is None and SEALED_SINCE <= version <= FORMAT:
+                raise seals.Broken("it has no seal")
+            self._all_sealed = mark.get("unsealed") is False
+        except FileMissing:
             return 0, None
-        except (ValueError, KeyError, TypeError) as error:
+        except (ValueError, KeyError, TypeError, seals.Broken) as error:
             raise StoreError(
                 f"store {self.uri}: {FORMAT_MARK} can't be read ({type(error).__name__}: {error}); if no"
                 " later version of Nightjar has written there, remove it"
@@ -222,48 +398,40 @@ class Store:
     def mark_format(self) -> None:
         """Says in the store which version's records it holds from now on; raises StoreError as ``format``
         does."""
-        if self.format()[0] < FORMAT:
-            mark = {"format": FORMAT, "since": datetime.now(UTC).isoformat(timespec="seconds")}
-            self.put_bytes(FORMAT_MARK, json.dumps(mark).encode())
+        version, since = self.format()
+        if version < FORMAT:
+            before = version > 0 or any(self.exists(folder) for folder in OF_RUNS)
+            self._mark(before, since)
 
-    def remove(self, name: str) -> None:
-        """Removes a small file; one that is gone is removed already. Raises StoreError."""
-        try:
-            self.fs.rm_file(self.path(name))
-        except FileNotFoundError:
-            return
-        except OSError as error:
-            raise StoreError(f"store {self.uri}: can't remove {name}: {error.strerror or error}") from error
+    def mark_sealed(self) -> None:
+        """Says that every file here has a seal: from now on one without is damaged."""
+        self._mark(False, self.format()[1])
+
+    def _mark(self, unsealed: bool, since: datetime | None) -> None:
+        began = (since or datetime.now(UTC)).isoformat(timespec="seconds")
+        mark = {"format": FORMAT, "since": began, "unsealed": unsealed}
+        self.put_document(FORMAT_MARK, json.dumps(mark).encode())
+        self._all_sealed = not unsealed
+
+    def remove(self, name: str, patience: float | None = None) -> None:
+        """Removes a file; one that is gone is removed already. Raises StoreError."""
+        with suppress(FileMissing):
+            self.boundary.call("remove", name, partial(self.fs.rm_file, self.path(name)), patience)
 
     def check_writable(self) -> None:
         """Raises StoreError where nothing can be written, better before a run than after its answers, and for
         a store of a later version."""
         name = f".{uuid.uuid4().hex}"
-        with self._reachable():
-            self.format()
-            self.put_bytes(name, b"")
-            self.fs.rm_file(self.path(name))
+        self.format()
+        self.put_bytes(name, b"")
+        self.remove(name)
 
     def check_readable(self) -> None:
         """Raises StoreError where nobody can say what is there, and for a store of a later version; a store
         that is not there yet is an empty one.
         """
-        with self._reachable():
-            self.fs.exists(self.root)
-            self.format()
-
-    @contextmanager
-    def _reachable(self) -> Iterator[None]:
-        # An object store's own errors (no credentials, no bucket, no such host) share no class.
-        try:
-            yield
-        except StoreError:
-            raise
-        except NotADirectoryError as error:
-            raise StoreError(f"store {self.uri}: can't create {self.root}: {error.strerror}") from error
-        except Exception as error:
-            reason = f"{type(error).__name__}: {error}"
-            raise StoreError(f"store {self.uri}: can't be used: {reason}") from error
+        self.boundary.call("look for", "its folder", partial(self.fs.exists, self.root))
+        self.format()
 
     def _temporary(self, folder: str) -> Path:
         """A path to write to: beside the target where a rename is possible, else on the local disk."""
@@ -276,35 +444,161 @@ class Store:
             raise StoreError(f"store {self.uri}: can't create {target}: {error.strerror or error}") from error
         return target / f".{uuid.uuid4().hex}.tmp"
 
-    def _publish(self, temporary: Path, name: str) -> None:
+    def _publish(self, temporary: Path, name: str, patience: float | None = None) -> None:
         if self.local:
             target = Path(self.path(name))
             folder_within(Path(self.root), target.parent)
             as_open_as_its_folder(temporary)
             temporary.replace(target)
         else:
-            self.fs.put_file(str(temporary), self.path(name))
+            put = partial(self.fs.put_file, str(temporary), self.path(name))
+            self.boundary.call("write", name, put, patience)
 
-    def _open(self, ref: ArtifactRef) -> IO[bytes]:
+    def open(self, name: str) -> IO[bytes]:
+        """A file to read and to seek in, whatever the backend; raises FileMissing."""
+        path = self.path(name)
+        if self.local:
+            return self.boundary.call("read", name, lambda: open(path, "rb"))
+        if self.size(name) <= IN_MEMORY:
+            return io.BytesIO(self.read(name))
+        source = self.boundary.call("read", name, lambda: self.fs.open(path, "rb"))
+        return io.BufferedReader(_PatientFile(source, self.boundary, name), 1 << 20)
+
+    @contextmanager
+    def _named(self, name: str) -> Iterator[None]:
+        """What a reader of a file finds wrong with it becomes an error that names the file."""
         try:
-            self._verify(ref)
-            stream: IO[bytes] = self.fs.open(self.path(ref.name), "rb")
-        except FileNotFoundError as error:
+            yield
+        except (seals.Broken, pa.ArrowException) as error:
+            raise self.damage(name, " ".join(str(error).split())) from error
+        except OSError as error:  # Arrow's word for a file that it does not understand
+            raise self.damage(name, reason_of(error)) from error
+
+    def _check_table(self, name: str, source: IO[bytes]) -> int | None:
+        identity = self._identity(name, source)
+        known = self._verified.get(name)
+        if known is not None and known[0] == identity is not None:
+            return known[1]
+        version = seals.check_table(source)
+        if version is None:
+            self._accept_unsealed()
+        self._verified[name] = identity, version
+        return version
+
+    def _accept_unsealed(self, never: bool = False) -> None:
+        """Raises Broken where every file has a seal: the store was new when it came to have them."""
+        if not self._all_sealed and not never:
+            self.format()
+        if self._all_sealed or never:
+            raise seals.Broken("it has no seal")
+
+    def _identity(self, name: str, source: IO[bytes]) -> object:
+        """What is another one when a file has changed; None where it was fetched whole and is here."""
+        if isinstance(source, io.BytesIO):
+            return None
+        if self.local:
+            found = os.fstat(source.fileno())
+            return found.st_size, found.st_mtime_ns, found.st_ino
+        return _token(self.boundary.call("look for", name, partial(self.fs.info, self.path(name))))
+
+    @contextmanager
+    def _artifact(self, ref: ArtifactRef) -> Iterator[pq.ParquetFile]:
+        try:
+            source = self.open(ref.name)
+        except FileMissing as error:
             raise ArtifactMissing(
                 f"store {self.uri}: {ref.name} is gone; run again to compute it anew"
             ) from error
-        return stream
+        with source:
+            self._verify(ref, source)
+            with pq.ParquetFile(source, pre_buffer=False) as file:
+                if file.metadata.num_rows != ref.rows:
+                    raise ArtifactMissing(
+                        f"store {self.uri}: {ref.name} has {file.metadata.num_rows} rows and its reference"
+                        f" says {ref.rows}; run again with --refresh {ref.kind}"
+                    )
+                yield file
 
-    def _verify(self, ref: ArtifactRef) -> None:
-        if (ref.name, ref.digest) in self._verified:
-            return
-        with self.fs.open(self.path(ref.name), "rb") as file:
-            found = hashlib.file_digest(file, "sha256").hexdigest()
-        if found != ref.digest:
+    def _verify(self, ref: ArtifactRef, source: IO[bytes]) -> None:
+        try:
+            self._check_digest(ref.name, ref.digest, source)
+        except FileDamaged as error:
             # Out of the way, so that the next run finds it missing and computes it.
-            self.fs.rm_file(self.path(ref.name))
-            raise ArtifactMissing(f"store {self.uri}: {ref.name} was altered; run again to compute it anew")
-        self._verified.add((ref.name, ref.digest))
+            _log.warning("%s; it is set aside as %s", error, self.set_aside(ref.name))
+            raise ArtifactMissing(
+                f"store {self.uri}: {ref.name} was altered; run again to compute it anew"
+            ) from error
+
+    def _check_digest(self, name: str, digest: str, source: IO[bytes]) -> None:
+        """Raises FileDamaged for a file of which SHA-256 does not begin so; leaves it at its start."""
+        identity = self._identity(name, source)
+        if identity is None or self._verified.get(name) != (identity, None):
+            found = hashlib.file_digest(source, "sha256").hexdigest()  # type: ignore[arg-type]
+            if not found.startswith(digest):
+                raise self.damage(name, "its bytes are not those that were written")
+            self._verified[name] = identity, None
+            source.seek(0)
+
+
+def _json_object(content: bytes) -> None:
+    try:
+        document = json.loads(content)
+    except (ValueError, RecursionError) as error:
+        raise seals.Broken(f"it is no JSON: {error}") from error
+    if not isinstance(document, dict):
+        raise seals.Broken("it holds no JSON object")
+
+
+def _token(entry: Mapping[str, Any]) -> str:
+    said = (entry.get(key) for key in ("size", "mtime", "ino", "ETag", "LastModified", "created"))
+    return " ".join(str(value) for value in said if value is not None)
+
+
+def is_artifact(name: str) -> bool:
+    """Whether a name is ``<stage>/<key>.<digest>.parquet``, whatever the stage."""
+    _, _, file = name.partition("/")
+    key, *rest = file.split(".")
+    return (
+        "/" not in file and len(key) == 64 and len(rest) == 2 and len(rest[0]) == 16 and rest[1] == "parquet"
+    )
+
+
+def remedy(name: str) -> str:
+    """What to do about a damaged file of this name, or what happens anyway."""
+    folder = name.partition("/")[0]
+    if is_artifact(name) or folder == "records":
+        return "its step is computed again by the next run"
+    if folder == "answers" and name.endswith(".parquet"):
+        return "its answers are asked for again"
+    return "python -m flows.store --repair sets it aside, and makes it anew where it can"
+
+
+class _PatientFile(io.RawIOBase):
+    """A large file of an object store, each read of which waits for a store that is away."""
+
+    def __init__(self, source: Any, boundary: Boundary, name: str) -> None:
+        self._source, self._boundary, self._name = source, boundary, name
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        return int(self._source.seek(offset, whence))
+
+    def tell(self) -> int:
+        return int(self._source.tell())
+
+    def readinto(self, buffer: Any) -> int:
+        content = self._boundary.call("read", self._name, partial(self._source.read, len(buffer)))
+        buffer[: len(content)] = content
+        return len(content)
+
+    def close(self) -> None:
+        self._source.close()
+        super().close()
 
 
 def _row_groups(file: pq.ParquetFile, start: int, stop: int) -> tuple[list[int], int]:
@@ -318,94 +612,6 @@ def _row_groups(file: pq.ParquetFile, start: int, stop: int) -> tuple[list[int],
             wanted.append(group)
         position = end
     return wanted, first
-
-
-class ContentDigest:
-    """Digest of the values of some columns, whatever the batches they come in and however they are encoded.
-
-    Each column has a digest of its values' presence, one of their lengths where they have any, and one of
-    their bytes, so that no two different columns have the same stream.
-    """
-
-    def __init__(self, columns: Sequence[str]) -> None:
-        self._columns = tuple(columns)
-        self._streams: dict[str, Any] = {}
-
-    def add(self, table: pa.Table) -> None:
-        """Takes the next rows."""
-        for name in self._columns:
-            for chunk in table.column(name).chunks:
-                self._add(name, chunk)
-
-    def hexdigest(self) -> str:
-        """64 hexadecimal digits."""
-        total = hashlib.sha256()
-        for name in sorted(self._streams):
-            total.update(name.encode() + b"\0" + self._streams[name].digest())
-        return total.hexdigest()
-
-    def _add(self, name: str, array: pa.Array) -> None:
-        if pa.types.is_dictionary(array.type):
-            array = array.dictionary_decode()
-        self._feed(f"{name}/valid", np.asarray(array.is_valid()).astype(np.uint8))
-        present = array.drop_null()
-        if pa.types.is_list(array.type):
-            self._feed(f"{name}/lengths", pc.list_value_length(present).to_numpy(zero_copy_only=False))
-            self._add(f"{name}/item", present.flatten())
-        elif pa.types.is_string(array.type):
-            lengths = pc.binary_length(present).to_numpy(zero_copy_only=False)
-            self._feed(f"{name}/lengths", lengths)
-            if len(present):
-                offsets = np.frombuffer(present.buffers()[1], np.int32)[present.offset :]
-                self._feed(name, memoryview(present.buffers()[2])[offsets[0] : offsets[len(present)]])
-        else:
-            self._feed(name, np.ascontiguousarray(present.to_numpy(zero_copy_only=False)))
-
-    def _feed(self, stream: str, data: Any) -> None:
-        self._streams.setdefault(stream, hashlib.sha256()).update(data)
-
-
-def write_parquet(
-    path: Path, schema: pa.Schema, batches: Iterable[Any], content: ContentDigest | None = None
-) -> int:
-    """Streams batches into one Parquet file (zstd, row groups of ``ROW_GROUP``) and returns the number of
-    rows; ``content`` sees them as they pass.
-
-    Rows are regrouped, so that the bytes depend on the rows alone and not on how they were batched.
-    """
-    rows = 0
-    pending: list[pa.Table] = []
-    waiting = 0
-    with pq.ParquetWriter(path, schema, compression="zstd", compression_level=3, store_schema=True) as writer:
-        for batch in batches:
-            table = pa.Table.from_batches([batch]) if isinstance(batch, pa.RecordBatch) else batch
-            pending.append(_conform(table, schema))
-            if content is not None:
-                content.add(pending[-1])
-            waiting += table.num_rows
-            rows += table.num_rows
-            while waiting >= ROW_GROUP:
-                whole = pa.concat_tables(pending)
-                writer.write_table(_plain_chunks(whole.slice(0, ROW_GROUP)), row_group_size=ROW_GROUP)
-                pending, waiting = [whole.slice(ROW_GROUP)], waiting - ROW_GROUP
-        if waiting:
-            writer.write_table(_plain_chunks(pa.concat_tables(pending)), row_group_size=ROW_GROUP)
-    return rows
-
-
-def _conform(table: pa.Table, schema: pa.Schema) -> pa.Table:
-    if table.schema.equals(schema):
-        return table
-    return table.select(schema.names).cast(schema)
-
-
-def _plain_chunks(table: pa.Table) -> pa.Table:
-    # Dictionaries are built anew, in order of appearance: batches may carry values that no row uses.
-    for index, field in enumerate(table.schema):
-        if pa.types.is_dictionary(field.type):
-            encoded = table.column(index).cast(field.type.value_type).combine_chunks().dictionary_encode()
-            table = table.set_column(index, field, encoded)
-    return table.combine_chunks()
 
 
 def _sha256(path: Path) -> str:

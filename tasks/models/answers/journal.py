@@ -24,8 +24,8 @@ import pyarrow as pa
 
 from tasks.models.answers.segments import ANSWERS, PLAIN_COLUMNS, ModelAnswers, Segment
 from tasks.models.records import KeptAnswer
+from tasks.store.errors import StoreError
 from tasks.store.home import private_folder
-from tasks.store.storage import StoreError
 
 _log = logging.getLogger(__name__)
 FLUSH_SECONDS = 2.0

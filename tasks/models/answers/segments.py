@@ -16,7 +16,6 @@ one, and a killed worker holds nobody up.
 """
 
 import hashlib
-import io
 import json
 import logging
 import threading
@@ -24,24 +23,25 @@ import time
 import uuid
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass, fields
 from datetime import UTC, datetime, timedelta
-from typing import Any, Final, NoReturn
+from typing import Any, Final
 
 import numpy as np
 import orjson
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from tasks.models.errors import is_settled
 from tasks.models.records import EVERY, KeptAnswer, Lookup
 from tasks.store import claims
 from tasks.store.claims import Claim, Watch, is_dead, owner_of
+from tasks.store.errors import FileDamaged, FileMissing, StoreError
 from tasks.store.schemas import TEXT
-from tasks.store.storage import Store, StoreError
+from tasks.store.seals import FINE_BLOCK
+from tasks.store.storage import DAMAGED, Store, Table
 
 FOLDER: Final = "answers"
 _noted: set[tuple[str, str, str]] = set()
@@ -65,8 +65,8 @@ def note_use(store: Store, identity: str, segment: str) -> None:
     today = datetime.now(UTC).date().isoformat()
     if (note := (store.uri, f"{identity}/{segment}", today)) not in _noted:
         _noted.add(note)
-        with suppress(StoreError, OSError):
-            store.put_bytes(_mark(identity, segment), json.dumps({"used": today}).encode())
+        with suppress(StoreError):
+            store.put_document(_mark(identity, segment), json.dumps({"used": today}).encode())
 
 
 def unneeded_answers(
@@ -92,16 +92,10 @@ def _mark(identity: str, segment: str) -> str:
 
 def _segments(store: Store) -> dict[str, int]:
     """Name and size of every segment, those set aside as damaged included."""
-    try:
-        store.fs.invalidate_cache()
-        found = store.fs.find(store.path(FOLDER), maxdepth=2, detail=True)
-    except FileNotFoundError:
-        return {}
-    names = {str(path)[len(store.root) + 1 :]: int(entry["size"] or 0) for path, entry in found.items()}
     return {
-        name: size
-        for name, size in names.items()
-        if name.count("/") == 2 and name.endswith((".parquet", ".parquet.damaged"))
+        entry.name: entry.bytes
+        for entry in store.all_entries(FOLDER)
+        if entry.name.count("/") == 2 and entry.name.endswith((".parquet", f".parquet{DAMAGED}"))
     }
 
 
@@ -114,8 +108,8 @@ def _written(segment: str) -> datetime | None:
 def _used(store: Store, mark: str) -> datetime | None:
     """The end of the day on which a segment was last used; None where no mark says it."""
     try:
-        day = datetime.fromisoformat(json.loads(store.fs.cat_file(store.path(mark)))["used"])
-    except (OSError, ValueError, KeyError, TypeError):
+        day = datetime.fromisoformat(json.loads(store.document(mark))["used"])
+    except (FileMissing, FileDamaged, ValueError, KeyError, TypeError):
         return None
     return day.replace(tzinfo=UTC) + timedelta(days=1)
 
@@ -127,7 +121,7 @@ MERGED_BYTES = 32 << 20
 """Segments are merged up to this size."""
 
 ROW_GROUP = 64
-"""A damaged page costs the answers of its row group."""
+"""A damaged byte costs the answers of the row groups whose block it is in (``seals.FINE_BLOCK``)."""
 
 ANSWERS: Final = pa.schema(
     [
@@ -203,18 +197,7 @@ class ModelAnswers:
 
     def names(self) -> list[str]:
         """The segments there are, oldest first."""
-        path = self.store.path(self.folder)
-        try:
-            self.store.fs.invalidate_cache(path)
-            found = self.store.fs.ls(path, detail=False)
-        except FileNotFoundError:
-            return []
-        except OSError as error:
-            raise StoreError(
-                f"store {self.store.uri}: can't list {self.folder}: {error.strerror or error}"
-            ) from error
-        names = (str(entry).rsplit("/", 1)[-1] for entry in found)
-        return sorted(name for name in names if name.endswith(".parquet") and not name.startswith("."))
+        return [f"{name}.parquet" for name in self.store.names(self.folder, ".parquet")]
 
     def write(self, answers: Sequence[KeptAnswer]) -> Segment:
         """Writes answers as a segment of their own; raises StoreError."""
@@ -227,7 +210,8 @@ class ModelAnswers:
             full = segment is None or sum(part.bytes for part in group) + segment.bytes > MERGED_BYTES
             if full and len(group) > 1:
                 self._write([self.read(part.name) for part in group])
-                self.store.fs.rm([self.path(part.name) for part in group])
+                for part in group:
+                    self.store.remove(f"{self.folder}/{part.name}")
             if full:
                 group = []
             if segment is not None:
@@ -237,14 +221,13 @@ class ModelAnswers:
         """Where a segment lies."""
         return self.store.path(f"{self.folder}/{name}")
 
-    def read(self, name: str, columns: list[str] | None = None) -> pa.Table:
-        """A segment's rows; raises FileNotFoundError, pa.ArrowInvalid or OSError."""
-        with self.store.fs.open(self.path(name), "rb") as source, pq.ParquetFile(source) as file:
-            return _complete(file.read(columns=columns), columns or ANSWERS.names)
+    def _opened(self, name: str) -> AbstractContextManager[Table]:
+        return self.store.open_table(f"{self.folder}/{name}", page_checksum_verification=True)
 
-    def set_aside(self, name: str) -> None:
-        """Renames a damaged segment, so that its answers count as missing from now on."""
-        self.store.fs.mv(self.path(name), f"{self.path(name)}.damaged")
+    def read(self, name: str, columns: list[str] | None = None) -> pa.Table:
+        """A segment's rows; raises FileMissing and FileDamaged."""
+        with self._opened(name) as table:
+            return _complete(table, table.file.read(columns=columns), columns or ANSWERS.names)
 
     def note_use(self, name: str) -> None:
         """Keeps that answers of a segment are used: what nobody uses for long is removed one day."""
@@ -252,33 +235,26 @@ class ModelAnswers:
 
     def group_sizes(self, name: str) -> list[int]:
         """Rows in each row group of a segment."""
-        with self.store.fs.open(self.path(name), "rb") as source, pq.ParquetFile(source) as file:
-            return [file.metadata.row_group(group).num_rows for group in range(file.num_row_groups)]
+        with self._opened(name) as table:
+            metadata = table.file.metadata
+            return [metadata.row_group(group).num_rows for group in range(metadata.num_row_groups)]
 
-    def sound_groups(self, name: str, row_groups: Sequence[int] | None = None) -> dict[int, pa.Table]:
-        """Some row groups of a segment by their numbers (None: all), without those that can't be read."""
-        found: dict[int, pa.Table] = {}
-        with (
-            self.store.fs.open(self.path(name), "rb") as source,
-            pq.ParquetFile(source, page_checksum_verification=True) as file,
-        ):
-            for group in range(file.num_row_groups) if row_groups is None else row_groups:
-                try:
-                    found[group] = _complete(file.read_row_group(group), ANSWERS.names)
-                except (OSError, pa.ArrowException):
-                    continue
-        return found
+    def groups(self, name: str, row_groups: Sequence[int]) -> dict[int, pa.Table]:
+        """Some row groups of a segment by their numbers; raises FileMissing and FileDamaged."""
+        with self._opened(name) as table:
+            return {
+                group: _complete(table, table.file.read_row_group(group), ANSWERS.names)
+                for group in row_groups
+            }
 
     def repair(self, name: str) -> int:
-        """Sets a damaged segment aside, its sound answers in a new one; returns how many those are."""
-        try:
-            sound = list(self.sound_groups(name).values())
-        except (OSError, pa.ArrowException):
-            sound = []  # the file's own directory is gone
-        if sound:
-            self._write(sound)
-        self.set_aside(name)
-        return sum(map(len, sound))
+        """Sets a damaged segment aside, and the answers in it that are proven to be what was written in a new
+        one; returns how many those are."""
+        proven = self.store.proven_rows(f"{self.folder}/{name}", ANSWERS)
+        if proven:
+            self._write(proven)
+        self.store.set_aside(f"{self.folder}/{name}")
+        return sum(map(len, proven))
 
     def keys(self, name: str) -> "SegmentKeys | None":
         """A segment's keys, from memory if they were read before; None when it is damaged or gone."""
@@ -289,12 +265,11 @@ class ModelAnswers:
                 return known
         try:
             keys = self._read_keys(name)
-        except FileNotFoundError:
+        except FileMissing:
             return None
-        except (OSError, pa.ArrowException) as error:
-            _log.warning("answers in %s can't be read and are asked for again: %s", self.path(name), error)
-            with suppress(OSError, StoreError):
-                self.repair(name)
+        except FileDamaged as error:
+            with suppress(StoreError):
+                _log.warning("%s; %d of them are saved", error, self.repair(name))
             return None
         with _key_cache_lock:
             _key_cache[cache_key] = keys
@@ -313,9 +288,13 @@ class ModelAnswers:
     def _write(self, tables: Sequence[pa.Table]) -> Segment:
         # Names sort by time and never meet: two workers may write in the same millisecond.
         name = f"{time.time_ns() // 1_000_000:013d}-{uuid.uuid4().hex[:12]}.parquet"
-        content = parquet_bytes(tables)
-        self.store.put_bytes(f"{self.folder}/{name}", content)
-        return Segment(name, len(content))
+        place = f"{self.folder}/{name}"
+        with self.store.writing_table(
+            place, ANSWERS, FINE_BLOCK, write_page_checksum=True, use_dictionary=_DICTIONARY_COLUMNS
+        ) as writer:
+            for table in tables:
+                writer.write_table(table, row_group_size=ROW_GROUP)
+        return Segment(name, self.store.size(place))
 
 
 class AnswerSnapshot:
@@ -365,7 +344,7 @@ class AnswerSnapshot:
         for attempt in range(4):
             try:
                 return self._rows(keys)
-            except FileNotFoundError:
+            except FileMissing:
                 if attempt == 3:
                     raise
                 self._load()  # another worker merged its segments
@@ -415,9 +394,7 @@ class AnswerSnapshot:
         unread = [group for group in groups if group not in known]
         if unread:
             with self._repaired(name):
-                read = self._answers.sound_groups(name, unread)
-            if len(read) < len(unread):
-                self._repair(name, None)
+                read = self._answers.groups(name, unread)
             self._groups.update({(name, group): table for group, table in read.items()})
             known |= read
         for group in groups:
@@ -426,22 +403,15 @@ class AnswerSnapshot:
             self._groups.popitem(last=False)
         return known
 
-    def _repair(self, name: str, error: Exception | None) -> NoReturn:
-        kept = self._answers.repair(name)
-        reason = f" ({error})" if error is not None else ""
-        raise DamagedAnswers(
-            f"{self._answers.path(name)} was damaged{reason} and is set aside, {kept} of its answers are "
-            "saved; run again to ask for the others anew"
-        ) from error
-
     @contextmanager
     def _repaired(self, name: str) -> Iterator[None]:
         try:
             yield
-        except FileNotFoundError:
-            raise
-        except (OSError, pa.ArrowException) as error:
-            self._repair(name, error)
+        except FileDamaged as error:
+            kept = self._answers.repair(name)
+            raise DamagedAnswers(
+                f"{error}; it is set aside, {kept} of its answers are saved; run again to ask for the others"
+            ) from error
 
 
 @dataclass(frozen=True)
@@ -549,28 +519,15 @@ def table_of(answers: Sequence[KeptAnswer]) -> pa.Table:
     )
 
 
-def _complete(table: pa.Table, names: Sequence[str]) -> pa.Table:
-    """The table with the columns that segments of version 0.1.0 lack."""
-    for name in names:
-        if name not in table.schema.names:
-            missing = (
-                table.column("arrived")
-                if name == "asked_at"
-                else pa.nulls(len(table), ANSWERS.field(name).type)
-            )
-            table = table.append_column(ANSWERS.field(name), missing)
-    return table.select(list(names))
-
-
-def parquet_bytes(tables: Sequence[pa.Table]) -> bytes:
-    """One Parquet file of the tables' rows, with checksums on its pages."""
-    sink = io.BytesIO()
-    with pq.ParquetWriter(
-        sink, ANSWERS, compression="zstd", write_page_checksum=True, use_dictionary=_DICTIONARY_COLUMNS
-    ) as writer:
-        for table in tables:
-            writer.write_table(table, row_group_size=ROW_GROUP)
-    return sink.getvalue()
+def _complete(table: Table, rows: pa.Table, names: Sequence[str]) -> pa.Table:
+    """Rows with the columns that segments of version 0.1.0 lack, by the version that the segment declares."""
+    schema = pa.schema([ANSWERS.field(name) for name in names])
+    table.complete(table.file.schema_arrow.empty_table(), ANSWERS)
+    rows = table.complete(rows, schema)
+    if "asked_at" in names and "asked_at" not in table.file.schema_arrow.names:
+        place = rows.schema.get_field_index("asked_at")
+        rows = rows.set_column(place, ANSWERS.field("asked_at"), rows.column("arrived"))
+    return rows
 
 
 _DICTIONARY_COLUMNS = ["status", "finish_reason", "served_model", "system_fingerprint", "attempts", "night"]

@@ -152,7 +152,7 @@ def test_pruning_waits_for_a_run_in_progress(store: Store) -> None:
     ids=["a process that ended", "a machine of long ago", "a machine that renews no more"],
 )
 def test_the_mark_of_a_run_that_died_does_not_stop_pruning(store: Store, mark: dict[str, Any]) -> None:
-    store.put_bytes("active/dead.json", json.dumps(mark).encode())
+    store.put_document("active/dead.json", json.dumps(mark).encode())
     assert plan_pruning(store).artifacts == ()
 
 
@@ -236,7 +236,7 @@ def claim(store: Store, moment: datetime, **owner: Any) -> list[str]:
     """What a claim's owner left, which will never take it away."""
     name = f"claims/answers/model/{int(moment.timestamp() * 1e9):020d}-{'f' * 32}"
     store.put_bytes(f"{name}.bin", b"keys")
-    store.put_bytes(f"{name}.json", json.dumps(owner).encode())
+    store.put_document(f"{name}.json", json.dumps(owner).encode())
     return [f"{name}.bin", f"{name}.json"]
 
 
@@ -255,10 +255,10 @@ def test_claims_marks_and_nights_that_killed_runs_left_go_and_those_of_the_livin
     store.put_bytes("claims/execute/x/00000000000000000001-new.bin", b"whose owner comes next")
     for name, hours in (("old", 25), ("new", 23)):
         began = {"night": name, "began": (NOW - timedelta(hours=hours)).timestamp()}
-        store.put_bytes(f"nights/{name}.json", json.dumps(began).encode())
+        store.put_document(f"nights/{name}.json", json.dumps(began).encode())
     store.put_bytes("nights/torn.json", b"{")
     dead = {**here, "pid": 2**22 + 1, "since": NOW.isoformat()}
-    store.put_bytes("active/dead.json", json.dumps(dead).encode())
+    store.put_document("active/dead.json", json.dumps(dead).encode())
     gone += ["nights/old.json", "nights/torn.json", "active/dead.json"]
     gone += ["claims/execute/x/00000000000000000001-new.bin"]  # by its time, of 1970
     assert set(plan_pruning(store, now=NOW).torn) == set(gone)
@@ -442,7 +442,7 @@ def test_answers_of_a_store_from_before_marks_count_as_used_when_it_became_today
 def test_a_use_is_noted_once_a_day(store: Store) -> None:
     note_use(store, "model", "0000000000001-x.parquet")
     path = Path(store.path("answers/model/used/0000000000001-x.json"))
-    assert json.loads(path.read_bytes()) == {"used": datetime.now(UTC).date().isoformat()}
+    assert json.loads(path.read_bytes())["used"] == datetime.now(UTC).date().isoformat()
     path.unlink()
     note_use(store, "model", "0000000000001-x.parquet")
     assert not path.exists()

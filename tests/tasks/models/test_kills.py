@@ -154,17 +154,17 @@ def test_an_unwritable_store_is_an_error_and_the_journal_keeps_the_answers(
     bench, served, endpoint, problems, monkeypatch
 ):
     serving = served()
-    written = Store.put_bytes
+    written = Store._publish
 
-    def refuse(self: Store, name: str, content: bytes) -> None:
+    def refuse(self: Store, temporary: Path, name: str, patience: float | None = None) -> None:
         if name.startswith("claims/"):  # the store breaks once the answers are on their way
-            return written(self, name, content)
+            return written(self, temporary, name, patience)
         raise StoreError(f"store {self.uri}: can't write {name}: Permission denied")
 
-    monkeypatch.setattr(Store, "put_bytes", refuse)
+    monkeypatch.setattr(Store, "_publish", refuse)
     with pytest.raises(StoreError, match="Permission denied"):
         bench.ask(endpoint(serving), problems(50))
-    monkeypatch.setattr(Store, "put_bytes", written)
+    monkeypatch.setattr(Store, "_publish", written)
     outcome = bench.ask(endpoint(serving), problems(50))
     assert outcome.tally.sent == 0
     assert set(outcome.column("status")) == {"ok"}

@@ -5,8 +5,10 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
+from tasks.store.errors import StoreError
+from tasks.store.rows import ROW_GROUP
 from tasks.store.schemas import TEXT
-from tasks.store.storage import ROW_GROUP, ArtifactMissing, ArtifactRef, Store, StoreError
+from tasks.store.storage import ArtifactMissing, ArtifactRef, Store
 
 SCHEMA = pa.schema([pa.field("n", pa.int64()), pa.field("text", TEXT)])
 KEY = "ab" * 32
