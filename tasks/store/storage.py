@@ -403,10 +403,6 @@ class Store:
             before = version > 0 or any(self.exists(folder) for folder in OF_RUNS)
             self._mark(before, since)
 
-    def mark_sealed(self) -> None:
-        """Says that every file here has a seal: from now on one without is damaged."""
-        self._mark(False, self.format()[1])
-
     def _mark(self, unsealed: bool, since: datetime | None) -> None:
         began = (since or datetime.now(UTC)).isoformat(timespec="seconds")
         mark = {"format": FORMAT, "since": began, "unsealed": unsealed}
