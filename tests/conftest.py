@@ -74,6 +74,17 @@ def pytest_sessionfinish() -> None:
 
 
 @pytest.fixture
+def sandbox() -> None:
+    """Skips where no sandbox works, with the sentence that a run is refused with."""
+    from tasks.sandboxes.run import SandboxError, chosen_sandbox
+
+    try:
+        chosen_sandbox()
+    except SandboxError as error:
+        pytest.skip(str(error))
+
+
+@pytest.fixture
 def own_names(monkeypatch: pytest.MonkeyPatch) -> None:
     """What the test registers as a metric or a filter is forgotten after it."""
     from metrics.registry import METRICS

@@ -4,12 +4,16 @@ It is started by the interpreter alone and imports nothing of the project. A job
 result goes as JSON to stdout. The program runs in a child of its own user, under limits and a system call
 filter; this process cannot be traced, read or killed by it, and ends whatever the program leaves behind.
 
+The child leaves the judge's calls before it begins, so that the program finds what ``python program.py``
+would give it: an empty stack, a ``__main__`` with a file, the signals and built-in names of a new Python.
+
 As a fork server (``serve``) it runs no program itself: for each job it forks, already warm, a first process
 of further namespaces, which is the judge of that program alone and gives up the rights that made them.
 
 A program without cases has passed when it reached its last line: the child says so over a socket, the kernel
 vouches for the sender, and only then does a number come that has to be said back. With cases each one is a
-run of its own, and what it printed is compared by whoever knows the expected output, outside.
+run of its own that ends as Python ends: threads, exit functions, buffers. What it printed is compared by
+whoever knows the expected output, outside.
 """
 
 from __future__ import annotations
@@ -43,6 +47,8 @@ KEPT_BY_JUDGE = (5, 6, 7)
 """Its capabilities where programs have users of their own: CAP_KILL, CAP_SETGID, CAP_SETUID."""
 NEW_NAMESPACES = 0x00020000 | 0x04000000 | 0x08000000 | 0x20000000 | 0x40000000
 """Mounts, names, IPC, processes, network."""
+PROGRAM = "/tmp/program.py"
+"""Where a script finds itself; what runs is the text of the job, whatever becomes of the file."""
 MOUNTS = {
     "/proc": ("proc", 2 | 4 | 8, None),
     "/tmp": ("tmpfs", 2 | 4, "size={disk_mb}m,mode=1777"),
@@ -56,11 +62,20 @@ _ended = -1
 """Can be read once a child has ended."""
 
 
+class _ProgramBegins(BaseException):
+    """In the program's process: the judge's calls end, and the program begins."""
+
+    def __init__(self, job: dict[str, Any]) -> None:
+        self.job = job
+
+
 def main() -> None:
     """Runs the job on stdin, or as a fork server one after the other. Only as the first process of a PID
-    namespace: it ends all others."""
+    namespace: it ends all others. In a program's process it raises ``_ProgramBegins``."""
     if os.getpid() != 1:
         sys.exit("this must be the first process of its PID namespace")
+    os.umask(0o022)
+    _add_builtins()
     if sys.argv[1:] == ["serve"]:
         _serve()
     job, answer = json.loads(_read_all(0)), os.dup(1)
@@ -95,6 +110,8 @@ def _judge_apart(job: dict[str, Any], answer: int, others: tuple[int, ...]) -> N
             os.close(fd)
         _mount_own(job["limits"]["disk_mb"])
         result = _judged(job)
+    except _ProgramBegins:
+        raise
     except BaseException as error:
         result = f"{type(error).__name__}: {error}".encode()
     _write_all(answer, result)
@@ -138,9 +155,12 @@ class _Run:
         ours.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
         out, err = os.pipe(), os.pipe()
         source = _memory_file((text or "").encode("utf-8", "surrogatepass"))
+        for fd in (source, out[1], err[1]):
+            os.fchmod(fd, 0o666)  # the program, another user, may open them by name: /dev/stdout
         self.child = os.fork()
         if self.child == 0:
-            _become_program(job, theirs.detach(), (source, out[1], err[1]), self.asserts)
+            ours.close()
+            _become_program(job, theirs.detach(), (source, out[1], err[1]))
         theirs.close()
         for fd in (source, out[1], err[1]):
             os.close(fd)
@@ -283,8 +303,8 @@ class _Run:
         }
 
 
-def _become_program(job: dict[str, Any], control: int, streams: tuple[int, int, int], asserts: bool) -> None:
-    """The child: limits, filter, and then the program. It never returns."""
+def _become_program(job: dict[str, Any], control: int, streams: tuple[int, int, int]) -> None:
+    """The child: limits, filter, and then the program, for which it raises ``_ProgramBegins``."""
     try:
         for target, fd in enumerate(streams):
             os.dup2(fd, target, inheritable=True)
@@ -293,13 +313,12 @@ def _become_program(job: dict[str, Any], control: int, streams: tuple[int, int, 
         os.dup2(control, kept)
         signal.set_wakeup_fd(-1)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        signal.signal(signal.SIGINT, signal.default_int_handler)
         os.closerange(3, kept)
         os.closerange(kept + 1, 1 << 12)
         os.setsid()
         os.chdir("/tmp")
         _limit(job)
-        if job["landlock"] is not None:
-            _landlock(job["landlock"])
         _libc.prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
         if job["uid"] is not None:
             os.setgroups([])
@@ -310,11 +329,13 @@ def _become_program(job: dict[str, Any], control: int, streams: tuple[int, int, 
         os.environ.clear()
         os.environ.update({"PATH": "/usr/bin:/bin", "HOME": "/tmp", "TMPDIR": "/tmp", "LANG": "C.UTF-8"})
         os.environ["OMP_NUM_THREADS"] = "1"  # libraries of numbers start a thread a core otherwise
-        signal.signal(signal.SIGPIPE, signal.SIG_DFL)
+        hidden = [folder for folder in job["folders"] if not os.access(folder, os.R_OK | os.X_OK)]
+        if hidden:
+            raise OSError(f"the interpreter's folder {hidden[0]} can't be read inside")
     except BaseException as error:
         os.write(2, f"the sandbox could not be set up: {type(error).__name__}: {error}".encode())
         os._exit(99)
-    _execute(job["program"], job["path"], asserts, job["script"])
+    raise _ProgramBegins(job)
 
 
 def _limit(job: dict[str, Any]) -> None:
@@ -331,59 +352,93 @@ def _limit(job: dict[str, Any]) -> None:
         resource.setrlimit(kind, (value, value))
 
 
-def _execute(program: str, path: list[str], asserts: bool, script: bool) -> None:
-    """Runs the program's text as ``__main__``, or in an empty namespace; that it reached its last line is
-    said over the control socket."""
+def _add_builtins() -> None:
+    """Adds the names that ``site`` gives every Python: exit, quit, help, copyright, credits, license."""
+    import site
+
+    site.setquit()
+    site.setcopyright()
+    site.sethelper()
+
+
+def _execute(job: dict[str, Any]) -> None:
+    """Runs the program's text as ``__main__``, or in an empty namespace. Without cases, that it reached its
+    last line is said over the control socket; with cases it ends as Python does."""
     # Everything used after the program is bound before it: a program may replace what is found by name. The
     # socket is looked for only then, so that no frame of this file holds it while the program runs.
-    leave, base, memory_error, end, said = SystemExit, BaseException, MemoryError, os._exit, _say
-    out, err, trace, tell, conclude = sys.stdout, sys.stderr, _traceback, _tell, _conclude
-    sys.path[:] = path or sys.path
-    sys.argv[:] = ["program.py"]
-    module = type(sys)("__main__")
-    module.__dict__["__builtins__"] = __builtins__
-    sys.modules["__main__"] = module
-    names = module.__dict__ if script else {}
-    code, whole = 1, False
+    leave, base, memory_error, end, said, show = SystemExit, BaseException, MemoryError, os._exit, _say, _show
+    out, err, tell, asserts = sys.stdout, sys.stderr, _tell, job["inputs"] is None
+    source, place, names = _prepared(job)
+    code = 1
     tell(b"begin")
     try:
-        exec(compile(program, "program.py", "exec"), names)
-        code, whole = 0, True
-    except leave as error:
-        code = error.code if isinstance(error.code, int) else int(error.code is not None)
-        if asserts:
-            said(err, "SystemExit: the program ended before its last line\n")
-            code = 1
-        elif isinstance(error.code, str):
-            said(err, error.code + "\n")
+        exec(compile(source, place, "exec", dont_inherit=True), names)
+        code = 0
+    except leave:
+        if not asserts:
+            raise
+        said(err, "SystemExit: the program ended before its last line\n")
     except memory_error:
         said(err, "MemoryError\n")
         tell(b"memory")
     except base as error:
-        said(err, trace(error))
+        show(error, place)
     if not asserts:
-        code = conclude() or code
+        raise leave(code)
     for stream in (out, err):
         try:
             stream.flush()
         except base:
             code = code or 1
-    if asserts and whole and code == 0:
+    if code == 0:
         tell(b"end", answer=True)
-    end(code & 0xFF)
+    end(code)
 
 
-def _conclude() -> int:
-    """As an interpreter ends: threads, then what was registered for the end; 1 where that failed."""
+def _prepared(job: dict[str, Any]) -> tuple[bytes | str, str, dict[str, Any]]:
+    """The program's source, the name of its file, and its namespace: for a script those that Python gives
+    it, else what ``exec`` has in an empty one."""
+    sys.path[:] = job["path"] or sys.path
+    sys.argv[:] = ["program.py"]
+    sys.orig_argv[:] = [sys.executable, "program.py"]
+    module = type(sys)("__main__")
+    sys.modules["__main__"] = module
+    if not job["script"]:
+        module.__dict__["__builtins__"] = __builtins__
+        return job["program"], "<string>", {}
+    source: bytes = job["program"].encode("utf-8", "surrogatepass")
+    with contextlib.suppress(OSError):  # no room, or an earlier case left something there
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(PROGRAM)
+        fd = os.open(PROGRAM, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644)
+        try:
+            _write_all(fd, source)
+        finally:
+            os.close(fd)
+    sys.path.insert(0, os.path.dirname(PROGRAM))
+    names = module.__dict__
+    # This file is a script, too: what Python gave it, the program is given.
+    names.update((name, value) for name, value in globals().items() if name[:2] == name[-2:] == "__")
+    names |= {
+        "__doc__": None,
+        "__file__": PROGRAM,
+        "__loader__": type(globals()["__loader__"])("__main__", PROGRAM),
+    }
+    if "__annotations__" in names:
+        names["__annotations__"] = {}
+    return source, PROGRAM, names
+
+
+def _show(error: BaseException, file: str) -> None:
+    """Shows the exception as Python does, from the program's first line on."""
     try:
-        import atexit
-        import threading
-
-        threading._shutdown()  # type: ignore[attr-defined]
-        atexit._run_exitfuncs()
+        place = error.__traceback__
+        while place is not None and place.tb_frame.f_code.co_filename != file:
+            place = place.tb_next
+        error.__traceback__ = place
+        sys.excepthook(type(error), error, place)
     except BaseException:
-        return 1
-    return 0
+        os.write(2, b"an exception that can't be shown\n")
 
 
 def _tell(
@@ -405,19 +460,6 @@ def _tell(
                 return
         except error:
             continue
-
-
-def _traceback(error: BaseException) -> str:
-    """The exception as Python shows it, from the program's first line on."""
-    try:
-        import traceback
-
-        place = error.__traceback__
-        while place is not None and place.tb_frame.f_code.co_filename != "program.py":
-            place = place.tb_next
-        return "".join(traceback.format_exception(type(error), error, place, limit=20))[-20_000:]
-    except BaseException:
-        return "an exception that can't be shown\n"
 
 
 def _say(stream: TextIO, text: str) -> None:
@@ -456,14 +498,31 @@ def _clone() -> int:
 
 
 def _mount_own(disk_mb: int) -> None:
-    """Mounts a /proc of the new namespace and empty folders for temporary files over the fork server's."""
-    if _libc.mount(None, b"/", None, ctypes.c_ulong((1 << 14) | (1 << 18)), None):  # private, recursively
-        raise OSError(ctypes.get_errno(), "mounts can't be made private")
+    """Mounts a /proc of the new namespace and empty folders for temporary files over the fork server's. What
+    the sandbox shows below them (an interpreter's folders) is shown there again."""
+    _mount(None, "/", None, (1 << 14) | (1 << 18))  # private, recursively
     for place, (kind, flags, options) in MOUNTS.items():
-        data = options.format(disk_mb=disk_mb).encode() if options else None
-        if _libc.mount(kind.encode(), place.encode(), kind.encode(), ctypes.c_ulong(flags), data):
-            raise OSError(ctypes.get_errno(), f"no mount at {place}")
+        below = [point for point in _mount_points() if kind == "tmpfs" and point.startswith(place + "/")]
+        shown = {point: os.open(point, os.O_PATH) for point in below}
+        _mount(kind, place, kind, flags, options.format(disk_mb=disk_mb) if options else None)
+        for point, fd in shown.items():
+            os.makedirs(point, mode=0o755, exist_ok=True)
+            _mount(f"/proc/self/fd/{fd}", point, None, 4096 | (1 << 14))  # bound, as read-only as it was
+            os.close(fd)
     os.chdir("/tmp")
+
+
+def _mount_points() -> list[str]:
+    """Where something is mounted, parents first."""
+    with open("/proc/self/mountinfo", "rb") as file:
+        escaped = [line.split()[4] for line in file]  # blanks are \\040
+    return sorted(os.fsdecode(point.decode("unicode_escape").encode("latin-1")) for point in escaped)
+
+
+def _mount(source: str | None, place: str, kind: str | None, flags: int, options: str | None = None) -> None:
+    said = [None if text is None else os.fsencode(text) for text in (source, place, kind, options)]
+    if _libc.mount(*said[:3], ctypes.c_ulong(flags), said[3]):
+        raise OSError(ctypes.get_errno(), f"no mount at {place}")
 
 
 def _keep_capabilities(kept: tuple[int, ...]) -> None:
@@ -609,31 +668,11 @@ def _filter_system_calls() -> None:
         raise OSError(ctypes.get_errno(), "the system call filter was refused")
 
 
-_READ, _EXECUTE, _ALL_OF_1 = 4 | 8, 1, (1 << 13) - 1
-
-
-def _landlock(paths: dict[str, list[str]]) -> None:
-    """Leaves of the file system only ``paths["read"]`` (to read and execute) and ``paths["write"]``."""
-    handled = struct.pack("Q", _ALL_OF_1)
-    ruleset = _libc.syscall(444, handled, ctypes.c_size_t(8), 0)
-    if ruleset < 0:
-        raise OSError(ctypes.get_errno(), "Landlock is not there")
-    for names, allowed in ((paths["read"], _READ | _EXECUTE), (paths["write"], _ALL_OF_1)):
-        for name in names:
-            try:
-                fd = os.open(name, os.O_PATH | os.O_CLOEXEC)
-            except FileNotFoundError:
-                continue
-            granted = allowed if os.path.isdir(name) else allowed & (1 | 2 | 4)
-            rule = struct.pack("=Qi", granted, fd)
-            if _libc.syscall(445, ruleset, 1, rule, 0):
-                raise OSError(ctypes.get_errno(), f"Landlock refused the rule of {name}")
-            os.close(fd)
-    _libc.prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
-    if _libc.syscall(446, ruleset, 0):
-        raise OSError(ctypes.get_errno(), "Landlock can't restrict this process")
-    os.close(ruleset)
-
-
 if __name__ == "__main__":
-    main()
+    _job = None
+    try:
+        main()
+    except _ProgramBegins as begins:
+        _job = begins.job
+    if _job is not None:
+        _execute(_job)

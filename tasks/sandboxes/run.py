@@ -34,11 +34,11 @@ from typing import Any, Final, Protocol
 from metrics.errors import NightjarError
 from scorers.config import Program, ProgramLimits, ProgramOutcome, ProgramRun, Verdict, outcome_of
 
-VERSION: Final = 2
+VERSION: Final = 3
 """Enters the keys of kept outcomes: raise it when the same program may end otherwise."""
 INSIDE: Final = Path(__file__).with_name("inside.py")
-NAMESPACES: Final = Path(__file__).with_name("namespaces.py")
 LIBRARIES: Final = ("/usr/lib", "/usr/lib64", "/usr/lib32", "/usr/libx32")
+TIME_ZONES: Final = "/usr/share/zoneinfo"
 LINKS: Final = ("/lib", "/lib64", "/lib32", "/libx32")
 """Links into /usr on merged systems, folders on others."""
 PYTHON: Final = ("-I", "-S", "-B", "-X", "utf8")
@@ -59,7 +59,7 @@ class SandboxError(NightjarError):
 class Interpreter:
     """A Python that programs run with: the file, what it is in words, and the folders that it needs.
 
-    ``path`` is what a program may import from.
+    ``path`` is what a program may import from; of it, ``folders`` have to be readable in a sandbox.
     """
 
     executable: str
@@ -67,18 +67,24 @@ class Interpreter:
     prefixes: tuple[str, ...]
     path: tuple[str, ...]
 
+    @property
+    def folders(self) -> tuple[str, ...]:
+        """The folders on the path that lie in those it needs."""
+        within = tuple(f"{prefix.rstrip('/')}/" for prefix in self.prefixes)
+        return tuple(name for name in self.path if os.path.isdir(name) and f"{name}/".startswith(within))
+
 
 @dataclass(frozen=True)
 class Invocation:
     """How one sandbox is started: the command, and what the process inside has to know of it.
 
-    ``uid`` is the user that the program becomes (None: it stays who it is), ``landlock`` the paths that it is
-    kept to where the file system is not a view of its own.
+    ``uid`` is the user that the program becomes (None: it stays who it is); ``interpreter`` the one of this
+    machine that runs it (None: one of the sandbox's own, with what that may import).
     """
 
     command: Sequence[str]
     uid: int | None
-    landlock: dict[str, list[str]] | None = None
+    interpreter: Interpreter | None = None
 
 
 class Sandbox(Protocol):
@@ -106,7 +112,7 @@ class Bubblewrap:
 
     def missing(self) -> str | None:
         """See ``Sandbox``."""
-        return None if shutil.which("bwrap") else "bwrap is not on the PATH: apt-get install bubblewrap"
+        return None if shutil.which("bwrap") else "bwrap is not on the PATH"
 
     def start(self, interpreter: Interpreter, limits: ProgramLimits) -> Invocation:
         """See ``Sandbox``."""
@@ -129,8 +135,14 @@ class Bubblewrap:
             command += ["--unshare-user", "--disable-userns", "--uid", "65534", "--gid", "65534"]
         if arguments:
             command += ["--cap-add", "CAP_SYS_ADMIN"]
-        shown = [folder for folder in (*LIBRARIES, *interpreter.prefixes) if os.path.isdir(folder)]
-        parents = {str(parent) for folder in shown for parent in Path(folder).parents} - {"/"}
+        # Folders for temporary files first: an interpreter may lie below them.
+        command += ["--proc", "/proc", "--dev", "/dev"]
+        command += ["--perms", "1777", "--size", str(disk_mb << 20), "--tmpfs", "/tmp", "--chdir", "/tmp"]
+        command += ["--perms", "1777", "--size", str(SHARED_MEMORY), "--tmpfs", "/dev/shm"]
+        wanted = (*LIBRARIES, TIME_ZONES, *interpreter.prefixes)
+        shown = [folder for folder in wanted if os.path.isdir(folder)]
+        parents = {str(parent) for folder in shown for parent in Path(folder).parents}
+        parents -= {"/", "/dev", "/dev/shm", "/tmp"}
         for folder in sorted(parents):  # what bubblewrap makes by itself other users can't enter
             command += ["--perms", "0755", "--dir", folder]
         for folder in dict.fromkeys(shown):
@@ -140,21 +152,10 @@ class Bubblewrap:
                 command += ["--symlink", os.readlink(link), link]
             elif os.path.isdir(link):
                 command += ["--ro-bind", link, link]
-        command += ["--ro-bind", str(INSIDE), "/inside.py", "--proc", "/proc", "--dev", "/dev"]
-        command += [
-            "--perms",
-            "1777",
-            "--size",
-            str(disk_mb << 20),
-            "--tmpfs",
-            "/tmp",
-            "--chdir",
-            "/tmp",
-        ]
-        command += ["--perms", "1777", "--size", str(SHARED_MEMORY), "--tmpfs", "/dev/shm"]
+        command += ["--ro-bind", str(INSIDE), "/inside.py"]
         command += ["--remount-ro", "/dev", "--remount-ro", "/"]  # an ordinary user's own otherwise
         command += ["--", interpreter.executable, *PYTHON, "/inside.py", *arguments]
-        return Invocation(command, own_uid() if root else None)
+        return Invocation(command, own_uid() if root else None, interpreter)
 
 
 class Container:
@@ -205,34 +206,7 @@ class Container:
         """See ``Sandbox``: what an engine lets a container do makes no further namespaces."""
 
 
-class Namespaces:
-    """The kernel's own parts: namespaces, Landlock, limits and a system call filter."""
-
-    name = "namespaces"
-
-    def missing(self) -> str | None:
-        """See ``Sandbox``."""
-        return None if os.path.exists("/proc/self/ns/pid") else "the kernel has no namespaces"
-
-    def start(self, interpreter: Interpreter, limits: ProgramLimits) -> Invocation:
-        """See ``Sandbox``."""
-        return self._invocation(interpreter, limits.disk_mb)
-
-    def serve(self, interpreter: Interpreter) -> Invocation:
-        """See ``Sandbox``."""
-        return self._invocation(interpreter, 1, "serve")
-
-    def _invocation(self, interpreter: Interpreter, disk_mb: int, *arguments: str) -> Invocation:
-        shown = [*LIBRARIES, *LINKS, *interpreter.prefixes]
-        command = [interpreter.executable, *PYTHON, str(NAMESPACES), str(INSIDE), str(disk_mb)]
-        devices = [f"/dev/{name}" for name in ("zero", "random", "urandom")]
-        landlock = {"read": [*shown, "/proc", *devices], "write": ["/tmp", "/dev/null", "/dev/shm"]}
-        uid = own_uid() if os.getuid() == 0 else None
-        folders = json.dumps(list(dict.fromkeys(shown)))
-        return Invocation([*command, folders, *arguments], uid, landlock)
-
-
-SANDBOXES: Final[Sequence[Sandbox]] = (Bubblewrap(), Container("docker"), Container("podman"), Namespaces())
+SANDBOXES: Final[Sequence[Sandbox]] = (Bubblewrap(), Container("docker"), Container("podman"))
 """Strongest first; docker and podman are equals."""
 
 
@@ -249,14 +223,15 @@ def interpreter_at(executable: str = "") -> Interpreter:
     Raises SandboxError where it can't be asked.
     """
     ask = (
-        "import json, sys; print(json.dumps([sys.version.split()[0], sys.implementation.name, "
-        "sys._base_executable or sys.executable, sys.base_prefix, sys.prefix, sys.path]))"
+        "import json, site, sys; print(json.dumps([sys.version.split()[0], sys.implementation.name, "
+        "sys._base_executable or sys.executable, sys.base_prefix, sys.prefix, sys.path, "
+        "site.getsitepackages()]))"
     )
     bare = [] if executable else ["-S"]
     command = [executable or sys.executable, "-I", "-B", *bare, "-c", ask]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
-        version, name, base, base_prefix, prefix, path = json.loads(done.stdout)
+        version, name, base, base_prefix, prefix, path, packages = json.loads(done.stdout)
     except (OSError, subprocess.SubprocessError, ValueError) as error:
         raise SandboxError(f"interpreter {executable}: can't be asked what it is: {error}") from None
     folders = dict.fromkeys(
@@ -266,6 +241,10 @@ def interpreter_at(executable: str = "") -> Interpreter:
     shown = [folder for folder in folders if folder not in SHARED_PREFIXES]
     for folder in set(SHARED_PREFIXES) & set(folders):  # not all of it: its programs and libraries
         shown += [f"{folder}/bin", f"{folder}/lib"]
+    if executable:  # Debian's has packages in /usr/local, too
+        shown += [
+            folder for folder in packages if folder in path and not f"{folder}/".startswith(tuple(shown))
+        ]
     about = f"{name} {version}" + (f" at {executable}" if executable else "")
     return Interpreter(os.path.realpath(base), about, tuple(shown), tuple(path))
 
@@ -408,8 +387,8 @@ def run_program(program: Program, sandbox: Sandbox) -> ProgramOutcome:
     the outcome, never raised."""
     interpreter = interpreter_at(program.interpreter)
     served = sandbox.serve(interpreter)
-    if served is not None and _works(served, sandbox, interpreter):
-        return _run_served(program, sandbox, interpreter, served)
+    if served is not None and _works(served, sandbox):
+        return _run_served(program, sandbox, served)
     return _run_once(program, sandbox, interpreter)
 
 
@@ -424,7 +403,7 @@ def _run_once(program: Program, sandbox: Sandbox, interpreter: Interpreter) -> P
     except OSError as error:
         return _no_answer(sandbox, f"it could not be started: {error}")
     try:
-        job = _job(program, interpreter, invocation, invocation.uid)
+        job = _job(program, invocation, invocation.uid)
         out, err = process.communicate(job, _patience(program))
     except subprocess.TimeoutExpired:
         _end(process)
@@ -436,11 +415,9 @@ def _run_once(program: Program, sandbox: Sandbox, interpreter: Interpreter) -> P
     return _read(program, sandbox, out, f"it ended with exit code {process.returncode}: {said or 'no word'}")
 
 
-def _run_served(
-    program: Program, sandbox: Sandbox, interpreter: Interpreter, invocation: Invocation
-) -> ProgramOutcome:
+def _run_served(program: Program, sandbox: Sandbox, invocation: Invocation) -> ProgramOutcome:
     """In namespaces of its own that a fork server makes for it."""
-    job = _job(program, interpreter, invocation, None if invocation.uid is None else own_uid())
+    job = _job(program, invocation, None if invocation.uid is None else own_uid())
     try:
         with fork_server(invocation) as server:
             out = server.ask(job, _patience(program))
@@ -452,23 +429,23 @@ def _run_served(
 _worked: dict[tuple[str, ...], bool] = {}
 
 
-def _works(served: Invocation, sandbox: Sandbox, interpreter: Interpreter) -> bool:
+def _works(served: Invocation, sandbox: Sandbox) -> bool:
     """Whether a fork server works here: a program was run by one. Tried once a process."""
     command = tuple(served.command)
     if command not in _worked:
-        _worked[command] = _run_served(TRIAL, sandbox, interpreter, served).verdict == "passed"
+        _worked[command] = _run_served(TRIAL, sandbox, served).verdict == "passed"
     return _worked[command]
 
 
-def _job(program: Program, interpreter: Interpreter, invocation: Invocation, uid: int | None) -> bytes:
+def _job(program: Program, invocation: Invocation, uid: int | None) -> bytes:
     job = {
         "program": program.text,
         "inputs": program.inputs,
         "limits": program.limits.model_dump(),
-        "path": list(interpreter.path),
+        "path": list(invocation.interpreter.path) if invocation.interpreter else [],
+        "folders": list(invocation.interpreter.folders) if invocation.interpreter else [],
         "script": program.script,
         "uid": uid,
-        "landlock": invocation.landlock,
     }
     return json.dumps(job).encode()
 
@@ -528,20 +505,30 @@ def trouble(name: str) -> str | None:
     return f"a trial ended {outcome.verdict}: {outcome.stderr[-SHOWN:]}"
 
 
-def chosen_sandbox(name: str | None = None) -> Sandbox:
-    """The strongest sandbox that works here, or the one of that name.
+def chosen_sandbox() -> Sandbox:
+    """The strongest sandbox that works here.
 
     Raises SandboxError that says of each why not, and what to install: programs are never run without one.
     """
-    wanted = [sandbox for sandbox in SANDBOXES if name in (None, sandbox.name)]
-    if not wanted:
-        known = ", ".join(sandbox.name for sandbox in SANDBOXES)
-        raise SandboxError(f"sandbox {name!r} is not known (known: {known})")
-    for sandbox in wanted:
+    for sandbox in SANDBOXES:
         if trouble(sandbox.name) is None:
             return sandbox
-    reasons = "; ".join(f"{sandbox.name}: {trouble(sandbox.name)}" for sandbox in wanted)
+    reasons = "; ".join(f"{sandbox.name}: {trouble(sandbox.name)}" for sandbox in SANDBOXES)
     raise SandboxError(
-        f"programs are run in a sandbox only, and none works here ({reasons}). Install one: "
-        "apt-get install bubblewrap"
+        f"programs run in a sandbox only, and none works here ({reasons}). Install one: {install_command()}"
     )
+
+
+INSTALLERS: Final = {
+    "apt-get": "apt-get install bubblewrap",
+    "dnf": "dnf install bubblewrap",
+    "apk": "apk add bubblewrap",
+    "pacman": "pacman -S bubblewrap",
+    "zypper": "zypper install bubblewrap",
+}
+
+
+def install_command() -> str:
+    """What installs bubblewrap here, by the package manager that is there."""
+    found = (command for manager, command in INSTALLERS.items() if shutil.which(manager))
+    return next(found, INSTALLERS["apt-get"])

@@ -189,15 +189,6 @@ def test_process_results_may_ask_too_and_must_ask_the_same_each_time(
     assert "the function has to ask the same each time" in lost.err + lost.out
 
 
-def test_without_a_sandbox_it_is_refused_before_anything_is_asked(
-    evaluate: Evaluate, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("tasks.sandboxes.run.trouble", lambda name: "not on this machine")
-    done = evaluate(made(tmp_path, "mbpp/mbpp.yaml", mbpp_rows()), "--set", MODELS)
-    assert done.code == 2
-    assert "apt-get install bubblewrap" in done.err
-
-
 FORMS = [
     ("humaneval/humaneval.yaml", "pass@1"),
     ("humaneval/humaneval_plus.yaml", "pass@1"),

@@ -189,13 +189,3 @@ def test_programs_are_fed_cases_and_judged_by_what_they_print(evaluate: Evaluate
     done = evaluate(config(tmp_path, text=CASES), "--json")
     assert done.code == 0, done.err
     assert (done.value("tests_passed,none"), done.value("share,none")) == (0.5, 0.875)
-
-
-def test_without_a_sandbox_the_run_is_refused_before_it_starts(
-    evaluate: Evaluate, tmp_path: Path, written: list[list[int]], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("tasks.sandboxes.run.trouble", lambda name: "not on this machine")
-    done = evaluate(config(tmp_path))
-    assert done.code == 2
-    assert "apt-get install bubblewrap" in done.err
-    assert not (tmp_path / "out" / "results.json").exists()

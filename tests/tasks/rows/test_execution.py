@@ -10,7 +10,7 @@ import pytest
 from scorers.config import Program, ProgramLimits, ProgramOutcome
 from tasks.rows import execution
 from tasks.rows.execution import OutcomeStore, ProgramRunner, RunnerProgress, program_key
-from tasks.sandboxes.run import chosen_sandbox, trouble
+from tasks.sandboxes.run import chosen_sandbox
 from tasks.store.storage import Store
 
 PROJECT = Path(__file__).resolve().parents[3]
@@ -110,11 +110,10 @@ with ProgramRunner(OutcomeStore(Store(str(folder / "store")), folder / "journal"
 """
 
 
+@pytest.mark.usefixtures("sandbox")
 def test_after_a_kill_only_what_was_in_flight_runs_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    if (reason := trouble("bubblewrap")) is not None:
-        pytest.skip(f"bubblewrap: {reason}")
     running = subprocess.Popen([sys.executable, "-c", KILLED, str(tmp_path), str(PROJECT)])
     deadline = time.monotonic() + 60
     while time.monotonic() < deadline and learned(tmp_path) < 12:

@@ -14,7 +14,7 @@ import pytest
 from bench.lm_eval.peer import peer_python
 from scorers.config import ProgramOutcome
 from tasks.rows.execution import OutcomeStore, ProgramRunner
-from tasks.sandboxes.run import chosen_sandbox, trouble
+from tasks.sandboxes.run import chosen_sandbox
 from tasks.store.storage import Store
 from tasks.usercode.evaluate import CodeVerdict, answering, code_eval, collecting
 from tests.tasks.rows.problems import Problem, problems
@@ -31,10 +31,7 @@ print(json.dumps([{name: float(value) for name, value in shares.items()}, passed
 SECONDS = 20.0
 
 
-@pytest.fixture(autouse=True)
-def sandbox() -> None:
-    if (reason := trouble("bubblewrap")) is not None and trouble("namespaces") is not None:
-        pytest.skip(f"no sandbox works here: {reason}")
+pytestmark = pytest.mark.usefixtures("sandbox")
 
 
 def candidates(problem: Problem, rng: random.Random) -> list[tuple[str, bool]]:

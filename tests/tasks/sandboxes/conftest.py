@@ -66,7 +66,7 @@ def _without_rights(make: Callable[[], Invocation | None]) -> Invocation:
     return replace(invocation, command=["setpriv", *user, *invocation.command])
 
 
-@pytest.fixture(params=["bubblewrap", "namespaces", "docker", "podman"])
+@pytest.fixture(params=[sandbox.name for sandbox in SANDBOXES])
 def kind(request: pytest.FixtureRequest) -> Sandbox:
     if (reason := trouble(request.param)) is not None:
         pytest.skip(f"{request.param}: {reason}")
@@ -92,13 +92,12 @@ def place(request: pytest.FixtureRequest, kind: Sandbox, tmp_path_factory: pytes
 @pytest.fixture
 def readable(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> Callable[[], None]:
     """The sandbox's own programs where every user can read them: a checkout may lie in a home folder."""
-    folder = tmp_path_factory.mktemp("inside")
+    folder = tmp_path_factory.getbasetemp() / "inside"  # one for all tests: one fork server
+    folder.mkdir(exist_ok=True)
     for parent in (folder, *folder.parents):
         if parent.owner() == folder.owner() and str(parent).startswith("/tmp/"):
             parent.chmod(0o755)
-    for name in ("INSIDE", "NAMESPACES"):
-        source = getattr(run, name)
-        copy = shutil.copy(source, folder / source.name)
-        monkeypatch.setattr(run, name, folder / source.name)
-        os.chmod(copy, 0o644)
+    copy = shutil.copy(run.INSIDE, folder / run.INSIDE.name)
+    os.chmod(copy, 0o644)
+    monkeypatch.setattr(run, "INSIDE", folder / run.INSIDE.name)
     return lambda: None
