@@ -364,14 +364,10 @@ def test_every_example_has_its_row() -> None:
     assert {path.stem for path in (BENCHMARKS / "scorers").glob("*.yaml")} == set(EXAMPLES)
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        pytest.param(name, marks=pytest.mark.usefixtures("sandbox") if name == "programs" else ())
-        for name in EXAMPLES
-    ],
-)
-def test_example_runs(name: str, evaluate: Evaluate) -> None:
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_example_runs(name: str, evaluate: Evaluate, request: pytest.FixtureRequest) -> None:
+    if name == "programs":
+        request.getfixturevalue("sandbox")
     ran = evaluate(BENCHMARKS / "scorers" / f"{name}.yaml", "--json", "--limit", "12")
     assert ran.code == 0, ran.err
     rows = {f"{row['metric']},{row['filter']}": row for row in ran.document["results"]}
