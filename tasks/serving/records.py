@@ -88,7 +88,7 @@ def end_marked(identifier: str, patience: float = 5.0) -> None:
         time.sleep(0.05)
 
 
-ORDER, STATE = "order.json", "state.json"
+ORDER, STATE, WITHDRAWN = "order.json", "state.json", "withdrawn"
 HEAD, TAIL, TAIL_BEFORE = "log.head", "log.tail", "log.tail.before"
 WAITING, STARTING, READY, FAILED, ENDED = "waiting", "starting", "ready", "failed", "ended"
 OVER: Final = (FAILED, ENDED)
@@ -152,6 +152,17 @@ def read_order(folder: Path) -> Order | None:
     """The order in a server's folder; None where there is none that can be read."""
     found = _read(folder / ORDER)
     return None if found is None else Order(**_tuples(found, ("command", "candidates", "container")))
+
+
+def withdraw(folder: Path) -> None:
+    """Says that a server is not wanted any more: its supervisor ends it, or never starts it."""
+    with suppress(OSError):  # the folder is gone, which says the same
+        (folder / WITHDRAWN).touch(mode=0o600)
+
+
+def is_wanted(folder: Path) -> bool:
+    """Whether nobody has withdrawn the order in a server's folder."""
+    return (folder / ORDER).exists() and not (folder / WITHDRAWN).exists()
 
 
 def read_state(folder: Path) -> State | None:

@@ -98,31 +98,44 @@ def _supervise(folder: Path) -> "subprocess.Popen[bytes]":
 
 
 def stop_server(folder: Path) -> None:
-    """Ends a server and everything it started, and returns when that is done; its log stays."""
-    order, state = records.read_order(folder), records.read_state(folder)
-    if order is None:
-        return
-    if state is not None and lives(state.supervisor, state.supervisor_started):
-        with suppress(ProcessLookupError, PermissionError):
-            os.kill(state.supervisor, signal.SIGTERM)
-        until = time.monotonic() + STOP_SECONDS + GONE_SECONDS
-        while lives(state.supervisor, state.supervisor_started) and time.monotonic() < until:
-            _reap(folder)
-            time.sleep(PATIENCE / 2)
-        if lives(state.supervisor, state.supervisor_started):
+    """Ends a server and everything it started, and returns when that is done; its log stays.
+
+    Whatever hangs is killed after ``STOP_SECONDS`` and ``GONE_SECONDS``: this returns in any case.
+    """
+    order = records.read_order(folder)
+    records.withdraw(folder)
+    if not _is_gone_within(folder, STOP_SECONDS + GONE_SECONDS):
+        for pid in _supervisors(folder):
             with suppress(ProcessLookupError, PermissionError):
-                os.kill(state.supervisor, signal.SIGKILL)
-    child = _children.pop(folder.name, None)
+                os.kill(pid, signal.SIGKILL)
+        _is_gone_within(folder, GONE_SECONDS)
+    if order is not None:  # else another thread has ended it and removed its folder
+        _end_what_is_left(order, records.read_state(folder))
+
+
+def _is_gone_within(folder: Path, seconds: float) -> bool:
+    """Whether the server's supervisor ends within that time."""
+    until = time.monotonic() + seconds
+    while _supervisors(folder):
+        if time.monotonic() > until:
+            return False
+        time.sleep(PATIENCE / 2)
+    return True
+
+
+def _supervisors(folder: Path) -> set[int]:
+    """The process of a server's supervisor while it lives: the one that its state names, and the child that
+    has not written a state yet. One that is neither finds its order withdrawn before it starts a server."""
+    child, state = _children.get(folder.name), records.read_state(folder)
+    found = set()
     if child is not None:
-        child.wait()
-    _end_what_is_left(order, records.read_state(folder))
-
-
-def _reap(folder: Path) -> None:
-    """Lets go of a supervisor that is a child of this process and has ended."""
-    child = _children.get(folder.name)
-    if child is not None and child.poll() is not None:
-        _children.pop(folder.name, None)
+        if child.poll() is None:
+            found.add(child.pid)
+        else:
+            _children.pop(folder.name, None)
+    if state is not None and lives(state.supervisor, state.supervisor_started):
+        found.add(state.supervisor)
+    return found
 
 
 def _end_what_is_left(order: Order, state: State | None) -> None:

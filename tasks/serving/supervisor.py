@@ -1,10 +1,10 @@
 """The process between an evaluation and a model's server: ``python -m tasks.serving.supervisor FOLDER``.
 
 It waits for its places (GPUs), starts the server that the order in FOLDER describes, writes how far it is,
-keeps a bounded log, and starts it again when it dies. It ends the server when it is told to (SIGTERM), when
-the process that the server is for is gone, and when it has to give up. A guard, a process of its own, does so
-when the supervisor itself is killed; the server's own process is then killed by the kernel where it can do
-that. Imports little beyond the standard library, to start at once.
+keeps a bounded log, and starts it again when it dies. It ends the server when the order is withdrawn or
+SIGTERM comes, when the process that the server is for is gone, and when it has to give up. A guard, a process
+of its own, does so when the supervisor itself is killed; the server's own process is then killed by the
+kernel where it can do that. Imports little beyond the standard library, to start at once.
 """
 
 import ctypes
@@ -151,7 +151,9 @@ class Supervisor:
         signal.signal(signal.SIGTERM, self._stop)
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         try:
+            # First the state, then the look at the order: whoever withdraws it looks for a state afterwards.
             self._tell()
+            self._pause(0)
             self._wait_for_places()
             lacking = launch.lacking_memory(self._order.bytes_needed, self._state.held)
             if lacking is not None:
@@ -181,7 +183,7 @@ class Supervisor:
         time.sleep(seconds)
         if self._told_to_stop or not lives(self._order.owner, self._order.owner_started):
             raise Stopped
-        if not self._folder.is_dir():
+        if not records.is_wanted(self._folder):
             raise Stopped
 
     def _wait_for_places(self) -> None:

@@ -9,6 +9,7 @@ import sys
 import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -138,6 +139,66 @@ def test_a_kill_leaves_no_server_and_changes_no_number(
         "m-step-2": 0.5,
     }
     assert len(events(tmp_path, "asked")) <= 40 + 4  # what was in flight, once more
+
+
+def ordered(folder: Path, home: Path) -> bool:
+    return any((home / "servers").glob("*/order.json"))
+
+
+def supervised(folder: Path, home: Path) -> bool:
+    return any((home / "servers").glob("*/state.json"))
+
+
+def came(word: str, count: int) -> Callable[[Path, Path], bool]:
+    return lambda folder, home: len(events(folder, word)) >= count
+
+
+def released(folder: Path, home: Path) -> bool:
+    return any((folder / "out" / "servers").glob("*.log"))
+
+
+MOMENTS: dict[str, tuple[Callable[[Path, Path], bool], list[str]]] = {
+    "ordered": (ordered, []),
+    "supervised": (supervised, []),
+    "loading": (came("start", 1), ["--never"]),
+    "refusing": (came("start", 1), ["--errors", "600"]),
+    "asked": (came("asked", 2), ["--pause", "600"]),
+    "released": (released, []),
+}
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT], ids=["SIGTERM", "SIGINT"])
+@pytest.mark.parametrize("moment", list(MOMENTS))
+def test_one_signal_ends_a_served_run_at_any_moment(
+    home: Path, tmp_path: Path, places: Path, own_environment: dict[str, str], moment: str, number: int
+) -> None:
+    is_now, behaviour = MOMENTS[moment]
+    config(tmp_path, *behaviour)
+    environment = {**own_environment, "TMPDIR": str(tmp_path)}
+    with (tmp_path / "said").open("w") as said, subprocess.Popen(
+        words(tmp_path), cwd=PROJECT, env=environment, stdout=said, stderr=said
+    ) as flow:  # fmt: skip
+        try:
+            until(lambda: is_now(tmp_path, home))
+            flow.send_signal(number)
+            code = flow.wait(90)
+        finally:
+            flow.kill()
+    assert code != 0, (tmp_path / "said").read_text()
+    until(lambda: not [pid for one in (home / "servers").glob("*") for pid in marked(one.name)], 60)
+    until(lambda: not [place for place in places.iterdir() if is_held(place)], 60)
+    until(lambda: not supervisors(home), 60)
+
+
+def supervisors(home: Path) -> list[int]:
+    """Supervisors of this home that still run."""
+    found = []
+    for entry in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):
+            said = (entry / "cmdline").read_bytes()
+            if b"tasks.serving.supervisor" in said and str(home).encode() in said:
+                found.append(int(entry.name))
+    return found
 
 
 def ran(command: list[str], environment: Mapping[str, str], code: int = 0) -> Any:

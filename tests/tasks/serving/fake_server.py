@@ -20,6 +20,7 @@ def main() -> None:
     parser.add_argument("--never", action="store_true", help="never listen")
     parser.add_argument("--print", type=int, default=0, help="bytes to print at the start")
     parser.add_argument("--errors", type=float, default=0, help="seconds in which it answers 500")
+    parser.add_argument("--pause", type=float, default=0, help="seconds before each answer")
     parser.add_argument("--die", type=int, help="exit in the middle of this request, on its first start")
     parser.add_argument(
         "--hold", nargs=3, metavar=("EVENT", "TIMES", "FILE"), help="once EVENT came so often, wait for FILE"
@@ -95,6 +96,7 @@ class Handler(BaseHTTPRequestHandler):
             self.reply(500, {"error": {"message": "busy loading"}})
             return
         note(self.told, "asked")
+        time.sleep(self.told.pause)
         if self.path.endswith("/chat/completions"):
             said: dict[str, Any] = {"message": {"role": "assistant", "content": self.answer(body)}}
         else:

@@ -206,6 +206,78 @@ def test_a_supervisor_that_is_killed_leaves_nothing(serve: Callable[..., Running
     serve()  # the place is free again
 
 
+class Unwanted(Exception):
+    """The run was interrupted."""
+
+
+def phase_of(folder: Path) -> str | None:
+    state = records.read_state(folder)
+    return None if state is None else state.phase
+
+
+@pytest.mark.parametrize("moment", [None, records.WAITING, records.STARTING])
+def test_a_start_that_is_interrupted_ends_at_once_and_leaves_nothing(
+    weights: Path, serve: Callable[..., RunningServer], moment: str | None
+) -> None:
+    held = serve() if moment == records.WAITING else None
+    folders: list[Path] = []
+    raised: list[BaseException] = []
+
+    def check() -> None:
+        if phase_of(folders[0]) == moment:
+            raise Unwanted
+
+    def start() -> None:
+        try:
+            start_server(
+                a_launch(weights, "--never", "--child", start_timeout=600),
+                still_wanted=check,
+                admit=folders.append,
+            )
+        except BaseException as error:
+            raised.append(error)
+
+    starting = threading.Thread(target=start, daemon=True)
+    starting.start()
+    starting.join(90)
+    assert [type(error) for error in raised] == [Unwanted]
+    assert list(marked(folders[0].name)) == []
+    state = records.read_state(folders[0])
+    assert state is None or not lives(state.supervisor, state.supervisor_started)
+    if held is not None:
+        stop_server(Path(held.folder))
+    serve()  # the place is free again
+
+
+def test_a_supervisor_that_comes_up_after_its_server_was_stopped_starts_none(weights: Path) -> None:
+    order = order_for(a_launch(weights), owner=os.getpid())
+    folder = servers.servers_folder() / order.id
+    folder.mkdir(parents=True)
+    records.write(folder / records.ORDER, order)
+    stop_server(folder)
+    words = [sys.executable, "-m", "tasks.serving.supervisor", str(folder)]
+    late = subprocess.Popen(words, cwd=PROJECT, stderr=subprocess.PIPE)
+    try:
+        late.communicate(timeout=60)
+    finally:
+        late.kill()
+    assert not (weights.parent / "events").exists()
+
+
+def test_a_supervisor_that_does_not_answer_is_killed_with_its_server(
+    serve: Callable[..., RunningServer], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(servers, "STOP_SECONDS", 0.2)
+    monkeypatch.setattr(servers, "GONE_SECONDS", 0.2)
+    server = serve("--child")
+    state = records.read_state(Path(server.folder))
+    assert state is not None
+    os.kill(state.supervisor, signal.SIGSTOP)
+    stop_server(Path(server.folder))
+    assert list(marked(identifier(server))) == []
+    assert not lives(state.supervisor, state.supervisor_started)
+
+
 OWNER = """
 import sys, time
 from pathlib import Path
