@@ -28,6 +28,7 @@ from metrics.user_results import warn_once
 from scorers.arena import ArenaScorer, contest, is_arena
 from scorers.base import ALL_FILTERS, Batch
 from scorers.execution import ExecutionScorer, is_executed
+from scorers.filters import FilterPipeline
 from tasks.benchmarks.config import BenchmarkFields
 from tasks.benchmarks.open import open_benchmark
 from tasks.caching import Workspace
@@ -152,6 +153,8 @@ class Checks(Unkeyed):
     """Models that have to be asked for something."""
     judges: tuple[InferSetup, ...] = ()
     """Models that scorers ask, for text whatever the benchmark asks for."""
+    samples: tuple[int, ...] = (1,)
+    """How many responses an item has: one number for each that any model gives."""
     programs: bool = False
     """Whether programs will be run, which takes a sandbox."""
     served: tuple[InferSetup, ...] = ()
@@ -259,23 +262,23 @@ def try_item(checks: Checks, item: Item, where: str) -> list[str]:
 
 def _try_pairs(checks: Checks, item: Rendered, where: str = "the first item") -> list[str]:
     """Sentences about filters and metrics that raise on the item; what can't even be built is refused."""
-    doubts: list[str] = []
-    pipelines = {setup.config.name: setup.pipeline() for setup in checks.filters}
     if item.kind != "generate":
         for pair in checks.pairs:
             pair.metric_record()
-        return doubts
+        return []
     # The first reference stands for a response: no model has been asked yet.
     text: Any = next((reference for reference in item.references if isinstance(reference, str)), "")
     if item.orders:
         text = next(iter(item.gold), None)  # choices asked for by letters are read before filters
-    predictions: dict[str, Any] = {}
-    for name, pipeline in pipelines.items():
-        try:
-            if all(step.bounded([text]) for step in pipeline.steps):  # else it is not tried
-                predictions[name] = next(iter(pipeline.apply([[text]], [item.doc])[0]), None)
-        except Exception as error:
-            doubts.append(f"filter '{name}' raises on {where}: {type(error).__name__}: {error}")
+    doubts: list[str] = []
+    predictions: dict[str, list[Any]] = {}
+    for setup in checks.filters:
+        doubt = _try_filter(setup.pipeline(), (text, item.doc), checks.samples, predictions)
+        if doubt is not None:
+            pairs = ", ".join(
+                f"{pair.filter} × {pair.metric}" for pair in checks.pairs if _reads(pair, setup)
+            )
+            doubts.append(f"filter '{setup.config.name}' ({pairs}) raises on {where}{doubt}")
     for pair in checks.pairs:
         doubts += [
             f"{pair.filter} × {pair.metric} raises on {where}: {reason}"
@@ -285,15 +288,42 @@ def _try_pairs(checks: Checks, item: Rendered, where: str = "the first item") ->
     return doubts
 
 
-def _try_pair(pair: PairSetup, item: Rendered, text: Any, predictions: Mapping[str, Any]) -> Sequence[str]:
+def _reads(pair: PairSetup, setup: FilterSetup) -> bool:
+    return pair.filter in (setup.config.name, ALL_FILTERS)
+
+
+def _try_filter(
+    pipeline: FilterPipeline,
+    given: tuple[Any, Mapping[str, Any]],
+    samples: Sequence[int],
+    predictions: dict[str, list[Any]],
+) -> str | None:
+    """Notes what the pipeline makes of an item whose responses are all ``given``, as many as each model
+    gives; what it raises, in words."""
+    text, doc = given
+    if not all(step.bounded([text]) for step in pipeline.steps):
+        return None  # it may run away, and is not tried
+    for count in samples:
+        try:
+            predictions[pipeline.name] = pipeline.apply([[text] * count], [doc])[0]
+        except Exception as error:
+            predictions.pop(pipeline.name, None)
+            repeats = f" with {count} responses" if max(samples) > 1 else ""
+            return f"{repeats}: {type(error).__name__}: {error}"
+    return None
+
+
+def _try_pair(
+    pair: PairSetup, item: Rendered, text: Any, predictions: Mapping[str, Sequence[Any]]
+) -> Sequence[str]:
     scorer, metric = pair.scorer(), pair.metric_record()
-    if pair.filter == ALL_FILTERS or pair.filter not in predictions:
+    if not predictions.get(pair.filter):  # of all filters together, or of one that raised
         return ()
     batch = Batch(
         item_ids=[item.item.item_id],
         sample_index=np.zeros(1, dtype=np.int32),
         scored=np.ones(1, dtype=np.bool_),
-        predictions=[predictions[pair.filter]],
+        predictions=[predictions[pair.filter][0]],  # samples are scored one by one
         references=[list(item.references)],
         docs=[dict(item.doc)],
         responses=[text if isinstance(text, str) else None],

@@ -222,12 +222,14 @@ class EvalConfig(BenchmarkFields):
         one = {"max_tokens": None} if own.max_completion_tokens is not None else {}
         return alternatives.model_copy(update=one)
 
+    def samples_taken(self) -> tuple[int, ...]:
+        """Every number of samples that a model gives an item, in order."""
+        taken = {self.sampling(model).num_samples for model in self.models}
+        return tuple(sorted(taken or {self.sample_params.num_samples}))
+
     def fewest_samples(self) -> int:
         """The smallest number of samples that any model gives an item."""
-        return min(
-            (self.sampling(model).num_samples for model in self.models),
-            default=self.sample_params.num_samples,
-        )
+        return self.samples_taken()[0]
 
 
 def _refuse_twice(key: str, names: Sequence[str]) -> None:

@@ -99,7 +99,10 @@ def evaluate_command(
         bool, typer.Option("--no-data", help="With --dry-run: leave the dataset unopened")
     ] = False,
     force: Annotated[
-        bool, typer.Option("--force", help="Run although some pairs are known to fail: those alone do")
+        bool,
+        typer.Option(
+            "--force", help="Run although some pairs raise on the first item: the others are computed"
+        ),
     ] = False,
     task_runner: Annotated[str, typer.Option(help="threads, processes, dask or dask:ADDRESS")] = "threads",
     workers: Annotated[

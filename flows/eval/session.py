@@ -195,7 +195,10 @@ def _shortened_failures(failures: list[str]) -> str:
     return "\n".join([failures[0], *more, FORCE])
 
 
-FORCE = "the rest can be computed all the same: add --force, and these pairs alone fail"
+FORCE = (
+    "with --force the run starts all the same: the other pairs are computed, and of these each that raises "
+    "on a response, too, is marked as failed"
+)
 
 
 def forecast_document(

@@ -270,6 +270,7 @@ class Plan:
             endpoints=tuple(setup for setup in asked if setup.model.server is None),
             judges=tuple(setup for setup in grading if setup.model.server is None),
             served=tuple(setup for setup in (*asked, *grading) if setup.model.server is not None),
+            samples=self.config.samples_taken(),
             programs=any(pair.execute is not None for pair in self.pairs()),
         )
 

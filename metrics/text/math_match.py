@@ -151,6 +151,10 @@ def _without_unit(text: str, unit: str) -> str:
 NORMALISATIONS: Final[dict[str, Callable[[str], str]]] = {"hendrycks": hendrycks, "minerva": minerva}
 
 
+_SIGN: Final = re.compile(r"(?<!\\)\$")
+"""A dollar sign that begins or ends a formula; an escaped one is money."""
+
+
 def last_boxed(text: str) -> str | None:
     """What stands in the last ``\\boxed`` or ``\\fbox``; None where there is none, or it is not closed.
 
@@ -162,7 +166,7 @@ def last_boxed(text: str) -> str | None:
         return None
     opened = text.find("{", start)
     if text.startswith("\\boxed ", start) or opened < 0:
-        return text[start:].partition(" ")[2].partition("$")[0].strip() or None
+        return _SIGN.split(text[start:].partition(" ")[2], maxsplit=1)[0].strip() or None
     depth = 0
     for place in range(opened, len(text)):
         depth += {"{": 1, "}": -1}.get(text[place], 0)
@@ -177,6 +181,7 @@ ANSWERS: Final = ("auto", "boxed", "whole")
 @metric(
     "math_match",
     batched=True,
+    version=2,
     endless=True,
     extra="math",
     libraries=("math-verify", "sympy", "latex2sympy2_extended"),
@@ -230,7 +235,12 @@ def _answer(text: str, answer: str) -> str | None:
     if answer == "auto":
         return text
     inside = text if answer == "whole" else last_boxed(text)
-    return None if inside is None else f"\\boxed{{{inside.strip().strip('$')}}}"
+    return None if inside is None else f"\\boxed{{{_without_signs(inside.strip())}}}"
+
+
+def _without_signs(text: str) -> str:
+    """The text without the dollar signs around it."""
+    return re.sub(rf"^\$+|(?:{_SIGN.pattern})+$", "", text)
 
 
 _FINAL = "Final Answer: The final answer is"
@@ -243,8 +253,8 @@ def _bare(text: str) -> str:
         return boxed
     if _FINAL in text:
         return text.partition(_FINAL)[2].partition(". I hope it is correct")[0].strip()
-    first, last = text.find("$"), text.rfind("$")
-    return text[first + 1 : last] if first < last else text
+    signs = [found.start() for found in _SIGN.finditer(text)]
+    return text[signs[0] + 1 : signs[-1]] if signs[1:] else text
 
 
 def _plain(text: str, normalise: str) -> str:
@@ -266,7 +276,7 @@ def _rewritten(text: str, normalise: str | None) -> str:
     return text if normalise is None else f"${_plain(_bare(text), normalise)}$"
 
 
-_DELIMITERS: Final = re.compile(r"\$|\\\(|\\\[|\\boxed|\n")
+_DELIMITERS: Final = re.compile(rf"{_SIGN.pattern}|\\\(|\\\[|\\boxed|\n")
 _COMMAND: Final = re.compile(r"\\[a-zA-Z]+(\{[a-zA-Z ]*\})?")
 _WORD: Final = re.compile(r"[a-zA-Z]{4,}")
 _WORDS: Final = re.compile(r"[a-zA-Z]{2,}( [a-zA-Z]+)*")

@@ -47,6 +47,34 @@ def test_what_is_not_equal_is_wrong(gold: str, own: str | None) -> None:
     assert not same(gold, own)
 
 
+MONEY = [
+    r"\$32,348", r"\$5", r"\$18.90", r"\$1{,}000", r"\$.05", r"-\$5", r"32\$", r"(\$1, \$2)",
+    r"\$3.50\text{ per pound}",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("normalise", [None, "minerva", "hendrycks"])
+@pytest.mark.parametrize("gold", MONEY)
+def test_money_equals_itself_wherever_it_stands(gold: str, normalise: str | None) -> None:
+    answers = {
+        "auto": [gold, f"${gold}$", rf"\boxed{{{gold}}}"],
+        "boxed": [rf"\boxed{{{gold}}}"],
+        "whole": [gold],
+    }
+    for answer, own in answers.items():
+        wrong = [one for one in own if not same(gold, one, answer=answer, normalise=normalise)]
+        assert not wrong, answer
+    assert not same(
+        gold, rf"\boxed{{{gold.replace('5', '6').replace('3', '4').replace('1', '7')}}}", normalise=normalise
+    )
+
+
+@pytest.mark.parametrize("gold", MONEY)
+def test_money_equals_the_same_number_without_a_sign(gold: str) -> None:
+    assert same(gold, gold.replace(r"\$", ""))
+    assert same(gold.replace(r"\$", ""), gold)
+
+
 def test_where_the_answer_stands_is_a_choice() -> None:
     assert same("5", "it is 5")
     assert not same("5", "it is 5", answer="boxed")
@@ -54,6 +82,7 @@ def test_where_the_answer_stands_is_a_choice() -> None:
     assert same("5", "$5$", answer="whole")
     assert last_boxed(r"\boxed{1} and \boxed{\frac{a}{b}} or \boxed{c") is None
     assert last_boxed(r"\fbox{x} $\boxed y$") == "y"
+    assert last_boxed(r"$\boxed \$5$") == r"\$5"
 
 
 def test_units_precision_and_strictness_are_choices() -> None:
