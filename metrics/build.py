@@ -222,6 +222,8 @@ def _metric_record(
         arguments=dict(config.kwargs),
         patterns=None if function is None else definition.patterns,
         endless=function is not None and definition.endless,
+        right_answers=None if function is None else definition.right_answers,
+        best=definition.best,
     )
     ours = function is not None and definition.function.__module__.startswith("metrics.")
     return metric.within(definition.bounds) if ours else metric

@@ -17,7 +17,7 @@ from metrics.aggregation import Aggregation
 from metrics.errors import ConfigError, MetricError, described
 from metrics.patterns import bounded
 from metrics.reductions.reduction import Reduction
-from metrics.registry import CallStyle, Patterns
+from metrics.registry import CallStyle, Patterns, RightAnswers
 from metrics.types import (
     OUTPUT_TYPES,
     Answer,
@@ -68,6 +68,8 @@ class Metric:
     arguments: Mapping[str, Any] = field(default_factory=dict)
     patterns: Patterns | None = None
     endless: bool = False
+    right_answers: RightAnswers | None = None
+    best: float = 1.0
 
     def __post_init__(self) -> None:
         if not self.name:

@@ -20,6 +20,8 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 Patterns = Callable[..., Iterable[tuple[str, int]]]
 """Given the references of samples and a metric's arguments: regular expressions and their flags."""
+RightAnswers = Callable[..., Iterable[Any]]
+"""Given an item's references and a metric's arguments: answers each of which must get the best score."""
 CallStyle = Literal["item", "batched", "choices", "corpus"]
 
 
@@ -33,6 +35,8 @@ class MetricDefinition:
     of repeats unless a config says otherwise (``pass@k`` takes its numbers from the argument ``k``).
     ``patterns`` are the regular expressions that it runs over texts, ``endless`` says that it may take for
     ever on any: such a metric is computed where it can be stopped. ``extra`` installs the ``libraries``.
+    ``right_answers`` makes answers that the metric must score best, which are tried before a run; None: a
+    reference is no answer to it.
     """
 
     name: str
@@ -50,11 +54,22 @@ class MetricDefinition:
     patterns: Patterns | None = None
     endless: bool = False
     extra: str = ""
+    right_answers: RightAnswers | None = None
+
+    @property
+    def best(self) -> float:
+        """The best score of an item."""
+        return self.bounds[1] if self.higher_is_better else self.bounds[0]
 
     @property
     def summary(self) -> str:
         """First paragraph of the function's docstring."""
         return _first_paragraph(self.function)
+
+
+def each_reference(references: Iterable[Any], **_: Any) -> Iterable[Any]:
+    """Every reference is a right answer as it stands."""
+    return references
 
 
 @dataclass(frozen=True)
@@ -207,14 +222,14 @@ def _parameters(function: Callable[..., Any]) -> frozenset[str] | None:
     if any(p.kind is inspect.Parameter.VAR_KEYWORD for p in declared):
         return None
     keyword = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
-    return frozenset(p.name for p in declared if p.kind in keyword) - {
-        "references",
-        "predictions",
-        "result",
-        "answer",
-        "batch",
-        "values",
-    }
+    about: MetricDefinition | None = getattr(function, "__metric__", None)
+    given = _OF_COLUMNS if about is not None and about.style == "batched" else _OF_ITEMS
+    return frozenset(p.name for p in declared if p.kind in keyword) - given
+
+
+_OF_COLUMNS = frozenset({"references", "predictions"})
+_OF_ITEMS = _OF_COLUMNS | {"result", "answer", "batch", "values"}
+"""Parameters that are data and no arguments of a config."""
 
 
 _read_once = lru_cache(maxsize=512)(_parameters)

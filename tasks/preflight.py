@@ -12,7 +12,7 @@ task's thread but of a supervisor, which ends it with the process of the flow.
 
 import re
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain, islice
 from pathlib import Path
@@ -30,9 +30,11 @@ from scorers.base import ALL_FILTERS, Batch
 from scorers.execution import ExecutionScorer, is_executed
 from scorers.filters import FilterPipeline
 from tasks.benchmarks.config import BenchmarkFields
+from tasks.benchmarks.native import NativeBenchmark
 from tasks.benchmarks.open import open_benchmark
 from tasks.caching import Workspace
-from tasks.datasets.item import Item, Rendered
+from tasks.datasets.item import Benchmark, Item, Rendered
+from tasks.datasets.selection import Selection
 from tasks.filter import FilterSetup
 from tasks.infer import InferSetup, Served, probe_model
 from tasks.models.answers.segments import AnswerStore
@@ -42,6 +44,7 @@ from tasks.models.identity import EXPANDED
 from tasks.models.probes import CanaryReport, ask_canaries, note_statement
 from tasks.rows.execution import asked_by_row
 from tasks.rows.parts import PairSetup
+from tasks.rows.references import Referenced, reference_warnings
 from tasks.rows.scoring import whole_answer
 from tasks.sandboxes.run import SandboxError, chosen_sandbox
 from tasks.server import hold, if_possible
@@ -153,6 +156,10 @@ class Checks(Unkeyed):
     """Models that have to be asked for something."""
     judges: tuple[InferSetup, ...] = ()
     """Models that scorers ask, for text whatever the benchmark asks for."""
+    selection: Selection = Selection()
+    """The items that the run takes."""
+    references: tuple[PairSetup, ...] = ()
+    """Pairs whose metrics are tried on every reference."""
     samples: tuple[int, ...] = (1,)
     """How many responses an item has: one number for each that any model gives."""
     programs: bool = False
@@ -251,7 +258,19 @@ def survey(checks: Checks) -> Preflight:
             continue
         served[setup.model.name] = identity
         warned += [warning] if warning else []
+    if rendered[0].kind == "generate":
+        warned += reference_warnings(checks.references, _referenced(benchmark, checks.selection))
     return Preflight(warnings=warned, served=served, failures=failures, refused=refused)
+
+
+def _referenced(benchmark: Benchmark, selection: Selection) -> Iterator[Referenced]:
+    """The items with what is right for them."""
+    items = selection.of(benchmark.items())
+    if isinstance(benchmark, NativeBenchmark):  # its references need no prompt
+        yield from (Referenced(item.item_id, benchmark.references(item), item.data) for item in items)
+    else:
+        rendered = benchmark.render(benchmark.prompt_names()[0], items)
+        yield from (Referenced(one.item.item_id, one.references, one.doc) for one in rendered)
 
 
 def try_item(checks: Checks, item: Item, where: str) -> list[str]:

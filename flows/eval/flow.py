@@ -44,7 +44,7 @@ from flows.eval.start import (
     run_id_of,
     start_run,
 )
-from flows.graph.forecast import unanswered
+from flows.graph.forecast import unanswered, unscored
 from flows.graph.stages import walk
 from metrics.errors import printable
 from tasks.history.layout import known_runs, record_run
@@ -198,7 +198,8 @@ def _run_stages(run: Run) -> RunOutcome:
     plan, phase = run.plan, run.options.phase
     lacking = unanswered(plan, run.workspace, phase)
     refuse_unanswered(run.options, lacking.names)
-    run.check(preflight, lacking.models, lacking.others(phase))
+    open_pairs = unscored(plan, run.workspace, lacking, phase)
+    run.check(preflight, plan.checks(lacking.models, lacking.others(phase), open_pairs))
     run.lacking = lacking.models
 
     stages = walk(run)

@@ -33,7 +33,7 @@ from tasks.filter import FilterSetup
 from tasks.infer import InferSetup, infer, missing_requests
 from tasks.models.engine import RunControl
 from tasks.models.probes import CanaryReport
-from tasks.preflight import ServeSetup, canaries, launch_of, note_said, release, serve
+from tasks.preflight import Checks, ServeSetup, canaries, launch_of, note_said, release, serve
 from tasks.rows.parts import PairSetup
 from tasks.serving.launch import gpu_count, visible_gpus
 from tasks.serving.servers import end_leftovers, end_servers
@@ -106,14 +106,12 @@ class Run(Graph):
         self.submitted.append(Submitted(task.name, step, future, inputs))
         return future
 
-    def check(
-        self, preflight: Task[..., Any], models: Sequence[str], others: Sequence[Step[InferSetup]]
-    ) -> None:
-        """Runs the preflight, which asks the endpoints of these models and of others (judges, users), and
-        keeps what the models' say of themselves; raises what it refuses."""
-        found = preflight.submit(self.plan.checks(models, others)).result()
+    def check(self, preflight: Task[..., Any], checks: Checks) -> None:
+        """Runs the preflight, and keeps what the models' endpoints say of themselves; raises what it
+        refuses."""
+        found = preflight.submit(checks).result()
         self.served.update(found.served)
-        for name in set(models) & found.served.keys():
+        for name in {setup.model.name for setup in checks.endpoints} & found.served.keys():
             note_said(self.plan.models[name].setup, found.served[name]["says"], self.workspace)
 
     def reuse_or_ask(self, cells: Sequence[Cell], requests: Mapping[tuple[str, int], Future]) -> None:

@@ -34,7 +34,7 @@ from flows.eval.publishing import Evaluation
 from flows.eval.run import check_runner, forecast_servers
 from flows.eval.runners import MANY_RESPONSES, MOST_PROCESSES, task_runner_named
 from flows.eval.start import config_for_phase, refuse_unanswered, settled_models, with_defaults, workspace
-from flows.graph.forecast import forecast, unanswered
+from flows.graph.forecast import forecast, unanswered, unscored
 from flows.graph.preview import preview
 from flows.graph.stages import known_stages
 from flows.plan.build import make_plan
@@ -167,7 +167,8 @@ def check_run(
     unanswerable = _take_dataset(plan, options, session.overrides, reading)
     lacking = unanswered(plan, workspace(options), options.phase)
     refuse_unanswered(options, lacking.names)
-    checks = plan.checks(lacking.models, lacking.others(options.phase))
+    open_pairs = unscored(plan, workspace(options), lacking, options.phase)
+    checks = plan.checks(lacking.models, lacking.others(options.phase), open_pairs)
     with serving() if checks.need_secrets else nullcontext():
         found = check_ahead(checks)
     failures = [*found.failures, *_failures_without_reference(checks, unanswerable)]
@@ -224,7 +225,7 @@ def forecast_document(
         refuse_unanswered(complete, lacking.names)
     except ConfigError as error:
         refused.append(str(error))
-    checks = plan.checks(lacking.models, lacking.others(complete.phase))
+    checks = plan.checks(lacking.models, lacking.others(complete.phase), found.unscored())
     with serving() if checks.need_secrets else nullcontext():
         tried = survey(checks)
     return {

@@ -379,6 +379,10 @@ class Forecast:
             ],
         }
 
+    def unscored(self) -> list[str]:
+        """Pairs whose numbers are not all there."""
+        return [name for name, state in self.pairs.items() if state != CACHED]
+
     def unanswered(self, plan: "Plan") -> "Unanswered":
         """Whose endpoints the run would ask."""
         models = [name for name, count in self.models.items() if count.most]
@@ -478,6 +482,15 @@ def unanswered(plan: Plan, workspace: Workspace, phase: Phase) -> Unanswered:
         stages.through("exchanges")
         judges = [model for model in judges if _asked_of(run, model.infer.setup.model.name).send != 0]
     return Unanswered(models, users, judges)
+
+
+def unscored(plan: Plan, workspace: Workspace, lacking: Unanswered, phase: Phase) -> list[str]:
+    """Pairs by name whose numbers a run of that phase may have to compute; ``lacking``: whom it asks."""
+    if phase is Phase.INFER:
+        return []
+    if lacking.names or peek(load, plan.load, workspace=workspace) is None:
+        return [pair.name for pair in plan.pairs()]
+    return forecast(plan, workspace).unscored()
 
 
 def _could_be_answered(workspace: Workspace) -> bool:

@@ -1,6 +1,6 @@
 """The plan of a run: every step that it will submit, decided before anything starts."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from itertools import combinations
 
@@ -258,9 +258,15 @@ class Plan:
         own = (facet for metric in self.config.metrics for facet in metric.facets or () if facet != "label")
         return tuple(dict.fromkeys([*self.config.facets, *own]))
 
-    def checks(self, endpoints: Sequence[str], others: Sequence[Step[InferSetup]] = ()) -> Checks:
-        """What the preflight tries; ``endpoints`` are the models that have to be asked for something, and
-        ``others`` those that scorers ask and that speak for users."""
+    def checks(
+        self,
+        endpoints: Sequence[str],
+        others: Sequence[Step[InferSetup]] = (),
+        unscored: Collection[str] = (),
+    ) -> Checks:
+        """What the preflight tries; ``endpoints`` are the models that have to be asked for something,
+        ``others`` those that scorers ask and that speak for users, ``unscored`` the pairs by name whose
+        scores are not there yet."""
         asked = [self.models[name].setup for name in endpoints]
         grading = [step.setup for step in others]
         return Checks(
@@ -270,6 +276,12 @@ class Plan:
             endpoints=tuple(setup for setup in asked if setup.model.server is None),
             judges=tuple(setup for setup in grading if setup.model.server is None),
             served=tuple(setup for setup in (*asked, *grading) if setup.model.server is not None),
+            selection=self.load.setup.selection,
+            references=tuple(
+                pair.score.setup
+                for pair in self.pairs()
+                if pair.name in unscored and pair.identity.metric.right_answers is not None
+            ),
             samples=self.config.samples_taken(),
             programs=any(pair.execute is not None for pair in self.pairs()),
         )

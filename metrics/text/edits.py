@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from metrics.aggregation import Aggregation, Count, Total, aggregation_factory
-from metrics.registry import metric
+from metrics.registry import each_reference, metric
 from metrics.text.inputs import hypotheses, read_text_pairs, reference_lists
 from metrics.types import Floats, Scores
 
@@ -62,7 +62,7 @@ def _rate(total: Total, n: Count) -> Floats:
     return np.asarray(edits / np.where(words > 0, words, 1))
 
 
-@metric("edit_similarity", batched=True, source="Levenshtein 1966")
+@metric("edit_similarity", batched=True, source="Levenshtein 1966", right_answers=each_reference)
 def edit_similarity(
     references: Sequence[Sequence[Any]], predictions: Sequence[Any], *, ignore_case: bool = False
 ) -> Floats:

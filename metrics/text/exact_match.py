@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from metrics.errors import ConfigError, MetricError
-from metrics.registry import metric
+from metrics.registry import each_reference, metric
 from metrics.types import Bools, Scores, scalar_scores
 
 _ITEMS = 1024  # normalised at once: few enough for a core's cache
@@ -29,6 +29,7 @@ _ITEMS = 1024  # normalised at once: few enough for a core's cache
     source="huggingface/evaluate metrics/exact_match; lm-evaluation-harness",
     variants={"multiple_choice": "exact_match_mc"},
     patterns=lambda _, *, regexes_to_ignore=None, **__: [(text, 0) for text in _listed(regexes_to_ignore)],
+    right_answers=each_reference,
 )
 def exact_match(
     references: Sequence[Sequence[Any]],

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from metrics.errors import ConfigError, MetricError
-from metrics.registry import metric
+from metrics.registry import each_reference, metric
 from metrics.text.inputs import hypotheses, reference_lists
 from metrics.types import Floats, Scores, scalar_scores
 
@@ -20,7 +20,12 @@ _NUMBER_DRESS = str.maketrans("", "", ", _$€£¥%")
 UNITS = ("characters", "words", "lines", "bytes")
 
 
-@metric("contains", batched=True)
+def _containing(references: Sequence[Any], *, all: bool = False, **_: Any) -> Sequence[Any]:
+    """Answers that contain what they must: each reference, or all of them in one text."""
+    return ["\n".join(map(str, references))] if all else references
+
+
+@metric("contains", batched=True, right_answers=_containing)
 def contains(
     references: Sequence[Sequence[Any]],
     predictions: Sequence[Any],
@@ -88,7 +93,7 @@ def _compiled(pattern: str, flags: int) -> re.Pattern[str]:
         raise ConfigError(f"regex_match: {pattern!r} is no pattern: {error}") from None
 
 
-@metric("numeric_match", batched=True)
+@metric("numeric_match", batched=True, right_answers=each_reference)
 def numeric_match(
     references: Sequence[Sequence[Any]],
     predictions: Sequence[Any],
@@ -136,7 +141,7 @@ def parse_number(value: Any) -> float | None:
     return found if math.isfinite(found) else None
 
 
-@metric("json_match", batched=True)
+@metric("json_match", batched=True, right_answers=each_reference)
 def json_match(
     references: Sequence[Sequence[Any]],
     predictions: Sequence[Any],

@@ -178,6 +178,14 @@ def last_boxed(text: str) -> str | None:
 ANSWERS: Final = ("auto", "boxed", "whole")
 
 
+def _boxed_where_due(references: Sequence[Any], *, answer: str = "auto", **_: Any) -> list[Any]:
+    """Every reference, in a box where the metric looks nowhere else."""
+    return [
+        rf"\boxed{{{gold}}}" if answer == "boxed" and last_boxed(str(gold)) is None else gold
+        for gold in references
+    ]
+
+
 @metric(
     "math_match",
     batched=True,
@@ -185,6 +193,7 @@ ANSWERS: Final = ("auto", "boxed", "whole")
     endless=True,
     extra="math",
     libraries=("math-verify", "sympy", "latex2sympy2_extended"),
+    right_answers=_boxed_where_due,
     source="huggingface/Math-Verify; lm-evaluation-harness, tasks minerva_math and hendrycks_math",
 )
 def math_match(

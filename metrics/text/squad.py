@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from metrics.registry import metric
+from metrics.registry import each_reference, metric
 from metrics.text.inputs import hypotheses, reference_lists
 from metrics.types import Floats
 
@@ -41,13 +41,13 @@ def _best_reference(
     )
 
 
-@metric("squad_exact_match", batched=True, source=SQUAD)
+@metric("squad_exact_match", batched=True, source=SQUAD, right_answers=each_reference)
 def squad_exact_match(references: Sequence[Sequence[Any]], predictions: Sequence[Any]) -> Floats:
     """1 if the normalised answers are equal (case, punctuation, articles and spacing aside), else 0."""
     return _best_reference(references, predictions, "squad_exact_match", lambda gold, own: float(gold == own))
 
 
-@metric("token_f1", batched=True, source=SQUAD)
+@metric("token_f1", batched=True, source=SQUAD, right_answers=each_reference)
 def token_f1(references: Sequence[Sequence[Any]], predictions: Sequence[Any]) -> Floats:
     """Harmonic mean of precision and recall of the normalised answer's words, 0 to 1; the best reference
     counts.

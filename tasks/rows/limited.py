@@ -129,8 +129,9 @@ def processing_scorer(setup: PairSetup) -> ProcessResultsScorer:
 def scoring(setup: PairSetup) -> Callable[[Row], SampleScores]:
     """What the process calls for each row."""
     scorer, metric = setup.scorer(), setup.metric_record()
-    if metric.endless:
-        metric.evaluate([["1"]], ["1"])  # what it imports is not the first row's to pay for
+    if metric.endless:  # what it imports is not the first row's to pay for
+        answers = ["2"] if metric.right_answers is None else metric.right_answers(["2"], **metric.kwargs)
+        metric.evaluate([["1"]], list(answers)[:1])
     return lambda row: scorer.score(row[0], metric, row[1])
 
 

@@ -19,7 +19,7 @@ test_split: test
 doc_to_text: "Q: {{question}}\\nA:"
 doc_to_target: "{{answer}}"
 metric_list:
-  - {metric: exact_match, aggregation: mean, higher_is_better: true, ignore_case: true, ignore_punctuation: false}
+  - {metric: exact_match, aggregation: mean, higher_is_better: true, ignore_case: true}
 generation_kwargs: {until: ["Q:", "\\n\\n"], do_sample: true, temperature: 0.2}
 repeats: 64
 filter_list:
@@ -118,3 +118,49 @@ def test_what_force_promises_is_true(folder: Path, evaluate: Evaluate) -> None:
     forced = evaluate(folder / "bench.yaml", "--force", "--json", "--set", models)
     assert forced.code == 0, forced.err
     assert {row["status"] for row in forced.document["results"]} == {"ok"}
+
+
+UNEQUAL = """\
+name: sums
+dataset: items.jsonl
+prompt_templates: [{name: plain, template: "{{question}}"}]
+target: "{{answer}}"
+models: [{name: demo, type: demo}]
+metric_list: [exact_match, numeric_match, {metric: sized, function: "own.py:sized"}]
+"""
+SIZED = """\
+from metrics import metric
+
+@metric("sized", right_answers=lambda references, **_: [one + "!" for one in references])
+def sized(references, predictions):
+    return float(len(predictions[0]) > 2)
+"""
+
+
+def test_references_that_fail_themselves_are_named(folder: Path, evaluate: Evaluate) -> None:
+    items = [*ITEMS[:2], {"id": "far", "question": "where?", "answer": "over there"}]
+    (folder / "items.jsonl").write_text("".join(json.dumps(item) + "\n" for item in items))
+    (folder / "own.py").write_text(SIZED)
+    (folder / "bench.yaml").write_text(UNEQUAL)
+    planned = evaluate(folder / "bench.yaml", "--dry-run", "--json", "--force")
+    told = {said.partition(":")[0]: said for said in planned.document["warnings"]}
+    assert set(told) == {"none × numeric_match", "none × sized"}
+    assert "1 of 3 items is wrong as its own answer: 'far';" in told["none × numeric_match"]
+    assert "2 of 3 items is wrong as its own answer: '0', '1';" in told["none × sized"]
+    ran = evaluate(
+        folder / "bench.yaml", "--force", "--set", "metric_list=[exact_match, {function: own.py:sized}]"
+    )
+    assert ran.code == 0
+    assert f"warning: {told['none × sized']}" in ran.err
+    again = evaluate(folder / "bench.yaml", "--set", "metric_list=[exact_match, {function: own.py:sized}]")
+    assert "its own answer" not in again.err  # no score is computed: it was said
+    selected = evaluate(
+        folder / "bench.yaml",
+        "--dry-run",
+        "--json",
+        "--samples",
+        "0-1",
+        "--set",
+        "metric_list=[numeric_match]",
+    )
+    assert not selected.document["warnings"]

@@ -159,3 +159,8 @@ def test_versions_are_in_the_signature_and_a_missing_library_is_named(
     monkeypatch.setattr("metrics.build.installed_version", lambda name: "not installed")
     with pytest.raises(ConfigError, match=r"pip install 'nightjar\[math\]'"):
         build_metric(config, lambda _: None)
+
+
+def test_a_config_can_say_where_the_answer_stands() -> None:
+    built = build_metric(MetricConfig(metric="math_match", kwargs={"answer": "boxed"}), lambda name: name)
+    assert built.evaluate([["5"], ["5"]], ["5", r"\boxed{5}"]).score.tolist() == [0.0, 1.0]
