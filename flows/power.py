@@ -2,9 +2,10 @@
 samples, requests, tokens and cost, from history or assumed.
 
 An item's difference between two runs spreads as it did between the last two runs of the benchmark that
-the history holds; of one run, its repeats tell, or its share of right answers, as if both runs were
-unrelated. Without any, a share of items is assumed to differ. ``--dry-run`` and suites' checks say the
-same numbers.
+the history holds and that asked for their answers each: a rerun from kept answers is the same run once more,
+and items that rest on a shared answer are left out. Of one run, its repeats tell, or its share of right
+answers, as if both runs were unrelated. Without any, a share of items is assumed to differ. ``--dry-run`` and
+suites' checks say the same numbers.
 """
 
 import math
@@ -14,6 +15,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Annotated, Any
 
+import numpy as np
 import typer
 
 from flows.command_line import command_line, examples, new_app, print_json
@@ -31,6 +33,7 @@ from scorers.factory import build_scorer
 from tasks.benchmarks.open import open_benchmark
 from tasks.comparison.matching import DEFAULT_REDUCTION, clusters_of, join, match_runs, result_key
 from tasks.comparison.runs import ComparedRun, open_run
+from tasks.comparison.sharing import Shared, SharedAnswers
 from tasks.history.query import query
 from tasks.models.records import cost_of
 from tasks.reporting import numbers
@@ -42,6 +45,10 @@ SAMPLES = (1, 2, 4, 8, 16)
 ASSUMED = 0.1
 """Share of right-or-wrong items that differ between two runs, where nothing tells."""
 ASSUMES = "assumed"
+LAST_RUNS = 10
+"""Runs that are looked through for two with answers of their own."""
+OWN_ITEMS = 0.5
+"""Share of the items of two runs that has to rest on answers of their own in both."""
 
 
 @dataclass(frozen=True)
@@ -105,7 +112,7 @@ def count_items(config: EvalConfig, limit: int | None = None) -> int:
 
 def pair_powers(config: EvalConfig, store: Store, asked: Asked) -> list[PairPower]:
     """Every pair whose number is a mean of items, on every model; others have no spread an item."""
-    history = [] if asked.differ is not None else _last_runs(store, config.name)
+    history = _History(store, () if asked.differ is not None else _last_runs(store, config.name))
     return [
         power
         for model in config.models
@@ -115,10 +122,10 @@ def pair_powers(config: EvalConfig, store: Store, asked: Asked) -> list[PairPowe
 
 
 def _pair_power(
-    config: EvalConfig, of: tuple[str, str, bool], history: Sequence[ComparedRun], asked: Asked
+    config: EvalConfig, of: tuple[str, str, bool], history: "_History", asked: Asked
 ) -> PairPower | None:
     name, pair, shares = of
-    known = _from_history(history, name, pair, shares)
+    known = history.spread(name, pair, shares)
     if known is None:
         if not shares:
             return None
@@ -130,7 +137,7 @@ def _pair_power(
     decides = spread.margin(asked.items, samples, asked.alpha, asked.power)
     finds = spread.loss_found(asked.margin, asked.items, samples, asked.alpha, asked.power)
     designs = tuple(
-        _design(spread, count, asked, _cost_each(config, name, history))
+        _design(spread, count, asked, _cost_each(config, name, history.runs))
         for count in sorted({*SAMPLES, samples})
     )
     return PairPower(
@@ -199,12 +206,13 @@ def _mean_pairs(config: EvalConfig) -> Iterator[tuple[str, bool]]:
 
 
 def _last_runs(store: Store, benchmark: str) -> list[ComparedRun]:
-    """The last two runs of the benchmark, newest first; fewer where there are none, or they can't be read."""
+    """The last runs of the benchmark, newest first, as far as they can be read."""
     name = benchmark.replace("'", "''")
     found = []
     try:
         rows = query(
-            store, f"SELECT run_id FROM runs WHERE benchmark = '{name}' ORDER BY started DESC LIMIT 2"
+            store,
+            f"SELECT run_id FROM runs WHERE benchmark = '{name}' ORDER BY started DESC LIMIT {LAST_RUNS}",
         ).rows
     except NightjarError:
         return []
@@ -216,30 +224,46 @@ def _last_runs(store: Store, benchmark: str) -> list[ComparedRun]:
     return found
 
 
-def _from_history(
-    history: Sequence[ComparedRun], model: str, pair: str, shares: bool
-) -> tuple[PairSpread, str] | None:
-    """The spread that the last runs tell, and how; None where they don't."""
-    rows = [_row(run, model, pair) for run in history]
-    newest = rows[0] if rows else None
-    if newest is None or not newest["n_items"] or newest["stderr"] is None:
-        return None
-    width = 1.0 if shares else math.inf
-    samples = max(round(newest["n_samples"] / newest["n_items"]), 1)
-    sampling = 2 * samples * newest["n_items"] * (newest["stderr_sampling"] or 0.0) ** 2
-    if len(rows) > 1 and rows[1] is not None:
-        paired = _paired(history[1], history[0], newest)
-        if paired is not None:
-            variance, items = paired
+class _History:
+    """The last runs of a benchmark, newest first, and what they share."""
+
+    def __init__(self, store: Store, runs: Sequence[ComparedRun]) -> None:
+        self.runs = runs
+        self._shared = SharedAnswers(store)
+
+    def spread(self, model: str, pair: str, shares: bool) -> tuple[PairSpread, str] | None:
+        """The spread that the runs tell, and how; None where they don't."""
+        newest = _row(self.runs[0], model, pair) if self.runs else None
+        if newest is None or not newest["n_items"] or newest["stderr"] is None:
+            return None
+        width = 1.0 if shares else math.inf
+        samples = max(round(newest["n_samples"] / newest["n_items"]), 1)
+        sampling = 2 * samples * newest["n_items"] * (newest["stderr_sampling"] or 0.0) ** 2
+        second = self._second(newest, model, pair)
+        if second is not None:
+            other, variance, items = second
             sampling = min(sampling, variance * samples) or (variance * samples if shares else 0.0)
             spread = PairSpread(max(variance - sampling / samples, 0.0), sampling, width)
-            return spread, f"from {items:,} items of {history[1].name} and {history[0].name}"
-    items = newest["n_items"]
-    if newest["stderr_sampling"] is not None:
-        return PairSpread(0.0, sampling, width), f"from the repeats of {history[0].name}"
-    unrelated = 2 * newest["n_items"] * newest["stderr"] ** 2
-    spread = PairSpread(0.0, unrelated, width) if shares else PairSpread(unrelated, 0.0, width)
-    return spread, f"from {history[0].name}, as if another run were unrelated"
+            return spread, f"from {items:,} items of {other} and {self.runs[0].name}"
+        items = newest["n_items"]
+        if newest["stderr_sampling"] is not None:
+            return PairSpread(0.0, sampling, width), f"from the repeats of {self.runs[0].name}"
+        unrelated = 2 * newest["n_items"] * newest["stderr"] ** 2
+        spread = PairSpread(0.0, unrelated, width) if shares else PairSpread(unrelated, 0.0, width)
+        return spread, f"from {self.runs[0].name}, as if another run were unrelated"
+
+    def _second(self, newest: Mapping[str, Any], model: str, pair: str) -> tuple[str, float, int] | None:
+        """The last run before with answers of its own: its name, the variance of an item's difference to it,
+        and of how many items."""
+        candidate = self.runs[0]
+        for base in self.runs[1:]:
+            if _row(base, model, pair) is None:
+                continue
+            place = newest["model_name"], newest["prompt_template"]
+            shared = self._shared.items(base.manifest, candidate.manifest, *place)
+            if (paired := _paired(base, candidate, newest, shared)) is not None:
+                return base.name, *paired
+        return None
 
 
 def _row(run: ComparedRun, model: str, pair: str) -> Mapping[str, Any] | None:
@@ -256,24 +280,28 @@ def _row(run: ComparedRun, model: str, pair: str) -> Mapping[str, Any] | None:
     return None
 
 
-def _paired(base: ComparedRun, candidate: ComparedRun, row: Mapping[str, Any]) -> tuple[float, int] | None:
+def _paired(
+    base: ComparedRun, candidate: ComparedRun, row: Mapping[str, Any], shared: Shared
+) -> tuple[float, int] | None:
     """The variance of an item's difference between two runs, clusters allowed for, and how many items it is
-    of."""
+    of; None where too few rest on answers of their own in both."""
     wanted = result_key(row)
     for match in match_runs(base.groups, candidate.groups):
         if match.candidate != wanted or match.base is None:
             continue
         before, after = base.groups[match.base], candidate.groups[wanted]
         joined = join(before, after)
-        if len(joined) < 2:
+        own = np.array([item not in shared for item in after.item_ids[joined.candidate]], dtype=np.bool_)
+        if own.sum() < max(2, OWN_ITEMS * len(own)):
             return None
-        moved = after.value[joined.candidate] - before.value[joined.base]
-        groups = numbered(clusters_of(before, joined.base))
+        rows = joined.base[own]
+        moved = after.value[joined.candidate[own]] - before.value[rows]
+        groups = numbered(clusters_of(before, rows))
         sampled = Sampled.of(build_aggregation("mean"), moved.reshape(-1, 1), groups, StatisticsConfig())
         influence = influences(sampled)
         if influence is None or sampled.independent < 2:
             return None
-        return sampled.spread(influence)[0] ** 2 * len(joined), len(joined)
+        return sampled.spread(influence)[0] ** 2 * len(rows), len(rows)
     return None
 
 

@@ -1,6 +1,7 @@
 """The planner's command line: from history, from an assumption, and the same in a dry run."""
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -32,9 +33,13 @@ def config(folder: Path, **keys: Any) -> Path:
     return path
 
 
-def recorded(store: Store, run_id: str, right: Any, started: float, **numbers: Any) -> None:
+def recorded(
+    store: Store, run_id: str, right: Any, started: float, tally: Any = None, **numbers: Any
+) -> None:
     """A run of the benchmark in the history, whose requests took 100 and 50 tokens each."""
-    tally = {"requests": ITEMS, "sent": ITEMS, "prompt_tokens": 100 * ITEMS, "completion_tokens": 50 * ITEMS}
+    tally = {
+        "requests": ITEMS, "sent": ITEMS, "prompt_tokens": 100 * ITEMS, "completion_tokens": 50 * ITEMS,
+    } | (tally or {})  # fmt: skip
     manifest = {"run_id": run_id, "benchmark": "sums", "started": started, "models": {"own": tally}}
     stderr = float(np.std(right, ddof=1)) / len(right) ** 0.5
     row = dict.fromkeys(RESULTS.names) | PAIR | {
@@ -143,3 +148,77 @@ def test_a_dry_run_says_the_same(evaluate: Any, tmp_path: Path, capsys: pytest.C
         {name: pair[name] for name in ("pair", "model", "items", "samples", "decides", "source")}
     ]
     assert "200 items × 1 sample decide a margin of" in evaluate(path, "--dry-run").out
+
+
+def sized(folder: Path, capsys: pytest.CaptureFixture[str], *more: object) -> dict[str, Any]:
+    path = folder / "sums.yaml"
+    if not path.exists():
+        config(folder)
+    (pair,) = planned(capsys, path, "--store", folder / "store", "--margin", 0.05, *more)["pairs"]
+    source = re.sub(r"-[0-9a-f]{32}", "", pair["source"])
+    return {"source": source, "decides": pair["decides"]} | {
+        "items": [design["items"] for design in pair["designs"]]
+    }
+
+
+def test_an_unchanged_rerun_is_the_same_run(
+    evaluate: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = config(tmp_path)
+    assert evaluate(path).code == 0
+    once = sized(tmp_path, capsys)
+    assert once["source"].endswith("as if another run were unrelated")
+    again = evaluate(path, "--json")
+    assert again.document["requests"]["sent"] == 0
+    twice = sized(tmp_path, capsys)
+    assert (twice["items"], twice["decides"]) == (once["items"], once["decides"])
+    dry = evaluate(path, "--dry-run", "--json").document["power"]
+    assert [entry["source"].endswith("unrelated") for entry in dry] == [True]
+
+
+def test_a_rerun_with_more_items_or_samples_is_no_second_measurement(
+    evaluate: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = config(tmp_path, sample_params={"temperature": 0.7})
+    assert evaluate(path, "--limit", 150).code == 0
+    assert evaluate(path).code == 0
+    assert sized(tmp_path, capsys)["source"].endswith("as if another run were unrelated")
+    assert evaluate(path, "--set", "sample_params.num_samples=2").code == 0
+    assert sized(tmp_path, capsys)["source"].startswith("from the repeats of ")
+
+
+def test_answers_asked_anew_are_a_second_measurement_and_a_rerun_of_them_is_not_a_third(
+    evaluate: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = config(tmp_path)
+    assert evaluate(path, "--run-name", "first").code == 0
+    assert evaluate(path, "--run-name", "second", "--refresh", "infer").code == 0
+    assert sized(tmp_path, capsys)["source"] == f"from {ITEMS} items of first and second"
+    assert evaluate(path, "--run-name", "third").code == 0
+    found = sized(tmp_path, capsys)
+    assert found["source"] == f"from {ITEMS} items of first and third"
+
+
+def test_of_a_run_that_is_partly_reused_the_items_asked_anew_count(
+    evaluate: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = config(tmp_path)
+    assert evaluate(path, "--run-name", "first").code == 0
+    positions = f"0-{ITEMS * 3 // 4 - 1}"
+    assert evaluate(path, "--run-name", "part", "--refresh", "infer", "--samples", positions).code == 0
+    assert evaluate(path, "--run-name", "whole").code == 0
+    assert sized(tmp_path, capsys)["source"] == f"from {ITEMS * 3 // 4} items of first and whole"
+
+
+def test_without_the_responses_the_counts_of_the_manifest_decide(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    store = Store(str(tmp_path / "store"))
+    right = (np.random.default_rng(1).random(ITEMS) < 0.7).astype(float)
+    recorded(store, "first", right, 1.0)
+    recorded(store, "again", right, 2.0, tally={"sent": 0, "cached": ITEMS})
+    assert sized(tmp_path, capsys)["source"] == "from again, as if another run were unrelated"
+    recorded(store, "half", right, 3.0, tally={"sent": ITEMS // 2, "cached": ITEMS // 2})
+    assert sized(tmp_path, capsys)["source"] == "from half, as if another run were unrelated"
+    recorded(store, "own", right, 4.0)
+    assert sized(tmp_path, capsys)["source"] == f"from {ITEMS} items of half and own"
