@@ -44,8 +44,8 @@ NOT_SERVED = Served()
 class InferSetup(Unkeyed):
     """The model, how it is sampled, and what it may take.
 
-    ``lookup`` says which kept answers serve, ``night`` stands beside what is asked for now, and ``run_id``
-    names the account that limits are held against.
+    ``lookup`` says which kept answers serve, ``night`` stands beside what is asked for now, ``run_id`` names
+    what people stop and pause, and ``account`` what limits are held against.
     """
 
     model: ModelConfig
@@ -58,6 +58,7 @@ class InferSetup(Unkeyed):
     lookup: Lookup = EVERY
     night: str | None = None
     run_id: str | None = None
+    account: str | None = None
     running: RunningScore | None = None
     """What is scored while it is asked, for whoever watches."""
 
@@ -72,6 +73,7 @@ class InferSetup(Unkeyed):
             limits=self.limits,
             price=self.prices.of(self.model.name),
             run_id=self.run_id,
+            account=self.account,
             expected=expected,
             night=self.night,
             lookup=self.lookup,

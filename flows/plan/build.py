@@ -4,8 +4,9 @@ An identity holds what can change the step's answer and nothing else. Display na
 limits stay outside, so that renaming a model or moving a checkout serves what is there already.
 """
 
+import uuid
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from flows.config.schema import FAILED_REQUESTS, EvalConfig, Phase, RunOptions
@@ -40,6 +41,15 @@ from tasks.turns import TurnSetup
 from tasks.usercode.load import resolver
 
 
+@dataclass(frozen=True)
+class Attempt:
+    """One attempt at a run, which a retry follows with one of its own: when the run began (seconds since
+    1970), and the name of the account that it spends from."""
+
+    began: float
+    account: str = field(default_factory=lambda: uuid.uuid4().hex)
+
+
 def make_plan(config: EvalConfig, options: RunOptions, began: float = 0.0) -> Plan:
     """The steps of an evaluation that began at ``began`` (seconds since 1970).
 
@@ -55,18 +65,19 @@ def make_plan(config: EvalConfig, options: RunOptions, began: float = 0.0) -> Pl
         for entry in filters_of(config, scorer)
     )
     running = running_score(config, filters, resolve)
+    attempt = Attempt(began)
     return Plan(
         config=config,
         load=_load(fields, benchmark, options.selection()),
         prompts={name: _render(fields, benchmark, name) for name in benchmark.prompt_names()},
         models={
-            model.name: _watched(_infer(config, model, options, began), running) for model in config.models
+            model.name: _watched(_infer(config, model, options, attempt), running) for model in config.models
         },
         filters=filters,
         methods=tuple(method_plan(config, entry, resolve) for entry in config.evaluation_methods),
         metrics=tuple(metric_plan(config, entry, resolve) for entry in config.metrics),
-        asked=tuple(_asked(config, entry, options, began) for entry in grading_models(config.scorer)),
-        turns=tuple(_turns(config, options, began)),
+        asked=tuple(_asked(config, entry, options, attempt) for entry in grading_models(config.scorer)),
+        turns=tuple(_turns(config, options, attempt)),
     )
 
 
@@ -113,7 +124,7 @@ def _render(fields: BenchmarkFields, benchmark: Benchmark, prompt: str) -> Step[
     )
 
 
-def _infer(config: EvalConfig, model: ModelConfig, options: RunOptions, began: float) -> Step[InferSetup]:
+def _infer(config: EvalConfig, model: ModelConfig, options: RunOptions, attempt: Attempt) -> Step[InferSetup]:
     sampling = config.sampling(model)
     identity = {
         "model": model_identity(model, Path(config.base_dir)),
@@ -131,13 +142,14 @@ def _infer(config: EvalConfig, model: ModelConfig, options: RunOptions, began: f
         prices=config.prices,
         base_dir=config.base_dir,
         run_id=options.run_id,
-        lookup=kept_answers(config, options, began),
+        account=attempt.account,
+        lookup=kept_answers(config, options, attempt.began),
         night=options.night,
     )
     return Step(name=f"infer {model.name}", identity=identity, setup=setup)
 
 
-def _turns(config: EvalConfig, options: RunOptions, began: float) -> Iterator[TurnPlan]:
+def _turns(config: EvalConfig, options: RunOptions, attempt: Attempt) -> Iterator[TurnPlan]:
     """The turns after the first; each conversation is a sample of its own from there on."""
     said, user = config.turns, None
     if said is None:
@@ -147,7 +159,7 @@ def _turns(config: EvalConfig, options: RunOptions, began: float) -> Iterator[Tu
         name = said.model if isinstance(said.model, str) else str(entry.get("name", "user"))
         own = {key: value for key, value in entry.items() if key != "name"}
         grader = GradingModel(name, own, dict(said.sample_params))
-        user = _asked(config, grader, options, began).infer
+        user = _asked(config, grader, options, attempt).infer
         if user.setup.model.server is not None:
             raise ConfigError(
                 f"turns: no server of weights is started for '{name}', which speaks for the user; start it "
@@ -156,7 +168,7 @@ def _turns(config: EvalConfig, options: RunOptions, began: float) -> Iterator[Tu
         turns: list[str | TurnTemplate] = [said.prompt] * (said.max_turns - 1)
     else:
         turns = list(said)
-    models = {model.name: _one_sample(_infer(config, model, options, began)) for model in config.models}
+    models = {model.name: _one_sample(_infer(config, model, options, attempt)) for model in config.models}
     for number, turn in enumerate(turns, start=2):
         content, role = (turn, "user") if isinstance(turn, str) else (turn.content, turn.role)
         setup = TurnSetup(
@@ -213,7 +225,9 @@ def kept_replies(options: RunOptions, began: float) -> Lookup:
     )
 
 
-def _asked(config: EvalConfig, grader: GradingModel, options: RunOptions, began: float) -> AskedModel:
+def _asked(
+    config: EvalConfig, grader: GradingModel, options: RunOptions, attempt: Attempt
+) -> AskedModel:
     """A judge or reward model: one of ``models:`` by name, or an entry of its own."""
     known = {model.name: model for model in config.models}
     if not grader.entry and grader.name not in known:
@@ -227,7 +241,7 @@ def _asked(config: EvalConfig, grader: GradingModel, options: RunOptions, began:
         else known[grader.name]
     )
     single = {**model.sample_params.model_dump(exclude_unset=True), **grader.sampling, "num_samples": 1}
-    step = _infer(config, model.model_copy(update={"sample_params": SampleParams()}), options, began)
+    step = _infer(config, model.model_copy(update={"sample_params": SampleParams()}), options, attempt)
     sampling = SampleParams.model_validate(single)
     identity = step.identity | {
         "provider": {"code": sources_of(*answering_modules(model, "generate_until"))},
@@ -241,7 +255,7 @@ def _asked(config: EvalConfig, grader: GradingModel, options: RunOptions, began:
             "model": model,
             "sampling": sampling,
             "role": "judge",
-            "lookup": kept_replies(options, began),
+            "lookup": kept_replies(options, attempt.began),
         }
     )
     return AskedModel(

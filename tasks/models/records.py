@@ -10,6 +10,7 @@ official client). The infer stage fills the options; the engine counts in ``Requ
 import hashlib
 import threading
 import time
+from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass, field, replace
@@ -364,16 +365,26 @@ class Spending:
         return None
 
 
-_spendings: dict[str, Spending] = {}
+OPEN_ACCOUNTS = 256
+"""Accounts of attempts at runs that a process keeps; the one used longest ago goes first."""
+_spendings: "OrderedDict[str, Spending]" = OrderedDict()
 _spendings_lock = threading.Lock()
 
 
-def spending_of(run_id: str | None, limits: RunLimits) -> Spending:
-    """The process's one account of a run; without a run id, an account of its own."""
-    if run_id is None:
+def spending_of(account: str | None, limits: RunLimits) -> Spending:
+    """What one attempt at a run has spent in this process; without a name, an account of its own.
+
+    A retry has another account: what was answered before is not paid for again, and the rest has all of the
+    limits.
+    """
+    if account is None:
         return Spending(limits)
     with _spendings_lock:
-        return _spendings.setdefault(run_id, Spending(limits))
+        spending = _spendings.setdefault(account, Spending(limits))
+        _spendings.move_to_end(account)
+        while len(_spendings) > OPEN_ACCOUNTS:
+            _spendings.popitem(last=False)
+        return spending
 
 
 Lease = AbstractContextManager[int]
@@ -388,9 +399,9 @@ class InferenceOptions:
 
     ``sampling`` holds the global and the model's parameters, merged. ``lookup`` says which kept answers
     serve; ``refresh`` lets none serve that was asked for before this call. ``night`` stands beside each new
-    answer. ``run_id`` names the account that limits are held against, shared by all partitions of the
-    process; None: this call's own. ``expected`` is the number of requests, for the time left. ``server`` is
-    where a model that is served here answers. ``media`` reads an image or a sound of a message by its digest,
+    answer. ``run_id`` names the run that people stop and pause, ``account`` what limits are held against,
+    shared by all partitions of the process; None: this call's own. ``expected`` is the number of requests,
+    for the time left. ``server`` is where a model that is served here answers. ``media`` reads an image or a sound of a message by its digest,
     ``secret`` a Secret block by name, ``lease`` takes the model's share of a concurrency limit between
     processes by the limit's name and the number of slots wanted.
     """
@@ -400,6 +411,7 @@ class InferenceOptions:
     limits: RunLimits = field(default_factory=RunLimits)
     price: Price | None = None
     run_id: str | None = None
+    account: str | None = None
     night: str | None = None
     lookup: Lookup = EVERY
     refresh: bool = False

@@ -147,7 +147,7 @@ class Inference:
         state = InferenceState(
             AnswerWriter(kept, options.journal_dir, options.night),
             RequestTally(),
-            spending_of(options.run_id, options.limits),
+            spending_of(options.account, options.limits),
             options.price,
             control_of(options.run_id),
         )
