@@ -1,12 +1,27 @@
 """What a config says about metrics and about error bars."""
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 FunctionRef = str
 """``"file.py:fn"`` or ``"module:fn"``: a user's function; a colon is what tells it from a registered name."""
+
+
+@dataclass(frozen=True)
+class NamesFile:
+    """Marks a field of a config whose text names a file that a run reads.
+
+    From the mark follow whether the config may name that file, and whether the run's output lies over it.
+    """
+
+
+@dataclass(frozen=True)
+class RunsProgram:
+    """Marks a field of a config that says what is run on this machine: it is code, as functions are."""
+
 
 _OWN_KEYS = frozenset(
     {"metric", "alias", "function", "reduction", "aggregation", "higher_is_better", "kwargs"}

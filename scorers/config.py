@@ -20,7 +20,7 @@ from pydantic import (
     model_validator,
 )
 
-from metrics.config import MetricConfig
+from metrics.config import MetricConfig, RunsProgram
 from metrics.errors import check_name, nearest
 from metrics.types import CutOff, OutputType
 from scorers.judge.config import (
@@ -371,7 +371,7 @@ class ExecutionConfig(_Frozen):
         "lines", description="How the output of a case is compared: lines, tokens, exact"
     )
     language: Literal["python"] = Field("python", description="What the programs are written in")
-    python: str | None = Field(
+    python: Annotated[str | None, RunsProgram()] = Field(
         None, description="Path of the interpreter, with its packages; default: the standard library alone"
     )
     limits: ProgramLimits = Field(ProgramLimits(), description="What one run of a program may take")

@@ -52,6 +52,7 @@ from tasks.serving.launch import Launch, check_launch
 from tasks.serving.records import log_text
 from tasks.serving.servers import ServerFailed, forget_server, start_server, stop_server
 from tasks.store.keys import Step, Unkeyed
+from tasks.store.outputs import SERVER_LOGS
 from tasks.store.storage import ArtifactRef
 from tasks.usercode.evaluate import asks_about_programs
 
@@ -112,7 +113,7 @@ def release(step: Step[ServeSetup], server: Served) -> None:
 
 def log_file(output: str, model: str) -> Path:
     """Where the log of a model's server is kept in a run's folder."""
-    return Path(output) / "servers" / f"{re.sub(r'[^A-Za-z0-9.]+', '-', model).strip('-.') or 'model'}.log"
+    return Path(output) / SERVER_LOGS / f"{re.sub(r'[^A-Za-z0-9.]+', '-', model).strip('-.') or 'model'}.log"
 
 
 def _keep_log(setup: ServeSetup, folder: Path) -> None:

@@ -44,6 +44,17 @@ from tasks.reporting.view import CellArtifacts, RunView, sample_views
 from tasks.rows.parts import FailedPart, PairIdentity, Part
 from tasks.server import if_possible
 from tasks.store.home import write_json
+from tasks.store.outputs import (
+    EVALUATION_RESULTS,
+    ITEMS_TABLE,
+    MANIFEST,
+    METRICS,
+    REPORT,
+    RESPONSES,
+    RESULTS_JSON,
+    RESULTS_TABLE,
+    samples_file,
+)
 from tasks.store.schemas import RESULTS
 from tasks.store.storage import ArtifactRef, Store
 from tasks.verdicts.config import EvaluationMethodConfig
@@ -110,6 +121,8 @@ class Publication:
     """Strengths of models that were compared, by prompt and filter."""
     index: str | None = None
     """The folder of results whose index shows this run beside the others; None: its files lie elsewhere."""
+    kept: tuple[str, ...] = ()
+    """Files of the output folder that stay as they are, because the run reads them."""
 
 
 @dataclass(frozen=True)
@@ -125,7 +138,7 @@ class Published:
 def run_assets(run_id: str, benchmark: str, output: str) -> list[Asset]:
     """A run's results and report as Prefect names them: the same from night to night, so that each has a
     history of the runs that made it."""
-    files = {"results": "results.parquet", "report": "report.html"}
+    files = {"results": RESULTS_TABLE, "report": REPORT}
     return [
         Asset(
             key=f"nightjar://{_asset_name(benchmark)}/{name}",
@@ -178,12 +191,12 @@ def publish(publication: Publication, workspace: Workspace) -> Published:
         media=partial(kept_media, store),
     )
     written = write_report(
-        view, folder / "report.html", learning=_learning(publication, results, folder), first=first()
+        view, folder / REPORT, learning=_learning(publication, results, folder), first=first()
     )
     for exported in exports:
         exported.result()
     manifest = publication.manifest | {"diagnostics": [asdict(finding) for finding in written.diagnostics]}
-    write_json(folder / "manifest.json", manifest)
+    write_json(folder / MANIFEST, manifest)
     record_manifest(store, manifest)
     if publication.index is not None:
         _renew_index(store, Path(publication.index))
@@ -235,7 +248,7 @@ def _learning(publication: Publication, results: pa.Table, folder: Path) -> Sequ
     known = known_of_models(publication.manifest)
     if ordering_facet(known) is None:
         return ()
-    items = folder / "items.parquet"
+    items = folder / ITEMS_TABLE
     try:
         run = ComparedRun(publication.run.run_id, read_groups(items, str(items)), tuple(results.to_pylist()))
         return learning_curves(run, known)
@@ -294,12 +307,12 @@ def _no_statistics() -> Any:
 
 def _write_tables(publication: Publication, store: Store, folder: Path, results: pa.Table) -> None:
     run = publication.run
-    write_results_table(folder / "results.parquet", results.to_batches(), run.run_id)
-    write_items_table(folder / "items.parquet", _batches(store, publication.items), publication.facets)
-    write_results(folder / "results.json", results.to_batches(), run, publication.manifest.get("ratings"))
+    write_results_table(folder / RESULTS_TABLE, results.to_batches(), run.run_id)
+    write_items_table(folder / ITEMS_TABLE, _batches(store, publication.items), publication.facets)
+    write_results(folder / RESULTS_JSON, results.to_batches(), run, publication.manifest.get("ratings"))
     counted = pc.is_in(results.column("metric"), pa.array(_counted_names(publication, store), pa.string()))
     pairs = results.filter(pc.invert(counted)).to_batches()
-    write_metrics(folder / "metrics.jsonl", [*pairs, *_batches(store, publication.counted)])
+    write_metrics(folder / METRICS, [*pairs, *_batches(store, publication.counted)])
 
 
 def _counted_names(publication: Publication, store: Store) -> list[str]:
@@ -314,12 +327,13 @@ def _counted_names(publication: Publication, store: Store) -> list[str]:
 def export_responses(publication: Publication, workspace: Workspace, folder: Path) -> None:
     """Writes the files of answers and of what evaluation methods said of them; another process may do it."""
     store = workspace.open()
-    write_responses(folder / "responses.jsonl", [_answers(store, cell) for cell in publication.cells])
+    if RESPONSES not in publication.kept:
+        write_responses(folder / RESPONSES, [_answers(store, cell) for cell in publication.cells])
     if publication.methods:
         judged = judged_parts(list(_judged(store, publication)), publication.methods)
-        write_evaluation_results(folder / "evaluation_results.jsonl", judged)
+        write_evaluation_results(folder / EVALUATION_RESULTS, judged)
     else:  # a file of the run that had this folder before would be taken for this one's
-        (folder / "evaluation_results.jsonl").unlink(missing_ok=True)
+        (folder / EVALUATION_RESULTS).unlink(missing_ok=True)
 
 
 def export_samples(publication: Publication, workspace: Workspace, folder: Path) -> None:
@@ -335,7 +349,7 @@ def export_samples(publication: Publication, workspace: Workspace, folder: Path)
         for cell in publication.cells
         for name, ref in cell.predictions.items()
     ]
-    write_samples(folder / f"samples_{publication.run.benchmark}.jsonl", parts, publication.run)
+    write_samples(folder / samples_file(publication.run.benchmark), parts, publication.run)
 
 
 def record_all_rows(publication: Publication, workspace: Workspace, results: pa.Table) -> None:

@@ -28,6 +28,7 @@ from tasks.benchmarks.config import PromptTemplate, SimulatedUser, template_text
 from tasks.benchmarks.native import NativeBenchmark
 from tasks.datasets.item import Benchmark, Item
 from tasks.datasets.items import check_source, open_dataset, row_places
+from tasks.store.home import named_path
 from tasks.usercode.load import resolver
 
 METHOD_KEYWORDS = ("response", "ground_truth", "inference_result")
@@ -126,9 +127,7 @@ def item_places(config: EvalConfig, items: Sequence[Item]) -> list[str]:
     dataset = config.dataset
     if dataset is None or dataset.path is None:
         return [f"item '{item.item_id}'" for item in items]
-    places = row_places(
-        Path(config.base_dir) / Path(dataset.path).expanduser(), [item.doc_id for item in items]
-    )
+    places = row_places(named_path(config.base_dir, dataset.path), [item.doc_id for item in items])
     return [places.get(item.doc_id, f"item '{item.item_id}'") for item in items]
 
 

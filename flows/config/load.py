@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 from pydantic import ValidationError
 
 from flows.config.errors import (
+    OVERRIDE,
     Location,
     Problem,
     YamlSource,
@@ -25,11 +26,13 @@ from flows.config.errors import (
     schema_problems,
     with_overrides,
 )
+from flows.config.files import untrusted
 from flows.config.models import NO_FLAGS, ModelFlags
 from flows.config.schema import EvalConfig
 from flows.config.two_phase import TwoPhaseSettings, notes_of, read_native
 from metrics.errors import ConfigError, NightjarError
 from tasks.store.home import PROJECT, home
+from tasks.usercode.load import check_named, check_trusted, may_run_code
 
 if TYPE_CHECKING:
     from tasks.benchmarks.lm_eval import Definition, SelectedBenchmarks
@@ -99,17 +102,35 @@ def load_configs(
     *,
     strict: bool = True,
     reader: "Reader | None" = None,
+    suite: str | Path | None = None,
 ) -> tuple[EvalConfig, ...]:
     """As ``load_config``, for a file that may hold several benchmarks. ``reader`` remembers files of the
-    harness.
+    harness; ``suite`` is the folder of the suite that names file and overrides, None where the user does.
     """
     file = Path(path) if path is not None else DEFAULT_CONFIG
+    if suite is not None:
+        check_named(file, Path(suite), file.name)
+        if overrides and may_run_code(file.parent):
+            check_trusted(
+                Path(suite), f"set of {file.name}"
+            )  # it may name code that the config's folder runs
     if is_harness_file(file):
-        return tuple(_evaluation(source, file, strict) for source in read_harness(file, overrides, reader))
-    source, _ = read_native(file, overrides)
-    if "benchmark" in source.data:
-        return tuple(_evaluation(merged, file, strict) for merged in with_harness(source, file.parent))
-    return (_evaluation(source, file, strict),)
+        sources = read_harness(file, overrides, reader)
+    else:
+        source, _ = read_native(file, overrides)
+        sources = with_harness(source, file.parent) if "benchmark" in source.data else (source,)
+        for merged in sources:
+            _check_place(merged, file)
+    return tuple(_evaluation(source, file, strict, suite is None) for source in sources)
+
+
+def _check_place(source: YamlSource, file: Path) -> None:
+    """Refuses a file whose code must not run unasked, and that names another folder for it to be of."""
+    folder = source.data.get("base_dir")
+    if folder is None or source.where(("base_dir",)).startswith(OVERRIDE):
+        return
+    if Path(str(folder)).absolute().resolve() != file.resolve().parent:
+        check_trusted(file.parent, f"{file.name}, which is about {folder},")
 
 
 def choose_configs(inputs: CommandInputs) -> ChosenConfigs:
@@ -266,8 +287,12 @@ def validate_configs(
     return entries
 
 
-def _evaluation(source: YamlSource, file: Path | None, strict: bool) -> EvalConfig:
+def _evaluation(source: YamlSource, file: Path | None, strict: bool, given: bool = True) -> EvalConfig:
+    """The config, checked; ``given``: its overrides are the user's own."""
     config = _validated(source, file)
+    home = file.resolve().parent if file is not None else None
+    if refused := list(untrusted(config, source, home, given)):
+        raise refusal(source, refused)
     if strict:
         from flows.config.checks import config_problems  # imports every metric and filter
 
@@ -407,7 +432,11 @@ def _translated(definition: "Definition", changes: Sequence[tuple[str, Location,
     for origin, location, value in changes:
         put(config, location, value, origin)
     native = translate(replace(definition, config=config))
-    return YamlSource(definition.path.name, {**native, "base_dir": str(definition.path.parent.resolve())})
+    given = {("harness", "config", *location): origin for origin, location, _ in changes}
+    data = {**native, "base_dir": str(definition.path.parent.resolve())}
+    return YamlSource(
+        definition.path.name, data, {at: by for at, by in given.items() if by.startswith(OVERRIDE)}
+    )
 
 
 def _over(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:

@@ -14,6 +14,7 @@ from typing import Any, Final
 from flows.config.errors import Location, YamlSource, read_yaml, with_overrides
 from metrics.errors import ConfigError, nearest
 from tasks.models.config import EndpointConfig, ModelConfig, SampleParams
+from tasks.store.outputs import RESPONSES
 
 MODEL_TYPES: Final = ("openai", "vllm", "llama.cpp")
 IN_CONTAINERS: Final = ("vllm", "llama.cpp")
@@ -158,9 +159,11 @@ def _settings(made: _Translation) -> _RunKeys:
     if not isinstance(mode, str | None) or mode not in phases:
         raise made.refuse(at, f"expected inference or evaluation, got '{mode}'")
     output = data.get("output_dir")
-    recorded = Path(str(output)) / "responses.jsonl" if output and mode == "evaluation" else None
+    recorded = Path(str(output)) / RESPONSES if output and mode == "evaluation" else None
     if recorded is not None and os.path.isfile(recorded):
-        made.note(("output_dir",), f"its responses.jsonl is replayed; no model is asked ({recorded})")
+        made.note(
+            ("output_dir",), f"its {RESPONSES} is replayed and stays as it is; no model is asked ({recorded})"
+        )
     endpoint = {
         "max_concurrency": workflow.get("max_workers", data.get("max_workers")),
         "timeout": data.get("timeout"),

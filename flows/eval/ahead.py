@@ -12,7 +12,6 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from importlib.abc import MetaPathFinder
 from itertools import chain
-from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
 from flows.config.schema import EvalConfig, RunOptions
@@ -20,6 +19,7 @@ from metrics.errors import NightjarError
 from tasks.benchmarks.config import BenchmarkFields
 from tasks.datasets.selection import Selection
 from tasks.models.config import ReplayConfig
+from tasks.store.home import named_path
 from tasks.workers import ForkedCall, cores, may_fork
 
 if TYPE_CHECKING:
@@ -122,7 +122,7 @@ def _check_beside(
     for model in config.models:
         if isinstance(model.config, ReplayConfig) and model.config.path is not None:
             with suppress(NightjarError):  # whoever looks a response up says so
-                recording_file(Path(config.base_dir) / model.config.path)
+                recording_file(named_path(config.base_dir, model.config.path))
     return replace(found, digest=digest, recordings=open_recordings())
 
 
@@ -130,8 +130,7 @@ def _is_large(config: EvalConfig) -> bool:
     if config.harness is not None or config.dataset is None or config.dataset.path is None:
         return False
     try:
-        file = Path(config.base_dir) / Path(config.dataset.path).expanduser()
-        return file.stat().st_size >= LARGE_BYTES
+        return named_path(config.base_dir, config.dataset.path).stat().st_size >= LARGE_BYTES
     except (OSError, ValueError):
         return False  # whoever reads it says so
 

@@ -20,6 +20,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from prefect.runtime import flow_run
 
+from flows.config.files import kept_outputs
 from flows.config.schema import Phase
 from flows.eval.run import Future, Run, finished
 from flows.eval.start import git_revision
@@ -36,7 +37,7 @@ from tasks.models.replay import recorded_counts
 from tasks.publish import LostPair, PairNumbers, Publication, Published, publish, run_assets
 from tasks.reporting.exports import RunInfo
 from tasks.reporting.view import CellArtifacts
-from tasks.store.home import PROJECT, results_folder
+from tasks.store.home import PROJECT, named_path, results_folder
 from tasks.store.keys import Accounts, Step, digest
 from tasks.store.storage import ArtifactRef
 from tasks.workers import workers
@@ -90,6 +91,7 @@ def publish_run(run: Run, task_runs: TaskRuns) -> RunOutcome:
         counted=_results_of(entry.results for entry in task_runs.verdict_numbers.values()),
         items=_results_of(entry.items for entry in every if entry.items is not None),
         index=_index_folder(str(run.options.output)),
+        kept=kept_outputs(run.plan.config, Path(str(run.options.output))),
         ratings=_results_of(task_runs.ratings),
         lost=(*_lost_pairs(run, task_runs), *_lost_metrics(run, task_runs)),
     )
@@ -301,7 +303,7 @@ def _recordings(run: Run, grid: GridResponses) -> list[dict[str, Any]]:
     by_path: defaultdict[Path, list[str]] = defaultdict(list)
     for name, step in run.plan.models.items():
         if isinstance(step.setup.model.config, ReplayConfig) and step.setup.model.config.path is not None:
-            by_path[Path(step.setup.base_dir) / step.setup.model.config.path].append(name)
+            by_path[named_path(step.setup.base_dir, step.setup.model.config.path)].append(name)
     found = []
     store = run.workspace.open()
     for path, names in by_path.items():

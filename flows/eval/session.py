@@ -27,6 +27,7 @@ from prefect.context import FlowRunContext
 
 from flows.command_line import FAILED, INTERRUPTED, clear_status, status
 from flows.config.checks import MissingReferences, check_templates
+from flows.config.files import kept_outputs
 from flows.config.schema import FAILED_REQUESTS, EvalConfig, Phase, RunOptions
 from flows.eval.ahead import CheckedDataset, ReadingBeside, check_dataset
 from flows.eval.flow import evaluate
@@ -59,6 +60,7 @@ from tasks.reporting.terminal import (
     ratings_tables,
     results_table,
 )
+from tasks.store.outputs import RESPONSES
 from tasks.workers import WorkerDied, cores, import_stages, prepare
 
 if TYPE_CHECKING:
@@ -159,7 +161,9 @@ def check_run(
     item; raises NightjarError."""
     for reason in _unwritable("--output", Path(str(options.output))):
         raise ConfigError(reason)
-    plan = make_plan(settled_models(config_for_phase(config, options)), options, time.time())
+    decided = settled_models(config_for_phase(config, options))
+    kept_outputs(decided, Path(str(options.output)))
+    plan = make_plan(decided, options, time.time())
     if not plan.models:
         raise ConfigError("no checkpoint is new: all that match were evaluated before (checkpoints.new_only)")
     _check_refresh(plan, options)
@@ -216,15 +220,16 @@ def forecast_document(
     found = forecast(plan, workspace(complete))
     refused = [*_unwritable("--output", Path(str(complete.output)))]
     refused += _unwritable("--store", Path(store.root)) if store.local else ()
-    try:
-        _check_refresh(plan, complete)
-    except ConfigError as error:
-        refused.append(str(error))
     lacking = found.unanswered(plan)
-    try:
-        refuse_unanswered(complete, lacking.names)
-    except ConfigError as error:
-        refused.append(str(error))
+    for check in (
+        partial(kept_outputs, decided, Path(str(complete.output))),
+        partial(_check_refresh, plan, complete),
+        partial(refuse_unanswered, complete, lacking.names),
+    ):
+        try:
+            check()
+        except ConfigError as error:
+            refused.append(str(error))
     checks = plan.checks(lacking.models, lacking.others(complete.phase), found.unscored())
     with serving() if checks.need_secrets else nullcontext():
         tried = survey(checks)
@@ -327,7 +332,7 @@ def print_evaluation(evaluation: Evaluation, document: dict[str, Any]) -> None:
         for part in ratings_tables(evaluation.manifest.get("ratings") or ()):
             out.print(part)
     else:
-        out.print(document["message"], evaluation.folder / "responses.jsonl")
+        out.print(document["message"], evaluation.folder / RESPONSES)
     text = diagnostics_text([_diagnostic(entry) for entry in document["diagnostics"] or ()])
     if text.plain:
         out.print(text)

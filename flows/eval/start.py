@@ -18,6 +18,7 @@ from prefect.context import FlowRunContext, TagsContext
 from prefect.exceptions import TerminationSignal
 from prefect.runtime import flow_run
 
+from flows.config.files import kept_outputs
 from flows.config.models import IsNew, with_checkpoints
 from flows.config.schema import EvalConfig, Phase, RunOptions
 from flows.eval.run import Run
@@ -32,8 +33,7 @@ from tasks.serving.config import local_path, weights_digest
 from tasks.store.errors import FileDamaged, FileMissing
 from tasks.store.home import default_store, home, results_folder
 from tasks.store.keys import digest
-
-RESPONSES = "responses.jsonl"
+from tasks.store.outputs import RESPONSES
 
 
 async def start_run(config: EvalConfig, options: RunOptions) -> Run:
@@ -48,6 +48,7 @@ async def start_run(config: EvalConfig, options: RunOptions) -> Run:
     night = options.night or str(flow_run.root_flow_run_id or context.flow_run.id)
     complete = with_defaults(config, options.model_copy(update={"night": night}), str(context.flow_run.id))
     decided = await asyncio.to_thread(settled_models, config_for_phase(config, complete))
+    kept_outputs(decided, Path(str(complete.output)))
     plan = make_plan(decided, complete, began)
     await _tag(plan, sorted(TagsContext.get().current_tags | set(context.flow_run.tags)))
     return Run(plan=plan, options=complete, workspace=workspace(complete, config.name), started=began)

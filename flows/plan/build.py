@@ -225,9 +225,7 @@ def kept_replies(options: RunOptions, began: float) -> Lookup:
     )
 
 
-def _asked(
-    config: EvalConfig, grader: GradingModel, options: RunOptions, attempt: Attempt
-) -> AskedModel:
+def _asked(config: EvalConfig, grader: GradingModel, options: RunOptions, attempt: Attempt) -> AskedModel:
     """A judge or reward model: one of ``models:`` by name, or an entry of its own."""
     known = {model.name: model for model in config.models}
     if not grader.entry and grader.name not in known:

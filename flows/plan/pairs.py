@@ -42,6 +42,7 @@ from tasks.rows.parts import PairSetup, pending, reads_responses
 from tasks.running import RunningScore
 from tasks.sandboxes.run import VERSION, interpreter_at
 from tasks.store.fingerprint import sources_of
+from tasks.store.home import named_path
 from tasks.store.keys import Step
 from tasks.usercode.evaluate import asks_about_programs
 from tasks.verdicts.config import EvaluationMethodConfig, EvaluationMetricConfig
@@ -404,7 +405,7 @@ def read_calibrations(chosen: ScorerConfig | None, base_dir: str | Path) -> Scor
     """
     if isinstance(chosen, JudgeConfig) and isinstance(chosen.calibration, str):
         try:
-            rows = [row.value for row in read_rows(Path(base_dir) / Path(chosen.calibration).expanduser())]
+            rows = [row.value for row in read_rows(named_path(base_dir, chosen.calibration))]
         except NightjarError as error:
             raise ConfigError(f"scorer.calibration: {error}") from error
         if not rows:

@@ -31,6 +31,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_valida
 
 from flows.compare.runs import load_gate
 from flows.config.errors import read_yaml, validated
+from flows.config.files import kept_outputs
 from flows.config.load import load_configs
 from flows.config.models import with_checkpoints
 from flows.config.schema import EvalConfig, RunOptions
@@ -47,9 +48,9 @@ from tasks.comparison.matching import DEFAULT_REDUCTION
 from tasks.history.layout import LAST_PASSED, baseline_nights, past_nights
 from tasks.models.config import Answers, ModelConfig
 from tasks.store.durations import Seconds
-from tasks.store.home import default_store, results_folder
+from tasks.store.home import default_store, named_path, results_folder
 from tasks.store.storage import Store
-from tasks.usercode.load import resolver
+from tasks.usercode.load import check_named, check_trusted, resolver
 
 
 def _path_alone(value: Any) -> Any:
@@ -117,9 +118,14 @@ def load_suite(path: str | Path) -> SuiteConfig:
     """Reads a suite file; raises ConfigError, one line for each thing that is wrong, with file and line."""
     file = Path(path)
     source = read_yaml(file)
-    data = {"base_dir": str(file.resolve().parent)} | source.data
+    home = file.resolve().parent
+    data = {"base_dir": str(home)} | source.data
+    if Path(str(data["base_dir"])).resolve() != home:
+        check_trusted(home, f"{file.name}, which is about {data['base_dir']},")
     if isinstance(data.get("gate"), str):
-        data["gate"] = load_gate(Path(data["base_dir"]) / data["gate"])
+        gate = named_path(str(data["base_dir"]), data["gate"])
+        check_named(gate, home, data["gate"])
+        data["gate"] = load_gate(gate)
     suite = validated(SuiteConfig, source, data)
     for benchmark, there in zip(suite.benchmarks, suite.files(), strict=True):
         if not os.path.isfile(there):
@@ -208,7 +214,9 @@ def plan_night(suite: SuiteConfig, options: SuiteOptions, unique: str) -> Planne
 
 def watched_models(suite: SuiteConfig) -> list[str]:
     """Names of the models of which only new checkpoints are evaluated."""
-    configs = [config for file in suite.files() for config in load_configs(file, strict=False)]
+    configs = [
+        config for file in suite.files() for config in load_configs(file, strict=False, suite=suite.base_dir)
+    ]
     models = [*suite.models, *(model for config in configs for model in config.models)]
     return [model.name for model in models if model.checkpoints is not None and model.checkpoints.new_only]
 
@@ -252,7 +260,7 @@ def _planned(
     if night.suite.answers is not None:
         said["answers"] = night.suite.answers
     try:
-        configs = load_configs(file, overrides)
+        configs = load_configs(file, overrides, suite=night.suite.base_dir)
     except NightjarError as error:
         yield PlannedEvaluation(file.stem, _options(night, file.stem, limit), refusal=str(error))
         return
@@ -264,8 +272,13 @@ def _planned(
             continue
         for model in config.models:
             name = f"{config.name} × {model.name}"
-            single = config.model_copy(update={"models": (model,), **said})
-            yield PlannedEvaluation(name, _options(night, name, limit), single)
+            single, own = config.model_copy(update={"models": (model,), **said}), _options(night, name, limit)
+            try:
+                kept_outputs(single, Path(str(own.output)))
+            except NightjarError as error:
+                yield PlannedEvaluation(name, own, refusal=str(error))
+                continue
+            yield PlannedEvaluation(name, own, single)
 
 
 def _options(night: PlannedNight, name: str, limit: int | None) -> RunOptions:

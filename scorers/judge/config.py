@@ -9,6 +9,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
+from metrics.config import NamesFile
 from metrics.errors import ConfigError
 
 
@@ -168,7 +169,7 @@ class JudgeConfig(_Frozen):
         None, ge=1, description="Judges that must be readable for a sample to be scored; default: all"
     )
     pairwise: Pairwise | None = Field(None, description="Compare the response with another answer")
-    calibration: str | tuple[CalibrationRow, ...] | None = Field(
+    calibration: Annotated[str | tuple[CalibrationRow, ...] | None, NamesFile()] = Field(
         None, description="File with human verdicts, or its rows; or {path: FILE, method: ppi | rates}"
     )
     calibration_method: Literal["rates", "ppi"] = Field(

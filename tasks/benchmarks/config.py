@@ -6,10 +6,11 @@
 
 import re
 from collections.abc import Iterator
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, JsonValue, field_validator, model_validator
 
+from metrics.config import NamesFile
 from metrics.errors import check_name
 from metrics.types import OutputType
 from tasks.datasets.config import DatasetConfig
@@ -131,7 +132,9 @@ class PromptTemplate(BaseModel):
 
     name: str = Field(min_length=1, description="Name of the prompt in results and facets")
     template: str | None = Field(default=None, description="Jinja2 template of the prompt")
-    path: str | None = Field(default=None, description="File with the template, relative to the config")
+    path: Annotated[str | None, NamesFile()] = Field(
+        default=None, description="File with the template, relative to the config"
+    )
     messages: str | tuple[MessageTemplate, ...] | None = Field(
         default=None, description="Chat turns, or a template of a list of messages"
     )
@@ -157,7 +160,9 @@ class FewshotConfig(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     num: int = Field(default=-1, ge=-1, description="How many examples; -1: all of 'examples'")
-    path: str | None = Field(default=None, description="File of examples: .jsonl, .json, .csv or .parquet")
+    path: Annotated[str | None, NamesFile()] = Field(
+        default=None, description="File of examples: .jsonl, .json, .csv or .parquet"
+    )
     examples: tuple[dict[str, JsonValue], ...] | None = Field(
         default=None, description="A fixed list of examples"
     )

@@ -32,6 +32,7 @@ from tasks.datasets.item import Item, Rendered
 from tasks.datasets.items import dataset_digest, open_dataset, row_places
 from tasks.messages.chat import chat_text, checked_tools
 from tasks.messages.media import MediaReader
+from tasks.store.home import named_path
 
 
 class NativeBenchmark:
@@ -43,7 +44,7 @@ class NativeBenchmark:
     def __init__(self, fields: BenchmarkFields) -> None:
         self.name = fields.name
         self._fields = fields
-        self._media = MediaReader(_folders(fields))
+        self._media = MediaReader(_folders(fields), Path(fields.base_dir))
         self._prompts = {prompt.name: _compiled(prompt, fields, self._media) for prompt in fields.prompts()}
         self._targets = Targets(fields)
         self._tools = Tools(fields.tools)
@@ -113,7 +114,7 @@ class NativeBenchmark:
         path = self._dataset().path
         if path is None:
             return ""
-        places = row_places(Path(self._fields.base_dir) / Path(path).expanduser(), [item.doc_id])
+        places = row_places(named_path(self._fields.base_dir, path), [item.doc_id])
         return f"{places[item.doc_id]}: " if item.doc_id in places else ""
 
     def references(self, item: Item) -> tuple[Any, ...]:
@@ -265,7 +266,7 @@ def _folders(fields: BenchmarkFields) -> list[Path]:
     """Where files that items name are looked for: beside the dataset, then beside the config."""
     base = Path(fields.base_dir)
     path = fields.dataset.path if fields.dataset is not None else None
-    return list(dict.fromkeys([*([(base / Path(path).expanduser()).parent] if path else []), base]))
+    return list(dict.fromkeys([*([named_path(base, path).parent] if path else []), base]))
 
 
 def _compiled(prompt: PromptTemplate, fields: BenchmarkFields, media: MediaReader) -> CompiledPrompt:

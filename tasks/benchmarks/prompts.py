@@ -37,6 +37,7 @@ from tasks.datasets.item import Item
 from tasks.datasets.items import dataset_digest, open_dataset
 from tasks.messages.chat import SYSTEM_ROLES, Message, chat_text, checked_messages, content_text
 from tasks.messages.media import MediaError, MediaReader
+from tasks.store.home import named_path
 from tasks.store.keys import digest
 
 # A config is data: its templates reach an item's fields, and nothing of Python's behind them.
@@ -147,7 +148,7 @@ def template_source(prompt: PromptTemplate, base_dir: str | Path) -> str:
     """
     if prompt.path is None:
         return prompt.template or ""
-    path = Path(base_dir) / Path(prompt.path).expanduser()
+    path = named_path(base_dir, prompt.path)
     try:
         return path.read_text(encoding="utf-8").removesuffix("\n")
     except FileNotFoundError:

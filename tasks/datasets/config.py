@@ -1,10 +1,11 @@
 """The dataset's part of a config, the error of datasets, and dotted paths by which configs name fields."""
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from metrics.config import NamesFile
 from metrics.errors import ConfigError
 
 
@@ -16,7 +17,7 @@ class DatasetConfig(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    path: str | None = Field(
+    path: Annotated[str | None, NamesFile()] = Field(
         default=None, description="File of items, relative to the config: .jsonl, .json, .csv or .parquet"
     )
     function: str | None = Field(

@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from metrics.errors import ConfigError
 from tasks.datasets.config import DatasetConfig, DatasetError, field_at
 from tasks.datasets.item import Item
+from tasks.store.home import named_path
 from tasks.store.keys import digest, file_digest
 from tasks.store.schemas import cluster_text
 from tasks.usercode.load import load_function
@@ -284,7 +285,7 @@ def dataset_digest(config: DatasetConfig, base_dir: str | Path, cluster: Cluster
     """
     reading = {"id": config.id, "ground_truth": config.ground_truth, "cluster": cluster}
     if config.path is not None:
-        path = Path(base_dir) / Path(config.path).expanduser()
+        path = named_path(base_dir, config.path)
         if os.path.isfile(path):
             return digest({**reading, "suffix": path.suffix.lower(), "bytes": data_digest(path)})
     total = hashlib.sha256(digest(reading).encode())
@@ -437,7 +438,7 @@ def _scalar(value: Any, where: str, depth: int) -> Any:
 def source_rows(config: DatasetConfig, base_dir: str | Path) -> Iterator[SourceRow]:
     """The rows of the configured source, in order; raises DataError or ConfigError naming the source."""
     if config.path is not None:
-        return read_rows(Path(base_dir) / Path(config.path).expanduser())
+        return read_rows(named_path(base_dir, config.path))
     if config.function is not None:
         return _numbered(_function_rows(config, load_function(config.function, base_dir)), config.describe())
     return _numbered(_hub_rows(config), config.describe())

@@ -15,9 +15,11 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, Final
 
+from metrics.errors import ConfigError
 from tasks.messages.chat import Message
 from tasks.store.errors import FileMissing, StoreError
 from tasks.store.storage import MEDIA, Store
+from tasks.usercode.load import check_named, is_below
 
 FOLDER: Final = MEDIA
 LARGEST_MB: Final = 20
@@ -53,10 +55,15 @@ class Media:
 
 
 class MediaReader:
-    """Reads the media of messages, from files relative to any of ``folders``, and keeps what it has read."""
+    """Reads the media of messages, from files relative to any of ``folders``, and keeps what it has read.
 
-    def __init__(self, folders: Sequence[Path] = ()) -> None:
+    ``owner`` is the folder of the config whose items name them: where its code must not run unasked, they lie
+    below it, or below the first of ``folders``.
+    """
+
+    def __init__(self, folders: Sequence[Path] = (), owner: Path | None = None) -> None:
         self._folders = tuple(folders)
+        self._owner = owner
         self._read: dict[str, Media] = {}
 
     def part(self, kind: str, value: Any, detail: str | None = None) -> dict[str, Any]:
@@ -117,9 +124,18 @@ class MediaReader:
         path = Path(name).expanduser()
         for folder in self._folders or (Path(),):
             if (folder / path).is_file():
+                self._check(folder / path, name)
                 return folder / path
         places = " nor in ".join(dict.fromkeys(map(str, self._folders))) or "."
         raise MediaError(f"{kind} '{name}' is not there: looked for it in {places}")
+
+    def _check(self, path: Path, name: str) -> None:
+        if self._owner is None or is_below(path, self._folders[0]):
+            return
+        try:
+            check_named(path, self._owner, name)
+        except ConfigError as error:
+            raise MediaError(str(error)) from error
 
 
 def _is_address(value: Any) -> bool:

@@ -19,6 +19,7 @@ from pydantic import (
     model_validator,
 )
 
+from metrics.config import NamesFile
 from metrics.errors import check_name
 from tasks.serving.config import CheckpointsConfig, ServeConfig
 from tasks.store.durations import Seconds
@@ -389,7 +390,7 @@ class DemoConfig(Frozen):
 class ReplayConfig(Frozen):
     """Recorded responses: a file of rows, or a dotted field of the item itself."""
 
-    path: str | None = Field(
+    path: Annotated[str | None, NamesFile()] = Field(
         None, description=".jsonl or .parquet with item_id, response, and optionally more"
     )
     field: str | None = Field(None, description="dotted path into the item, e.g. gpt.solution")

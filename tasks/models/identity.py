@@ -19,6 +19,7 @@ from tasks.models.demo.options import VERSION
 from tasks.models.records import Request
 from tasks.serving.config import weights_identity
 from tasks.serving.launch import server_identity
+from tasks.store.home import named_path
 from tasks.store.keys import digest, file_digest
 
 
@@ -56,7 +57,7 @@ def model_identity(model: ModelConfig, base_dir: Path = Path()) -> dict[str, Any
             return {**identity, "field": config.field}
         case ReplayConfig() as config:
             # A file may hold several models' rows: the name is part of the join, so it decides answers.
-            path = base_dir / str(config.path)
+            path = named_path(base_dir, str(config.path))
             try:
                 return {**identity, "file": file_digest(path), "model_name": model.name}
             except (OSError, ValueError) as error:  # no such file, or no name that a file can have

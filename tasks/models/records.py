@@ -401,9 +401,9 @@ class InferenceOptions:
     serve; ``refresh`` lets none serve that was asked for before this call. ``night`` stands beside each new
     answer. ``run_id`` names the run that people stop and pause, ``account`` what limits are held against,
     shared by all partitions of the process; None: this call's own. ``expected`` is the number of requests,
-    for the time left. ``server`` is where a model that is served here answers. ``media`` reads an image or a sound of a message by its digest,
-    ``secret`` a Secret block by name, ``lease`` takes the model's share of a concurrency limit between
-    processes by the limit's name and the number of slots wanted.
+    for the time left. ``server`` is where a model that is served here answers. ``media`` reads an image or a
+    sound of a message by its digest, ``secret`` a Secret block by name, ``lease`` takes the model's share of
+    a concurrency limit between processes by the limit's name and the number of slots wanted.
     """
 
     sampling: SampleParams

@@ -30,6 +30,7 @@ from tasks.datasets.config import field_at
 from tasks.messages.calls import calls_text, recorded_calls
 from tasks.models.config import ModelConfig, ReplayConfig
 from tasks.models.records import InferenceOptions, PartitionResponses, RequestTally
+from tasks.store.home import named_path
 from tasks.store.keys import iso_time, unix_seconds
 from tasks.store.schemas import RESPONSES, row_batch, row_dicts
 
@@ -83,13 +84,16 @@ def replayed(
     """
     assert isinstance(model.config, ReplayConfig)
     if model.config.path is not None:
-        name, find = model.config.path, _file_lookup(model.name, options.base_dir / model.config.path)
+        name, find = (
+            model.config.path,
+            _file_lookup(model.name, named_path(options.base_dir, model.config.path)),
+        )
     else:
         name, find = f"field {model.config.field}", _field_lookup(str(model.config.field))
     tally = RequestTally()
     source = _Source(name, options.sampling.num_samples, tally)
     if model.config.path is not None:
-        recording = recording_file(options.base_dir / model.config.path)
+        recording = recording_file(named_path(options.base_dir, model.config.path))
         source.may_hold_more = recording.most_samples > source.samples
         names = recording.models
         if names and model.name not in names:

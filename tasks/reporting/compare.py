@@ -45,11 +45,11 @@ from tasks.reporting.view import (
     short_run_name,
 )
 from tasks.store.home import finite
+from tasks.store.outputs import RESPONSES
 
 JsonObject = dict[str, Any]
 SamplePlace = tuple[str | None, str | None, str | None]  # model, prompt template, filter
 Segments = dict[SamplePlace, list[tuple[int, int]]]  # byte ranges, in order
-RESPONSES: Final = "responses.jsonl"
 
 
 def folder_view(folder: str | Path) -> RunView:

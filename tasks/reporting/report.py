@@ -36,7 +36,7 @@ from tasks.reporting.diagnostics.findings import Diagnostic
 from tasks.reporting.page import BlockWriter, SampleIndex, SampleRecords, packed_element, page_parts, patterns
 from tasks.reporting.plots import TokensSpent, learning_context, spent_curves
 from tasks.reporting.view import RunView, SampleView, result_rows
-from tasks.store.home import as_open_as_its_folder, private_folder
+from tasks.store.home import as_open_as_its_folder, named_path, private_folder
 
 FAILED: Final = 0  # a request failed or a response is unscored
 WRONG: Final = 1  # a score of 0, or a label that did not pass
@@ -306,7 +306,7 @@ def places_of(positions: Collection[int], manifest: Mapping[str, Any]) -> dict[i
     path = dataset.get("path") if isinstance(dataset, Mapping) else None
     if not path or not isinstance(config, Mapping):
         return {}
-    return row_places(Path(str(config.get("base_dir") or ".")) / Path(str(path)).expanduser(), positions)
+    return row_places(named_path(str(config.get("base_dir") or "."), str(path)), positions)
 
 
 def placed(diagnostics: Sequence[Diagnostic], manifest: Mapping[str, Any]) -> tuple[Diagnostic, ...]:

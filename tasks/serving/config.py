@@ -22,6 +22,7 @@ from typing import Annotated, Any, Final, Self
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_validator, model_validator
 
+from metrics.config import RunsProgram
 from metrics.errors import ConfigError, nearest
 from tasks.store.durations import Seconds
 from tasks.store.home import home, private_folder
@@ -130,23 +131,23 @@ class ServeConfig(_Frozen):
     """How a model's weights are served on this machine: by a preset, or by a command."""
 
     preset: str | None = Field(None, description="a server known by name: `catalog servers` lists them")
-    command: Words | None = Field(
+    command: Annotated[Words | None, RunsProgram()] = Field(
         None, description="what starts the server, with {path}, {port}, {host}, {name} and {gpus} in it"
     )
     ready: str | None = Field(
         None, description="what answers 200 once the server is ready; default: the preset's, else /v1/models"
     )
-    args: Words = Field((), description="further arguments of the preset's command")
+    args: Annotated[Words, RunsProgram()] = Field((), description="further arguments of the preset's command")
     gpus: int | None = Field(
         None, ge=0, description="GPUs of a server; default: 1 where the machine has one, else 0"
     )
     concurrency_limit: str | None = Field(
         None, description="Prefect global concurrency limit: one place for each GPU, or server without one"
     )
-    container: str | None = Field(
+    container: Annotated[str | None, RunsProgram()] = Field(
         None, min_length=1, description="image that the command runs in, by Podman or Docker"
     )
-    python: str | None = Field(
+    python: Annotated[str | None, RunsProgram()] = Field(
         None, description="interpreter of Python servers; default: NIGHTJAR_SERVE_PYTHON, else this one"
     )
     version: str | None = Field(

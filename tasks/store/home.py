@@ -23,6 +23,14 @@ def home() -> Path:
     return Path(os.environ.get("NIGHTJAR_HOME") or PROJECT / ".nightjar").resolve()
 
 
+def named_path(folder: str | Path, name: str) -> Path:
+    """Where a file is that a config of this folder names: relative to the folder, or to a home (``~``)."""
+    path = Path(name)
+    with suppress(RuntimeError):  # a home of nobody
+        path = path.expanduser()
+    return Path(folder) / path
+
+
 def default_store() -> str:
     """URI of the store where none is named: ``NIGHTJAR_STORE``, else the project's own."""
     return os.environ.get("NIGHTJAR_STORE") or str(home() / "store")

@@ -11,7 +11,7 @@ Benchmarks of lm-evaluation-harness import some thirty packages beside their own
 Code runs without asking that lies in folders which only the user can write to, in the project's and in
 installed packages. Anything else runs once its user has said so by ``--trust``, which is remembered in
 the user's own folder of settings (a folder can't vouch for itself), or where ``NIGHTJAR_TRUST`` lists the
-folder, as for workers.
+folder, as for workers. A config of any other folder names only files below it (``check_named``).
 """
 
 import hashlib
@@ -39,6 +39,9 @@ from tasks.store.home import PROJECT, private_folder
 from tasks.usercode.evaluate import importing
 from tasks.usercode.surroundings import stand_ins
 
+TRUST_IT: Final = (
+    "call python -m flows.eval (or flows.suite) once with --trust, or name the folder in NIGHTJAR_TRUST"
+)
 _asked = False
 
 
@@ -56,18 +59,51 @@ def trusting() -> bool:
 def check_trusted(place: Path, reference: str) -> None:
     """Raises ConfigError if code that a file of this folder names, or that this file is, must not run yet."""
     place = place.resolve()
-    if _runs_unasked(place):
-        return
-    why = _writable_by_others(place)
-    if why is None or any(place.is_relative_to(entry) for entry in _trusted()):
-        return
-    if _asked:
+    if (why := _distrusted(place)) is not None:
+        raise ConfigError(
+            f"'{reference}' is code of {place}, {why}: it runs with your rights. Read it, then {TRUST_IT}"
+        )
+
+
+def check_named(path: Path, folder: Path, name: str) -> None:
+    """Raises ConfigError if ``path``, which a config of the folder names, lies elsewhere, by a link or
+    plainly, and the folder's code must not run yet: what a run reads it sends to the config's endpoints."""
+    folder = folder.resolve()
+    if not is_below(path, folder) and (why := _distrusted(folder)) is not None:
+        raise ConfigError(
+            f"'{name}' is not below {folder}, {why}: such a config names files of its own folder only, for "
+            f"they are sent to its endpoints. Move the file there, or read the config, then {TRUST_IT}"
+        )
+
+
+def is_below(path: Path, folder: Path) -> bool:
+    """Whether a file lies in a folder once all links are followed; a name that no file can have does."""
+    try:
+        return path.resolve().is_relative_to(folder.resolve())
+    except (OSError, RuntimeError, ValueError):
+        return True
+
+
+def may_run_code(folder: Path) -> bool:
+    """Whether configs of the folder run code without being asked about it."""
+    return _doubt(folder.resolve()) is None
+
+
+def _distrusted(place: Path) -> str | None:
+    """Why code of a place must not run yet; None if it may. ``--trust`` lets it, and is remembered."""
+    why = _doubt(place)
+    if why is not None and _asked:
         _remember(place)
-        return
-    raise ConfigError(
-        f"'{reference}' is code of {place}, {why}: it runs with your rights. Read it, then call "
-        "python -m flows.eval (or flows.suite) once with --trust, or name the folder in NIGHTJAR_TRUST"
-    )
+        return None
+    return why
+
+
+def _doubt(place: Path) -> str | None:
+    """Why a place may hold what another user wrote; None if it can't, or if its user trusts it."""
+    if _runs_unasked(place):
+        return None
+    why = _writable_by_others(place)
+    return None if why is None or any(place.is_relative_to(entry) for entry in _trusted()) else why
 
 
 def _runs_unasked(path: Path) -> bool:

@@ -22,6 +22,7 @@ from tasks.benchmarks.lm_eval.select import (
     select,
     select_file,
 )
+from tasks.benchmarks.lm_eval.splits import files_of_benchmark
 from tasks.benchmarks.lm_eval.translation import (
     Translation,
     is_harness,
@@ -36,6 +37,7 @@ __all__ = [
     "SelectedBenchmarks",
     "Translation",
     "build_index",
+    "files_of_benchmark",
     "is_harness",
     "known_definitions",
     "rescoring_configs",

@@ -321,7 +321,7 @@ class Prompter:
         self._where = f"benchmark {harness.get('task')}"
         self._fields = Fields(config, splits.columns(), base_dir, self._where, splits.modules)
         self._pictured = splits.pictured
-        self._media = MediaReader([base_dir, Path.cwd()])
+        self._media = MediaReader([base_dir, Path.cwd()], base_dir)
         self._output_type: str = config.get("output_type", "generate_until")
         self._fewshot = fewshot_settings(config)
         self._pool = self._fewshot_pool(splits)

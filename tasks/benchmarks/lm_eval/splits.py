@@ -12,8 +12,16 @@ from typing import Any, Final
 
 from metrics.errors import ConfigError
 from tasks.benchmarks.lm_eval.documents import Document, json_document, json_value, with_pictures
-from tasks.benchmarks.lm_eval.files import dataset_of, folder_at, is_local, load_local, paths_of, split_files
-from tasks.benchmarks.lm_eval.yaml import FunctionName
+from tasks.benchmarks.lm_eval.files import (
+    REMOTE,
+    dataset_of,
+    folder_at,
+    is_local,
+    load_local,
+    paths_of,
+    split_files,
+)
+from tasks.benchmarks.lm_eval.yaml import FunctionName, decoded
 from tasks.datasets.config import DatasetError
 from tasks.datasets.items import data_digest
 from tasks.store.keys import digest
@@ -154,6 +162,32 @@ def _library_dataset(rows: Any) -> Any:
 def _columns(docs: Any, rows: list[dict[str, Any]]) -> tuple[str, ...]:
     features = getattr(docs, "features", None)
     return tuple(features) if features else tuple(dict.fromkeys(name for row in rows for name in row))
+
+
+def files_of_benchmark(harness: Mapping[str, Any], base_dir: Path) -> Iterator[tuple[tuple[str, ...], Path]]:
+    """The local files that a benchmark's documents are read from, each with the key below ``harness`` that
+    names it; none of those that a function or a hub reads. Raises DataError for files that are not there.
+    """
+    if "samples" in harness:
+        yield ("samples",), base_dir / harness["samples"]
+        return
+    config = decoded(harness["config"])
+    path, options = config.get("dataset_path"), dict(config.get("dataset_kwargs") or {})
+    named, folder = split_files(options.get("data_files")), folder_at(path, base_dir)
+    if config.get("custom_dataset") is None and not is_local(path, options) and folder is not None:
+        for names in dataset_of(folder, options)[1]["data_files"].values():
+            yield from ((("config", "dataset_path"), file) for file in paths_of(names, base_dir, {}))
+        return
+    for names in named.values():
+        here = [name for name in names if not name.startswith(REMOTE)]
+        for file in paths_of(here, base_dir, options):
+            yield ("config", "dataset_kwargs", "data_files"), file
+    if not named and (place := folder_at(_text(options.get("data_dir")), base_dir)) is not None:
+        yield ("config", "dataset_kwargs", "data_dir"), place  # a hub's reader takes all that it finds there
+
+
+def _text(value: Any) -> str | None:
+    return None if value is None else str(value)
 
 
 class DefinitionDataset:

@@ -22,6 +22,7 @@ from metrics.errors import ConfigError, nearest
 from metrics.types import OUTPUT_TYPES
 from tasks.store.definitions import syntax_tree
 from tasks.usercode.evaluate import loads_code_eval
+from tasks.usercode.load import check_named
 
 # The C parser is ten times faster; wheels of PyYAML have it, a build from source may not.
 _Base: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
@@ -92,7 +93,9 @@ class Reader:
     ) -> Mapping[str, Any]:
         merged: dict[str, Any] = {}
         for name in _include_names(own.pop(INCLUDE, None), path):
-            included = self._merged((path.parent / Path(name).expanduser()).resolve(), including)
+            file = (path.parent / Path(name).expanduser()).resolve()
+            check_named(file, path.parent, name)
+            included = self._merged(file, including)
             merged.update((key, value) for key, value in included.items() if key not in NOT_INHERITED)
         merged.update(own)
         return merged
