@@ -28,7 +28,7 @@ PYTEST = $(RUN) -m pytest -n $(WORKERS) --dist worksteal
 BASE := $(VENV)/.base-installed
 DEV := $(VENV)/.dev-installed
 
-.PHONY: eval test test-slow test-services test-nights check format bench ui stop deploy docs reference locks clean
+.PHONY: eval test test-slow test-services test-serving test-nights check format bench ui stop deploy docs reference locks clean
 
 eval: $(BASE)
 	$(RUN) -m flows.eval
@@ -48,13 +48,36 @@ $(DEV): requirements-dev.lock $(BASE)
 	@touch $@
 
 test: $(DEV)
-	$(PYTEST) -m "not slow and not services and not nights"
+	$(PYTEST) -m "not slow and not services and not nights and not serving"
 
 test-slow: $(DEV)
 	$(PYTEST) -m slow
 
 test-services: $(DEV)
 	$(PYTEST) -m services
+
+# The built-in server on the oldest and the newest transformers of the extra hf. Both environments use one torch: that
+# of the CPU where pip finds it, since others are several GB.
+TORCH = 2.13.0
+HF_TORCH := .venv-hf-torch/bin/python
+
+.venv-hf-torch/.installed: Makefile
+	@test -x $(HF_TORCH) || $(PYTHON) -m venv .venv-hf-torch
+	$(HF_TORCH) -m pip install -qq --disable-pip-version-check torch==$(TORCH)+cpu 2>/dev/null || \
+		$(HF_TORCH) -m pip install -qq --disable-pip-version-check torch==$(TORCH)
+	@touch $@
+
+.venv-hf-%/.installed: requirements-hf-%.lock .venv-hf-torch/.installed
+	@rm -rf .venv-hf-$*
+	$(PYTHON) -m venv --without-pip .venv-hf-$*
+	$(HF_TORCH) -m pip --python .venv-hf-$*/bin/python install -qq --disable-pip-version-check --no-deps \
+		--require-hashes -r requirements-hf-$*.lock
+	@$(HF_TORCH) -c 'import pathlib, sysconfig; own = pathlib.Path(sysconfig.get_path("purelib")); \
+		(pathlib.Path(".venv-hf-$*", *own.parts[-3:]) / "torch.pth").write_text(f"{own}\n")'
+	@touch $@
+
+test-serving: $(DEV) .venv-hf-oldest/.installed .venv-hf-newest/.installed
+	$(RUN) -m pytest -n 2 --dist loadgroup -m serving
 
 test-nights: $(DEV)
 	$(PYTEST) -m nights
@@ -85,13 +108,18 @@ docs: $(BASE)
 
 # The locks, after a change of pyproject.toml: hashes for every platform, and no word on where packages come from.
 LOCK = UV_CUSTOM_COMPILE_COMMAND="make locks" uv pip compile --quiet --universal --python-version 3.11 --generate-hashes \
-	--no-emit-index-url --no-emit-find-links pyproject.toml
+	--no-emit-index-url --no-emit-find-links
+TRANSFORMERS = $(PYTHON) -c 'import tomllib; \
+	extras = tomllib.load(open("pyproject.toml", "rb"))["project"]["optional-dependencies"]; \
+	print(next(one for one in extras["hf"] if one.startswith("transformers")))'
 
 locks:
-	$(LOCK) -o requirements.lock
-	$(LOCK) --extra dev -o requirements-dev.lock
-	$(LOCK) --extra harness -o requirements-harness.lock
-	$(LOCK) --extra containers -o requirements-containers.lock
+	$(LOCK) pyproject.toml -o requirements.lock
+	$(LOCK) pyproject.toml --extra dev -o requirements-dev.lock
+	$(LOCK) pyproject.toml --extra harness -o requirements-harness.lock
+	$(LOCK) pyproject.toml --extra containers -o requirements-containers.lock
+	$(TRANSFORMERS) | $(LOCK) - --resolution lowest-direct -o requirements-hf-oldest.lock
+	$(TRANSFORMERS) | $(LOCK) - -o requirements-hf-newest.lock
 
 # The pages of every config key and of every stage, and the schema that editors check a config with.
 reference: $(BASE)
@@ -103,4 +131,4 @@ stop:
 	@test ! -x $(RUN) || deployments/local.sh stop
 
 clean: stop
-	rm -rf $(VENV) .nightjar results
+	rm -rf $(VENV) .venv-hf-* .nightjar results

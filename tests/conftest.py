@@ -32,7 +32,7 @@ for _name in ("NIGHTJAR_STORE", "PREFECT_API_URL", "PREFECT_PROFILE"):
 import prefect.main  # noqa: E402, F401
 
 # The marks that say which of the sets a test is in; `-m` chooses among them.
-SETS = {"slow", "services", "nights"}
+SETS = {"slow", "services", "nights", "serving"}
 
 
 def chosen_from(source: str, expression: str) -> bool:

@@ -63,7 +63,7 @@ PRESETS: Final[Mapping[str, Preset]] = {
             ("{python}", "{server}", "--model", "{path}", "--name", "{name}", *_WHERE),
             "/health",
             packages=("transformers", "torch"),
-            version="2",
+            version="3",
             flags={"dtype": "--dtype"},
             install="pip install torch transformers",
         ),

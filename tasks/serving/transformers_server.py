@@ -6,10 +6,15 @@ standard library alone, and imports nothing of this project::
     python transformers_server.py --model ./checkpoint --port 8000 [--dtype float32] [--device cuda]
 
 Requests that wait together are worked on together, those of like length beside each other. A prompt's log-
-probabilities are those of a forward pass in the weights' type, normalised in float32; what several prompts
-begin with, as the choices of a question do, is worked on once. Generation keeps keys and values; a sequence
-leaves its batch when it ends, and new ones join those that run: a step is one pass for all. At temperature 0
-the likeliest token is taken.
+probabilities are those of a forward pass in the weights' type, normalised in float32. A sequence that is
+generated leaves its batch when it ends, and new ones join those that run: a step is one pass for all. At
+temperature 0 the likeliest token is taken.
+
+Keys and values are kept where that is proved to change nothing: when the server starts, one comparison says
+whether this model gives the same log-probabilities with transformers' ``DynamicCache`` as without. Then what
+several prompts begin with, as the choices of a question do, is worked on once, and a step of generation is a
+pass over one token. Otherwise every pass is a plain one over whole sequences, which is right for any model
+that looks back only.
 """
 
 import argparse
@@ -20,16 +25,17 @@ import signal
 import sys
 import threading
 import time
+import traceback
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 import torch
 from torch.nn.functional import pad
+from torch.nn.utils.rnn import pad_sequence
 from transformers import AutoModelForCausalLM, AutoTokenizer, DynamicCache
-from transformers.cache_utils import DynamicLayer
 
 TOP_AT_MOST = 20
 LENGTHS = ("max_position_embeddings", "n_positions", "n_ctx", "max_seq_len", "seq_length")
@@ -41,8 +47,11 @@ LEAST_COMMON = 0.25
 """What share of a sequence it has to have in common with others to be worked on together with them."""
 POSITIONS = 16
 """Of how many tokens all probabilities are looked at at once on a CPU: what its cache holds."""
-ROOM = 64
-"""Tokens that keys and values have room for beyond those that are there."""
+SAME, SAME_ROUNDED = 1e-3, 16
+"""How far log-probabilities with kept keys and values may be from those without: in nats, and for coarse
+types in rounding errors of a usual logit."""
+TRIED = (7, 12, 22)
+"""Tokens of the sequences that are compared."""
 TAIL = 48
 """Tokens of an answer's end in which a stop text is looked for at each step."""
 KNOWN = {
@@ -56,6 +65,10 @@ KNOWN = {
 
 class Refused(Exception):
     """A request that can't be served: status 400 and the reason."""
+
+
+class Overloaded(Exception):
+    """A request that may be served later: status 503 and the reason."""
 
 
 @dataclass
@@ -88,72 +101,252 @@ class Job:
     new_logprobs: list[float] = field(default_factory=list)
     new_tops: list[list[tuple[int, float]]] = field(default_factory=list)
     finish: str = "length"
-    error: str | None = None
+    error: Exception | None = None
     done: threading.Event = field(default_factory=threading.Event)
 
 
-class RoomyLayer(DynamicLayer):  # type: ignore[misc]
-    """Keys and values with room for more tokens: a step writes its own behind them, and copies all only where
-    the room is used up."""
+class PlainRows:
+    """Whole sequences, which go through the model at every step."""
 
-    def __init__(self, layer: Any) -> None:
-        super().__init__()
-        self.lazy_initialization(layer.keys)
-        self.keys, self.values = layer.keys, layer.values
-        self._rooms: tuple[torch.Tensor, torch.Tensor] | None = None
-        self._shown: tuple[torch.Tensor, torch.Tensor] | None = None
+    def __init__(self, passes: "Passes", rows: Sequence[Sequence[int]]) -> None:
+        self._passes, self._rows = passes, [list(row) for row in rows]
 
-    def update(
-        self, key_states: torch.Tensor, value_states: torch.Tensor, *_: Any, **__: Any
+    def begin(self) -> torch.Tensor:
+        """The logits of the first tokens."""
+        return self._passes.last(self._rows)
+
+    def take(self, other: "PlainRows") -> None:
+        """Goes on with another's rows, too."""
+        self._rows += other._rows
+
+    def keep(self, numbers: Sequence[int]) -> None:
+        """Goes on with these rows alone."""
+        self._rows = [self._rows[number] for number in numbers]
+
+    def step(self, tokens: Sequence[int]) -> torch.Tensor:
+        """Adds a token to each row, and gives the logits of the next ones."""
+        for row, token in zip(self._rows, tokens, strict=True):
+            row.append(token)
+        return self._passes.last(self._rows)
+
+
+class KeptRows:
+    """Keys and values of all tokens but the next, and the mask over them; shorter rows have room on their
+    left."""
+
+    def __init__(self, passes: "Passes", rows: Sequence[Sequence[int]]) -> None:
+        self._passes = passes
+        self._ids, self._mask = passes.padded(rows, left=True)
+        self._cache: Any = DynamicCache()
+
+    def begin(self, *, last: bool = True) -> torch.Tensor:
+        """The logits of the first tokens; without ``last`` those of all tokens, in the weights' type."""
+        out = self._passes.kept(self._ids, self._mask, self._cache, last=last)
+        self._cache = out.past_key_values
+        return torch.as_tensor(out.logits[:, -1].float() if last else out.logits)
+
+    def behind(self, numbers: Sequence[int], tails: Sequence[Sequence[int]]) -> torch.Tensor:
+        """The logits of what may stand behind the rows: each of ``tails`` behind the row of its number."""
+        chosen = torch.tensor(numbers, device=self._mask.device)
+        ids, mask = self._passes.padded(tails)
+        mask = torch.cat([self._mask[chosen], mask], dim=1)
+        return torch.as_tensor(self._passes.kept(ids, mask, chosen_rows(self._cache, chosen)).logits)
+
+    def take(self, other: "KeptRows") -> None:
+        """Goes on with another's rows, too."""
+        width = max(self._mask.shape[1], other._mask.shape[1])
+        room, others = width - self._mask.shape[1], width - other._mask.shape[1]
+        self._mask = torch.cat([pad(self._mask, (room, 0)), pad(other._mask, (others, 0))])
+
+        def joined(own: torch.Tensor, new: torch.Tensor) -> torch.Tensor:
+            return torch.cat([pad(own, (0, 0, room, 0)), pad(new, (0, 0, others, 0))])
+
+        pairs = zip(kept_tensors(self._cache), kept_tensors(other._cache), strict=True)
+        self._cache = DynamicCache([tuple(map(joined, own, new)) for own, new in pairs])
+
+    def keep(self, numbers: Sequence[int]) -> None:
+        """Goes on with these rows alone."""
+        kept = torch.tensor(numbers, device=self._mask.device)
+        self._mask = self._mask[kept]
+        self._cache = chosen_rows(self._cache, kept)
+
+    def step(self, tokens: Sequence[int]) -> torch.Tensor:
+        """Adds a token to each row, and gives the logits of the next ones."""
+        ids = torch.tensor(tokens, device=self._mask.device)[:, None]
+        self._mask = torch.cat([self._mask, self._mask.new_ones((len(tokens), 1))], dim=1)
+        out = self._passes.kept(ids, self._mask, self._cache)
+        self._cache = out.past_key_values
+        return out.logits[:, -1].float()
+
+
+def kept_tensors(cache: Any) -> list[tuple[torch.Tensor, torch.Tensor]]:
+    """Keys and values of every layer."""
+    return [(keys, values) for keys, values, *_ in cache]
+
+
+def chosen_rows(cache: Any, rows: torch.Tensor) -> Any:
+    """A cache with these rows of another; a row may be there several times."""
+    return DynamicCache([(keys[rows], values[rows]) for keys, values in kept_tensors(cache)])
+
+
+class Passes:
+    """The model's forward passes, plain and with keys and values that are kept.
+
+    ``cells`` is how many logits a pass may have; ``keeps`` whether kept keys and values change nothing, and
+    ``why_not``.
+    """
+
+    def __init__(self, model: Any, pad_id: int, cells: int) -> None:
+        self._model, self._pad, self.cells = model, pad_id, cells
+        self.device = next(model.parameters()).device
+        self.vocabulary = model.get_output_embeddings().weight.shape[0]
+        self._named = inspect.signature(model.forward).parameters
+        self.keeps, self.why_not = False, "was not compared"
+        self._states, self._alone = False, False
+
+    def padded(
+        self, rows: Sequence[Sequence[int]], *, left: bool = False
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """As a plain layer's: everything with what is new behind it."""
-        before = self.keys.shape[-2]
-        size = before + key_states.shape[-2]
-        # Whoever chose rows or gave them room on the left has put other tensors here.
-        own = self._shown is not None and self.keys is self._shown[0] and self.values is self._shown[1]
-        if self._rooms is None or not own or self._rooms[0].shape[-2] < size:
-            self._rooms = (_with_room(self.keys, size), _with_room(self.values, size))
-        for room, new in zip(self._rooms, (key_states, value_states), strict=True):
-            room[..., before:size, :] = new
-        self._shown = (self._rooms[0][..., :size, :], self._rooms[1][..., :size, :])
-        self.keys, self.values = self._shown
-        return self._shown
+        """Token ids as rows of one width, and where they are."""
+        width = max(map(len, rows))
+        ids = torch.full((len(rows), width), self._pad, dtype=torch.long)
+        mask = torch.zeros((len(rows), width), dtype=torch.long)
+        for number, row in enumerate(rows):
+            place = slice(width - len(row), width) if left else slice(0, len(row))
+            ids[number, place] = torch.tensor(row)
+            mask[number, place] = 1
+        return ids.to(self.device), mask.to(self.device)
+
+    def whole(self, rows: Sequence[Sequence[int]]) -> torch.Tensor:
+        """Logits of rows in one plain pass; no token looks at what stands behind its row's end, so that no
+        mask is needed."""
+        if self._alone and len(rows) > 1:
+            return pad_sequence([self.whole([row])[0] for row in rows], batch_first=True)
+        ids, _ = self.padded(rows)
+        ids = pad(ids, (0, max(0, 2 - ids.shape[1])), value=self._pad)  # of one token some take it for a step
+        return torch.as_tensor(self._model(input_ids=ids, use_cache=self._states).logits)
+
+    def last(self, rows: Sequence[Sequence[int]]) -> torch.Tensor:
+        """Logits of the tokens behind the rows' last ones, by plain passes over rows of like length."""
+        found = torch.empty((len(rows), 0))
+        order = sorted(range(len(rows)), key=lambda number: -len(rows[number]))
+        while order:
+            width = len(rows[order[0]])
+            most = max(1, self.cells // (width * self.vocabulary))
+            alike = [number for number in order if len(rows[number]) >= ALIKE * width][:most]
+            order = order[len(alike) :]
+            logits = self.whole([rows[number] for number in alike])
+            ends = torch.tensor([len(rows[number]) - 1 for number in alike], device=logits.device)
+            made = logits[torch.arange(len(alike), device=logits.device), ends].float()
+            if not found.shape[1]:
+                found = made.new_empty((len(rows), made.shape[1]))
+            found[torch.tensor(alike, device=made.device)] = made
+        return found
+
+    def kept(self, ids: torch.Tensor, mask: torch.Tensor, cache: Any, *, last: bool = False) -> Any:
+        """A pass over tokens behind those that the cache keeps; the mask is over all of them."""
+        told: dict[str, Any] = {"input_ids": ids, "attention_mask": mask, "past_key_values": cache}
+        if "position_ids" in self._named:
+            told["position_ids"] = _positions(mask)[:, -ids.shape[1] :]
+        if last and "logits_to_keep" in self._named:
+            told["logits_to_keep"] = 1
+        return self._model(**told, use_cache=True)
+
+    def compare(self) -> None:
+        """Decides how passes are made, by comparing what is done with them, on rows of several lengths."""
+        draw = torch.Generator().manual_seed(0)
+        rows = [torch.randint(self.vocabulary, (size,), generator=draw).tolist() for size in TRIED]
+        # Some models keep a state between passes, which they make anew where a cache is asked for alone.
+        for self._states in (False, True):
+            wrong = self._differs(lambda: self._plain(rows[:2]) + self._plain(rows), lambda: self._each(rows))
+            if not wrong:
+                break
+        else:
+            self._states, self._alone = False, True
+            self.why_not = f"sequences in a pass disturb each other ({wrong}), so each has a pass of its own"
+            return
+        if "past_key_values" not in self._named:
+            self.why_not = "this model takes no past_key_values"
+            return
+        self.why_not = self._differs(
+            lambda: [*self._generated(KeptRows, rows), *self._behind(rows)],
+            lambda: [*self._generated(PlainRows, rows), *self._halves(rows)],
+        )
+        self.keeps = not self.why_not
+
+    def _differs(
+        self, tried: Callable[[], list[torch.Tensor]], plain: Callable[[], list[torch.Tensor]]
+    ) -> str:
+        """Why what is tried is not used: an error, or other log-probabilities; empty where it is."""
+        try:
+            found, wanted = tried(), plain()
+        except Exception as error:  # of whatever kind: a model is served without what it can't do
+            return last_line(error)
+        away = max(_away(one, other) for one, other in zip(found, wanted, strict=True))
+        usual = max(float(one.float().std(dim=-1).max()) for one in wanted)
+        bound = max(SAME, SAME_ROUNDED * torch.finfo(self._model.dtype).eps * usual)
+        return "" if away <= bound else f"log-probabilities would be {away:.2g} away"
+
+    def _plain(self, rows: Sequence[list[int]]) -> list[torch.Tensor]:
+        logits = self.whole(rows)
+        return [logits[number, : len(row)] for number, row in enumerate(rows)]
+
+    def _each(self, rows: Sequence[list[int]]) -> list[torch.Tensor]:
+        alone = [self.whole([row])[0] for row in rows]
+        return [*alone[:2], *alone]
+
+    def _generated(self, kind: Any, rows: Sequence[list[int]]) -> Iterator[torch.Tensor]:
+        first, second, third, *_ = rows
+        both, more = kind(self, [first, second]), kind(self, [third])
+        yield both.begin()
+        yield both.step([first[0], second[0]])
+        yield more.begin()
+        both.take(more)
+        yield both.step([third[0], first[1], second[1]])
+        both.keep([2, 1])
+        yield both.step([third[2], first[2]])
+
+    def _behind(self, rows: Sequence[list[int]]) -> Iterator[torch.Tensor]:
+        begun = KeptRows(self, [row[: len(row) // 2] for row in rows])
+        all_of_them = begun.begin(last=False)
+        tails = begun.behind(
+            [0, 0, 1, 2], [rows[0][len(rows[0]) // 2 :], *(row[len(row) // 2 :] for row in rows)]
+        )
+        for number, row in enumerate(rows):
+            yield all_of_them[number, -(len(row) // 2) :]
+            yield tails[number + 1, : len(row) - len(row) // 2]
+
+    def _halves(self, rows: Sequence[list[int]]) -> Iterator[torch.Tensor]:
+        for row, logits in zip(rows, self._plain(rows), strict=True):
+            yield logits[: len(row) // 2]
+            yield logits[len(row) // 2 :]
 
 
-def _with_room(there: torch.Tensor, size: int) -> torch.Tensor:
-    *outer, length, width = there.shape
-    room = there.new_empty((*outer, size + ROOM, width))
-    room[..., :length, :] = there
-    return room
+def _away(one: torch.Tensor, other: torch.Tensor) -> float:
+    """The largest difference of two log-probabilities; more than any where one is none."""
+    found = float((one.float().log_softmax(-1) - other.float().log_softmax(-1)).abs().max())
+    return found if found == found else float("inf")
 
 
 class Cohort:
-    """Sequences that go on together: their keys and values, and the mask over them."""
+    """Sequences that go on together, and the logits of their next tokens."""
 
-    def __init__(self, jobs: list[Job], cache: Any, mask: torch.Tensor, logits: torch.Tensor) -> None:
-        self.jobs, self.cache, self.mask, self.logits = jobs, cache, mask, logits
-        layers = getattr(cache, "layers", ())
-        if layers and all(type(layer) is DynamicLayer for layer in layers):
-            cache.layers = [RoomyLayer(layer) for layer in layers]
+    def __init__(self, jobs: list[Job], rows: Any, logits: torch.Tensor) -> None:
+        self.jobs, self.rows, self.logits = jobs, rows, logits
         self.generators = [_generator(job, logits.device) for job in jobs]
 
-    def takes(self, other: "Cohort") -> bool:
-        """Whether both keep a plain layer of keys and values for every layer of the model."""
-        layers = [*getattr(self.cache, "layers", ()), *getattr(other.cache, "layers", ())]
-        return bool(layers) and all(type(layer) is RoomyLayer for layer in layers)
-
     def take(self, other: "Cohort") -> None:
-        """Goes on with another's sequences, too; the shorter ones get room on their left."""
-        width = max(self.mask.shape[1], other.mask.shape[1])
-        room, others = width - self.mask.shape[1], width - other.mask.shape[1]
-        self.mask = torch.cat([pad(self.mask, (room, 0)), pad(other.mask, (others, 0))])
-        for layer, more in zip(self.cache.layers, other.cache.layers, strict=True):
-            before, behind = (0, 0, room, 0), (0, 0, others, 0)
-            layer.keys = torch.cat([pad(layer.keys, before), pad(more.keys, behind)])
-            layer.values = torch.cat([pad(layer.values, before), pad(more.values, behind)])
+        """Goes on with another's sequences, too."""
+        self.rows.take(other.rows)
         self.logits = torch.cat([self.logits, other.logits])
         self.jobs = [*self.jobs, *other.jobs]
         self.generators += other.generators
+
+    def keep(self, numbers: list[int]) -> None:
+        """Goes on with these sequences alone."""
+        self.rows.keep(numbers)
+        self.generators = [self.generators[number] for number in numbers]
+        self.jobs = [self.jobs[number] for number in numbers]
 
 
 def _generator(job: Job, device: torch.device) -> torch.Generator | None:
@@ -231,18 +424,21 @@ class Worker:
     """The one thread that runs the model."""
 
     def __init__(self, model: Any, tokenizer: Any, cells: int, rows: int) -> None:
-        self.model, self.tokenizer = model, tokenizer
-        self.device = next(model.parameters()).device
-        self.vocabulary = model.get_output_embeddings().weight.shape[0]
+        self.tokenizer = tokenizer
         self.limit = context_length(model.config)
         self.ends = _ends(model, tokenizer)
-        self.pad = tokenizer.pad_token_id if tokenizer.pad_token_id is not None else next(iter(self.ends), 0)
-        self._cells, self._rows, self._shares = cells, rows, True
-        named = inspect.signature(model.forward).parameters
-        self._last_only = {"logits_to_keep": 1} if "logits_to_keep" in named else {}
+        pad_id = tokenizer.pad_token_id if tokenizer.pad_token_id is not None else next(iter(self.ends), 0)
+        self.passes = Passes(model, pad_id, cells)
+        self._pad, self._rows = pad_id, rows
         self._queue: queue.Queue[Job] = queue.Queue()
         self._waiting: list[Job] = []
         self._cohorts: list[Cohort] = []
+        self._told: set[str] = set()
+
+    @property
+    def vocabulary(self) -> int:
+        """Tokens that the model knows."""
+        return int(self.passes.vocabulary)
 
     def add(self, job: Job) -> None:
         """Takes a job in."""
@@ -285,40 +481,39 @@ class Worker:
         try:
             work(jobs)
         except Exception as error:
-            print(f"{type(error).__name__}: {error}", file=sys.stderr, flush=True)
+            said = last_line(error)
+            if said not in self._told:
+                self._told.add(said)
+                traceback.print_exc()
+            failure: Exception = Refused(f"a fault of the server, the same at every attempt: {said}")
             if "out of memory" in str(error).lower():
-                self._cells = max(1, self._cells // 2)
-                if self.device.type == "cuda":
+                failure = Overloaded(f"{said}; from now on fewer sequences go into a pass")
+                self.passes.cells = max(1, self.passes.cells // 2)
+                if self.passes.device.type == "cuda":
                     torch.cuda.empty_cache()
             for job in named:
-                job.error = f"{type(error).__name__}: {error}"
+                job.error = failure
                 job.done.set()
-            self._waiting = [job for job in self._waiting if job not in named]
+            failed = set(map(id, named))
+            self._waiting = [job for job in self._waiting if id(job) not in failed]
             jobs[:] = [] if jobs is not self._waiting else jobs
 
     def _score_batch(self, jobs: list[Job]) -> None:
         """Scores the longest sequences that wait, as many as fit; a common beginning is worked on once."""
-        tokens = self._cells // self.vocabulary
-        families = self._fitting(families_of(jobs, self._rows if self._shares else 0, tokens))
+        tokens = self.passes.cells // self.vocabulary
+        families = self._fitting(families_of(jobs, self._rows if self.passes.keeps else 0, tokens))
         rows = [(family.common, same) for family in families for same in family.rows]
-        ids, mask = self._padded([list(_inputs(same[0])[common:]) or [self.pad] for common, same in rows])
+        tails = [list(_inputs(same[0])[common:]) or [self._pad] for common, same in rows]
         if not families[0].common:
-            logits = self.model(input_ids=ids, attention_mask=mask, use_cache=False).logits
+            logits = self.passes.whole(tails)
         else:
-            begun, before = self._beginnings(families)
-            layers = getattr(begun.past_key_values, "layers", ())
-            if not layers or any(type(layer) is not DynamicLayer for layer in layers):
-                self._shares = False  # keys and values of this model can't be handed to several rows
-                return
+            begun = KeptRows(self.passes, [_inputs(one.rows[0][0])[: one.common] for one in families])
+            first = begun.begin(last=False)
             for number, family in enumerate(families):
-                self._tell(family.jobs, begun.logits[number, -family.common :], 0)
-            of_rows = [number for number, family in enumerate(families) for _ in family.rows]
-            begun.past_key_values.batch_select_indices(torch.tensor(of_rows, device=self.device))
-            mask = torch.cat([before[of_rows], mask], dim=1)
-            logits = self.model(
-                input_ids=ids, attention_mask=mask, position_ids=_positions(mask)[:, before.shape[1] :],
-                past_key_values=begun.past_key_values, use_cache=True,
-            ).logits  # fmt: skip
+                self._tell(family.jobs, first[number, -family.common :], 0)
+            logits = begun.behind(
+                [number for number, family in enumerate(families) for _ in family.rows], tails
+            )
         for number, (common, same) in enumerate(rows):
             self._tell(same, logits[number], common)
         finished = [job for family in families for job in family.jobs]
@@ -338,30 +533,9 @@ class Worker:
             alike = family.common >= ALIKE * first.common and (
                 first.common > 0 or family.length >= ALIKE * first.length
             )
-            if taken and not (alike and tokens * self.vocabulary <= self._cells):
+            if taken and not (alike and tokens * self.vocabulary <= self.passes.cells):
                 return families[:taken]
         return families
-
-    def _beginnings(self, families: list["Family"]) -> tuple[Any, torch.Tensor]:
-        """What the model makes of the tokens that each family begins with, and where these are."""
-        own = [list(_inputs(family.rows[0][0])[: family.common]) for family in families]
-        ids, mask = self._padded(own, left=True)
-        made = self.model(
-            input_ids=ids, attention_mask=mask, position_ids=_positions(mask),
-            past_key_values=DynamicCache(), use_cache=True,
-        )  # fmt: skip
-        return made, mask
-
-    def _padded(self, rows: list[list[int]], *, left: bool = False) -> tuple[torch.Tensor, torch.Tensor]:
-        """Token ids as rows of one width, and where they are."""
-        width = max(map(len, rows))
-        ids = torch.full((len(rows), width), self.pad, dtype=torch.long)
-        mask = torch.zeros((len(rows), width), dtype=torch.long)
-        for number, row in enumerate(rows):
-            place = slice(width - len(row), width) if left else slice(0, len(row))
-            ids[number, place] = torch.tensor(row)
-            mask[number, place] = 1
-        return ids.to(self.device), mask.to(self.device)
 
     def _tell(self, jobs: list[Job], logits: torch.Tensor, start: int) -> None:
         """Tells jobs the log-probabilities of the tokens behind ``start``, as far as the logits reach."""
@@ -394,16 +568,13 @@ class Worker:
         jobs[:] = chosen
         while chosen:
             width = len(chosen[0].ids)
-            most = max(1, self._cells // (width * self.vocabulary))
+            most = max(1, self.passes.cells // (width * self.vocabulary))
             alike = [job for job in chosen if len(job.ids) >= ALIKE * width][:most]
             chosen = chosen[len(alike) :]
-            ids, mask = self._padded([job.ids for job in alike], left=True)
-            out = self.model(
-                input_ids=ids, attention_mask=mask, position_ids=_positions(mask),
-                past_key_values=DynamicCache(), use_cache=True, **self._last_only,
-            )  # fmt: skip
-            begun = Cohort(alike, out.past_key_values, mask, out.logits[:, -1].float())
-            if self._cohorts and self._cohorts[-1].takes(begun):
+            kind: Any = KeptRows if self.passes.keeps else PlainRows
+            rows = kind(self.passes, [job.ids for job in alike])
+            begun = Cohort(alike, rows, rows.begin())
+            if self._cohorts:
                 self._cohorts[-1].take(begun)
             else:
                 self._cohorts.append(begun)
@@ -423,18 +594,9 @@ class Worker:
             cohort.jobs = []
             return
         if len(stay) < len(cohort.jobs):
-            kept = torch.tensor(stay, device=self.device)
-            cohort.cache.batch_select_indices(kept)
-            cohort.mask = cohort.mask[kept]
-            cohort.generators = [cohort.generators[number] for number in stay]
-            cohort.jobs = [cohort.jobs[number] for number in stay]
+            cohort.keep(stay)
             tokens = [tokens[number] for number in stay]
-        cohort.mask = torch.cat([cohort.mask, cohort.mask.new_ones((len(stay), 1))], dim=1)
-        out = self.model(
-            input_ids=torch.tensor(tokens, device=self.device)[:, None], attention_mask=cohort.mask,
-            position_ids=_positions(cohort.mask)[:, -1:], past_key_values=cohort.cache, use_cache=True,
-        )  # fmt: skip
-        cohort.cache, cohort.logits = out.past_key_values, out.logits[:, -1].float()
+        cohort.logits = cohort.rows.step(tokens)
 
     def _choose(self, cohort: Cohort, number: int, likeliest: int) -> int:
         """The next token of a sequence; ``likeliest`` is the one of its logits as they are."""
@@ -473,6 +635,11 @@ class Worker:
         for stop in job.stops:
             said = said.partition(stop)[0]
         return str(said)
+
+
+def last_line(error: Exception) -> str:
+    """What an error says, as the last line of its trace does."""
+    return f"{type(error).__name__}: {error}".strip().splitlines()[0]
 
 
 def _positions(mask: torch.Tensor) -> torch.Tensor:
@@ -635,7 +802,7 @@ class Service:
         for job in jobs:
             job.done.wait()
             if job.error is not None:
-                raise RuntimeError(job.error)
+                raise job.error
 
     def _logprobs(
         self, text: str, ids: list[int], spans: list[tuple[int, int]], score: Job | None, job: Job | None
@@ -775,8 +942,11 @@ class Handler(BaseHTTPRequestHandler):
             reply = answer(body)
         except (Refused, ValueError, KeyError, AttributeError, TypeError) as error:
             self._send(400, _error(str(error)))
-        except Exception as error:
-            self._send(500, _error(f"{type(error).__name__}: {error}"))
+        except Overloaded as error:
+            self._send(503, _error(str(error)))
+        except Exception as error:  # a fault of this program, which asking again does not mend
+            traceback.print_exc()
+            self._send(400, _error(f"a fault of the server, the same at every attempt: {last_line(error)}"))
         else:
             if body.get("stream"):
                 self._stream(reply)
@@ -852,8 +1022,12 @@ def main() -> None:
     size = told.batch_bytes or (4 << 30 if device == "cuda" else 1 << 27)
     worker = Worker(model, tokenizer, size // 4, told.rows)
     Handler.service = Service(worker, told.name or told.model)
-    threading.Thread(target=worker.run, name="model", daemon=True).start()
     print(f"serving {told.model} on {device} in {model.dtype} at {told.host}:{told.port}", flush=True)
+    with torch.inference_mode():
+        worker.passes.compare()
+    if not worker.passes.keeps:
+        print(f"keys and values are not kept, which is slower: {worker.passes.why_not}", flush=True)
+    threading.Thread(target=worker.run, name="model", daemon=True).start()
     Server((told.host, told.port), Handler).serve_forever()
 
 

@@ -6,6 +6,7 @@ Runs in the environment of the servers: torch, transformers, tokenizers.
 import random
 import sys
 from pathlib import Path
+from typing import Any
 
 import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
@@ -33,7 +34,8 @@ TEMPLATE = (
 )
 
 
-def main(folder: Path, seed: int, hidden: int = 64, layers: int = 2, vocabulary: int = 400) -> None:
+def tiny_tokenizer(vocabulary: int = 400) -> Any:
+    """A byte-level tokenizer of the words above, with a chat template."""
     draw = random.Random(0)
     texts = [" ".join(draw.choices(WORDS, k=12)) + f". {draw.randrange(1000)}\n" for _ in range(300)]
     tokenizer = Tokenizer(models.BPE())
@@ -48,6 +50,11 @@ def main(folder: Path, seed: int, hidden: int = 64, layers: int = 2, vocabulary:
         tokenizer_object=tokenizer, bos_token="<s>", eos_token="</s>", pad_token="</s>"
     )
     wrapped.chat_template = TEMPLATE
+    return wrapped
+
+
+def main(folder: Path, seed: int, hidden: int = 64, layers: int = 2, vocabulary: int = 400) -> None:
+    wrapped = tiny_tokenizer(vocabulary)
     torch.manual_seed(seed)
     config = LlamaConfig(
         vocab_size=len(wrapped), hidden_size=hidden, intermediate_size=2 * hidden, num_hidden_layers=layers,
