@@ -13,9 +13,11 @@ the same command.
 import atexit
 import copy
 import importlib
+import logging
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, Final
 
 import orjson
@@ -23,6 +25,7 @@ import typer
 
 from metrics.errors import NightjarError, printable
 from tasks.reporting.streams import raw, shown_safely
+from tasks.store.errors import STORE_LOG
 
 FAILED: Final = 1
 """A pair failed, the error budget was exceeded, or a gate said regression."""
@@ -49,7 +52,7 @@ def command_line(app: typer.Typer, arguments: Sequence[str] | None = None) -> No
 
     What the user can mend, a NightjarError, is one line on stderr and exit code 2, never a traceback.
     """
-    with shown_safely():
+    with shown_safely(), _store_told():
         try:
             app(arguments)
         except NightjarError as error:
@@ -61,6 +64,23 @@ def command_line(app: typer.Typer, arguments: Sequence[str] | None = None) -> No
             if not isinstance(error.__cause__, KeyboardInterrupt):
                 raise
             raise SystemExit(INTERRUPTED) from None
+
+
+@contextmanager
+def _store_told() -> Iterator[None]:
+    """A block in which stderr is told that a store is away, and what of it is damaged."""
+    handler = _Warnings(logging.WARNING)
+    STORE_LOG.addHandler(handler)
+    try:
+        yield
+    finally:
+        STORE_LOG.removeHandler(handler)
+
+
+class _Warnings(logging.Handler):
+    def emit(self, record: logging.LogRecord) -> None:
+        clear_status()
+        print(f"warning: {printable(record.getMessage())}", file=sys.stderr)
 
 
 def quiet_prefect() -> None:
@@ -114,6 +134,7 @@ COMMANDS: Final = {
     "history": "flows.history",
     "power": "flows.power",
     "why": "flows.why",
+    "store": "flows.store",
     "catalog": "flows.catalog",
 }
 """Name → the module whose ``app`` has the command."""

@@ -29,11 +29,8 @@ from tasks.reporting.streams import escape_logs
 from tasks.store.fingerprint import Sources, sources_of
 from tasks.store.keys import Step, Unkeyed, digest
 from tasks.store.reasons import Reason, Subject, flat, keep_reason
-from tasks.store.storage import ArtifactMissing, ArtifactRef, Store
+from tasks.store.storage import RECORDS, ArtifactMissing, ArtifactRef, Store
 from tasks.workers import workers
-
-RECORDS = "records"
-"""Folder of the store with Prefect's records of results."""
 
 P = ParamSpec("P")
 R = TypeVar("R")

@@ -1,7 +1,6 @@
 """Stage "infer": requests go to a model, and what comes back is kept."""
 
 import inspect
-import logging
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack, suppress
 from functools import partial
@@ -24,6 +23,7 @@ from tasks.models.respond import count_missing, given_answers, kept_responses, r
 from tasks.running import RunningScore
 from tasks.server import lease, progress_of, secret
 from tasks.serving.servers import RunningServer
+from tasks.store.errors import STORE_LOG
 from tasks.store.keys import Accounts, Answered, Step, Unkeyed
 from tasks.store.schemas import ANSWERS, RESPONSES
 from tasks.store.storage import ArtifactRef, Store
@@ -130,7 +130,7 @@ def infer(
             except DamagedAnswers as error:  # what was lost counts as missing now, and is asked for
                 if attempt == REPAIRS:
                     raise
-                logging.getLogger(__name__).warning("%s", error)
+                STORE_LOG.warning("%s", error)
                 spent.append(responded.tally)
     return _answered(setup, ref, responded.tally.after(spent), responded)
 

@@ -8,7 +8,6 @@ it decides whether the run counts as complete.
 import json
 import platform
 import shlex
-import time
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
@@ -256,7 +255,7 @@ def run_manifest(
     total = _total([*inference.values(), *judging.values()])
     return {
         **run.about(str(flow_run.id)),
-        "wall_seconds": round(time.time() - run.started, 3),
+        "wall_seconds": round(run.wall_seconds, 3),
         "steps": run.steps(),
         "requests": dict(info.requests),
         "night": run.options.night,

@@ -7,6 +7,7 @@ all models of the evaluation are released.
 """
 
 import os
+import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -72,9 +73,18 @@ class Run(Graph):
     """Whether people let it go on."""
     lacking: Sequence[str] = ()
     """Models that at least one request has no answer of."""
+    earlier_seconds: float = 0.0
+    """How long earlier attempts of the flow run took."""
+    began: float = field(default_factory=time.monotonic)
+    """When this attempt began, by the clock that never jumps."""
 
     def __post_init__(self) -> None:
         self.servers = Servers(self)
+
+    @property
+    def wall_seconds(self) -> float:
+        """How long the run has taken so far, with earlier attempts of it."""
+        return self.earlier_seconds + time.monotonic() - self.began
 
     def about(self, flow_run_id: str) -> dict[str, Any]:
         """What a record says of the run whatever became of it."""

@@ -7,6 +7,7 @@ import asyncio
 import json
 import re
 import subprocess
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
@@ -38,7 +39,7 @@ from tasks.store.outputs import RESPONSES
 
 async def start_run(config: EvalConfig, options: RunOptions) -> Run:
     """A run of the flow that is under way; its tags say benchmark, models and git revision."""
-    context = FlowRunContext.get()
+    context, clock = FlowRunContext.get(), time.monotonic()
     if context is None or context.flow_run is None:
         raise RuntimeError("start_run is called inside the flow")
     # A retry of the flow run keeps its id and its start, so that it publishes to the same place and asks
@@ -51,7 +52,12 @@ async def start_run(config: EvalConfig, options: RunOptions) -> Run:
     kept_outputs(decided, Path(str(complete.output)))
     plan = make_plan(decided, complete, began)
     await _tag(plan, sorted(TagsContext.get().current_tags | set(context.flow_run.tags)))
-    return Run(plan=plan, options=complete, workspace=workspace(complete, config.name), started=began)
+    # Of an attempt in another process only the calendar tells, which may have been set back since.
+    earlier = max(0.0, time.time() - began) if context.flow_run.run_count > 1 else 0.0
+    place = workspace(complete, config.name)
+    return Run(
+        plan=plan, options=complete, workspace=place, started=began, began=clock, earlier_seconds=earlier
+    )
 
 
 def with_defaults(config: EvalConfig, options: RunOptions, unique: str) -> RunOptions:

@@ -62,7 +62,7 @@ from tasks.store.durations import Duration
 from tasks.store.errors import FileDamaged, FileMissing, StoreError
 from tasks.store.home import home, results_folder
 from tasks.store.keys import digest
-from tasks.store.storage import Store, is_artifact
+from tasks.store.storage import DAMAGED, RECORDS, Store, is_artifact
 
 BEAT_SECONDS = 300.0
 MARK_EXPIRES_AFTER = timedelta(hours=1)
@@ -377,10 +377,18 @@ def _unnamed_media(store: Store, files: Mapping[str, int], referred: set[str]) -
 
 
 def _torn(store: Store, files: Mapping[str, int], now: datetime) -> tuple[str, ...]:
-    """Temporary files of a local store that nobody writes any more."""
+    """Temporary files of a local store that nobody writes any more, and what was set aside of steps that are
+    computed again."""
     if not store.local:
         return ()
-    return tuple(name for name in files if _is_temporary(name) and _is_torn(store, name, now))
+    return tuple(
+        name for name in files if (_is_temporary(name) or _is_of_a_step(name)) and _is_torn(store, name, now)
+    )
+
+
+def _is_of_a_step(name: str) -> bool:
+    whole = name.removesuffix(DAMAGED)
+    return whole != name and (is_artifact(whole) or whole.startswith(f"{RECORDS}/"))
 
 
 def _is_torn(store: Store, name: str, now: datetime) -> bool:

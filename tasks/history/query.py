@@ -15,7 +15,6 @@ make two segments of the same runs, and the later counts.
 """
 
 import json
-import logging
 import time
 import uuid
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -44,7 +43,7 @@ from tasks.history.layout import (
     run_records,
     started_at,
 )
-from tasks.store.errors import FileDamaged, FileMissing, StoreError
+from tasks.store.errors import STORE_LOG, FileDamaged, FileMissing, StoreError
 from tasks.store.rows import ROW_GROUP
 from tasks.store.schemas import RESPONSES, STATISTICS
 from tasks.store.storage import Store
@@ -53,7 +52,6 @@ if TYPE_CHECKING:
     import duckdb
 
 
-_log = logging.getLogger(__name__)
 FOLDER: Final = "history/compacted"
 MOST_SEGMENTS: Final = 8
 """Beyond so many, all runs are written into one."""
@@ -243,7 +241,7 @@ def _listed(store: Store, segment: str, parts: Collection[str]) -> Iterable[tupl
         with store.open_table(part_file(segment, "runs")) as table:
             rows = table.file.read(["run_id", *TOKEN.names])
     except FileDamaged as error:
-        _log.warning("%s", error)
+        STORE_LOG.warning("%s", error)
         return ()
     except FileMissing:
         return ()

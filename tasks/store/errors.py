@@ -18,6 +18,7 @@ import re
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
 from typing import Any, Final, TypeVar
 
 from metrics.errors import NightjarError
@@ -41,7 +42,9 @@ _BY_NAME: Final = re.compile(
 )
 """Classes of botocore, aiohttp, requests, google and azure that blame the wire, not the request."""
 _STATUSES: Final = frozenset({408, 425, 429, 500, 502, 503, 504})
-_log = logging.getLogger(__name__)
+STORE_LOG: Final = logging.getLogger("tasks.store")
+"""What people should know of a store while a run goes on, that it is away or what is damaged: a command line
+shows it."""
 
 
 class StoreError(NightjarError):
@@ -121,7 +124,8 @@ class Boundary:
         limit = PATIENCE if patience is None else patience
         for pause in _pauses():
             try:
-                result = call()
+                with nullcontext() if self._local else self._watched(doing, name):
+                    result = call()
             except StoreError:
                 raise
             except FileNotFoundError as error:
@@ -135,21 +139,39 @@ class Boundary:
                 if waited + pause > limit:
                     told = f" (tried for {waited:.0f} s)" if waited >= 1 else ""
                     raise StoreUnavailable(said + told) from error
-                self._is_away(said, limit - waited)
+                self._is_away(f"{said}; trying again for up to {limit - waited:.0f} s more")
             else:
                 self._is_back()
                 return result
             time.sleep(pause)
         raise AssertionError
 
-    def _is_away(self, said: str, left: float) -> None:
+    @contextmanager
+    def _watched(self, doing: str, name: str) -> Iterator[None]:
+        """A block that is named while it lasts long: libraries try again by themselves, and say nothing."""
+        over = threading.Event()
+        began = time.monotonic()
+
+        def watch() -> None:
+            while not over.wait(NOTICE_SECONDS):
+                waited = time.monotonic() - began
+                self._is_away(f"store {self.uri}: has not answered for {waited:.0f} s (to {doing} {name})")
+
+        watching = threading.Thread(target=watch, name=f"store {self.uri}", daemon=True)
+        watching.start()
+        try:
+            yield
+        finally:
+            over.set()
+
+    def _is_away(self, said: str) -> None:
         now = time.monotonic()
         with self._lock:
             self._away = now if self._away is None else self._away
             if now - self._noted < NOTICE_SECONDS and self._noted:
                 return
             self._noted = now
-        _log.warning("%s; trying again for up to %.0f s more", said, left)
+        STORE_LOG.warning("%s", said)
 
     def _is_back(self) -> None:
         if self._away is None:
@@ -158,7 +180,7 @@ class Boundary:
             away, self._away, self._noted = self._away, None, 0.0
             self.back = time.monotonic()
         if away is not None:
-            _log.warning("store %s answers again, after %.0f s", self.uri, self.back - away)
+            STORE_LOG.warning("store %s answers again, after %.0f s", self.uri, self.back - away)
 
 
 def _pauses() -> Iterator[float]:

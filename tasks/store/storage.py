@@ -14,7 +14,6 @@ Every call of the backend passes ``Boundary.call``: nobody else touches ``fs``.
 import hashlib
 import io
 import json
-import logging
 import os
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -32,12 +31,10 @@ from fsspec.implementations.local import LocalFileSystem
 from pydantic import BaseModel, ConfigDict
 
 from tasks.store import seals
-from tasks.store.errors import Boundary, FileDamaged, FileMissing, StoreError, reason_of
+from tasks.store.errors import STORE_LOG, Boundary, FileDamaged, FileMissing, StoreError, reason_of
 from tasks.store.home import as_open_as_its_folder, folder_within
 from tasks.store.rows import ContentDigest, write_parquet
 from tasks.store.schemas import COLUMNS_VERSION, declared_columns
-
-_log = logging.getLogger(__name__)
 
 
 class ArtifactRef(BaseModel):
@@ -87,7 +84,8 @@ its files."""
 SEALED_SINCE: Final = 2
 FORMAT_MARK: Final = "format.json"
 MEDIA: Final = "media"
-OF_RUNS: Final = ("records", "runs", "history", "suites")
+RECORDS: Final = "records"
+OF_RUNS: Final = (RECORDS, "runs", "history", "suites")
 """Folders that tell a store that was used from a new one."""
 
 BATCH = 4_096
@@ -241,6 +239,11 @@ class Store:
                 self._accept_unsealed(sealed)
         return document
 
+    def has_seal(self, name: str) -> bool:
+        """Whether a whole document has one; raises FileMissing and FileDamaged."""
+        with self._named(name):
+            return seals.open_document(self.read(name))[1] is not None
+
     def put_document(self, name: str, content: bytes, patience: float | None = None) -> None:
         """Writes one JSON object, sealed, whole or not at all; raises StoreError."""
         self.put_bytes(name, seals.seal_document(content, COLUMNS_VERSION), patience)
@@ -384,9 +387,9 @@ class Store:
         except FileMissing:
             return 0, None
         except (ValueError, KeyError, TypeError, seals.Broken) as error:
-            raise StoreError(
+            raise FileDamaged(
                 f"store {self.uri}: {FORMAT_MARK} can't be read ({type(error).__name__}: {error}); if no"
-                " later version of Nightjar has written there, remove it"
+                " later version of Nightjar has written there, python -m flows.store --repair makes it anew"
             ) from error
         if version > FORMAT:
             raise StoreError(
@@ -402,6 +405,11 @@ class Store:
         if version < FORMAT:
             before = version > 0 or any(self.exists(folder) for folder in OF_RUNS)
             self._mark(before, since)
+
+    def mark_sealed(self) -> None:
+        """Says that every file here has a seal: from now on one without is damaged."""
+        if not self._all_sealed:
+            self._mark(False, self.format()[1])
 
     def _mark(self, unsealed: bool, since: datetime | None) -> None:
         began = (since or datetime.now(UTC)).isoformat(timespec="seconds")
@@ -520,7 +528,7 @@ class Store:
             self._check_digest(ref.name, ref.digest, source)
         except FileDamaged as error:
             # Out of the way, so that the next run finds it missing and computes it.
-            _log.warning("%s; it is set aside as %s", error, self.set_aside(ref.name))
+            STORE_LOG.warning("%s; it is set aside as %s", error, self.set_aside(ref.name))
             raise ArtifactMissing(
                 f"store {self.uri}: {ref.name} was altered; run again to compute it anew"
             ) from error
@@ -562,7 +570,7 @@ def is_artifact(name: str) -> bool:
 def remedy(name: str) -> str:
     """What to do about a damaged file of this name, or what happens anyway."""
     folder = name.partition("/")[0]
-    if is_artifact(name) or folder == "records":
+    if is_artifact(name) or folder == RECORDS:
         return "its step is computed again by the next run"
     if folder == "answers" and name.endswith(".parquet"):
         return "its answers are asked for again"

@@ -1,9 +1,15 @@
 """Where a run keeps things."""
 
+import time
 from pathlib import Path
 
+from flows.config.load import load_config
 from flows.config.schema import RunOptions
+from flows.eval.run import Run
 from flows.eval.start import workspace
+from flows.plan.build import make_plan
+
+OLD = Path(__file__).resolve().parents[1] / "fixtures" / "store-0.1.0" / "old.yaml"
 
 
 def test_answers_on_their_way_to_one_store_are_not_moved_to_another(tmp_path: Path) -> None:
@@ -15,3 +21,12 @@ def test_a_store_is_the_same_by_whatever_path(tmp_path: Path) -> None:
     (tmp_path / "link").symlink_to(tmp_path / "a")
     spelled = [str(tmp_path / "a"), f"{tmp_path}/./a/", str(tmp_path / "link")]
     assert len({workspace(RunOptions(store=store)).journal_dir for store in spelled}) == 1
+
+
+def test_a_clock_that_is_set_back_leaves_how_long_a_run_took() -> None:
+    options = RunOptions(store="memory://a")
+    tomorrow = time.time() + 86_400.0
+    run = Run(
+        make_plan(load_config(OLD), options), options, workspace(options), tomorrow, earlier_seconds=10.0
+    )
+    assert 10.0 <= run.wall_seconds < 86_400.0

@@ -1,7 +1,7 @@
-"""A store that an earlier version wrote: its answers, results and history are read, never misread.
+"""Stores that earlier versions wrote: their answers, results and history are read, never misread.
 
-``tests/fixtures/store-0.1.0`` was written by version 0.1.0 (commit 54a1bbc): one evaluation of ``old.yaml``,
-then two nights of ``suite.yaml``.
+``tests/fixtures/store-0.1.0`` was written by version 0.1.0 (commit 54a1bbc), ``store-8424e01`` by that commit
+(format 1): one evaluation of ``old.yaml``, then two nights of ``suite.yaml``. Neither has seals.
 """
 
 import json
@@ -17,15 +17,22 @@ from typer.testing import CliRunner
 from flows.history import app
 
 PROJECT = Path(__file__).resolve().parents[2]
-WRITTEN = PROJECT / "tests" / "fixtures" / "store-0.1.0"
+FIXTURES = PROJECT / "tests" / "fixtures"
 FIRST = {"exact_match": 0.6666666666666666, "bleu": 67.40209204939114}
-NIGHTS = ["old-nightly-16f847ca-old-demo", "old-nightly-d8aa5fe9-old-demo"]
 
 
-@pytest.fixture
-def old(tmp_path: Path) -> Path:
+@pytest.fixture(params=["store-0.1.0", "store-8424e01"])
+def old(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
     """A copy of the folder: reading may add to a store."""
-    return Path(shutil.copytree(WRITTEN, tmp_path / "old"))
+    return Path(shutil.copytree(FIXTURES / request.param, tmp_path / "old"))
+
+
+def runs_of(old: Path) -> tuple[str, list[str]]:
+    """The evaluation alone, and those of the two nights, in their order."""
+    manifests = [json.loads(path.read_bytes()) for path in (old / "store" / "runs").glob("*.json")]
+    manifests.sort(key=lambda manifest: manifest["started"])
+    first, *nights = [str(manifest["run_id"]) for manifest in manifests]
+    return first, nights
 
 
 def test_its_answers_are_served_and_its_numbers_come_out_again(old: Path, evaluate: Any) -> None:
@@ -40,7 +47,8 @@ def test_its_history_answers(old: Path) -> None:
     sql = "SELECT run_id, metric, value FROM results ORDER BY run_id, metric"
     answer = CliRunner().invoke(app, [sql, "--json", "--store", str(old / "store")])
     rows = json.loads(answer.stdout)
-    assert [row["run_id"] for row in rows[::2]] == ["first-a77e42f5", *NIGHTS]
+    first, nights = runs_of(old)
+    assert sorted(row["run_id"] for row in rows[::2]) == sorted([first, *nights])
     assert [row["value"] for row in rows] == pytest.approx(
         [67.40209204939114, 0.6666666666666666] * 3, rel=1e-9
     )
@@ -63,9 +71,10 @@ def test_its_nights_are_read_and_pruning_keeps_what_they_need(old: Path) -> None
     from tasks.store.storage import Store
 
     store = Store(str(old / "store"))
+    first, nights = runs_of(old)
     assert [night.passed for night in past_nights(store, "old-nightly")] == [True, False]
     answer = CliRunner().invoke(app, ["--prune", "--keep", "1", "--json", "--store", store.uri])
-    assert json.loads(answer.stdout)["forgotten"] == ["first-a77e42f5", NIGHTS[0]]
+    assert json.loads(answer.stdout)["forgotten"] == sorted([first, nights[0]])
     assert store.format()[0] > 0
     assert list((old / "store" / "answers").glob("*/*.parquet"))
     sql = "SELECT count(DISTINCT run_id) AS n FROM results"
@@ -73,7 +82,15 @@ def test_its_nights_are_read_and_pruning_keeps_what_they_need(old: Path) -> None
 
 
 def test_its_runs_are_compared_by_their_ids(old: Path) -> None:
-    command = [sys.executable, "-m", "flows.compare", *NIGHTS, "--store", str(old / "store"), "--json"]
+    command = [
+        sys.executable,
+        "-m",
+        "flows.compare",
+        *runs_of(old)[1],
+        "--store",
+        str(old / "store"),
+        "--json",
+    ]
     done = subprocess.run(command, cwd=PROJECT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     pairs = json.loads(done.stdout)["pairs"]

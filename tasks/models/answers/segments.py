@@ -17,7 +17,6 @@ one, and a killed worker holds nobody up.
 
 import hashlib
 import json
-import logging
 import threading
 import time
 import uuid
@@ -38,7 +37,7 @@ from tasks.models.errors import is_settled
 from tasks.models.records import EVERY, KeptAnswer, Lookup
 from tasks.store import claims
 from tasks.store.claims import Claim, Watch, is_dead, owner_of
-from tasks.store.errors import FileDamaged, FileMissing, StoreError
+from tasks.store.errors import STORE_LOG, FileDamaged, FileMissing, StoreError
 from tasks.store.schemas import TEXT
 from tasks.store.seals import FINE_BLOCK
 from tasks.store.storage import DAMAGED, Store, Table
@@ -155,7 +154,6 @@ INDEXED: Final = ["key", "arrived", "asked_at", "night"]
 """Columns that a key is found by."""
 PLAIN_COLUMNS: Final = tuple(field.name for field in fields(KeptAnswer) if field.name != "logprobs")
 
-_log = logging.getLogger(__name__)
 _key_cache: "OrderedDict[tuple[str, str], SegmentKeys]" = OrderedDict()
 _key_cache_lock = threading.Lock()
 
@@ -247,6 +245,10 @@ class ModelAnswers:
                 for group in row_groups
             }
 
+    def seal(self, name: str) -> None:
+        """Writes a segment of a version before seals anew, under its name; raises FileDamaged."""
+        self._write_as(name, [self.read(name)])
+
     def repair(self, name: str) -> int:
         """Sets a damaged segment aside, and the answers in it that are proven to be what was written in a new
         one; returns how many those are."""
@@ -269,7 +271,7 @@ class ModelAnswers:
             return None
         except FileDamaged as error:
             with suppress(StoreError):
-                _log.warning("%s; %d of them are saved", error, self.repair(name))
+                STORE_LOG.warning("%s; %d of them are saved", error, self.repair(name))
             return None
         with _key_cache_lock:
             _key_cache[cache_key] = keys
@@ -288,6 +290,9 @@ class ModelAnswers:
     def _write(self, tables: Sequence[pa.Table]) -> Segment:
         # Names sort by time and never meet: two workers may write in the same millisecond.
         name = f"{time.time_ns() // 1_000_000:013d}-{uuid.uuid4().hex[:12]}.parquet"
+        return self._write_as(name, tables)
+
+    def _write_as(self, name: str, tables: Sequence[pa.Table]) -> Segment:
         place = f"{self.folder}/{name}"
         with self.store.writing_table(
             place, ANSWERS, FINE_BLOCK, write_page_checksum=True, use_dictionary=_DICTIONARY_COLUMNS

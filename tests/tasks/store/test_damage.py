@@ -13,6 +13,7 @@ from metrics.errors import NightjarError
 from tasks.comparison.runs import _from_history
 from tasks.history.layout import Night, NightEvaluation, read_nights, record_night, record_run
 from tasks.history.query import compact, query
+from tasks.history.verify import repair, verify
 from tasks.models.answers.segments import AnswerStore
 from tasks.models.records import KeptAnswer
 from tasks.store.errors import FileDamaged, StoreError
@@ -209,3 +210,65 @@ def test_a_reference_with_another_number_of_rows_is_not_served(made: tuple[Store
         store.table(fewer)
     with pytest.raises(StoreError, match="has 1 rows and its reference says 0"):
         list(store.batches(fewer))
+
+
+def spoil(store: Store, pattern: str) -> str:
+    """Flips a bit in the middle of a file; its name."""
+    path = the_file(store, pattern)
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 16
+    path.with_suffix(".new").write_bytes(content)
+    os.replace(path.with_suffix(".new"), path)
+    return str(path.relative_to(store.root))
+
+
+def test_a_whole_store_has_nothing_to_mend(made: tuple[Store, ArtifactRef]) -> None:
+    store, _ = made
+    before = {path: path.read_bytes() for path in Path(store.root).rglob("*") if path.is_file()}
+    found = verify(store)
+    assert not found.damaged
+    assert not found.unsealed
+    kinds = {"answers": 1, "format.json": 1, "history": 10, "records": 1, "runs": 3, "score": 1, "suites": 1}
+    assert found.files == kinds
+    repair(store)
+    for path, content in before.items():
+        assert "compacted" in str(path) or path.read_bytes() == content
+
+
+@pytest.mark.parametrize(
+    ("pattern", "done"),
+    [
+        (f"runs/{RUN}.json", "made anew from the compacted copy"),
+        (f"history/results/{RUN}.parquet", "made anew from the compacted copy"),
+        (f"history/items/{RUN}.parquet", "made anew from the compacted copy"),
+        ("history/compacted/*.items.parquet", "made anew from the records"),
+        ("history/items/wednesday.parquet", "nothing else has it"),
+        ("suites/s/n1.json", "set aside"),
+        ("score/*.parquet", "computed again by the next run"),
+        ("records/score-x", "computed again by the next run"),
+        ("answers/model/*.parquet", "answers are saved, the others are asked for again"),
+        ("format.json", ""),
+    ],
+)
+def test_repair_sets_damage_aside_and_makes_anew_what_it_can(
+    made: tuple[Store, ArtifactRef], pattern: str, done: str
+) -> None:
+    store, _ = made
+    views = [f"SELECT * FROM {view} ORDER BY ALL" for view in ("runs", "results", "items")]
+    before = [query(store, sql).rows for sql in views]
+    name = spoil(store, pattern)
+    assert [entry.name for entry in verify(Store(store.uri)).damaged] == [name]
+    mended = repair(Store(store.uri))
+    assert all(done in entry.done for entry in mended.damaged)
+    assert Path(store.path(f"{name}.damaged")).is_file()
+    again = verify(Store(store.uri))
+    assert not again.damaged
+    assert again.aside == (f"{name}.damaged",)
+    if done != "nothing else has it":
+        assert [query(Store(store.uri), sql).rows for sql in views] == before
+
+
+def test_several_damages_are_all_named(made: tuple[Store, ArtifactRef]) -> None:
+    store, _ = made
+    names = [spoil(store, pattern) for pattern in (f"runs/{RUN}.json", "score/*.parquet", "suites/s/n1.json")]
+    assert sorted(entry.name for entry in verify(Store(store.uri)).damaged) == sorted(names)
