@@ -225,7 +225,8 @@ class ModelAnswers:
     def read(self, name: str, columns: list[str] | None = None) -> pa.Table:
         """A segment's rows; raises FileMissing and FileDamaged."""
         with self._opened(name) as table:
-            return _complete(table, table.file.read(columns=columns), columns or ANSWERS.names)
+            wanted = ANSWERS if columns is None else pa.schema([ANSWERS.field(name) for name in columns])
+            return _complete(table, table.file.read(columns=columns), wanted)
 
     def note_use(self, name: str) -> None:
         """Keeps that answers of a segment are used: what nobody uses for long is removed one day."""
@@ -241,8 +242,7 @@ class ModelAnswers:
         """Some row groups of a segment by their numbers; raises FileMissing and FileDamaged."""
         with self._opened(name) as table:
             return {
-                group: _complete(table, table.file.read_row_group(group), ANSWERS.names)
-                for group in row_groups
+                group: _complete(table, table.file.read_row_group(group), ANSWERS) for group in row_groups
             }
 
     def seal(self, name: str) -> None:
@@ -524,12 +524,15 @@ def table_of(answers: Sequence[KeptAnswer]) -> pa.Table:
     )
 
 
-def _complete(table: Table, rows: pa.Table, names: Sequence[str]) -> pa.Table:
-    """Rows with the columns that segments of version 0.1.0 lack, by the version that the segment declares."""
-    schema = pa.schema([ANSWERS.field(name) for name in names])
-    table.complete(table.file.schema_arrow.empty_table(), ANSWERS)
+def _complete(table: Table, rows: pa.Table, schema: pa.Schema) -> pa.Table:
+    """Rows in the columns of ``schema``, ANSWERS or some of it, by the version that the segment declares; in
+    version 0.1.0 an answer was asked for when it arrived."""
+    if schema is ANSWERS and rows.schema.equals(ANSWERS):
+        return rows
+    held = table.file.schema_arrow
+    table.complete(held.empty_table(), ANSWERS)
     rows = table.complete(rows, schema)
-    if "asked_at" in names and "asked_at" not in table.file.schema_arrow.names:
+    if "asked_at" in schema.names and "asked_at" not in held.names:
         place = rows.schema.get_field_index("asked_at")
         rows = rows.set_column(place, ANSWERS.field("asked_at"), rows.column("arrived"))
     return rows
