@@ -26,6 +26,7 @@ from pydantic import BaseModel
 
 from metrics.errors import NightjarError
 from tasks.reporting.streams import escape_logs
+from tasks.store.errors import StoreUnavailable
 from tasks.store.fingerprint import Sources, sources_of
 from tasks.store.keys import Step, Unkeyed, digest
 from tasks.store.reasons import Reason, Subject, flat, keep_reason
@@ -160,6 +161,8 @@ def is_transient(_task: Task[..., Any], _run: TaskRun, state: State[Any]) -> boo
     """Whether trying again may help: not for errors in a config, in user code or in data."""
     try:
         state.result()
+    except StoreUnavailable:
+        return True
     except (NightjarError, ArithmeticError, LookupError, TypeError, ValueError, AttributeError, ImportError):
         return False
     except Exception as error:

@@ -3,6 +3,7 @@
 import json
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 from typer.testing import CliRunner
@@ -54,6 +55,33 @@ def test_a_bit_in_the_name_of_a_column_of_an_older_store_is_damage(tmp_path: Pat
         assert [entry["name"] for entry in json.loads(said)["damaged"]] == [str(path.relative_to(store))]
         assert "its column" in said
         path.write_bytes(content)
+
+
+def test_a_bit_in_kept_answers_costs_questions_and_is_named_and_never_another_number(
+    tmp_path: Path, evaluate: Any
+) -> None:
+    folder = Path(shutil.copytree(FIXTURES / "store-8424e01", tmp_path / "old"))
+    store = tmp_path / "store"
+    first = evaluate(folder / "old.yaml", "--store", store, "--json")
+    assert first.document["requests"]["sent"] == 6
+    (answers,) = (store / "answers").glob("*/*.parquet")
+    content = answers.read_bytes()
+    start = len(content) - 8 - int.from_bytes(content[-8:-4], "little")
+    place = content.index(b"response", start)
+    answers.write_bytes(content[:place] + b"s" + content[place + 1 :])
+    for artifact in (store / "infer").iterdir():  # so that the answers are read again
+        artifact.unlink()
+    again = evaluate(folder / "old.yaml", "--store", store, "--json")
+    assert again.code == 0, again.err
+    assert [row["value"] for row in again.document["results"]] == [
+        row["value"] for row in first.document["results"]
+    ]
+    assert again.document["requests"]["sent"] == 6
+    name = answers.relative_to(store)
+    assert (
+        f"{name} is damaged: its footer is not what was written; its answers are asked for again" in again.err
+    )
+    assert answers.with_name(f"{answers.name}.damaged").exists()
 
 
 def test_a_store_that_is_not_there_holds_nothing(tmp_path: Path) -> None:
