@@ -5,6 +5,8 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
+from itertools import groupby
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -57,6 +59,7 @@ from tasks.store.outputs import (
 )
 from tasks.store.schemas import RESULTS
 from tasks.store.storage import ArtifactRef, Store
+from tasks.thresholds import Threshold
 from tasks.verdicts.config import EvaluationMethodConfig
 from tasks.workers import workers
 
@@ -79,7 +82,7 @@ SHOWN = [
 ]
 TABLE_ROWS = 200
 """Rows of the table in the UI, at most: the whole is in results.parquet."""
-AT_ONCE = 4_096
+AT_ONCE = Threshold("requests_of_one_pass", 4_096)
 """Items that the report's first pass goes through in one go; larger runs are gone through cell by cell, in
 as many processes as there are, so that their number decides nothing."""
 
@@ -337,17 +340,21 @@ def export_responses(publication: Publication, workspace: Workspace, folder: Pat
 
 
 def export_samples(publication: Publication, workspace: Workspace, folder: Path) -> None:
-    """Writes the log of samples; another process may do it."""
+    """Writes the log of samples, filter after filter as the harness does, however the items were cut; another
+    process may do it."""
     store = workspace.open()
+    places = [list(cells) for _, cells in groupby(publication.cells, key=attrgetter("origin"))]
     parts = [
         SamplePart(
             answers=_answers(store, cell),
             filter=name,
-            predictions=partial(store.batches, ref),
+            predictions=partial(store.batches, cell.predictions[name]),
             statistics=_statistics_of(store, cell, name),
         )
-        for cell in publication.cells
-        for name, ref in cell.predictions.items()
+        for cells in places
+        for name in dict.fromkeys(name for cell in cells for name in cell.predictions)
+        for cell in cells
+        if name in cell.predictions
     ]
     write_samples(folder / samples_file(publication.run.benchmark), parts, publication.run)
 

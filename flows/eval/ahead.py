@@ -20,6 +20,7 @@ from tasks.benchmarks.config import BenchmarkFields
 from tasks.datasets.selection import Selection
 from tasks.models.config import ReplayConfig
 from tasks.store.home import named_path
+from tasks.thresholds import Threshold
 from tasks.workers import ForkedCall, cores, may_fork
 
 if TYPE_CHECKING:
@@ -29,9 +30,9 @@ if TYPE_CHECKING:
     from tasks.datasets.item import Item
     from tasks.models.replay import RecordingFile, Version
 
-KEPT_BYTES = 1 << 26
+KEPT_BYTES = Threshold("bytes_kept_ahead", 1 << 26)
 """Rows of one dataset that are kept in memory, at most."""
-LARGE_BYTES = 1 << 22
+LARGE_BYTES = Threshold("bytes_read_beside", 1 << 22)
 """From so large a file on, a process of its own is worth what it takes to import."""
 
 

@@ -22,9 +22,10 @@ from prefect.utilities.annotations import quote
 
 from flows.plan.steps import Cell
 from metrics.errors import ConfigError
+from tasks.thresholds import Threshold
 from tasks.workers import cores, import_stages
 
-MANY_RESPONSES = 50_000
+MANY_RESPONSES = Threshold("responses_for_processes", 50_000)
 """From so many on, processes are worth what it takes to start them, as measured (``bench.pipeline``)."""
 MOST_PROCESSES = 8
 """Unless more are asked for: each takes some 150 MB."""

@@ -18,12 +18,13 @@ from tasks.preflight import Checks
 from tasks.render import RenderSetup
 from tasks.rows.parts import Origin, PairIdentity, PairSetup
 from tasks.store.keys import Step
+from tasks.thresholds import Threshold
 from tasks.turns import TurnSetup
 
 MAX_PARTITIONS = 64
-UNCUT_ITEMS = 2_000
+UNCUT_ITEMS = Threshold("items_uncut", 2_000)
 """Items up to which there is one partition."""
-PARTITION_ITEMS = 12_500
+PARTITION_ITEMS = Threshold("items_of_a_partition", 12_500)
 """Items of a partition beyond that, at most: 8 partitions of 100,000 items. Of smaller ones Prefect's part of
 the work becomes large, of larger ones too few for the cores of a machine."""
 

@@ -27,13 +27,14 @@ from tasks.datasets.item import Item
 from tasks.store.home import named_path
 from tasks.store.keys import digest, file_digest
 from tasks.store.schemas import cluster_text
+from tasks.thresholds import Threshold
 from tasks.usercode.load import load_function
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 
-PARQUET_ROWS: Final = 1024
+PARQUET_ROWS: Final = Threshold("rows_of_parquet", 1_024)
 BYTE_ORDER_MARK: Final = b"\xef\xbb\xbf"
 
 

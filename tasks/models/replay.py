@@ -33,8 +33,9 @@ from tasks.models.records import InferenceOptions, PartitionResponses, RequestTa
 from tasks.store.home import named_path
 from tasks.store.keys import iso_time, unix_seconds
 from tasks.store.schemas import RESPONSES, row_batch, row_dicts
+from tasks.thresholds import Threshold
 
-ROWS_AT_ONCE = 1_024
+ROWS_AT_ONCE = Threshold("rows_replayed", 1_024)
 SHOWN = 5  # names of models in a message
 TEXTS = ("reasoning", "finish_reason", "response_id", "served_model", "system_fingerprint", "logprobs_json")
 CALLS = "tool_calls"
@@ -401,7 +402,7 @@ def _text(value: Any) -> str | None:
 
 
 JOIN_FIELDS = ("model_name", "prompt_template", "item_id", "sample_index")
-OPEN_GROUPS = 4
+OPEN_GROUPS = Threshold("recorded_groups_open", 4)
 
 
 @dataclass(frozen=True)

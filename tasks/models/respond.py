@@ -45,9 +45,10 @@ from tasks.models.records import (
     spending_of,
 )
 from tasks.store.home import private_folder
+from tasks.thresholds import Threshold
 from tasks.workers import collect_rarely
 
-ROWS_AT_ONCE = 1_024
+ROWS_AT_ONCE = Threshold("rows_asked", 1_024)
 REPORT_SECONDS = 0.5
 
 

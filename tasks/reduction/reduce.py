@@ -20,12 +20,13 @@ from tasks.reduction.samples import ItemTable, Loaded, StatisticsLayout, load
 from tasks.rows.parts import PairIdentity, Part
 from tasks.store.keys import value_text
 from tasks.store.schemas import COUNTED, FLOATS, ITEM_ROWS, OUTCOMES
+from tasks.thresholds import Threshold
 
 if TYPE_CHECKING:
     from metrics.reductions.reduction import Reduced, Reduction, Repeats
 
 
-BATCH_ROWS = 65_536
+BATCH_ROWS = Threshold("rows_of_items_written", 65_536)
 
 
 def reduce_pair(pair: PairIdentity, parts: Sequence[Part], facets: Sequence[str]) -> Iterator[pa.RecordBatch]:

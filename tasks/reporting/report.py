@@ -37,6 +37,7 @@ from tasks.reporting.page import BlockWriter, SampleIndex, SampleRecords, packed
 from tasks.reporting.plots import TokensSpent, learning_context, spent_curves
 from tasks.reporting.view import RunView, SampleView, result_rows
 from tasks.store.home import as_open_as_its_folder, named_path, private_folder
+from tasks.thresholds import Threshold
 
 FAILED: Final = 0  # a request failed or a response is unscored
 WRONG: Final = 1  # a score of 0, or a label that did not pass
@@ -222,7 +223,8 @@ def _statement(shown: int, total: int, sizes: list[int], all_wrong: bool, seed: 
 
 
 SCRIPTS: Final = ("dom.js", "unpack.js", "search.js", "sample.js", "browser.js", "page.js", "report.js")
-KEPT_BYTES: Final = 1 << 25  # runs up to this size are not read a second time
+KEPT_BYTES: Final = Threshold("bytes_of_samples_kept", 1 << 25)
+"""Runs up to this size are not read a second time."""
 
 
 @dataclass(frozen=True)

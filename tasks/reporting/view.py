@@ -32,6 +32,7 @@ from tasks.reporting import numbers
 from tasks.rows.parts import Origin, Row, locate, resolve
 from tasks.store.schemas import plain_values, row_dicts
 from tasks.store.storage import ArtifactRef, Store
+from tasks.thresholds import Threshold
 
 ResponseStatus = Literal["ok", "cut_off", "model_error", "infra_error"]
 Extractor = Callable[[list[list[Any]], list[Mapping[str, Any]]], list[list[Any]]]
@@ -297,7 +298,7 @@ def mean_of_scored(scores: Iterable[float | None]) -> float | None:
     return sum(scored) / len(scored) if scored else None
 
 
-BATCH = 256
+BATCH = Threshold("rows_viewed", 256)
 """Rows that are Python's own at once: whole prompts and responses are in them."""
 
 _REQUESTS = (

@@ -14,8 +14,9 @@ import pyarrow as pa
 from tasks.datasets.item import Item, Rendered
 from tasks.store.keys import canonical_json, digest
 from tasks.store.schemas import ITEMS, REQUESTS, row_batch, row_dicts
+from tasks.thresholds import Threshold
 
-CHUNK = 1_024
+CHUNK = Threshold("items_of_a_batch", 1_024)
 
 
 def item_batches(items: Iterable[Item]) -> Iterator[pa.RecordBatch]:

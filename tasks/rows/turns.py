@@ -18,6 +18,7 @@ from tasks.datasets.item import Item
 from tasks.messages.calls import call_id, parsed_calls, said_calls
 from tasks.messages.chat import Message, chat_body, chat_text, content_text
 from tasks.store.schemas import REQUESTS, RESPONSES, row_batch
+from tasks.thresholds import Threshold
 
 ADDED: Final = ("prompt_tokens", "completion_tokens", "total_tokens", "cached_tokens", "reasoning_tokens",
                 "inference_time")  # fmt: skip
@@ -70,7 +71,7 @@ def spoken(said: Sequence[Message], turn: int) -> dict[str, Any]:
     }
 
 
-AT_ONCE: Final = 256
+AT_ONCE: Final = Threshold("requests_of_a_turn", 256)
 """Requests of a batch: each holds all that was said before."""
 TURN_NAMES: Final = frozenset({"answer", "answers", "turn", "transcript", "call"})
 

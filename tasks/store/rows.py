@@ -10,7 +10,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-ROW_GROUP: Final = 20_000
+from tasks.thresholds import Threshold
+
+ROW_GROUP: Final = Threshold("rows_of_a_group", 20_000)
 """Rows a row group: smaller ones cost milliseconds to open, larger ones gain nothing."""
 
 

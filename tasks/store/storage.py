@@ -35,6 +35,7 @@ from tasks.store.errors import STORE_LOG, Boundary, FileDamaged, FileMissing, St
 from tasks.store.home import as_open_as_its_folder, folder_within
 from tasks.store.rows import ContentDigest, write_parquet
 from tasks.store.schemas import COLUMNS_VERSION, declared_columns
+from tasks.thresholds import Threshold
 
 
 class ArtifactRef(BaseModel):
@@ -88,7 +89,7 @@ RECORDS: Final = "records"
 OF_RUNS: Final = (RECORDS, "runs", "history", "suites")
 """Folders that tell a store that was used from a new one."""
 
-BATCH = 4_096
+BATCH = Threshold("rows_read", 4_096)
 """Rows read at once: a million-row artifact streams in under 300 MB."""
 IN_MEMORY: Final = 64 << 20
 """Bytes of a file of an object store up to which it is fetched at once."""

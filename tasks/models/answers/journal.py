@@ -26,10 +26,11 @@ from tasks.models.answers.segments import ANSWERS, PLAIN_COLUMNS, ModelAnswers, 
 from tasks.models.records import KeptAnswer
 from tasks.store.errors import StoreError
 from tasks.store.home import private_folder
+from tasks.thresholds import Threshold
 
 _log = logging.getLogger(__name__)
 FLUSH_SECONDS = 2.0
-FLUSH_BYTES = 8 << 20
+FLUSH_BYTES = Threshold("bytes_flushed", 8 << 20)
 FIELDS = tuple(field.name for field in fields(KeptAnswer) if field.name != "key")
 
 

@@ -16,8 +16,9 @@ import pyarrow.compute as pc
 from tasks.models.identity import RequestExpansion
 from tasks.models.records import Request, RequestFailure
 from tasks.store.schemas import RESPONSES
+from tasks.thresholds import Threshold
 
-REQUESTS_AT_ONCE = 4_096
+REQUESTS_AT_ONCE = Threshold("requests_looked_up", 4_096)
 COPIED = (
     "response", "reasoning", "finish_reason", "response_id", "served_model", "system_fingerprint",
     "inference_time", "prompt_tokens", "completion_tokens", "total_tokens", "cached_tokens",

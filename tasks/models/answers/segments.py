@@ -41,6 +41,7 @@ from tasks.store.errors import STORE_LOG, FileDamaged, FileMissing, StoreError
 from tasks.store.schemas import TEXT
 from tasks.store.seals import FINE_BLOCK
 from tasks.store.storage import DAMAGED, Store, Table
+from tasks.thresholds import Threshold
 
 FOLDER: Final = "answers"
 _noted: set[tuple[str, str, str]] = set()
@@ -113,9 +114,9 @@ def _used(store: Store, mark: str) -> datetime | None:
     return day.replace(tzinfo=UTC) + timedelta(days=1)
 
 
-CACHED_KEYS = 2_000_000
+CACHED_KEYS = Threshold("keys_cached", 2_000_000)
 """Keys of segments held in memory by the process: some 65 MB."""
-OPEN_GROUPS = 512
+OPEN_GROUPS = Threshold("answer_groups_open", 512)
 MERGED_BYTES = 32 << 20
 """Segments are merged up to this size."""
 
