@@ -22,7 +22,7 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from importlib import import_module
 from multiprocessing import forkserver
 from multiprocessing.connection import Connection
@@ -69,6 +69,7 @@ class Workers:
 
     def __init__(self, count: int) -> None:
         self.count = count
+        self._runs: list[int] = []
         self._pool: ProcessPoolExecutor | None = None
         self._lock = threading.Lock()
 
@@ -129,6 +130,23 @@ class Workers:
         """As ``submit``, and waits."""
         return self.submit(function, *args, **kwargs).result()
 
+    @contextmanager
+    def lent(self, count: int) -> Iterator["Workers"]:
+        """A block that has up to ``count`` processes, beside others as many as the one that asks for most;
+        they end with the last block."""
+        with self._lock:
+            self._runs.append(count)
+            self.count = max(self._runs)
+        try:
+            yield self
+        finally:
+            with self._lock:
+                self._runs.remove(count)
+                self.count = max(self._runs, default=0)
+                idle = not self._runs
+            if idle:
+                self.close()
+
     def close(self) -> None:
         """Ends the processes, once they have computed what they have."""
         with self._lock:
@@ -153,7 +171,6 @@ class Workers:
 
 
 _shared = Workers(0)
-_runs: list[int] = []
 
 
 def workers() -> Workers:
@@ -224,18 +241,9 @@ class ForkedCall(Generic[T]):
         self._replies.close()
 
 
-@contextmanager
-def working(count: int) -> Iterator[Workers]:
+def working(count: int) -> AbstractContextManager[Workers]:
     """Has steps computed by up to ``count`` processes inside the block; they end with the last block."""
-    _runs.append(count)
-    _shared.count = max(_runs)
-    try:
-        yield _shared
-    finally:
-        _runs.remove(count)
-        _shared.count = max(_runs, default=0)
-        if not _runs:
-            _shared.close()
+    return _shared.lent(count)
 
 
 def cores() -> int:

@@ -86,7 +86,11 @@ class ReadingBeside:
 
     def __init__(self, config: EvalConfig, selection: Selection, overrides: Sequence[str]) -> None:
         self._spool = tempfile.TemporaryFile()  # noqa: SIM115 — open as long as the rows are wanted
-        self._call = ForkedCall(_check_beside, config, selection, tuple(overrides), self._spool)
+        try:
+            self._call = ForkedCall(_check_beside, config, selection, tuple(overrides), self._spool)
+        except OSError:
+            self._spool.close()
+            raise
 
     def result(self) -> CheckedDataset:
         """What it found, or raises what it raised; WorkerDied where the process did."""
@@ -101,11 +105,14 @@ class ReadingBeside:
 
 def read_beside(config: EvalConfig, options: RunOptions, overrides: Sequence[str]) -> ReadingBeside | None:
     """Begins to read where a process may be forked, the file is large, and the options leave the run more
-    than one process."""
+    than one process; None where this machine lets no process begin or no file be made."""
     wanted = options.workers != 1 and options.limit is None and cores() > 1
     if not wanted or not _is_large(config) or not may_fork():
         return None
-    return ReadingBeside(config, options.selection(), overrides)
+    try:
+        return ReadingBeside(config, options.selection(), overrides)
+    except OSError:  # a limit of the user's processes, no folder for temporary files
+        return None
 
 
 def _check_beside(

@@ -168,7 +168,7 @@ def check_run(
         raise ConfigError("no checkpoint is new: all that match were evaluated before (checkpoints.new_only)")
     _check_refresh(plan, options)
     workspace(options).open().check_writable()
-    unanswerable = _take_dataset(plan, options, session.overrides, reading)
+    unanswerable = _take_dataset(plan, options, session, reading)
     lacking = unanswered(plan, workspace(options), options.phase)
     refuse_unanswered(options, lacking.names)
     open_pairs = unscored(plan, workspace(options), lacking, options.phase)
@@ -269,12 +269,12 @@ def _check_refresh(plan: Plan, options: RunOptions) -> None:
 def _take_dataset(
     plan: Plan,
     options: RunOptions,
-    overrides: tuple[str, ...],
+    session: SessionOptions,
     reading: ReadingBeside | None,
 ) -> MissingReferences | None:
     """As ``_check_dataset``; the run that follows in this process need not read again, and has processes."""
-    prepare_for = partial(_prepare_for, options=options)
-    dataset = _check_dataset(plan, options, overrides, reading, prepare_for)
+    prepare_for = partial(_prepare_for, options=options, session=session)
+    dataset = _check_dataset(plan, options, session.overrides, reading, prepare_for)
     if dataset.rows is not None:
         keep_ahead(plan.load, dataset.rows, dataset.held)
     if dataset.recordings:
@@ -311,9 +311,11 @@ def _check_dataset(
     return check_dataset(plan.config, setup.benchmark, setup.selection, overrides, seen)
 
 
-def _prepare_for(items: int, options: RunOptions) -> None:
+def _prepare_for(items: int, options: RunOptions, session: SessionOptions) -> None:
     """Has processes prepared for a run of so many items: as many as were asked for, else one a core where
-    there are many."""
+    there are many. A runner of other processes or machines needs none here."""
+    if session.task_runner != SessionOptions.task_runner:
+        return
     if options.workers is not None:
         prepare(options.workers)
     elif items >= MANY_RESPONSES:

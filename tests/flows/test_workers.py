@@ -1,5 +1,6 @@
 """Steps computed by several processes: equal to the byte, and by processes indeed."""
 
+import errno
 import json
 import os
 import subprocess
@@ -15,6 +16,7 @@ import yaml
 
 from flows.config.load import load_config
 from flows.config.schema import RunOptions
+from flows.eval import ahead, session
 from flows.eval.ahead import CheckedDataset
 from flows.eval.session import _check_dataset
 from flows.eval.start import with_defaults
@@ -173,6 +175,34 @@ def test_only_what_the_plan_means_is_taken_from_another_process(large: Path, tmp
         assert _check_dataset(plan, options, (), Reading(found)).count == ROWS  # type: ignore[arg-type]
     with pytest.raises(DataError, match=r"items\.jsonl:3"):
         _check_dataset(plan, options, (), Reading(DataError("items.jsonl:3: bad")))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("refused", ["tempfile.TemporaryFile", "os.fork"])
+def test_where_no_file_or_process_can_be_made_the_run_reads_for_itself(
+    large: Path, refused: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ahead, "may_fork", lambda: True)
+    monkeypatch.setattr(ahead, "cores", lambda: 2)
+    said = BlockingIOError(errno.EAGAIN, "Resource temporarily unavailable")
+    tried: list[object] = []
+
+    def refuse(*args: object, **_: object) -> None:
+        tried.append(args)
+        raise said
+
+    monkeypatch.setattr(refused, refuse)
+    assert ahead.read_beside(load_config(large), RunOptions(workers=None), ()) is None
+    assert tried
+
+
+@pytest.mark.parametrize(("runner", "prepared"), [("threads", [3]), ("processes", []), ("dask", [])])
+def test_a_runner_of_other_processes_has_none_prepared_here(
+    runner: str, prepared: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[int] = []
+    monkeypatch.setattr(session, "prepare", asked.append)
+    session._prepare_for(7, RunOptions(workers=3), session.SessionOptions(task_runner=runner))
+    assert asked == prepared
 
 
 BESIDE = """

@@ -6,6 +6,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -69,6 +70,40 @@ def test_runs_side_by_side_share_processes() -> None:
             assert inner.count == 2
         assert outer.count == 2
     assert workers().count == 0
+
+
+class Watched(list[int]):
+    """The counts of runs; whoever looks through them when they are none lets another run begin."""
+
+    def __iter__(self) -> Iterator[int]:
+        seen = list(super().__iter__())
+        if not seen and not self.began.is_set():
+            self.began.set()
+            self.begun.wait(0.3)  # as long as it takes, where nothing keeps it from beginning
+        return iter(seen)
+
+    began: threading.Event
+    begun: threading.Event
+
+
+def test_a_run_that_begins_while_the_last_one_ends_has_its_processes() -> None:
+    made, over = Workers(0), threading.Event()
+    made._runs = counts = Watched()
+    counts.began, counts.begun = threading.Event(), threading.Event()
+
+    def begin() -> int:
+        assert counts.began.wait(30)
+        with made.lent(2):
+            counts.begun.set()
+            assert over.wait(30)
+            return made.count
+
+    with ThreadPoolExecutor(1) as threads:
+        other = threads.submit(begin)
+        with made.lent(2):
+            pass
+        over.set()
+        assert other.result(30) == 2
 
 
 @pytest.mark.services
