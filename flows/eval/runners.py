@@ -89,8 +89,10 @@ def _dask(address: str) -> TaskRunner[Any]:
                 fire_and_forget(imported)  # type: ignore[no-untyped-call]
             return client
 
-    runner: TaskRunner[Any] = WarmDask(address=address or None)
-    return runner
+    if address:
+        return WarmDask(address=address)
+    # On any free port: by itself Dask takes 8787, and warns where another cluster has it.
+    return WarmDask(cluster_kwargs={"dashboard_address": "127.0.0.1:0"})
 
 
 R = TypeVar("R")

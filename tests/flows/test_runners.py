@@ -1,6 +1,8 @@
 """Futures that know their state without a server; there is none in these tests."""
 
+import socket
 from concurrent.futures import Future
+from contextlib import ExitStack, suppress
 from types import SimpleNamespace
 from typing import Any
 from uuid import uuid4
@@ -90,3 +92,18 @@ def test_processes_are_neither_more_than_partitions_nor_than_memory_bears(
     for cells, processes in ((2, 2), (64, 8)):
         grid = [Cell("m", "p", n * MANY_RESPONSES, (n + 1) * MANY_RESPONSES) for n in range(cells)]
         assert processes_for(None, grid) == processes
+
+
+@pytest.mark.services
+def test_a_dask_cluster_begins_beside_another_without_a_word(recwarn: pytest.WarningsRecorder) -> None:
+    from distributed import LocalCluster
+
+    runner = task_runner_named("dask")
+    with ExitStack() as stack:
+        taken = stack.enter_context(socket.socket())
+        with suppress(OSError):  # it is taken already
+            taken.bind(("127.0.0.1", 8787))
+            taken.listen()
+        own = runner.cluster_kwargs  # type: ignore[attr-defined]
+        stack.enter_context(LocalCluster(n_workers=0, processes=False, **own))
+    assert [str(warning.message) for warning in recwarn if "Port" in str(warning.message)] == []
