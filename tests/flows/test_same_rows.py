@@ -480,7 +480,7 @@ def test_every_way_gives_the_same_rows(
         env={"NIGHTJAR_THRESHOLDS": setting}, timeout=600,
     )  # fmt: skip
     assert ran.code == 0, f"{way['runner']}, {setting}: {ran.out}{ran.err}"
-    assert ran.err == ""
+    assert not re.search("warning|error:|Traceback", ran.err), ran.err  # a slow run says how far it is
     found = differences(expected.rows, rows_of(tmp_path / "out", way["kind"]))[:5]
     assert found == [], f"{way['runner']}, {setting}: {found[0][:1000]}"
 
