@@ -18,12 +18,13 @@ from metrics.metric import Metric
 from scorers.base import Batch
 from tasks.rows.limited import LimitedScorer
 from tasks.rows.parts import PairSetup
+from tasks.thresholds import Threshold
 
 SECONDS: Final = 3.0
 """That all metrics of a run may take together; reading the dataset, a third of it at most."""
 NAMED: Final = 5
 """Items that a sentence names."""
-_ROWS: Final = 32
+_ROWS: Final = Threshold("references_tried", 32)
 _SLACK: Final = 1e-9
 
 
