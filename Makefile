@@ -77,7 +77,7 @@ HF_TORCH := .venv-hf-torch/bin/python
 	@touch $@
 
 test-serving: $(DEV) .venv-hf-oldest/.installed .venv-hf-newest/.installed
-	$(RUN) -m pytest -n 2 --dist loadgroup -m serving
+	$(RUN) -m pytest -n 2 --dist loadfile -m serving
 
 test-nights: $(DEV)
 	$(PYTEST) -m nights

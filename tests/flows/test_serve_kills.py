@@ -179,9 +179,9 @@ def test_one_signal_ends_a_served_run_at_any_moment(
         words(tmp_path), cwd=PROJECT, env=environment, stdout=said, stderr=said
     ) as flow:  # fmt: skip
         try:
-            until(lambda: is_now(tmp_path, home))
+            until(lambda: is_now(tmp_path, home), 400)
             flow.send_signal(number)
-            code = flow.wait(90)
+            code = flow.wait(120)
         finally:
             flow.kill()
     assert code != 0, (tmp_path / "said").read_text()

@@ -5,10 +5,9 @@ from pathlib import Path
 import pytest
 
 PROJECT = Path(__file__).resolve().parents[3]
-VERSIONS = [pytest.param(name, marks=pytest.mark.xdist_group(name)) for name in ("oldest", "newest")]
 
 
-@pytest.fixture(scope="session", params=VERSIONS)
+@pytest.fixture(scope="session", params=["oldest", "newest"])
 def hf_version(request: pytest.FixtureRequest) -> str:
     """Which transformers of those that the extra ``hf`` allows."""
     return str(request.param)
