@@ -50,8 +50,8 @@ class AgreementScorer(AddedMetricScorer):
         return (self.metric,) if filter_name == ALL_FILTERS else self.base.get_metrics(filter_name)
 
     def code(self) -> tuple[Callable[..., Any], ...]:
-        """This class, and the other scorer's code."""
-        return (type(self), *self.base.code())
+        """The other scorer's."""
+        return self.base.code()
 
     def combine(self, batches: Mapping[str, Batch]) -> Batch:
         """One batch of the samples that any filter kept; a prediction is {filter: prediction} of those that

@@ -215,7 +215,7 @@ class Scorer(Protocol):
         ...
 
     def code(self) -> tuple[Callable[..., Any], ...]:
-        """Classes and user functions whose source decides the scores, beside the metric's own."""
+        """Functions and classes of users that decide the scores, beside the metric's own."""
         ...
 
 
@@ -258,8 +258,8 @@ class BaseScorer:
         return None
 
     def code(self) -> tuple[Callable[..., Any], ...]:
-        """The scorer's class; a scorer that calls user functions adds them."""
-        return (type(self),)
+        """None; a scorer that calls users' functions names them."""
+        return ()
 
 
 @dataclass(frozen=True)

@@ -83,9 +83,9 @@ class EnsembleScorer(AddedMetricScorer):
         return all(member.scorer.bounded(batch, member.metric) for member in self.members)
 
     def code(self) -> tuple[Callable[..., Any], ...]:
-        """This class, and the code of the members and their metrics."""
+        """Those of the members and of their metrics."""
         members = [code for member in self.members for code in (*member.scorer.code(), *member.metric.code())]
-        return (type(self), *self.base.code(), *members)
+        return (*self.base.code(), *members)
 
     def score(self, batch: Batch, metric: Metric, replies: Sequence[ModelReply | None] = ()) -> SampleScores:
         """The weighted combination; the members' own numbers are its details."""

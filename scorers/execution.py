@@ -1,6 +1,6 @@
 """Answers that are programs: what is run of each, and the score that its outcome makes."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -29,10 +29,6 @@ class ExecutionScorer(GenerationScorer):
     compare: Compare
     limits: ProgramLimits
     interpreter: str
-
-    def code(self) -> tuple[Callable[..., Any], ...]:
-        """The scorer's class."""
-        return (type(self),)
 
     def programs(self, batch: Batch) -> list[Program | None]:
         """What is to be run for each row; None for one without a prediction, which has nothing to run.

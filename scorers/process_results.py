@@ -54,8 +54,8 @@ class ProcessResultsScorer(BaseScorer):
         )
 
     def code(self) -> tuple[Callable[..., Any], ...]:
-        """The scorer's class and the user's function."""
-        return (type(self), self.function)
+        """The user's function."""
+        return (self.function,)
 
     def process(self, batch: Batch) -> list[ResultValues | None]:
         """The function's result for every scored row, as JSON-able values; None for the others.

@@ -57,8 +57,8 @@ class RewardModelScorer(GenerationScorer):
         return [reply is not None and reply.text is not None and _read(reply)[0] is None for reply in replies]
 
     def code(self) -> tuple[Callable[..., Any], ...]:
-        """The scorer's class, and the user's function where the reward is one."""
-        return (type(self),) if self.function is None else (type(self), self.function)
+        """The user's function where the reward is one."""
+        return () if self.function is None else (self.function,)
 
     def score(self, batch: Batch, metric: Metric, replies: Sequence[ModelReply | None] = ()) -> SampleScores:
         """Rewards row for row; a reply that holds no number leaves its row unscored."""

@@ -78,8 +78,8 @@ class UserScorer(BaseScorer):
         return [bool(flag) for flag in self._call(own, batch, metric=metric, replies=replies)]
 
     def code(self) -> tuple[Callable[..., Any], ...]:
-        """This class and the user's."""
-        return (type(self), type(self.instance))
+        """The user's class."""
+        return (type(self.instance),)
 
     def score(self, batch: Batch, metric: Metric, replies: Sequence[ModelReply | None] = ()) -> SampleScores:
         """The class's numbers for ``metric``; raises ScorerError naming the scorer where they do not fit the

@@ -1,9 +1,10 @@
 """How a stage becomes a cached, retryable Prefect task.
 
-The key of a stage's artifact is ours (``tasks.store.keys``) and not one of Prefect's policies: those hash
-the task's own lines only, or contain the run's id. Prefect's record of a result is kept beside the
-artifacts; reading one checks that everything it refers to is still in the store, so a deleted or cut
-artifact is a miss and the step is computed again.
+The key of a stage's artifact is ours (``tasks.store.keys``) and not one of Prefect's policies: those hash the
+task's own lines only, or contain the run's id. Prefect's record of a result is kept beside the artifacts;
+reading one checks that everything it refers to is still in the store, so a deleted or cut artifact is a miss
+and the step is computed again. Where users' code ran, the files that it was seen to read lie beside the
+record, and it serves as long as all of them are as they were.
 """
 
 import inspect
@@ -27,10 +28,11 @@ from pydantic import BaseModel
 from metrics.errors import NightjarError
 from tasks.reporting.streams import escape_logs
 from tasks.store.errors import StoreUnavailable
-from tasks.store.fingerprint import Sources, sources_of
+from tasks.store.fingerprint import stage_code
 from tasks.store.keys import Step, Unkeyed, digest
-from tasks.store.reasons import Reason, Subject, flat, keep_reason
+from tasks.store.reasons import Observed, Reason, Subject, flat, keep_observed, keep_reason, read_observed
 from tasks.store.storage import RECORDS, ArtifactMissing, ArtifactRef, Store
+from tasks.usercode.sources import entries_in, first_difference, observed_files
 from tasks.workers import workers
 
 P = ParamSpec("P")
@@ -82,8 +84,10 @@ def cached_task(stage: str, still_holds: StillHolds | None = None) -> Callable[[
 
         @wraps(function)
         def compute(*args: P.args, **kwargs: P.kwargs) -> R:
-            result = function(*args, **kwargs)
-            _say_why(stage, stage_function, signature.bind(*args, **kwargs).arguments)
+            result, arguments = function(*args, **kwargs), signature.bind(*args, **kwargs).arguments
+            if not isinstance(result, ArtifactRef):  # who writes an artifact keeps what was read for it
+                _keep_observed(stage, stage_function, arguments, result)
+            _say_why(stage, stage_function, arguments)
             return result
 
         return task(
@@ -118,6 +122,7 @@ def artifact_task(
             store = bound.arguments["workspace"].open()
             key = artifact_key(stage, rows, bound.arguments)
             ref: ArtifactRef = store.write(stage, key, schema, rows(*args, **kwargs), read)
+            _keep_observed(stage, rows, bound.arguments, ref)
             return ref
 
         @wraps(write)
@@ -151,7 +156,7 @@ def peek(cached: Task[P, R], *args: P.args, **kwargs: P.kwargs) -> R | None:
     arguments = inspect.signature(cached.fn).bind(*args, **kwargs).arguments
     key = f"{cached.name}-{artifact_key(cached.name, inspect.unwrap(cached.fn), arguments)}"
     found = _record(key, arguments["workspace"])
-    if found is None or not _holds_now(cached.name, found, arguments):
+    if found is None or not _holds_now(cached.name, key, found, arguments):
         return None
     result: R = found
     return result
@@ -174,10 +179,10 @@ def _cache_key(
     stage: str, function: Callable[..., Any], _context: TaskRunContext | None, parameters: Mapping[str, Any]
 ) -> str:
     key = f"{stage}-{artifact_key(stage, function, parameters)}"
-    if stage in _still_holds:
+    if stage in _still_holds or _users_files(parameters):
         workspace = parameters["workspace"]
         found = _record(key, workspace)
-        if found is not None and not _holds_now(stage, found, parameters):
+        if found is not None and not _holds_now(stage, key, found, parameters):
             # Prefect reads the record under this key next; what it then computes takes the record's place.
             workspace.open().remove(f"{RECORDS}/{key}")
     return key
@@ -191,8 +196,32 @@ def _record(key: str, workspace: Workspace) -> Any:
         return None
 
 
-def _holds_now(stage: str, result: Any, arguments: Mapping[str, Any]) -> bool:
-    return stage not in _still_holds or _still_holds[stage](result, arguments)
+def _holds_now(stage: str, key: str, result: Any, arguments: Mapping[str, Any]) -> bool:
+    if stage in _still_holds and not _still_holds[stage](result, arguments):
+        return False
+    users = _users_files(arguments)
+    if not users:
+        return True
+    observed = read_observed(arguments["workspace"].open(), key, digest(result))
+    return observed is not None and first_difference(users, observed.files) is None
+
+
+def _users_files(arguments: Mapping[str, Any]) -> tuple[str, ...]:
+    """The files of the users' functions of a step."""
+    step = arguments.get("step")
+    return entries_in(step.identity) if isinstance(step, Step) else ()
+
+
+def _keep_observed(
+    stage: str, function: Callable[..., Any], arguments: Mapping[str, Any], result: Any
+) -> None:
+    """Keeps what users' code was seen to read for a result; of what can't be said nothing is kept, so that
+    the step is computed again."""
+    users = _users_files(arguments)
+    files = observed_files(users) if users else None
+    if files is not None:
+        key = f"{stage}-{artifact_key(stage, function, arguments)}"
+        keep_observed(arguments["workspace"].open(), key, Observed(digest(result), files))
 
 
 def artifact_key(stage: str, function: Callable[..., Any], parameters: Mapping[str, Any]) -> str:
@@ -205,7 +234,7 @@ def ingredients(
     stage: str, function: Callable[..., Any], parameters: Mapping[str, Any]
 ) -> dict[str, dict[str, Any]]:
     """What a key is made of: the code of the stage, the identity of its step, and its inputs by content."""
-    step = parameters.get("step")
+    step, code = parameters.get("step"), stage_code(function)
     whole = step.whole if isinstance(step, Step) else ()
     inputs = {
         name: _in_key(value, name in whole)
@@ -214,15 +243,11 @@ def ingredients(
     }
     return {
         "stage": {"name": stage},
-        "code": _stage_code(function),
+        "code": dict(code.packages),
+        "libraries": dict(code.libraries),
         "step": step.identity if isinstance(step, Step) else {},
         "input": inputs,
     }
-
-
-@lru_cache(maxsize=64)
-def _stage_code(function: Callable[..., Any]) -> Sources:
-    return sources_of(function)
 
 
 def _in_key(value: Any, whole: bool) -> Any:
@@ -248,16 +273,18 @@ def _say_why(stage: str, function: Callable[..., Any], parameters: Mapping[str, 
     if not isinstance(step, Step) or not isinstance(workspace, Workspace):
         return
     made_of = ingredients(stage, function, parameters)
+    key = digest(made_of)
+    files = read_observed(workspace.open(), f"{stage}-{key}") if _users_files(parameters) else None
     inputs = {name: ref.name for name, ref in _named_references(parameters)}
     subject = Subject(workspace.benchmark, stage, step.name, step.about)
     reason = keep_reason(
         workspace.open(),
         Reason(
             subject=subject,
-            key=digest(made_of),
+            key=key,
             run_id=workspace.run_id,
             made=datetime.now(UTC).isoformat(timespec="seconds"),
-            ingredients=flat(made_of),
+            ingredients=flat(made_of) | ({} if files is None else files.ingredients()),
             inputs=inputs,
         ),
     )

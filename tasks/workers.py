@@ -54,8 +54,9 @@ def freeze_imports() -> None:
         gc.freeze()
 
 
-STAGES = ("tasks.render", "tasks.infer", "tasks.filter", "tasks.score", "tasks.reduce", "tasks.publish")
-LATE = ("pandas", "tasks.benchmarks.native", "tasks.models.replay")
+_EARLY = ("render", "infer", "filter", "score", "reduce", "publish", "benchmarks.native", "models.replay")
+# Put together here, so that a name is no import in the keys of steps: what is imported early changes no row.
+STAGES = ("pandas", *(f"{__package__}.{name}" for name in _EARLY))
 """What the processes have imported before their first step: the stages, and what these import when they first
 need it. Arrow imports pandas, where it is installed, to see that a list is no column of it."""
 
@@ -274,14 +275,14 @@ def _settle(done: "Future[Any]", work: Callable[[], Any]) -> None:
 
 def import_stages() -> None:
     """Imports what steps need, as far as it is installed."""
-    for name in (*STAGES, *LATE):
+    for name in STAGES:
         with suppress(ImportError):
             import_module(name)
 
 
 def _context() -> multiprocessing.context.ForkServerContext:
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload([*STAGES, *LATE])
+    context.set_forkserver_preload(list(STAGES))
     return context
 
 

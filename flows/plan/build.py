@@ -31,11 +31,10 @@ from tasks.datasets.selection import Selection
 from tasks.infer import InferSetup
 from tasks.load import LoadSetup
 from tasks.models.config import ModelConfig, SampleParams
-from tasks.models.identity import answering_modules, model_identity
+from tasks.models.identity import model_identity
 from tasks.models.records import Lookup
 from tasks.render import RenderSetup
 from tasks.running import RunningScore
-from tasks.store.fingerprint import sources_of
 from tasks.store.keys import Step
 from tasks.turns import TurnSetup
 from tasks.usercode.load import resolver
@@ -107,7 +106,6 @@ def _load(fields: BenchmarkFields, benchmark: Benchmark, selection: Selection) -
         "dataset": benchmark.dataset_digest(),
         "cluster": fields.cluster,
         **selection.identity(),
-        "reader": {"code": sources_of(type(benchmark))},
     }
     setup = LoadSetup(benchmark=fields, selection=selection)
     return Step(name=f"load {fields.name}", identity=identity, setup=setup)
@@ -117,7 +115,6 @@ def _render(fields: BenchmarkFields, benchmark: Benchmark, prompt: str) -> Step[
     identity = {
         **benchmark.render_identity(prompt),
         "name": prompt,
-        "reader": {"code": sources_of(type(benchmark))},
     }
     return Step(
         name=f"render {prompt}", identity=identity, setup=RenderSetup(benchmark=fields, prompt=prompt)
@@ -132,7 +129,6 @@ def _infer(config: EvalConfig, model: ModelConfig, options: RunOptions, attempt:
         "samples": sampling.num_samples,
         "seed": sampling.seed,
         "n": sampling.n,
-        "provider": {"code": sources_of(*answering_modules(model, config.asked_type))},
     }
     setup = InferSetup(
         model=model,
@@ -242,7 +238,6 @@ def _asked(config: EvalConfig, grader: GradingModel, options: RunOptions, attemp
     step = _infer(config, model.model_copy(update={"sample_params": SampleParams()}), options, attempt)
     sampling = SampleParams.model_validate(single)
     identity = step.identity | {
-        "provider": {"code": sources_of(*answering_modules(model, "generate_until"))},
         "sampling": sampling.sent(),
         "samples": 1,
         "seed": sampling.seed,

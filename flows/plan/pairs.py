@@ -28,7 +28,7 @@ from scorers.execution import is_executed
 from scorers.filters import FilterPipeline
 from scorers.filters.pipeline import FilterStep, UserStep
 from scorers.judge.config import JudgeConfig
-from scorers.letters import FIRST_TOKEN, LetterScorer
+from scorers.letters import FIRST_TOKEN
 from scorers.metric_lists import SCORER_METRICS
 from scorers.process_results import ProcessResultsScorer
 from tasks.aggregate import AggregateSetup
@@ -41,10 +41,10 @@ from tasks.reduction.verdict_metrics import build_evaluation_metric
 from tasks.rows.parts import PairSetup, pending, reads_responses
 from tasks.running import RunningScore
 from tasks.sandboxes.run import VERSION, interpreter_at
-from tasks.store.fingerprint import sources_of
 from tasks.store.home import named_path
 from tasks.store.keys import Step
 from tasks.usercode.evaluate import asks_about_programs
+from tasks.usercode.sources import sources_of
 from tasks.verdicts.config import EvaluationMethodConfig, EvaluationMetricConfig
 from tasks.verdicts.methods import build_method
 
@@ -72,7 +72,7 @@ def filter_plan(
     letters = config.choices_by if config.asks_letters else None
     if letters is not None:
         read = {"ask": letters.ask, "coverage": letters.coverage if letters.ask == FIRST_TOKEN else None}
-        identity["letters"] = read | {"code": sources_of(LetterScorer)}
+        identity["letters"] = read
     if scoring.cut_off == "text":
         identity["cut_off"] = "text"  # otherwise it is the score's affair
     if any(step.patterns for step in pipeline.steps):
@@ -126,7 +126,7 @@ def _process(
 ) -> Step[PairSetup] | None:
     if config.process_results is None or config.scorer is not None:
         return None
-    code = sources_of(resolve(config.process_results), ProcessResultsScorer)
+    code = sources_of(resolve(config.process_results))
     setup = PairSetup(
         benchmark=config.name, scoring=scoring, filter=name, metric="", base_dir=config.base_dir,
         own_modules=_owns(config),

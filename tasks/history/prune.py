@@ -299,7 +299,11 @@ def prune(store: Store, retention: Retention = EVERYTHING, now: datetime | None 
         for artifact in plan.artifacts:
             # Prefect's record of the step goes first: without it the step is simply not cached.
             name = f"records/{_key(artifact.name).replace('/', '-')}"
-            _remove(store, *([name, f"{name}.why.json"] if artifact.alone else []), artifact.name)
+            _remove(
+                store,
+                *([name, f"{name}.why.json", f"{name}.files.json"] if artifact.alone else []),
+                artifact.name,
+            )
         for answers in plan.answers:
             _remove(store, answers.name, answers.mark)
         _remove(store, *plan.torn)

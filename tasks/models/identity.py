@@ -137,13 +137,3 @@ def request_key(identity: str, kind: str, fields: dict[str, Any]) -> bytes:
     """
     text = orjson.dumps({"identity": identity, "kind": kind, **fields}, option=orjson.OPT_SORT_KEYS)
     return hashlib.sha256(text).digest()
-
-
-def answering_modules(model: ModelConfig, output_type: str) -> tuple[str, ...]:
-    """The modules that make answers of what a model of this type replies: their code is in the key of its
-    responses. The embedded server counts by its version, which is in its identity."""
-    if model.type == "replay":
-        return ("tasks.models.replay",)
-    client = "openai" if getattr(model.config, "client", None) == "openai" else "http"
-    how = "generation" if output_type == "generate_until" else "echo"
-    return (f"tasks.models.{client}", f"tasks.models.{how}")

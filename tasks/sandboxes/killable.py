@@ -17,6 +17,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -25,6 +26,7 @@ from types import TracebackType
 from typing import IO, Any, BinaryIO, Final
 
 from tasks.store.home import PROJECT
+from tasks.usercode import observed
 
 MEMORY_BYTES: Final = 4 << 30
 """Address space of a process; a formula such as 9^(9^9) asks for more."""
@@ -32,7 +34,9 @@ WAITING: Final = 20
 """How many times the limit may pass by the clock of the wall: a loaded machine is slow, but not stuck."""
 
 Reply = tuple[str, Any]
-"""``value`` and the value, ``raised`` and the exception, ``memory`` and the reason."""
+"""``value`` and the value, ``raised`` and the exception, ``memory`` and the reason; before any of them
+``seen`` and what users' code has just read, so that it is known of an item that is given up, too."""
+_writing = threading.Lock()
 THREADS = ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS")
 
 
@@ -172,13 +176,16 @@ def _sent(process: "subprocess.Popen[bytes]", message: Any) -> bool:
 
 
 def _received(process: "subprocess.Popen[bytes]") -> tuple[str, Any] | None:
-    """What it replies; None if it has ended."""
+    """What it replies; None if it has ended. What it has seen is taken as seen here."""
     assert process.stdout is not None
     try:
-        reply: tuple[str, Any] = pickle.load(process.stdout)
+        kind, value = pickle.load(process.stdout)
+        while kind == "seen":
+            observed.take(value)
+            kind, value = pickle.load(process.stdout)
     except (EOFError, pickle.UnpicklingError):
         return None
-    return reply
+    return kind, value
 
 
 def main() -> None:
@@ -186,6 +193,7 @@ def main() -> None:
     requests, replies = _streams()
     target, arguments, seconds, waiting = pickle.load(requests)
     _limit_memory()
+    observed.forward(lambda note: _write(replies, ("seen", note)))
     try:
         module, _, name = target.partition(":")
         function = getattr(import_module(module), name)(*arguments)
@@ -222,8 +230,9 @@ def _write(replies: BinaryIO, reply: Reply) -> None:
         frame = pickle.dumps(reply)
     except Exception:  # a value or an exception that can't be sent
         frame = pickle.dumps(("raised", RuntimeError(f"{type(reply[1]).__name__}: {reply[1]}")))
-    replies.write(frame)
-    replies.flush()
+    with _writing:
+        replies.write(frame)
+        replies.flush()
 
 
 def _streams() -> tuple[BinaryIO, BinaryIO]:

@@ -1,379 +1,296 @@
-"""Fingerprints of code: a step is computed again when code that decides its rows has changed, and only then.
+"""The program's own code in keys: a digest of each package that a stage's imports reach, and the versions of
+the libraries that these packages compute with.
 
-A fingerprint names sources and their digests, so that a change can be named too. Of this project's code it
-holds whole files: the module of a class or function and all that it imports, up to *seams*. A seam is a
-module that only chooses or carries, and whose choice is named in the step's identity by the chosen class's
-own fingerprint; the closure stops there. Users' code counts function by function
-(``tasks.store.definitions``). Installed packages and the standard library count by version and are never
-followed.
+A stage's module is followed through every import in it and in what it imports, in functions too, and through
+every text that names a module of ours (``"tasks.rows.limited:scoring"``). Of each package where that leads
+all files count. A file directly in ``tasks/`` is a stage, or a part of one, and counts by itself. What people
+look at (``APART``) is followed from nowhere. Nothing is listed by hand: where a module lies says with what it
+counts.
+
+Libraries count by version: those that the packages import, and, of the pure ones that numbers are computed
+in, what these libraries need in their turn. Those that only carry requests and states (``CARRIERS``) do not.
 """
 
-import ast
-import atexit
-import functools
 import hashlib
-import inspect
-import json
 import os
+import re
 import sys
 import sysconfig
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache, lru_cache
+from importlib.metadata import Distribution, PackageNotFoundError, distribution, distributions
 from importlib.util import find_spec
+from itertools import accumulate
 from pathlib import Path
-from types import ModuleType
 from typing import Any, Final
 
-from tasks.store.definitions import reached_definitions, syntax_tree, without_docstrings
-from tasks.store.home import PROJECT, home, private_folder
-from tasks.store.keys import digest
+from tasks.store.home import PROJECT
+from tasks.store.imports import DIGITS, PACKAGES, Import, Imports, imports_of, remember, remembered
 
-Code = Callable[..., Any] | ModuleType | str
-Sources = dict[str, str]
-"""Name of a source (a file, a definition in a user's file, an installed package) → its digest or version."""
+APART: Final = ("flows", "tasks.reporting")
+"""What asks for stages, and what shows them: neither makes a row. Import-linter keeps both above everything
+that does."""
+STAGES: Final = "tasks"
+"""The package whose own files are stages."""
+PURE: Final = ("metrics", "scorers")
+CARRIERS: Final = frozenset({"prefect", "openai", "aiohttp", "httpx", "fsspec", "requests"})
+"""Libraries that pure packages may not import: whatever they carry is in the rows and keys as it arrived."""
 
-PACKAGES: Final = ("flows", "tasks", "scorers", "metrics")
-SEAMS: Final = (
-    # What was chosen behind these is in the step's identity, by its own class or function.
-    "tasks/benchmarks/open.py",
-    "tasks/models/connection.py",
-    "tasks/models/replay.py",
-    "tasks/models/demo/",
-    "tasks/usercode/",
-    "scorers/factory.py",
-    "scorers/agreement.py",
-    "scorers/arena.py",
-    "scorers/ensemble.py",
-    "scorers/execution.py",
-    "scorers/judge/scorer.py",
-    "scorers/process_results.py",
-    "scorers/reward.py",
-    "scorers/user.py",
-    # How fast is asked, where a function runs that may never end, how artifacts are kept and how a run is
-    # watched changes no row.
-    "metrics/patterns.py",
-    "tasks/caching.py",
-    "tasks/rows/execution.py",
-    "tasks/models/answers/first.py",
-    "tasks/models/limits.py",
-    "tasks/workers.py",
-    "tasks/reporting/",
-    "tasks/running.py",
-    "tasks/sandboxes/",
-    "tasks/server.py",
-    "tasks/serving/",
-    "tasks/store/claims.py",
-    "tasks/store/definitions.py",
-    "tasks/store/fingerprint.py",
-    "tasks/store/home.py",
-    "tasks/store/storage.py",
-)
-"""Modules (folders end in a slash) where the closure of a stage or of a chosen class stops, unless it starts
-there."""
-DIGITS: Final = 16
-"""Hexadecimal digits of a source's digest: a name for a change, not a protection against forgery."""
-
-_new: set[str] = set()
-_DEFINITIONS: dict[str, Mapping[str, str]] = {}
-_OURS = tuple(f"{PROJECT / name}{os.sep}" for name in PACKAGES)
+_FILES: dict[str, Mapping[str, str]] = {}
 
 
-def fingerprint(*code: Code) -> str:
-    """Digest of the sources behind functions, classes, modules or names of the project's own modules.
+@dataclass(frozen=True)
+class Code:
+    """What a stage's keys hold of this program: digests of packages, and versions of libraries."""
 
-    64 hexadecimal digits, whatever the order of the arguments.
-    """
-    return digest(sources_of(*code))
-
-
-def sources_of(*code: Code) -> Sources:
-    """The sources behind functions, classes, modules or names of the project's own modules, sorted by name.
-
-    A ``functools.partial`` counts by its function and its arguments, a wrapped function by what it wraps. A
-    callable without a source file (a builtin, an interactive definition) counts by its qualified name.
-    """
-    found: Sources = {}
-    for entry in code:
-        found.update(_sources(entry))
-    return dict(sorted(found.items()))
+    packages: Mapping[str, str]
+    libraries: Mapping[str, str]
 
 
-def _sources(entry: Any) -> Mapping[str, str]:
-    if isinstance(entry, functools.partial):
-        keywords = {name: _argument(value) for name, value in entry.keywords.items()}
-        given = {"args": [_argument(value) for value in entry.args], "keywords": keywords}
-        name = getattr(inspect.unwrap(entry.func), "__name__", "function")
-        return {**_sources(entry.func), f"arguments of {name}": digest(given)[:DIGITS]}
-    path = _source_path(entry)
-    if path is None:
-        name = f"{getattr(entry, '__module__', '')}.{getattr(entry, '__qualname__', entry)}"
-        return {name: _python()}
-    if str(path).startswith(_OURS):
-        return {_label(file): _source(file).digest for file in closure(path)}
-    if package := _installed(path):
-        return {package: _version(package)}
-    return _of_user(entry, path)
+def stage_code(function: Callable[..., Any]) -> Code:
+    """The packages and the libraries behind a stage's function."""
+    return _code_behind(function.__module__)
 
 
-def _argument(value: Any) -> Any:
-    """An argument of a partial as a key sees it: a function by its sources, what JSON can't hold by its
-    text."""
-    if callable(value):
-        return dict(_sources(value))
-    try:
-        digest(value)
-    except (TypeError, ValueError):
-        return repr(value)
-    return value
+@lru_cache(maxsize=64)
+def _code_behind(module: str) -> Code:
+    packages = packages_behind(module)
+    return Code(
+        {name: package_digest(name) for name in sorted(packages)},
+        {"python": python_version(), **library_versions(packages)},
+    )
 
 
-def _of_user(entry: Any, path: Path) -> Sources:
-    target = entry if isinstance(entry, ModuleType | type) or inspect.isroutine(entry) else type(entry)
-    unwrapped = inspect.unwrap(target) if callable(target) else target
-    name = None if isinstance(unwrapped, ModuleType) else unwrapped.__qualname__.partition(".")[0]
-    found: Sources = {}
-    for source, text in reached_definitions(path, name).items():
-        if text is not None:
-            found[source] = hashlib.sha256(text.encode()).hexdigest()[:DIGITS]
-        elif source.partition(".")[0] in PACKAGES:
-            ours = _find_in_project(source)
-            found |= {} if ours is None else {_label(file): _source(file).digest for file in closure(ours)}
-        else:
-            package = source.partition(".")[0]
-            found["python" if package in sys.stdlib_module_names else package] = _version(package)
-    return found
+def packages_behind(*modules: str) -> frozenset[str]:
+    """The packages that modules of this program reach by imports, their own included; a stage by its
+    module."""
+    return frozenset(_package_of(module) for module in modules_behind(*modules))
 
 
-@lru_cache(maxsize=256)
-def closure(path: Path) -> frozenset[Path]:
-    """The file of this project and every file that it imports, directly or indirectly, short of seams."""
-    found: set[Path] = set()
-    start = path.resolve()
-    waiting = [start]
+@lru_cache(maxsize=64)
+def modules_behind(*modules: str) -> frozenset[str]:
+    """The modules of this program that these reach by imports, themselves included."""
+    found: set[str] = set()
+    waiting = [module for module in modules if module_file(module) is not None]
     while waiting:
-        file = waiting.pop()
-        if file not in found and (file == start or not is_seam(file)):
-            found.add(file)
-            waiting.extend(_imported_files(file))
+        module = waiting.pop()
+        if module not in found and not is_below(module, APART):
+            found.add(module)
+            waiting.extend(_imported(module))
     return frozenset(found)
 
 
-def is_seam(path: Path) -> bool:
-    """Whether closures stop at a file of the project."""
-    label = _label(path)
-    return any(label == seam or (seam.endswith("/") and label.startswith(seam)) for seam in SEAMS)
+@cache
+def _imported(module: str) -> tuple[str, ...]:
+    """Modules of ours that one imports; with each the packages that it lies in, whose ``__init__`` runs
+    first."""
+    imports, named = _imports(module), set()
+    for entry in imports.statements:
+        named |= set(_modules_named(module, entry))
+    for name in imports.named:
+        named |= {name, *(_modules_in(name) if _is_package(name) else ())}
+    if imports.lists:
+        named |= set(_modules_in(module if _is_package(module) else module.rpartition(".")[0]))
+    whole = {above for name in named for above in accumulate(name.split("."), "{}.{}".format)}
+    return tuple(sorted(name for name in whole if module_file(name) is not None))
+
+
+def _modules_named(module: str, entry: Import) -> Iterable[str]:
+    base = entry.module
+    if entry.level:
+        parts = module.split(".") if _is_package(module) else module.split(".")[:-1]
+        above = parts[: len(parts) - entry.level + 1]
+        base = ".".join([*above, base] if base else above)
+    # ``from package import module`` names a module, ``from module import name`` does not: both are looked for.
+    return (base, *(f"{base}.{name}" for name in entry.names))
+
+
+def _modules_in(package: str) -> Iterable[str]:
+    """All modules of a package, and of the packages in it."""
+    return (module for module in _modules() if is_below(module, (package,)))
+
+
+def module_file(module: str) -> Path | None:
+    """The file of a module of this program; None for what is none."""
+    return _modules().get(module)
 
 
 @cache
-def _imported_files(path: Path) -> tuple[Path, ...]:
-    """Our modules name each other in full. A package's ``__init__`` is not followed for its submodules: it
-    would tie every module to all its siblings."""
-    return tuple(file for name in _source(path).names if (file := _find_in_project(name)))
+def _modules() -> Mapping[str, Path]:
+    found: dict[str, Path] = {}
+    for package in PACKAGES:
+        for folder, inner, files in os.walk(PROJECT / package):
+            inner[:] = [name for name in inner if name != "__pycache__"]
+            parent = ".".join(Path(folder).relative_to(PROJECT).parts)
+            for name in files:
+                if name.endswith(".py"):
+                    module = parent if name == "__init__.py" else f"{parent}.{name[:-3]}"
+                    found[module] = Path(folder, name)
+    return found
+
+
+def _is_package(module: str) -> bool:
+    file = module_file(module)
+    return file is not None and file.name == "__init__.py"
+
+
+def _package_of(module: str) -> str:
+    package = module if _is_package(module) else module.rpartition(".")[0]
+    return module if package == STAGES else package
+
+
+def is_below(module: str, packages: Iterable[str]) -> bool:
+    """Whether a module is one of the packages, or in one."""
+    return any(module == name or module.startswith(f"{name}.") for name in packages)
+
+
+@cache
+def package_digest(package: str) -> str:
+    """Digest of all files of a package: of its modules, and of the data beside them. Those of the packages in
+    it have their own."""
+    files = {name: _source(path).digest for name, path in _files(package)}
+    known = "".join(f"{name}\0{files[name]}\0" for name in sorted(files))
+    digest = hashlib.sha256(known.encode()).hexdigest()[:DIGITS]
+    _FILES[digest] = files
+    return digest
+
+
+def files_by_digest(package: str) -> Mapping[str, str] | None:
+    """The digests of the files in a package of ours with that digest; None for one not read in this
+    process."""
+    return _FILES.get(package)
+
+
+@cache
+def _files(package: str) -> tuple[tuple[str, Path], ...]:
+    file = module_file(package)
+    assert file is not None, "packages are found by their modules"
+    if file.name != "__init__.py" or package == STAGES:
+        return ((file.name, file),)
+    return tuple((path.relative_to(file.parent).as_posix(), path) for path in _own_files(file.parent))
+
+
+def _own_files(folder: Path) -> Iterable[Path]:
+    for path in sorted(folder.iterdir()):
+        if path.suffix == ".py":
+            yield path
+        elif path.is_dir():
+            if path.name != "__pycache__" and not (path / "__init__.py").is_file():
+                yield from _own_files(path)
+        elif path.suffix != ".pyc":
+            yield path
 
 
 @dataclass(frozen=True)
 class _Source:
-    """Digest of a Python file's syntax tree without docstrings (of its bytes if it does not parse), and the
-    names that it imports."""
+    """A file of ours: the digest of its bytes, and what it imports, of a Python file."""
 
     digest: str
-    names: tuple[str, ...]
-    definitions: Mapping[str, str]
-    """Top-level definition → digest: names what changed inside the file."""
+    imports: Imports
 
 
 @cache
 def _source(path: Path) -> _Source:
-    """Of a file of ours: what it runs, a process has imported before, so it is read once."""
-    text = path.read_bytes()
-    package = "/".join(path.relative_to(PROJECT).parts[:-1])
-    content = hashlib.sha256(f"{package}\0".encode() + text).hexdigest()
-    found = _remembered(content)
-    if found is None:
-        found = _parse(text, path)
-        _parsed_before()[content] = [found.digest, list(found.names), dict(found.definitions)]
-        _new.add(content)
-    _DEFINITIONS[found.digest] = found.definitions
-    return found
+    """Each file is read once a process: what it runs, it has imported before."""
+    text = read_source(path)
+    imports = imports_of(text) if path.suffix == ".py" else Imports()
+    return _Source(hashlib.sha256(text).hexdigest()[:DIGITS], imports)
 
 
-def _remembered(content: str) -> _Source | None:
-    """What an earlier process found in a file of this content; None where the memory has nothing usable."""
-    match _parsed_before().get(content):
-        case [str(whole), list(names), dict(definitions)]:
-            return _Source(whole, tuple(names), definitions)
-    return None
+def read_source(path: Path) -> bytes:
+    """The content of a file of ours."""
+    return path.read_bytes()
 
 
-def _parse(text: bytes, path: Path) -> _Source:
-    try:
-        tree = syntax_tree(text)
-    except SyntaxError:
-        return _Source(hashlib.sha256(text).hexdigest()[:DIGITS], (), {})
-    names: dict[str, None] = {}
-    for node in _at_run_time(tree):
-        names.update(dict.fromkeys(_imported_names(node, path)))
-    without_docstrings(tree)
-    whole = hashlib.sha256(ast.dump(tree).encode()).hexdigest()[:DIGITS]
-    return _Source(whole, tuple(names), _definitions(tree))
+def _imports(module: str) -> Imports:
+    file = module_file(module)
+    return _source(file).imports if file is not None else Imports()
 
 
-def _at_run_time(tree: ast.AST) -> Iterator[ast.AST]:
-    """Every node but those below ``if TYPE_CHECKING:``, which never run."""
-    for node in ast.iter_child_nodes(tree):
-        yield node
-        if not (isinstance(node, ast.If) and ast.unparse(node.test).endswith("TYPE_CHECKING")):
-            yield from _at_run_time(node)
-
-
-def definitions_by_digest(file_digest: str) -> Mapping[str, str] | None:
-    """The digests of the definitions in a file of ours with that digest; None for one not read in this
-    process."""
-    return _DEFINITIONS.get(file_digest)
-
-
-def _definitions(tree: ast.Module) -> dict[str, str]:
+def library_versions(packages: Iterable[str]) -> dict[str, str]:
+    """Installed libraries that packages of ours import, by name, with their versions."""
+    own = {package: _libraries_of(package) for package in packages}
+    pure = {name for package, names in own.items() if is_below(package, PURE) for name in names}
     found: dict[str, str] = {}
-    for node in tree.body:
-        if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
-            names = [node.name]
-        elif isinstance(node, ast.Assign | ast.AnnAssign):
-            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
-            names = [name.id for target in targets for name in ast.walk(target) if isinstance(name, ast.Name)]
-        else:
-            names = ["a statement of the module"]
-        text = hashlib.sha256(ast.dump(node).encode()).hexdigest()
-        found |= {
-            name: hashlib.sha256(f"{found.get(name)}{text}".encode()).hexdigest()[:DIGITS] for name in names
-        }
-    return found
+    for name in sorted({name for names in own.values() for name in names} - CARRIERS):
+        found |= library_version(name, with_needs=name in pure)
+    return dict(sorted(found.items()))
 
 
 @cache
-def _parsed_before() -> dict[str, Any]:
-    """What earlier processes found in files of the same content: half a second of parsing at every start.
+def _libraries_of(package: str) -> frozenset[str]:
+    statements = (entry for _, path in _files(package) for entry in _source(path).imports.statements)
+    tops = {entry.module.partition(".")[0] for entry in statements if not entry.level}
+    return frozenset(top for top in tops if top not in PACKAGES and top not in sys.stdlib_module_names)
 
-    Keyed by content, so that nothing in it can be out of date; a file that can't be read is as good as none.
-    """
-    atexit.register(_remember)
+
+@cache
+def library_version(module: str, with_needs: bool = False) -> dict[str, str]:
+    """The distributions that an importable top-level module comes from, with their versions; under the
+    module's name "not installed" where there is none. ``with_needs``: and all that these need to be
+    installed."""
+    token = f"{module}{' and its needs' if with_needs else ''} in {_environment()}"
+    known = remembered(token)
+    if isinstance(known, dict):
+        return {str(name): str(version) for name, version in known.items()}
+    found = _versions(_distributions(module), with_needs) or {module: "not installed"}
+    remember(token, found)
+    return found
+
+
+def _versions(waiting: list[Distribution], with_needs: bool) -> dict[str, str]:
+    found: dict[str, str] = {}
+    while waiting:
+        dist = waiting.pop()
+        name = re.sub(r"[-_.]+", "-", dist.name).lower()
+        if name not in found and name not in CARRIERS:
+            found[name] = dist.version
+            needs = (need for need in dist.requires or () if "extra ==" not in need) if with_needs else ()
+            waiting.extend(other for need in needs if (other := _distribution(_requirement_name(need))))
+    return found
+
+
+def _distributions(module: str) -> list[Distribution]:
+    """Nearly always one, called as the module is; else those whose files hold it."""
+    direct = _distribution(module)
+    if direct is not None or find_spec(module) is None:
+        return [] if direct is None else [direct]
+    return [dist for dist in distributions() if _holds(dist, module)]
+
+
+def _holds(dist: Distribution, module: str) -> bool:
+    listed = dist.read_text("top_level.txt")
+    if listed is not None:
+        return module in listed.split()
+    record = f"\n{dist.read_text('RECORD') or ''}"
+    return f"\n{module}/" in record or f"\n{module}.py," in record
+
+
+def _distribution(name: str) -> Distribution | None:
     try:
-        found = json.loads(_memory().read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return {}
-    return found if isinstance(found, dict) else {}
-
-
-def _remember() -> None:
-    if not _new:
-        return
-    target = _memory()
-    temporary = target.with_name(f".{target.name}.{os.getpid()}")
-    with suppress(OSError):
-        private_folder(target.parent)
-        temporary.write_text(json.dumps(_parsed_before()), encoding="utf-8")
-        temporary.replace(target)
-
-
-def _memory() -> Path:
-    # Another Python draws another tree from the same text; the name changes with what is kept.
-    return home() / f"parsed-{sys.version_info.major}.{sys.version_info.minor}.json"
-
-
-def _imported_names(node: ast.AST, path: Path) -> Iterator[str]:
-    if isinstance(node, ast.Import):
-        yield from (alias.name for alias in node.names if alias.name.partition(".")[0] in PACKAGES)
-    elif isinstance(node, ast.ImportFrom):
-        base = node.module or ""
-        if node.level:
-            inside = path.resolve().parents[node.level - 1].relative_to(PROJECT).parts
-            base = ".".join([*inside, base] if base else inside)
-        if base.partition(".")[0] in PACKAGES:
-            yield base
-            # ``from package import module`` names a module, ``from module import name`` does not: both are
-            # looked for.
-            yield from (f"{base}.{alias.name}" for alias in node.names)
-
-
-@lru_cache(maxsize=8192)
-def _find_in_project(name: str) -> Path | None:
-    relative = Path(*name.split("."))
-    for candidate in (PROJECT / relative.with_suffix(".py"), PROJECT / relative / "__init__.py"):
-        if candidate.is_file():
-            return candidate.resolve()
-    return None
-
-
-def _source_path(entry: Code) -> Path | None:
-    if isinstance(entry, str):
-        found = _find_in_project(entry)
-        if found is None:
-            raise LookupError(f"{entry} is not a module of this project")
-        return found
-    try:
-        target = inspect.unwrap(entry) if callable(entry) else entry
-        if not isinstance(target, ModuleType | type) and not inspect.isroutine(target):
-            target = type(target)
-        return Path(inspect.getsourcefile(target) or "").resolve() if inspect.getsourcefile(target) else None
-    except TypeError:
+        return distribution(name)
+    except (PackageNotFoundError, ValueError):
         return None
 
 
-@cache
-def _library_folders() -> tuple[tuple[str, bool], ...]:
-    """Folders of installed packages and of the standard library (True), the deeper ones first."""
-    paths = sysconfig.get_paths()
-    found = {
-        (str(Path(paths[name]).resolve()) + os.sep, name == "stdlib")
-        for name in ("purelib", "platlib", "stdlib")
-    }
-    return tuple(sorted(found, key=lambda entry: -len(entry[0])))
-
-
-def _installed(path: Path) -> str | None:
-    """The package that a file outside the project belongs to, where it was installed; "python" for the
-    standard library."""
-    for folder, standard in _library_folders():
-        if str(path).startswith(folder):
-            return "python" if standard else Path(str(path)[len(folder) :]).parts[0].removesuffix(".py")
-    return None
+def _requirement_name(requirement: str) -> str:
+    found = re.match(r"[\w.-]+", requirement)
+    return found[0] if found else ""
 
 
 @cache
-def _version(package: str) -> str:
-    """The version of an importable package; of the standard library it is Python's."""
-    if package == "python" or package in sys.stdlib_module_names:
-        return _python()
-    from importlib.metadata import PackageNotFoundError, packages_distributions, version
-
-    try:
-        return version(package)
-    except PackageNotFoundError:
-        names = packages_distributions().get(package, [])
-    return " ".join(f"{name} {version(name)}" for name in sorted(set(names))) or _uninstalled(package)
+def _environment() -> str:
+    """Which packages are installed: installers add and remove folders, which moves the time of the one
+    above."""
+    folders = {sysconfig.get_path("purelib"), sysconfig.get_path("platlib")}
+    folders |= {entry for entry in sys.path if entry.endswith("-packages")}
+    known = "".join(
+        f"{folder}{os.stat(folder).st_mtime_ns}" for folder in sorted(folders) if os.path.isdir(folder)
+    )
+    return hashlib.sha256(known.encode()).hexdigest()[:DIGITS]
 
 
-def _uninstalled(package: str) -> str:
-    """Digest of an importable package that no installer knows (a folder on PYTHONPATH)."""
-    try:
-        spec = find_spec(package)
-    except (ImportError, ValueError):
-        spec = None
-    if spec is None or spec.origin is None or not Path(spec.origin).is_file():
-        return "not installed"
-    origin = Path(spec.origin)
-    files = sorted(origin.parent.rglob("*.py")) if origin.name == "__init__.py" else [origin]
-    total = hashlib.sha256()
-    for file in files:
-        total.update(file.relative_to(origin.parent).as_posix().encode() + b"\0" + file.read_bytes())
-    return total.hexdigest()[:DIGITS]
-
-
-def _python() -> str:
+def python_version() -> str:
+    """The version whose standard library counts."""
     return f"Python {sys.version_info.major}.{sys.version_info.minor}"
-
-
-def _label(path: Path) -> str:
-    """A name that does not depend on where the project lies."""
-    return path.relative_to(PROJECT).as_posix()

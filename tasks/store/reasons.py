@@ -1,10 +1,11 @@
-"""Why a step was computed: what its key was made of, kept beside its record and compared with the last one.
+"""What lies beside a step's record: why it was computed, and which files users' code was seen to read for it.
 
 A key is the digest of its *ingredients*: the stage, the code behind it, the step's identity, the contents of
 its inputs. They are kept flat, one name and one short value each. A value that is no number, switch or short
 word is kept as a digest, so that neither a secret nor a dataset is ever in the file or in a message.
 """
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
 from hashlib import blake2b
@@ -15,7 +16,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from tasks.store.errors import StoreError
-from tasks.store.fingerprint import definitions_by_digest
+from tasks.store.fingerprint import files_by_digest
 from tasks.store.keys import digest
 from tasks.store.schemas import ANSWERS
 from tasks.store.storage import Store
@@ -77,6 +78,38 @@ class Reason:
         return cls(**{**document, "subject": Subject(**document["subject"])})
 
 
+@dataclass(frozen=True)
+class Observed:
+    """The files that users' code was seen to read for a result, by name, with their digests; ``result`` is
+    the digest of what the step returned."""
+
+    result: str
+    files: Mapping[str, str]
+
+    def ingredients(self) -> dict[str, str]:
+        """The files as a reason names them."""
+        return {f"{SEEN}{name}": found for name, found in self.files.items()}
+
+
+SEEN: Final = "seen."
+"""Beginning of the names of files that no key holds."""
+
+
+def keep_observed(store: Store, record: str, observed: Observed) -> None:
+    """Keeps it beside the record of that name; raises StoreError."""
+    store.put_document(f"records/{record}.files.json", orjson.dumps(asdict(observed)))
+
+
+def read_observed(store: Store, record: str, result: str | None = None) -> Observed | None:
+    """What is kept beside a record; None where there is nothing, or not about this ``result``."""
+    try:
+        document = orjson.loads(store.document(f"records/{record}.files.json"))
+        found = Observed(str(document["result"]), {str(k): str(v) for k, v in document["files"].items()})
+    except (StoreError, ValueError, KeyError, TypeError, AttributeError):
+        return None
+    return found if result in (None, found.result) else None
+
+
 def place_of(stage: str, key: str) -> str:
     """Name of the file that holds the reason of a record."""
     return f"records/{stage}-{key}.why.json"
@@ -128,7 +161,7 @@ def keep_reason(store: Store, reason: Reason) -> Reason:
         because = found[0] if found else AGAIN
         reason = Reason(**{**vars(reason), "previous": previous.key, "because": because})
     try:
-        keep_definitions(store, reason.ingredients)
+        keep_files(store, reason.ingredients)
         store.put_document(place_of(subject.stage, reason.key), reason.as_bytes())
         store.put_document(subject.pointer, orjson.dumps({"key": reason.key}))
     except StoreError:
@@ -147,11 +180,11 @@ def differences(
     names = [
         name for name in {**old, **new} if old.get(name) != new.get(name) or (name in old) != (name in new)
     ]
-    settings = [name for name in names if not name.startswith(("code.", "input.")) and ".py" not in name]
-    code = [name for name in names if name not in settings and not name.startswith("input.")]
+    code = [name for name in names if _is_code(name)]
     inputs = [name for name in names if name.startswith("input.")]
+    settings = [name for name in names if name not in code and name not in inputs]
     said = [_setting(name, old, new) for name in settings]
-    said += [_code(store, name, old.get(name), new.get(name)) for name in code]
+    said += [sentence for name in code if (sentence := _code(store, name, old.get(name), new.get(name)))]
     said += [_input(name.removeprefix("input."), before, after, count) for name in inputs]
     return list(dict.fromkeys(said))
 
@@ -180,37 +213,45 @@ def _setting(name: str, old: Mapping[str, Any], new: Mapping[str, Any]) -> str:
     return f"{shown} changed from {was!r} to {now!r}"
 
 
+def _is_code(name: str) -> bool:
+    return name.startswith(("code.", "libraries.", SEEN)) or ".code." in name or "depends_on." in name
+
+
 def _code(store: Store, name: str, was: Any, now: Any) -> str:
-    """A changed source, with the definitions in it that differ where they are known."""
-    label = name[name.index("code.") + len("code.") :]
+    """A changed file, library or package, of a package with its files that differ where they are known."""
+    start = next(part for part in ("depends_on.", "code.", "libraries.", SEEN) if part in name)
+    label = name[name.index(start) + len(start) :]
     if was is None:
         return f"{label} is needed now"
     if now is None:
         return f"{label} is not needed any more"
-    if not label.endswith(".py"):
-        file, _, definition = label.rpartition(":")
-        return (
-            f"{definition} in {file} changed"
-            if file.endswith(".py")
-            else f"{label} changed from {was} to {now}"
+    if name.startswith("code."):
+        old, new = _files(store, str(was)), _files(store, str(now))
+        found = (
+            sorted(file for file in {**old, **new} if old.get(file) != new.get(file)) if old and new else []
         )
-    old, new = _definitions(store, str(was)), _definitions(store, str(now))
-    if old and new:
-        found = sorted(entry for entry in {**old, **new} if old.get(entry) != new.get(entry))
-        if found:
-            return f"{', '.join(found[:3])}{' …' if len(found) > 3 else ''} in {label} changed"
-    return f"{label} changed"
+        return (
+            f"{', '.join(found[:3])}{' …' if len(found) > 3 else ''} in {label} changed"
+            if found
+            else f"{label} changed"
+        )
+    plain = start == "libraries." or not _is_digest(now)
+    return f"{label} changed from {was} to {now}" if plain else f"{label} changed"
 
 
-def keep_definitions(store: Store, ingredients: Mapping[str, Any]) -> None:
-    """Keeps, for every file of ours that is in the key, the digests of its definitions: one small file a
+def _is_digest(value: Any) -> bool:
+    return re.fullmatch(r"#?[0-9a-f]{8,}(\+[0-9a-f]+)*|no file", str(value)) is not None
+
+
+def keep_files(store: Store, ingredients: Mapping[str, Any]) -> None:
+    """Keeps, for every package of ours that is in the key, the digests of its files: one small file a
     version."""
     for found in ingredients.values():
-        definitions = definitions_by_digest(found) if isinstance(found, str) else None
-        if definitions is not None and found not in _kept(store.uri):
+        files = files_by_digest(found) if isinstance(found, str) else None
+        if files is not None and found not in _kept(store.uri):
             name = f"code/{found}.json"
             if not store.exists(name):
-                store.put_document(name, orjson.dumps(definitions))
+                store.put_document(name, orjson.dumps(files))
             _kept(store.uri).add(found)
 
 
@@ -221,8 +262,8 @@ def _kept(uri: str) -> set[str]:
     return _KEPT.setdefault(uri, set())
 
 
-def _definitions(store: Store, found: str) -> Mapping[str, str]:
-    known = definitions_by_digest(found)
+def _files(store: Store, found: str) -> Mapping[str, str]:
+    known = files_by_digest(found)
     if known is not None:
         return known
     try:

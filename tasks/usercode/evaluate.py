@@ -28,7 +28,7 @@ from metrics.errors import ConfigError, NightjarError, nearest
 from metrics.reductions.pass_at_k import hypergeometric_tail
 from metrics.registry import METRICS
 from scorers.config import Program, ProgramLimits
-from tasks.store.definitions import imported_files
+from tasks.usercode.files import imported_files
 
 SECONDS: Final = 3.0
 """The library's own limit, unless the caller gives one."""

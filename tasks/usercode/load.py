@@ -25,7 +25,7 @@ import sys
 import sysconfig
 import threading
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
@@ -34,9 +34,11 @@ from typing import Any, Final
 
 from metrics.errors import ConfigError
 from metrics.types import Resolve
-from tasks.store.definitions import imported_files
 from tasks.store.home import PROJECT, private_folder
+from tasks.store.imports import file_text_digest
+from tasks.usercode import observed
 from tasks.usercode.evaluate import importing
+from tasks.usercode.files import imported_files, library_of, module_place
 from tasks.usercode.surroundings import stand_ins
 
 TRUST_IT: Final = (
@@ -258,14 +260,21 @@ class UserModules:
         path = (base_dir / source).expanduser().resolve()
         if not path.is_file():
             raise ConfigError(f"'{source}' is not there: expected a Python file at {path}")
-        for file in sorted(imported_files(path)):
+        files = imported_files(path)
+        for file in sorted(file for file in files if file.is_relative_to(_root_of(path.parent))):
             check_trusted(file.parent, source)
             check_trusted(file, source)
         package = _package_of(path.parent, self._suffix, self._own)
         # In the common set the name carries the version: an edited file, or one whose neighbour was edited,
         # is another module. An owner's set is as old as its owner.
-        qualified = f"{package}.{path.stem}" if self._own else f"{package}.{path.stem}_{_version(path)}"
+        qualified = f"{package}.{path.stem}" if self._own else f"{package}.{path.stem}_{_version(files)}"
         with _importing:
+            observed.watch(path)
+            if self._own and qualified in sys.modules:
+                return sys.modules[qualified]
+            if observed.changed_since_read(files):
+                observed.forget(files)
+                sys.modules.pop(qualified, None)
             if qualified in sys.modules:
                 return sys.modules[qualified]
             spec = importlib.util.spec_from_file_location(qualified, path)
@@ -313,17 +322,26 @@ def resolver(base_dir: str | Path, own: bool = False) -> Resolve:
     return lambda reference: modules.function(reference, base_dir)
 
 
-def _version(path: Path) -> str:
-    stats = [(file, file.stat()) for file in sorted(imported_files(path))]
-    known = "".join(f"{file}{stat.st_mtime_ns}{stat.st_size}" for file, stat in stats)
+def _version(files: Iterable[Path]) -> str:
+    known = "".join(f"{file}{file_text_digest(file)}" for file in sorted(files))
     return hashlib.sha256(known.encode()).hexdigest()[:12]
+
+
+def _root_of(folder: Path) -> Path:
+    """The folder that the package of a folder's files begins with."""
+    above = min(PARENTS, len(folder.parents))
+    return folder.parents[above - 1] if above else folder
+
+
+def is_shared(package: str) -> bool:
+    """Whether a package is the one that stands for a folder in the common set of modules."""
+    return package.startswith(PREFIX) and "_" not in package.removeprefix(PREFIX)
 
 
 def _package_of(folder: Path, suffix: str, own: bool) -> str:
     """Name of the package that stands for the folder, so that its files may say ``from . import helper``,
     and for the folders above it ``from ..other import helper``."""
-    above = min(PARENTS, len(folder.parents))
-    root = folder.parents[above - 1] if above else folder
+    root = _root_of(folder)
     name = f"{PREFIX}{hashlib.sha256(str(root).encode()).hexdigest()[:12]}{suffix}"
     if own and name not in sys.modules:
         _owned.append(name)
@@ -365,8 +383,26 @@ def _neighbours(folder: Path, loaded: str) -> Iterator[None]:
 
 
 def _from_package(source: str) -> ModuleType:
+    importlib.invalidate_caches()
+    place = module_place(source)
     try:
-        with stand_ins(), importing():
+        with _importing, stand_ins(), importing():
+            if place is not None:
+                observed.watch(place)
+                _forget_edited(place)
             return importlib.import_module(source)
     except ImportError as error:
         raise ConfigError(f"module '{source}' can't be imported: {error}{missing_package(error)}") from error
+
+
+def _forget_edited(place: Path) -> None:
+    """Has a user's package imported anew if it, or what it has read, was edited in the meantime."""
+    files = imported_files(place) if library_of(place) is None else frozenset[Path]()
+    if not observed.changed_since_read(files):
+        return
+    observed.forget(files)
+    names = {name: getattr(module, "__file__", None) for name, module in list(sys.modules.items())}
+    tops = {name.partition(".")[0] for name, file in names.items() if file and Path(file).resolve() in files}
+    for name, file in names.items():
+        if name.partition(".")[0] in tops and not (file and library_of(file)):
+            del sys.modules[name]

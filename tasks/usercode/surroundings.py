@@ -25,7 +25,6 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import cache, partial
 from importlib.machinery import ModuleSpec, PathFinder
-from importlib.util import find_spec
 from pathlib import Path
 from types import ModuleType
 from typing import Any, Final, overload
@@ -34,7 +33,8 @@ import numpy as np
 import pyarrow as pa
 
 from metrics.errors import ConfigError
-from tasks.store.definitions import reached_definitions
+from tasks.store.imports import imports_of
+from tasks.usercode.files import imported_files, module_place
 
 TableRow = dict[str, Any]
 
@@ -309,26 +309,27 @@ COLLECTION: Final = "lm_eval.tasks."
 
 
 def sets_alarms(function: Callable[..., Any]) -> bool:
-    """Whether the function, or what it reaches in its files and in the harness's collection, imports a module
-    that sets alarms."""
+    """Whether the function's file, or one that it imports of users' files and of the harness's collection,
+    imports a module that sets alarms."""
     while isinstance(function, partial):
         function = function.func
     try:
         path = inspect.getsourcefile(function)
     except TypeError:
         return False  # a builtin
-    return path is not None and _reaches(Path(path), getattr(function, "__name__", None), set())
+    return path is not None and _reaches(Path(path), set())
 
 
-def _reaches(path: Path, name: str | None, seen: set[str]) -> bool:
-    modules = [module for module, source in reached_definitions(path, name).items() if source is None]
-    if any(module.partition(".")[0] in SETTING for module in modules):
+def _reaches(path: Path, seen: set[str]) -> bool:
+    files = [imports_of(file.read_bytes()) for file in imported_files(path)]
+    imported = [entry.module for file in files for entry in file.statements]
+    if any(module.partition(".")[0] in SETTING for module in imported):
         return True
-    for module in modules:
+    for module in imported:
         if module.startswith(COLLECTION) and module not in seen:
             seen.add(module)
-            spec = find_spec(module)
-            if spec is not None and spec.origin is not None and _reaches(Path(spec.origin), None, seen):
+            place = module_place(module)
+            if place is not None and _reaches(place, seen):
                 return True
     return False
 

@@ -37,9 +37,9 @@ from tasks.datasets.item import Item, Rendered
 from tasks.datasets.items import Cluster
 from tasks.messages.chat import chat_text
 from tasks.messages.media import MediaError, MediaReader
-from tasks.store.fingerprint import Sources, sources_of
 from tasks.store.keys import digest
 from tasks.usercode.load import load_function
+from tasks.usercode.sources import Sources, sources_of
 
 Sampler = Literal["default", "first_n", "per_item"]
 

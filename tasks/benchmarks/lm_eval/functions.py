@@ -25,7 +25,7 @@ from tasks.benchmarks.lm_eval.shapes import (
     plain,
     subscripted,
 )
-from tasks.store.definitions import syntax_tree
+from tasks.store.imports import syntax_tree
 
 DEPTH: Final = 6
 """Calls within a file that are followed."""

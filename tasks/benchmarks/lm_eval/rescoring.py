@@ -32,10 +32,10 @@ from tasks.benchmarks.lm_eval.yaml import decoded, encoded, functions_in
 from tasks.datasets.config import DatasetError
 from tasks.datasets.item import Item, Rendered
 from tasks.datasets.items import Cluster
-from tasks.store.fingerprint import sources_of
 from tasks.store.home import write_lines
 from tasks.store.keys import digest, file_digest
 from tasks.usercode.load import load_function
+from tasks.usercode.sources import sources_of
 
 NAME: Final = re.compile(r"samples_(?P<task>.+)_(?P<time>\d{4}-\d{2}-\d{2}T[\d.\-]+)\.jsonl")
 RESULTS: Final = "results_{time}.json"

@@ -20,7 +20,7 @@ import yaml
 
 from metrics.errors import ConfigError, nearest
 from metrics.types import OUTPUT_TYPES
-from tasks.store.definitions import syntax_tree
+from tasks.store.imports import syntax_tree
 from tasks.usercode.evaluate import loads_code_eval
 from tasks.usercode.load import check_named
 

@@ -1,0 +1,284 @@
+"""Which files users' code was seen to read: an audit hook of Python's, as ccache and tup look at what a
+compiler opens.
+
+What is opened for reading, and what is imported, counts for every user's file whose code is running at that
+moment, in whichever thread; a thread that such code starts counts for it as long as it lives. A file that a
+module has read once counts for all its later results, since it may have kept what it read. A file that the
+code has written itself is no source of it.
+
+Not seen: listed folders, environment variables, other processes, readers that are not Python's (Arrow's,
+DuckDB's). A process that calls users' functions for another one sends what it sees (``forward``, ``take``).
+"""
+
+import os
+import sys
+import tempfile
+import threading
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from types import FrameType
+from typing import Any, Final
+
+from tasks.store.home import default_store, home
+from tasks.store.imports import file_text_digest
+from tasks.usercode.files import is_ours, library_of
+
+GONE: Final = "no file"
+"""What stands for the digest of a file that is not there."""
+
+State = tuple[int, int, int] | None
+"""Time, size and inode of a file; None: it is not there."""
+Note = tuple[tuple[str, ...], str, State]
+"""Users' files whose code ran, what was read then (empty: the first file was loaded), and its state."""
+
+
+class Unknown(Exception):
+    """What a function depends on can't be said: it was loaded unseen, or a file changed while it ran."""
+
+
+class _Seen:
+    """What this process has seen so far."""
+
+    def __init__(self) -> None:
+        self.lock = threading.RLock()
+        self.loaded: set[str] = set()
+        self.reads: dict[str, dict[str, set[State]]] = defaultdict(dict)
+        self.written: set[str] = set()
+        self.named: set[str] = set()
+        """Files of functions that configs name, wherever they lie: they count as users' files."""
+        self.lost: set[str] = set()
+        """Events that could not be looked at: from then on nothing is known."""
+        self.watching = False
+        self.send: Callable[[Note], None] | None = None
+
+
+_seen = _Seen()
+_busy = threading.local()
+os.register_at_fork(after_in_child=lambda: setattr(_seen, "lock", threading.RLock()))
+
+
+def watch(path: Path) -> None:
+    """From now on sees what users' code reads; ``path`` is a file of a function that is about to be
+    loaded."""
+    with _seen.lock:
+        _seen.named.add(os.path.realpath(path))
+        _users_file.cache_clear()
+        if not _seen.watching:
+            _seen.watching = True
+            sys.addaudithook(_hook)
+
+
+def forward(send: Callable[[Note], None]) -> None:
+    """Has everything that is seen sent on, too, as it is seen."""
+    _seen.send = send
+
+
+def take(note: Note) -> None:
+    """Takes what another process has seen."""
+    users, path, state = note
+    with _seen.lock:
+        if not path:
+            _seen.loaded.add(users[0])
+        for user in users if path else ():
+            _seen.reads[user].setdefault(path, set()).add(state)
+
+
+def changed_since_read(files: Iterable[Path]) -> bool:
+    """Whether something that these users' files, or the code behind them, have read is not as it was then."""
+    return any(states != {_state(path)} for path, states in _read_by(files)[1].items())
+
+
+def forget(files: Iterable[Path]) -> None:
+    """Forgets what these files, and the code behind them, have read: they are about to be loaded anew."""
+    code, _ = _read_by(files)
+    with _seen.lock:
+        for file in code:
+            _seen.reads.pop(file, None)
+            _seen.loaded.discard(file)
+
+
+def read_files(entry: Path, reached: Iterable[Path]) -> dict[str, str]:
+    """All that the code of a function was seen to read, itself too, by path: a digest, or ``GONE``. ``entry``
+    is its file, ``reached`` are those that it is known to import. Raises Unknown."""
+    if str(entry) not in _seen.loaded or _seen.lost:
+        raise Unknown(f"{entry} was loaded before anyone looked")
+    _, reads = _read_by([entry, *reached])
+    found = {path: _digest(path, states) for path, states in reads.items()}
+    return {path: digest for path, digest in found.items() if digest is not None}
+
+
+def _read_by(files: Iterable[Path]) -> tuple[set[str], dict[str, set[State]]]:
+    """The code behind users' files, and what it has read in which states."""
+    code: set[str] = set()
+    reads: dict[str, set[State]] = {}
+    waiting = [str(file) for file in files]
+    with _seen.lock:
+        while waiting:
+            file = waiting.pop()
+            if file not in code:
+                code.add(file)
+                for path, states in _seen.reads.get(file, {}).items():
+                    reads.setdefault(path, set()).update(states)
+                    waiting += [path] if path in _seen.loaded else []
+    return code, reads
+
+
+def loaded_files() -> frozenset[Path]:
+    """Users' files whose module code this process has seen run."""
+    with _seen.lock:
+        return frozenset(Path(file) for file in _seen.loaded)
+
+
+def digest_now(path: str) -> str:
+    """Digest of a file's bytes as they are now, ``GONE`` where there is none."""
+    try:
+        return file_text_digest(path)
+    except OSError:
+        return GONE
+
+
+def _digest(path: str, states: set[State]) -> str | None:
+    """Of a file as it was read; None for one of the code's own that is gone by now. Raises Unknown."""
+    now = _state(path)
+    if now is None and states != {None} and path.startswith(os.path.join(tempfile.gettempdir(), "")):
+        return None
+    if states != {now}:
+        raise Unknown(f"{path} changed while it was read")
+    found = digest_now(path)
+    if _state(path) != now:
+        raise Unknown(f"{path} changes")
+    return found
+
+
+def _state(path: str) -> State:
+    try:
+        found = os.stat(path)
+    except OSError:
+        return None
+    return found.st_mtime_ns, found.st_size, found.st_ino
+
+
+def _hook(event: str, arguments: tuple[Any, ...]) -> None:
+    handler = _HANDLERS.get(event)
+    if handler is None or getattr(_busy, "now", False):
+        return
+    _busy.now = True
+    try:
+        handler(arguments)
+    except Exception:  # whatever is wrong with looking: the code that is looked at goes on
+        _seen.lost.add(event)
+    finally:
+        _busy.now = False
+
+
+_WRITES: Final = os.O_WRONLY | os.O_RDWR
+
+
+def _opened(arguments: tuple[Any, ...]) -> None:
+    path, _, flags = arguments
+    if isinstance(path, int):
+        return
+    users = _users_running()
+    name = os.path.abspath(os.fsdecode(path))
+    if not users or _is_apart(name):
+        return
+    flags = flags if isinstance(flags, int) else os.O_RDONLY
+    if flags & _WRITES and (flags & os.O_TRUNC or (flags & os.O_CREAT and not os.path.exists(name))):
+        _seen.written.add(name)
+    elif not flags & os.O_WRONLY and name not in _seen.written:
+        _note(users, name)
+
+
+def _ran(arguments: tuple[Any, ...]) -> None:
+    """Module code is about to run: of an import, or of a file that is loaded by its path."""
+    file = _users_file(getattr(arguments[0], "co_filename", "") or "")
+    if file is None:
+        return
+    importers = _users_running()
+    _tell(((file,), "", None))
+    _note(importers | {file}, file)
+
+
+def _imported(arguments: tuple[Any, ...]) -> None:
+    """An import that is not served from ``sys.modules``; a library that is compiled names its file."""
+    file = arguments[1]
+    if isinstance(file, str) and (users := _users_running()) and not _is_apart(file):
+        _note(users, os.path.realpath(file))
+
+
+def _connected(arguments: tuple[Any, ...]) -> None:
+    name = os.fsdecode(arguments[0]) if isinstance(arguments[0], str | bytes) else ""
+    if os.path.isfile(name) and (users := _users_running()):
+        _note(users, os.path.abspath(name))
+
+
+def _thread_begins(arguments: tuple[Any, ...]) -> None:
+    thread = getattr(arguments[0], "__self__", None)
+    if isinstance(thread, threading.Thread) and (users := _users_running()):
+        thread._reads_for = users  # type: ignore[attr-defined]
+
+
+_HANDLERS: Final[Mapping[str, Callable[[tuple[Any, ...]], None]]] = {
+    "open": _opened,
+    "exec": _ran,
+    "import": _imported,
+    "sqlite3.connect": _connected,
+    "_thread.start_new_thread": _thread_begins,
+    "_thread.start_joinable_thread": _thread_begins,
+}
+
+
+def _note(users: Iterable[str], path: str) -> None:
+    state = _state(path)
+    new = tuple(user for user in users if state not in _seen.reads.get(user, {}).get(path, ()))
+    if new and not os.path.isdir(path):
+        _tell((new, path, state))
+
+
+def _tell(note: Note) -> None:
+    take(note)
+    if _seen.send is not None:
+        _seen.send(note)
+
+
+def _users_running() -> frozenset[str]:
+    """Users' files whose code runs in this thread, or that started it."""
+    found: set[str] = set(getattr(threading.current_thread(), "_reads_for", ()))
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None:
+        file = _users_file(frame.f_code.co_filename)
+        if file is not None:
+            found.add(file)
+        frame = frame.f_back
+    return frozenset(found)
+
+
+class _UsersFile(dict[str, str | None]):
+    """A code's file name → the user's file that it is; None for ours, a library's, and what is no file."""
+
+    def __missing__(self, name: str) -> str | None:
+        path = os.path.realpath(name) if os.path.isabs(name) else ""
+        users = path in _seen.named or (bool(path) and not is_ours(path) and library_of(path) is None)
+        self[name] = path if users and os.path.isfile(path) else None
+        return self[name]
+
+    def __call__(self, name: str) -> str | None:
+        return self[name]
+
+    def cache_clear(self) -> None:
+        """Looks at every name anew."""
+        self.clear()
+
+
+_users_file = _UsersFile()
+_DEVICES: Final = ("/proc/", "/dev/", "/sys/")
+
+
+def _is_apart(name: str) -> bool:
+    """What is no source of a user's: devices, installed files (they count by version), what this program
+    keeps."""
+    if name.startswith(_DEVICES) or name.endswith(".pyc") or is_ours(name) or library_of(name) is not None:
+        return True
+    kept = (str(home()), os.path.abspath(default_store()))
+    return name.startswith(tuple(os.path.join(folder, "") for folder in kept))

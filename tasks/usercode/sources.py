@@ -1,0 +1,214 @@
+"""What users' functions depend on: what is known of it before they run, which is in keys, and what was seen
+when they ran, which lies beside results.
+
+A user's file counts whole, and with it every file that its import statements lead to (``files``). What it
+opens, or imports by a name that only its run knows, is known after the first run (``observed``): the list is
+kept with digests, and the result serves as long as all of it is as it was.
+"""
+
+import functools
+import inspect
+import os
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from metrics.errors import ConfigError
+from tasks.store.fingerprint import library_version, package_digest, packages_behind, python_version
+from tasks.store.imports import DIGITS, file_text_digest
+from tasks.store.keys import digest
+from tasks.usercode.files import Reached, is_ours, library_of, reached_files
+from tasks.usercode.load import is_shared
+from tasks.usercode.observed import Unknown, digest_now, loaded_files, read_files
+
+
+class Sources(dict[str, str]):
+    """Name of a source (a file, a library) → its digest or version. ``entries`` are the files of the
+    functions, where they lie on this machine: no part of a key."""
+
+    entries: tuple[str, ...] = ()
+
+
+def sources_of(*code: Callable[..., Any]) -> Sources:
+    """The sources behind users' functions and classes, sorted by name; the program's own are behind its
+    stages.
+
+    A ``functools.partial`` counts by its function and its arguments, a wrapped function by what it wraps, and
+    a function of an installed package by the package's version.
+    """
+    parts = [_sources(entry) for entry in code]
+    found: dict[str, list[str]] = {}
+    for part in parts:
+        for name, value in part.items():
+            found[name] = [*found.get(name, ()), *([value] if value not in found.get(name, ()) else [])]
+    sources = Sources({name: "+".join(sorted(found[name])) for name in sorted(found)})
+    sources.entries = tuple(dict.fromkeys(entry for part in parts for entry in part.entries))
+    return sources
+
+
+def _sources(entry: Any) -> Sources:
+    if isinstance(entry, functools.partial):
+        inner = _sources(entry.func)
+        arguments = [*entry.args, *entry.keywords.values()]
+        behind = sources_of(*filter(callable, arguments))
+        given = {"args": list(map(_argument, entry.args))} | {
+            "keywords": {name: _argument(value) for name, value in entry.keywords.items()}
+        }
+        name = getattr(inspect.unwrap(entry.func), "__name__", "function")
+        found = Sources({**behind, **inner, f"arguments of {name}": digest(given)[:DIGITS]})
+        found.entries = (*inner.entries, *behind.entries)
+        return found
+    target = _target(entry)
+    path = _source_file(target)
+    if path is not None and is_ours(path):
+        return Sources()
+    if path is None:
+        return Sources({f"{getattr(target, '__module__', '')}.{target.__qualname__}": python_version()})
+    found = Sources({f"{path.name}:{name}": "used" for name in _names(entry, target)})
+    library = library_of(path)
+    found |= _of_library(library) if library else _of_file(path)
+    found.entries = (str(path),)
+    return found
+
+
+def _argument(value: Any) -> Any:
+    """An argument of a partial as a key sees it; of a function its name, since its sources stand beside."""
+    if callable(value):
+        return getattr(value, "__qualname__", type(value).__qualname__)
+    try:
+        digest(value)
+    except (TypeError, ValueError):
+        return repr(value)
+    return value
+
+
+def _target(entry: Any) -> Any:
+    """The function or class that a callable is made of."""
+    target = inspect.unwrap(entry)
+    return target if isinstance(target, type) or inspect.isroutine(target) else type(target)
+
+
+def _source_file(target: Any) -> Path | None:
+    try:
+        file = inspect.getsourcefile(target)
+    except TypeError:
+        return None  # a builtin
+    return Path(file).resolve() if file else None
+
+
+def _names(entry: Any, target: Any) -> list[str]:
+    """The names that the callable has in its module: two of a file may be made by one function."""
+    module = sys.modules.get(getattr(target, "__module__", "") or "")
+    named = sorted(name for name, value in vars(module).items() if value is entry) if module else []
+    return named or [target.__qualname__]
+
+
+def _of_file(path: Path) -> dict[str, str]:
+    reached = reached_files(path)
+    found: dict[str, str] = {}
+    for file in sorted(reached.files):
+        label = os.path.relpath(file, path.parent) if _is_near(file, path.parent) else str(file)
+        found[label] = file_text_digest(file)
+    for library in reached.libraries:
+        found |= _of_library(library)
+    packages = packages_behind(*sorted(reached.ours)) if reached.ours else ()
+    return found | {name: package_digest(name) for name in packages}
+
+
+def _is_near(file: Path, folder: Path) -> bool:
+    """Whether a file lies so that it moves with the folder: below it, or below one of the two above it."""
+    above = [folder, *folder.parents][:3]
+    return any(file.is_relative_to(entry) for entry in above if entry != Path(entry.anchor))
+
+
+def _of_library(name: str) -> dict[str, str]:
+    return {"python": python_version()} if name == "python" else library_version(name)
+
+
+def entries_in(identity: Any) -> tuple[str, ...]:
+    """The files of all users' functions in a step's identity."""
+    return tuple(dict.fromkeys(_entries(identity)))
+
+
+def _entries(value: Any) -> Iterator[str]:
+    if isinstance(value, Sources):
+        yield from value.entries
+    elif isinstance(value, Mapping):
+        for entry in value.values():
+            yield from _entries(entry)
+    elif isinstance(value, list | tuple):
+        for entry in value:
+            yield from _entries(entry)
+
+
+def observed_files(entries: Iterable[str]) -> dict[str, str] | None:
+    """What users' code in these files and behind them was seen to read in this process, by path; those below
+    the files' own folder relative to it. None where that can't be said."""
+    paths = [Path(entry) for entry in entries]
+    found: dict[str, str] = {}
+    try:
+        for path in paths:
+            found |= read_files(path, connected_files(path))
+    except (Unknown, OSError):
+        return None
+    root = _root(paths)
+    return {_label(path, root): value for path, value in sorted(found.items())}
+
+
+def first_difference(entries: Iterable[str], files: Mapping[str, str]) -> str | None:
+    """The first of these files that is not as it was; None where all are."""
+    root = _root([Path(entry) for entry in entries])
+    return next(
+        (name for name, value in files.items() if digest_now(os.path.join(root, name)) != value), None
+    )
+
+
+def connected_files(path: Path) -> frozenset[Path]:
+    """Files whose code a function of this one may have to do with: those that it imports, of packages all
+    that this process has loaded, and, where its imports are known by its run alone, whatever this process has
+    loaded."""
+    if library_of(path) is not None:
+        return frozenset({path})
+    reached = reached_files(path)
+    loaded = loaded_files()
+    if reached.unknown:
+        return reached.files | loaded
+    return reached.files | _siblings(reached, loaded)
+
+
+def _siblings(reached: Reached, loaded: frozenset[Path]) -> frozenset[Path]:
+    """Modules of the same packages: one may have changed what another holds, a registry."""
+    packages: dict[Path, set[str]] = {}
+    for name, module in list(sys.modules.items()):
+        file = getattr(module, "__file__", None) if isinstance(module, ModuleType) else None
+        top, dot, _ = name.partition(".")
+        if isinstance(file, str) and dot and not is_shared(top):
+            packages.setdefault(Path(os.path.realpath(file)), set()).add(top)
+    own = {top for file in reached.files for top in packages.get(file, ())}
+    return frozenset(file for file in loaded if not own.isdisjoint(packages.get(file, ())))
+
+
+def _root(paths: list[Path]) -> str:
+    return os.path.commonpath([path.parent for path in paths]) if paths else ""
+
+
+def _label(path: str, root: str) -> str:
+    inside = path.startswith(os.path.join(root, "")) and root != os.path.sep
+    return os.path.relpath(path, root) if inside else path
+
+
+def named_files(names: Iterable[str], base_dir: str | Path) -> dict[str, str]:
+    """Digests of what ``depends_on`` names: files, and all files in folders. Raises ConfigError for what is
+    not there."""
+    found: dict[str, str] = {}
+    for name in names:
+        place = Path(base_dir) / Path(name).expanduser()
+        if not place.exists():
+            raise ConfigError(f"depends_on: '{name}' is not there: expected a file or a folder at {place}")
+        files = [place] if place.is_file() else sorted(entry for entry in place.rglob("*") if entry.is_file())
+        for file in files:
+            label = name if place.is_file() else f"{name.rstrip('/')}/{file.relative_to(place).as_posix()}"
+            found[label] = file_text_digest(file)
+    return found
