@@ -58,7 +58,7 @@ class Aggregation:
     weight: int | None = None
     rarest: Callable[[Floats], float] | None = None
     parameters: Mapping[str, Any] = field(default_factory=dict)
-    function: Callable[..., Any] | None = None  # the user's own, for the fingerprint
+    function: Callable[..., Any] | None = None  # the user's own, for keys
 
     def code(self) -> tuple[Callable[..., Any], ...]:
         """The functions whose source decides the number of all items."""

@@ -224,6 +224,7 @@ def _metric_record(
         endless=function is not None and definition.endless,
         right_answers=None if function is None else definition.right_answers,
         best=definition.best,
+        depends_on=config.depends_on,
     )
     ours = function is not None and definition.function.__module__.startswith("metrics.")
     return metric.within(definition.bounds) if ours else metric

@@ -24,7 +24,7 @@ class RunsProgram:
 
 
 _OWN_KEYS = frozenset(
-    {"metric", "alias", "function", "reduction", "aggregation", "higher_is_better", "kwargs"}
+    {"metric", "alias", "function", "reduction", "aggregation", "higher_is_better", "depends_on", "kwargs"}
 )
 
 
@@ -49,6 +49,9 @@ class MetricConfig(BaseModel):
     reduction: list[str] | None = Field(None, description="How repeats become one row: mean, pass@8, maj@8 …")
     aggregation: str | None = Field(None, description="How items become one number")
     higher_is_better: bool | None = Field(None, description="Default: as the metric says")
+    depends_on: tuple[str, ...] = Field(
+        (), description="Files and folders that its function reads unseen, through other processes say"
+    )
     kwargs: dict[str, Any] = Field(default_factory=dict, description="Arguments of the metric")
 
     @model_validator(mode="before")

@@ -70,6 +70,7 @@ class Metric:
     endless: bool = False
     right_answers: RightAnswers | None = None
     best: float = 1.0
+    depends_on: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if not self.name:

@@ -1,7 +1,7 @@
 """Names that a config may use, and the decorators that give a function such a name.
 
-The package's modules are imported by name when something is first looked up, not by an import statement: a
-metric's code fingerprint follows import statements, and must not contain every other metric.
+The package's modules are imported by name when something is first looked up, so that importing one costs
+nothing. In keys a module that lists its package reaches all of it.
 """
 
 import inspect

@@ -238,6 +238,7 @@ class FilterStepConfig(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, json_schema_extra={"additionalProperties": True})
 
     function: str = Field(description="Registered name, or file.py:fn")
+    depends_on: tuple[str, ...] = Field((), description="Files and folders that its function reads unseen")
     kwargs: dict[str, Any] = Field(default_factory=dict, description="Arguments of the step")
 
     @model_validator(mode="before")
@@ -247,12 +248,14 @@ class FilterStepConfig(BaseModel):
             return {"function": data}
         if not isinstance(data, Mapping) or "function" not in data:
             return data
-        arguments = {key: value for key, value in data.items() if key not in ("function", "kwargs")}
-        return {"function": data["function"], "kwargs": {**(data.get("kwargs") or {}), **arguments}}
+        own = {key: value for key, value in data.items() if key in ("function", "depends_on")}
+        arguments = {key: value for key, value in data.items() if key not in (*own, "kwargs")}
+        return {**own, "kwargs": {**(data.get("kwargs") or {}), **arguments}}
 
     @model_serializer
     def _flat(self) -> dict[str, Any]:
-        return {"function": self.function, **self.kwargs}
+        named = {"depends_on": list(self.depends_on)} if self.depends_on else {}
+        return {"function": self.function, **named, **self.kwargs}
 
 
 class FilterConfig(BaseModel):
@@ -306,6 +309,7 @@ class RewardModelConfig(_Frozen):
 
     type: Literal["reward_model"] = Field("reward_model", description="Its name")
     function: str | None = Field(None, description="file.py:fn, one number per response")
+    depends_on: tuple[str, ...] = Field((), description="Files and folders that the function reads unseen")
     params: dict[str, Any] = Field(default_factory=dict, description="Further keywords of the function")
     model: str | dict[str, Any] | None = Field(
         None, description="Entry of models:, or a model's own entry: the endpoint"
@@ -432,6 +436,7 @@ class UserScorerConfig(_Frozen):
     """A scorer class in the user's file; all other keys are arguments of its constructor."""
 
     type: str = Field(description="file.py:Class")
+    depends_on: tuple[str, ...] = Field((), description="Files and folders that the class reads unseen")
     kwargs: dict[str, Any] = Field(
         default_factory=dict, description="Arguments of the class; they may stand beside type as well"
     )
@@ -441,8 +446,9 @@ class UserScorerConfig(_Frozen):
     def _gather_arguments(cls, data: Any) -> Any:
         if not isinstance(data, Mapping):
             return data
-        arguments = {key: value for key, value in data.items() if key not in ("type", "kwargs")}
-        return {"type": data.get("type"), "kwargs": {**(data.get("kwargs") or {}), **arguments}}
+        own = {"type": None} | {key: data[key] for key in ("type", "depends_on") if key in data}
+        arguments = {key: value for key, value in data.items() if key not in (*own, "kwargs")}
+        return {**own, "kwargs": {**(data.get("kwargs") or {}), **arguments}}
 
     @field_validator("type")
     @classmethod
@@ -456,7 +462,8 @@ class UserScorerConfig(_Frozen):
 
     @model_serializer
     def _flat(self) -> dict[str, Any]:
-        return {"type": self.type, **self.kwargs}
+        named = {"depends_on": list(self.depends_on)} if self.depends_on else {}
+        return {"type": self.type, **named, **self.kwargs}
 
 
 SCORER_TYPES = (

@@ -1,7 +1,7 @@
 """Steps of filters, pairs, evaluation methods and their metrics: what each of them is in a cache key."""
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -44,7 +44,7 @@ from tasks.sandboxes.run import VERSION, interpreter_at
 from tasks.store.home import named_path
 from tasks.store.keys import Step
 from tasks.usercode.evaluate import asks_about_programs
-from tasks.usercode.sources import sources_of
+from tasks.usercode.sources import named_files, sources_of
 from tasks.verdicts.config import EvaluationMethodConfig, EvaluationMetricConfig
 from tasks.verdicts.methods import build_method
 
@@ -68,6 +68,7 @@ def filter_plan(
     identity: dict[str, Any] = {
         "steps": [step.model_dump(mode="json") for step in entry.filter],
         "code": sources_of(*pipeline.code()),
+        **_named([step.model_dump() for step in entry.filter], config.base_dir),
     }
     letters = config.choices_by if config.asks_letters else None
     if letters is not None:
@@ -136,6 +137,7 @@ def _process(
         "code": code,
         "output_type": config.output_type,
         "cut_off": scoring.cut_off,
+        **_named([entry.model_dump() for entry in config.metric_list or ()], config.base_dir),
     }
     return Step(name=f"process {name}", identity=identity, setup=setup)
 
@@ -164,8 +166,8 @@ def _pair(shared: _ScoringOf, metric: Metric) -> PairPlan:
     )
     identity = setup.identity()
     name = f"{identity.filter} × {identity.metric.name}"
-    asking = _scorer_identity(scoring, scorer, metric)
-    scored = _metric_identity(metric) | {"scorer": asking, "across_filters": source == ALL_FILTERS}
+    asking = _scorer_identity(config, scoring, scorer, metric)
+    scored = _metric_identity(config, metric) | {"scorer": asking, "across_filters": source == ALL_FILTERS}
     if (
         metric.endless
         or metric.patterns is not None
@@ -174,6 +176,7 @@ def _pair(shared: _ScoringOf, metric: Metric) -> PairPlan:
         scored["item_timeout"] = scoring.item_timeout
     # The rows bear these names; what was scored, and how, is in the statistics that they are made from.
     named = {"benchmark": config.name, "names": [identity.filter, identity.metric.name]}
+    named |= _named({"depends_on": metric.depends_on}, config.base_dir)
     # A judge's calibration has a say in its numbers' errors, and a scorer of its own may have.
     own = {"scorer": asking} if asking["config"] is not None else {}
     reduced = named | own | {
@@ -282,7 +285,7 @@ def _execute_asked(shared: _ScoringOf) -> Step[ExecuteSetup] | None:
         identity: dict[str, Any] = {"function": (config.process_results or "").rpartition(":")[2]}
     else:
         asking = tuple(_asking(scorer.get_metrics(shared.source)).values())
-        identity = {"metrics": [_metric_identity(metric) for metric in asking]}
+        identity = {"metrics": [_metric_identity(config, metric) for metric in asking]}
     if not asking:
         return None
     setup = ExecuteSetup(
@@ -319,6 +322,7 @@ def method_plan(config: EvalConfig, entry: EvaluationMethodConfig, resolve: Reso
     identity = {
         "method": entry.model_dump(mode="json"),
         "code": sources_of(*method.code()),
+        **_named(entry.model_dump(), config.base_dir),
         "cut_off": config.cut_off_as(),
         **({"item_timeout": config.item_timeout} if entry.type == "regex_match" else {}),
     }
@@ -348,6 +352,7 @@ def metric_plan(config: EvalConfig, entry: EvaluationMetricConfig, resolve: Reso
         "metric": entry.model_dump(mode="json"),
         "facets": list(metric.facets),
         "code": sources_of(*metric.code()),
+        **_named(entry.model_dump(), config.base_dir),
     }
     setup = MetricSetup(
         benchmark=config.name,
@@ -368,7 +373,22 @@ def metric_plan(config: EvalConfig, entry: EvaluationMetricConfig, resolve: Reso
     )
 
 
-def _metric_identity(metric: Metric) -> dict[str, Any]:
+def _named(config: Any, base_dir: str | Path) -> dict[str, Any]:
+    """The files that a dumped config names under ``depends_on``, wherever it does."""
+    names = sorted(set(_depends_on(config)))
+    return {"depends_on": named_files(names, base_dir)} if names else {}
+
+
+def _depends_on(value: Any) -> Iterator[str]:
+    if isinstance(value, Mapping):
+        for key, entry in value.items():
+            yield from entry if key == "depends_on" else _depends_on(entry)
+    elif isinstance(value, list | tuple):
+        for entry in value:
+            yield from _depends_on(entry)
+
+
+def _metric_identity(config: EvalConfig, metric: Metric) -> dict[str, Any]:
     """What decides a metric's numbers; its display name does not."""
     return {
         "metric": metric.entry or metric.name,
@@ -377,10 +397,13 @@ def _metric_identity(metric: Metric) -> dict[str, Any]:
         "aggregation": metric.aggregation.name,
         "code": sources_of(*metric.scoring_code()),
         "libraries": {name: installed_version(name) for name in metric.libraries},
+        **_named({"depends_on": metric.depends_on}, config.base_dir),
     }
 
 
-def _scorer_identity(scoring: ScoringConfig, scorer: Scorer, metric: Metric) -> dict[str, Any]:
+def _scorer_identity(
+    config: EvalConfig, scoring: ScoringConfig, scorer: Scorer, metric: Metric
+) -> dict[str, Any]:
     """What of the scorer decides a metric's numbers: a judge's prompt says nothing about the metrics beside
     it."""
     chosen = scoring.scorer
@@ -390,6 +413,7 @@ def _scorer_identity(scoring: ScoringConfig, scorer: Scorer, metric: Metric) -> 
         "config": chosen.model_dump(mode="json") if chosen is not None and concerned else None,
         "output_type": scoring.output_type,
         "cut_off": scoring.cut_off,
+        **(_named(chosen.model_dump(), config.base_dir) if chosen is not None else {}),
     }
 
 

@@ -209,7 +209,7 @@ class FilterPipeline:
         return left
 
     def code(self) -> tuple[Callable[..., Any], ...]:
-        """The functions whose source decides the predictions: the pipeline's fingerprint."""
+        """The functions of the steps: what keys hold of them, of users' ones."""
         return tuple(step.source for step in self.steps)
 
 

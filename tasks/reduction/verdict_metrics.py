@@ -96,7 +96,7 @@ class EvaluationMetric:
         return labels.include is None or any(map(part.concerns, labels.include))
 
     def code(self) -> tuple[Callable[..., Any], ...]:
-        """The user's function, for the fingerprint; this package's own code decides a built-in."""
+        """The user's function, for keys; a built-in is behind its stage."""
         return () if self.function is None else (self.function,)
 
 

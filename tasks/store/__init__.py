@@ -1,3 +1,3 @@
-"""The content-addressed store: references, keys, fingerprints of code, schemas, and the steps whose
+"""The content-addressed store: references, keys, the program's code in them, schemas, and the steps whose
 results it keeps.
 """

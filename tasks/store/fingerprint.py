@@ -102,7 +102,7 @@ def _modules_named(module: str, entry: Import) -> Iterable[str]:
         parts = module.split(".") if _is_package(module) else module.split(".")[:-1]
         above = parts[: len(parts) - entry.level + 1]
         base = ".".join([*above, base] if base else above)
-    # ``from package import module`` names a module, ``from module import name`` does not: both are looked for.
+    # ``from package import module`` names a module, ``from module import name`` none: both are looked for.
     return (base, *(f"{base}.{name}" for name in entry.names))
 
 

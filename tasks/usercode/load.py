@@ -19,13 +19,14 @@ import importlib
 import importlib.util
 import itertools
 import os
+import re
 import site
 import stat
 import sys
 import sysconfig
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
@@ -209,6 +210,7 @@ def missing_package(error: BaseException) -> str:
 PARENTS: Final = 2
 """Folders above a file's that its relative imports may reach (``from ...other import x``)."""
 PREFIX: Final = "nightjar_user_"
+_VERSIONED = re.compile(r"_[0-9a-f]{12}$")
 OWNED: Final = 256
 """Sets of modules of an owner that stay importable; of older ones only what was loaded lives on."""
 
@@ -277,6 +279,8 @@ class UserModules:
                 sys.modules.pop(qualified, None)
             if qualified in sys.modules:
                 return sys.modules[qualified]
+            if not self._own:
+                _forget_modules(name for name in sys.modules if _is_neighbour(name, files))
             spec = importlib.util.spec_from_file_location(qualified, path)
             if spec is None or spec.loader is None:
                 raise ConfigError(f"'{source}' is not a Python file that can be imported")
@@ -375,11 +379,39 @@ def _neighbours(folder: Path, loaded: str) -> Iterator[None]:
         yield
     finally:
         sys.path.remove(str(folder))
-        for name in set(sys.modules) - before:
-            file = getattr(sys.modules[name], "__file__", None)
-            theirs = name.startswith(PREFIX) or (file and Path(file).resolve().is_relative_to(folder))
-            if file and theirs and not name.startswith(loaded):
-                del sys.modules[name]
+        new = [name for name in set(sys.modules) - before if not name.startswith(loaded)]
+        _forget_modules(name for name in new if _place_of(name) and _is_theirs(name, folder))
+
+
+def _place_of(name: str) -> Path | None:
+    """The file of a module, the folder of a package without one; None for what lies nowhere."""
+    module = sys.modules[name]
+    if file := getattr(module, "__file__", None):
+        return Path(file).resolve()
+    spec = getattr(module, "__spec__", None)  # the packages that stand for folders have none
+    path = list(getattr(module, "__path__", ())) if spec is not None else []
+    return Path(path[0]).resolve() if path else None
+
+
+def _is_theirs(name: str, folder: Path) -> bool:
+    place = _place_of(name)
+    return name.startswith(PREFIX) or (place is not None and place.is_relative_to(folder))
+
+
+def _is_neighbour(name: str, files: Collection[Path]) -> bool:
+    """Whether a module was imported by a function of the common set as it ran: a neighbour of its file."""
+    return is_shared(name.partition(".")[0]) and not _VERSIONED.search(name) and _place_of(name) in files
+
+
+def _forget_modules(names: Iterable[str]) -> None:
+    """Has modules imported anew by who wants them next."""
+    for name in list(names):
+        module = sys.modules.pop(name, None)
+        above, _, last = name.rpartition(".")
+        folder = sys.modules.get(above)
+        stands_in = folder is not None and folder.__spec__ is None
+        if stands_in and getattr(folder, last, None) is module:
+            delattr(folder, last)  # ``from . import last`` would find it there
 
 
 def _from_package(source: str) -> ModuleType:
@@ -403,6 +435,8 @@ def _forget_edited(place: Path) -> None:
     observed.forget(files)
     names = {name: getattr(module, "__file__", None) for name, module in list(sys.modules.items())}
     tops = {name.partition(".")[0] for name, file in names.items() if file and Path(file).resolve() in files}
-    for name, file in names.items():
-        if name.partition(".")[0] in tops and not (file and library_of(file)):
-            del sys.modules[name]
+    _forget_modules(
+        name
+        for name, file in names.items()
+        if name.partition(".")[0] in tops and not (file and library_of(file))
+    )

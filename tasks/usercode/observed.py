@@ -16,6 +16,7 @@ import tempfile
 import threading
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
+from functools import wraps
 from pathlib import Path
 from types import FrameType
 from typing import Any, Final
@@ -44,7 +45,8 @@ class _Seen:
         self.lock = threading.RLock()
         self.loaded: set[str] = set()
         self.reads: dict[str, dict[str, set[State]]] = defaultdict(dict)
-        self.written: set[str] = set()
+        self.written: dict[str, frozenset[str]] = {}
+        """Files that users' code has made, and whose code that was."""
         self.named: set[str] = set()
         """Files of functions that configs name, wherever they lie: they count as users' files."""
         self.lost: set[str] = set()
@@ -67,6 +69,7 @@ def watch(path: Path) -> None:
         if not _seen.watching:
             _seen.watching = True
             sys.addaudithook(_hook)
+            _mark_threads()
 
 
 def forward(send: Callable[[Note], None]) -> None:
@@ -185,9 +188,9 @@ def _opened(arguments: tuple[Any, ...]) -> None:
         return
     flags = flags if isinstance(flags, int) else os.O_RDONLY
     if flags & _WRITES and (flags & os.O_TRUNC or (flags & os.O_CREAT and not os.path.exists(name))):
-        _seen.written.add(name)
-    elif not flags & os.O_WRONLY and name not in _seen.written:
-        _note(users, name)
+        _seen.written[name] = users | _seen.written.get(name, frozenset())
+    elif not flags & os.O_WRONLY:
+        _note(users - _seen.written.get(name, frozenset()), name)
 
 
 def _ran(arguments: tuple[Any, ...]) -> None:
@@ -208,15 +211,22 @@ def _imported(arguments: tuple[Any, ...]) -> None:
 
 
 def _connected(arguments: tuple[Any, ...]) -> None:
-    name = os.fsdecode(arguments[0]) if isinstance(arguments[0], str | bytes) else ""
+    name = os.fsdecode(arguments[0])
     if os.path.isfile(name) and (users := _users_running()):
         _note(users, os.path.abspath(name))
 
 
-def _thread_begins(arguments: tuple[Any, ...]) -> None:
-    thread = getattr(arguments[0], "__self__", None)
-    if isinstance(thread, threading.Thread) and (users := _users_running()):
-        thread._reads_for = users  # type: ignore[attr-defined]
+def _mark_threads() -> None:
+    """Has threads know for whom they run. Python tells of their start from 3.12 on only."""
+    start = threading.Thread.start
+
+    @wraps(start)
+    def marked(thread: threading.Thread) -> None:
+        if users := _users_running():
+            thread._reads_for = users  # type: ignore[attr-defined]
+        start(thread)
+
+    threading.Thread.start = marked  # type: ignore[method-assign,assignment]
 
 
 _HANDLERS: Final[Mapping[str, Callable[[tuple[Any, ...]], None]]] = {
@@ -224,8 +234,6 @@ _HANDLERS: Final[Mapping[str, Callable[[tuple[Any, ...]], None]]] = {
     "exec": _ran,
     "import": _imported,
     "sqlite3.connect": _connected,
-    "_thread.start_new_thread": _thread_begins,
-    "_thread.start_joinable_thread": _thread_begins,
 }
 
 

@@ -22,6 +22,7 @@ class _Named(BaseModel):
 
     name: str = Field(min_length=1, description="Its name in results")
     function: str | None = Field(None, description="file.py:fn, a function of your own instead of a type")
+    depends_on: tuple[str, ...] = Field((), description="Files and folders that the function reads unseen")
     description: str | None = Field(None, description="A note for readers of the config")
     params: dict[str, Any] = Field(default_factory=dict, description="Arguments of the built-in or function")
 

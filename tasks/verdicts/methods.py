@@ -140,7 +140,7 @@ class EvaluationMethod:
         return self.name if self.function is None else None
 
     def code(self) -> tuple[Callable[..., Any], ...]:
-        """The user's function, for the fingerprint; this package's own code decides a built-in."""
+        """The user's function, for keys; a built-in is behind its stage."""
         return () if self.function is None else (self.function,)
 
 

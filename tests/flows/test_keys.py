@@ -5,7 +5,6 @@ import json
 import shutil
 import subprocess
 import sys
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +23,6 @@ from tasks.load import load
 from tasks.reduce import reduce
 from tasks.render import render
 from tasks.score import score
-from tasks.store import fingerprint
 from tasks.store.keys import digest
 from tasks.store.reasons import Reason, Subject, differences, flat
 from tasks.store.storage import Store
@@ -57,112 +55,21 @@ def planned(config: Path | None = None, *overrides: str) -> Plan:
     return make_plan(load_config(config, overrides), RunOptions())
 
 
-def files(made: dict[str, Any]) -> set[str]:
-    return {name[name.index("code.") + 5 :] for name in made if "code." in name}
+def packages(made: dict[str, Any]) -> set[str]:
+    return {name.removeprefix("code.") for name in made if name.startswith("code.")}
 
 
-def with_changed(monkeypatch: pytest.MonkeyPatch, label: str) -> None:
-    """Makes a file of the project look edited."""
-    original = fingerprint._source
-
-    def source(path: Path) -> Any:
-        found = original(path)
-        changed = path == PROJECT / label
-        return replace(found, digest=digest([found.digest, "edited"])[:16]) if changed else found
-
-    assert (PROJECT / label).is_file()
-    monkeypatch.setattr(fingerprint, "_source", source)
-    from tasks.caching import _stage_code
-
-    _stage_code.cache_clear()
-    monkeypatch.setattr("tasks.caching._stage_code", inspect.unwrap(_stage_code))
-
-
-def changed_steps(monkeypatch: pytest.MonkeyPatch, label: str, *arguments: Any) -> set[str]:
-    before = made_of(planned(*arguments))
-    with_changed(monkeypatch, label)
-    after = made_of(planned(*arguments))
-    assert before.keys() == after.keys()
-    return {name for name in before if before[name] != after[name]}
-
-
-def test_a_native_pairs_keys_hold_few_files() -> None:
+def test_every_key_holds_the_packages_behind_its_stage() -> None:
     made = made_of(planned())
-    counts = {name: len(files(entry)) for name, entry in made.items()}
-    assert counts["load"] < 25
-    assert counts["render"] < 25
-    assert counts["infer"] < 45
-    assert counts["score exact_match,strict-match"] < 30
+    assert {"metrics", "metrics.text", "scorers", "tasks.score"} <= packages(made["score bleu,none"])
+    assert "tasks.models" not in packages(made["score bleu,none"])
+    assert {"tasks.models", "tasks.infer"} <= packages(made["infer"])
+    assert not [name for entry in made.values() for name in packages(entry) if name.startswith("flows")]
 
 
-@pytest.mark.parametrize(
-    "label",
-    [
-        "scorers/judge/reading.py",
-        "scorers/judge/scorer.py",
-        "scorers/factory.py",
-        "tasks/reporting/report.py",
-        "tasks/reporting/progress.py",
-        "tasks/models/demo/server.py",
-        "tasks/models/limits.py",
-        "tasks/models/answers/first.py",
-        "tasks/models/echo.py",
-        "tasks/running.py",
-        "tasks/benchmarks/lm_eval/yaml.py",
-        "tasks/benchmarks/lm_eval/benchmark.py",
-        "tasks/server.py",
-        "tasks/store/storage.py",
-        "metrics/reductions/pass_at_k.py",
-    ],
-)
-def test_code_that_changes_no_row_is_in_no_key(label: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert changed_steps(monkeypatch, label) == set()
-
-
-EXACT = {"score exact_match,strict-match", "score exact_match,flexible-extract"}
-
-
-@pytest.mark.parametrize(
-    ("label", "expected"),
-    [
-        ("metrics/text/exact_match.py", EXACT),
-        ("metrics/text/bleu.py", {"score bleu,none", "aggregate bleu,none"}),
-        ("scorers/filters/extraction.py", {"filter strict-match"}),
-        ("scorers/filters/rewriting.py", {"filter flexible-extract"}),
-        ("tasks/benchmarks/prompts.py", {"load", "render"}),
-        ("tasks/models/http.py", {"infer"}),
-        ("tasks/models/generation.py", {"infer"}),
-    ],
-)
-def test_code_behind_a_step_is_in_its_key(
-    label: str, expected: set[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    assert changed_steps(monkeypatch, label) == expected
-
-
-@pytest.mark.parametrize(
-    ("label", "config", "override", "step"),
-    [
-        ("scorers/judge/scorer.py", JUDGE, None, "score llm_judge,none"),
-        ("scorers/judge/reading.py", JUDGE, None, "score llm_judge,none"),
-        ("tasks/benchmarks/lm_eval/benchmark.py", CASES / "answers.yaml", REMOTE, "render"),
-        ("tasks/benchmarks/lm_eval/documents.py", CASES / "answers.yaml", REMOTE, "load"),
-        ("tasks/models/echo.py", CASES / "lines.yaml", REMOTE, "infer"),
-        ("tasks/models/openai.py", None, REMOTE.replace("/v1'", "/v1', client: openai"), "infer"),
-    ],
-)
-def test_behind_a_seam_the_chosen_class_and_its_helpers_count(
-    label: str, config: Path | None, override: str | None, step: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    assert step in changed_steps(monkeypatch, label, config, *([override] if override else []))
-
-
-def test_another_class_behind_a_seam_is_another_key() -> None:
-    http = made_of(planned(None, REMOTE))["infer"]
-    official = made_of(planned(None, REMOTE.replace("/v1'", "/v1', client: openai")))["infer"]
-    assert "tasks/models/http.py" in files(http)
-    assert "tasks/models/http.py" in files(official)  # it reads statuses as the thin client does
-    assert "tasks/models/openai.py" in files(official) - files(http)
+def test_a_metric_of_the_program_has_no_sources_of_its_own() -> None:
+    made = made_of(planned(JUDGE))
+    assert not [name for entry in made.values() for name in entry if ".code." in name]
 
 
 @pytest.mark.parametrize(
@@ -213,7 +120,9 @@ def test_secrets_and_texts_are_kept_as_digests_only() -> None:
 
 
 @pytest.mark.services
-def test_an_edited_file_recomputes_its_own_pairs_and_is_named(home: Path, tmp_path: Path) -> None:
+def test_an_edited_package_recomputes_what_reaches_it_asks_nothing_and_is_named(
+    home: Path, tmp_path: Path
+) -> None:
     """The whole way: a copy of the project is edited between runs of the command line."""
     copy = tmp_path / "project"
     for name in ("flows", "tasks", "scorers", "metrics", "deployments"):
@@ -240,18 +149,17 @@ def test_an_edited_file_recomputes_its_own_pairs_and_is_named(home: Path, tmp_pa
 
     evaluate = ("flows.eval", "--limit", "4", "--output", str(tmp_path / "out"))
     run(*evaluate)
-    for label in ("scorers/judge/reading.py", "tasks/reporting/progress.py", "tasks/models/demo/server.py"):
+    for label in ("flows/eval/flow.py", "tasks/reporting/progress.py"):
         edit(label, "EDITED = True")
     assert {step["computed"] for step in run(*evaluate)["steps"].values()} == {0}
     edit("metrics/text/exact_match.py", "EDITED = 1")
-    edit("scorers/filters/rewriting.py", "def last_too(): ...")
     steps = run(*evaluate)["steps"]
-    # The filters made the same predictions, and equal scores are reduced and aggregated as before.
-    assert steps["filter"]["computed"] == 1
-    assert 1 <= steps["score"]["computed"] <= 2
-    assert steps["reduce"]["computed"] == steps["aggregate"]["computed"] == 0
-    assert steps["infer"]["computed"] == steps["render"]["computed"] == 0
-    said = run("flows.why", str(tmp_path / "out"), "filter flexible-extract")["steps"][0]
-    assert said["differences"] == ["last_too in scorers/filters/rewriting.py changed"]
+    assert {step["cached"] for step in steps.values()} == {0}
     said = run("flows.why", str(tmp_path / "out"), "strict-match × exact_match")["steps"][0]
-    assert said["differences"] == ["EDITED in metrics/text/exact_match.py changed"]
+    assert said["differences"] == ["exact_match.py in metrics.text changed"]
+    edit("tasks/models/http.py", "EDITED = 1")
+    document = run(*evaluate)
+    steps = document["steps"]
+    assert (steps["infer"]["computed"], document["requests"]["sent"]) == (1, 0)
+    # The same responses are filtered, scored and reduced as before.
+    assert {name: step["computed"] for name, step in steps.items() if step["computed"]} == {"infer": 1}

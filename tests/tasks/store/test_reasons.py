@@ -40,7 +40,7 @@ def test_a_store_that_can_not_be_asked_costs_the_reason_only(
         raise PermissionError("not yours")
 
     store = Store(str(tmp_path))
-    monkeypatch.setattr("tasks.store.reasons.definitions_by_digest", lambda digest: {"name": digest})
+    monkeypatch.setattr("tasks.store.reasons.files_by_digest", lambda digest: {"name": digest})
     for name in ("exists", "cat_file"):
         monkeypatch.setattr(store.fs, name, refuse)
     assert keep_reason(store, reason("a", **{"code.x.py": "0" * 16})).because == FIRST_TIME

@@ -1,0 +1,245 @@
+"""What is known of a user's function before it runs, and what is seen when it does."""
+
+import importlib.metadata
+import json
+import os
+import sqlite3
+import sys
+from pathlib import Path
+
+import numpy
+import pytest
+
+from metrics.errors import ConfigError
+from tasks.sandboxes.killable import GaveUp, KillableProcess
+from tasks.store.home import PROJECT
+from tasks.usercode.load import UserModules, load_function
+from tasks.usercode.sources import (
+    Sources,
+    entries_in,
+    first_difference,
+    named_files,
+    observed_files,
+    sources_of,
+)
+
+
+def write(folder: Path, **files: str) -> None:
+    for name, text in files.items():
+        path = folder / f"{name.replace('__', '/')}.py"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+
+
+def sources(folder: Path, name: str = "metric", **files: str) -> Sources:
+    """The sources of a function in ``mine.py``, after the named files are written."""
+    write(folder, **files)
+    return sources_of(load_function(f"mine.py:{name}", folder))
+
+
+def seen(folder: Path, file: str, **files: str) -> dict[str, str]:
+    """What the metric of ``mine.py`` is seen to read, loaded and called once."""
+    write(folder, mine=file, **files)
+    function = load_function("mine.py:metric", folder)
+    function("x")
+    found = observed_files(sources_of(function).entries)
+    assert found is not None
+    return found
+
+
+TWO = "def metric(x):\n    return {}\n\n\ndef neighbour(x):\n    return {}\n"
+
+
+def test_a_neighbour_in_the_same_file_counts(tmp_path: Path) -> None:
+    before = sources(tmp_path, mine=TWO.format(1, 1))
+    assert set(before) == {"mine.py", "mine.py:metric"}
+    assert sources(tmp_path, mine=TWO.format(1, 2)) != before
+
+
+def test_two_functions_of_a_file_are_told_apart(tmp_path: Path) -> None:
+    text = "def make(n):\n    return lambda x: n\nmetric, other = make(1), make(2)\n"
+    assert sources(tmp_path, mine=text) != sources(tmp_path, "other", mine=text)
+
+
+def test_files_that_nobody_imports_do_not_count(tmp_path: Path) -> None:
+    before = sources(tmp_path, mine=TWO.format(1, 1), stranger="VALUE = 1\n")
+    assert sources(tmp_path, stranger="VALUE = 2\n") == before
+
+
+def test_place_of_the_folder_does_not_matter(tmp_path: Path) -> None:
+    importing = "from helper import c\nfrom ..near.helper import d\ndef metric(x): return c\n"
+    for name in ("one", "two"):
+        write(tmp_path / name / "near", helper="d = 2\n")
+        write(tmp_path / name / "in", mine=importing, helper="c = 1\n")
+    one, two = (sources(tmp_path / name / "in") for name in ("one", "two"))
+    assert one == two
+    assert set(one) == {"mine.py", "mine.py:metric", "helper.py", "../near/helper.py"}
+    assert one.entries != two.entries
+
+
+def test_functions_of_two_folders_with_files_of_one_name_both_count(tmp_path: Path) -> None:
+    for name, value in (("one", 1), ("two", 2)):
+        write(tmp_path / name, mine=f"def metric(x): return {value}\n")
+    functions = [load_function("mine.py:metric", tmp_path / name) for name in ("one", "two")]
+    before = sources_of(*functions)
+    write(tmp_path / "one", mine="def metric(x): return 3\n")
+    assert sources_of(load_function("mine.py:metric", tmp_path / "one"), functions[1]) != before
+
+
+def test_libraries_count_by_version_and_are_never_followed(tmp_path: Path) -> None:
+    optional = "try:\n    import nowhere_to_be_found\nexcept ImportError: ...\n"
+    found = sources(tmp_path, mine=f"import json, numpy\n{optional}def metric(x): ...\n")
+    assert set(found) == {"mine.py", "mine.py:metric", "numpy", "python", "nowhere_to_be_found"}
+    assert found["numpy"] == importlib.metadata.version("numpy")
+    assert found["nowhere_to_be_found"] == "not installed"
+
+
+def test_a_function_of_an_installed_package_counts_by_its_version() -> None:
+    python = {"python": f"Python {sys.version_info.major}.{sys.version_info.minor}"}
+    assert sources_of(json.loads) == python | {"__init__.py:loads": "used"}
+    assert sources_of(numpy.testing.assert_allclose)["numpy"] == numpy.__version__
+
+
+def test_the_programs_own_functions_are_behind_its_stages() -> None:
+    from metrics.registry import METRICS
+
+    assert sources_of(METRICS["exact_match"].function) == {}
+
+
+def test_what_a_users_file_imports_of_the_program_counts(tmp_path: Path) -> None:
+    found = sources(tmp_path, mine="from metrics.numbers import *\ndef metric(x): ...\n")
+    assert "metrics" in found
+
+
+def test_a_folder_called_like_a_library_does_not_hide_it(tmp_path: Path) -> None:
+    (tmp_path / "numpy").mkdir()
+    found = sources(tmp_path, mine="import numpy\ndef metric(x): ...\n", numpy__data="")
+    assert found["numpy"] == importlib.metadata.version("numpy")
+
+
+def test_entries_are_found_wherever_they_stand_in_an_identity(tmp_path: Path) -> None:
+    found = sources(tmp_path, mine=TWO.format(1, 1))
+    assert entries_in({"a": [{"code": found}], "b": 1}) == (str(tmp_path.resolve() / "mine.py"),)
+
+
+READING = "from pathlib import Path\nHERE = Path(__file__).parent\n"
+
+
+def test_what_is_read_is_seen_and_an_edit_is_named(tmp_path: Path) -> None:
+    (tmp_path / "words.txt").write_text("one")
+    found = seen(tmp_path, f"{READING}def metric(x): return (HERE / 'words.txt').read_text()\n")
+    assert set(found) == {"mine.py", "words.txt"}
+    entries = [str(tmp_path / "mine.py")]
+    assert first_difference(entries, found) is None
+    (tmp_path / "words.txt").write_text("two")
+    assert first_difference(entries, found) == "words.txt"
+
+
+def test_what_is_written_is_not_read(tmp_path: Path) -> None:
+    body = "(HERE / 'new.txt').write_text(x)\n    return (HERE / 'new.txt').read_text()"
+    text = f"{READING}def metric(x):\n    {body}\n"
+    assert set(seen(tmp_path, text)) == {"mine.py"}
+
+
+def test_devices_and_processes_are_no_files(tmp_path: Path) -> None:
+    assert set(
+        seen(
+            tmp_path,
+            f"{READING}def metric(x): return Path('/dev/null').read_text(), Path('/proc/stat').read_text()\n",
+        )
+    ) == {"mine.py"}
+
+
+def test_a_file_that_was_missing_is_noted(tmp_path: Path) -> None:
+    body = "try:\n        return open(HERE / 'more.txt')\n    except OSError:\n        return 0"
+    text = f"{READING}def metric(x):\n    {body}\n"
+    found = seen(tmp_path, text)
+    assert found["more.txt"] == "no file"
+    (tmp_path / "more.txt").write_text("")
+    assert first_difference([str(tmp_path / "mine.py")], found) == "more.txt"
+
+
+def test_a_file_of_its_own_that_is_gone_again_is_no_source(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other = tmp_path / "by another"
+    command = ["sh", "-c", f'echo 1 > "{other}"']
+    text = (
+        f"import os, pathlib, subprocess\ndef metric(x):\n    subprocess.run({command!r}, check=True)\n"
+        f"    found = pathlib.Path({str(other)!r}).read_text()\n"
+        f"    os.remove({str(other)!r})\n    return found\n"
+    )
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    assert set(seen(tmp_path, text)) == {"mine.py"}
+
+
+def test_a_file_that_changes_while_it_runs_can_not_be_known(tmp_path: Path) -> None:
+    (tmp_path / "words.txt").write_text("one")
+    write(tmp_path, mine=f"{READING}def metric(x): return (HERE / 'words.txt').read_text()\n")
+    function = load_function("mine.py:metric", tmp_path)
+    function("x")
+    (tmp_path / "words.txt").write_text("changed")
+    function("x")
+    assert observed_files(sources_of(function).entries) is None
+
+
+def test_a_module_that_was_loaded_unseen_can_not_be_known(tmp_path: Path) -> None:
+    assert observed_files([str(tmp_path / "other.py")]) is None
+
+
+def test_a_database_is_read(tmp_path: Path) -> None:
+    with sqlite3.connect(tmp_path / "words.db") as database:
+        database.execute("create table words (word)")
+    database.close()
+    text = f"{READING}import sqlite3\ndef metric(x): sqlite3.connect(HERE / 'words.db').close()\n"
+    assert "words.db" in seen(tmp_path, text)
+
+
+def test_what_one_function_kept_counts_for_all_of_its_file(tmp_path: Path) -> None:
+    (tmp_path / "words.txt").write_text("one")
+    cached = "@cache\ndef words(): return (HERE / 'words.txt').read_text()\n"
+    helper = f"from functools import cache\n{READING}{cached}"
+    importing = "from .shared import words\ndef metric(x): return words()\n"
+    write(tmp_path, shared=helper, mine=importing, other=importing)
+    modules = UserModules(own=True)
+    for file in ("mine.py", "other.py"):
+        function = modules.function(f"{file}:metric", tmp_path)
+        assert function("x") == "one"
+        assert "words.txt" in (observed_files(sources_of(function).entries) or {})
+
+
+def test_what_another_function_reads_is_not_for_this_one(tmp_path: Path) -> None:
+    (tmp_path / "words.txt").write_text("one")
+    write(tmp_path, other=f"{READING}def metric(x): return (HERE / 'words.txt').read_text()\n")
+    load_function("other.py:metric", tmp_path)("x")
+    assert set(seen(tmp_path, "def metric(x): return x\n")) == {"mine.py"}
+
+
+def slow_reading(folder: str):  # type: ignore[no-untyped-def]
+    """What a process calls that is ended in the middle of an item."""
+    return load_function("mine.py:metric", folder)
+
+
+def test_what_was_read_is_known_of_an_item_that_was_given_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "words.txt").write_text("one")
+    write(
+        tmp_path, mine=f"{READING}def metric(x):\n    (HERE / 'words.txt').read_text()\n    while x: pass\n"
+    )
+    folder = str(Path(__file__).parent)
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([folder, str(PROJECT)]))
+    with KillableProcess("test_sources:slow_reading", [str(tmp_path)], 1.0) as process:
+        assert isinstance(process("x"), GaveUp)
+    assert "words.txt" in (observed_files([str(tmp_path.resolve() / "mine.py")]) or {})
+
+
+def test_files_and_folders_that_are_named_count(tmp_path: Path) -> None:
+    (tmp_path / "lists").mkdir()
+    (tmp_path / "lists" / "a.txt").write_text("1")
+    (tmp_path / "words.txt").write_text("1")
+    assert set(named_files(["words.txt", "lists"], tmp_path)) == {"words.txt", "lists/a.txt"}
+    with pytest.raises(
+        ConfigError, match=r"depends_on: 'gone.txt' is not there: expected a file or a folder"
+    ):
+        named_files(["gone.txt"], tmp_path)
