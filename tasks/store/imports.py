@@ -29,6 +29,8 @@ DIGITS: Final = 16
 """Hexadecimal digits of a file's digest: a name for a change, not a protection against forgery."""
 SETTLED: Final = 2.0
 """Seconds after which a file's time tells its next version from this one: file systems count in steps."""
+LARGE: Final = 1 << 24
+"""Bytes of a file beyond which later processes are spared to read it."""
 _NAMED = re.compile(rf"(?:{'|'.join(PACKAGES)})(?:\.\w+)+(?::\w+)?")
 _BY_NAME: Final = frozenset({"import_module", "__import__"})
 _LISTING: Final = frozenset({"walk_packages", "iter_modules"})
@@ -68,10 +70,15 @@ def file_text_digest(path: str | Path) -> str:
     known = _digests.get(str(path))
     if known is not None and known[0] == state:
         return known[1]
-    with open(path, "rb") as file:
-        digest = hashlib.file_digest(file, "sha256").hexdigest()[:DIGITS]
+    name = f"bytes of {os.path.abspath(path)} {state}"
+    digest = remembered(name) if found.st_size > LARGE else None
+    if not isinstance(digest, str):
+        with open(path, "rb") as file:
+            digest = hashlib.file_digest(file, "sha256").hexdigest()[:DIGITS]
     if time.time() - found.st_mtime > SETTLED:
         _digests[str(path)] = state, digest
+        if found.st_size > LARGE:
+            remember(name, digest)
     return digest
 
 

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from tasks.store.fingerprint import module_file
 from tasks.store.home import PROJECT
-from tasks.store.imports import PACKAGES, Import, Imports, imports_of
+from tasks.store.imports import PACKAGES, Import, Imports, file_text_digest, imports_of
 
 SUFFIXES = (*SOURCE_SUFFIXES, *EXTENSION_SUFFIXES)
 
@@ -202,6 +202,11 @@ def _imports(path: Path) -> Imports:
     if path.suffix != ".py":
         return Imports()
     try:
-        return imports_of(path.read_bytes())
+        return _imports_of_version(path, file_text_digest(path))
     except OSError:
         return Imports()
+
+
+@lru_cache(maxsize=4096)
+def _imports_of_version(path: Path, _digest: str) -> Imports:
+    return imports_of(path.read_bytes())

@@ -2,14 +2,18 @@
 gives what a fresh store gives."""
 
 import json
+import site
 import subprocess
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+from tasks.usercode.load import load_function
+from tasks.usercode.sources import Sources, first_difference, named_files, observed_files, sources_of
 
 PROJECT = Path(__file__).resolve().parents[2]
 
@@ -24,7 +28,7 @@ class Shape:
     files: Mapping[str, str]
     edit: Mapping[str, str]
     metric: str = "mine.py:f"
-    settings: Mapping[str, object] = field(default_factory=dict)
+    settings: Mapping[str, Any] = field(default_factory=dict)
 
 
 def metric(body: str, before: str = "") -> str:
@@ -208,6 +212,16 @@ PACKAGES = {
     ),
 }
 SHAPES = {**IN_THE_FILE, **BESIDE, **READ, **REGISTRIES, **PACKAGES}
+WHOLE_WAY = (
+    "import h.t.n",
+    "data read at import",
+    "data read in the function",
+    "data that another process reads, named",
+    *REGISTRIES,
+    "a package installed editable, by a finder",
+    "a metric in a package that imports its sibling",
+)
+"""Those that whole runs are made of."""
 
 FINDER = """
 import sys
@@ -225,6 +239,8 @@ def install():
 """What an installer writes for a package that a path alone can't make importable."""
 
 NAMES = {name: f"s{number:02}" for number, name in enumerate(SHAPES)}
+
+WHOLE = {name: NAMES[name] for name in WHOLE_WAY}
 
 
 def write(folder: Path, files: Mapping[str, str]) -> None:
@@ -292,7 +308,7 @@ class Rescored:
 @pytest.fixture(scope="module")
 def rescored(home: Path, tmp_path_factory: pytest.TempPathFactory) -> Rescored:
     folder = tmp_path_factory.mktemp("with a blank")
-    config = write_config(folder, NAMES)
+    config = write_config(folder, WHOLE)
     environment = {**own_environment_of(home), **install_editable(folder)}
 
     def call(*arguments: str) -> Any:
@@ -308,7 +324,7 @@ def rescored(home: Path, tmp_path_factory: pytest.TempPathFactory) -> Rescored:
         return call("flows.eval", str(config), *places)
 
     before, again = evaluate(2), evaluate(1)
-    for name, place in NAMES.items():
+    for name, place in WHOLE.items():
         write(folder / place, SHAPES[name].edit)
     after = evaluate(2)
     told = call("flows.why", str(folder / "out"), "score")
@@ -329,27 +345,74 @@ def _values(document: Any) -> Values:
 
 
 def test_what_is_as_it_was_is_computed_once(rescored: Rescored) -> None:
-    assert rescored.again["score"] == {"computed": 0, "cached": len(SHAPES)}
+    assert rescored.again["score"] == {"computed": 0, "cached": len(WHOLE)}
 
 
-@pytest.mark.parametrize("name", SHAPES)
-def test_an_edit_takes_effect_in_the_same_store(rescored: Rescored, name: str) -> None:
+@pytest.mark.parametrize("name", WHOLE)
+def test_an_edit_takes_effect_in_the_same_store_and_is_named(rescored: Rescored, name: str) -> None:
     place = NAMES[name]
     assert (rescored.before[place], rescored.after[place]) == (1, 2)
-
-
-@pytest.mark.parametrize("name", SHAPES)
-def test_the_file_that_changed_is_named(rescored: Rescored, name: str) -> None:
     (edited,) = SHAPES[name].edit
-    assert Path(edited).name in rescored.why[NAMES[name]]
+    assert Path(edited).name in rescored.why[place]
 
 
 def test_a_process_that_lives_on_sees_edits(evaluate: Callable[..., Any], tmp_path: Path) -> None:
     """A notebook, a worker: the same process scores before and after."""
-    here = {name: NAMES[name] for name in SHAPES if name not in PACKAGES}
+    here = {name: place for name, place in WHOLE.items() if name not in PACKAGES}
     config = write_config(tmp_path, here)
     assert set(_values(evaluate(config, "--json").document).values()) == {1}
     for name, place in here.items():
         write(tmp_path / place, SHAPES[name].edit)
-    values = _values(evaluate(config, "--json").document)
-    assert {name for name, place in here.items() if values[place] != 2} == set()
+    assert set(_values(evaluate(config, "--json").document).values()) == {2}
+
+
+@dataclass(frozen=True)
+class Scored:
+    """A call of a shape's function: what it gave, and what its score would hang on."""
+
+    value: float
+    sources: Sources
+    observed: Mapping[str, str]
+    named: Mapping[str, str]
+
+    @classmethod
+    def now(cls, folder: Path, shape: Shape) -> "Scored":
+        function = load_function(shape.metric, folder)
+        value = float(function(references=["a"], predictions=["b"]))
+        sources = sources_of(function)
+        observed = observed_files(sources.entries)
+        assert observed is not None
+        return cls(value, sources, observed, named_files(shape.settings.get("depends_on", ()), folder))
+
+    def holds(self, later: "Scored") -> bool:
+        """Whether its score would be served, given what is known later."""
+        same = (self.sources, self.named) == (later.sources, later.named)
+        return same and first_difference(self.sources.entries, self.observed) is None
+
+
+@pytest.fixture
+def with_packages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A folder whose packages are installed editable, in this process."""
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    monkeypatch.setattr(sys, "meta_path", [*sys.meta_path])
+    for name, shape in PACKAGES.items():
+        write(tmp_path / NAMES[name], shape.files)
+    install_editable(tmp_path)
+    site.addsitedir(str(tmp_path / "site-packages"))
+    yield tmp_path
+    for name, module in list(sys.modules.items()):
+        if (getattr(module, "__file__", None) or "").startswith(str(tmp_path)):
+            del sys.modules[name]
+
+
+@pytest.mark.parametrize("name", SHAPES)
+def test_an_edit_moves_the_key_or_is_seen(name: str, with_packages: Path) -> None:
+    shape, folder = SHAPES[name], with_packages / NAMES[name]
+    write(folder, shape.files)
+    before = Scored.now(folder, shape)
+    assert before.holds(Scored.now(folder, shape))
+    write(folder, shape.edit)
+    after = Scored.now(folder, shape)
+    assert (before.value, after.value) == (1, 2)
+    assert not before.holds(after)
+    assert after.holds(Scored.now(folder, shape))
