@@ -17,6 +17,7 @@ from typing import Any
 
 from metrics.errors import ConfigError
 from tasks.store.fingerprint import library_version, package_digest, packages_behind, python_version
+from tasks.store.home import named_path
 from tasks.store.imports import DIGITS, file_text_digest
 from tasks.store.keys import digest
 from tasks.usercode.files import Reached, is_ours, library_of, reached_files
@@ -204,7 +205,7 @@ def named_files(names: Iterable[str], base_dir: str | Path) -> dict[str, str]:
     not there."""
     found: dict[str, str] = {}
     for name in names:
-        place = Path(base_dir) / Path(name).expanduser()
+        place = named_path(base_dir, name)
         if not place.exists():
             raise ConfigError(f"depends_on: '{name}' is not there: expected a file or a folder at {place}")
         files = [place] if place.is_file() else sorted(entry for entry in place.rglob("*") if entry.is_file())
