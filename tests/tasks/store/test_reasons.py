@@ -23,6 +23,13 @@ def test_a_record_is_compared_with_the_last_of_the_same_step(tmp_path: Path) -> 
     assert read_reason(store, "score", "b") == kept
 
 
+def test_a_record_in_the_place_of_another_names_every_file_that_changed(tmp_path: Path) -> None:
+    store = Store(str(tmp_path))
+    keep_reason(store, reason("a", **{"seen.words.txt": "0" * 16, "seen.more.txt": "0" * 16}))
+    kept = keep_reason(store, reason("a", **{"seen.words.txt": "1" * 16, "seen.more.txt": "no file"}))
+    assert kept.because == "words.txt changed; more.txt changed"
+
+
 @pytest.mark.parametrize("content", [b"", b"[1]", b"null", b'{"key": 1}', b"\xff"])
 def test_a_damaged_record_is_as_good_as_none(tmp_path: Path, content: bytes) -> None:
     store = Store(str(tmp_path))
