@@ -158,7 +158,7 @@ def keep_reason(store: Store, reason: Reason) -> Reason:
         pass
     if previous is not None:
         found = differences(store, previous, reason)
-        # Of a record that takes the place of one under the same key all is said now: nobody can compare later.
+        # Of a record in the place of one under the same key all is said now: nobody can compare later.
         told = found if previous.key == reason.key else found[:1]
         because = "; ".join(told) or AGAIN
         reason = Reason(**{**vars(reason), "previous": previous.key, "because": because})
