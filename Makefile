@@ -126,6 +126,7 @@ reference: $(BASE)
 	$(RUN) -m flows.catalog config --markdown > docs/config.md
 	$(RUN) -m flows.catalog config --schema > docs/config.schema.json
 	$(RUN) -m flows.catalog stages --markdown > docs/stages.md
+	$(RUN) -m flows.catalog aggregations --markdown > docs/aggregations.md
 
 stop:
 	@test ! -x $(RUN) || deployments/local.sh stop

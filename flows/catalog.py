@@ -12,8 +12,10 @@ import typer
 from pydantic import BaseModel
 
 from flows.command_line import command_line, examples, new_app, print_json
+from metrics.aggregation import build_aggregation
 from metrics.errors import ConfigError, nearest
 from metrics.registry import AGGREGATIONS, METRICS, REDUCTIONS, MetricDefinition, NamedFunction
+from metrics.statistics.rules import rule_of
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -21,26 +23,8 @@ if TYPE_CHECKING:
 OF_METRIC: Final = "the metric's"
 OWN: Final = "this project"
 
-# Numbers with a range of their own; every other aggregation or reduction stays within the metric's.
-_PROBABILITIES: Final = frozenset({"pass@k", "pass^k", "g_pass@k", "mg_pass@k", "at_least_k", "pass_rate"})
-_RANGES: Final = {
-    "perplexity": "1 to ∞",
-    "weighted_perplexity": "1 to ∞",
-    "bits_per_byte": "0 to ∞",
-    "bleu": "0 to 100",
-    "chrf": "0 to 100",
-    "chrf++": "0 to 100",
-    "sum": "n times the metric's",
-    "ter": "0 to ∞",
-    "wer": "0 to ∞",
-    "f1": "0 to 1",
-    "mcc": "-1 to 1",
-    "matthews_corrcoef": "-1 to 1",
-    "brier_score": "0 to 2",
-    "count": "0 to ∞",
-    "bypass": "999",
-}
-
+# Reductions with a range of their own; every other stays within the metric's.
+_PROBABILITIES: Final = frozenset({"pass@k", "pass^k", "g_pass@k", "mg_pass@k", "at_least_k"})
 
 # Of what scorers bring along: meaning, range, source.
 _OF_SCORERS: Final = {
@@ -91,12 +75,11 @@ def catalog(kind: str | None = None) -> list[CatalogEntry]:
 def _metrics() -> Iterator[CatalogEntry]:
     for name in METRICS:
         definition = METRICS[name]
-        low, high = definition.bounds
         yield CatalogEntry(
             "metrics",
             name,
             definition.summary,
-            range=f"{_number(low)} to {_number(high)}",
+            range=_span(definition.bounds),
             direction="higher is better" if definition.higher_is_better else "lower is better",
             default=_metric_default(definition),
             applies_to=", ".join(definition.output_types),
@@ -128,16 +111,28 @@ def _aggregations() -> Iterator[CatalogEntry]:
         users.setdefault(METRICS[name].aggregation, []).append(name)
     for name in AGGREGATIONS:
         found = users.get(name, [])
-        yield _named("aggregations", name, AGGREGATIONS[name], f"of {', '.join(found)}" if found else "")
+        default = f"of {', '.join(found)}" if found else ""
+        yield _named("aggregations", name, AGGREGATIONS[name], default, _span_of_aggregation(name))
+
+
+def _span(bounds: tuple[float, float]) -> str:
+    return " to ".join(map(_number, bounds))
+
+
+def _span_of_aggregation(name: str) -> str:
+    bounds = build_aggregation(name).bounds
+    unknown = bounds == (-math.inf, math.inf)
+    return AGGREGATIONS[name].span or (OF_METRIC if unknown else _span(bounds))
 
 
 def _reductions() -> Iterator[CatalogEntry]:
     for name in REDUCTIONS:
-        yield _named("reductions", name, REDUCTIONS[name], "where none is named" if name == "mean" else "")
+        span = "0 to 1" if name in _PROBABILITIES else OF_METRIC
+        default = "where none is named" if name == "mean" else ""
+        yield _named("reductions", name, REDUCTIONS[name], default, span)
 
 
-def _named(kind: str, name: str, definition: NamedFunction, default: str) -> CatalogEntry:
-    span = "0 to 1" if name in _PROBABILITIES else _RANGES.get(name, OF_METRIC)
+def _named(kind: str, name: str, definition: NamedFunction, default: str, span: str) -> CatalogEntry:
     return CatalogEntry(
         kind, name, definition.summary, span, OF_METRIC, default, source=definition.source or OWN
     )
@@ -298,6 +293,26 @@ def stages_page() -> str:
     return "\n".join([_STAGES_HEAD, *rows, ""])
 
 
+def aggregations_page() -> str:
+    """``docs/aggregations.md``: every aggregation with what it takes, its range and its error rule, as the
+    code has them."""
+    rows = []
+    for name in AGGREGATIONS:
+        built, about = build_aggregation(name), AGGREGATIONS[name]
+        rule = rule_of(built.tabulate([])[0] if built.tabulate is not None else built)
+        cells = (name, about.takes, _span_of_aggregation(name), rule.stderr, rule.interval)
+        rows.append(f"| {' | '.join(cells)} |")
+    return "\n".join([_AGGREGATIONS_HEAD, *rows, ""])
+
+
+_AGGREGATIONS_HEAD: Final = """# Aggregations and their error bars
+
+Made by `make reference` from what the aggregations and their error rules say of themselves.
+[Error bars](statistics.md) explains the rules. A function of your own has the bootstrap of the items.
+
+| aggregation | takes of each sample | range | standard error | interval |
+|---|---|---|---|---|"""
+
 _STAGES_HEAD: Final = """# The stages of an evaluation
 
 Made by `make reference` from `flows/graph/stages.py`. A run goes through the stages in this order. A stage
@@ -418,7 +433,8 @@ def catalog_command(
         bool, typer.Option("--schema", help="With config: its JSON Schema, for editors")
     ] = False,
     markdown: Annotated[
-        bool, typer.Option("--markdown", help="With config or stages: as docs/config.md, docs/stages.md")
+        bool,
+        typer.Option("--markdown", help="With config, stages, aggregations: as docs/config.md …"),
     ] = False,
 ) -> None:
     """Lists the names and the keys that a config may use."""
@@ -426,12 +442,14 @@ def catalog_command(
     if listing == CONFIG:
         _config_reference(key, as_json, schema, markdown)
         return
-    if listing in ("stage", "stages") and markdown and key is None and not schema:
-        print(stages_page(), end="")
+    pages = {"stages": stages_page, "stage": stages_page, "aggregations": aggregations_page}
+    if listing in pages and markdown and key is None and not schema:
+        print(pages[listing](), end="")
         return
     if key is not None or schema or markdown:
         raise ConfigError(
-            "KEY, --schema and --markdown belong to: python -m flows.catalog config; --markdown to stages"
+            "KEY, --schema and --markdown belong to: python -m flows.catalog config; --markdown to stages "
+            "and aggregations, too"
         )
     listing = _ALIASES.get(listing or "", listing)
     if listing is not None and listing not in LISTINGS:

@@ -201,7 +201,7 @@ def _mean_pairs(config: EvalConfig) -> Iterator[tuple[str, bool]]:
     for entry in config.filters():
         for metric in scorer.get_metrics(entry.name):
             reduced = any(one.name == DEFAULT_REDUCTION for one in metric.reductions)
-            if reduced and metric.aggregation.rule == "mean":
+            if reduced and metric.aggregation.averages:
                 yield f"{metric.name},{entry.name}", metric.aggregation.bounds == (0.0, 1.0)
 
 

@@ -9,9 +9,10 @@ beside their metrics.
 """
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -19,11 +20,26 @@ from metrics.errors import ConfigError, MetricError, described, nearest
 from metrics.registry import AGGREGATIONS, NamedFunction, parameters
 from metrics.types import NUMBER_TYPES, Floats, Kind, Resolve, Scores, Values
 
-Rule = Literal["mean", "sum", "moments", "quantile", "jackknife", "multinomial", "bootstrap", "none"]
 SUMMED_IN_ORDER = 2
 """Columns of statistics up to which the order of adding is kept; wider ones are whole numbers, as a rule."""
 Total = Floats  # (..., k)
 Count = Floats | float  # (...)
+
+
+class ErrorRule(ABC):
+    """How the error bar of an aggregate is found, as an object that knows what it needs. Those that there
+    are stand in ``metrics.statistics.rules``.
+
+    ``averages``: the value is the mean of the items' numbers, so that tests of means apply. ``silent``:
+    nothing sound is known, and there is no error bar.
+    """
+
+    averages: ClassVar[bool] = False
+    silent: ClassVar[bool] = False
+
+    @abstractmethod
+    def check(self, aggregation: "Aggregation") -> None:
+        """Raises ConfigError for an aggregation that lacks what the rule needs; called where one is made."""
 
 
 @dataclass(frozen=True)
@@ -36,9 +52,9 @@ class Aggregation:
     number a sample is all that is needed, so that any reduction may produce that number. ``read`` turns the
     per-sample values of a ``process_results`` function into ``Scores`` where those are not plain numbers.
     ``tabulate`` turns values into statistics after all, once all are known, with the aggregation of those;
-    ``merge`` averages the values of repeats. ``rule`` is the default way to the standard error, ``q`` the
-    level of a quantile, ``weight`` the column that items weigh by in a ratio of sums, ``rarest(total)`` how
-    many items have the rarest of the labels that decide, ``function`` a user's own.
+    ``merge`` averages the values of repeats. ``rule`` is the way to the standard error (None: the jackknife
+    of sums, the bootstrap of values), ``bounds`` are the ends of the value's range, ``weight`` the column
+    that items weigh by in a ratio of sums, ``function`` a user's own.
     """
 
     name: str
@@ -51,14 +67,28 @@ class Aggregation:
     read: Callable[[Sequence[Any]], Scores] | None = None
     tabulate: Callable[[Values], "tuple[Aggregation, Floats]"] | None = None
     merge: Callable[[Sequence[Any]], Any] | None = None
-    rule: Rule = "jackknife"
+    rule: ErrorRule | None = None
     bounds: tuple[float, float] = (-math.inf, math.inf)
-    q: float | None = None
     leaves_out: Callable[[Floats], int] | None = None  # items (n, k) that do not count, for whoever reads it
     weight: int | None = None
-    rarest: Callable[[Floats], float] | None = None
     parameters: Mapping[str, Any] = field(default_factory=dict)
     function: Callable[..., Any] | None = None  # the user's own, for keys
+
+    def __post_init__(self) -> None:
+        if not self.bounds[0] <= self.bounds[1]:
+            raise ConfigError(f"aggregation '{self.name}': bounds must be (low, high), not {self.bounds!r}")
+        if self.rule is not None:
+            self.rule.check(self)
+
+    @property
+    def averages(self) -> bool:
+        """Whether the value is the mean of the items' numbers."""
+        return self.rule is not None and self.rule.averages
+
+    @property
+    def has_error_bar(self) -> bool:
+        """Whether a sound error bar is known."""
+        return self.rule is None or not self.rule.silent
 
     def code(self) -> tuple[Callable[..., Any], ...]:
         """The functions whose source decides the number of all items."""
@@ -122,11 +152,21 @@ class Aggregation:
         """Statistics of per-sample values that come from elsewhere (``process_results``, a judge, a user)."""
         if self.read is not None:
             return self.read(values)
+        if self.kind == "sums" and self.encode is None:
+            return self._scores_of_rows(values)
         column = number_column(values, self.name)
-        if self.kind == "values":
-            return Scores(statistics=None, values=None, score=column)
-        assert self.encode is not None
-        return Scores(statistics=self.encode(column), values=None, score=column)
+        statistics = None if self.encode is None or self.kind == "values" else self.encode(column)
+        return Scores(statistics=statistics, values=None, score=column)
+
+    def _scores_of_rows(self, values: Sequence[Any]) -> Scores:
+        """Of values that are rows of the statistics themselves."""
+        for index, value in enumerate(values):
+            if np.shape(value) != (self.k,):
+                raise MetricError(
+                    f"{self.name} takes {self.k} numbers a sample, and sample {index} has {value!r}", index
+                )
+        statistics = np.asarray(values, dtype=np.float64).reshape(-1, self.k)
+        return Scores(statistics=statistics, values=None, score=self.of_totals(statistics, 1.0))
 
 
 def total_of(table: Floats) -> Floats:
@@ -139,23 +179,23 @@ def total_of(table: Floats) -> Floats:
 
 
 def statistics_of(aggregation: str | Aggregation, values: Sequence[Any]) -> Scores:
-    """Statistics of n per-sample values as ``process_results`` returns them for this aggregation.
-
-    Numbers for most; (reference, prediction) for bleu, chrf, chrf++, ter, wer; (gold, predicted) for f1 and
-    matthews_corrcoef; (a, b) for weighted_mean, weighted_perplexity, bits_per_byte; (gold, probabilities) for
-    brier_score.
-    """
+    """Statistics of n per-sample values as ``process_results`` returns them for this aggregation: numbers for
+    most, for others what their registration says (``takes``; docs/aggregations.md lists it)."""
     built = aggregation if isinstance(aggregation, Aggregation) else build_aggregation(aggregation)
     return built.scores(values)
 
 
 def aggregation_factory(
-    name: str, *, source: str = ""
+    name: str, **about: Any
 ) -> Callable[[Callable[..., Aggregation]], Callable[..., Aggregation]]:
-    """Register a function that builds an aggregation; its keywords are the aggregation's parameters."""
+    """Register a function that builds an aggregation; its keywords are the aggregation's parameters.
+
+    Further keywords are the fields of ``NamedFunction``: ``source``; ``takes`` and ``example``, where a
+    sample is more than a number; ``span``, where the bounds do not say it.
+    """
 
     def register(make: Callable[..., Aggregation]) -> Callable[..., Aggregation]:
-        AGGREGATIONS.add(name, NamedFunction(name, make, source, builds=True))
+        AGGREGATIONS.add(name, NamedFunction(name, make, builds=True, **about))
         return make
 
     return register
@@ -212,7 +252,6 @@ def user_aggregation(
         read=_read_anything,
         merge=mean_value,
         encode=as_column,
-        rule="bootstrap",
         parameters=bound,
         function=function,
     )

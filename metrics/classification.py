@@ -15,6 +15,7 @@ from metrics.aggregation import Aggregation, Count, Total, aggregation_factory, 
 from metrics.choices import choice_of_largest, first_gold, is_right, nan_where_undefined
 from metrics.errors import ConfigError, MetricError
 from metrics.registry import metric
+from metrics.statistics.rules import ConfusionRule
 from metrics.types import IGNORED_TARGET, Bools, ChoiceBatch, Floats, Ints, Scores, Values
 
 LabelStatistic = Callable[[Floats, Floats, Floats], Floats]
@@ -52,7 +53,12 @@ def mcc(batch: ChoiceBatch) -> list[tuple[int, int]]:
     return _label_pairs(batch, "mcc")
 
 
-@aggregation_factory("f1", source=SKLEARN_F1)
+@aggregation_factory(
+    "f1",
+    source=SKLEARN_F1,
+    takes="a pair (gold, predicted) of labels",
+    example=((1, 1), (0, 1)),
+)
 def f1_aggregation(*, average: str = "binary", pos_label: Any = None) -> Aggregation:
     """F1 from (gold, predicted) labels: of one label (1, or ``pos_label``), or macro, micro, weighted over
     all."""
@@ -64,9 +70,8 @@ def f1_aggregation(*, average: str = "binary", pos_label: Any = None) -> Aggrega
             k=4,
             compute=_binary_f1,
             read=lambda values: _confusion_cells(values, pos_label),
-            rule="multinomial",
+            rule=ConfusionRule(rarest=lambda total: float(total[2] + total[3])),
             bounds=(0.0, 1.0),
-            rarest=lambda total: float(total[2] + total[3]),
         )
     return _over_labels(
         f"f1_{average}",
@@ -76,14 +81,24 @@ def f1_aggregation(*, average: str = "binary", pos_label: Any = None) -> Aggrega
     )
 
 
-@aggregation_factory("matthews_corrcoef", source=SKLEARN_MCC)
+@aggregation_factory(
+    "matthews_corrcoef",
+    source=SKLEARN_MCC,
+    takes="a pair (gold, predicted) of labels",
+    example=(("a", "b"), ("b", "b")),
+)
 def matthews_corrcoef() -> Aggregation:
     """Matthews correlation from (gold, predicted) labels, of any number of labels; 0 where it is
     undefined."""
     return _over_labels("matthews_corrcoef", matthews_correlation, -1.0, every_label=True)
 
 
-@aggregation_factory("mcc", source=SKLEARN_MCC)
+@aggregation_factory(
+    "mcc",
+    source=SKLEARN_MCC,
+    takes="a pair (gold, predicted) of labels",
+    example=((1, 1), (0, 1), (0, 0)),
+)
 def mcc_aggregation() -> Aggregation:
     """Matthews correlation under its short name."""
     return matthews_corrcoef()
@@ -140,7 +155,7 @@ def _over_labels(name: str, finish: LabelStatistic, lowest: float, every_label: 
         read=read,
         tabulate=lambda values: pair_table(name, values, finish, lowest, every_label),
         merge=_merged_pairs,
-        rule="multinomial",
+        rule=ConfusionRule(),
         bounds=(lowest, 1.0),
     )
 
@@ -190,9 +205,8 @@ def pair_table(
         name,
         k=table.shape[1],
         compute=compute,
-        rule="multinomial",
+        rule=ConfusionRule(rarest if every_label else None),
         bounds=(lowest, 1.0),
-        rarest=rarest if every_label else None,
     )
     return sums, table
 

@@ -8,6 +8,7 @@ import numpy as np
 
 from metrics.aggregation import Aggregation, Count, Total, aggregation_factory, as_column, require_pairs
 from metrics.errors import ConfigError, MetricError
+from metrics.statistics.rules import ExpOfMeanRule, MeanRule, NoErrorBar, QuantileRule, SumRule
 from metrics.types import Floats, Scores, Values
 
 HARNESS = "lm-evaluation-harness"
@@ -20,7 +21,7 @@ def _mean(total: Total, n: Count) -> Floats:
 @aggregation_factory("mean", source="closed form")
 def mean() -> Aggregation:
     """Mean of the items' numbers; 0/1 scores get a Wilson interval."""
-    return Aggregation("mean", compute=_mean, encode=as_column, rule="mean")
+    return Aggregation("mean", compute=_mean, encode=as_column, rule=MeanRule())
 
 
 @aggregation_factory("pass_rate", source="closed form")
@@ -30,7 +31,7 @@ def pass_rate() -> Aggregation:
     def passed(score: Floats) -> Floats:
         return as_column(np.where(np.isnan(score), np.nan, score > 0))
 
-    return Aggregation("pass_rate", compute=_mean, encode=passed, rule="mean", bounds=(0.0, 1.0))
+    return Aggregation("pass_rate", compute=_mean, encode=passed, rule=MeanRule(), bounds=(0.0, 1.0))
 
 
 @aggregation_factory("nanmean", source=HARNESS)
@@ -48,21 +49,32 @@ def nanmean() -> Aggregation:
     return Aggregation("nanmean", k=2, compute=_ratio, encode=split, leaves_out=odd)
 
 
-@aggregation_factory("sum")
+@aggregation_factory(
+    "sum",
+    span="n times the metric's",
+)
 def total() -> Aggregation:
     """Sum of the items' numbers."""
-    return Aggregation("sum", compute=lambda t, n: t[..., 0], encode=as_column, rule="sum")
+    return Aggregation("sum", compute=lambda t, n: t[..., 0], encode=as_column, rule=SumRule())
 
 
-@aggregation_factory("count")
+@aggregation_factory(
+    "count",
+    span="0 to ∞",
+)
 def count() -> Aggregation:
     """Number of items that have a score."""
     return Aggregation(
-        "count", compute=lambda t, n: np.zeros_like(t[..., 0]) + n, encode=as_column, rule="none"
+        "count", compute=lambda t, n: np.zeros_like(t[..., 0]) + n, encode=as_column, rule=NoErrorBar()
     )
 
 
-@aggregation_factory("perplexity", source=HARNESS)
+@aggregation_factory(
+    "perplexity",
+    source=HARNESS,
+    takes="a log-likelihood in nats",
+    span="1 to ∞",
+)
 def perplexity() -> Aggregation:
     """exp(-mean) of log-likelihoods in nats; at least 1 for log-likelihoods of text."""
     return Aggregation(
@@ -70,15 +82,21 @@ def perplexity() -> Aggregation:
         compute=lambda t, n: np.exp(-t[..., 0] / n),
         point=lambda t, n: _exp(-float(t[0]) / n),
         encode=as_column,
-        rule="moments",
+        rule=ExpOfMeanRule(),
         bounds=(0.0, math.inf),
     )
 
 
-@aggregation_factory("bypass", source=HARNESS)
+@aggregation_factory(
+    "bypass",
+    source=HARNESS,
+    span="999",
+)
 def bypass() -> Aggregation:
     """The constant 999: a benchmark that only wants its responses."""
-    return Aggregation("bypass", compute=lambda t, n: t[..., 0] * 0 + 999.0, encode=as_column, rule="none")
+    return Aggregation(
+        "bypass", compute=lambda t, n: t[..., 0] * 0 + 999.0, encode=as_column, rule=NoErrorBar()
+    )
 
 
 def _ratio(total: Total, n: Count) -> Floats:
@@ -117,7 +135,12 @@ def _bits(total: Total, n: Count) -> Floats:
     return np.asarray(-_ratio(total, n) / math.log(2))
 
 
-@aggregation_factory("weighted_mean", source=HARNESS)
+@aggregation_factory(
+    "weighted_mean",
+    source=HARNESS,
+    takes="a pair (number, weight)",
+    example=((1, 2), (3, 4)),
+)
 def weighted_mean() -> Aggregation:
     """Σa / Σb over pairs (a, b)."""
     return Aggregation(
@@ -125,7 +148,13 @@ def weighted_mean() -> Aggregation:
     )
 
 
-@aggregation_factory("weighted_perplexity", source=HARNESS)
+@aggregation_factory(
+    "weighted_perplexity",
+    source=HARNESS,
+    takes="a pair (log-likelihood in nats, number of words or bytes)",
+    example=((-1, 2), (-3, 4)),
+    span="1 to ∞",
+)
 def weighted_perplexity() -> Aggregation:
     """exp(-Σa / Σb) over pairs (log-likelihood in nats, number of words or bytes)."""
     return Aggregation(
@@ -139,7 +168,13 @@ def weighted_perplexity() -> Aggregation:
     )
 
 
-@aggregation_factory("bits_per_byte", source=HARNESS)
+@aggregation_factory(
+    "bits_per_byte",
+    source=HARNESS,
+    takes="a pair (log-likelihood in nats, number of bytes)",
+    example=((-1, 2), (-3, 4)),
+    span="0 to ∞",
+)
 def bits_per_byte() -> Aggregation:
     """-Σa / Σb / ln 2 over pairs (log-likelihood in nats, number of bytes)."""
     return Aggregation(
@@ -154,7 +189,7 @@ def _quantile(name: str, q: float) -> Aggregation:
             return float(np.quantile(column, q))
         return _infinite_quantile(column, q) if not np.isnan(column).any() else math.nan
 
-    return Aggregation(name, kind="values", combine=combine, encode=as_column, rule="quantile", q=q)
+    return Aggregation(name, kind="values", combine=combine, encode=as_column, rule=QuantileRule(q))
 
 
 def _infinite_quantile(column: Floats, q: float) -> float:
@@ -183,7 +218,7 @@ def percentile(*, q: float = 50.0) -> Aggregation:
 def smallest() -> Aggregation:
     """Smallest of the items' numbers; no error bar, since none is sound."""
     return Aggregation(
-        "min", kind="values", combine=lambda v: float(np.min(v)), encode=as_column, rule="none"
+        "min", kind="values", combine=lambda v: float(np.min(v)), encode=as_column, rule=NoErrorBar()
     )
 
 
@@ -191,11 +226,15 @@ def smallest() -> Aggregation:
 def largest() -> Aggregation:
     """Largest of the items' numbers; no error bar, since none is sound."""
     return Aggregation(
-        "max", kind="values", combine=lambda v: float(np.max(v)), encode=as_column, rule="none"
+        "max", kind="values", combine=lambda v: float(np.max(v)), encode=as_column, rule=NoErrorBar()
     )
 
 
-@aggregation_factory("brier_score", source=HARNESS)
+@aggregation_factory(
+    "brier_score",
+    source=HARNESS,
+    takes="a number, or a pair (gold, probabilities)",
+)
 def brier_score() -> Aggregation:
     """Mean over items of Σ (p - one-hot gold)², read from numbers or from pairs (gold, probabilities)."""
 
@@ -206,7 +245,7 @@ def brier_score() -> Aggregation:
         return Scores(statistics=as_column(score), values=None, score=score)
 
     return Aggregation(
-        "brier_score", compute=_mean, encode=as_column, read=read, rule="mean", bounds=(0.0, 2.0)
+        "brier_score", compute=_mean, encode=as_column, read=read, rule=MeanRule(), bounds=(0.0, 2.0)
     )
 
 

@@ -6,7 +6,7 @@ nothing. In keys a module that lists its package reaches all of it.
 
 import inspect
 import pkgutil
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from importlib import import_module
@@ -74,13 +74,19 @@ def each_reference(references: Iterable[Any], **_: Any) -> Iterable[Any]:
 
 @dataclass(frozen=True)
 class NamedFunction:
-    """An aggregation or a reduction under its name: the function itself, or one that ``builds`` the
-    record."""
+    """An aggregation or a reduction under its name: the function itself, or one that ``builds`` the record.
+
+    Of an aggregation: what it ``takes`` of each sample, in words, with an ``example`` of several samples';
+    its ``span``, the range of its value, where that is not what its bounds say.
+    """
 
     name: str
     function: Callable[..., Any]
     source: str = ""
     builds: bool = False
+    takes: str = "a number"
+    example: Sequence[Any] = (0.25, 1.0)
+    span: str = ""
 
     @property
     def summary(self) -> str:

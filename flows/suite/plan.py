@@ -380,7 +380,7 @@ def _gated(config: EvalConfig, gate: Gate) -> Iterator[tuple[str, GateTerms, boo
 
 
 def _right_or_wrong(metric: Metric) -> bool:
-    return metric.aggregation.rule == "mean" and metric.aggregation.bounds == (0.0, 1.0)
+    return metric.aggregation.averages and metric.aggregation.bounds == (0.0, 1.0)
 
 
 def _needed(terms: GateTerms, right_or_wrong: bool) -> int | None:

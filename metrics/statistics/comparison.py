@@ -10,10 +10,10 @@ import numpy as np
 from metrics.aggregation import Aggregation
 from metrics.errors import MetricError
 from metrics.statistics.clusters import Crossed, Members, counts, numbered, wider
-from metrics.statistics.estimate import MAX_BLOCKS, MAX_ITEM_DRAWS, crossed_picks, resampled_totals
 from metrics.statistics.formulas import FEW_CLUSTERS, FEW_UNITS, Sampled, influences
 from metrics.statistics.intervals import PairedShares, Shape, skewed
 from metrics.statistics.power import mcnemar, mcnemar_mde, shift_mde, units_needed
+from metrics.statistics.resampling import MAX_BLOCKS, MAX_ITEM_DRAWS, crossed_picks, resampled_totals
 from metrics.statistics.significance import sign_flip
 from metrics.types import Floats, Ints, Values
 
@@ -179,7 +179,7 @@ def _difference(
         )
     if method == "unpaired":
         raise MetricError("an unpaired comparison is that of compare_unpaired")
-    averaged = aggregation.rule == "mean"
+    averaged = aggregation.averages
     if not averaged or method == "bootstrap":
         if method in ("mcnemar", "permutation"):
             raise MetricError(f"a {method} test is for means; {aggregation.name} is compared by bootstrap")
@@ -397,7 +397,7 @@ def _by_bootstrap(
 ) -> Difference:
     test = "paired bootstrap" if groups is None else "paired bootstrap, clustered"
     ways = groups if groups is not None and groups.ndim == 2 else None
-    if options.bootstrap_iters <= 0 or aggregation.rule == "none":
+    if options.bootstrap_iters <= 0 or not aggregation.has_error_bar:
         return Difference.unsaid(f"no test for {aggregation.name}")
     tables = [(run.statistics, aggregated_values(aggregation, run)) for run in runs]
     if ways is not None and (found := _by_crossed_jackknife(aggregation, tables, ways, options)) is not None:

@@ -311,7 +311,7 @@ def jackknife(sampled: Sampled) -> Spread:
 def influences(sampled: Sampled) -> Floats | None:
     """By how much each unit raises the value, times the number of units (G,); None where a single one decides
     whether there is a value."""
-    if sampled.aggregation.rule == "mean":
+    if sampled.aggregation.averages:
         return _mean_influence(sampled)
     left_out = leave_one_out(sampled)
     if not np.isfinite(left_out).all():

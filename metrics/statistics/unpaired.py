@@ -87,7 +87,7 @@ def _difference(
     units = [len(run) if own is None else min(counts(own)) for run, own in zip(runs, groups, strict=True)]
     if min(units) < 2:
         return Difference.unsaid("a run of one item, or of one cluster, has no spread")
-    if aggregation.rule == "mean":
+    if aggregation.averages:
         columns = [score_column(run) for run in runs]
         if not all(bool(np.isfinite(column).all()) for column in columns):
             return Difference.unsaid("some items have a value that is not finite")

@@ -76,7 +76,12 @@ def sentence_bleu(
     return np.array([finish(row, 1.0) for row in statistics], dtype=np.float64)
 
 
-@aggregation_factory("bleu", source=PAPINENI)
+@aggregation_factory(
+    "bleu",
+    source=PAPINENI,
+    takes="a pair (reference, prediction)",
+    example=(("a b c d e", "a b c d"), (["x y", "x z"], ["x z"])),
+)
 def bleu_aggregation(
     *,
     smooth_method: str = "exp",

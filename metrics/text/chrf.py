@@ -84,7 +84,12 @@ def chrf_plus_plus(
     )
 
 
-@aggregation_factory("chrf", source=POPOVIC)
+@aggregation_factory(
+    "chrf",
+    source=POPOVIC,
+    takes="a pair (reference, prediction)",
+    example=(("abc", "abd"), (["x"], "y")),
+)
 def chrf_aggregation(
     *,
     char_order: int = 6,
@@ -119,7 +124,12 @@ def chrf_aggregation(
     )
 
 
-@aggregation_factory("chrf++", source=POPOVIC)
+@aggregation_factory(
+    "chrf++",
+    source=POPOVIC,
+    takes="a pair (reference, prediction)",
+    example=(("abc", "abd"), (["x"], "y")),
+)
 def chrf_plus_plus_aggregation(
     *,
     char_order: int = 6,

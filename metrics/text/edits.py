@@ -40,7 +40,12 @@ def wer(references: Sequence[Sequence[Any]], predictions: Sequence[Any]) -> Scor
     return Scores(statistics=statistics, values=None, score=_rate(statistics, 1.0))
 
 
-@aggregation_factory("wer", source=JIWER)
+@aggregation_factory(
+    "wer",
+    source=JIWER,
+    takes="a pair (reference, prediction)",
+    example=(("a b c", "a c"), (["x", "x z"], "y")),
+)
 def wer_aggregation() -> Aggregation:
     """Word error rate of added-up edits and words, or of (reference, prediction) pairs."""
 

@@ -47,7 +47,12 @@ def ter(
     return Scores(statistics=statistics, values=None, score=_rate(statistics, 1.0))
 
 
-@aggregation_factory("ter", source=SNOVER)
+@aggregation_factory(
+    "ter",
+    source=SNOVER,
+    takes="a pair (reference, prediction)",
+    example=(("a b c", "a c"), (["x"], "y")),
+)
 def ter_aggregation(
     *,
     normalized: bool = False,

@@ -29,6 +29,7 @@ from metrics.errors import ConfigError, MetricError
 from metrics.statistics.clusters import counts, numbered
 from metrics.statistics.formulas import FEW_CLUSTERS, Sampled, bounded_share, influences
 from metrics.statistics.intervals import Bounded, Shape, normal_quantile, skewed, wilson
+from metrics.statistics.rules import NoErrorBar
 from metrics.types import Estimate, Floats, Ints, Scores
 
 FEW_GRADES: Final = 20
@@ -307,7 +308,7 @@ def corrected_rate(by: Calibration | Labelled | None, labels: str = "") -> Aggre
         CORRECTED_RATE,
         compute=compute,
         encode=as_column,
-        rule="none",
+        rule=NoErrorBar(),
         bounds=by.bounds if isinstance(by, Labelled) else (0.0, 1.0),
         parameters={} if by is None else by.parameters | told,
     )

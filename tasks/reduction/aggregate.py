@@ -103,16 +103,18 @@ def result_row(
     pair: PairIdentity, cell: ResultCell, options: "StatisticsConfig", estimator: "Estimator | None" = None
 ) -> Row:
     """One row of RESULTS: the estimate, the counts and every doubt there is about them."""
-    from metrics.statistics.estimate import estimate
+    from metrics.statistics.estimate import estimate, possible
 
     if not cell.n_valid:
         return _without_value(
             pair, cell, "failed", "; ".join(["nothing could be scored", *cell_doubts(cell)])
         )
+    aggregation = pair.metric.aggregation
     estimated = estimator(cell.statistics, cell.clusters, options) if estimator is not None else None
-    if estimated is None:
+    if estimated is not None:
+        estimated = possible(estimated, aggregation.bounds)
+    else:
         known = None if cell.repeats is None else int(cell.repeats.sum())
-        aggregation = pair.metric.aggregation
         estimated = estimate(aggregation, cell.statistics, cell.values, cell.clusters, options, samples=known)
     doubts = [estimated.warning, *cell_doubts(cell)]
     return base_row(pair, cell.reduction, cell.label, cell.facets) | {
@@ -142,7 +144,7 @@ def _foreseen(
         return {}
     units = cell.n_valid if cell.clusters is None else _fewest(cell.clusters)
     level = 1 - options.ci_level
-    if pair.metric.aggregation.rule != "mean" or cell.statistics is None:
+    if not pair.metric.aggregation.averages or cell.statistics is None:
         return {"mde": _number(foreseen_mde(units, estimated.stderr, level))}
     means, parts, repeats = cell.statistics[:, 0], None, None
     if pair.metric.aggregation.name == "mean" and cell.reduction == "mean" and cell.repeats is not None:

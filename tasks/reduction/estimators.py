@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from metrics.ragged import segment_sum
 
 if TYPE_CHECKING:
-    from metrics.aggregation import Aggregation, Rule
+    from metrics.aggregation import Aggregation
     from metrics.config import StatisticsConfig
     from metrics.reductions.reduction import Reduced, Repeats
     from metrics.types import Estimate, Values
@@ -55,6 +55,7 @@ def trials(k: int, num_trials: int, aggregation: str) -> SampleEstimator:
     """
     from metrics.aggregation import Aggregation
     from metrics.reductions.reduction import Reduced, scored_only
+    from metrics.statistics.rules import BootstrapRule, JackknifeRule, MeanRule
 
     over = _OVER_TRIALS[aggregation]
 
@@ -71,7 +72,8 @@ def trials(k: int, num_trials: int, aggregation: str) -> SampleEstimator:
         return over(total / np.asarray(n, dtype=np.float64)[..., None])
 
     name = "trial" if num_trials == 1 else f"{aggregation} of {num_trials} trials"
-    rule: Rule = "mean" if num_trials == 1 else "jackknife" if aggregation == "mean" else "bootstrap"
+    several = JackknifeRule() if aggregation == "mean" else BootstrapRule()
+    rule = MeanRule() if num_trials == 1 else several
     return SampleEstimator(
         reduce, Aggregation(name, k=num_trials, compute=compute, rule=rule, bounds=(0.0, 1.0))
     )
@@ -121,7 +123,7 @@ def mean_of_samples(bounds: tuple[float, float]) -> SampleEstimator:
             return None
         return estimate(plain, table[:, :1] / table[:, 1:], None, clusters, options)
 
-    aggregation = Aggregation("mean of samples", k=2, compute=compute, rule="jackknife", bounds=bounds)
+    aggregation = Aggregation("mean of samples", k=2, compute=compute, bounds=bounds)
     return SampleEstimator(reduce, aggregation, even)
 
 
@@ -145,8 +147,8 @@ def quantile_of_samples(q: float) -> SampleEstimator:
     ) -> "Estimate | None":
         return quantile_estimate(values, q, clusters, options) if values is not None else None
 
-    aggregation = Aggregation(f"percentile@{100 * q:g} of samples", kind="values", combine=combine, q=None)
-    return SampleEstimator(reduce, replace(aggregation, rule="bootstrap"), spread)
+    aggregation = Aggregation(f"percentile@{100 * q:g} of samples", kind="values", combine=combine)
+    return SampleEstimator(reduce, aggregation, spread)
 
 
 def pooled(values: "Sequence[Any] | Values") -> tuple[Floats, NDArray[np.int64]]:

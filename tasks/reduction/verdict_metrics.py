@@ -310,8 +310,9 @@ def _number_of_results() -> "Reduction":
 def _total() -> "Aggregation":
     """The sum of the items' counts: a fact, without an error."""
     from metrics.aggregation import Aggregation, as_column
+    from metrics.statistics.rules import NoErrorBar
 
-    return Aggregation("count", compute=lambda total, n: total[..., 0], encode=as_column, rule="none")
+    return Aggregation("count", compute=lambda total, n: total[..., 0], encode=as_column, rule=NoErrorBar())
 
 
 def unbiased(k: int) -> "Reduction":

@@ -9,7 +9,7 @@ import jsonschema
 import pytest
 import yaml
 
-from flows.catalog import stages_page
+from flows.catalog import aggregations_page, stages_page
 from flows.config.reference import NOT_WRITTEN, as_markdown, json_schema, keys_named, sections
 from flows.config.schema import EvalConfig
 
@@ -48,6 +48,7 @@ def refusals(config: Any) -> list[str]:
         ("config.md", as_markdown()),
         ("config.schema.json", json.dumps(json_schema())),
         ("stages.md", stages_page()),
+        ("aggregations.md", aggregations_page()),
     ],
 )
 def test_page_and_schema_are_those_of_the_code(file: str, text: str) -> None:

@@ -165,16 +165,6 @@ def test_examples_of_contributing_do_what_they_say() -> None:
     assert FILTERS["first_line"].function([["a\nb", None]], [{}]) == [["a", None]]
 
 
-def test_every_aggregation_has_its_rule_on_the_page() -> None:
-    from metrics.registry import AGGREGATIONS
-
-    section = text_of("docs/statistics.md").partition("## Which one")[2].partition("\n## ")[0]
-    rows = re.findall(r"^\| ([^|]+) \|", section, re.MULTILINE)
-    explained = {name for row in rows for name in re.findall(r"[\w+]+", row)}
-    own = {name for name in AGGREGATIONS if AGGREGATIONS[name].function.__module__.startswith("metrics.")}
-    assert own - explained == set()
-
-
 class _Addresses(HTMLParser):
     def __init__(self) -> None:
         super().__init__()

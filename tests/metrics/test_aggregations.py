@@ -53,24 +53,9 @@ def test_percentiles_are_numpys(values: list[float], q: int) -> None:
     assert value(f"percentile@{q}", values) == np.percentile(values, q)
 
 
-SAMPLES: dict[str, Any] = {
-    "bleu": [("a b c d e", "a b c d"), (["x y", "x z"], ["x z"])],
-    "chrf": [("abc", "abd"), (["x"], "y")],
-    "chrf++": [("abc", "abd"), (["x"], "y")],
-    "ter": [("a b c", "a c"), (["x"], "y")],
-    "wer": [("a b c", "a c"), (["x", "x z"], "y")],
-    "f1": [(1, 1), (0, 1)],
-    "mcc": [(1, 1), (0, 1), (0, 0)],
-    "matthews_corrcoef": [("a", "b"), ("b", "b")],
-    "weighted_mean": [(1, 2), (3, 4)],
-    "weighted_perplexity": [(-1, 2), (-3, 4)],
-    "bits_per_byte": [(-1, 2), (-3, 4)],
-}
-
-
 @pytest.mark.parametrize("name", list(AGGREGATIONS))
 def test_every_aggregation_reads_per_sample_values(name: str) -> None:
-    samples = SAMPLES.get(name, [0.25, 1.0])
+    samples = AGGREGATIONS[name].example
     assert len(statistics_of(name, samples)) == len(samples)
     assert math.isfinite(value(name, samples))
 
@@ -88,7 +73,7 @@ def test_no_items_have_no_value_and_no_error_bar(name: str) -> None:
 @pytest.mark.parametrize("name", list(AGGREGATIONS))
 def test_one_item_has_a_value_and_no_standard_error_of_chance(name: str) -> None:
     aggregation = build_aggregation(name)
-    scores = aggregation.scores(SAMPLES.get(name, [0.25])[:1])
+    scores = aggregation.scores(AGGREGATIONS[name].example[:1])
     values = scores.values if scores.values is not None else scores.score
     made = estimate(aggregation, scores.statistics, values, None, StatisticsConfig())
     assert math.isfinite(made.value)

@@ -12,9 +12,10 @@ from hypothesis import strategies as st
 
 from metrics.aggregation import build_aggregation
 from metrics.config import StatisticsConfig
-from metrics.statistics.estimate import estimate, resampled_totals
+from metrics.statistics.estimate import estimate
 from metrics.statistics.formulas import maritz_jarrett
 from metrics.statistics.intervals import student_quantile, wilson, wilson_near_bounds
+from metrics.statistics.resampling import resampled_totals
 from metrics.types import Estimate
 
 DEFAULT = StatisticsConfig()
