@@ -86,9 +86,9 @@ def sandbox() -> None:
 
 @pytest.fixture
 def own_names(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What the test registers as a metric or a filter is forgotten after it."""
-    from metrics.registry import METRICS
+    """What the test registers as a metric, an aggregation or a filter is forgotten after it."""
+    from metrics.registry import AGGREGATIONS, METRICS
     from scorers.filters import FILTERS
 
-    for registry in (METRICS, FILTERS):
+    for registry in (METRICS, AGGREGATIONS, FILTERS):
         monkeypatch.setattr(registry, "_entries", {name: registry[name] for name in registry})

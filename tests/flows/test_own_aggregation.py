@@ -15,10 +15,16 @@ def test_a_metric_with_its_own_aggregation_is_one_file(evaluate: Callable[..., A
     (own,) = [block for block in blocks if "aggregation_factory" in block]
     (tmp_path / "own.py").write_text(own)
     (tmp_path / "items.jsonl").write_text("".join(json.dumps(item) + "\n" for item in ITEMS))
+    answers = [{"item_id": item["id"], "response": "it is " + "7 " * (n % 3)} for n, item in enumerate(ITEMS)]
+    (tmp_path / "answers.jsonl").write_text("".join(json.dumps(answer) + "\n" for answer in answers))
     config = {
-        "name": "sums", "dataset": "items.jsonl", "prompt_template": "{{question}}", "target": "{{answer}}",
-        "metric_list": [{"function": "own.py:digit_words"}], "models": [{"name": "demo", "type": "demo"}],
-    }  # fmt: skip
+        "name": "sums",
+        "dataset": "items.jsonl",
+        "prompt_template": "{{question}}",
+        "target": "{{answer}}",
+        "metric_list": [{"function": "own.py:digit_words"}],
+        "models": [{"name": "kept", "type": "replay", "config": {"path": "answers.jsonl"}}],
+    }
     (tmp_path / "sums.yaml").write_text(json.dumps(config))
     ran = evaluate(tmp_path / "sums.yaml", "--json")
     assert ran.code == 0, ran.err

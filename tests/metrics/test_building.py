@@ -17,6 +17,7 @@ from metrics.metric import Metric
 from metrics.reductions.reduction import Repeats, reduce_repeats
 from metrics.registry import METRICS, parameters
 from metrics.statistics.estimate import estimate
+from metrics.statistics.rules import QuantileRule
 
 
 def user(function: Any) -> Any:
@@ -51,7 +52,9 @@ def test_an_argument_of_the_metric_reaches_it_and_one_of_the_aggregation_reaches
     made = build({"metric": "bleu", "smooth_method": "floor", "lowercase": True})
     assert dict(made.kwargs) == {"lowercase": True}
     assert made.aggregation.point is not None
-    assert build({"metric": "length", "aggregation": "percentile", "q": 90}).aggregation.q == 0.9
+    assert build({"metric": "length", "aggregation": "percentile", "q": 90}).aggregation.rule == QuantileRule(
+        0.9
+    )
 
 
 @pytest.mark.parametrize(
