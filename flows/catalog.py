@@ -194,11 +194,11 @@ def _scorers() -> Iterator[CatalogEntry]:
 
 
 def _models() -> Iterator[CatalogEntry]:
-    from tasks.models.config import CONFIGS
+    from tasks.models.registry import DEFAULT, schemas
 
-    for name, config in CONFIGS.items():
+    for name, config in schemas().items():
         keys = ", ".join(config.model_fields)
-        default = "where no type is named" if name == "openai" else ""
+        default = "where no type is named" if name == DEFAULT else ""
         yield CatalogEntry("models", name, _summary(config), default=default, applies_to=f"config: {keys}")
 
 

@@ -97,8 +97,10 @@ class NamedFunction:
 class Registry(Generic[T]):
     """Name → definition. Unknown names raise ``ConfigError`` with the nearest known one."""
 
-    def __init__(self, kind: str, package: str):
+    def __init__(self, kind: str, package: str, deep: bool = True):
+        """``deep``: modules of packages inside the package register, too."""
         self.kind = kind
+        self._deep = deep
         self._package = package
         self._entries: dict[str, T] = {}
         self._loaded = False
@@ -148,7 +150,8 @@ class Registry(Generic[T]):
         if self._loaded:
             return
         self._loaded = True  # before the imports: they may look names up themselves
-        for module in pkgutil.walk_packages(import_module(self._package).__path__, f"{self._package}."):
+        find = pkgutil.walk_packages if self._deep else pkgutil.iter_modules
+        for module in find(import_module(self._package).__path__, f"{self._package}."):
             if not module.name.rpartition(".")[2].startswith(
                 "_"
             ):  # what needs an extra is imported by its user

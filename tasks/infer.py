@@ -13,13 +13,16 @@ from prefect import task
 
 from metrics.errors import NightjarError
 from tasks.caching import Workspace, artifact_key, cached_task
+from tasks.datasets.item import RequestKind
 from tasks.messages.media import kept_media
 from tasks.models.answers.segments import AnswerStore, DamagedAnswers
 from tasks.models.config import ErrorBudget, ModelConfig, Prices, RunLimits, SampleParams
-from tasks.models.connection import probe, room_of
+from tasks.models.connection import probe
 from tasks.models.identity import EXPANDED
+from tasks.models.providers.provider import AnyProvider, provider_of
 from tasks.models.records import EVERY, InferenceOptions, Lookup, PartitionResponses, RequestTally
 from tasks.models.respond import count_missing, given_answers, kept_responses, respond
+from tasks.models.served import room_of
 from tasks.running import RunningScore
 from tasks.server import lease, progress_of, secret
 from tasks.serving.servers import RunningServer
@@ -61,6 +64,11 @@ class InferSetup(Unkeyed):
     account: str | None = None
     running: RunningScore | None = None
     """What is scored while it is asked, for whoever watches."""
+
+    @property
+    def provider(self) -> AnyProvider:
+        """How the model is asked; raises ConfigError for one in a user's file that can't be loaded."""
+        return provider_of(self.model, Path(self.base_dir))
 
     def options(
         self, workspace: Workspace, expected: int | None = None, server: RunningServer | None = None
@@ -113,8 +121,8 @@ def infer(
     asking again. ``server`` answers for a model that is served here; without one nothing can be missing."""
     setup, store = step.setup, workspace.open()
     key = artifact_key("infer", inspect.unwrap(infer.fn), {"step": step, "requests": requests})
-    if setup.model.type == "replay":
-        answered: Answered = workers().compute(replay_answers, setup, requests, workspace, key)
+    if not setup.provider.asks:
+        answered: Answered = workers().compute(recorded_answers, setup, requests, workspace, key)
         return answered
     with ExitStack() as stack:
         progress = stack.enter_context(progress_of(setup.model.name, step.name))
@@ -135,7 +143,7 @@ def infer(
     return _answered(setup, ref, responded.tally.after(spent), responded)
 
 
-def replay_answers(setup: InferSetup, requests: ArtifactRef, workspace: Workspace, key: str) -> Answered:
+def recorded_answers(setup: InferSetup, requests: ArtifactRef, workspace: Workspace, key: str) -> Answered:
     """The recorded answers to requests, kept under a key: nothing is asked, and so any process may do it."""
     store = workspace.open()
     responded = respond(setup.model, store.batches(requests), AnswerStore(store), setup.options(workspace))
@@ -174,14 +182,14 @@ def check_errors(step: Step[ErrorBudget], tally: Accounts) -> None:
         )
 
 
-def probe_model(setup: InferSetup, kind: str) -> tuple[dict[str, Any], str | None]:
+def probe_model(setup: InferSetup, kind: RequestKind) -> tuple[dict[str, Any], str | None]:
     """What the model's endpoint says it serves and of itself, and a warning where that lacks the model.
 
     ``kind`` is what will be asked: "generate", or log-likelihoods. Raises NightjarError where that can't be.
     """
     if kind == "generate":
         room_of(setup.model, setup.sampling)  # a prompt that no token is left for is refused before asking
-    found = probe(setup.model, kind, secret)
+    found = probe(setup.model, kind, secret, Path(setup.base_dir))
     about = {"base_url": found.base_url, "model": found.model, "served": list(found.served)}
     return about | {"says": dict(found.says)}, found.warning
 

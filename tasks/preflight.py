@@ -38,10 +38,10 @@ from tasks.datasets.selection import Selection
 from tasks.filter import FilterSetup
 from tasks.infer import InferSetup, Served, probe_model
 from tasks.models.answers.segments import AnswerStore
-from tasks.models.connection import Statement
+from tasks.models.canaries import CanaryReport, ask_canaries, note_statement
 from tasks.models.engine import check_interrupted
 from tasks.models.identity import EXPANDED
-from tasks.models.probes import CanaryReport, ask_canaries, note_statement
+from tasks.models.statements import Statement
 from tasks.rows.execution import asked_by_row
 from tasks.rows.parts import PairSetup
 from tasks.rows.references import Referenced, reference_warnings

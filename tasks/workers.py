@@ -54,7 +54,10 @@ def freeze_imports() -> None:
         gc.freeze()
 
 
-_EARLY = ("render", "infer", "filter", "score", "reduce", "publish", "benchmarks.native", "models.replay")
+_EARLY = (
+    *("render", "infer", "filter", "score", "reduce", "publish"),
+    *("benchmarks.native", "models.providers.replay"),
+)
 # Put together here, so that a name is no import in the keys of steps: what is imported early changes no row.
 STAGES = ("pandas", *(f"{__package__}.{name}" for name in _EARLY))
 """What the processes have imported before their first step: the stages, and what these import when they first

@@ -31,7 +31,7 @@ import yaml
 from pydantic import BaseModel, ValidationError
 
 from metrics.errors import ConfigError, NightjarError, nearest
-from tasks.models.config import CONFIGS
+from tasks.models.registry import DEFAULT, schemas
 
 try:
     from yaml import CSafeLoader as _Loader
@@ -445,9 +445,12 @@ def _message(location: Location, entries: list[Mapping[str, Any]], model: type[B
         parent = value_at(data, location[:-2])
         elsewhere = ""
         if options and location[-2:-1] == ("config",) and isinstance(parent, Mapping):
-            options = [CONFIGS.get(str(parent.get("type", "openai")), options[0])]
+            known_types = schemas()
+            options = [known_types.get(str(parent.get("type", DEFAULT)), options[0])]
             others = [
-                kind for kind, other in CONFIGS.items() if other not in options and key in known_keys([other])
+                kind
+                for kind, other in known_types.items()
+                if other not in options and key in known_keys([other])
             ]
             elsewhere = f" but of type: {others[0]}" if others else ""
         known = known_keys(meant_models(options, value_at(data, location[:-1])))

@@ -23,7 +23,9 @@ from metrics.config import NamesFile, RunsProgram
 from metrics.errors import ConfigError, NightjarError
 from scorers.config import grading_models
 from tasks.benchmarks.config import SimulatedUser
-from tasks.models.config import ModelConfig, ReplayConfig
+from tasks.models.config import ModelConfig
+from tasks.models.providers.provider import provider_of
+from tasks.models.registry import PROVIDERS
 from tasks.store.home import named_path
 from tasks.store.outputs import RESPONSES, written_over
 from tasks.usercode.load import check_named, check_trusted
@@ -50,10 +52,11 @@ def files_of(config: EvalConfig) -> Iterator[NamedFile]:
     base = Path(config.base_dir)
     if config.config_file is not None:
         yield NamedFile(("config_file",), config.config_file, base / config.config_file)
+    recorded = {PROVIDERS[kind].schema for kind in PROVIDERS if not PROVIDERS[kind].asks}
     for model, at in ((config, ()), *_models_of_their_own(config)):
         for location, name, owner in _marked(model, at, NamesFile):
             if isinstance(name, str):
-                yield NamedFile(location, name, named_path(base, name), owner is ReplayConfig)
+                yield NamedFile(location, name, named_path(base, name), owner in recorded)
     if config.harness is not None:
         from tasks.benchmarks.lm_eval import files_of_benchmark
 
@@ -114,7 +117,8 @@ def _kept(config: EvalConfig, file: NamedFile, output: Path) -> str | None:
             f"--output {output}: the run would write over {over.name}, which it reads "
             f"({file.key}: {file.name}); name another folder by --output"
         )
-    asked = [model.name for model in config.models if model.type != "replay"]
+    base = Path(config.base_dir)
+    asked = [model.name for model in config.models if provider_of(model, base).asks]
     if asked:
         raise ConfigError(
             f"--output {output}: its {RESPONSES} is read ({file.key}: {file.name}) and stays as it is, so "

@@ -22,7 +22,10 @@ from metrics.errors import ConfigError
 from scorers.config import ArenaConfig, RewardModelConfig, ScorerConfig
 from scorers.judge.config import JudgeConfig
 from tasks.comparison.trends import SWEEP
-from tasks.models.config import EndpointConfig, ModelConfig, flags_for
+from tasks.models.addresses import flags_for
+from tasks.models.config import ModelConfig
+from tasks.models.providers.openai.config import EndpointConfig
+from tasks.models.providers.provider import AddressedConfig
 from tasks.serving.config import DEFAULT_PRESET, weights_digest
 
 SERVED: Final = {"max_concurrency": 256}
@@ -62,7 +65,7 @@ class ModelFlags:
         names = self.names or tuple(known)
         if not names:
             raise ConfigError("--base-url, --api and --api-key-env belong to a model: add --model NAME")
-        endpoints = [model for model in models if model.type == "openai"]
+        endpoints = [model for model in models if isinstance(model.config, AddressedConfig)]
         first = _written(endpoints[0].config) if endpoints else {}
         first.pop("model", None)
         entries = [
@@ -118,7 +121,7 @@ class ModelFlags:
 
     def _entry(self, model: ModelConfig) -> dict[str, Any]:
         entry = model.model_dump(mode="json", exclude_unset=True)
-        if model.type == "openai":
+        if isinstance(model.config, AddressedConfig):
             entry["config"] = _checked({**_written(model.config), **self._endpoint()})
         elif self._endpoint() and self.names:
             raise ConfigError(

@@ -6,7 +6,7 @@ fields, such as a name alone, is told here in ``SHORT_FORMS`` and ``ONE_OR_MANY`
 """
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import Enum
 from types import NoneType, UnionType
@@ -27,7 +27,8 @@ from scorers.config import (
 from scorers.judge.config import JudgeConfig, JudgeModel
 from tasks.benchmarks.config import BenchmarkFields, FewshotConfig
 from tasks.datasets.config import DatasetConfig
-from tasks.models.config import CONFIGS, ModelConfig, SampleParams
+from tasks.models.config import Frozen, ModelConfig, SampleParams
+from tasks.models.registry import DEFAULT, schemas
 from tasks.verdicts.config import (
     METHOD_PARAMS,
     METRIC_PARAMS,
@@ -69,10 +70,10 @@ ONE_OR_MANY: Final = frozenset(
     }
 )
 """Lists of which a single entry may be written without the brackets."""
-_BY_TYPE: Final[Mapping[Model, Mapping[str, Model]]] = {
-    EvaluationMethodConfig: METHOD_PARAMS,
-    EvaluationMetricConfig: METRIC_PARAMS,
-    ModelConfig: CONFIGS,
+_BY_TYPE: Final[Mapping[Model, Callable[[], Mapping[str, Model]]]] = {
+    EvaluationMethodConfig: lambda: METHOD_PARAMS,
+    EvaluationMetricConfig: lambda: METRIC_PARAMS,
+    ModelConfig: schemas,
 }
 """Models whose ``params`` or ``config`` depend on their ``type``."""
 _PLAIN: Final = {
@@ -156,7 +157,7 @@ def _inside(model: Model, path: str) -> Iterator[tuple[Model, str, str]]:
         if name in NOT_WRITTEN:
             continue
         if model in _BY_TYPE and name in ("params", "config"):
-            kinds = _BY_TYPE[model]
+            kinds = _BY_TYPE[model]()
             for inner in dict.fromkeys(kinds.values()):
                 told = ", ".join(kind for kind, other in kinds.items() if other is inner)
                 if inner.model_fields:
@@ -184,6 +185,8 @@ def _places() -> dict[Model, str]:
 
 def _key(model: Model, name: str, info: FieldInfo, path: str, at: Mapping[Model, str]) -> Key:
     value = _value(info)
+    if model is ModelConfig and name == "type":
+        value = " | ".join([*schemas(), "file.py:Class"])
     if (model, name) in ONE_OR_MANY:
         value = f"{value}, or one alone"
     below = f"{path}.{name}" if path else name
@@ -331,7 +334,11 @@ def json_schema() -> dict[str, Any]:
     unknown keys and values of a wrong type; what only shows when names are looked up it cannot know."""
     schema = EvalConfig.model_json_schema()
     definitions = schema["$defs"]
-    for model in _all_models(EvalConfig):
+    del definitions[Frozen.__name__]  # what each type's config has in common: nothing
+    for config in schemas().values():
+        own = config.model_json_schema(ref_template="#/$defs/{model}")
+        definitions |= {**own.pop("$defs", {}), config.__name__: own}
+    for model in _all_models(EvalConfig) | frozenset(schemas().values()):
         definition = schema if model is EvalConfig else definitions.get(model.__name__)
         if definition is not None:
             _widen(definition, model)
@@ -384,7 +391,10 @@ def _widen(definition: dict[str, Any], model: Model) -> None:
         properties["fewshot"]["anyOf"].append(dict(_INTEGER))
     if model is ModelConfig:
         properties["config"].pop("default", None)
-        definition["allOf"] = [_config_of(kind, config) for kind, config in CONFIGS.items()]
+        types = [{"enum": list(schemas())}, {"pattern": ":", **_TEXT}]
+        properties["type"] = {**properties["type"], "anyOf": types}
+        del properties["type"]["type"]
+        definition["allOf"] = [_config_of(kind, config) for kind, config in schemas().items()]
         properties["config"] = {"description": "What the model's type needs", **_OBJECT}
     for entry in properties.values():
         entry.pop("title", None)
@@ -393,7 +403,7 @@ def _widen(definition: dict[str, Any], model: Model) -> None:
 def _config_of(kind: str, config: Model) -> dict[str, Any]:
     """A model of this type has a config of that schema; without a type it is an endpoint."""
     chosen: dict[str, Any] = {"properties": {"type": {"const": kind}}}
-    if kind != "openai":
+    if kind != DEFAULT:
         chosen["required"] = ["type"]
     return {
         "if": chosen,

@@ -7,6 +7,7 @@ trip through JSON, ``base_dir`` included. ``RunOptions`` holds what is not part 
 
 from collections.abc import Sequence
 from enum import StrEnum
+from pathlib import Path
 from typing import Annotated, Any, Final
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_serializer, model_validator
@@ -19,6 +20,7 @@ from scorers.metric_lists import DEFAULT_METRICS
 from tasks.benchmarks.config import BenchmarkFields, PlacedError
 from tasks.datasets.selection import Selection
 from tasks.models.config import Answers, ErrorBudget, ModelConfig, Prices, RunLimits, SampleParams
+from tasks.models.providers.provider import provider_of
 from tasks.store.durations import Seconds
 from tasks.verdicts.config import EvaluationMethodConfig, EvaluationMetricConfig, lacking_samples
 
@@ -147,7 +149,7 @@ class EvalConfig(BenchmarkFields):
             )
         for index, model in enumerate(self.models):
             speaks = self.tools is not None or self.turns is not None
-            if speaks and getattr(model.config, "api", None) == "completions":
+            if speaks and not provider_of(model, Path(self.base_dir)).takes_chats:
                 raise PlacedError(
                     "completions continues one text; tools and turns need chat",
                     "models",

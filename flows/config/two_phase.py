@@ -13,12 +13,14 @@ from typing import Any, Final
 
 from flows.config.errors import Location, YamlSource, read_yaml, with_overrides
 from metrics.errors import ConfigError, nearest
-from tasks.models.config import EndpointConfig, ModelConfig, SampleParams
+from tasks.models.config import ModelConfig, SampleParams
+from tasks.models.providers.openai.config import EndpointConfig
+from tasks.models.registry import PROVIDERS
 from tasks.store.outputs import RESPONSES
 
 MODEL_TYPES: Final = ("openai", "vllm", "llama.cpp")
 IN_CONTAINERS: Final = ("vllm", "llama.cpp")
-NATIVE_TYPES: Final = ("replay", "demo")
+NATIVE_TYPES: Final = tuple(name for name in PROVIDERS if name not in MODEL_TYPES)
 METHOD_TYPES: Final = ("custom", "built_in")
 _VARIABLE = re.compile(r"\$\{(\w+)\}$")
 _SAMPLING: Final = frozenset(SampleParams.model_fields)

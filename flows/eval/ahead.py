@@ -12,13 +12,14 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from importlib.abc import MetaPathFinder
 from itertools import chain
+from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
 from flows.config.schema import EvalConfig, RunOptions
 from metrics.errors import NightjarError
 from tasks.benchmarks.config import BenchmarkFields
 from tasks.datasets.selection import Selection
-from tasks.models.config import ReplayConfig
+from tasks.models.providers.provider import provider_of
 from tasks.store.home import named_path
 from tasks.thresholds import Threshold
 from tasks.workers import ForkedCall, cores, may_fork
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
 
     from flows.config.checks import MissingReferences
     from tasks.datasets.item import Item
-    from tasks.models.replay import RecordingFile, Version
+    from tasks.models.recordings import RecordingFile, Version
 
 KEPT_BYTES = Threshold("bytes_kept_ahead", 1 << 26)
 """Rows of one dataset that are kept in memory, at most."""
@@ -122,15 +123,16 @@ def _check_beside(
     sys.meta_path.insert(0, _WithoutPandas())
     from flows.plan.fields import benchmark_fields
     from tasks.benchmarks.open import open_benchmark
-    from tasks.models.replay import open_recordings, recording_file
+    from tasks.models.recordings import open_recordings, recording_file
 
     fields = benchmark_fields(config)
     digest = open_benchmark(fields).dataset_digest()
     found = check_dataset(config, fields, selection, overrides, spool=spool)
     for model in config.models:
-        if isinstance(model.config, ReplayConfig) and model.config.path is not None:
+        recording = provider_of(model, Path(config.base_dir)).recording
+        if recording is not None:
             with suppress(NightjarError):  # whoever looks a response up says so
-                recording_file(named_path(config.base_dir, model.config.path))
+                recording_file(recording)
     return replace(found, digest=digest, recordings=open_recordings())
 
 

@@ -29,14 +29,14 @@ from metrics.errors import DataError
 from metrics.metric import installed_version
 from tasks.benchmarks.open import open_benchmark
 from tasks.infer import InferSetup, check_errors
-from tasks.models.config import ErrorBudget, ReplayConfig
+from tasks.models.config import ErrorBudget
 from tasks.models.identity import model_identity
+from tasks.models.recordings import recorded_counts
 from tasks.models.records import RequestTally
-from tasks.models.replay import recorded_counts
 from tasks.publish import LostPair, PairNumbers, Publication, Published, publish, run_assets
 from tasks.reporting.exports import RunInfo
 from tasks.reporting.view import CellArtifacts
-from tasks.store.home import PROJECT, named_path, results_folder
+from tasks.store.home import PROJECT, results_folder
 from tasks.store.keys import Accounts, Step, digest
 from tasks.store.storage import ArtifactRef
 from tasks.workers import workers
@@ -301,8 +301,8 @@ def _recordings(run: Run, grid: GridResponses) -> list[dict[str, Any]]:
     does not have, by model."""
     by_path: defaultdict[Path, list[str]] = defaultdict(list)
     for name, step in run.plan.models.items():
-        if isinstance(step.setup.model.config, ReplayConfig) and step.setup.model.config.path is not None:
-            by_path[named_path(step.setup.base_dir, step.setup.model.config.path)].append(name)
+        if (recording := step.setup.provider.recording) is not None:
+            by_path[recording].append(name)
     found = []
     store = run.workspace.open()
     for path, names in by_path.items():

@@ -278,7 +278,7 @@ def _take_dataset(
     if dataset.rows is not None:
         keep_ahead(plan.load, dataset.rows, dataset.held)
     if dataset.recordings:
-        from tasks.models.replay import keep_recordings
+        from tasks.models.recordings import keep_recordings
 
         keep_recordings(dataset.recordings)
     prepare_for(dataset.count)

@@ -27,8 +27,10 @@ from flows.plan.build import make_plan
 from flows.plan.steps import Plan
 from metrics.errors import ConfigError
 from tasks.caching import Workspace
-from tasks.models.config import ModelConfig, ReplayConfig, said_to_think
+from tasks.models.config import ModelConfig, leaves_thought_open
 from tasks.models.engine import interrupted
+from tasks.models.providers.provider import provider_of
+from tasks.models.providers.replay import ReplayConfig
 from tasks.server import secret
 from tasks.serving.config import local_path, weights_digest
 from tasks.store.errors import FileDamaged, FileMissing
@@ -105,18 +107,19 @@ def config_for_phase(config: EvalConfig, options: RunOptions) -> EvalConfig:
     recorded = Path(options.output) / RESPONSES
     if not recorded.is_file():
         return config
-    models = tuple(_replayed(model, recorded.resolve()) for model in config.models)
+    models = tuple(_replayed(model, recorded.resolve(), config.base_dir) for model in config.models)
     return config.model_copy(update={"models": models})
 
 
 def settled_models(config: EvalConfig, ask: bool = True) -> EvalConfig:
     """The config with what has to be known of its models before their answers have keys: whether a chat
     template opens the thought. Not ``ask``: as far as this machine knows. Raises NightjarError."""
-    if config.asked_type != "generate_until" or not any(said_to_think(model) for model in config.models):
+    if config.asked_type != "generate_until" or not any(
+        leaves_thought_open(model) for model in config.models
+    ):
         return config
-    from tasks.models.probes import settled
-
-    models = tuple(settled(model, secret, ask) for model in config.models)
+    place = Path(config.base_dir)
+    models = tuple(provider_of(model, place).settled(secret, ask) for model in config.models)
     return config.model_copy(update={"models": models})
 
 
@@ -235,8 +238,8 @@ async def _tag(plan: Plan, present: list[str]) -> None:
         await client.update_flow_run(flow_run.id, tags=sorted({*present, *tags}))
 
 
-def _replayed(model: ModelConfig, recorded: Path) -> ModelConfig:
-    if model.type == "replay":
+def _replayed(model: ModelConfig, recorded: Path, base_dir: str) -> ModelConfig:
+    if not provider_of(model, Path(base_dir)).asks:
         return model
     return model.model_copy(
         update={"type": "replay", "config": ReplayConfig(path=str(recorded)), "path": None, "serve": None}

@@ -386,7 +386,7 @@ class Forecast:
     def unanswered(self, plan: "Plan") -> "Unanswered":
         """Whose endpoints the run would ask."""
         models = [name for name, count in self.models.items() if count.most]
-        models = [name for name in models if plan.models[name].setup.model.type != "replay"]
+        models = [name for name in models if plan.models[name].setup.provider.asks]
         users = [plan.user] if plan.user is not None and any(one.most for one in self.users.values()) else []
         judges = [model for model in plan.asked if self.judges[model.infer.setup.model.name].send != 0]
         return Unanswered(models, users, judges)
@@ -466,7 +466,7 @@ def unanswered(plan: Plan, workspace: Workspace, phase: Phase) -> Unanswered:
     user = [plan.user] if plan.user is not None else []
     judges = [] if phase is Phase.INFER else list(plan.asked)
     if peek(load, plan.load, workspace=workspace) is None and not _could_be_answered(workspace):
-        models = [name for name, step in plan.models.items() if step.setup.model.type != "replay"]
+        models = [name for name, step in plan.models.items() if step.setup.provider.asks]
         return Unanswered(models, user, judges)
     run = ForeseenRun(plan, workspace)
     stages = walk(run)

@@ -19,7 +19,8 @@ from tasks.benchmarks.prompts import Template
 from tasks.datasets.item import Item, Rendered
 from tasks.infer import InferSetup
 from tasks.messages.chat import chat_body, chat_text
-from tasks.models.config import EndpointConfig, Prices
+from tasks.models.config import Prices
+from tasks.models.providers.provider import AskedConfig
 from tasks.models.records import cost_of
 from tasks.rows.turns import spoken
 from tasks.turns import TurnSetup
@@ -193,7 +194,8 @@ def _expected(
     answers = None if answer is None else most * answer
     bounded = None not in (answers, prompts_most)
     price = prices.of(model.name)
-    endpoint = model.config if isinstance(model.config, EndpointConfig) else None
+    asked = model.config if isinstance(model.config, AskedConfig) else None
+    beside = {name: getattr(asked, name) for name in ("api", "base_url") if hasattr(asked, name)}
     return {
         "requests": send,
         "requests_at_most": most,
@@ -201,18 +203,18 @@ def _expected(
             **sampling.sent(),
             "num_samples": sampling.num_samples,
             **({"seed": sampling.seed} if sampling.seed is not None else {}),
-            **({"api": endpoint.api, "base_url": endpoint.base_url} if endpoint else {}),
-            **(endpoint.extra_body if endpoint else {}),
+            **beside,
+            **getattr(asked, "extra_body", {}),
         },
         "prompt_tokens": prompts,
         "prompt_tokens_at_most": prompts_most,
         "completion_tokens_at_most": answers,
         "cost_at_most": cost_of(prompts_most or 0, answers or 0, 0, price) if price and bounded else None,
-        "hours_at_least": _hours(endpoint, send, prompts),
+        "hours_at_least": _hours(asked, send, prompts),
     }
 
 
-def _hours(endpoint: EndpointConfig | None, send: int, tokens: int) -> float | None:
+def _hours(endpoint: AskedConfig | None, send: int, tokens: int) -> float | None:
     """Hours that the configured rates alone take; None where none is configured."""
     if endpoint is None or not send:
         return None

@@ -32,12 +32,14 @@ from tasks.infer import InferSetup
 from tasks.load import LoadSetup
 from tasks.models.config import ModelConfig, SampleParams
 from tasks.models.identity import model_identity
+from tasks.models.providers.provider import provider_class
 from tasks.models.records import Lookup
 from tasks.render import RenderSetup
 from tasks.running import RunningScore
 from tasks.store.keys import Step
 from tasks.turns import TurnSetup
 from tasks.usercode.load import resolver
+from tasks.usercode.sources import sources_of
 
 
 @dataclass(frozen=True)
@@ -129,6 +131,7 @@ def _infer(config: EvalConfig, model: ModelConfig, options: RunOptions, attempt:
         "samples": sampling.num_samples,
         "seed": sampling.seed,
         "n": sampling.n,
+        "provider": sources_of(provider_class(model.type, Path(config.base_dir))),
     }
     setup = InferSetup(
         model=model,

@@ -1,9 +1,12 @@
 """What a benchmark is opened from: the part of a config that decides its items and prompts."""
 
+from pathlib import Path
+
 from flows.config.schema import EvalConfig
 from metrics.errors import ConfigError
 from tasks.benchmarks.config import BenchmarkFields
 from tasks.benchmarks.lettered import CHAT_TEMPLATE, TEXT_TEMPLATE
+from tasks.models.providers.provider import provider_of
 
 
 def benchmark_fields(config: EvalConfig) -> BenchmarkFields:
@@ -15,11 +18,12 @@ def benchmark_fields(config: EvalConfig) -> BenchmarkFields:
     fields = _with_tokenizer(
         BenchmarkFields.model_validate(config.model_dump(include=set(BenchmarkFields.model_fields))), config
     )
-    asked = [model.config for model in config.models if model.type != "replay"]
+    providers = [provider_of(model, Path(config.base_dir)) for model in config.models]
+    asked = [provider for provider in providers if provider.asks]
     fields = _with_letters(fields, config)
     if fields.harness is None or config.asked_type != "generate_until" or not asked:
         return fields
-    chat = all(getattr(entry, "api", None) == "chat" for entry in asked)
+    chat = all(provider.takes_chats for provider in asked)
     chat = chat or bool(fields.harness.get("apply_chat_template"))
     return fields.model_copy(update={"harness": {**fields.harness, "apply_chat_template": chat}})
 
@@ -38,8 +42,8 @@ def _with_letters(fields: BenchmarkFields, config: EvalConfig) -> BenchmarkField
             f"sample_params.n of model '{together[0]}': answers of one request share their prompt, and "
             "choices_by asks each sample with another order; leave n out, or set choices_by.permutations: 1"
         )
-    texts = [getattr(model.config, "api", "chat") == "completions" for model in config.models]
-    default = TEXT_TEMPLATE if texts and all(texts) else CHAT_TEMPLATE
+    chats = [provider_of(model, Path(config.base_dir)).takes_chats for model in config.models]
+    default = TEXT_TEMPLATE if chats and not any(chats) else CHAT_TEMPLATE
     decided = asking.model_copy(update={"permutations": permutations, "template": asking.template or default})
     harness = fields.harness
     if harness is not None:

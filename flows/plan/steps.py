@@ -228,7 +228,7 @@ class Plan:
 
     def converses(self, cell: Cell) -> bool:
         """Whether turns follow the first answers at a place: recorded ones are the last of theirs."""
-        return bool(self.turns) and self.models[cell.model].setup.model.type != "replay"
+        return bool(self.turns) and self.models[cell.model].setup.provider.asks
 
     def origin(self, cell: Cell) -> Origin:
         """What all samples of a cell share, for facets."""

@@ -41,6 +41,7 @@ from tasks.comparison.matching import (
 )
 from tasks.history.layout import HISTORY_ITEMS, ITEMS, HistoryError, Night, find_manifest, known_runs
 from tasks.history.query import read_rows
+from tasks.models.registry import is_recorded
 from tasks.store.errors import FileDamaged, FileMissing
 from tasks.store.schemas import COUNTED
 from tasks.store.storage import Store
@@ -407,7 +408,7 @@ def _is_reused(counts: Mapping[str, Any]) -> bool:
 
 def _recordings(manifest: Mapping[str, Any]) -> set[str]:
     models = (manifest.get("config") or {}).get("models") or ()
-    return {model["name"] for model in models if model.get("type") == "replay"}
+    return {model["name"] for model in models if is_recorded(str(model.get("type")))}
 
 
 def baseline_run(name: str, nights: Sequence[Mapping[str, ComparedRun]]) -> ComparedRun:

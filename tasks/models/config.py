@@ -1,11 +1,9 @@
-"""What a config says about a model: where it is, how it samples, what it may cost.
+"""What a config says about a model: how it is asked, how it samples, what it may cost.
 
-Providers of other names are asked by an address that speaks OpenAI's protocol, theirs or a proxy's.
-``answer_to`` is what a config of ``type: anthropic`` is told, the entry that works in its place.
+``config`` of a model is of the schema that the provider of its ``type`` brings.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Annotated, Any, Final, Literal, Self
 from urllib.parse import urlsplit
 
@@ -14,127 +12,17 @@ from pydantic import (
     BeforeValidator,
     ConfigDict,
     Field,
+    SerializeAsAny,
     ValidationInfo,
     field_validator,
     model_validator,
 )
 
-from metrics.config import NamesFile
 from metrics.errors import check_name
+from tasks.models.addresses import answer_to
+from tasks.models.registry import DEFAULT, PROVIDERS, is_reference
 from tasks.serving.config import CheckpointsConfig, ServeConfig
 from tasks.store.durations import Seconds
-
-
-@dataclass(frozen=True)
-class Provider:
-    """An address, the variable that usually holds its key (None: it needs none), and an example of a model.
-
-    ``start`` is a command that has to run first, where the address is that of a server of one's own.
-    """
-
-    base_url: str
-    key: str | None
-    model: str
-    start: str | None = None
-    api: str = "chat"
-
-
-def _proxied(model: str) -> Provider:
-    """A provider with a protocol of its own: LiteLLM stands between."""
-    start = f"litellm --model {model} --port 4000 (pip install 'litellm[proxy]')"
-    return Provider("http://localhost:4000/v1", None, model, start)
-
-
-_LOCAL: Final = Provider("http://localhost:8000/v1", None, "Qwen/Qwen3-8B")
-PROVIDERS: Final = {
-    "anthropic": Provider("https://api.anthropic.com/v1", "ANTHROPIC_API_KEY", "claude-sonnet-4-5"),
-    "gemini": Provider(
-        "https://generativelanguage.googleapis.com/v1beta/openai", "GEMINI_API_KEY", "gemini-2.5-flash"
-    ),
-    "bedrock": _proxied("bedrock/anthropic.claude-3-5-sonnet-20240620-v1:0"),
-    "vertex_ai": _proxied("vertex_ai/gemini-2.5-flash"),
-    "sagemaker": _proxied("sagemaker/my-endpoint"),
-    "cohere": _proxied("cohere/command-r-plus"),
-    "litellm": _proxied("gpt-4o-mini"),
-    "azure": Provider("https://RESOURCE.openai.azure.com/openai/v1", "AZURE_OPENAI_API_KEY", "my-deployment"),
-    "vllm": Provider(_LOCAL.base_url, None, _LOCAL.model, f"vllm serve {_LOCAL.model}"),
-    "sglang": Provider(
-        "http://localhost:30000/v1",
-        None,
-        _LOCAL.model,
-        f"python -m sglang.launch_server --model {_LOCAL.model}",
-    ),
-    "hf": Provider(_LOCAL.base_url, None, _LOCAL.model, f"vllm serve {_LOCAL.model}"),
-    "llama.cpp": Provider("http://localhost:8080/v1", None, "model", "llama-server -m model.gguf"),
-    "ollama": Provider("http://localhost:11434/v1", None, "qwen3:8b", "ollama serve"),
-    "openrouter": Provider("https://openrouter.ai/api/v1", "OPENROUTER_API_KEY", "qwen/qwen3-8b"),
-    "together": Provider("https://api.together.xyz/v1", "TOGETHER_API_KEY", "Qwen/Qwen3-8B"),
-    "groq": Provider("https://api.groq.com/openai/v1", "GROQ_API_KEY", "llama-3.3-70b-versatile"),
-    "mistral": Provider("https://api.mistral.ai/v1", "MISTRAL_API_KEY", "mistral-small-latest"),
-    "deepseek": Provider("https://api.deepseek.com/v1", "DEEPSEEK_API_KEY", "deepseek-chat"),
-    "fireworks": Provider(
-        "https://api.fireworks.ai/inference/v1", "FIREWORKS_API_KEY", "accounts/fireworks/models/qwen3-8b"
-    ),
-    "xai": Provider("https://api.x.ai/v1", "XAI_API_KEY", "grok-4"),
-    "local-completions": Provider(_LOCAL.base_url, None, _LOCAL.model, api="completions"),
-    "local-chat-completions": _LOCAL,
-    "openai-completions": Provider(
-        "https://api.openai.com/v1", "OPENAI_API_KEY", "davinci-002", api="completions"
-    ),
-    "openai-chat-completions": Provider("https://api.openai.com/v1", "OPENAI_API_KEY", "gpt-4o-mini"),
-}
-"""By the names that other programs give them."""
-_SAME: Final = {
-    "google": "gemini", "vertexai": "vertex_ai", "vertex": "vertex_ai", "aws": "bedrock",
-    "aws-bedrock": "bedrock", "amazon": "bedrock", "azure-openai": "azure", "azure_openai": "azure",
-    "huggingface": "hf", "transformers": "hf", "llamacpp": "llama.cpp", "llama-cpp": "llama.cpp",
-    "claude": "anthropic", "grok": "xai", "togetherai": "together", "together_ai": "together",
-}  # fmt: skip
-
-
-def provider(name: str) -> Provider | None:
-    """The provider that a name means, whatever its case; None for names of none."""
-    known = name.lower()
-    return PROVIDERS.get(_SAME.get(known, known))
-
-
-def answer_to(kind: str, name: str) -> str | None:
-    """What the model ``name`` of ``type: kind`` is told: two lines with the entry that works; None where the
-    type is no provider's name."""
-    found = provider(kind)
-    if found is None:
-        return None
-    return f"'{kind}' is asked in OpenAI's protocol{_first(found)}; write\n  {entry(found, name)}"
-
-
-def entry(found: Provider, name: str) -> str:
-    """The entry of ``models:`` that asks the provider, in one line of YAML."""
-    api = "" if found.api == "chat" else f", api: {found.api}"
-    key = "" if found.key is None else f", api_key_env: {found.key}"
-    return f'{{name: {name}, config: {{model: "{found.model}", base_url: "{found.base_url}"{api}{key}}}}}'
-
-
-def flags_for(name: str) -> str | None:
-    """The flags for a model named ``provider/model`` as other programs name it; None where it is not one."""
-    kind, slash, model = name.partition("/")
-    found = provider(kind) if slash and kind.lower() not in _PUBLISHERS else None
-    if found is None:
-        return None
-    named = name if found.start and found.start.startswith("litellm") else model
-    key = "" if found.key is None else f" --api-key-env {found.key}"
-    api = "" if found.api == "chat" else f" --api {found.api}"
-    return f"--model {named} --base-url {found.base_url}{api}{key}"
-
-
-_PUBLISHERS: Final = frozenset(
-    {"google", "cohere", "amazon", "together", "deepseek", "mistral", "huggingface"}
-)
-"""Names that also stand before the slash of open weights."""
-
-
-def _first(found: Provider) -> str:
-    return f", after {found.start}" if found.start else ""
-
 
 THOUGHT_BUDGETS: Final[Mapping[str, tuple[str, ...]]] = {
     "vllm": ("thinking_token_budget",),
@@ -321,99 +209,17 @@ class ReasoningConfig(Frozen):
         return said | ({"sent": told} if told else {})
 
 
-class EndpointConfig(Frozen):
-    """An OpenAI-compatible endpoint and how hard it may be driven."""
-
-    model: str | None = Field(None, description="the served model's name; default: the entry's own name")
-    base_url: str = Field(LOCAL_URL, description="address of the endpoint, up to /v1")
-    api: Literal["chat", "completions"] = Field(
-        "chat", description="chat: /chat/completions, messages; completions: /completions, one text"
-    )
-    api_key_env: str | None = Field(None, description="environment variable that holds the key")
-    api_key_secret: str | None = Field(None, description="Prefect Secret block that holds the key")
-    extra_body: dict[str, Any] = Field(
-        default_factory=dict, description="sent along with every request as it is"
-    )
-    stream: bool = Field(
-        False, description="receive answers piece by piece, through proxies that cut long silences"
-    )
-    client: Literal["http", "openai"] = Field(
-        "http",
-        description="http: the thin path that reaches the endpoint's speed; openai: the official client",
-    )
-    max_concurrency: int = Field(
-        64, ge=1, description="requests in flight, at most; fewer when the endpoint objects"
-    )
-    concurrency_limit: str | None = Field(
-        None, description="Prefect global concurrency limit, shared by processes"
-    )
-    requests_per_minute: float | None = Field(None, gt=0, description="the endpoint's rate limit")
-    tokens_per_minute: float | None = Field(None, gt=0, description="the endpoint's limit of tokens")
-    timeout: float = Field(120, gt=0, description="seconds for one attempt")
-    max_retries: int = Field(6, ge=0, description="attempts after the first that failed")
-    deadline: float | None = Field(
-        None, gt=0, description="seconds for a request with all its retries; default 10 × timeout"
-    )
-    batch_size: int = Field(1, ge=1, description="log-likelihood prompts per request")
-
-    @field_validator("base_url")
-    @classmethod
-    def _no_credentials(cls, value: str) -> str:
-        parts = urlsplit(value)
-        if parts.scheme not in ("http", "https") or not parts.hostname:
-            raise ValueError("expected an http:// or https:// address such as http://localhost:8000/v1")
-        if parts.username is not None or parts.password is not None:
-            raise ValueError(
-                "holds credentials; name the environment variable with the key in api_key_env instead"
-            )
-        if parts.query:
-            raise ValueError("holds a query; put parameters into extra_body, keys into api_key_env")
-        return value.rstrip("/")
-
-    @property
-    def seconds_per_request(self) -> float:
-        """Seconds after which a request is given up, all its retries included."""
-        return self.deadline if self.deadline is not None else 10 * self.timeout
-
-
-class DemoConfig(Frozen):
-    """The embedded server's behaviour; the same fields as its command line."""
-
-    error_rate: float = Field(0.2, ge=0, le=1, description="share of prompts that are worked out wrongly")
-    latency: float = Field(0.0, ge=0, description="seconds before each answer")
-    api: Literal["chat", "completions"] = Field("chat", description="which of its two interfaces is asked")
-    max_concurrency: int = Field(64, ge=1, description="requests in flight, at most")
-    timeout: float = Field(60, gt=0, description="seconds for one attempt")
-    max_retries: int = Field(6, ge=0, description="attempts after the first that failed")
-
-
-class ReplayConfig(Frozen):
-    """Recorded responses: a file of rows, or a dotted field of the item itself."""
-
-    path: Annotated[str | None, NamesFile()] = Field(
-        None, description=".jsonl or .parquet with item_id, response, and optionally more"
-    )
-    field: str | None = Field(None, description="dotted path into the item, e.g. gpt.solution")
-
-    @model_validator(mode="after")
-    def _one_source(self) -> Self:
-        if (self.path is None) == (self.field is None):
-            raise ValueError(
-                "replay takes either config.path (a file of responses) or config.field (a field of the item)"
-            )
-        return self
-
-
 class ModelConfig(Frozen):
     """One model of the evaluation. A bare string is the name of a model at ``http://localhost:1234/v1``."""
 
     name: str = Field(min_length=1, description="its name in results")
-    type: Literal["openai", "replay", "demo"] = Field(
-        "openai",
-        description="openai: an OpenAI-compatible endpoint; replay: recorded responses; demo: embedded",
+    type: str = Field(
+        DEFAULT,
+        description="how it is asked: each type has a config of its own; file.py:Class is yours",
     )
-    config: EndpointConfig | ReplayConfig | DemoConfig = Field(
-        default_factory=EndpointConfig, description="what a model of its type needs"
+    config: SerializeAsAny[Frozen] = Field(
+        default_factory=lambda: _validated(PROVIDERS[DEFAULT].schema, {}),
+        description="what a model of its type needs",
     )
     sample_params: SampleParams = Field(
         default_factory=SampleParams, description="over the global sample_params"
@@ -450,68 +256,37 @@ class ModelConfig(Frozen):
 
     @field_validator("type", mode="before")
     @classmethod
-    def _is_no_provider(cls, value: Any, info: ValidationInfo) -> Any:
-        told = answer_to(value, str(info.data.get("name", "NAME"))) if isinstance(value, str) else None
-        if told is not None:
-            raise ValueError(told)
-        return value
+    def _is_known(cls, value: Any, info: ValidationInfo) -> Any:
+        if not isinstance(value, str) or value in PROVIDERS or is_reference(value):
+            return value
+        told = answer_to(value, str(info.data.get("name", "NAME")))
+        raise ValueError(told or f"expected a model type: {PROVIDERS.unknown(value)}")
 
     @model_validator(mode="before")
     @classmethod
-    def _kind_of_config(cls, value: Any) -> Any:
-        """Reads ``config`` with the schema of ``type``, so that an error names the key and not three
-        alternatives.
-        """
+    def _config_of_type(cls, value: Any) -> Any:
+        """Reads ``config`` with the schema of ``type``, so that an error names the key."""
         if isinstance(value, str):
             return {"name": value}
         if not isinstance(value, Mapping):
             return value
-        schema = CONFIGS.get(value.get("type", "openai"))
-        config = value.get("config") or {}
+        kind, config = value.get("type", DEFAULT), value.get("config") or {}
+        schema = schema_of(kind) if isinstance(kind, str) else None
         if schema is None or isinstance(config, BaseModel) or not isinstance(config, Mapping):
             return value
         return {**value, "config": _validated(schema, config)}
 
     @model_validator(mode="after")
-    def _config_fits_type(self) -> Self:
-        if not isinstance(self.config, CONFIGS[self.type]):
+    def _suits_its_provider(self) -> Self:
+        schema = schema_of(self.type)
+        if schema is None or not isinstance(self.config, schema):
             raise ValueError(f"config of model {self.name!r} is not one of type {self.type}")
-        return self
-
-    @model_validator(mode="after")
-    def _reasoning_is_sent_once(self) -> Self:
-        told = self.reasoning.sent("")
-        if self.type == "replay" and told:
-            raise ValueError(f"reasoning.{_first_of(told)}: recorded responses are asked nothing")
-        if not told or not isinstance(self.config, EndpointConfig | DemoConfig):
-            return self
-        if self.config.api == "completions" and ({"reasoning_effort", "chat_template_kwargs"} & told.keys()):
-            raise ValueError(
-                f"reasoning.{_first_of(told)} is for a chat template, which api: completions does without"
-            )
-        extra = self.config.extra_body if isinstance(self.config, EndpointConfig) else {}
-        if self.sample_params.reasoning_effort is not None and self.reasoning.effort is not None:
-            raise ValueError("reasoning.effort: sample_params.reasoning_effort says it already; give one")
-        for name in sorted(told.keys() & extra.keys()):
-            raise ValueError(f"config.extra_body.{name}: reasoning says it already; give one of them")
-        return self
-
-    @model_validator(mode="after")
-    def _is_served(self) -> Self:
-        weights = [name for name in ("path", "checkpoints") if getattr(self, name) is not None]
-        if len(weights) == 2:
+        if len([name for name in ("path", "checkpoints") if getattr(self, name) is not None]) == 2:
             raise ValueError("names path and checkpoints; give one of them")
-        if self.serve is not None and not weights:
+        if self.serve is not None and self.path is None and self.checkpoints is None:
             raise ValueError("serve needs the weights: name a folder in path, or several in checkpoints")
-        if not weights:
-            return self
-        if not isinstance(self.config, EndpointConfig):
-            raise ValueError(f"{weights[0]}: a model of type {self.type} has no weights that are served")
-        if "base_url" in self.config.model_fields_set:
-            raise ValueError(
-                f"{weights[0]}: the server of these weights is started on this machine, at an address of its "
-                "own; leave config.base_url out"
-            )
+        if not is_reference(self.type):
+            PROVIDERS[self.type].check(self)
         return self
 
     @property
@@ -527,19 +302,25 @@ class ModelConfig(Frozen):
         return getattr(self.config, "model", None) or self.name
 
 
-def said_to_think(model: ModelConfig) -> bool:
-    """Whether the config says of an endpoint how it thinks, and leaves it open who opens the thought."""
-    chat = isinstance(model.config, EndpointConfig) and model.config.api == "chat"
-    return chat and "reasoning" in model.model_fields_set and model.reasoning.opened == "auto"
+def leaves_thought_open(model: ModelConfig) -> bool:
+    """Whether the config says how the model thinks, and leaves it open who opens the thought."""
+    return "reasoning" in model.model_fields_set and model.reasoning.opened == "auto"
 
 
-CONFIGS: dict[str, type[Frozen]] = {"openai": EndpointConfig, "replay": ReplayConfig, "demo": DemoConfig}
+def schema_of(kind: str) -> type[Frozen] | None:
+    """What ``config`` of a model of this type holds; anything for a provider in a file of the user's own,
+    which reads it with its own schema when the file is loaded. None: no such type."""
+    if is_reference(kind):
+        return OpenConfig
+    found = PROVIDERS.get(kind)
+    schema: type[Frozen] | None = None if found is None else found.schema
+    return schema
 
 
-def _first_of(told: Mapping[str, Any]) -> str:
-    """The key of ``reasoning`` that makes the first of these fields."""
-    keys = {"reasoning_effort": "effort", "chat_template_kwargs": "template_kwargs"}
-    return keys.get(next(iter(told)), "budget_tokens")
+class OpenConfig(Frozen):
+    """What a model of a user's own type is given."""
+
+    model_config = ConfigDict(extra="allow")
 
 
 def _validated(schema: type[Frozen], config: Mapping[str, Any]) -> Frozen:

@@ -23,7 +23,7 @@ from typing import Any, Literal
 
 from metrics.errors import NightjarError
 from tasks.models.answers.first import FirstAnswers
-from tasks.models.answers.journal import FLUSH_SECONDS, AnswerWriter, check_keepable
+from tasks.models.answers.journal import FLUSH_SECONDS, AnswerWriter
 from tasks.models.config import Price
 from tasks.models.errors import (
     ConnectionFault,
@@ -42,14 +42,14 @@ from tasks.models.errors import (
 from tasks.models.limits import AttemptOutcome, ConcurrencyLimiter, RateLimiter
 from tasks.models.records import (
     Call,
+    Codec,
     KeptAnswer,
-    Provider,
     Reply,
     Request,
-    RequestCodec,
     RequestFailure,
     RequestTally,
     Spending,
+    Transport,
 )
 
 
@@ -145,7 +145,7 @@ CHARACTERS_A_TOKEN = 4
 interrupted = threading.Event()
 """Set to stop all inference of the process: what is answered is kept, what is in flight is dropped."""
 
-RequestGroup = tuple[RequestCodec, Sequence[Request]]
+RequestGroup = tuple[Codec, Sequence[Request]]
 """Requests that go together, and the codec that makes calls of them."""
 
 
@@ -190,7 +190,7 @@ class Endpoint:
     ``completion_estimate`` the tokens that an answer is expected to have.
     """
 
-    provider: Provider
+    transport: Transport
     concurrency: ConcurrencyLimiter
     ceiling: int
     timeout: float
@@ -303,7 +303,7 @@ class Engine:
         errors = self._state.tally.errors
         errors[kind.__name__] = errors.get(kind.__name__, 0) + 1
 
-    async def _ask(self, codec: RequestCodec, requests: Sequence[Request]) -> list[KeptAnswer]:
+    async def _ask(self, codec: Codec, requests: Sequence[Request]) -> list[KeptAnswer]:
         """The requests' answers; none when they failed, which is then on record."""
         attempts = Attempts()
         state = self._state
@@ -339,7 +339,7 @@ class Engine:
         return []
 
     async def _until_answered(
-        self, codec: RequestCodec, requests: Sequence[Request], calls: Sequence[Call], attempts: Attempts
+        self, codec: Codec, requests: Sequence[Request], calls: Sequence[Call], attempts: Attempts
     ) -> list[KeptAnswer]:
         start = time.monotonic()
         replies: list[Reply] = []
@@ -374,7 +374,7 @@ class Engine:
             began = time.monotonic()
             left = endpoint.retry.deadline - (began - start - attempts.rate_limited)
             try:
-                reply = await endpoint.provider.send(call, min(endpoint.timeout, max(1.0, left)))
+                reply = await endpoint.transport.send(call, min(endpoint.timeout, max(1.0, left)))
             except TransientError as error:
                 outcome = _outcome(error, time.monotonic() - began)
                 if isinstance(error, RequestTimeout):
@@ -419,16 +419,13 @@ async def _until_first(workers: "asyncio.Future[Any]", supervisor: "asyncio.Futu
 
 
 def _read(
-    codec: RequestCodec, requests: Sequence[Request], replies: Sequence[Reply], attempts: int
+    codec: Codec, requests: Sequence[Request], replies: Sequence[Reply], attempts: int
 ) -> list[KeptAnswer]:
     """The answers in the replies, all of which can be kept; whatever else a reply makes its reader raise is
     a malformed answer to these requests, and no fault of the run.
     """
     try:
-        answers = codec.answers(requests, replies, attempts)
-        for answer in answers:
-            check_keepable(answer)
-        return answers
+        return codec.answers(requests, replies, attempts)
     except RequestError:
         raise
     except Exception as error:

@@ -1,8 +1,9 @@
-"""The provider over plain HTTP: one aiohttp pool with keep-alive, bytes in and bytes out.
+"""The transport over plain HTTP: one aiohttp pool with keep-alive, bytes in and bytes out.
 
 It posts a call's body, puts a stream of events together into the body that the same call gives without
-streaming, and makes one error of the tree in ``errors.py`` of every status and fault. The official client, in
-``openai.py`` for endpoints that need it, costs about four times the CPU of a request here.
+streaming, and makes one error of the tree in ``errors.py`` of every status and fault. A provider whose
+protocol is not OpenAI's says by a ``Wire`` how its statuses, bodies and streams are read. The official
+client, in ``official.py`` for endpoints that need it, costs about four times the CPU of a request here.
 """
 
 import asyncio
@@ -12,10 +13,10 @@ import math
 import os
 import re
 import time
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
+from typing import Any, Protocol
 from urllib.parse import urlsplit
 
 import aiohttp
@@ -41,6 +42,7 @@ from tasks.models.errors import (
 )
 from tasks.models.records import Call, Reply
 
+HEADERS = {"Content-Type": "application/json", "Accept": "application/json, text/event-stream"}
 CONNECT_TIMEOUT = 15.0
 LARGEST_LINE = 1 << 24
 LARGEST_BODY_MB = 64
@@ -56,19 +58,25 @@ class ModelListing:
     headers: Mapping[str, str]
 
 
-class HttpProvider:
-    """An OpenAI-compatible endpoint over plain HTTP. ``key`` is sent as bearer token and never shown."""
+class HttpTransport:
+    """An endpoint over plain HTTP. ``headers`` go with every request; ``key`` is the part of them that is
+    never shown."""
 
-    def __init__(self, base_url: str, key: str | None, connections: int) -> None:
+    def __init__(
+        self,
+        base_url: str,
+        headers: Mapping[str, str],
+        connections: int,
+        key: str | None = None,
+        wire: "Wire | None" = None,
+    ) -> None:
         self._base_url = base_url
         self._secret = key.encode() if key else None
-        self._headers = {"Content-Type": "application/json", "Accept": "application/json, text/event-stream"}
-        if key:
-            self._headers["Authorization"] = f"Bearer {key}"
+        self._wire = wire or Wire()
         self._session = aiohttp.ClientSession(
             # The concurrency limiter decides how many are in flight; the pool only must never be smaller.
             connector=StaggeredConnector(connections),
-            headers=self._headers,
+            headers={**HEADERS, **headers},
             trust_env=urlsplit(base_url).hostname
             not in LOOPBACK,  # a proxy never stands before this machine itself
             read_bufsize=LARGEST_LINE,
@@ -76,7 +84,7 @@ class HttpProvider:
         )
 
     async def send(self, call: Call, timeout: float) -> Reply:
-        """Posts the call; see ``Provider.send``."""
+        """Posts the call; see ``Transport.send``."""
         start = time.perf_counter()
         try:
             async with self._session.post(
@@ -89,13 +97,14 @@ class HttpProvider:
                     body = await self._streamed_body(response)
                 else:
                     body = await self._json_body(response)
+                headers = kept_headers(response.headers)
         except (aiohttp.ClientError, OSError) as error:
             raise _connection_error(error, timeout) from error
         except RequestError:
             raise
         except Exception as error:  # a line or a number that a library gives up on: one request, not the run
             raise unreadable(error) from error
-        return Reply(body, time.perf_counter() - start)
+        return Reply(body, time.perf_counter() - start, headers)
 
     async def list_models(self, timeout: float) -> "ModelListing":
         """The models that the endpoint lists; none where it has no such list.
@@ -124,15 +133,15 @@ class HttpProvider:
     async def _json_body(self, response: aiohttp.ClientResponse) -> Mapping[str, Any]:
         content = self._redacted(await body_within_limit(response.content.iter_any()))
         if response.status != 200:
-            raise status_error(response.status, content, response.headers)
-        return answer_body(content)
+            raise self._wire.failure(response.status, content, response.headers)
+        return self._wire.body(content)
 
     def _redacted(self, content: bytes) -> bytes:
         """The body without the key, which some servers repeat in their errors."""
         return content.replace(self._secret, b"***") if self._secret and self._secret in content else content
 
     async def _streamed_body(self, response: aiohttp.ClientResponse) -> Mapping[str, Any]:
-        answer = StreamedAnswer()
+        answer = self._wire.stream()
         size, limit = 0, largest_body()
         async for line in response.content:
             size += len(line)
@@ -430,3 +439,33 @@ def retry_after(headers: Mapping[str, str], now: float | None = None) -> float |
     except (ValueError, TypeError, OverflowError):  # a date of year 1 or 9999 has no time stamp here
         return None
     return max(0.0, when - (time.time() if now is None else now))
+
+
+KEPT_HEADERS = ("x-request-id", "request-id", "openai-version", "x-model-id", "x-model-version")
+
+
+def kept_headers(headers: Mapping[str, str]) -> dict[str, str]:
+    """What says which request a reply is to, for who asks the provider about it, and who answered."""
+    return {name: headers[name] for name in KEPT_HEADERS if name in headers}
+
+
+class Stream(Protocol):
+    """Collects the events of one streamed answer."""
+
+    def add(self, data: bytes) -> None:
+        """Takes the data of one event; raises RequestError."""
+        ...
+
+    def body(self) -> dict[str, Any]:
+        """The whole answer; raises MalformedBody when the stream ended before it did."""
+        ...
+
+
+@dataclass(frozen=True)
+class Wire:
+    """How a provider's replies are read: what a status other than 200 stands for, the JSON object in a body,
+    what puts a stream of events together. By default as OpenAI's protocol has it."""
+
+    failure: Callable[[int, bytes, Mapping[str, str]], RequestError] = status_error
+    body: Callable[[bytes], dict[str, Any]] = answer_body
+    stream: Callable[[], Stream] = StreamedAnswer

@@ -1,29 +1,33 @@
 """The records of inference: a request, the call that carries it, the reply to the call, the kept answer;
 the options of an inference, and what it reports: progress, responses, and a tally of requests and cost.
 
-Two seams stand beside them. A ``RequestCodec`` makes calls of requests and answers of replies
-(generation, log-likelihoods); a ``Provider`` sends a call and gives back the reply (plain HTTP, the
-official client). The infer stage fills the options; the engine counts in ``RequestTally`` and holds
+Two seams stand beside them, and a provider brings both. A ``Codec`` makes calls of requests and answers of
+replies (chats, completions, log-likelihoods); a ``Transport`` sends a call and gives back the reply (plain
+HTTP, the official client). The infer stage fills the options; the engine counts in ``RequestTally`` and holds
 ``Spending``, one account for a whole run, against the run's limits.
 """
 
 import hashlib
+import json
 import threading
 import time
+from abc import ABC, abstractmethod
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Any, ClassVar, Final, Literal, Protocol
 
 import numpy as np
+import orjson
 import pyarrow as pa
 from numpy.typing import NDArray
 
 from tasks.datasets.item import RequestKind
 from tasks.messages.media import ReadMedia, refuse_media
 from tasks.models.config import Price, RunLimits, SampleParams
+from tasks.models.errors import PermanentError, SettledError
 from tasks.serving.servers import RunningServer
 from tasks.store.keys import canonical_json
 
@@ -51,16 +55,42 @@ class Request:
 
 
 @dataclass(frozen=True, slots=True)
+class Answer:
+    """What a reply says to one request.
+
+    ``response`` is text if ``status`` is ok and a text was asked for, ``tool_calls_json`` holds the calls of
+    tools beside it (``tasks.messages.calls``); ``ll`` and ``is_greedy`` are the log-likelihood of the
+    continuation otherwise, over ``ll_tokens`` tokens. "cut_off": the tokens were used up before an answer
+    began. "infra_error": there is no answer, and another server may give one.
+    """
+
+    status: AnswerStatus = "ok"
+    response: str | None = None
+    reasoning: str | None = None
+    error: str | None = None
+    finish_reason: str | None = None
+    tool_calls_json: str | None = None
+    logprobs: Any = None
+    ll: float | None = None
+    is_greedy: bool | None = None
+    ll_tokens: int | None = None
+    prompt_tokens: int | None = None
+    completion_tokens: int | None = None
+    total_tokens: int | None = None
+    cached_tokens: int | None = None
+    reasoning_tokens: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class KeptAnswer:
     """The answer to one request, as it is kept under the request's key.
 
-    ``response`` is text if ``status`` is ok and a text was asked for, ``tool_calls_json`` holds the calls of
-    tools beside it (``tasks.messages.calls``), ``ll`` and ``is_greedy`` the
-    log-likelihood of the continuation otherwise. "cut_off": the tokens were used up before an answer began.
-    "infra_error" is never kept: a codec says so of one request among several. ``arrived`` is in seconds
-    since 1970, ``inference_time`` in seconds of the attempt that succeeded. ``asked_at`` (seconds since 1970;
-    0: when it arrived) says when that attempt was sent, ``night`` in which night; the writer of answers adds
-    both.
+    ``reply_json`` is the request's part of the reply, as it came: what an ``Answer`` says of it is read anew
+    whenever it is used, and only ``status`` and ``error`` are noted beside it, for finding answers by.
+    Answers without it were read when they were kept, before 2026-11-23 or by a stage of ours, and stay as
+    they are. "infra_error" is never kept. ``arrived`` is in seconds since 1970, ``inference_time`` in seconds
+    of the attempt that succeeded. ``asked_at`` (seconds since 1970; 0: when it arrived) says when that
+    attempt was sent, ``night`` in which night; the writer of answers adds both.
     """
 
     key: bytes
@@ -87,6 +117,11 @@ class KeptAnswer:
     ll: float | None = None
     is_greedy: bool | None = None
     ll_tokens: int | None = None
+    reply_json: str | None = None
+
+
+READ_FIELDS: Final = tuple(field.name for field in fields(Answer) if field.name not in ("status", "error"))
+"""What is read of a reply anew whenever it is used, and not kept beside it."""
 
 
 @dataclass(frozen=True)
@@ -117,7 +152,7 @@ class RequestFailure:
 class Call:
     """One HTTP request: the path below ``base_url`` and the JSON body."""
 
-    path: Literal["chat/completions", "completions"]
+    path: str
     body: Mapping[str, Any]
     media: int = 0
     """Characters of images and sounds in the body: they say nothing of its tokens."""
@@ -130,13 +165,15 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """A parsed JSON body, as it would come without streaming, and the seconds it took."""
+    """A parsed JSON body, as it would come without streaming, and the seconds that it took."""
 
     body: Mapping[str, Any]
     seconds: float
+    headers: Mapping[str, str] = field(default_factory=dict)
+    """Those that say which request it was, and who answered."""
 
 
-class Provider(Protocol):
+class Transport(Protocol):
     """Sends calls to a model. Made and closed on the loop that uses it."""
 
     async def send(self, call: Call, timeout: float) -> Reply:
@@ -148,18 +185,72 @@ class Provider(Protocol):
         ...
 
 
-class RequestCodec(Protocol):
-    """Encodes requests as calls, and decodes replies as answers."""
+class Codec(ABC):
+    """One way of putting requests to a server: encodes them as calls, and reads replies.
 
+    ``parts`` and ``read`` are two steps, since what lies between them is what is kept: an answer is read from
+    it now, and again by any later version of ``read``.
+    """
+
+    version: ClassVar[int] = 1
+    """Raised where a call comes to mean something else to the server: it is in the keys of requests."""
+
+    @abstractmethod
     def calls(self, requests: Sequence[Request]) -> list[Call]:
         """The calls for requests that belong together; raises PermanentError."""
-        ...
+
+    def parts(self, requests: Sequence[Request], replies: Sequence[Reply]) -> list[Mapping[str, Any]]:
+        """Of each request what is kept of the replies: as it came, and all that ``read`` needs. Raises
+        MalformedBody where something else came than was asked for."""
+        (_,), (reply,) = requests, replies
+        return [reply.body]
+
+    @abstractmethod
+    def read(self, request: Request, part: Mapping[str, Any]) -> Answer:
+        """The answer in a request's part of the replies; it hangs on these two and on the model's config
+        alone. Raises TransientError where asking again may help, and SettledError."""
+
+    def text(self, part: Mapping[str, Any]) -> str:
+        """A part as it is kept."""
+        try:
+            return orjson.dumps(part).decode()
+        except TypeError:  # integers beyond 64 bits, more levels than it takes
+            return json.dumps(part)
+
+    def grouped(self, groups: Iterator[Sequence[Request]]) -> Iterator[Sequence[Request]]:
+        """The requests in the groups that go in one call each; samples of one prompt come as a group."""
+        return groups
 
     def answers(
         self, requests: Sequence[Request], replies: Sequence[Reply], attempts: int
     ) -> list[KeptAnswer]:
-        """One answer a request; raises TransientError or PermanentError."""
-        ...
+        """One answer a request, as it is kept and as it is read now; raises TransientError."""
+        parts = self.parts(requests, replies)
+        facts = provenance(replies[-1]) if replies else {"arrived": time.time()}
+        facts["inference_time"] = sum(reply.seconds for reply in replies)
+        facts["attempts"] = attempts
+        answers = []
+        for request, part in zip(requests, parts, strict=True):
+            read = answer_in(self, request, part)
+            if read.logprobs is not None:
+                orjson.dumps(read.logprobs)  # a row takes them as they are: what it can't take is malformed
+            said = {name: getattr(read, name) for name in READ_FIELDS}
+            answers.append(
+                KeptAnswer(
+                    request.key, read.status, error=read.error, reply_json=self.text(part), **said, **facts
+                )
+            )
+        return answers
+
+
+def answer_in(codec: Codec, request: Request, part: Mapping[str, Any]) -> Answer:
+    """The answer in a part; a refusal that the codec raises is one, too. Raises TransientError."""
+    try:
+        return codec.read(request, part)
+    except SettledError as error:
+        return Answer("model_error", error=str(error))
+    except PermanentError as error:
+        return Answer("infra_error", error=str(error))
 
 
 def provenance(reply: Reply) -> dict[str, Any]:

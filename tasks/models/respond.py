@@ -14,10 +14,12 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
+from tasks.datasets.item import RequestKind
 from tasks.models.answers.first import FirstAnswers
 from tasks.models.answers.journal import AnswerWriter, restore
 from tasks.models.answers.rows import ResponseRows
@@ -33,7 +35,9 @@ from tasks.models.connection import open_connection
 from tasks.models.engine import Engine, InferenceState, check_interrupted, control_of
 from tasks.models.identity import RequestExpansion
 from tasks.models.limits import ConcurrencyLimiter
+from tasks.models.providers.provider import AskedProvider, provider_of
 from tasks.models.records import (
+    Codec,
     GivenAnswers,
     InferenceOptions,
     Lookup,
@@ -66,12 +70,11 @@ def respond(
     excepted, which counts up while the batches are read. Raises StoreError when answers can't be kept,
     ModelError when the model can't be asked at all, and Interrupted.
     """
-    if model.type == "replay":
-        from tasks.models.replay import replayed
-
-        return replayed(model, requests, options)
+    provider = provider_of(model, options.base_dir)
+    if not isinstance(provider, AskedProvider):
+        return provider.responses(requests, options)
     source = rereadable(requests, options.journal_dir)
-    inference = Inference.of(model, answers, options)
+    inference = Inference.of(provider, answers, options)
     started = time.monotonic()
     wanted = inference.find_missing(source)
     if wanted:
@@ -93,9 +96,10 @@ def count_missing(
     model: ModelConfig, requests: Iterable[pa.RecordBatch], answers: AnswerStore, options: InferenceOptions
 ) -> int:
     """How many requests ``respond`` would send, sending none."""
-    if model.type == "replay":
+    provider = provider_of(model, options.base_dir)
+    if not isinstance(provider, AskedProvider):
         return 0
-    return len(Inference.of(model, answers, options).find_missing(requests))
+    return len(Inference.of(provider, answers, options).find_missing(requests))
 
 
 def kept_responses(
@@ -103,10 +107,11 @@ def kept_responses(
 ) -> tuple[int, Iterator[pa.RecordBatch]]:
     """How many requests ``respond`` would send, and the rows of what is kept, sending none: a request without
     an answer has a row with status infra_error."""
-    if model.type == "replay":
-        return 0, iter(respond(model, requests, answers, options).batches)
+    provider = provider_of(model, options.base_dir)
+    if not isinstance(provider, AskedProvider):
+        return 0, iter(provider.responses(requests, options).batches)
     source = rereadable(requests, options.journal_dir)
-    inference = Inference.of(model, answers, options)
+    inference = Inference.of(provider, answers, options)
     missing = inference.find_missing(source)
     rows = inference.rows(missing, GivenAnswers()).batches(source)
     return len(missing), _closing(rows, source)
@@ -116,9 +121,9 @@ def given_answers(
     model: ModelConfig, requests: Iterable[pa.RecordBatch], answers: AnswerStore, options: InferenceOptions
 ) -> str:
     """Digest of the answers that ``respond`` would give now without asking: ``PartitionResponses.given``."""
-    given = GivenAnswers()
-    if model.type != "replay":
-        inference = Inference.of(model, answers, options)
+    given, provider = GivenAnswers(), provider_of(model, options.base_dir)
+    if isinstance(provider, AskedProvider):
+        inference = Inference.of(provider, answers, options)
         snapshot = inference.snapshot()
         for rows in inference.expanded(requests):
             given.add(snapshot.asked_at([request.key for row in rows for request in row]))
@@ -132,7 +137,7 @@ class Inference:
     ``asked`` are the keys of the requests that were handed to the engine.
     """
 
-    model: ModelConfig
+    provider: AskedProvider[Any]
     options: InferenceOptions
     expansion: RequestExpansion
     kept: ModelAnswers
@@ -141,9 +146,9 @@ class Inference:
     asked: set[bytes] = field(default_factory=set)
 
     @classmethod
-    def of(cls, model: ModelConfig, answers: AnswerStore, options: InferenceOptions) -> "Inference":
+    def of(cls, provider: AskedProvider[Any], answers: AnswerStore, options: InferenceOptions) -> "Inference":
         """Nothing looked up and nothing asked yet."""
-        expansion = RequestExpansion.of(model, options.sampling, options.base_dir)
+        expansion = RequestExpansion.of(provider.model, options.sampling, provider.base_dir)
         kept = answers.of_model(expansion.identity)
         state = InferenceState(
             AnswerWriter(kept, options.journal_dir, options.night),
@@ -153,7 +158,11 @@ class Inference:
             control_of(options.run_id),
         )
         lookup = replace(options.lookup, not_before=time.time()) if options.refresh else options.lookup
-        return cls(model, options, expansion, kept, lookup, state)
+        return cls(provider, options, expansion, kept, lookup, state)
+
+    def codec_of(self, kind: RequestKind) -> Codec:
+        """What reads the replies to requests of a kind, kept ones too."""
+        return self.provider.codec(kind, self.options.sampling)
 
     def snapshot(self) -> AnswerSnapshot:
         """The kept answers that serve now."""
@@ -195,11 +204,11 @@ class Inference:
         if keys:
             self.asked |= keys
             if self.state.first is None:
-                sampled = self.expansion, source, keys, self.snapshot, self.state.failures
+                sampled = self.expansion, self.codec_of, source, keys, self.snapshot, self.state.failures
                 self.state.first = FirstAnswers(*sampled)
             reporter = ProgressReporter(self.state, self.options.expected, progress)
             groups = self._groups(source, set(keys))
-            asyncio.run(_ask(self.model, self.options, self.state, groups, reporter))
+            asyncio.run(_ask(self.provider, self.options, self.state, groups, reporter))
 
     def _groups(self, source: Iterable[pa.RecordBatch], keys: set[bytes]) -> Iterator[Sequence[Request]]:
         """The requests with these keys, each once; those that go in one call as a group."""
@@ -229,7 +238,7 @@ class Inference:
         state.tally.failed = state.tally.retryable = len(unanswered)
         otherwise = RequestFailure(state.stopped or "not asked: the run stopped before this request", 0)
         counted = KeptCounts(self.options, state.tally, given, self.asked, unanswered)
-        return ResponseRows(self.expansion, kept, state.failures, otherwise, counted.add)
+        return ResponseRows(self.expansion, self.codec_of, kept, state.failures, otherwise, counted.add)
 
 
 class KeptCounts:
@@ -253,29 +262,32 @@ class KeptCounts:
         self._unanswered = unanswered
         self._repeated: set[bytes] = set()
 
-    def add(self, keys: Sequence[bytes], table: pa.Table, position: np.ndarray) -> None:
-        """Takes a portion: keys, a table of answers, and each key's row there, −1 where there is none.
+    def add(self, keys: Sequence[bytes], table: pa.Table, there: np.ndarray) -> None:
+        """Takes a portion: keys, a row of answer for each, and whether it is there.
 
         Raises DamagedAnswers for an answer that was there when it was looked up.
         """
-        there = position >= 0
         if lost := {keys[at] for at in np.flatnonzero(~there).tolist()} - self._unanswered:
             raise DamagedAnswers(
                 f"{len(lost)} kept answers were removed from the store before they were read; "
                 "run again to ask for them anew"
             )
         asked_at = np.full(len(keys), np.nan)
-        asked_at[there] = table.column("asked_at").to_numpy()[position[there]]
+        asked_at[there] = table.column("asked_at").to_numpy()[there]
         self._given.add(asked_at)
         nights = table.column("night").to_pylist()
         reused: list[int] = []
-        for key, at in zip(keys, position.tolist(), strict=True):
-            if at >= 0 and key not in self._asked:
+        for at in np.flatnonzero(there).tolist():
+            key = keys[at]
+            if key not in self._asked:
                 reused.append(at)
                 self._tally.same_night += nights[at] is not None and nights[at] == self._options.night
-            elif at >= 0:
+            else:
                 self._tally.same_night += key in self._repeated
                 self._repeated.add(key)
+        unreadable = table.column("status").to_pylist().count("infra_error")
+        self._tally.failed += unreadable
+        self._tally.retryable += unreadable
         if reused:
             self._tally.count_reused(table.take(pa.array(reused, pa.int64())), self._options.price)
 
@@ -336,14 +348,14 @@ class ProgressReporter:
 
 
 async def _ask(
-    model: ModelConfig,
+    provider: AskedProvider[Any],
     options: InferenceOptions,
     state: InferenceState,
     groups: Iterator[Sequence[Request]],
     reporter: ProgressReporter,
 ) -> None:
     try:
-        async with open_connection(model, options) as connection:
+        async with open_connection(provider, options) as connection:
             reporter.limiter = connection.endpoint.concurrency
             await Engine(connection.endpoint, state).run(await connection.prepare(groups), reporter.tick)
     finally:

@@ -297,13 +297,14 @@ RESULTS: Final = pa.schema(
 )
 
 
-COLUMNS_VERSION: Final = 2
+COLUMNS_VERSION: Final = 3
 """Version of the columns of sealed files. It rises with a column that is added to the answers or the
 history: the column then stands in ``ADDED``."""
 ADDED: Final[Mapping[str, int]] = {
     **dict.fromkeys(("asked_at", "night", "tool_calls_json", "ll_tokens"), 1),
     **dict.fromkeys(("stderr_items", "stderr_sampling", "mde", "warning"), 1),
     **dict.fromkeys((f"n_{name}" for name in COUNTED), 1),
+    "reply_json": 3,
 }
 """Column of a kept file → the version that it came with; all others were there from the beginning."""
 

@@ -12,7 +12,7 @@ from metrics.registry import AGGREGATIONS, METRICS, REDUCTIONS
 from scorers.config import SCORER_TYPES
 from scorers.filters import FILTERS
 from scorers.metric_lists import SCORER_METRICS
-from tasks.models.config import CONFIGS
+from tasks.models.registry import schemas
 
 
 def run(*arguments: str) -> subprocess.CompletedProcess[str]:
@@ -30,7 +30,7 @@ def run(*arguments: str) -> subprocess.CompletedProcess[str]:
         ("reductions", REDUCTIONS),
         ("filters", FILTERS),
         ("scorers", SCORER_TYPES),
-        ("models", CONFIGS),
+        ("models", schemas()),
     ],
 )
 def test_every_registered_name_is_listed(kind: str, names: object) -> None:
@@ -96,7 +96,7 @@ def test_a_meaning_does_not_end_at_the_first_line_of_a_docstring() -> None:
 
 def test_the_command_prints_json_and_takes_other_spellings() -> None:
     entries = json.loads(run("Model-Types", "--json").stdout)
-    assert {entry["name"] for entry in entries} == set(CONFIGS)
+    assert {entry["name"] for entry in entries} == set(schemas())
 
 
 def test_an_unknown_kind_is_answered() -> None:

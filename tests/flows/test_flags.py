@@ -14,7 +14,7 @@ from flows.config.load import CommandInputs, choose_configs, validation_document
 from flows.config.models import ModelFlags
 from flows.config.schema import EvalConfig
 from metrics.errors import ConfigError
-from tasks.models.config import PROVIDERS, answer_to, provider
+from tasks.models.addresses import ADDRESSES, address, answer_to
 
 Evaluate = Callable[..., Any]
 EXCHANGES = yaml.safe_load((Path(__file__).parent / "provider_exchanges.yaml").read_text(encoding="utf-8"))
@@ -148,7 +148,7 @@ def test_a_plan_without_data_answers_for_each_config(bench: Path) -> None:
     assert document["configs"][0]["reason"].startswith("--api: ")
 
 
-@pytest.mark.parametrize("kind", [*PROVIDERS, "Google", "AWS"])
+@pytest.mark.parametrize("kind", [*ADDRESSES, "Google", "AWS"])
 def test_the_entry_that_a_provider_is_answered_with_is_one_that_works(kind: str) -> None:
     told = answer_to(kind, "mine")
     assert told is not None
@@ -157,7 +157,7 @@ def test_the_entry_that_a_provider_is_answered_with_is_one_that_works(kind: str)
     config = EvalConfig.model_validate(
         {"name": "x", "dataset": "a.jsonl", "prompt_template": "x", "models": [entry]}
     )
-    found = provider(kind)
+    found = address(kind)
     assert found is not None
     assert config.models[0].served_name == found.model
 
@@ -226,7 +226,7 @@ def test_a_providers_exchange_comes_to_an_answer_or_to_its_own_words(
     name: str, bench: Path, evaluate: Evaluate, providing: Any
 ) -> None:
     exchange = EXCHANGES[name]
-    found = provider(exchange["type"])
+    found = address(exchange["type"])
     assert found is not None
     served = providing(exchange["reply"])
     path = "/" + found.base_url.split("/", 3)[3]

@@ -72,6 +72,31 @@ def test_a_metric_of_the_program_has_no_sources_of_its_own() -> None:
     assert not [name for entry in made.values() for name in entry if ".code." in name]
 
 
+def test_every_provider_is_in_the_keys_of_answers_whichever_is_asked() -> None:
+    reached = packages(made_of(planned())["infer"])
+    assert {"tasks.models", "tasks.models.providers", "tasks.models.providers.openai"} <= reached
+
+
+def test_a_provider_in_a_users_file_is_in_the_key_of_its_answers(tmp_path: Path) -> None:
+    code = """
+from tasks.models.providers.provider import RecordedProvider
+from tasks.models.config import Frozen
+
+class Mine(RecordedProvider[Frozen]):
+    schema = Frozen
+    def facts(self):
+        return {}
+    def responses(self, requests, options):
+        raise NotImplementedError("VERSION")
+"""
+    mine = f"models=[{{name: m, type: '{tmp_path}/mine.py:Mine'}}]"
+    made = []
+    for version in ("1", "2"):
+        (tmp_path / "mine.py").write_text(code.replace("VERSION", version * int(version)))
+        made.append(made_of(planned(None, mine))["infer"])
+    assert {name for name in made[0] if made[0][name] != made[1].get(name)} == {"step.provider.mine.py"}
+
+
 @pytest.mark.parametrize(
     ("override", "step", "cause"),
     [

@@ -221,7 +221,7 @@ assert ahead.read_beside(config, RunOptions(workers=2, limit=9), ()) is None
 reading = ahead.read_beside(config, options, ())
 found = reading.result()
 from flows.plan.fields import benchmark_fields
-from tasks.models.replay import keep_recordings, open_recordings, recording_file, RecordedKey
+from tasks.models.recordings import keep_recordings, open_recordings, recording_file, RecordedKey
 here = ahead.check_dataset(config, benchmark_fields(config), options.selection(), ())
 assert list(found.rows) == here.rows == list(found.rows)
 assert found.count == here.count and found.missing == here.missing

@@ -17,6 +17,7 @@ from tasks.models.answers.first import FIRST_ITEMS, FIRST_REQUESTS, FirstAnswers
 from tasks.models.answers.segments import AnswerStore
 from tasks.models.config import ModelConfig, SampleParams
 from tasks.models.identity import RequestExpansion
+from tasks.models.providers.provider import provider_of
 from tasks.models.records import KeptAnswer, Progress, RequestFailure, RunningFigure
 from tasks.running import RunningScore
 from tasks.store.schemas import REQUESTS
@@ -45,6 +46,7 @@ class Asked:
     def __init__(self, folder: Path, items: int, samples: int = 1) -> None:
         sampling = SampleParams(num_samples=samples, temperature=1.0, seed=1)
         self.expansion = RequestExpansion.of(MODEL, sampling, folder)
+        self.codec_of = lambda kind: provider_of(MODEL, folder).codec(kind, sampling)
         self.source = requests(items)
         self.kept = AnswerStore(Store(str(folder / "store"))).of_model(self.expansion.identity)
         self.keys = [[request.key for request in row] for row in self.expansion.rows(self.source[0])]
@@ -52,7 +54,9 @@ class Asked:
 
     def first(self, asked: set[bytes] | None = None) -> FirstAnswers:
         every = set(itertools.chain(*self.keys)) if asked is None else asked
-        return FirstAnswers(self.expansion, self.source, every, self.kept.snapshot, self.failures)
+        return FirstAnswers(
+            self.expansion, self.codec_of, self.source, every, self.kept.snapshot, self.failures
+        )
 
     def answer(self, item: int, sample: int = 0, text: str | None = None) -> KeptAnswer:
         said = str(item) if text is None else text

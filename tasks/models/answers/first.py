@@ -10,6 +10,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 import numpy as np
 import pyarrow as pa
 
+from tasks.models.answers.reading import CodecOf
 from tasks.models.answers.rows import ResponseRows
 from tasks.models.answers.segments import AnswerSnapshot, table_of
 from tasks.models.identity import RequestExpansion
@@ -32,12 +33,14 @@ class FirstAnswers:
     def __init__(
         self,
         expansion: RequestExpansion,
+        codec_of: CodecOf,
         source: Iterable[pa.RecordBatch],
         asked: Collection[bytes],
         snapshot: Callable[[], AnswerSnapshot],
         failures: Mapping[bytes, RequestFailure],
     ) -> None:
         self._expansion = expansion
+        self._codec_of = codec_of
         self._failures = failures
         self._requests, self._keys = _first(expansion, source, asked)
         every = [key for keys in self._keys for key in keys]
@@ -55,15 +58,18 @@ class FirstAnswers:
     def settled(self) -> tuple[pa.RecordBatch, list[pa.RecordBatch]] | None:
         """The items of which every request is answered or has failed, and their RESPONSES; None: there is
         none."""
-        answers = dict(self._answers)
-        known = {*answers, *self._kept, *dict(self._failures)}
+        given = dict(self._answers)
+        known = {*given, *self._kept, *dict(self._failures)}
         rows = [row for row, keys in enumerate(self._keys) if known.issuperset(keys)]
         if not rows or self._requests is None:
             return None
         items = self._requests.take(pa.array(rows))
-        table = pa.concat_tables([self._table, table_of(list(answers.values()))])
-        place = self._kept | {key: len(self._table) + at for at, key in enumerate(answers)}
-        made = ResponseRows(self._expansion, _Answers(table, place), self._failures, NOT_YET, lambda *_: None)
+        table = pa.concat_tables([self._table, table_of(list(given.values()))])
+        place = self._kept | {key: len(self._table) + at for at, key in enumerate(given)}
+        answers = _Answers(table, place)
+        made = ResponseRows(
+            self._expansion, self._codec_of, answers, self._failures, NOT_YET, lambda *_: None
+        )
         return items, list(made.batches([items]))
 
 

@@ -23,7 +23,7 @@ import orjson
 import pyarrow as pa
 
 from tasks.models.answers.segments import ANSWERS, PLAIN_COLUMNS, ModelAnswers, Segment
-from tasks.models.records import KeptAnswer
+from tasks.models.records import READ_FIELDS, KeptAnswer
 from tasks.store.errors import StoreError
 from tasks.store.home import private_folder
 from tasks.thresholds import Threshold
@@ -32,6 +32,8 @@ _log = logging.getLogger(__name__)
 FLUSH_SECONDS = 2.0
 FLUSH_BYTES = Threshold("bytes_flushed", 8 << 20)
 FIELDS = tuple(field.name for field in fields(KeptAnswer) if field.name != "key")
+BESIDE_REPLY = tuple(name for name in FIELDS if name not in READ_FIELDS)
+"""What is kept of an answer whose reply is kept: the rest is read from that."""
 
 
 class AnswerWriter:
@@ -213,20 +215,12 @@ class Orphan(_LockedFile):
 def encode(answer: KeptAnswer) -> bytes:
     """A line of JSON with the fields that are set; a log-likelihood that JSON has no number for is a text."""
     row: dict[str, Any] = {"key": answer.key.hex()}
-    for name in FIELDS:
+    for name in FIELDS if answer.reply_json is None else BESIDE_REPLY:
         if (value := getattr(answer, name)) is not None:
             row[name] = value
     if answer.ll is not None and not math.isfinite(answer.ll):
         row["ll"] = str(answer.ll)
     return orjson.dumps(row) + b"\n"
-
-
-def check_keepable(answer: KeptAnswer) -> None:
-    """Raises what keeping the answer would raise: TypeError, ValueError. Only what a server gives as it
-    likes, log-probabilities, can be something that has no line.
-    """
-    if answer.logprobs is not None:
-        encode(answer)
 
 
 def decode(line: bytes) -> KeptAnswer | None:

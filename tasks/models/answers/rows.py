@@ -13,6 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from tasks.models.answers.reading import CodecOf, read_replies
 from tasks.models.identity import RequestExpansion
 from tasks.models.records import Request, RequestFailure
 from tasks.store.schemas import RESPONSES
@@ -47,10 +48,11 @@ class ResponseRows:
     """Makes rows of kept answers.
 
     A request without an answer takes its failure, or ``otherwise`` where it was never asked. ``on_read`` is
-    told of each portion: its keys, the table of answers, and each key's row there.
+    told of each portion: its keys, a row of answer for each, and whether it is there.
     """
 
     expansion: RequestExpansion
+    codec_of: CodecOf
     answers: FoundAnswers
     failures: Mapping[bytes, RequestFailure]
     otherwise: RequestFailure
@@ -69,9 +71,9 @@ class ResponseRows:
         """One row of answer a request, with the failure in place of what is missing."""
         keys = [request.key for request in requests]
         table, position = self.answers.rows(keys)
-        self.on_read(keys, table, position)
         missing = np.flatnonzero(position < 0)
-        table = table.take(pa.array(position, mask=position < 0))
+        table = read_replies(self.codec_of, requests, table.take(pa.array(position, mask=position < 0)))
+        self.on_read(keys, table, position >= 0)
         failures = {int(at): self.failures.get(keys[at], self.otherwise) for at in missing}
         fill = {
             "status": pa.array(

@@ -34,7 +34,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from tasks.models.errors import is_settled
-from tasks.models.records import EVERY, KeptAnswer, Lookup
+from tasks.models.records import EVERY, READ_FIELDS, Answer, KeptAnswer, Lookup
 from tasks.store import claims
 from tasks.store.claims import Claim, Watch, is_dead, owner_of
 from tasks.store.errors import STORE_LOG, FileDamaged, FileMissing, StoreError
@@ -149,6 +149,9 @@ ANSWERS: Final = pa.schema(
         pa.field("ll", pa.float64()),
         pa.field("is_greedy", pa.bool_()),
         pa.field("ll_tokens", pa.int32()),  # tokens that ll is the sum of; null in version 0.1.0
+        # The reply as it came, which response to ll_tokens are read from; else null, and they were read when
+        # kept.
+        pa.field("reply_json", pa.string()),
     ]
 )
 INDEXED: Final = ["key", "arrived", "asked_at", "night"]
@@ -511,18 +514,31 @@ class KeyIndex:
 
 
 def table_of(answers: Sequence[KeptAnswer]) -> pa.Table:
-    """Answers as a table of the ANSWERS schema."""
+    """Answers as a table of the ANSWERS schema; what their replies say is not in it twice."""
     columns: dict[str, list[Any]] = {
-        name: [getattr(answer, name) for answer in answers] for name in PLAIN_COLUMNS
+        name: [getattr(answer, name) for answer in answers]
+        for name in PLAIN_COLUMNS
+        if name not in READ_FIELDS
     }
     columns["asked_at"] = [answer.asked_at or answer.arrived for answer in answers]
-    columns["logprobs_json"] = [
-        None if answer.logprobs is None else orjson.dumps(answer.logprobs).decode() for answer in answers
-    ]
+    read = [None if answer.reply_json is not None else answer for answer in answers]
+    columns |= read_columns(read)
     return pa.table(
         {name: pa.array(columns[name], type=ANSWERS.field(name).type) for name in ANSWERS.names},
         schema=ANSWERS,
     )
+
+
+def read_columns(answers: Sequence[Answer | KeptAnswer | None]) -> dict[str, list[Any]]:
+    """The columns of what was read of replies; null where nothing was."""
+    columns: dict[str, list[Any]] = {
+        name: [None if answer is None else getattr(answer, name) for answer in answers]
+        for name in READ_FIELDS
+    }
+    columns["logprobs_json"] = [
+        None if given is None else orjson.dumps(given).decode() for given in columns.pop("logprobs")
+    ]
+    return columns
 
 
 def _complete(table: Table, rows: pa.Table, schema: pa.Schema) -> pa.Table:

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tasks.models.tokens import Alignment
+from tasks.models.providers.openai.tokens import Alignment
 
 PROPERTY = settings(deadline=None, derandomize=True, max_examples=150)
 TEXT = st.text(st.sampled_from("ab é夜🦉\u0301\ufffd"), min_size=2, max_size=12)

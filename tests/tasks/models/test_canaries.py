@@ -9,12 +9,14 @@ import pytest
 from aiohttp import web
 
 from tasks.models.answers.segments import AnswerStore
-from tasks.models.config import EndpointConfig, ModelConfig
-from tasks.models.connection import contradictions, keep_statement, kept_statements, probe, said_at
+from tasks.models.canaries import CanaryReport, ask_canaries, note_statement
+from tasks.models.config import ModelConfig
+from tasks.models.connection import probe
 from tasks.models.demo import protocol, server
 from tasks.models.demo.options import DemoOptions
 from tasks.models.demo.server import Serving, serve
-from tasks.models.probes import CanaryReport, ask_canaries, note_statement
+from tasks.models.providers.openai.config import EndpointConfig
+from tasks.models.statements import contradictions, keep_statement, kept_statements, said_at
 from tasks.store.storage import Store
 
 GREEDY = {"temperature": 0, "max_tokens": 64}
@@ -131,7 +133,7 @@ def test_who_said_nothing_then_or_can_not_be_asked_now_is_not_doubted(
     assert ask_canaries(own, problems(6), bench.answers, options, 5).sentence is None
     note_statement(own, bench.answers, options, {"root": "/old"})
     bench.ask(own, problems(9), sampling=GREEDY)
-    monkeypatch.setattr("tasks.models.probes.statement_of", lambda *_: {})
+    monkeypatch.setattr("tasks.models.providers.openai.OpenAI.statement", lambda *_: {})
     assert ask_canaries(own, problems(9), bench.answers, options, 5).sentence is None
 
 

@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from tasks.models import echo as echo
-from tasks.models.echo import KNOWN, LAST, EchoMode, Likelihood, find_mode, takes_ids
 from tasks.models.errors import BadRequest, ConnectionFault, ModelError, ServerFault
+from tasks.models.providers.openai import echo as echo
+from tasks.models.providers.openai.echo import KNOWN, LAST, EchoMode, Likelihood, find_mode, takes_ids
 from tasks.models.records import Call, Reply, Request
 from tasks.models.tokenizers import ByteTokenizer
 

@@ -11,9 +11,11 @@ from typing import Any
 
 import pytest
 
-from tasks.models.config import EndpointConfig, ModelConfig
-from tasks.models.connection import ServedModel, _overheard, open_provider, probe
+from tasks.models.config import ModelConfig
+from tasks.models.connection import probe
 from tasks.models.errors import MalformedBody, ModelError, NotServed
+from tasks.models.providers.openai.config import EndpointConfig
+from tasks.models.providers.provider import ServedModel, provider_of, unencrypted_key_warning
 from tasks.models.records import Call
 
 ANSWER = {"choices": [{"message": {"content": "4"}, "finish_reason": "stop"}]}
@@ -59,7 +61,9 @@ def send(base_url: str, client: str = "http", stream: bool = False) -> Any:
     body = {"model": "m", "messages": [{"role": "user", "content": "2 + 2?"}]}
 
     async def call() -> Any:
-        provider = open_provider(ServedModel(base_url, "m", config, "sk-secret"), 1)
+        provider = provider_of(ModelConfig(name="m", config=config)).transport(
+            ServedModel(base_url, "m", config, "sk-secret"), 1
+        )
         try:
             return (await provider.send(Call("chat/completions", body), 60)).body
         finally:
@@ -172,7 +176,7 @@ def test_a_body_without_end_is_cut_while_it_comes(
     ],
 )
 def test_a_key_that_goes_over_a_network_unencrypted_is_warned_about(address: str, warned: bool) -> None:
-    said = _overheard(ModelConfig(name="m"), address)
+    said = unencrypted_key_warning(ModelConfig(name="m"), address)
     assert (said is not None and "unencrypted" in said and "https" in said) is warned
 
 
@@ -183,5 +187,5 @@ def test_the_warning_is_among_what_an_endpoint_is_doubted_for(
     base_url, _ = endpoint(lambda handler: reply(handler, json.dumps({"data": [{"id": "m"}]}).encode()))
     model = ModelConfig(name="m", config=EndpointConfig(base_url=base_url, api_key_env="A_KEY"))
     assert probe(model).warning is None, "it stays on this machine"
-    monkeypatch.setattr("tasks.models.http.LOOPBACK", ())
+    monkeypatch.setattr("tasks.models.providers.provider.LOOPBACK", ())
     assert "unencrypted" in str(probe(model).warning)

@@ -67,7 +67,7 @@ def test_what_cannot_change_an_answer_does_not(fields):
 
 
 def test_every_config_field_is_in_one_of_the_two_lists():
-    from tasks.models.config import EndpointConfig
+    from tasks.models.providers.openai.config import EndpointConfig
 
     taken = {name for fields in MATTERS + DISPLAYED for name in fields.get("config", {})}
     assert taken == set(EndpointConfig.model_fields)

@@ -16,6 +16,7 @@ from tasks.models.answers.journal import Journal, decode, encode, recover, resto
 from tasks.models.answers.segments import AnswerStore, ModelAnswers, claim_keys
 from tasks.models.config import ModelConfig
 from tasks.models.demo.server import serve
+from tasks.models.providers.provider import provider_of
 from tasks.models.records import KeptAnswer
 from tasks.models.respond import Inference
 from tasks.store.storage import Store, StoreError
@@ -260,7 +261,7 @@ def test_what_another_worker_answered_and_could_not_store_is_not_asked_for_again
         model = ModelConfig.model_validate(
             {"name": "m", "config": {"base_url": serving.base_url, "model": "demo"}}
         )
-        inference = Inference.of(model, bench.answers, options)
+        inference = Inference.of(provider_of(model), bench.answers, options)
         keys = [request.key for rows in inference.expanded(requests) for row in rows for request in row]
         with claim_keys(inference.kept, keys):
             second = pool.submit(bench.ask, model, requests)

@@ -13,9 +13,10 @@ from PIL import Image
 
 from tasks.history.prune import plan_pruning, prune
 from tasks.messages.media import MediaError, MediaReader, keep_media, kept_media, sent_messages, thumbnail
-from tasks.models.config import EndpointConfig, SampleParams
+from tasks.models.config import SampleParams
 from tasks.models.errors import BadRequest
-from tasks.models.generation import Generation
+from tasks.models.providers.openai.config import EndpointConfig
+from tasks.models.providers.openai.generation import Chat, Completions
 from tasks.models.records import Request
 from tasks.store.schemas import REQUESTS
 from tasks.store.storage import Store, StoreError
@@ -94,12 +95,12 @@ def test_a_body_holds_base64_and_a_completion_none() -> None:
     )
     request = Request(b"k", "generate", chat, chat=True)
     kept = {media.digest: media.read() for media in reader.of([chat])}
-    codec = Generation("m", EndpointConfig(), SampleParams(), media=kept.__getitem__)
+    codec = Chat("m", EndpointConfig(), SampleParams(), media=kept.__getitem__)
     (call,) = codec.calls([request])
     url = call.body["messages"][0]["content"][1]["image_url"]["url"]
     assert url == f"data:image/png;base64,{base64.b64encode(png()).decode()}"
     assert call.media == len(url)
-    completions = Generation("m", EndpointConfig(api="completions"), SampleParams())
+    completions = Completions("m", EndpointConfig(api="completions"), SampleParams())
     with pytest.raises(BadRequest, match="api: chat"):
         completions.calls([request])
 

@@ -11,14 +11,19 @@ import pyarrow as pa
 import pytest
 from pydantic import ValidationError
 
-from tasks.models.config import EndpointConfig, ModelConfig, ReasoningConfig, SampleParams
-from tasks.models.generation import FAMILIES, Generation, marks_of, split_thought
+from tasks.models.config import ModelConfig, ReasoningConfig, SampleParams
 from tasks.models.identity import RequestExpansion, model_identity
-from tasks.models.probes import settled
+from tasks.models.providers.openai.config import EndpointConfig
+from tasks.models.providers.openai.generation import FAMILIES, Chat, marks_of, split_thought
+from tasks.models.providers.provider import provider_of
 from tasks.models.records import Reply, Request
 from tasks.store.schemas import REQUESTS
 
 ENDPOINT = {"model": "m", "base_url": "http://localhost:1/v1"}
+
+
+def settled(model: ModelConfig, ask: bool = True) -> ModelConfig:
+    return provider_of(model).settled(None, ask)
 
 
 def model(reasoning: dict[str, Any] | None = None, **fields: Any) -> ModelConfig:
@@ -71,7 +76,7 @@ def test_thoughts_are_known_by_the_marks_of_their_family(named, text, expected):
 @pytest.mark.parametrize("finish", ["stop", "length"])
 def test_every_family_keeps_thought_and_answer_apart_cut_or_not(family, finish):
     marks, config = FAMILIES[family], EndpointConfig()
-    codec = Generation("m", config, SampleParams(), reasoning=ReasoningConfig(marks=family))
+    codec = Chat("m", config, SampleParams(), reasoning=ReasoningConfig(marks=family))
 
     def answer(content: str) -> Any:
         choice = {"message": {"content": content}, "finish_reason": finish}
@@ -90,7 +95,7 @@ def test_every_family_keeps_thought_and_answer_apart_cut_or_not(family, finish):
 def test_a_servers_own_count_of_the_thought_is_kept():
     usage = {"completion_tokens": 30, "completion_tokens_details": {"reasoning_tokens": 4}}
     choice = {"message": {"content": "<think>because</think>four"}, "finish_reason": "stop"}
-    codec = Generation("m", EndpointConfig(), SampleParams())
+    codec = Chat("m", EndpointConfig(), SampleParams())
     (answer,) = codec.answers(
         [Request(b"k", "generate", "p")], [Reply({"choices": [choice], "usage": usage}, 0.1)], 1
     )
@@ -135,9 +140,9 @@ SENT = [
 @pytest.mark.parametrize(("said", "address", "fields"), SENT)
 def test_what_is_said_of_thoughts_goes_into_the_request_and_into_its_key(said, address, fields):
     config = EndpointConfig(base_url=address or "http://localhost:1/v1")
-    codec = Generation("m", config, SampleParams(), reasoning=ReasoningConfig(**said))
+    codec = Chat("m", config, SampleParams(), reasoning=ReasoningConfig(**said))
     (call,) = codec.calls([Request(b"k", "generate", "p")])
-    plain = Generation("m", config, SampleParams()).calls([Request(b"k", "generate", "p")])[0]
+    plain = Chat("m", config, SampleParams()).calls([Request(b"k", "generate", "p")])[0]
     assert call.body == {**plain.body, **fields}
     at = {"config": {"base_url": config.base_url}}
     assert model_identity(model(said, **at)) == {**model_identity(model(**at)), "reasoning": {"sent": fields}}

@@ -10,10 +10,11 @@ import orjson
 import pytest
 
 from tasks.messages.calls import merged_pieces, parsed_calls, said_calls
-from tasks.models.config import EndpointConfig, ModelConfig, SampleParams
+from tasks.models.config import ModelConfig, SampleParams
 from tasks.models.errors import MalformedBody
-from tasks.models.generation import Generation
 from tasks.models.http import StreamedAnswer
+from tasks.models.providers.openai.config import EndpointConfig
+from tasks.models.providers.openai.generation import Chat, Completions, Generation
 from tasks.models.records import Reply, Request
 
 WEATHER = {"type": "function", "function": {"name": "weather", "parameters": {"type": "object"}}}
@@ -200,10 +201,10 @@ def test_a_name_that_is_said_in_every_piece_is_one_name() -> None:
 def test_a_completion_of_a_chat_with_parts_is_asked_with_its_texts() -> None:
     parts = [{"type": "text", "text": "How"}, {"type": "text", "text": " many?"}]
     chat = orjson.dumps([{"role": "user", "content": parts}]).decode()
-    codec = Generation("m", EndpointConfig(api="completions"), SampleParams())
+    codec = Completions("m", EndpointConfig(api="completions"), SampleParams())
     (asked,) = codec.calls([Request(b"k", "generate", chat, chat=True)])
     assert asked.body["prompt"] == "How many?"
 
 
 def generation() -> Generation:
-    return Generation("m", EndpointConfig(), SampleParams())
+    return Chat("m", EndpointConfig(), SampleParams())

@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tasks.models.errors import BadRequest
+from tasks.models.providers.openai.tokens import rolling_spans, split_pair, text_span, token_span
 from tasks.models.tokenizers import ByteTokenizer
-from tasks.models.tokens import rolling_spans, split_pair, text_span, token_span
 
 BYTES = ByteTokenizer()
 

@@ -10,8 +10,9 @@ import pytest
 
 from scorers.config import FilterConfig
 from scorers.filters import FilterPipeline
-from tasks.models import replay
 from tasks.models.config import ModelConfig, SampleParams
+from tasks.models.providers import replay
+from tasks.models.providers.provider import provider_of
 from tasks.models.records import InferenceOptions
 from tasks.reporting import exports
 from tasks.reporting.exports import AnswerPart, RunInfo, SamplePart, write_samples
@@ -143,7 +144,7 @@ def test_recorded_rows(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
         options = InferenceOptions(sampling=SampleParams(), journal_dir=tmp_path, base_dir=tmp_path)
         return [
             row
-            for batch in replay.replayed(model, [requests(4)], options).batches
+            for batch in provider_of(model, options.base_dir).responses([requests(4)], options).batches
             for row in batch.to_pylist()
         ]
 

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from metrics.errors import DataError
 from tasks.models.config import ModelConfig, SampleParams
+from tasks.models.providers.provider import provider_of
 from tasks.models.records import InferenceOptions
-from tasks.models.replay import replayed
 from tasks.rows.parts import Origin, Part
 from tasks.verdicts.methods import RESPONSE_COLUMNS, response_rows
 from tasks.verdicts.rows import JudgedPart, evaluation_rows, method_labels
@@ -136,7 +136,9 @@ def test_every_value_of_a_recorded_row_is_found(
     caplog.clear()
     messages, rows = "", []
     try:
-        for batch in replayed(model, [asking({"a": "1"}).requests], options).batches:
+        for batch in (
+            provider_of(model, options.base_dir).responses([asking({"a": "1"}).requests], options).batches
+        ):
             rows += response_rows(batch.select(RESPONSE_COLUMNS), Origin("m", "plain"))
     except DataError as error:
         messages = str(error)

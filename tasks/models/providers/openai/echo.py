@@ -8,7 +8,6 @@ which tokens count and reads what comes.
 
 import asyncio
 import threading
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
@@ -24,21 +23,19 @@ from tasks.models.errors import (
     ServerFault,
     TransientError,
 )
-from tasks.models.records import Call, KeptAnswer, Provider, Reply, Request, provenance, usage_of
-from tasks.models.tokenizers import Tokenizer
-from tasks.models.tokens import (
+from tasks.models.providers.openai.spans import KeptForm, kept_span, likelihood
+from tasks.models.providers.openai.tokens import (
     DEFAULT_MAX_LENGTH,
-    GeneratedTokens,
     LogprobSource,
-    ScoredTokens,
     Span,
     rolling_spans,
     scored,
-    span_ends,
-    sum_of,
     text_span,
     token_span,
 )
+from tasks.models.records import Answer, Call, Codec, Reply, Request, Transport, usage_of
+from tasks.models.tokenizers import Tokenizer
+from tasks.store.keys import value_text
 
 
 @dataclass(frozen=True)
@@ -69,7 +66,7 @@ class EchoMode:
 
 
 @dataclass(frozen=True)
-class Likelihood:
+class Likelihood(Codec):
     """The codec for continuations and documents. ``max_length`` is in tokens."""
 
     model: str
@@ -89,23 +86,58 @@ class Likelihood:
         bodies = (self.mode.body(self._together(group)) for group in groups)
         return [Call("completions", {"model": self.model, **body, **self.extra}) for body in bodies]
 
-    def answers(
-        self, requests: Sequence[Request], replies: Sequence[Reply], attempts: int
-    ) -> list[KeptAnswer]:
-        """One answer a request; raises MalformedBody when a reply does not hold what was asked for."""
+    def parts(self, requests: Sequence[Request], replies: Sequence[Reply]) -> list[Mapping[str, Any]]:
+        """Of each request its spans' tokens, from some before the continuation on; see ``spans.py``."""
         spans = [self._spans(request) for request in requests]
         choices = self._choices(sum(map(len, spans)), replies)
-        facts: dict[str, Any] = {
-            **(provenance(replies[-1]) if replies else {"arrived": time.time()}),
-            "inference_time": sum(reply.seconds for reply in replies),
-            "attempts": attempts,
-        }
-        usage = _summed(usage_of(reply.body, 1)[0] for reply in replies)
-        shares = usage_of({"usage": usage}, len(requests))
+        usage = [reply.body["usage"] for reply in replies if isinstance(reply.body.get("usage"), Mapping)]
         return [
-            self._answer(request, [(*next(choices), span) for span in group], {**facts, **share})
-            for request, group, share in zip(requests, spans, shares, strict=True)
+            {
+                "spans": [self._kept(span, *next(choices)) for span in group],
+                "usage": usage,
+                "share": [place, len(requests)],
+            }
+            for place, group in enumerate(spans)
         ]
+
+    def read(self, request: Request, part: Mapping[str, Any]) -> Answer:
+        """A request's answer from its spans: their log-likelihoods add up. Where the server's tokens don't
+        fit there is none, and another server may do better.
+        """
+        place, together = part["share"]
+        usage = _summed(usage_of({"usage": usage}, 1)[0] for usage in part["usage"])
+        facts: dict[str, Any] = usage_of({"usage": usage}, together)[place]
+        try:
+            likelihoods = [likelihood(request, span) for span in part["spans"]]
+        except PermanentError as error:
+            return Answer("infra_error", error=str(error), **facts)
+        flags = [greedy for _, greedy, _ in likelihoods]
+        greedy = None if None in flags else all(flags)
+        total = sum((ll for ll, _, _ in likelihoods), 0.0)
+        count = sum(count for _, _, count in likelihoods)
+        return Answer("ok", ll=total, is_greedy=greedy, ll_tokens=count, **facts)
+
+    def text(self, part: Mapping[str, Any]) -> str:
+        """A part as it is kept: an impossible token's infinity is a number of it."""
+        return value_text(part)
+
+    def _kept(self, span: Span, choice: Mapping[str, Any], counted: int | None) -> Mapping[str, Any]:
+        begun = None if self._loses_prefix(span.prompt) else self.mode.begun
+        return kept_span(choice, span, KeptForm(self.mode.source, self.mode.listed, counted, begun))
+
+    def grouped(self, groups: Iterator[Sequence[Request]]) -> Iterator[Sequence[Request]]:
+        """``batch`` requests together; documents stay alone."""
+        together: list[Request] = []
+        for group in groups:
+            if group[0].kind == "rolling":
+                yield group
+                continue
+            together.extend(group)
+            if len(together) >= self.batch:
+                yield together
+                together = []
+        if together:
+            yield together
 
     def _spans(self, request: Request) -> list[Span]:
         """What a request needs scored: nothing where no token is its own, which makes its log-likelihood 0,
@@ -148,8 +180,8 @@ class Likelihood:
 
     def _choices(
         self, remaining: int, replies: Sequence[Reply]
-    ) -> Iterator[tuple[ScoredTokens, GeneratedTokens]]:
-        """For each span, in order, what the server gave for it and how many tokens it generated after it."""
+    ) -> Iterator[tuple[Mapping[str, Any], int | None]]:
+        """For each span, in order, what the server gave for it and how many tokens it says it generated."""
         for reply in replies:
             choices = reply.body.get("choices")
             expected = min(remaining, self.batch)
@@ -159,41 +191,7 @@ class Likelihood:
             counts = expected == 1 and self.mode.listed == self.mode.max_tokens
             counted = usage_of(reply.body, 1)[0]["completion_tokens"] if counts else None
             for choice in sorted(choices, key=_index):
-                yield scored(choice, self.mode.source), GeneratedTokens(self.mode.listed, counted)
-
-    def _answer(
-        self,
-        request: Request,
-        parts: Sequence[tuple[ScoredTokens, GeneratedTokens, Span]],
-        facts: Mapping[str, Any],
-    ) -> KeptAnswer:
-        """A request's answer from its spans: their log-likelihoods add up. Where the server's tokens don't
-        fit there is none, and another server may do better.
-        """
-        try:
-            likelihoods = [self._likelihood(*part) for part in parts]
-        except PermanentError as error:
-            return KeptAnswer(request.key, "infra_error", error=str(error), **facts)
-        flags = [greedy for _, greedy, _ in likelihoods]
-        greedy = None if None in flags else all(flags)
-        total = sum((ll for ll, _, _ in likelihoods), 0.0)
-        count = sum(count for _, _, count in likelihoods)
-        return KeptAnswer(request.key, "ok", ll=total, is_greedy=greedy, ll_tokens=count, **facts)
-
-    def _likelihood(
-        self, tokens: ScoredTokens, generated: GeneratedTokens, span: Span
-    ) -> tuple[float, bool | None, int]:
-        """The span's log-likelihood, whether it is greedy, and how many tokens it has."""
-        begun = self.mode.begun
-        if begun is None or self._loses_prefix(span.prompt):
-            begin, end = span_ends(tokens, generated, span)
-            return *sum_of(tokens, begin, end), len(tokens.logprobs[begin:end])
-        # Ids that went as text, of which the server may have made others: counted as lm-evaluation-harness
-        # counts, from where the context would end.
-        listed, size = len(tokens.logprobs), len(span.prompt) + begun
-        end = size if listed == size and generated.counted == 0 else listed - generated.requested
-        begin = span.start + begun
-        return *sum_of(tokens, begin, end), len(tokens.logprobs[begin:end])
+                yield choice, counted
 
 
 def _index(choice: Any) -> int:
@@ -226,13 +224,13 @@ _lock = threading.Lock()
 
 
 async def find_mode(
-    provider: Provider, endpoint: str, likelihood: Callable[[EchoMode], Likelihood]
+    transport: Transport, endpoint: str, likelihood: Callable[[EchoMode], Likelihood]
 ) -> EchoMode:
     """The first way of asking in which a known prompt's last word gets a log-likelihood; asked once a
     process.
 
     Raises ModelError where none does (chat-only endpoints, echo refused or silently ignored, another
-    tokenizer than the model's), and what the provider raises when the endpoint can't be reached.
+    tokenizer than the model's), and what the transport raises when the endpoint can't be reached.
     """
     sample = likelihood(MODES[0])
     cache_key = (endpoint, sample.model, sample.tokenizer is not None)
@@ -244,7 +242,7 @@ async def find_mode(
     with_ids = tuple(replace(mode, ids=True) for mode in MODES) if sample.tokenizer is not None else ()
     for candidate in (*with_ids, *MODES):
         try:
-            mode = await _tried(provider, likelihood(candidate))
+            mode = await _tried(transport, likelihood(candidate))
         except (PermanentError, MalformedBody, NotServed, ServerFault) as error:
             reasons.append(f"{candidate.source} with max_tokens {candidate.max_tokens}: {error}")
             continue
@@ -257,7 +255,7 @@ async def find_mode(
     )
 
 
-async def _tried(provider: Provider, likelihood: Likelihood) -> EchoMode:
+async def _tried(transport: Transport, likelihood: Likelihood) -> EchoMode:
     """Asks for the known prompt, and returns the mode with what was learnt of it.
 
     Raises PermanentError or MalformedBody unless its log-likelihood comes back.
@@ -268,7 +266,7 @@ async def _tried(provider: Provider, likelihood: Likelihood) -> EchoMode:
     if tokenizer is not None and as_text and not _gives_back(tokenizer, KNOWN + LAST):
         raise BadRequest("the tokenizer: does not give back a text that it was given")
     (call,) = likelihood.calls([request])
-    reply = await _sent(provider, call)
+    reply = await _sent(transport, call)
     listed = _listed(reply.body, mode)
     (answer,) = likelihood.answers([request], [reply], 1)
     if answer.status != "ok":
@@ -280,7 +278,7 @@ async def _tried(provider: Provider, likelihood: Likelihood) -> EchoMode:
     return replace(mode, begun=0 if begun < 0 and listed[0] is None else begun)
 
 
-async def takes_ids(provider: Provider, endpoint: str, model: str, tokenizer: Tokenizer) -> bool:
+async def takes_ids(transport: Transport, endpoint: str, model: str, tokenizer: Tokenizer) -> bool:
     """Whether the server completes a prompt of token ids; asked once a process. One that can't be asked just
     now is taken to.
     """
@@ -291,7 +289,7 @@ async def takes_ids(provider: Provider, endpoint: str, model: str, tokenizer: To
         return known
     body = {"model": model, "prompt": [tokenizer.encode(KNOWN)], "max_tokens": 1, "temperature": 0}
     try:
-        reply = await _sent(provider, Call("completions", body))
+        reply = await _sent(transport, Call("completions", body))
         choices = reply.body.get("choices")
         taken = isinstance(choices, list) and len(choices) == 1
     except (PermanentError, MalformedBody, ServerFault):
@@ -303,7 +301,7 @@ async def takes_ids(provider: Provider, endpoint: str, model: str, tokenizer: To
     return taken
 
 
-async def takes_stops(provider: Provider, endpoint: str, call: Call) -> bool:
+async def takes_stops(transport: Transport, endpoint: str, call: Call) -> bool:
     """Whether the server takes as many stop sequences as the call has; asked once a process for a number.
 
     One that can't be asked just now is taken to: then the requests themselves say what is wrong.
@@ -315,7 +313,7 @@ async def takes_stops(provider: Provider, endpoint: str, call: Call) -> bool:
     if known is not None:
         return known
     try:
-        await _sent(provider, call)
+        await _sent(transport, call)
         taken = True
     except BadRequest:
         taken = False
@@ -326,16 +324,16 @@ async def takes_stops(provider: Provider, endpoint: str, call: Call) -> bool:
     return taken
 
 
-async def _sent(provider: Provider, call: Call) -> Reply:
+async def _sent(transport: Transport, call: Call) -> Reply:
     """The reply; a server that fails is asked again, since one failure says nothing about what it takes."""
     for _ in range(TRIES - 1):
         try:
-            return await provider.send(call, timeout=PROBE_SECONDS)
+            return await transport.send(call, timeout=PROBE_SECONDS)
         except RequestTimeout:
             raise
         except TransientError as error:
             await asyncio.sleep(PAUSE if error.retry_after is None else error.retry_after)
-    return await provider.send(call, timeout=PROBE_SECONDS)
+    return await transport.send(call, timeout=PROBE_SECONDS)
 
 
 def _gives_back(tokenizer: Tokenizer, text: str) -> bool:

@@ -8,6 +8,7 @@ of several families open the thought themselves, so that the text holds its end 
 where the tokens were used up before; ``probes`` looks for the marks at the end of a rendered prompt.
 """
 
+from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Literal
@@ -15,7 +16,7 @@ from typing import Any, Final, Literal
 from tasks.messages.calls import calls_of, calls_text
 from tasks.messages.chat import chat_body, content_text
 from tasks.messages.media import ReadMedia, media_size, refuse_media, sent_messages
-from tasks.models.config import DemoConfig, EndpointConfig, ReasoningConfig, SampleParams
+from tasks.models.config import ReasoningConfig, SampleParams
 from tasks.models.errors import (
     FILTERED,
     REFUSED,
@@ -27,12 +28,13 @@ from tasks.models.errors import (
     SettledError,
     shortened,
 )
+from tasks.models.providers.openai.config import EndpointConfig
 from tasks.models.records import (
+    Answer,
     Call,
-    KeptAnswer,
+    Codec,
     Reply,
     Request,
-    provenance,
     text_or_none,
     usage_of,
 )
@@ -141,8 +143,6 @@ OUT_OF_TOKENS = ("length", "max_tokens")
 """Finish reasons of an answer that the limit of tokens ended."""
 MARKED = ReasoningConfig()
 """Nothing is said of a thought, and one is known by its marks."""
-FEWEST_STOPS = 4
-"""Stop sequences that every endpoint takes: OpenAI's limit."""
 LONGEST_CHARACTER = 4
 """Tokens that one character makes at most: a byte of its UTF-8 each."""
 
@@ -171,53 +171,50 @@ class TokenPrompts:
         return prompt if len(cut) == len(tokens) else self.tokenizer.decode(cut)
 
 
-class Generation:
-    """Text from chat or completions: one request a call, or the samples of one prompt (``n``)."""
+class Generation(Codec):
+    """Text: one request a call, or the samples of one prompt (``n``)."""
 
     def __init__(
-        self,
-        model: str,
-        config: EndpointConfig | DemoConfig,
-        params: SampleParams,
-        prompts: TokenPrompts | None = None,
-        reasoning: ReasoningConfig = MARKED,
-        media: ReadMedia = refuse_media,
+        self, model: str, config: EndpointConfig, params: SampleParams, reasoning: ReasoningConfig = MARKED
     ) -> None:
-        self._media = media
-        self._prompts = prompts
-        self._chat = config.api == "chat"
-        extra = config.extra_body if isinstance(config, EndpointConfig) else {}
-        stream = isinstance(config, EndpointConfig) and config.stream
-        streaming = {"stream": True, "stream_options": {"include_usage": True}} if stream else {}
-        sent = params.sent()
-        if not self._chat and sent.pop("logprobs", None):
-            sent["logprobs"] = sent.pop("top_logprobs", 1)
-        if not self._chat and prompts is not None and prompts.tokenizer.end is not None:
-            sent["stop"] = _with_end(sent.get("stop", ()), prompts.tokenizer.end)
-        told = reasoning.sent(getattr(config, "base_url", ""))
-        self._body = {"model": model, **sent, **streaming, **extra, **told}
-        # A completion is whatever text follows: only who says that a thought begins there is believed.
-        self._opened = reasoning.opened if self._chat or reasoning.opened is True else None
+        streaming = {"stream": True, "stream_options": {"include_usage": True}} if config.stream else {}
+        sampled, told = self.sampled(params), reasoning.sent(config.base_url)
+        self._body = {"model": model, **sampled, **streaming, **config.extra_body, **told}
+        self._opened: Opened | None = reasoning.opened
         self._marks = marks_of(reasoning.marks)
         # One token with its alternatives: they are what is asked for, and white space is an answer, too.
-        self._one_token = bool(sent.get("logprobs")) and 1 in (
+        self._one_token = bool(sampled.get("logprobs")) and 1 in (
             params.max_tokens,
             params.max_completion_tokens,
         )
         self._cut: list[str] = []
         """Stop sequences that the endpoint does not take: the answer is cut at them here."""
 
+    end: str | None = None
+    """The stop sequence that is always sent, the last one."""
+
+    def sampled(self, params: SampleParams) -> dict[str, Any]:
+        """The sampling parameters as this interface takes them."""
+        return params.sent()
+
+    @abstractmethod
+    def call(self, request: Request, body: Mapping[str, Any]) -> Call:
+        """The call for a request with the fields that all calls have."""
+
+    @abstractmethod
+    def message(self, choice: Mapping[str, Any]) -> "ParsedChoice":
+        """What a choice holds; raises Refused, MalformedBody."""
+
     def keep_stops(self, most: int) -> Sequence[str]:
         """From now on sends the first ``most`` stop sequences and cuts answers at the others; returns these.
 
-        The tokenizer's end, which stands last, is one of those sent.
+        The one that is always sent, which stands last, is one of those.
         """
         stops = list(self._body.get("stop") or ())
         if len(stops) <= most:
             return ()
-        end = self._prompts.tokenizer.end if self._prompts is not None else None
-        last = [end] if end in stops else []
-        first = [*[stop for stop in stops if stop != end][: most - len(last)], *last]
+        last = [self.end] if self.end in stops else []
+        first = [*[stop for stop in stops if stop != self.end][: most - len(last)], *last]
         self._cut = [stop for stop in stops if stop not in first]
         self._body = {**self._body, "stop": first}
         return self._cut
@@ -230,76 +227,97 @@ class Generation:
             body["seed"] = first.seed
         if len(requests) > 1:
             body["n"] = len(requests)
-        if self._chat:
-            asked = (
-                chat_body(first.prompt)
-                if first.chat
-                else {"messages": [{"role": "user", "content": first.prompt}]}
-            )
-            messages = sent_messages(asked["messages"], self._media)
-            return [Call("chat/completions", {**body, **asked, "messages": messages}, media_size(messages))]
-        prompt = _as_text(first)
-        return [
-            Call("completions", {**body, "prompt": self._prompts.encode(prompt) if self._prompts else prompt})
-        ]
+        return [self.call(first, body)]
 
-    def answers(
-        self, requests: Sequence[Request], replies: Sequence[Reply], attempts: int
-    ) -> list[KeptAnswer]:
-        """One answer a request, in order; raises MalformedBody when the reply holds something else."""
+    def parts(self, requests: Sequence[Request], replies: Sequence[Reply]) -> list[Mapping[str, Any]]:
+        """Each request's choice and the usage, with the stop sequences that the endpoint did not take."""
         (reply,) = replies
         choices = reply.body.get("choices")
         if not isinstance(choices, list) or len(choices) < len(requests):
             got = len(choices) if isinstance(choices, list) else "no list of"
             raise MalformedBody(f"the answer has {got} choices where {len(requests)} were asked for")
-        shares = usage_of(reply.body, len(requests))
-        answers = []
-        for request, choice, usage in zip(requests, choices, shares, strict=False):
-            if not isinstance(choice, Mapping):
-                raise MalformedBody("a choice of the answer is not a JSON object")
-            answers.append(
-                self._answer(request, choice, {**usage, **provenance(reply), "attempts": attempts})
-            )
-        return answers
+        beside: dict[str, Any] = {"usage": reply.body.get("usage")}
+        if reply.headers:
+            beside["headers"] = reply.headers
+        if self._cut:
+            beside["cut"] = self._cut
+        if len(requests) == 1:
+            return [{"choice": choices[0], **beside}]
+        together = len(requests)
+        return [
+            {"choice": choice, **beside, "share": [place, together]}
+            for place, choice in enumerate(choices[:together])
+        ]
 
-    def _answer(self, request: Request, choice: Mapping[str, Any], facts: dict[str, Any]) -> KeptAnswer:
+    def read(self, request: Request, part: Mapping[str, Any]) -> Answer:
         """What a choice says, by the table of docs/operations.md; raises EmptyAnswer and MalformedBody."""
-        facts["finish_reason"] = finish = text_or_none(choice.get("finish_reason"))
-        facts["logprobs"] = choice.get("logprobs")
+        choice = part["choice"]
+        if not isinstance(choice, Mapping):
+            raise MalformedBody("a choice of the answer is not a JSON object")
+        finish = text_or_none(choice.get("finish_reason"))
+        logprobs = choice.get("logprobs")
+        place, together = part.get("share", (0, 1))
+        facts: dict[str, Any] = {
+            **usage_of(part, together)[place],
+            "finish_reason": finish,
+            "logprobs": logprobs,
+        }
         try:
-            said = self._message(choice)
+            said = self.message(choice)
             if finish == "content_filter":
                 raise ContentFiltered(f"{FILTERED}: its content filter cut the answer")
         except SettledError as error:
-            return KeptAnswer(request.key, "model_error", error=str(error), **facts)
-        facts["reasoning"] = said.thought
-        if said.thought and facts.get("reasoning_tokens") is None:
-            facts["reasoning_tokens"] = thought_tokens(said, facts.get("completion_tokens"))
-        facts["tool_calls_json"] = said.calls
-        if self._one_token and facts["logprobs"]:
-            return KeptAnswer(request.key, "ok", response=said.text or "", **facts)
+            return Answer("model_error", error=str(error), **facts)
+        facts |= {"reasoning": said.thought, "tool_calls_json": said.calls}
+        if said.thought and facts["reasoning_tokens"] is None:
+            facts["reasoning_tokens"] = thought_tokens(said, facts["completion_tokens"])
+        if self._one_token and logprobs:
+            return Answer("ok", said.text or "", **facts)
         if not (said.text or "").strip() and said.calls is None:
             if finish in OUT_OF_TOKENS:
                 limit = f"the tokens were used up before the answer began (finish reason {finish!r})"
-                return KeptAnswer(request.key, "cut_off", error=limit, **facts)
+                return Answer("cut_off", error=limit, **facts)
             if said.text is None and said.thought is None:
                 raise EmptyAnswer(f"the answer has no content (finish reason {finish!r})")
-        return KeptAnswer(request.key, "ok", response=self._until_stop(said.text or "", facts), **facts)
+        text = said.text or ""
+        ends = [text.find(stop) for stop in part.get("cut", ()) if stop in text]
+        if ends:
+            return Answer("ok", text[: min(ends)], **{**facts, "finish_reason": "stop"})
+        return Answer("ok", text, **facts)
 
-    def _until_stop(self, text: str, facts: dict[str, Any]) -> str:
-        """The text up to the first stop sequence that the endpoint did not take."""
-        ends = [text.find(stop) for stop in self._cut if stop in text]
-        if not ends:
-            return text
-        facts["finish_reason"] = "stop"
-        return text[: min(ends)]
+    def parsed(self, text: str | None, thought: str | None, calls: str | None = None) -> "ParsedChoice":
+        """The parts of a choice, the thought taken out of the text where it did not come apart."""
+        if text is None or thought is not None or self._opened is None:
+            return ParsedChoice(text, thought, calls)
+        return ParsedChoice(*split_thought(text, self._opened, self._marks), calls)
 
-    def _message(self, choice: Mapping[str, Any]) -> "Said":
-        """What the choice holds; raises Refused, MalformedBody."""
-        if not self._chat:
-            if not isinstance(choice.get("text"), str | None):
-                raise MalformedBody("a choice's text is not a string")
-            return self._said(choice.get("text"), None)
+
+class Chat(Generation):
+    """Text from messages."""
+
+    def __init__(
+        self,
+        model: str,
+        config: EndpointConfig,
+        params: SampleParams,
+        reasoning: ReasoningConfig = MARKED,
+        media: ReadMedia = refuse_media,
+    ) -> None:
+        super().__init__(model, config, params, reasoning)
+        self._media = media
+
+    def call(self, request: Request, body: Mapping[str, Any]) -> Call:
+        """A prompt that is no chat is what a user says."""
+        asked = (
+            chat_body(request.prompt)
+            if request.chat
+            else {"messages": [{"role": "user", "content": request.prompt}]}
+        )
+        messages = sent_messages(asked["messages"], self._media)
+        return Call("chat/completions", {**body, **asked, "messages": messages}, media_size(messages))
+
+    def message(self, choice: Mapping[str, Any]) -> "ParsedChoice":
+        """Content, thought and calls of tools."""
         message = choice.get("message")
         if not isinstance(message, Mapping):
             raise MalformedBody("a choice of the answer has no message")
@@ -315,16 +333,57 @@ class Generation:
             calls = calls_text(calls_of(message))
         except ValueError as error:
             raise MalformedBody(str(error)) from error
-        return self._said(text, text_or_none(reasoning), calls)
+        return self.parsed(text, text_or_none(reasoning), calls)
 
-    def _said(self, text: str | None, thought: str | None, calls: str | None = None) -> "Said":
-        if text is None or thought is not None or self._opened is None:
-            return Said(text, thought, calls)
-        return Said(*split_thought(text, self._opened, self._marks), calls)
+
+class Completions(Generation):
+    """Text that follows a text."""
+
+    def __init__(
+        self,
+        model: str,
+        config: EndpointConfig,
+        params: SampleParams,
+        reasoning: ReasoningConfig = MARKED,
+        prompts: TokenPrompts | None = None,
+    ) -> None:
+        self.params = params
+        self._made_of = model, config, params, reasoning
+        self._prompts = prompts
+        self.end = None if prompts is None else prompts.tokenizer.end
+        super().__init__(model, config, params, reasoning)
+        # A completion is whatever text follows: only who says that a thought begins there is believed.
+        self._opened = True if reasoning.opened is True else None
+
+    def with_prompts(self, prompts: TokenPrompts) -> "Completions":
+        """The same for prompts that go as tokens."""
+        return Completions(*self._made_of, prompts)
+
+    def sampled(self, params: SampleParams) -> dict[str, Any]:
+        """Log-probabilities are a number here; the tokenizer's end is among the stop sequences."""
+        sent = params.sent()
+        if sent.pop("logprobs", None):
+            sent["logprobs"] = sent.pop("top_logprobs", 1)
+        if self.end is not None:
+            sent["stop"] = _with_end(sent.get("stop", ()), self.end)
+        return sent
+
+    def call(self, request: Request, body: Mapping[str, Any]) -> Call:
+        """The text, or its tokens where the model's tokenizer is known."""
+        prompt = _as_text(request)
+        return Call(
+            "completions", {**body, "prompt": self._prompts.encode(prompt) if self._prompts else prompt}
+        )
+
+    def message(self, choice: Mapping[str, Any]) -> "ParsedChoice":
+        """The text."""
+        if not isinstance(choice.get("text"), str | None):
+            raise MalformedBody("a choice's text is not a string")
+        return self.parsed(choice.get("text"), None)
 
 
 @dataclass(frozen=True)
-class Said:
+class ParsedChoice:
     """What one choice of a reply holds: the answer's text, the thought before it, the calls of tools."""
 
     text: str | None
@@ -332,7 +391,7 @@ class Said:
     calls: str | None
 
 
-def thought_tokens(said: Said, completion_tokens: int | None) -> int | None:
+def thought_tokens(said: ParsedChoice, completion_tokens: int | None) -> int | None:
     """Tokens of the thought where the server counts it and the answer together: the share of the characters
     that it has, all of them where no answer began."""
     if completion_tokens is None or said.thought is None:

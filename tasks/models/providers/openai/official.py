@@ -1,4 +1,4 @@
-"""The provider over the official ``openai`` client, for endpoints that need what it does.
+"""The transport over the official ``openai`` client, for endpoints that need what it does.
 
 Its own retries are off, because the engine counts attempts, and its transport is aiohttp's, which is
 faster. Bodies are read here and not by the client, which would take one of any size into memory first.
@@ -6,7 +6,7 @@ faster. Bodies are read here and not by the client, which would take one of any 
 
 import asyncio
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from typing import Any
 
 import aiohttp
@@ -19,10 +19,10 @@ NO_KEY = "none"
 """The client refuses to start without a key; endpoints without one ignore it."""
 
 
-class OpenAIProvider:
+class OfficialTransport:
     """An OpenAI-compatible endpoint through ``openai.AsyncOpenAI``."""
 
-    def __init__(self, base_url: str, key: str | None) -> None:
+    def __init__(self, base_url: str, headers: Mapping[str, str], key: str | None) -> None:
         import openai
 
         self._openai = openai
@@ -30,6 +30,7 @@ class OpenAIProvider:
         self._client = openai.AsyncOpenAI(
             base_url=base_url,
             api_key=key or NO_KEY,
+            default_headers=dict(headers),
             max_retries=0,
             http_client=openai.DefaultAioHttpClient(
                 follow_redirects=False, event_hooks={"response": [self._refuse_status]}
@@ -37,7 +38,7 @@ class OpenAIProvider:
         )
 
     async def send(self, call: Call, timeout: float) -> Reply:
-        """Makes the call; see ``Provider.send``."""
+        """Makes the call; see ``Transport.send``."""
         start = time.perf_counter()
         try:
             async with asyncio.timeout(timeout):  # the client's own time-out begins anew with every piece

@@ -340,6 +340,17 @@ class Alignment:
             if place in self.begins[index] and self.begins[index + 1] != frozenset((place,))
         ]
 
+    def character(self, index: int) -> int | None:
+        """The character of the text that a token begins at; None where that is not certain, or inside of
+        one."""
+        if len(self.begins[index]) != 1:
+            return None
+        (place,) = self.begins[index]
+        try:
+            return len(self.text.encode("utf-8", "surrogatepass")[:place].decode("utf-8", "surrogatepass"))
+        except UnicodeDecodeError:
+            return None
+
     def first_after(self, position: int) -> int:
         """The first token that begins at that character or behind it, whatever its own text was."""
         return bisect_left(self.begins, self._place(position), key=min)

@@ -1,0 +1,60 @@
+"""Reads kept replies: what an answer says is read when it is used, by the codec of today, and so a mended one
+reaches answers of any age without a request.
+
+Answers of stores from before replies were kept stay as they were read then.
+"""
+
+from collections.abc import Callable, Sequence
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tasks.datasets.item import RequestKind
+from tasks.models.answers.segments import ANSWERS, read_columns
+from tasks.models.errors import RequestError, shortened
+from tasks.models.records import Answer, Codec, Request, answer_in
+from tasks.store.keys import text_value
+
+CodecOf = Callable[[RequestKind], Codec]
+"""The codec of requests of a kind, as the config alone says it."""
+
+
+def read_replies(codec_of: CodecOf, requests: Sequence[Request], table: pa.Table) -> pa.Table:
+    """The answers of ANSWERS, one a request, with what their replies say; rows without a reply stay as they
+    are."""
+    replies = table.column("reply_json").to_pylist()
+    kinds = {request.kind for request, reply in zip(requests, replies, strict=True) if reply is not None}
+    if not kinds:
+        return table
+    codecs = {kind: codec_of(kind) for kind in kinds}
+    read = [
+        None if reply is None else _read(codecs[request.kind], request, reply)
+        for request, reply in zip(requests, replies, strict=True)
+    ]
+    columns = read_columns(read)
+    for name in ("status", "error"):
+        columns[name] = [None if answer is None else getattr(answer, name) for answer in read]
+    stay = pa.array([answer is None for answer in read])
+    for name, values in columns.items():
+        made = pa.array(values, ANSWERS.field(name).type)
+        at = table.schema.get_field_index(name)
+        if None in replies:
+            made = pc.if_else(stay, table.column(name).cast(_plain(made.type)), made.cast(_plain(made.type)))
+            made = made.cast(ANSWERS.field(name).type)
+        table = table.set_column(at, ANSWERS.field(name), made)
+    return table
+
+
+def _plain(kind: pa.DataType) -> pa.DataType:
+    return kind.value_type if pa.types.is_dictionary(kind) else kind
+
+
+def _read(codec: Codec, request: Request, reply: str) -> Answer:
+    try:
+        return answer_in(codec, request, text_value(reply))
+    except RequestError as error:
+        said = str(error)
+    except Exception as error:  # as the engine takes it: one answer, and not the run
+        said = f"{type(error).__name__}: {error}"
+    remedy = "--refresh infer asks anew"
+    return Answer("infra_error", error=f"the kept reply can't be read: {shortened(said)}; {remedy}")
