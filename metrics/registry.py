@@ -150,12 +150,11 @@ class Registry(Generic[T]):
         if self._loaded:
             return
         self._loaded = True  # before the imports: they may look names up themselves
-        find = pkgutil.walk_packages if self._deep else pkgutil.iter_modules
-        for module in find(import_module(self._package).__path__, f"{self._package}."):
-            if not module.name.rpartition(".")[2].startswith(
-                "_"
-            ):  # what needs an extra is imported by its user
-                import_module(module.name)
+        for module in pkgutil.walk_packages(import_module(self._package).__path__, f"{self._package}."):
+            inner, _, name = module.name.removeprefix(f"{self._package}.").rpartition(".")
+            if name.startswith("_") or (inner and not self._deep):
+                continue  # what needs an extra is imported by its user, a part of a definition by its own
+            import_module(module.name)
 
 
 METRICS: Registry[MetricDefinition] = Registry("metric", "metrics")
