@@ -67,13 +67,16 @@ StillHolds = Callable[[Any, Mapping[str, Any]], bool]
 _still_holds: dict[str, StillHolds] = {}
 
 
-def cached_task(stage: str, still_holds: StillHolds | None = None) -> Callable[[Callable[P, R]], Task[P, R]]:
+def cached_task(
+    stage: str, still_holds: StillHolds | None = None, observes: bool = True
+) -> Callable[[Callable[P, R]], Task[P, R]]:
     """Makes a stage's function a task that is cached under the stage's key and retried on passing errors.
 
     All parameters of the function are part of the key: steps by their identity, references by their digest,
     nothing that is Unkeyed; so is the code that the stage runs. Each function takes a ``step``, whose name
     the run bears. Where a key can't say all that decides the result (answers are kept under keys of their
     own), ``still_holds`` is asked before a record is served; one that no longer holds is removed.
+    ``observes``: what users' code was seen to read is kept here; else the function has kept it.
     """
     if still_holds is not None:
         _still_holds[stage] = still_holds
@@ -85,7 +88,7 @@ def cached_task(stage: str, still_holds: StillHolds | None = None) -> Callable[[
         @wraps(function)
         def compute(*args: P.args, **kwargs: P.kwargs) -> R:
             result, arguments = function(*args, **kwargs), signature.bind(*args, **kwargs).arguments
-            if not isinstance(result, ArtifactRef):  # who writes an artifact keeps what was read for it
+            if observes:
                 _keep_observed(stage, stage_function, arguments, result)
             _say_why(stage, stage_function, arguments)
             return result
@@ -130,7 +133,8 @@ def artifact_task(
             ref: ArtifactRef = workers().compute(write, *args, **kwargs)
             return ref
 
-        return cached_task(stage)(write_anywhere if anywhere else write)
+        # ``write`` has kept what was read for its rows, in the process that made them.
+        return cached_task(stage, observes=False)(write_anywhere if anywhere else write)
 
     return decorate
 
