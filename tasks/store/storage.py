@@ -387,6 +387,8 @@ class Store:
             self._all_sealed = mark.get("unsealed") is False
         except FileMissing:
             return 0, None
+        except StoreError:  # away, or not to be read: the mark may be whole
+            raise
         except (ValueError, KeyError, TypeError, seals.Broken) as error:
             raise FileDamaged(
                 f"store {self.uri}: {FORMAT_MARK} can't be read ({type(error).__name__}: {error}); if no"

@@ -159,6 +159,8 @@ def test_examples_of_contributing_do_what_they_say() -> None:
 
     names: dict[str, Any] = {"__name__": "contributing"}
     for code in blocks("CONTRIBUTING.md", "python"):
+        if "@provider" in code:  # it needs an endpoint: tests/tasks/models/test_providers.py runs it
+            continue
         exec(compile(code, "CONTRIBUTING.md", "exec"), names)
     assert METRICS["starts_alike"].function(references=["42"], predictions=["4"]) == 1.0
     assert METRICS["starts_alike"].function(references=["42"], predictions=[None]) == 0.0

@@ -256,6 +256,11 @@ NOT_READ_AS_DATA = {
     "ReplayConfig.field": "a place in an item",
     "FieldReading.field": "a place in a reply",
     "EvalConfig.base_dir": "the folder itself",
+    "EvaluationMethodConfig.depends_on": "its digest is in a key, its text goes nowhere",
+    "EvaluationMetricConfig.depends_on": "the same",
+    "FilterStepConfig.depends_on": "the same",
+    "MetricConfig.depends_on": "the same",
+    "UserScorerConfig.depends_on": "the same",
 }
 """Fields whose descriptions speak of files, folders or paths and that name nothing that a run sends."""
 WORDS = ("file of", "file with", "folder", ".jsonl", "path")

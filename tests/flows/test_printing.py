@@ -157,6 +157,9 @@ def test_other_commands_print_nothing_that_is_obeyed(
         (power_app, [str(config), "--json", *store]),
         (power_app, [str(config), "--set", f"prices.currency={json.dumps(HOSTILE)}", *store]),
         (power_app, [HOSTILE, *store]),
+        (store_app, ["--store", f"{HOSTILE}://x"]),
+        (store_app, ["--verify", *store]),
+        (store_app, ["--json", *store]),
         (catalog_app, []),
         (catalog_app, ["--json"]),
         (catalog_app, [HOSTILE]),
@@ -182,7 +185,7 @@ def test_every_command_line_has_its_cases_here() -> None:
         ["git", "grep", "-l", '__name__ == "__main__"', "--", "flows"],
         cwd=PROJECT, capture_output=True, text=True, check=True,
     ).stdout.split()  # fmt: skip
-    tried = {"catalog", "compare", "eval", "history", "power", "server", "suite", "why"}
+    tried = {"catalog", "compare", "eval", "history", "power", "server", "store", "suite", "why"}
     commands = {
         path.removeprefix("flows/").removesuffix("/__main__.py").removesuffix(".py") for path in found
     }
@@ -248,6 +251,13 @@ def server_command(arguments: list[str]) -> None:
 
     with as_new_process(dict(os.environ), ["flows.server", *arguments]):
         main()
+
+
+def store_app(arguments: list[str]) -> None:
+    """``python -m flows.store``."""
+    from flows import store
+
+    lines.command_line(store.app, arguments)
 
 
 def nightjar_app(arguments: list[str]) -> None:

@@ -136,7 +136,10 @@ def test_unknown_option(refuse: Refuse) -> None:
 
 def test_store_that_cannot_be_written(refuse: Refuse, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    assert "can't create" in refuse(GOOD, "--store", str(tmp_path / "file" / "store"))
+    said = refuse(GOOD, "--store", str(tmp_path / "file" / "store"))
+    assert str(tmp_path / "file" / "store") in said
+    assert "Not a directory" in said
+    assert "--repair" not in said, "nothing there is damaged"
 
 
 def test_refresh_of_something_that_is_not_there(refuse: Refuse) -> None:

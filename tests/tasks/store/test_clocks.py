@@ -8,6 +8,7 @@ AGES = {
     "tasks/history/query.py",  # since a segment was written, as its name says
     "tasks/models/http.py",  # until the moment that a server named
     "tasks/serving/servers.py",  # since a file was written
+    "tasks/store/imports.py",  # since a file was written
     "flows/eval/start.py",  # since an attempt in another process began; never below zero
 }
 """Files that hold now against a moment that only the calendar tells: a file's, or another machine's."""
