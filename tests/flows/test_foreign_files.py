@@ -21,6 +21,7 @@ from metrics.errors import ConfigError, NightjarError
 from tasks.benchmarks.native import NativeBenchmark
 from tasks.messages.media import MediaReader
 from tasks.models.config import ModelConfig
+from tasks.models.registry import PROVIDERS
 from tasks.usercode import load
 from tests.flows.conftest import Evaluate
 from tests.flows.test_inputs_and_outputs import DOORS
@@ -260,6 +261,7 @@ NOT_READ_AS_DATA = {
     "EvaluationMetricConfig.depends_on": "the same",
     "FilterStepConfig.depends_on": "the same",
     "MetricConfig.depends_on": "the same",
+    "RewardModelConfig.depends_on": "the same",
     "UserScorerConfig.depends_on": "the same",
 }
 """Fields whose descriptions speak of files, folders or paths and that name nothing that a run sends."""
@@ -269,7 +271,8 @@ WORDS = ("file of", "file with", "folder", ".jsonl", "path")
 def test_every_field_that_speaks_of_a_file_is_marked_or_says_why_not() -> None:
     """A door that somebody adds is in the list that both rules follow from, or this fails."""
     unmarked, marked = set(), set()
-    for model in models_of(EvalConfig):
+    every = set.union(models_of(EvalConfig), *(models_of(PROVIDERS[name].schema) for name in PROVIDERS))
+    for model in every:
         for name, info in model.model_fields.items():
             said = (info.description or "").lower()
             if str not in set(parts(info.annotation)):
