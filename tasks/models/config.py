@@ -260,7 +260,7 @@ class ModelConfig(Frozen):
         if not isinstance(value, str) or value in PROVIDERS or is_reference(value):
             return value
         told = answer_to(value, str(info.data.get("name", "NAME")))
-        raise ValueError(told or f"expected a model type: {PROVIDERS.unknown(value)}")
+        raise ValueError(told or PROVIDERS.unknown(value))
 
     @model_validator(mode="before")
     @classmethod

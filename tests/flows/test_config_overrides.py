@@ -95,9 +95,8 @@ REFUSED = {
     ("models.0.typ=demo",): "--set models.0.typ: 'typ' is not a key here; did you mean 'type'? "
     "(known: name, type, config, sample_params, tokenizer, max_length, reasoning, identity, path, "
     "checkpoints, serve, metadata)",
-    (
-        "models.1.type=dmo",
-    ): "--set models.1.type: expected one of openai, replay, demo, got 'dmo'; did you mean 'demo'?",
+    ("models.1.type=dmo",): "--set models.1.type: model type 'dmo' is not known; did you mean 'demo'? "
+    "(python -m flows.catalog lists them)",
     ("facts.0=x",): None,
     (
         "filter_list.0.metric_list.0=exactmatch",

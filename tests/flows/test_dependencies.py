@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from tasks.usercode import observed
 from tasks.usercode.load import load_function
 from tasks.usercode.sources import Sources, first_difference, named_files, observed_files, sources_of
 
@@ -381,9 +382,9 @@ class Scored:
         function = load_function(shape.metric, folder)
         value = float(function(references=["a"], predictions=["b"]))
         sources = sources_of(function)
-        observed = observed_files(sources.entries)
-        assert observed is not None
-        return cls(value, sources, observed, named_files(shape.settings.get("depends_on", ()), folder))
+        read = observed_files(sources.entries)
+        assert read is not None
+        return cls(value, sources, read, named_files(shape.settings.get("depends_on", ()), folder))
 
     def holds(self, later: "Scored") -> bool:
         """Whether its score would be served, given what is known later."""
@@ -393,7 +394,12 @@ class Scored:
 
 @pytest.fixture
 def with_packages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A folder whose packages are installed editable, in this process."""
+    """A folder whose packages are installed editable, in this process, which forgets what it has loaded: to
+    code whose imports are not known, all of it may matter, and other tests have edited theirs."""
+    observed.watch(tmp_path)
+    seen = observed._Seen()
+    seen.watching = True
+    monkeypatch.setattr(observed, "_seen", seen)
     monkeypatch.setattr(sys, "path", [*sys.path])
     monkeypatch.setattr(sys, "meta_path", [*sys.meta_path])
     for name, shape in PACKAGES.items():
