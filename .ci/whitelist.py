@@ -98,3 +98,6 @@ _.request_queue_size
 _.writable
 _.seekable
 _.readinto
+
+# A process of its own calls it by its path
+_.run_trial

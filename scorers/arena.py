@@ -1,6 +1,6 @@
 """Answers of two models to one item are compared by a judge: what it is asked, and what its verdicts say.
 
-A *contest* is a batch whose predictions are the answers of both models; each verdict on it is a game. Equal
+A *matchup* is a batch whose predictions are the answers of both models; each verdict on it is a game. Equal
 answers are a tie, and an answer beats none, without a judge being asked. A model's metric ``win_rate`` is the
 share of its games that it won, ties counting half; its strength is ``metrics.arena``'s affair.
 """
@@ -57,7 +57,7 @@ class Answers:
 
 @dataclass(frozen=True)
 class Game:
-    """A verdict on the answers of a contest's row: ``value`` is the first model's share, 1 for a win, 0.5 for
+    """A verdict on the answers of a matchup's row: ``value`` is the first model's share, 1 for a win, 0.5 for
     a tie; None, with ``error`` saying why, where there is none.
 
     ``swapped`` says that the second model's answer was shown first, ``asked`` that a judge saw them at all.
@@ -82,7 +82,7 @@ class Played:
     details: dict[str, Any]
 
 
-def contest(first: Batch, second: Batch) -> Batch:
+def matchup(first: Batch, second: Batch) -> Batch:
     """The samples of two models side by side, those of an item by their order; each prediction is
     ``Answers``.
 
@@ -129,7 +129,7 @@ def _shown(batch: Batch, row: int) -> str | None:
 class ArenaScorer(GenerationScorer):
     """Adds the metric ``win_rate`` to those of a benchmark; all others are scored as generated text.
 
-    ``requests`` and ``games`` look at contests, ``score_games`` at one model's samples and what its games
+    ``requests`` and ``games`` look at matchups, ``score_games`` at one model's samples and what its games
     came to. A reply that can't be read is no verdict, and leaves the samples that it is about unscored.
     """
 
@@ -141,7 +141,7 @@ class ArenaScorer(GenerationScorer):
         return "arena" if is_arena(metric) else None
 
     def requests(self, batch: Batch, metric: Metric) -> Sequence[ScorerRequest]:
-        """For each scored row of a contest that is not decided: each judge, each order."""
+        """For each scored row of a matchup that is not decided: each judge, each order."""
         if not is_arena(metric):
             return ()
         return [
@@ -160,7 +160,7 @@ class ArenaScorer(GenerationScorer):
         ]
 
     def games(self, batch: Batch, metric: Metric, replies: Sequence[ModelReply | None]) -> list[Game]:
-        """The verdicts on a contest, row by row; ``replies`` stand beside its ``requests``.
+        """The verdicts on a matchup, row by row; ``replies`` stand beside its ``requests``.
 
         Each row has one a judge and order, those without a judge too, so that all rows count alike.
         """

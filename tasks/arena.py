@@ -1,7 +1,7 @@
 """Stages of an arena: two models' answers go to a judge ("ask"), its verdicts become games ("play"), a
 model's games its win rates ("score"), and all games of a prompt the models' strengths ("rate").
 
-A contest is made of the artifacts of two models and knows nothing of a third: a model that is added plays its
+A matchup is made of the artifacts of two models and knows nothing of a third: a model that is added plays its
 own games, and those of before are served. What the judge is asked holds both answers, so that a verdict is
 kept by what was compared, whatever the models are called.
 """
@@ -17,7 +17,7 @@ import pyarrow as pa
 from metrics.arena import Estimated, Games, Ratings, longer, place_preference, rate
 from metrics.config import StatisticsConfig
 from metrics.statistics.clusters import wider
-from scorers.arena import ArenaScorer, Game, Played, contest, played, repeats
+from scorers.arena import ArenaScorer, Game, Played, matchup, played, repeats
 from scorers.base import Batch
 from tasks.ask import AskSetup, asked_rows, replies_of
 from tasks.caching import Workspace, artifact_task
@@ -38,7 +38,7 @@ class RateSetup(Unkeyed):
 
 
 @artifact_task("ask", REQUESTS)
-def ask_contest(
+def ask_matchup(
     step: Step[AskSetup],
     requests: ArtifactRef,
     first: tuple[ArtifactRef, Answered],
@@ -50,8 +50,8 @@ def ask_contest(
     """What judges are asked about two models' (predictions, answers) to the same requests; attempts as in
     ``ask``."""
     store = workspace.open()
-    contests = (batch for batch, _ in _contests(store, step.setup, requests, first, second))
-    yield from asked_rows(step.setup, contests, replies_of(store, asked, replied))
+    matchups = (batch for batch, _ in _matchups(store, step.setup, requests, first, second))
+    yield from asked_rows(step.setup, matchups, replies_of(store, asked, replied))
 
 
 @artifact_task("play", GAMES)
@@ -64,14 +64,14 @@ def play(
     replied: Sequence[Answered],
     workspace: Workspace,
 ) -> Iterator[pa.RecordBatch]:
-    """The games of two models: a row a verdict; a contest that could not be played has a row that says
+    """The games of two models: a row a verdict; a matchup that could not be played has a row that says
     why."""
     store = workspace.open()
     scorer, metric = _scorer(step.setup), step.setup.metric_record()
     scoring = step.setup.scoring
     replies = legible(scoring.scorer, replies_of(store, asked, replied), scoring.item_timeout)
     place = 0
-    for batch, doc_ids in _contests(store, step.setup, requests, first, second):
+    for batch, doc_ids in _matchups(store, step.setup, requests, first, second):
         count = len(scorer.requests(batch, metric))
         given = [replies.get(place + offset) for offset in range(count)]
         place += count
@@ -79,14 +79,14 @@ def play(
         yield pa.RecordBatch.from_pylist(list(_game_rows(batch, doc_ids, games)), schema=GAMES)
 
 
-def _contests(
+def _matchups(
     store: Store,
     setup: PairSetup,
     requests: ArtifactRef,
     first: tuple[ArtifactRef, Answered],
     second: tuple[ArtifactRef, Answered],
 ) -> Iterator[tuple[Batch, Mapping[str, int]]]:
-    """The contests of two models, batch by batch, with the position of each item."""
+    """The matchups of two models, batch by batch, with the position of each item."""
     streams = [
         joined_batches(store, requests, predictions, answered.responses, setup.cut_off)
         for predictions, answered in (first, second)
@@ -95,7 +95,7 @@ def _contests(
         named = zip(
             one.samples.column("item_id").to_pylist(), one.samples.column("doc_id").to_pylist(), strict=True
         )
-        yield contest(one.batch, other.batch), dict(named)
+        yield matchup(one.batch, other.batch), dict(named)
 
 
 def _game_rows(batch: Batch, doc_ids: Mapping[str, int], games: Sequence[Game]) -> Iterator[Row]:
@@ -129,27 +129,27 @@ def score_games(
     opponents: Sequence[tuple[str, bool]],
     workspace: Workspace,
 ) -> Iterator[pa.RecordBatch]:
-    """The win rates of one model's samples; ``opponents`` says of each of its contests against whom it is,
+    """The win rates of one model's samples; ``opponents`` says of each of its matchups against whom it is,
     and whether the model is the first in it."""
     store = workspace.open()
     scorer, metric = _scorer(step.setup), step.setup.metric_record()
-    contests = [
+    matchups = [
         _Kept(store, ref, opponent, is_first)
         for ref, (opponent, is_first) in zip(games, opponents, strict=True)
     ]
     for part in joined_batches(store, requests, predictions, answered.responses, step.setup.cut_off):
         doc_ids = part.samples.column("doc_id").to_pylist()
         places = list(zip(doc_ids, repeats(part.batch).tolist(), strict=True))
-        by_place = [one.of(places) for one in contests]
+        by_place = [one.of(places) for one in matchups]
         given: list[Played | None] = [
-            played({one.opponent: found[row] for one, found in zip(contests, by_place, strict=True)})
+            played({one.opponent: found[row] for one, found in zip(matchups, by_place, strict=True)})
             for row in range(len(places))
         ]
         yield statistics_batch(part.samples, scorer.score_games(part.batch, metric, given))
 
 
 class _Kept:
-    """The games of one contest, given out in the order of the items."""
+    """The games of one matchup, given out in the order of the items."""
 
     def __init__(self, store: Store, games: ArtifactRef, opponent: str, is_first: bool) -> None:
         self.opponent, self._is_first = opponent, is_first
@@ -182,12 +182,12 @@ def _scorer(setup: PairSetup) -> ArenaScorer:
 def rate_models(
     step: Step[RateSetup],
     prompt_template: str,
-    contests: Sequence[tuple[str, str]],
+    matchups: Sequence[tuple[str, str]],
     games: Sequence[ArtifactRef],
     requests: Sequence[ArtifactRef],
     workspace: Workspace,
 ) -> Iterator[pa.RecordBatch]:
-    """The models' strengths from all games at one prompt; ``contests`` names both models of each, and
+    """The models' strengths from all games at one prompt; ``matchups`` names both models of each, and
     ``requests`` beside it say which items belong together."""
     store, setup = workspace.open(), step.setup
     clusters: dict[int, str] = {}
@@ -198,7 +198,7 @@ def rate_models(
             }
     rows = [
         (names, row)
-        for names, ref in zip(contests, games, strict=True)
+        for names, ref in zip(matchups, games, strict=True)
         for batch in store.batches(ref)
         for row in batch.to_pylist()
     ]

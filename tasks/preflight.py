@@ -25,7 +25,7 @@ from pydantic import Field
 
 from metrics.errors import ConfigError, DataError, NightjarError, printable
 from metrics.user_results import warn_once
-from scorers.arena import ArenaScorer, contest, is_arena
+from scorers.arena import ArenaScorer, is_arena, matchup
 from scorers.base import ALL_FILTERS, Batch
 from scorers.execution import ExecutionScorer, is_executed
 from scorers.filters import FilterPipeline
@@ -357,7 +357,7 @@ def _try_pair(
                 scorer.programs(batch)
             elif isinstance(scorer, ArenaScorer) and is_arena(metric):
                 other = replace(batch, predictions=[f"{text} (another answer)"])
-                scorer.requests(contest(batch, other), metric)
+                scorer.requests(matchup(batch, other), metric)
             elif any(map(asks_about_programs, (*scorer.code(), metric.function))):
                 asked_by_row(scorer, metric, batch)
             elif not scorer.requests(batch, metric) and scorer.bounded(batch, metric):

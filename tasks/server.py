@@ -57,7 +57,7 @@ def lease(name: str, places: int) -> Iterator[int]:
 
 def _take(stack: ExitStack, name: str, places: int) -> int:
     while True:
-        limit, free = patiently(lambda: _state(name))
+        limit, free = retry_until_up(lambda: _state(name))
         if free == 0:
             time.sleep(PATIENCE_SECONDS)
             continue
@@ -95,7 +95,7 @@ def hold(name: str, places: int, wanted: Callable[[], bool], check: Callable[[],
     ``check`` is called while nothing is free, and what it raises ends the waiting. Raises ConfigError where
     the server knows no such limit, or a smaller one.
     """
-    limit, _ = patiently(lambda: _state(name))
+    limit, _ = retry_until_up(lambda: _state(name))
     if places > limit:
         raise ConfigError(
             f"concurrency_limit '{name}' has {limit} places, and a server takes {places}, one for each GPU"
@@ -181,7 +181,7 @@ SERVER_PATIENCE_SECONDS = 300.0
 FIRST_WAIT, LONGEST_WAIT = 1.0, 15.0
 
 
-def patiently(call: Callable[[], T], patience: float = SERVER_PATIENCE_SECONDS) -> T:
+def retry_until_up(call: Callable[[], T], patience: float = SERVER_PATIENCE_SECONDS) -> T:
     """What ``call`` returns, tried again while the server does not answer; raises its error when patience
     ends."""
     deadline, wait = time.monotonic() + patience, FIRST_WAIT
@@ -197,9 +197,9 @@ def patiently(call: Callable[[], T], patience: float = SERVER_PATIENCE_SECONDS) 
 
 
 def if_possible(call: Callable[[], object], patience: float = SERVER_PATIENCE_SECONDS) -> None:
-    """As ``patiently``, for what is worth waiting for but no reason to fail: a table on the run's page."""
+    """``retry_until_up`` for what is worth waiting for but no reason to fail: a table on the run's page."""
     try:
-        patiently(call, patience)
+        retry_until_up(call, patience)
     except httpx.TransportError as error:
         _log.warning("left out of the run's page: the Prefect server does not answer (%s)", error)
 

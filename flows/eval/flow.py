@@ -97,10 +97,10 @@ def _watch(flow_run_id: UUID, control: RunControl, timeout: float | None, over: 
             except (httpx.HTTPError, PrefectException):
                 continue  # the server is away: nobody can have told it anything
             if state is not None and not over.is_set():
-                hear(state, control)
+                apply_state(state, control)
 
 
-def hear(state: State[Any], control: RunControl) -> None:
+def apply_state(state: State[Any], control: RunControl) -> None:
     """Passes on what the state of a run in progress says."""
     if state.is_cancelling() or state.is_cancelled():
         control.stop("cancelled", "the run was cancelled")

@@ -11,10 +11,10 @@ from typing import Any, Final
 from prefect import Task
 
 from flows.graph.stage import Graph, Node, Stage, Walk, stage
-from flows.plan.steps import Cell, Contest, FilterPlan, MethodPlan, MetricPlan, OverallPlan, PairPlan
+from flows.plan.steps import Cell, FilterPlan, Matchup, MethodPlan, MetricPlan, OverallPlan, PairPlan
 from scorers.base import ALL_FILTERS
 from tasks.aggregate import aggregate
-from tasks.arena import ask_contest, play, rate_models, score_games
+from tasks.arena import ask_matchup, play, rate_models, score_games
 from tasks.ask import ask, ask_calibration, score_calibration, score_replies
 from tasks.execute import execute, execute_asked, process_asked, score_asked, score_executed
 from tasks.filter import filter_responses
@@ -67,12 +67,12 @@ class ScorerExchange:
 class ScorerExchanges:
     """All exchanges of a graph.
 
-    ``by_requests`` is keyed by cell (or contest), filter and the name of a set of requests: metrics that need
+    ``by_requests`` is keyed by cell (or matchup), filter and the name of a set of requests: metrics that need
     the same requests share them. ``calibration`` holds the judged answers of a calibration, if a judge had
     to.
     """
 
-    by_requests: Mapping[tuple[Cell | Contest, str, str], ScorerExchange]
+    by_requests: Mapping[tuple[Cell | Matchup, str, str], ScorerExchange]
     calibration: Node | None
 
     def calibration_of(self, pair: PairPlan) -> Node | None:
@@ -89,8 +89,8 @@ class ScoreInputs:
     exchanges: ScorerExchanges
     executions: Mapping[tuple[Cell, str], Node]
     """What came of the programs of a filter's predictions, where scores wait for it."""
-    games: Mapping[tuple[Contest, str], Node] = field(default_factory=dict)
-    """What came of the contests over a filter's predictions, where scores wait for it."""
+    games: Mapping[tuple[Matchup, str], Node] = field(default_factory=dict)
+    """What came of the matchups over a filter's predictions, where scores wait for it."""
 
     def at(self, cell: Cell, filter_name: str) -> tuple[Node, Node, Node]:
         """Requests, predictions and responses of a cell."""
@@ -170,7 +170,7 @@ def grid(
     """
     talked = {
         cell: _conversation(graph, cell, requests[cell.place], responses[cell])
-        if graph.plan.converses(cell)
+        if graph.plan.is_multi_turn(cell)
         else responses[cell]
         for cell in cells
     }
@@ -229,7 +229,7 @@ def _sources(
     return requests, predictions[cell, filter_name], responses
 
 
-@stage(makes=[ask, ask_contest, ask_calibration], asks=[infer], computes=[score_calibration])
+@stage(makes=[ask, ask_matchup, ask_calibration], asks=[infer], computes=[score_calibration])
 def exchanges(
     graph: Graph, grid: GridResponses, predictions: Mapping[tuple[Cell, str], Node]
 ) -> ScorerExchanges:
@@ -237,13 +237,13 @@ def exchanges(
 
     What is not answered yet is sent, and once more what an earlier run could not read.
     """
-    by_requests: dict[tuple[Cell | Contest, str, str], ScorerExchange] = {}
+    by_requests: dict[tuple[Cell | Matchup, str, str], ScorerExchange] = {}
     for pair, arena in graph.plan.arenas():
-        for contest in arena.contests(grid.cells):
-            inputs = _contest_sources(grid, predictions, contest, pair.source)
-            purpose = f" for {pair.source}{contest.suffix}"
-            exchange = ScorerExchange(pair, ask_contest, arena.play, purpose, inputs)
-            by_requests[contest, pair.source, str(pair.asks)] = exchange
+        for matchup in arena.matchups(grid.cells):
+            inputs = _matchup_sources(grid, predictions, matchup, pair.source)
+            purpose = f" for {pair.source}{matchup.suffix}"
+            exchange = ScorerExchange(pair, ask_matchup, arena.play, purpose, inputs)
+            by_requests[matchup, pair.source, str(pair.asks)] = exchange
     for pair in graph.plan.pairs():
         for cell in grid.cells if pair.asks is not None and pair.arena is None else ():
             key = (cell, pair.source, str(pair.asks))
@@ -263,12 +263,12 @@ def exchanges(
     return ScorerExchanges(by_requests, judged)
 
 
-def _contest_sources(
-    grid: GridResponses, predictions: Mapping[tuple[Cell, str], Node], contest: Contest, filter_name: str
+def _matchup_sources(
+    grid: GridResponses, predictions: Mapping[tuple[Cell, str], Node], matchup: Matchup, filter_name: str
 ) -> tuple[Any, ...]:
     """What both models were asked, and the predictions and responses of each."""
     (requests, *first), (_, *second) = (
-        _sources(grid, predictions, cell, filter_name) for cell in (contest.first, contest.second)
+        _sources(grid, predictions, cell, filter_name) for cell in (matchup.first, matchup.second)
     )
     return requests, tuple(first), tuple(second)
 
@@ -279,37 +279,37 @@ def games(
     grid: GridResponses,
     predictions: Mapping[tuple[Cell, str], Node],
     exchanges: ScorerExchanges,
-) -> dict[tuple[Contest, str], Node]:
-    """The games of every contest."""
+) -> dict[tuple[Matchup, str], Node]:
+    """The games of every matchup."""
     played = {}
     for pair, arena in graph.plan.arenas():
-        for contest in arena.contests(grid.cells):
-            exchange = exchanges.by_requests[contest, pair.source, str(pair.asks)]
-            step = arena.play.at(contest.suffix, prompt_template=contest.place[0])
-            sources = _contest_sources(grid, predictions, contest, pair.source)
-            played[contest, pair.source] = graph.submit(
+        for matchup in arena.matchups(grid.cells):
+            exchange = exchanges.by_requests[matchup, pair.source, str(pair.asks)]
+            step = arena.play.at(matchup.suffix, prompt_template=matchup.place[0])
+            sources = _matchup_sources(grid, predictions, matchup, pair.source)
+            played[matchup, pair.source] = graph.submit(
                 play, step, *sources, exchange.requests, exchange.replies, pair=pair
             )
     return played
 
 
 @stage(computes=[rate_models])
-def ratings(graph: Graph, grid: GridResponses, games: Mapping[tuple[Contest, str], Node]) -> list[Node]:
-    """The models' strengths at every prompt, from the contests that could be played."""
+def ratings(graph: Graph, grid: GridResponses, games: Mapping[tuple[Matchup, str], Node]) -> list[Node]:
+    """The models' strengths at every prompt, from the matchups that could be played."""
     rated = []
     for pair, arena in graph.plan.arenas():
         for prompt in graph.plan.prompts:
             own = [
-                (contest, future)
-                for (contest, source), future in games.items()
-                if source == pair.source and contest.place[0] == prompt and graph.failure(future) is None
+                (matchup, future)
+                for (matchup, source), future in games.items()
+                if source == pair.source and matchup.place[0] == prompt and graph.failure(future) is None
             ]
             if own:
                 step = arena.rate.at(
                     f" × {prompt}" if len(graph.plan.prompts) > 1 else "", prompt_template=prompt
                 )
-                names = [contest.names for contest, _ in own]
-                asked = [grid.requests[contest.place] for contest, _ in own]
+                names = [matchup.names for matchup, _ in own]
+                asked = [grid.requests[matchup.place] for matchup, _ in own]
                 rated.append(
                     graph.submit(
                         rate_models, step, prompt, names, [future for _, future in own], asked, pair=pair
@@ -405,7 +405,7 @@ def statistics(
     predictions: Mapping[tuple[Cell, str], Node],
     exchanges: ScorerExchanges,
     executions: Mapping[tuple[Cell, str], Node],
-    games: Mapping[tuple[Contest, str], Node],
+    games: Mapping[tuple[Matchup, str], Node],
 ) -> list[PairStatistics]:
     """Statistics of every pair at every cell."""
     inputs = ScoreInputs(grid, predictions, exchanges, executions, games)
@@ -452,13 +452,13 @@ def _score(
         return graph.submit(told, step, *sources, inputs.executions[cell, pair.source], pair=pair)
     if pair.arena is not None:
         own = [
-            (contest, future)
-            for (contest, source), future in inputs.games.items()
-            if source == pair.source and cell in (contest.first, contest.second)
+            (matchup, future)
+            for (matchup, source), future in inputs.games.items()
+            if source == pair.source and cell in (matchup.first, matchup.second)
         ]
         opponents = [
-            (contest.second.model, True) if contest.first == cell else (contest.first.model, False)
-            for contest, _ in own
+            (matchup.second.model, True) if matchup.first == cell else (matchup.first.model, False)
+            for matchup, _ in own
         ]
         return graph.submit(score_games, step, *sources, [future for _, future in own], opponents, pair=pair)
     if pair.asks is not None:

@@ -43,6 +43,7 @@ from tasks.running import RunningScore
 from tasks.sandboxes.run import VERSION, interpreter_at
 from tasks.store.home import named_path
 from tasks.store.keys import Step
+from tasks.store.schemas import CELL_FACETS
 from tasks.usercode.evaluate import asks_about_programs
 from tasks.usercode.sources import named_files, sources_of
 from tasks.verdicts.config import EvaluationMethodConfig, EvaluationMetricConfig
@@ -213,17 +214,14 @@ def _pair(shared: _ScoringOf, metric: Metric) -> PairPlan:
         asks=scorer.needs(metric),
         calibration=calibration_step(config, scoring, scorer, asking) if metric.entry == CORRECTED else None,
         arena=_arena(shared, setup, metric) if is_arena(metric) else None,
-        overall=_overall(reduce, aggregate) if set(config.facets) - {*OF_PLACE, "label"} else None,
+        overall=_overall(reduce, aggregate) if set(config.facets) - {*CELL_FACETS, "label"} else None,
     )
-
-
-OF_PLACE = ("model_name", "prompt_template")
 
 
 def _overall(reduce: Step[PairSetup], aggregate: Step[AggregateSetup]) -> OverallPlan:
     """The same steps by model and prompt alone."""
-    setups = [step.setup.model_copy(update={"facets": OF_PLACE}) for step in (reduce, aggregate)]
-    identities = [step.identity | {"facets": list(OF_PLACE)} for step in (reduce, aggregate)]
+    setups = [step.setup.model_copy(update={"facets": CELL_FACETS}) for step in (reduce, aggregate)]
+    identities = [step.identity | {"facets": list(CELL_FACETS)} for step in (reduce, aggregate)]
     names = [step.name.replace(" ", " overall ", 1) for step in (reduce, aggregate)]
     return OverallPlan(
         reduce=Step(name=names[0], identity=identities[0], setup=setups[0]),

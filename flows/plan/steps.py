@@ -56,9 +56,9 @@ class Cell:
 
 
 @dataclass(frozen=True)
-class Contest:
+class Matchup:
     """Two models' answers to the same requests, which an arena compares; the models by name in order, so that
-    it is the same contest in whatever order the config has them."""
+    it is the same matchup in whatever order the config has them."""
 
     first: Cell
     second: Cell
@@ -77,21 +77,21 @@ class Contest:
 
 @dataclass(frozen=True)
 class ArenaPlan:
-    """The steps of an arena beside its scores: ``play`` reads a contest's verdicts, ``rate`` makes strengths
+    """The steps of an arena beside its scores: ``play`` reads a matchup's verdicts, ``rate`` makes strengths
     of all games of a prompt. ``baseline`` is the one opponent of all others; None: all play all."""
 
     play: Step[PairSetup]
     rate: Step[RateSetup]
     baseline: str | None
 
-    def contests(self, cells: Sequence[Cell]) -> list[Contest]:
+    def matchups(self, cells: Sequence[Cell]) -> list[Matchup]:
         """Who plays whom at which prompt and partition."""
         prompts = len({cell.prompt for cell in cells})
         by_place: dict[tuple[str, int], list[Cell]] = {}
         for cell in cells:
             by_place.setdefault(cell.place, []).append(cell)
         return [
-            Contest(*pair, f" · {pair[0].model} – {pair[1].model}{_where(pair[0], prompts)}")
+            Matchup(*pair, f" · {pair[0].model} – {pair[1].model}{_where(pair[0], prompts)}")
             for own in by_place.values()
             for pair in combinations(sorted(own, key=lambda cell: cell.model), 2)
             if self.baseline is None or self.baseline in (pair[0].model, pair[1].model)
@@ -226,7 +226,7 @@ class Plan:
         """The model that speaks for the user of conversations, if one does."""
         return next((turn.user for turn in self.turns if turn.user is not None), None)
 
-    def converses(self, cell: Cell) -> bool:
+    def is_multi_turn(self, cell: Cell) -> bool:
         """Whether turns follow the first answers at a place: recorded ones are the last of theirs."""
         return bool(self.turns) and self.models[cell.model].setup.provider.asks
 

@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 PREFERRED_PORT = 4210
 START_SECONDS = 600.0
 """How long a server may take to come up: seconds on an idle machine, minutes on a loaded one."""
-SECONDS_TO_SAY_SO = 20.0
+SLOW_START_NOTICE = 20.0
 SECONDS_TO_END = 10.0
 _RECORD = "server.json"
 _PORT = "port"
@@ -168,7 +168,7 @@ def _wait_until_it_answers(server: Server, process: "subprocess.Popen[bytes]", l
             raise ServerError(f"the Prefect server ended before it answered; its log is {log}")
         if took > START_SECONDS:
             raise ServerError(f"the Prefect server did not answer within {took:.0f} s; its log is {log}")
-        if took > SECONDS_TO_SAY_SO and not said:
+        if took > SLOW_START_NOTICE and not said:
             print(f"waiting for the Prefect server to start; its log is {log}", file=sys.stderr)
             said = True
         time.sleep(0.1)

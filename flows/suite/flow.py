@@ -70,7 +70,7 @@ from tasks.history.layout import (
 from tasks.models.engine import RunControl, interrupted
 from tasks.models.errors import shortened
 from tasks.models.records import asked_and_reused
-from tasks.server import if_possible, label_verdict, patiently
+from tasks.server import if_possible, label_verdict, retry_until_up
 from tasks.store.home import private_folder
 from tasks.store.storage import Store
 
@@ -508,7 +508,7 @@ def _evaluate(night: PlannedNight, planned: PlannedEvaluation) -> NightEvaluatio
         return state
 
     try:
-        state = patiently(lambda: asyncio.run(run()))
+        state = retry_until_up(lambda: asyncio.run(run()))
     except Exception as error:  # the engine itself failed, not a task: a server that is gone, a full disk
         return NightEvaluation(name=name, run_id=run_id, ok=False, message=f"{type(error).__name__}: {error}")
     return NightEvaluation(name=name, run_id=run_id, ok=state.is_completed(), message=state.message)

@@ -43,7 +43,7 @@ from tasks.history.layout import HISTORY_ITEMS, ITEMS, HistoryError, Night, find
 from tasks.history.query import read_rows
 from tasks.models.registry import is_recorded
 from tasks.store.errors import FileDamaged, FileMissing
-from tasks.store.schemas import COUNTED
+from tasks.store.schemas import CELL_FACETS, COUNTED
 from tasks.store.storage import Store
 
 ChangeKind = Literal["model identity", "dataset", "scoring", "setting", "version"]
@@ -275,8 +275,6 @@ def _all_scored(group: ItemGroup) -> ItemGroup:
 
 
 MODEL = "model_name"
-OF_PLACE = frozenset({MODEL, "prompt_template"})
-"""Facets that say who answered what; all others are a run's own."""
 
 
 @dataclass(frozen=True)
@@ -354,7 +352,7 @@ def over_facets(run: ComparedRun, pairs: Collection[str]) -> ComparedRun:
 
 def key_over_facets(key: GroupKey, pairs: Collection[str]) -> GroupKey:
     """The group that a group's items come to in ``over_facets``."""
-    own = frozenset(name for name, _ in key.facets) - OF_PLACE
+    own = frozenset(name for name, _ in key.facets) - frozenset(CELL_FACETS)
     return key.without(own) if key.pair in pairs else key
 
 

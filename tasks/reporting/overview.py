@@ -24,6 +24,7 @@ from tasks.reporting.page import page_parts
 from tasks.reporting.plots import Axis
 from tasks.reporting.report import replacing
 from tasks.reporting.view import short_run_name
+from tasks.store.schemas import CELL_FACETS
 from tasks.store.storage import Store
 
 COMPARABLE: Final = 1.959964
@@ -39,7 +40,6 @@ SELECT run_id, model_name, prompt_template, filter, metric, reduction, label, fa
        ci_low, ci_high, n_items, higher_is_better
 FROM results WHERE status = 'ok' AND value IS NOT NULL
 """
-_OF_PLACE: Final = frozenset({"model_name", "prompt_template"})
 
 
 @dataclass(frozen=True)
@@ -117,7 +117,7 @@ def _headlines(rows: Iterable[Sequence[Any]], known: Mapping[str, Known]) -> dic
         if run_id not in known or first.setdefault(run_id, tuple(pair)) != tuple(pair):
             continue
         named = json.loads(facets or "{}")
-        if not _OF_PLACE.issuperset(named):
+        if not set(named) <= set(CELL_FACETS):
             continue
         facet = ordering_facet(known[run_id])
         step = known[run_id].get(str(model), {}).get(facet) if facet is not None else None

@@ -19,7 +19,7 @@ from scorers.config import ArenaConfig, EnsembleConfig, ScorerConfig
 from scorers.judge.config import JudgeConfig, PatternReading
 from scorers.process_results import ProcessResultsScorer, ResultValues
 from tasks.rows.parts import PairSetup
-from tasks.sandboxes.killable import GaveUp, KillableProcess
+from tasks.sandboxes.killable import ItemTimeout, KillableProcess
 from tasks.usercode.surroundings import Generators, sets_alarms, stand_ins
 
 Row = tuple[Batch, Sequence[ModelReply | None]]
@@ -100,7 +100,7 @@ class LimitedProcessing:
         results: list[ResultValues | None] = [None] * len(batch)
         rows = np.flatnonzero(batch.scored).tolist()
         for row, said in zip(rows, self._process.map([batch.only(row) for row in rows]), strict=True):
-            if isinstance(said, GaveUp):
+            if isinstance(said, ItemTimeout):
                 errors[row] = said.reason
             else:
                 results[row] = said
@@ -135,14 +135,14 @@ def scoring(setup: PairSetup) -> Callable[[Row], SampleScores]:
     return lambda row: scorer.score(row[0], metric, row[1])
 
 
-def _joined(blank: SampleScores, found: Mapping[int, SampleScores | GaveUp]) -> SampleScores:
+def _joined(blank: SampleScores, found: Mapping[int, SampleScores | ItemTimeout]) -> SampleScores:
     """The scores of rows put into those of a batch in which none is scored."""
     scored, codes, score = blank.scored.copy(), blank.codes.copy(), blank.scores.score.copy()
     statistics = None if blank.scores.statistics is None else blank.scores.statistics.copy()
     values = None if blank.scores.values is None else list(blank.scores.values)
     details, errors = list(blank.scores.details or [None] * len(blank)), list(blank.errors)
     for row, one in found.items():
-        if isinstance(one, GaveUp):
+        if isinstance(one, ItemTimeout):
             errors[row] = one.reason
             continue
         scored[row], codes[row], errors[row] = one.scored[0], one.codes[0], one.errors[0]
@@ -167,7 +167,9 @@ def legible(
         with KillableProcess("tasks.rows.limited:reading", [pattern], seconds) as process:
             said = process.map([texts[place] for place in doubtful])
         lost = {
-            place: one.reason for place, one in zip(doubtful, said, strict=True) if isinstance(one, GaveUp)
+            place: one.reason
+            for place, one in zip(doubtful, said, strict=True)
+            if isinstance(one, ItemTimeout)
         }
         found |= {place: ModelReply(None, f"reading the reply {reason}") for place, reason in lost.items()}
     return found

@@ -27,10 +27,10 @@ from scorers.filters.pipeline import UserStep
 from scorers.letters import Reading
 from tasks.rows.outcomes import outcome, outcome_of, outcome_of_all
 from tasks.rows.scoring import samples_of_requests
-from tasks.sandboxes.killable import GaveUp, KillableProcess
+from tasks.sandboxes.killable import ItemTimeout, KillableProcess
 from tasks.store.schemas import PREDICTIONS, TEXT, row_batch, row_dicts
 
-Given = list[Any] | GaveUp
+Given = list[Any] | ItemTimeout
 
 
 class LimitedPipeline:
@@ -57,8 +57,8 @@ class LimitedPipeline:
 
     def apply(
         self, items: Sequence[Sequence[Any]], docs: Sequence[Mapping[str, Any]]
-    ) -> list[list[Any] | GaveUp]:
-        """The predictions of each item, GaveUp among them or in their place; raises FilterError."""
+    ) -> list[list[Any] | ItemTimeout]:
+        """The predictions of each item, ItemTimeout among them or in their place; raises FilterError."""
         if not any(step.patterns for step in self.pipeline.steps):
             return list(self.pipeline.apply(items, docs))
         if not self._each_alone:
@@ -67,13 +67,14 @@ class LimitedPipeline:
         own_docs = [doc for item, doc in zip(items, docs, strict=True) for _ in item]
         found = iter(self._steps(alone, own_docs))
         return [
-            [given if isinstance(given := next(found), GaveUp) else given[0] for _ in item] for item in items
+            [given if isinstance(given := next(found), ItemTimeout) else given[0] for _ in item]
+            for item in items
         ]
 
     def _steps(self, items: Iterable[Given], docs: Sequence[Mapping[str, Any]]) -> list[Given]:
         now: list[Given] = list(items)
         for step, process in zip(self.pipeline.steps, self._processes, strict=True):
-            left = [(place, item) for place, item in enumerate(now) if not isinstance(item, GaveUp)]
+            left = [(place, item) for place, item in enumerate(now) if not isinstance(item, ItemTimeout)]
             calm = {place: item for place, item in left if step.bounded(item)}
             doubtful = {place: item for place, item in left if place not in calm}
             done = step.run(list(calm.values()), [docs[place] for place in calm])
@@ -190,12 +191,12 @@ def _of_columns(limited: LimitedPipeline, requests: pa.RecordBatch, responses: p
     return pa.RecordBatch.from_pydict({**nothing, **columns}, schema=PREDICTIONS)
 
 
-def _one_a_response(given: list[Any] | GaveUp, item: Sequence[Any]) -> bool:
+def _one_a_response(given: list[Any] | ItemTimeout, item: Sequence[Any]) -> bool:
     """Whether a pipeline gave each response of an item a prediction that is text or other JSON."""
     return (
-        not isinstance(given, GaveUp)
+        not isinstance(given, ItemTimeout)
         and len(given) == len(item)
-        and not any(isinstance(prediction, (GaveUp, Mapping)) for prediction in given)
+        and not any(isinstance(prediction, (ItemTimeout, Mapping)) for prediction in given)
     )
 
 
@@ -281,7 +282,7 @@ def _apply(
     rows: list[list[Mapping[str, Any]]],
     docs: list[Mapping[str, Any]],
     passing: Passing,
-) -> list[list[Any] | GaveUp]:
+) -> list[list[Any] | ItemTimeout]:
     """What the pipeline makes of each item's responses; log-likelihoods are filtered choice by choice."""
     if not rows:
         return []
@@ -316,14 +317,14 @@ def _filter_choices(
 def _rows(
     item: ItemResponses,
     inputs: Sequence[Mapping[str, Any]],
-    filtered: Sequence[Any] | GaveUp | None,
+    filtered: Sequence[Any] | ItemTimeout | None,
     given: Sequence[Mapping[str, Any]],
 ) -> Iterator[dict[str, Any]]:
     base = {"item_id": item.item_id, "doc_id": item.doc_id}
     if filtered is None:
         yield from (base | _unanswered(row) for row in inputs)
         return
-    if isinstance(filtered, GaveUp):
+    if isinstance(filtered, ItemTimeout):
         yield from (base | _unanswered(row) | {"error": filtered.reason} for row in inputs)
         return
     # A pipeline that gives one prediction a response keeps their numbers; one that chooses numbers its own.
@@ -331,7 +332,7 @@ def _rows(
     for index, prediction in enumerate(filtered):
         number = given[index]["sample_index"] if own else index
         outcome = outcome_of(given[index]) if own else outcome_of_all(given)
-        if isinstance(prediction, GaveUp):
+        if isinstance(prediction, ItemTimeout):
             yield base | _unanswered(given[index]) | {"error": prediction.reason}
             continue
         known = {"sample_index": number, "scored": outcome != "cut_off", "outcome": outcome}

@@ -41,7 +41,7 @@ THREADS = ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS")
 
 
 @dataclass(frozen=True)
-class GaveUp:
+class ItemTimeout:
     """Why there is no value for an item."""
 
     reason: str
@@ -77,7 +77,7 @@ class KillableProcess:
         self.close()
 
     def map(self, items: Sequence[Any]) -> list[Any]:
-        """The value of every item in order, ``GaveUp`` for one that took too much."""
+        """The value of every item in order, ``ItemTimeout`` for one that took too much."""
         values: list[Any] = []
         while len(values) < len(items):
             process = self._running()
@@ -86,20 +86,20 @@ class KillableProcess:
             while len(values) < len(items):
                 reply = _received(process)
                 if reply is None:
-                    values.append(GaveUp(self._reason(process)))
+                    values.append(ItemTimeout(self._reason(process)))
                     break
                 kind, value = reply
                 if kind == "raised":
                     self.close()
                     raise value
-                values.append(GaveUp(value) if kind == "memory" else value)
+                values.append(ItemTimeout(value) if kind == "memory" else value)
                 if kind == "memory":  # what is left of it can't be relied on
                     self.close()
                     break
         return values
 
     def __call__(self, item: Any) -> Any:
-        """The value of one item, or ``GaveUp``."""
+        """The value of one item, or ``ItemTimeout``."""
         return self.map([item])[0]
 
     def _running(self) -> "subprocess.Popen[bytes]":

@@ -39,7 +39,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, DynamicCache
 
 TOP_AT_MOST = 20
 LENGTHS = ("max_position_embeddings", "n_positions", "n_ctx", "max_seq_len", "seq_length")
-LINGER_SECONDS, LINGER_AT_MOST = 0.003, 0.03
+BATCH_WAIT, BATCH_WAIT_AT_MOST = 0.003, 0.03
 """How long a batch waits for company: after the last that came, and after the first."""
 ALIKE = 0.75
 """How long the shortest row of a pass is, as a share of the longest: the difference is work for nothing."""
@@ -328,14 +328,14 @@ def _away(one: torch.Tensor, other: torch.Tensor) -> float:
     return found if found == found else float("inf")
 
 
-class Cohort:
+class DecodeBatch:
     """Sequences that go on together, and the logits of their next tokens."""
 
     def __init__(self, jobs: list[Job], rows: Any, logits: torch.Tensor) -> None:
         self.jobs, self.rows, self.logits = jobs, rows, logits
         self.generators = [_generator(job, logits.device) for job in jobs]
 
-    def take(self, other: "Cohort") -> None:
+    def take(self, other: "DecodeBatch") -> None:
         """Goes on with another's sequences, too."""
         self.rows.take(other.rows)
         self.logits = torch.cat([self.logits, other.logits])
@@ -361,7 +361,7 @@ def _generator(job: Job, device: torch.device) -> torch.Generator | None:
 
 
 @dataclass
-class Family:
+class SharedPrefix:
     """Sequences to score that begin with the same ``common`` tokens; those of a row differ in their last one
     alone."""
 
@@ -379,33 +379,33 @@ class Family:
         return max(len(_inputs(row[0])) for row in self.rows)
 
 
-def families_of(jobs: list[Job], at_most: int, tokens: int) -> list[Family]:
-    """Jobs by what they begin with, where that saves work: families of ``at_most`` rows (below two: of one),
+def shared_prefixes(jobs: list[Job], at_most: int, tokens: int) -> list[SharedPrefix]:
+    """Jobs by what they begin with, where that saves work: prefixes of ``at_most`` rows (below two: of one),
     which beyond their beginning have ``tokens`` tokens together at most."""
     rows: dict[tuple[int, ...], list[Job]] = {}
     for job in jobs:
         rows.setdefault(_inputs(job), []).append(job)
-    families: list[Family] = []
+    prefixes: list[SharedPrefix] = []
     before: tuple[int, ...] = ()
     longest = 0
     for inputs in sorted(rows):
-        family = families[-1] if families else Family(0, [])
-        count, common = len(family.rows), min(family.common, _alike(before, inputs))
+        shared = prefixes[-1] if prefixes else SharedPrefix(0, [])
+        count, common = len(shared.rows), min(shared.common, _alike(before, inputs))
         longest = max(longest, len(inputs))
         fits = 0 < count < at_most and (count + 1) * (longest - common) <= tokens
         # A row that shares less than those before may cost them more than it brings.
-        saves = count * common >= (count - 1) * family.common and common >= len(inputs) * LEAST_COMMON
+        saves = count * common >= (count - 1) * shared.common and common >= len(inputs) * LEAST_COMMON
         if fits and saves:
-            family.rows.append(rows[inputs])
-            family.common = common
+            shared.rows.append(rows[inputs])
+            shared.common = common
         else:
-            families.append(Family(len(inputs), [rows[inputs]]))
+            prefixes.append(SharedPrefix(len(inputs), [rows[inputs]]))
             longest = len(inputs)
         before = inputs
-    for family in families:
-        if len(family.rows) == 1:
-            family.common = 0
-    return families
+    for shared in prefixes:
+        if len(shared.rows) == 1:
+            shared.common = 0
+    return prefixes
 
 
 def _inputs(job: Job) -> tuple[int, ...]:
@@ -432,7 +432,7 @@ class Worker:
         self._pad, self._rows = pad_id, rows
         self._queue: queue.Queue[Job] = queue.Queue()
         self._waiting: list[Job] = []
-        self._cohorts: list[Cohort] = []
+        self._batches: list[DecodeBatch] = []
         self._told: set[str] = set()
 
     @property
@@ -453,16 +453,16 @@ class Worker:
                 if scores:
                     self._guarded(self._score_batch, scores)
                 begun = [job for job in self._waiting if not job.score]
-                if begun and sum(len(cohort.jobs) for cohort in self._cohorts) < self._rows:
+                if begun and sum(len(batch.jobs) for batch in self._batches) < self._rows:
                     self._guarded(self._begin, begun)
-                for cohort in list(self._cohorts):
-                    self._guarded(lambda jobs, cohort=cohort: self._step(cohort), cohort.jobs)
-                    if not cohort.jobs:
-                        self._cohorts.remove(cohort)
+                for batch in list(self._batches):
+                    self._guarded(lambda jobs, batch=batch: self._step(batch), batch.jobs)
+                    if not batch.jobs:
+                        self._batches.remove(batch)
 
     def _collect(self) -> None:
         """Takes what waits in the queue; waits where there is nothing else to do."""
-        busy = bool(self._waiting or self._cohorts)
+        busy = bool(self._waiting or self._batches)
         try:
             self._waiting.append(
                 self._queue.get(timeout=0 if busy else None) if not busy else self._queue.get_nowait()
@@ -470,7 +470,7 @@ class Worker:
             first = time.monotonic()
             while True:
                 now = time.monotonic()
-                left = 0.0 if busy else min(LINGER_SECONDS, first + LINGER_AT_MOST - now)
+                left = 0.0 if busy else min(BATCH_WAIT, first + BATCH_WAIT_AT_MOST - now)
                 self._waiting.append(self._queue.get(timeout=left) if left > 0 else self._queue.get_nowait())
         except queue.Empty:
             return
@@ -501,41 +501,41 @@ class Worker:
     def _score_batch(self, jobs: list[Job]) -> None:
         """Scores the longest sequences that wait, as many as fit; a common beginning is worked on once."""
         tokens = self.passes.cells // self.vocabulary
-        families = self._fitting(families_of(jobs, self._rows if self.passes.keeps else 0, tokens))
-        rows = [(family.common, same) for family in families for same in family.rows]
+        prefixes = self._fitting(shared_prefixes(jobs, self._rows if self.passes.keeps else 0, tokens))
+        rows = [(shared.common, same) for shared in prefixes for same in shared.rows]
         tails = [list(_inputs(same[0])[common:]) or [self._pad] for common, same in rows]
-        if not families[0].common:
+        if not prefixes[0].common:
             logits = self.passes.whole(tails)
         else:
-            begun = KeptRows(self.passes, [_inputs(one.rows[0][0])[: one.common] for one in families])
+            begun = KeptRows(self.passes, [_inputs(one.rows[0][0])[: one.common] for one in prefixes])
             first = begun.begin(last=False)
-            for number, family in enumerate(families):
-                self._tell(family.jobs, first[number, -family.common :], 0)
+            for number, shared in enumerate(prefixes):
+                self._tell(shared.jobs, first[number, -shared.common :], 0)
             logits = begun.behind(
-                [number for number, family in enumerate(families) for _ in family.rows], tails
+                [number for number, shared in enumerate(prefixes) for _ in shared.rows], tails
             )
         for number, (common, same) in enumerate(rows):
             self._tell(same, logits[number], common)
-        finished = [job for family in families for job in family.jobs]
+        finished = [job for shared in prefixes for job in shared.jobs]
         numbers = set(map(id, finished))
         self._waiting = [job for job in self._waiting if id(job) not in numbers]
         for job in finished:
             job.done.set()
 
-    def _fitting(self, families: list["Family"]) -> list["Family"]:
+    def _fitting(self, prefixes: list["SharedPrefix"]) -> list["SharedPrefix"]:
         """Those of the longest beginnings, or else the longest sequences, that fit into one pass."""
-        families = sorted(families, key=lambda family: (family.common, family.length), reverse=True)
-        first, rows, width = families[0], 0, 0
-        for taken, family in enumerate(families):
-            rows += len(family.rows)
-            width = max(width, family.length - family.common)
+        prefixes = sorted(prefixes, key=lambda shared: (shared.common, shared.length), reverse=True)
+        first, rows, width = prefixes[0], 0, 0
+        for taken, shared in enumerate(prefixes):
+            rows += len(shared.rows)
+            width = max(width, shared.length - shared.common)
             tokens = max((taken + 1) * first.common, rows * width)
-            alike = family.common >= ALIKE * first.common and (
-                first.common > 0 or family.length >= ALIKE * first.length
+            alike = shared.common >= ALIKE * first.common and (
+                first.common > 0 or shared.length >= ALIKE * first.length
             )
             if taken and not (alike and tokens * self.vocabulary <= self.passes.cells):
-                return families[:taken]
-        return families
+                return prefixes[:taken]
+        return prefixes
 
     def _tell(self, jobs: list[Job], logits: torch.Tensor, start: int) -> None:
         """Tells jobs the log-probabilities of the tokens behind ``start``, as far as the logits reach."""
@@ -561,7 +561,7 @@ class Worker:
 
     def _begin(self, jobs: list[Job]) -> None:
         """Begins the longest prompts that wait, as many as fit, those of like length together."""
-        room = self._rows - sum(len(cohort.jobs) for cohort in self._cohorts)
+        room = self._rows - sum(len(batch.jobs) for batch in self._batches)
         chosen = sorted(jobs, key=lambda job: -len(job.ids))[:room]
         numbers = set(map(id, chosen))
         self._waiting = [job for job in self._waiting if id(job) not in numbers]
@@ -573,46 +573,46 @@ class Worker:
             chosen = chosen[len(alike) :]
             kind: Any = KeptRows if self.passes.keeps else PlainRows
             rows = kind(self.passes, [job.ids for job in alike])
-            begun = Cohort(alike, rows, rows.begin())
-            if self._cohorts:
-                self._cohorts[-1].take(begun)
+            begun = DecodeBatch(alike, rows, rows.begin())
+            if self._batches:
+                self._batches[-1].take(begun)
             else:
-                self._cohorts.append(begun)
+                self._batches.append(begun)
 
-    def _step(self, cohort: Cohort) -> None:
+    def _step(self, batch: DecodeBatch) -> None:
         """Adds one token to every sequence; those that end with it leave."""
-        likeliest = cohort.logits.argmax(dim=-1).tolist()
-        tokens = [self._choose(cohort, number, token) for number, token in enumerate(likeliest)]
+        likeliest = batch.logits.argmax(dim=-1).tolist()
+        tokens = [self._choose(batch, number, token) for number, token in enumerate(likeliest)]
         stay = []
-        for number, (job, token) in enumerate(zip(cohort.jobs, tokens, strict=True)):
+        for number, (job, token) in enumerate(zip(batch.jobs, tokens, strict=True)):
             job.new_ids.append(token)
             if self._ended(job):
                 job.done.set()
             else:
                 stay.append(number)
         if not stay:
-            cohort.jobs = []
+            batch.jobs = []
             return
-        if len(stay) < len(cohort.jobs):
-            cohort.keep(stay)
+        if len(stay) < len(batch.jobs):
+            batch.keep(stay)
             tokens = [tokens[number] for number in stay]
-        cohort.logits = cohort.rows.step(tokens)
+        batch.logits = batch.rows.step(tokens)
 
-    def _choose(self, cohort: Cohort, number: int, likeliest: int) -> int:
+    def _choose(self, batch: DecodeBatch, number: int, likeliest: int) -> int:
         """The next token of a sequence; ``likeliest`` is the one of its logits as they are."""
-        job, logits = cohort.jobs[number], cohort.logits[number]
+        job, logits = batch.jobs[number], batch.logits[number]
         how, token = job.sampling, likeliest
         penalised = how.repetition != 1.0 or how.presence or how.frequency
         if penalised:
             logits = _penalised(logits.clone(), job)
-        generator = cohort.generators[number]
+        generator = batch.generators[number]
         if generator is None and penalised:
             token = int(logits.argmax())
         elif generator is not None:
             shares = _narrowed(torch.softmax(logits / how.temperature, dim=-1), how)
             token = int(torch.multinomial(shares, 1, generator=generator))
         if job.top:
-            found = torch.log_softmax(cohort.logits[number], dim=-1)
+            found = torch.log_softmax(batch.logits[number], dim=-1)
             top = found.topk(min(job.top, found.shape[-1]))
             job.new_logprobs.append(float(found[token]))
             job.new_tops.append(list(zip(top.indices.tolist(), top.values.tolist(), strict=True)))

@@ -46,10 +46,10 @@ def claim(store: Store, name: str) -> Iterator[bool]:
 
 def wait_until_free(store: Store, name: str) -> bool:
     """Returns when nobody who lives has a claim to ``name``; whether anybody had one."""
-    return _wait(Claim(store, name, _AFTER_ALL))
+    return _wait(Claim(store, name, LAST_ID))
 
 
-_AFTER_ALL = "~"
+LAST_ID = "~"
 """Comes after every claim's id, which begins with its time."""
 
 

@@ -124,6 +124,9 @@ OUTCOMES: Final = ("answered", "empty", "cut_off", "refused", "failed")
 were used up, nothing because model or provider refused, nothing because the request failed. A prediction
 chosen among several answers is cut_off if one of them was, and empty if all of them were."""
 
+CELL_FACETS: Final = ("model_name", "prompt_template")
+"""The facets that say who answered what to which prompt; all others are a run's own."""
+
 COUNTED: Final = ("cut_off", "empty", "refused")
 """The outcomes that are counted beside every score, as n_cut_off and so on."""
 
@@ -176,7 +179,7 @@ GAMES: Final = pa.schema(
         pa.field("item_id", pa.string(), nullable=False),
         pa.field("doc_id", pa.int64(), nullable=False),
         pa.field("repeat", pa.int32(), nullable=False),  # which of the item's samples, by order, from 0
-        pa.field("judge", TEXT),  # null: the contest could not be played, as error says
+        pa.field("judge", TEXT),  # null: the matchup could not be played, as error says
         pa.field("swapped", pa.bool_()),  # the second model's answer was shown first
         pa.field("asked", pa.bool_(), nullable=False),  # a judge saw the answers
         pa.field("value", pa.float64()),  # the first model's share: 1 won, 0.5 tie, 0 lost; null: no verdict

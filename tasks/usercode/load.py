@@ -178,7 +178,7 @@ IN_EXTRA: Final = frozenset(
     }
 )  # fmt: skip
 """Top-level modules that the extra brings."""
-BESIDE: Final = {
+OTHER_PIP_NAMES: Final = {
     "bert_score": "bert-score",
     "kstar_planner": "kstar-planner",
     "tinyBenchmarks": "git+https://github.com/felipemaiapolo/tinyBenchmarks",
@@ -204,7 +204,7 @@ def missing_package(error: BaseException) -> str:
         return ""  # the package is there, and a module of it is not: installing it again would not help
     if top in IN_EXTRA:
         return f"; the extra '{EXTRA}' brings it: pip install -e '.[{EXTRA}]'"
-    return f"; it is in no extra: pip install {BESIDE.get(top, top)}"
+    return f"; it is in no extra: pip install {OTHER_PIP_NAMES.get(top, top)}"
 
 
 PARENTS: Final = 2

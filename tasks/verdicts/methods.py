@@ -17,7 +17,7 @@ from scorers.config import ITEM_SECONDS
 from tasks.datasets.config import field_at
 from tasks.messages.calls import parsed_calls
 from tasks.rows.parts import RESPONSE_METADATA, Origin
-from tasks.sandboxes.killable import GaveUp, KillableProcess
+from tasks.sandboxes.killable import ItemTimeout, KillableProcess
 from tasks.store.keys import unix_seconds
 from tasks.store.schemas import plain_values
 from tasks.verdicts.built_in import (
@@ -238,8 +238,8 @@ def _matching(
                 pattern = params.pattern if params.pattern is not None else as_text(truth)
                 if bounded(pattern, [response], params.flags()):
                     return here(response, truth)
-                said: BuiltInVerdict | GaveUp = process((response, truth))
-                if isinstance(said, GaveUp):
+                said: BuiltInVerdict | ItemTimeout = process((response, truth))
+                if isinstance(said, ItemTimeout):
                     raise ValueError(f"the pattern {said.reason}")
                 return said
 

@@ -94,7 +94,7 @@ def test_new_model_plays_only_its_own_games(evaluate: Evaluate, tmp_path: Path, 
 
     ran = evaluate(arena(tmp_path, judge, ("best", "weak", "fair")), "--json")
     assert ran.code == 0, ran.err
-    assert judge.since() == 2 * 2 * (ITEMS - alike), "two contests of the new model, both orders"
+    assert judge.since() == 2 * 2 * (ITEMS - alike), "two matchups of the new model, both orders"
     (rated,) = json.loads((tmp_path / "out" / "results.json").read_text())["ratings"]
     strengths = {row["model"]: row["strength"] for row in rated["models"]}
     assert strengths["best"] > strengths["fair"] > strengths["weak"]

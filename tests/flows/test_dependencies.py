@@ -114,7 +114,7 @@ IN_THE_FILE = {
     "a partial": within(PARTIAL),
     "its docstring": within(f'def f{SIGNATURE}:\n    """{{}}"""\n    return float(f.__doc__)\n'),
 }
-BESIDE = {
+OTHER_PIP_NAMES = {
     "from helper import c": helped("from helper import c", "c()"),
     "import helper": helped("import helper", "helper.c()"),
     "from . import helper": helped("from . import helper", "helper.c()"),
@@ -212,7 +212,7 @@ PACKAGES = {
         "packed.mine:f",
     ),
 }
-SHAPES = {**IN_THE_FILE, **BESIDE, **READ, **REGISTRIES, **PACKAGES}
+SHAPES = {**IN_THE_FILE, **OTHER_PIP_NAMES, **READ, **REGISTRIES, **PACKAGES}
 WHOLE_WAY = (
     "import h.t.n",
     "data read at import",

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from prefect.client.schemas.objects import State, StateDetails, StateType
 
-from flows.eval.flow import hear
+from flows.eval.flow import apply_state
 from tasks.models.engine import RunControl
 
 
@@ -90,8 +90,8 @@ def test_a_state_in_the_ui_is_passed_on(
     kind: StateType, name: str, details: dict[str, Any], stopped: str | None, paused: bool
 ) -> None:
     control = RunControl()
-    hear(State(type=kind, name=name, state_details=StateDetails(**details)), control)
+    apply_state(State(type=kind, name=name, state_details=StateDetails(**details)), control)
     assert (control.stopped.kind if control.stopped else None, control.paused) == (stopped, paused)
-    hear(State(type=StateType.RUNNING, name="Running"), control)
+    apply_state(State(type=StateType.RUNNING, name="Running"), control)
     assert not control.paused
     assert (control.stopped is None) == (stopped is None)

@@ -206,7 +206,7 @@ def test_a_runner_of_other_processes_has_none_prepared_here(
     assert asked == prepared
 
 
-BESIDE = """
+OTHER_PIP_NAMES = """
 import sys
 from contextlib import suppress
 from pathlib import Path
@@ -247,7 +247,7 @@ print("done")
 
 @pytest.mark.services
 def test_another_process_finds_what_this_one_would(large: Path, tmp_path: Path) -> None:
-    (tmp_path / "beside.py").write_text(BESIDE)
+    (tmp_path / "beside.py").write_text(OTHER_PIP_NAMES)
     ran = subprocess.run(
         [sys.executable, str(tmp_path / "beside.py"), str(large)],
         env={**os.environ, "PYTHONPATH": str(PROJECT)},

@@ -1,10 +1,10 @@
-"""Contests: which answers meet, what a judge is asked, and what its verdicts come to."""
+"""Matchups: which answers meet, what a judge is asked, and what its verdicts come to."""
 
 import numpy as np
 import pytest
 
 from metrics.errors import ConfigError
-from scorers.arena import Answers, Game, contest, played
+from scorers.arena import Answers, Game, matchup, played
 from scorers.base import ModelReply
 from scorers.config import ScoringConfig
 from scorers.factory import build_scorer
@@ -36,7 +36,7 @@ def batches(make_batch):
 
 def test_both_orders_are_asked_and_swapped_back(arena, batches):
     scorer, metric = arena()
-    both = contest(*batches)
+    both = matchup(*batches)
     asked = scorer.requests(both, metric)
     assert [request.prompt for request in asked] == ["q1: 5 or 6?", "q1: 6 or 5?"]
     games = scorer.games(both, metric, [ModelReply("Verdict: A"), ModelReply("[[A]]")])
@@ -48,15 +48,15 @@ def test_both_orders_are_asked_and_swapped_back(arena, batches):
     ]  # fmt: skip
 
 
-def test_failed_request_is_no_contest(batches):
-    assert contest(*batches).scored.tolist() == [True, True, True, False, True]
+def test_failed_request_is_no_game(batches):
+    assert matchup(*batches).scored.tolist() == [True, True, True, False, True]
 
 
 def test_unreadable_verdicts_are_named_and_asked_again(arena, batches):
     scorer, metric = arena()
     replies = [ModelReply("both are fine, A and B"), ModelReply(None, "time-out")]
-    assert scorer.unreadable(contest(*batches), metric, replies) == [True, False]
-    games = scorer.games(contest(*batches), metric, replies)
+    assert scorer.unreadable(matchup(*batches), metric, replies) == [True, False]
+    games = scorer.games(matchup(*batches), metric, replies)
     errors = [game.error for game in games if game.error]
     assert "several of the labels" in errors[0]
     assert errors[1] == "no reply: time-out"
@@ -74,7 +74,7 @@ def test_one_order_is_the_same_whoever_is_called_the_first():
 def test_samples_of_an_item_meet_by_their_order(make_batch):
     first = make_batch(["a", "b", "c"], references=[[]] * 3, item_ids=["1", "1", "2"])
     second = make_batch(["d", "e"], references=[[]] * 2, item_ids=["1", "2"])
-    both = contest(first, second)
+    both = matchup(first, second)
     assert [(answers.first, answers.second) for answers in both.predictions] == [("a", "d"), ("c", "e")]
     assert both.sample_index.tolist() == [0, 0]
 
@@ -91,7 +91,7 @@ def test_a_rate_needs_every_verdict():
 
 def test_scale_of_more_steps_is_a_share(arena, batches):
     scorer, metric = arena(parse={"type": "number", "min": 1, "max": 5})
-    games = scorer.games(contest(*batches), metric, [ModelReply("4"), ModelReply("4")])
+    games = scorer.games(matchup(*batches), metric, [ModelReply("4"), ModelReply("4")])
     assert [game.value for game in games if game.asked] == [0.75, 0.25]
 
 

@@ -4,7 +4,7 @@ import httpx
 import pytest
 
 from tasks import server as patience
-from tasks.server import if_possible, patiently
+from tasks.server import if_possible, retry_until_up
 
 
 class Server:
@@ -28,13 +28,13 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_server_that_comes_back_is_waited_for() -> None:
     server = Server(away=3)
-    assert patiently(server) == "answer"
+    assert retry_until_up(server) == "answer"
     assert server.calls == 4
 
 
 def test_patience_ends() -> None:
     with pytest.raises(httpx.ConnectError):
-        patiently(Server(away=10**9), patience=0.01)
+        retry_until_up(Server(away=10**9), patience=0.01)
 
 
 def test_what_is_only_shown_fails_nothing() -> None:
@@ -48,5 +48,5 @@ def test_another_error_is_raised_at_once() -> None:
 
     calls: list[int] = []
     with pytest.raises(ValueError, match="mine"):
-        patiently(broken)
+        retry_until_up(broken)
     assert calls == [1]

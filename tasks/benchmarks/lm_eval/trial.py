@@ -41,7 +41,7 @@ from tasks.benchmarks.lm_eval.shapes import CANDIDATES, RowMaker, Shape
 from tasks.benchmarks.lm_eval.splits import Splits
 from tasks.benchmarks.lm_eval.yaml import decoded, functions_in, runs_programs_itself
 from tasks.datasets.item import Rendered
-from tasks.sandboxes.killable import GaveUp, KillableProcess
+from tasks.sandboxes.killable import ItemTimeout, KillableProcess
 from tasks.usercode.evaluate import collecting
 from tasks.usercode.load import UserModules, trust_what_is_named, trusting
 from tasks.usercode.surroundings import Documents, stand_ins, without_library
@@ -62,7 +62,7 @@ class Trials:
     """``import_functions`` and ``try_definition``, in a process that starts with the first call."""
 
     def __init__(self) -> None:
-        target = "tasks.benchmarks.lm_eval.trial:doing"
+        target = "tasks.benchmarks.lm_eval.trial:run_trial"
         self._process = KillableProcess(target, [trusting()], SECONDS_APART, WAITING, setting=None)
 
     def __enter__(self) -> "Trials":
@@ -76,7 +76,7 @@ class Trials:
     def import_functions(self, harness: Mapping[str, Any], base_dir: str | Path) -> None:
         """Imports every function that a definition names; raises ConfigError for one that can't be."""
         said = self._process((harness, str(base_dir), None))
-        if isinstance(said, GaveUp):
+        if isinstance(said, ItemTimeout):
             task = harness.get("task")
             raise ConfigError(f"benchmark {task}: its functions can't be imported: {said.reason}")
         if said is not None:
@@ -95,7 +95,7 @@ class Trials:
         if not any(functions_in(decoded(harness["config"]))):
             return try_definition(harness, base_dir, scoring)
         said = self._process((harness, str(base_dir), scoring))
-        if isinstance(said, GaveUp):
+        if isinstance(said, ItemTimeout):
             self.import_functions(harness, base_dir)  # raises where that is what never returned
             return Trial(False, said.reason, Shape(), {})
         if isinstance(said, str):
@@ -104,7 +104,7 @@ class Trials:
         return trial
 
 
-def doing(trusted: bool) -> "Callable[[Asked], Trial | str | None]":
+def run_trial(trusted: bool) -> "Callable[[Asked], Trial | str | None]":
     """What the process calls: the trial, without ``scoring`` None for an import alone; or, as text, why it
     is refused.
 

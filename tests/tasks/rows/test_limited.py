@@ -16,7 +16,7 @@ from scorers.judge.config import JudgeConfig
 from tasks.rows.limited import LimitedProcessing, LimitedScorer, legible
 from tasks.rows.parts import PairSetup
 from tasks.rows.predictions import LimitedPipeline
-from tasks.sandboxes.killable import GaveUp
+from tasks.sandboxes.killable import ItemTimeout
 
 RUNAWAY = "a" * 40 + "!"
 WORDS = [
@@ -83,7 +83,7 @@ def test_a_response_is_given_up_alone_unless_its_item_is_looked_at_together() ->
         with LimitedPipeline(FilterPipeline.build(config, no), config, 0.3) as limited:
             return limited.apply(items, docs)
 
-    gave_up = GaveUp("took more than 0.3 s (item_timeout)")
+    gave_up = ItemTimeout("took more than 0.3 s (item_timeout)")
     assert applied("uppercase") == [["AA", gave_up], [None, "A"]]
     assert applied("majority_vote") == [gave_up, ["a"]]
 

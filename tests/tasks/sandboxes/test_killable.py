@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from metrics.errors import ConfigError
-from tasks.sandboxes.killable import GaveUp, KillableProcess
+from tasks.sandboxes.killable import ItemTimeout, KillableProcess
 
 
 @pytest.fixture(autouse=True)
@@ -24,7 +24,7 @@ def test_what_runs_away_is_given_up_and_the_items_around_it_have_their_values() 
         found = process.map(["aa", RUNAWAY, "b", "caa", RUNAWAY])
     assert found[0] is True
     assert (found[2], found[3]) == (False, True)
-    assert found[1] == found[4] == GaveUp("took more than 0.3 s (item_timeout)")
+    assert found[1] == found[4] == ItemTimeout("took more than 0.3 s (item_timeout)")
 
 
 @pytest.mark.parametrize(
@@ -39,7 +39,7 @@ def test_whatever_an_item_does_to_the_process_costs_that_item(what: str, item: s
     with KillableProcess("called:doing", [what], 0.1) as process:
         first, lost, last = process.map(["a", item, "b"])
     assert (first, last) == ("a", "b")
-    assert isinstance(lost, GaveUp)
+    assert isinstance(lost, ItemTimeout)
     assert reason in lost.reason
 
 

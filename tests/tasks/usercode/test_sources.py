@@ -11,7 +11,7 @@ import numpy
 import pytest
 
 from metrics.errors import ConfigError
-from tasks.sandboxes.killable import GaveUp, KillableProcess
+from tasks.sandboxes.killable import ItemTimeout, KillableProcess
 from tasks.store.home import PROJECT
 from tasks.usercode.load import UserModules, load_function
 from tasks.usercode.sources import (
@@ -230,7 +230,7 @@ def test_what_was_read_is_known_of_an_item_that_was_given_up(
     folder = str(Path(__file__).parent)
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([folder, str(PROJECT)]))
     with KillableProcess("test_sources:slow_reading", [str(tmp_path)], 1.0) as process:
-        assert isinstance(process("x"), GaveUp)
+        assert isinstance(process("x"), ItemTimeout)
     assert "words.txt" in (observed_files([str(tmp_path.resolve() / "mine.py")]) or {})
 
 
