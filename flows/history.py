@@ -155,16 +155,12 @@ def print_rows(found: QueryResult, as_json: bool) -> None:
         rows = [dict(zip(found.columns, row, strict=True)) for row in found.rows]
         print_json(rows, default=_json_value)
         return
-    from rich import box
-    from rich.table import Table
-
+    from tasks.reporting.numbers import plural
+    from tasks.reporting.tables import Column, FittedTable
     from tasks.reporting.terminal import console
 
-    table = Table(*found.columns, box=box.SIMPLE_HEAD)
-    for row in found.rows:
-        table.add_row(*map(_cell, row))
-    console().print(table)
-    console().print(f"{len(found.rows)} rows")
+    console().print(FittedTable([*map(Column, found.columns)], [[*map(_cell, row)] for row in found.rows]))
+    console().print(plural(len(found.rows), "row"))
 
 
 def print_pruning(pruned: "Pruned", dry_run: bool, as_json: bool) -> None:

@@ -366,10 +366,7 @@ def power_command(
 
 
 def _show(benchmark: str, pairs: Sequence[object], currency: str | None) -> None:
-    from rich import box
-    from rich.table import Table
-
-    from tasks.reporting import numbers
+    from tasks.reporting.tables import Column, FittedTable
     from tasks.reporting.terminal import console
 
     out = console()
@@ -382,22 +379,24 @@ def _show(benchmark: str, pairs: Sequence[object], currency: str | None) -> None
         out.print(
             f"  {said_to_decide(pair.items, pair.samples, pair.decides)}{finds}; to decide {pair.margin:g}:"
         )
-        table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
         cost = f"Cost ({currency})" if currency else "Cost"
-        for name in ("Samples", "Items", "Requests", "Prompt tokens", "Completion tokens", cost, ""):
-            table.add_column(name, justify="right")
-        for design in pair.designs:
-            taken = design.cost
-            table.add_row(
-                str(design.samples),
-                "no number" if design.items is None else numbers.count(design.items),
-                numbers.count(taken.requests if taken else None),
-                numbers.count(taken.prompt_tokens if taken else None),
-                numbers.count(taken.completion_tokens if taken else None),
-                numbers.money(taken.cost if taken else None),
-                "" if design.fits or design.items is None else "more than there are",
-            )
-        out.print(table)
+        names = ("Samples", "Items", "Requests", "Prompt tokens", "Completion tokens", cost, "Note")
+        rows = [_design_cells(design) for design in pair.designs]
+        columns = [Column(name, right=name != "Note", second=name == "Note") for name in names]
+        out.print(FittedTable(columns, rows))
+
+
+def _design_cells(design: Design) -> list[str]:
+    taken = design.cost
+    return [
+        str(design.samples),
+        "no number" if design.items is None else numbers.count(design.items),
+        numbers.count(taken.requests if taken else None),
+        numbers.count(taken.prompt_tokens if taken else None),
+        numbers.count(taken.completion_tokens if taken else None),
+        numbers.money(taken.cost if taken else None),
+        "" if design.fits or design.items is None else "more than there are",
+    ]
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

@@ -11,9 +11,7 @@ from typing import Any
 
 import orjson
 from pydantic import ValidationError
-from rich import box
 from rich.console import Console, ConsoleOptions, Group, RenderResult
-from rich.table import Table
 from rich.text import Text
 
 from flows.config.errors import read_yaml, validated
@@ -32,6 +30,7 @@ from tasks.comparison.compare import (
 )
 from tasks.comparison.matching import GroupKey, JoinedItems, PairName, aggregations, match_across, match_runs
 from tasks.comparison.runs import Change, ComparedRun, CostChange, OutcomeChange, key_over_facets, over_facets
+from tasks.reporting.tables import Column, FittedTable
 from tasks.store.home import finite, private_folder
 
 PAGE = "comparison.html"
@@ -305,26 +304,19 @@ def _sentences(compared: ComparedRuns, flips: int) -> Iterator[Text]:
         yield Text(cost_line(cost), style="dim")
 
 
-def _table(pairs: Sequence[ComparedPair], gated: bool) -> Table:
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    for name in ("Benchmark", "Group", "Filter", "Metric"):
-        table.add_column(name)
-    for name in (
-        "Base",
-        "Candidate",
-        "Difference",
-        "Interval",
-        "p adj.",
-        "W/L/T",
-        "MDE",
-        "Items",
-        "Coverage",
-    ):
-        table.add_column(name, justify="right")
-    table.add_column("Gate" if gated else "")
-    for pair in pairs:
-        table.add_row(*_row(pair))
-    return table
+NAMES = ("Benchmark", "Group", "Filter", "Metric")
+NUMBERS = ("Base", "Candidate", "Difference")
+SECOND = ("Interval", "p adj.", "W/L/T", "MDE", "Items", "Coverage")
+"""Columns on a line below their row where a terminal is narrow."""
+
+
+def _table(pairs: Sequence[ComparedPair], gated: bool) -> FittedTable:
+    columns = [
+        *map(Column, NAMES),
+        *(Column(name, right=True) for name in ("Base", "Candidate", "Difference")),
+    ]
+    columns += [Column(name, right=True, second=True) for name in SECOND]
+    return FittedTable([*columns, Column("Gate" if gated else "")], [_row(pair) for pair in pairs])
 
 
 def _row(pair: ComparedPair) -> list[Text | str]:

@@ -127,11 +127,11 @@ def _run(suite: Path, options: Any, as_json: bool) -> tuple[int, bool]:
         "flow_run_url": f"{ui}/runs/flow-run/{state.state_details.flow_run_id}",
     }
     if as_json:
-        print_json(document)
+        print_json({name: value for name, value in document.items() if name != "store"})
     else:
         from flows.server import link
 
-        print(document.pop("markdown", state.message))
+        show_night(document, state.message)
         print(f"\nfiles:   {document.get('output')}\nPrefect: {link(document['flow_run_url'])}")
     evaluations = document.get("evaluations", ())
     is_complete = bool(evaluations) and all(entry["ok"] for entry in evaluations)
@@ -140,15 +140,35 @@ def _run(suite: Path, options: Any, as_json: bool) -> tuple[int, bool]:
     return 0 if state.is_completed() else FAILED, is_complete
 
 
+def show_night(document: dict[str, Any], message: str | None) -> None:
+    """Prints the night: one sentence, its scores with verdicts, and why pairs did not pass."""
+    if "evaluations" not in document:
+        print(message)
+        return
+    from flows.suite.scores import night_sentences, scores_table
+    from tasks.comparison.runs import open_night
+    from tasks.history.layout import Night
+    from tasks.reporting.terminal import console
+    from tasks.store.storage import Store
+
+    runs = list(open_night(Night.model_validate(document), Store(document["store"])).values())
+    comparison = document["comparison"] or {"pairs": (), "changes": ()}
+    print(f"{document['suite']}: {document['headline']}\n")
+    console().print(scores_table(runs, comparison["pairs"]))
+    for sentence in night_sentences(runs, comparison):
+        print(sentence)
+
+
 def _document(suite: Path, options: Any, flow_run_id: str) -> dict[str, Any]:
     """What the night left in its folder; empty where it did not get that far."""
     from flows.suite.plan import load_suite, plan_night
 
-    folder = Path(plan_night(load_suite(suite), options, flow_run_id).output)
-    if not (folder / "suite.json").is_file():
-        return {"output": str(folder)}
-    document = json.loads((folder / "suite.json").read_text(encoding="utf-8"))
-    return {**document, "output": str(folder), "markdown": (folder / "suite.md").read_text(encoding="utf-8")}
+    planned = plan_night(load_suite(suite), options, flow_run_id)
+    folder = Path(planned.output)
+    left = json.loads(file.read_bytes()) if (file := folder / "suite.json").is_file() else {}
+    if left:
+        left["markdown"] = (folder / "suite.md").read_text(encoding="utf-8")
+    return {**left, "output": str(folder), "store": planned.store}
 
 
 def main() -> None:

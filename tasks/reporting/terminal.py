@@ -11,20 +11,16 @@ from dataclasses import dataclass
 from typing import Any, TextIO
 
 import pyarrow as pa
-from rich import box
 from rich.console import Console, ConsoleOptions, RenderResult
-from rich.table import Table
 from rich.text import Text
 
 from tasks.reporting import numbers
 from tasks.reporting.diagnostics.findings import SHOWN_OF_A_KIND, Diagnostic, grouped
 from tasks.reporting.numbers import RATING_COLUMNS, rating_cells, rating_effects, strongest_first
 from tasks.reporting.streams import safe_console
+from tasks.reporting.tables import ASCII, Column, FittedTable
 from tasks.reporting.view import ResultRow, facet_names, facet_text, result_rows
 
-ASCII = str.maketrans(
-    {"↑": "^", "↓": "v", "±": "+", "–": "-", "→": ">", "×": "x", "∞": "inf", "…": ".", "·": "|"}
-)
 DOUBLINGS = 4
 """Rows at most that say what twice the samples or items would give; the report says it of all."""
 SEVERITY_STYLE = {"error": "bold red", "warning": "yellow", "note": "cyan"}
@@ -52,7 +48,7 @@ class ResultsTable:
         if self.title:
             yield Text(self.title, style="bold")
         if computed:
-            yield _table(computed, ascii_only=options.ascii_only)
+            yield _table(computed)
             yield from _doublings(computed, ascii_only=options.ascii_only)
         if failed:
             yield from _failures(failed, ascii_only=options.ascii_only)
@@ -71,20 +67,17 @@ def results_table(results: pa.Table, *, title: str | None = None) -> ResultsTabl
     return ResultsTable(result_rows(results), title)
 
 
-def ratings_tables(ratings: Sequence[Mapping[str, Any]]) -> Iterator[Table | Text]:
+def ratings_tables(ratings: Sequence[Mapping[str, Any]]) -> Iterator[FittedTable | Text]:
     """The strengths of models that an arena compared, a table a prompt and filter, strongest first; below it
     what place and length are worth."""
     for rated in ratings:
         name = f"Strengths, prompt {rated['prompt_template']}, filter {rated['filter']} (log odds)"
-        table = Table(
-            box=box.SIMPLE_HEAD, pad_edge=False, header_style="bold", show_edge=False, title=name,
-            title_justify="left", title_style="bold",
-        )  # fmt: skip
-        for header in RATING_COLUMNS:
-            table.add_column(header, justify="left" if header in ("Model", "Note") else "right")
-        for row in strongest_first(rated):
-            table.add_row(*rating_cells(row))
-        yield table
+        yield Text(name, style="bold")
+        columns = [
+            Column(header, right=header not in ("Model", "Note"), second=header in SECOND)
+            for header in RATING_COLUMNS
+        ]
+        yield FittedTable(columns, [rating_cells(row) for row in strongest_first(rated)])
         said = [*rating_effects(rated), *([rated["warning"]] if rated["warning"] else [])]
         yield Text("; ".join(said), style="dim")
 
@@ -125,25 +118,26 @@ def next_command(manifest: Mapping[str, Any], command: Sequence[str]) -> str:
     return shlex.join([*command, *(part for part in again if part not in command)])
 
 
-def _table(rows: Sequence[ResultRow], ascii_only: bool) -> Table:
+def _table(rows: Sequence[ResultRow]) -> FittedTable:
     columns = _columns(rows)
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, header_style="bold", show_edge=False)
-    for name, cells in columns.items():
-        right = name not in NAMES_LEFT and not name.startswith("facet:")
-        table.add_column(
-            _plain(name.removeprefix("facet:"), ascii_only),
-            justify="right" if right else "left",
-            no_wrap=right,
-            overflow="fold",
-        )
-        assert len(cells) == len(rows)
-    for index, row in enumerate(rows):
-        style = "dim" if row.status == "unscored" else None
-        table.add_row(*(Text(_plain(cells[index], ascii_only)) for cells in columns.values()), style=style)
-    return table
+    assert all(len(cells) == len(rows) for cells in columns.values())
+    return FittedTable(
+        [
+            Column(
+                name.removeprefix("facet:"),
+                right=name not in NAMES_LEFT and not name.startswith("facet:"),
+                second=name in SECOND,
+            )
+            for name in columns
+        ],
+        list(zip(*columns.values(), strict=True)),
+        ["dim" if row.status == "unscored" else None for row in rows],
+    )
 
 
 NAMES_LEFT = frozenset({"Benchmark", "Model", "Prompt", "Filter", "Metric", "Label", "Note", ""})
+SECOND = frozenset({"Interval", "Note", "Samples", "Unscored"})
+"""Columns on a line below their row where a terminal is narrow."""
 
 
 def _columns(rows: Sequence[ResultRow]) -> dict[str, list[str]]:

@@ -8,6 +8,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from flows.suite.__main__ import show_night
 from flows.suite.flow import JudgedNight, headline, judge_night, night_document, noteworthy_pairs
 from flows.suite.plan import SuiteOptions, check_margins, check_suite, load_suite, plan_night
 from metrics.errors import ConfigError
@@ -230,3 +231,20 @@ def test_nights_that_share_an_alpha_are_counted_and_told(night: Judge) -> None:
     anew = night(of=300, **{**shared, "alpha": 0.1})
     assert night_document(anew)["alpha"]["night"] == 1
     assert night_document(night(of=300))["alpha"] is None
+
+
+def test_a_night_prints_its_scores_with_verdicts_and_no_markdown(
+    night: Judge, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for judged, verdict in (
+        (night(of=100, margin=0.02), ""),
+        (night(range(60), of=100, margin=0.02), "regression"),
+    ):
+        document = {**night_document(judged), "store": str(tmp_path / "store")}
+        show_night(document, None)
+        said = capsys.readouterr().out
+        assert "|" not in said
+        row = next(line for line in said.splitlines() if line.startswith("sums "))
+        assert row.split()[:3] == ["sums", "own", "none"]
+        assert row.endswith(verdict)
+    assert "-0.6000" in row

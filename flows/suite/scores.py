@@ -1,0 +1,71 @@
+"""A night's scores as a terminal shows them: every number with its interval, the baseline's number, and the
+gate's verdict."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from rich.text import Text
+
+from flows.compare.runs import DOUBT, STYLES, change_line
+from tasks.comparison.matching import GroupKey, result_key
+from tasks.comparison.runs import Change, ComparedRun, key_with_model
+from tasks.reporting import numbers
+from tasks.reporting.tables import Column, FittedTable
+
+COLUMNS = (
+    *map(Column, ("Benchmark", "Group", "Filter", "Metric")),
+    Column("Value", right=True),
+    Column("Interval", right=True, second=True),
+    Column("Baseline", right=True),
+    Column("Difference", right=True),
+    Column("Its interval", right=True, second=True),
+    Column("Verdict"),
+)
+
+
+def scores_table(runs: Sequence[ComparedRun], pairs: Sequence[Mapping[str, Any]]) -> FittedTable:
+    """The result rows of a night's runs, each beside its pair of the comparison, if it is in one.
+
+    ``pairs`` are those of `comparison_document`. A pair that failed says so in the place of its verdict.
+    """
+    compared = {_key_of(pair): pair for pair in pairs if pair["candidate_facets"] is not None}
+    found = [(key_with_model(result_key(row), run), row) for run in runs for row in run.results]
+    return FittedTable(COLUMNS, [_cells(key, row, compared.get(key, {})) for key, row in found])
+
+
+def night_sentences(runs: Sequence[ComparedRun], comparison: Mapping[str, Any]) -> Iterator[str]:
+    """Why pairs failed or did not pass, and what changed besides the scores."""
+    for run in runs:
+        yield from (f"failed: {name} × {metric}: {why}" for (name, metric), why in run.failed_pairs().items())
+    for pair in comparison["pairs"]:
+        if pair["reason"]:
+            yield f"{pair['pair']}{_in_brackets(pair['facets'])}: {pair['reason']}"
+    yield from (change_line(Change(**change)) for change in comparison["changes"] if change["kind"] in DOUBT)
+
+
+def _in_brackets(facets: Mapping[str, str]) -> str:
+    return f" ({', '.join(facets.values())})" if facets else ""
+
+
+def _key_of(pair: Mapping[str, Any]) -> GroupKey:
+    facets = tuple(sorted(pair["candidate_facets"].items()))
+    return GroupKey(
+        pair["benchmark"], pair["filter"], pair["metric"], pair["reduction"], pair["label"], facets
+    )
+
+
+def _cells(key: GroupKey, row: Mapping[str, Any], pair: Mapping[str, Any]) -> list[Text | str]:
+    value, verdict = row["value"], pair.get("verdict") or ""
+    failed = row["status"] == "failed"
+    return [
+        key.benchmark,
+        " ".join([value for _, value in key.facets] + ([key.label] if key.label else [])),
+        key.filter,
+        key.pair.removesuffix(f",{key.filter}"),
+        numbers.number(value),
+        numbers.interval(row["ci_low"], row["ci_high"], like=value),
+        numbers.number(pair.get("base"), like=value),
+        numbers.signed(pair.get("difference"), like=value),
+        numbers.interval(pair.get("ci_low"), pair.get("ci_high"), like=value),
+        Text("failed", style="bold red") if failed else Text(verdict, style=STYLES.get(verdict, "")),
+    ]
