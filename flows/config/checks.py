@@ -5,7 +5,7 @@ variables with the items and runs when the dataset is open. Each problem has its
 """
 
 import inspect
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -28,7 +28,10 @@ from tasks.benchmarks.config import PromptTemplate, SimulatedUser, template_text
 from tasks.benchmarks.native import NativeBenchmark
 from tasks.datasets.item import Benchmark, Item
 from tasks.datasets.items import check_source, open_dataset, row_places
+from tasks.models.registry import is_recorded, is_reference
+from tasks.rows.parts import item_field, locate
 from tasks.store.home import named_path
+from tasks.store.schemas import CELL_FACETS
 from tasks.usercode.load import resolver
 
 METHOD_KEYWORDS = ("response", "ground_truth", "inference_result")
@@ -49,12 +52,15 @@ def config_problems(config: EvalConfig) -> list[Problem]:
 
 
 def check_templates(config: EvalConfig, first_item: Item, overrides: Sequence[str] = ()) -> None:
-    """Raises ConfigError, with file and line, for template variables that no item of the dataset has.
+    """Raises ConfigError, with file and line, for template variables and facets that no item of the dataset
+    has.
 
     The other items are read only if the first one lacks a name: rows may differ in their fields.
     ``overrides`` are those that the config was loaded with, so that a template given by ``--set`` is named
     as such.
     """
+    if problems := list(facet_problems(config, first_item)):
+        raise refusal(written(config, overrides), problems)
     if config.harness is not None or config.dataset is None:
         return  # a harness YAML's variables are checked where it is translated
     from tasks.benchmarks.prompts import missing_names, scope
@@ -76,6 +82,52 @@ def check_templates(config: EvalConfig, first_item: Item, overrides: Sequence[st
         ]
         if problems:
             raise refusal(_told_apart(written(config, overrides), config), problems)
+
+
+def facet_problems(config: EvalConfig, first_item: Item) -> Iterator[Problem]:
+    """Facets that neither an item nor what is known of a model has."""
+    named: list[tuple[Location, str]] = [(("facets", at), facet) for at, facet in enumerate(config.facets)]
+    for index, metric in enumerate(config.metrics):
+        named += [(("metrics", index, "facets", at), facet) for at, facet in enumerate(metric.facets or ())]
+    told = _told_of_models(config)
+    asked = [(at, facet) for at, facet in named if facet != "label" and not _is_told(facet, told)]
+    lacking = [(at, facet) for at, facet in asked if not _has_field(first_item.data, facet)]
+    if not lacking:
+        return
+    items = [first_item]
+    if config.harness is None and config.dataset is not None:
+        items += open_dataset(config.dataset, config.base_dir)
+    fields = {str(name) for item in items for name in item.data}
+    for at, facet in lacking:
+        if not any(_has_field(item.data, facet) for item in items):
+            known = [*CELL_FACETS, *fields, *(f"item.{name}" for name in fields)]
+            known += [f"{before}{name}" for name in told or () for before in ("", "metadata.")]
+            message = f"facet '{facet}' is neither a field of the items nor known of a model"
+            listed = ", ".join(sorted(fields))
+            yield Problem(at, f"{message}{nearest(facet, known)} (fields of the items: {listed})")
+
+
+def _told_of_models(config: EvalConfig) -> frozenset[str] | None:
+    """What the answers' metadata holds; None where that is not known before they are read."""
+    if config.evaluation_methods or any(
+        is_recorded(model.type) or is_reference(model.type) or model.checkpoints for model in config.models
+    ):
+        return None
+    own = (name for model in config.models for name in model.metadata)
+    return frozenset({"model_id", "prompt_template", "sampling", *own})
+
+
+def _is_told(facet: str, told: frozenset[str] | None) -> bool:
+    """Whether a facet's value does not come from the items, as far as is known."""
+    source, path = locate(facet)
+    if source == "metadata":
+        return told is None or path.partition(".")[0] in told
+    return source != "document"
+
+
+def _has_field(data: Mapping[str, Any], facet: str) -> bool:
+    field = item_field(facet)
+    return field is not None and (field in data or field.partition(".")[0] in data)
 
 
 NAMED_ITEMS = 5

@@ -74,7 +74,9 @@ class EvalConfig(BenchmarkFields):
         default=(), description="Metrics over evaluation results, by facets and label"
     )
     facets: Names = Field(
-        default=("model_name", "prompt_template"), description="Fields that results are grouped by"
+        default=("model_name", "prompt_template"),
+        description="What results are grouped by: model_name, prompt_template, fields of the items (topic, or "
+        "item.topic where an answer has a topic, too), metadata of the answers (metadata.step)",
     )
     statistics: StatisticsConfig = Field(default_factory=StatisticsConfig, description="Error bars")
     answers: Answers = Field(

@@ -42,9 +42,14 @@ class Vocabulary:
         """Codes of a column (rows,), each distinct entry read once with ``read``; null is read as None."""
         return self._encode(column, lambda entry: self.code(read(entry)))
 
-    def encode_known(self, column: pa.Array) -> Codes:
-        """``encode``, with −1 where the column is null."""
-        return self._encode(column, lambda entry: -1 if entry is None else self.code(entry))
+    def encode_known(self, column: pa.Array, read: Callable[[Any], Any] = lambda value: value) -> Codes:
+        """``encode``, with −1 where what is read is None."""
+
+        def number(entry: Any) -> int:
+            value = read(entry)
+            return -1 if value is None else self.code(value)
+
+        return self._encode(column, number)
 
     def _encode(self, column: pa.Array, number: Callable[[Any], int]) -> Codes:
         encoded = column.dictionary_encode()

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from metrics.errors import NightjarError
 from tasks.reduction.facets import Codes, FacetGroups, Vocabulary, group, integers
-from tasks.rows.parts import UNKNOWN, Part, locate, resolve, resolve_json
+from tasks.rows.parts import UNKNOWN, Part, item_field, locate, resolve, resolve_json
 from tasks.store.keys import text_value
 from tasks.store.schemas import OUTCOMES, REQUESTS
 
@@ -232,16 +232,18 @@ def load(parts: Sequence[Part], layout: StatisticsLayout) -> Loaded:
     labels = Vocabulary()
     vocabularies = {facet: Vocabulary() for facet in layout.facets}
     of_items = [facet for facet in layout.facets if locate(facet)[0] in ("request", "document")]
-    carried = ["item_id", "item_digest", "cluster", *(["references_json"] if layout.references else [])]
-    items = ItemCollector(of_items, vocabularies, carried)
     tables = [empty_table([facet for facet in layout.facets if facet not in of_items])]
     for number, part in enumerate(parts):
         table = read_statistics(part, number, layout, labels, vocabularies)
-        items.add(part, np.unique(table.doc_id))
         tables.append(replace(table, facets=_facets(part, table, layout, vocabularies)))
-    samples, found = concatenate(tables), items.finish()
-    columns = {facet: found.codes[facet][found.positions(samples.doc_id)] for facet in found.codes}
-    columns |= samples.facets
+    samples = concatenate(tables)
+    lacking = [facet for facet, codes in samples.facets.items() if item_field(facet) and (codes < 0).any()]
+    carried = ["item_id", "item_digest", "cluster", *(["references_json"] if layout.references else [])]
+    items = ItemCollector([*of_items, *lacking], vocabularies, carried)
+    for part, table in zip(parts, tables[1:], strict=True):
+        items.add(part, np.unique(table.doc_id))
+    found = items.finish()
+    columns = _columns(samples, found, vocabularies)
     _warn(columns, vocabularies)
     groups = group(columns, vocabularies, len(samples))
     rows, label = _spread_unlabelled(samples, [part.method for part in parts], labels)
@@ -253,10 +255,25 @@ def load(parts: Sequence[Part], layout: StatisticsLayout) -> Loaded:
     )
 
 
+def _columns(
+    samples: SampleTable, items: "ItemTable", vocabularies: Mapping[str, Vocabulary]
+) -> dict[str, Codes]:
+    """Codes (m,) of all facets: of the samples, and of their items where those have none (−1)."""
+    columns = dict(samples.facets)
+    positions = items.positions(samples.doc_id)
+    for facet, codes in items.codes.items():
+        own = columns.get(facet)
+        columns[facet] = codes[positions] if own is None else np.where(own < 0, codes[positions], own)
+    for facet, codes in columns.items():
+        if (codes < 0).any():
+            columns[facet] = np.where(codes < 0, vocabularies[facet].code(None), codes)
+    return columns
+
+
 def read_response_facets(
     part: Part, table: SampleTable, layout: StatisticsLayout, vocabularies: Mapping[str, Vocabulary]
 ) -> dict[str, Codes]:
-    """Codes (rows of ``table``) of the facets that are read from the part's responses."""
+    """Codes (rows of ``table``) of the facets that are read from the part's responses; −1: it has none."""
     located = {facet: locate(facet) for facet in layout.facets}
     columns = {facet: name for facet, (source, name) in located.items() if source == "response"}
     paths = {facet: name for facet, (source, name) in located.items() if source == "metadata"}
@@ -273,10 +290,10 @@ def read_response_facets(
     for batch in part.responses(names):
         keys.append(_sample_keys(integers(batch, "doc_id"), integers(batch, "sample_index")))
         for facet, name in columns.items():
-            codes[facet].append(vocabularies[facet].encode(batch.column(name)))
+            codes[facet].append(vocabularies[facet].encode_known(batch.column(name)))
         for facet, path in paths.items():
             codes[facet].append(_metadata(batch.column("metadata_json"), path, part, vocabularies[facet]))
-    return _aligned(table, keys, codes, vocabularies)
+    return _aligned(table, keys, codes)
 
 
 @dataclass
@@ -312,8 +329,7 @@ class ItemCollector:
         self._known = np.union1d(self._known, arrived)
 
     def _columns(self) -> list[str]:
-        read = {"document": "doc_json"}
-        needed = [read.get(source, name) for source, name in map(locate, self.facets)]
+        needed = ["doc_json" if item_field(facet) else locate(facet)[1] for facet in self.facets]
         return list(dict.fromkeys(["doc_id", *self.carried, *needed]))
 
     def _collect(self, batch: pa.RecordBatch, missing: Codes) -> Codes:
@@ -333,7 +349,7 @@ class ItemCollector:
             for facet, (source, name) in located.items()
             if source == "request"
         }
-        paths = {facet: name for facet, (source, name) in located.items() if source == "document"}
+        paths = {facet: path for facet in self.facets if (path := item_field(facet)) is not None}
         return codes | self._encode_documents(batch, paths)
 
     def _encode_documents(self, batch: pa.RecordBatch, paths: Mapping[str, str]) -> dict[str, Codes]:
@@ -421,7 +437,7 @@ def _metadata(column: pa.Array, path: str, part: Part, vocabulary: Vocabulary) -
         own = resolve_json(text, path)
         return shared if own is None else own
 
-    return vocabulary.encode(column, read)
+    return vocabulary.encode_known(column, read)
 
 
 def _sample_keys(doc_id: Codes, sample_index: Codes) -> Codes:
@@ -432,9 +448,8 @@ def _aligned(
     table: SampleTable,
     keys: list[Codes],
     codes: Mapping[str, list[Codes]],
-    vocabularies: Mapping[str, Vocabulary],
 ) -> dict[str, Codes]:
-    """The responses' codes in the order of the statistics; unknown where a sample has no response."""
+    """The responses' codes in the order of the statistics; −1 where a sample has no response."""
     keys_of_table = _sample_keys(table.doc_id, table.sample_index)
     known = np.concatenate(keys) if keys else keys_of_table[:0]
     order = np.argsort(known, kind="stable")
@@ -446,7 +461,5 @@ def _aligned(
         column = np.full(len(keys_of_table), -1, dtype=np.int64)
         if len(known):
             column[found] = np.concatenate(blocks)[order][inside][found]
-        if not found.all():
-            column[~found] = vocabularies[facet].code(None)
         aligned[facet] = column
     return aligned

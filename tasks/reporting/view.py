@@ -29,7 +29,7 @@ import pyarrow.compute as pc
 from metrics.errors import NightjarError
 from tasks.messages.calls import parsed_calls
 from tasks.reporting import numbers
-from tasks.rows.parts import Origin, Row, locate, resolve
+from tasks.rows.parts import Origin, Row, item_field, locate, resolve
 from tasks.store.schemas import plain_values, row_dicts
 from tasks.store.storage import ArtifactRef, Store
 from tasks.thresholds import Threshold
@@ -382,7 +382,7 @@ def _cell_views(
     predictions = {name: rows_of(ref, _PREDICTIONS, _filtered) for name, ref in cell.predictions.items()}
     statistics = {name: rows_of(ref, _STATISTICS, _scores) for name, ref in cell.statistics.items()}
     verdicts = [rows_of(ref, _VERDICTS, _labels) for ref in cell.verdicts.values()]
-    asked = (*_REQUESTS, "doc_json") if any(locate(facet)[0] == "document" for facet in facets) else _REQUESTS
+    asked = (*_REQUESTS, "doc_json") if any(map(item_field, facets)) else _REQUESTS
     for batch in batches_of(cell.requests, asked):
         for request in row_dicts(batch):
             doc_id = request["doc_id"]
@@ -534,9 +534,10 @@ def _facets(request: Row, origin: Origin, facets: Sequence[str]) -> dict[str, An
     document: Any = None
     for facet in facets:
         source, path = locate(facet)
-        if source == "document":
+        value = resolve(origin.metadata, path) if source == "metadata" else None
+        if value is None and (field := item_field(facet)) is not None:
             document = document if document is not None else orjson.loads(request["doc_json"])
-            values[facet] = resolve(document, path)
-        elif source == "metadata":
-            values[facet] = resolve(origin.metadata, path)
+            value = resolve(document, field)
+        if source in ("document", "metadata"):
+            values[facet] = value
     return values

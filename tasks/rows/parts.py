@@ -143,6 +143,20 @@ def locate(path: str) -> tuple[FacetSource, str]:
     return ("response", path) if path in _RESPONSE_COLUMNS else ("metadata", path)
 
 
+def item_field(path: str) -> str | None:
+    """The field of the item that a facet path may mean; None for a path that is read elsewhere only.
+
+    A plain name is read from the response's metadata where that has it, else from the item.
+
+    >>> item_field("item.subject"), item_field("subject"), item_field("metadata.subject")
+    ('subject', 'subject', None)
+    """
+    source, rest = locate(path)
+    if source == "document":
+        return rest
+    return path if source == "metadata" and not path.startswith("metadata.") else None
+
+
 def reads_responses(facets: Iterable[str]) -> bool:
     """Whether facets are read from columns of the responses beside ANSWERS, such as times and ids."""
     return any(locate(facet)[0] == "response" for facet in facets)

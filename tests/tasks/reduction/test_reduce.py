@@ -121,6 +121,27 @@ def test_facets_are_found_in_items_responses_metadata_and_verdicts(part: Callabl
         assert [row["facets"][facet] for row in rows(pair(), [one], [facet])] == expected, facet
 
 
+def test_a_plain_name_is_the_items_field_unless_the_response_brings_one_of_its_own(
+    part: Callable[..., Part],
+) -> None:
+    answers = [{"score": 1.0}, {"score": 0.0, "metadata_json": '{"topic":"told"}'}]
+    one = part(
+        [
+            {"doc_id": 0, "samples": answers, "doc": {"topic": "sums", "metadata": {"topic": "never"}}},
+            {"doc_id": 1, "samples": [{"score": 1.0}], "doc": {"topic": {"name": "words"}}},
+            {"doc_id": 2, "samples": [{"score": 1.0}], "doc": {}},
+        ],
+        Origin("x", "plain"),
+    )
+
+    def found(facet: str) -> list[Any]:
+        return [row["facets"][facet] for row in rows(pair(), [one], [facet])]
+
+    assert sorted(map(str, found("topic"))) == ["sums", "told", "unknown", "{'name': 'words'}"]
+    assert sorted(found("topic.name")) == ["unknown", "unknown", "words"]
+    assert sorted(found("metadata.topic")) == ["told", "unknown", "unknown", "unknown"]
+
+
 def test_a_facet_that_some_samples_lack_is_a_group_of_its_own_with_one_warning(
     part: Callable[..., Part], caplog: pytest.LogCaptureFixture
 ) -> None:
