@@ -75,8 +75,8 @@ class EvalConfig(BenchmarkFields):
     )
     facets: Names = Field(
         default=("model_name", "prompt_template"),
-        description="What results are grouped by: model_name, prompt_template, fields of the items (topic, or "
-        "item.topic where an answer has a topic, too), metadata of the answers (metadata.step)",
+        description="What results are grouped by: model_name, prompt_template, fields of the items (topic, "
+        "item.topic), metadata of the answers (metadata.step)",
     )
     statistics: StatisticsConfig = Field(default_factory=StatisticsConfig, description="Error bars")
     answers: Answers = Field(
