@@ -305,7 +305,6 @@ def _sentences(compared: ComparedRuns, flips: int) -> Iterator[Text]:
 
 
 NAMES = ("Benchmark", "Group", "Filter", "Metric")
-NUMBERS = ("Base", "Candidate", "Difference")
 SECOND = ("Interval", "p adj.", "W/L/T", "MDE", "Items", "Coverage")
 """Columns on a line below their row where a terminal is narrow."""
 

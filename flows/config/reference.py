@@ -27,7 +27,7 @@ from scorers.config import (
 from scorers.judge.config import JudgeConfig, JudgeModel
 from tasks.benchmarks.config import BenchmarkFields, FewshotConfig
 from tasks.datasets.config import DatasetConfig
-from tasks.models.config import Frozen, ModelConfig, SampleParams
+from tasks.models.config import ModelConfig, SampleParams
 from tasks.models.registry import DEFAULT, schemas
 from tasks.verdicts.config import (
     METHOD_PARAMS,
@@ -331,21 +331,12 @@ def _cell(text: str) -> str:
 
 def json_schema() -> dict[str, Any]:
     """The JSON Schema of an evaluation's file. It takes all that the config's reader takes, and refuses
-    unknown keys and values of a wrong type; what only shows when names are looked up it cannot know."""
+    unknown keys and values of a wrong type; what only shows when names are looked up it cannot know.
+
+    It is that of a deployment's form (``declare_short_forms``), with what a file may leave to the reader.
+    """
+    declare_short_forms()
     schema = EvalConfig.model_json_schema()
-    definitions = schema["$defs"]
-    del definitions[Frozen.__name__]  # what each type's config has in common: nothing
-    for config in schemas().values():
-        own = config.model_json_schema(ref_template="#/$defs/{model}")
-        definitions |= {**own.pop("$defs", {}), config.__name__: own}
-    for model in _all_models(EvalConfig) | frozenset(schemas().values()):
-        definition = schema if model is EvalConfig else definitions.get(model.__name__)
-        if definition is not None:
-            _widen(definition, model)
-    for model, short in SHORT_FORMS.items():
-        whole = definitions[model.__name__]
-        about = {key: whole.pop(key) for key in ("title", "description") if key in whole}
-        definitions[model.__name__] = {**about, "anyOf": [dict(short), whole]}
     properties = schema["properties"]
     for name in NOT_WRITTEN - {"mutual_information"}:
         del properties[name]
@@ -355,10 +346,24 @@ def json_schema() -> dict[str, Any]:
         "properties": {"lm_eval": dict(_TEXT), "include_path": dict(_TEXT)},
         "required": ["lm_eval"],
     }
-    properties["scorer"]["anyOf"].insert(0, dict(_TEXT))
     del schema["required"]  # a name comes from the file, models may come from the command line
     schema["title"] = "Nightjar: an evaluation"
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", **schema}
+
+
+def declare_short_forms() -> None:
+    """Has pydantic tell of every model of a config what its validators take, too: for editors, and for the
+    form of a deployment, which Prefect makes of the flow's parameters."""
+    for model in _all_models(EvalConfig):
+        model.model_config["json_schema_extra"] = _as_taken
+
+
+def _as_taken(schema: dict[str, Any], model: Model) -> None:
+    """Changes the schema that pydantic made of a model's fields into that of all that the model takes."""
+    _widen(schema, model)
+    if (short := SHORT_FORMS.get(model)) is not None:
+        whole = {key: schema.pop(key) for key in list(schema) if key not in ("title", "description")}
+        schema["anyOf"] = [dict(short), whole]
 
 
 def _all_models(model: Model, seen: frozenset[Model] = frozenset()) -> frozenset[Model]:
@@ -387,6 +392,8 @@ def _widen(definition: dict[str, Any], model: Model) -> None:
     if model is JudgeConfig:
         options = properties["calibration"]["anyOf"]
         options.append({**_OBJECT, "required": ["path"], "properties": {"path": _TEXT, "method": _TEXT}})
+    if model is EvalConfig:
+        properties["scorer"]["anyOf"].insert(0, dict(_TEXT))
     if issubclass(model, BenchmarkFields):
         properties["fewshot"]["anyOf"].append(dict(_INTEGER))
     if model is ModelConfig:
@@ -407,10 +414,27 @@ def _config_of(kind: str, config: Model) -> dict[str, Any]:
         chosen["required"] = ["type"]
     return {
         "if": chosen,
-        "then": {
-            "properties": {"config": {"anyOf": [{"$ref": f"#/$defs/{config.__name__}"}, {"type": "null"}]}}
-        },
+        "then": {"properties": {"config": {"anyOf": [_without_references(config), {"type": "null"}]}}},
     }
+
+
+def _without_references(config: Model) -> dict[str, Any]:
+    """The schema of a provider's config, whole: what refers to it names its definitions as it likes."""
+    schema = config.model_json_schema()
+    definitions = schema.pop("$defs", {})
+
+    def whole(value: Any) -> Any:
+        if isinstance(value, list):
+            return [whole(entry) for entry in value]
+        if not isinstance(value, dict):
+            return value
+        inner = {key: whole(entry) for key, entry in value.items() if key not in ("$ref", "title")}
+        if "$ref" in value:
+            inner = {**whole(definitions[value["$ref"].rpartition("/")[2]]), **inner}
+        return inner
+
+    found: dict[str, Any] = whole(schema)
+    return found
 
 
 def _or_one(entry: dict[str, Any]) -> dict[str, Any]:

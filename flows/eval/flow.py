@@ -32,6 +32,7 @@ from prefect.exceptions import Pause, PrefectException
 from prefect.runtime import flow_run
 from prefect.states import Cancelled, Completed, Failed
 
+from flows.config.reference import declare_short_forms
 from flows.config.schema import DEFAULT_OPTIONS, EvalConfig, Phase, RunOptions
 from flows.eval.publishing import Evaluation, RunOutcome, TaskRuns, publish_run
 from flows.eval.run import Run, check_runner, servers_end_with
@@ -154,6 +155,9 @@ def _plain(parameter: Any) -> dict[str, Any]:
     if parameter is None:
         return {}
     return dict(parameter) if isinstance(parameter, Mapping) else parameter.model_dump(mode="json")
+
+
+declare_short_forms()  # Prefect makes the form of the deployment when the flow is defined
 
 
 @flow(

@@ -89,13 +89,11 @@ class _Drawn:
         rule = "-" if self.ascii_only else "─"
         yield _whole(Text(rule * self.width_without(below, gap)))
         for row, style in zip(self.rows, self.styles, strict=True):
-            line = self._line(row, below, gap)
-            line.style = style or ""
-            yield line
+            yield self._line(row, below, gap, style or "")
             yield from self._second_lines(row, below)
 
-    def _line(self, texts: Sequence[Text], below: frozenset[int], gap: int) -> Text:
-        line = Text()
+    def _line(self, texts: Sequence[Text], below: frozenset[int], gap: int, style: str = "") -> Text:
+        line = Text(style=style)
         for at, (text, column) in enumerate(zip(texts, self.columns, strict=True)):
             if at in below:
                 continue
@@ -176,5 +174,4 @@ def folded(text: str, width: int) -> Iterator[str]:
 
 def _whole(line: Text) -> Text:
     """A line that rich neither wraps nor cuts."""
-    line.no_wrap, line.overflow = True, "ignore"
-    return line
+    return Text.assemble(line, style=line.style, no_wrap=True, overflow="ignore")
