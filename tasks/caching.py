@@ -20,12 +20,11 @@ from prefect.cache_policies import CacheKeyFnPolicy
 from prefect.client.schemas.objects import State, TaskRun
 from prefect.context import TaskRunContext
 from prefect.exceptions import MissingContextError
-from prefect.filesystems import WritableFileSystem
-from prefect.results import ResultRecord  # type: ignore[attr-defined]
 from prefect.tasks import exponential_backoff
 from pydantic import BaseModel
 
 from metrics.errors import NightjarError
+from tasks.prefect_adapter import RecordStorage, recorded_result
 from tasks.reporting.streams import escape_logs
 from tasks.store.errors import StoreUnavailable
 from tasks.store.fingerprint import stage_code
@@ -195,7 +194,7 @@ def _cache_key(
 def _record(key: str, workspace: Workspace) -> Any:
     """The result that is kept under a record's key; None where there is none that can be used."""
     try:
-        return ResultRecord.deserialize(ArtifactRecords(store=workspace.store).read_path(key)).result
+        return recorded_result(ArtifactRecords(store=workspace.store).read_path(key))
     except Exception:  # as Prefect takes it: whatever is wrong with a record, the task runs
         return None
 
@@ -304,7 +303,7 @@ def _named_references(parameters: Mapping[str, Any]) -> Iterator[tuple[str, Arti
             yield (name if len(found) == 1 else f"{name} {place + 1}"), ref
 
 
-class ArtifactRecords(WritableFileSystem):
+class ArtifactRecords(RecordStorage):
     """Prefect's result records, in the store itself; a record is read only if its artifacts are whole.
 
     Prefect takes an exception here as "not cached" and runs the task.
@@ -315,16 +314,12 @@ class ArtifactRecords(WritableFileSystem):
 
     store: str
 
-    def _resolve_path(self, _path: str) -> None:
-        """Keys are paths already: Prefect must not make them absolute."""
-
-    # Prefect calls the plain names with ``_sync=True`` from threads and the a-names from a loop.
     def read_path(self, path: str, **_: Any) -> bytes:  # type: ignore[override]
         """The record under ``path``; raises ArtifactMissing where an artifact it refers to is not what it
         was."""
         store = _open_store(self.store)
         content = store.document(f"{RECORDS}/{path}", sealed=True)
-        for ref in references(ResultRecord.deserialize(content).result):
+        for ref in references(recorded_result(content)):
             if ref.retryable:
                 raise ArtifactMissing(f"{ref.name} has {ref.retryable} rows worth asking again")
             if not store.holds(ref):
@@ -335,14 +330,6 @@ class ArtifactRecords(WritableFileSystem):
         """Keeps a record, whole or not at all."""
         _open_store(self.store).put_document(f"{RECORDS}/{path}", content)
         return path
-
-    async def aread_path(self, path: str) -> bytes:
-        """As ``read_path``."""
-        return self.read_path(path)
-
-    async def awrite_path(self, path: str, content: bytes) -> str:
-        """As ``write_path``."""
-        return self.write_path(path, content)
 
 
 def references(value: Any) -> Iterator[ArtifactRef]:

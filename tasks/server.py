@@ -22,6 +22,7 @@ from prefect.exceptions import ObjectNotFound
 
 from metrics.errors import ConfigError
 from tasks.models.records import Progress
+from tasks.prefect_adapter import secret_block
 from tasks.reporting.progress import (
     PLAIN_SECONDS,
     board_is_open,
@@ -163,10 +164,8 @@ def _state(name: str) -> tuple[int, int]:
 
 def secret(name: str) -> str:
     """The value of the Secret block ``name``; raises ConfigError where the server has none."""
-    from prefect.blocks.system import Secret
-
     try:
-        return str(Secret.load(name, _sync=True).get())  # type: ignore[call-arg, union-attr]
+        return secret_block(name)
     except ValueError as error:
         raise ConfigError(
             f"api_key_secret: the Prefect server has no Secret block '{name}'; create it in the UI under "

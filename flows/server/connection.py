@@ -357,16 +357,15 @@ def serving() -> Iterator[str]:
 
     Raises ServerError where the server that the user's settings name does not answer.
     """
-    import prefect.context
-    from prefect.context import SettingsContext
     from prefect.settings import PREFECT_API_AUTH_STRING, PREFECT_API_URL, temporary_settings
+
+    from tasks.prefect_adapter import settings_of_all_threads
 
     named = os.environ.get(ADDRESS) or PREFECT_API_URL.value()
     ui = use_server()
     api = os.environ.get(ADDRESS, f"{ui}/api")
     # Prefect may have read its settings before the environment was what it is now.
     secret = os.environ.get(CREDENTIAL)
-    before = prefect.context.GLOBAL_SETTINGS_CONTEXT
     settings: AbstractContextManager[Any]
     if own := secret is not None and secret == known_credential():
         settings = _own_settings(ui, api, str(secret))
@@ -375,16 +374,11 @@ def serving() -> Iterator[str]:
         forgotten = {PREFECT_API_AUTH_STRING} if stale and not secret else set()
         updates = {PREFECT_API_URL: api} | ({PREFECT_API_AUTH_STRING: secret} if secret else {})
         settings = temporary_settings(updates, restore_defaults=forgotten)
-    with settings:
-        # Threads that Prefect starts for itself have no context of ours: they, too, would start a server.
-        prefect.context.GLOBAL_SETTINGS_CONTEXT = SettingsContext.get() or before
-        try:
-            if named:
-                _check_answers(api)
-            with _kept_running() if own else nullcontext():
-                yield ui
-        finally:
-            prefect.context.GLOBAL_SETTINGS_CONTEXT = before
+    with settings, settings_of_all_threads():
+        if named:
+            _check_answers(api)
+        with _kept_running() if own else nullcontext():
+            yield ui
 
 
 def _own_settings(ui: str, api: str, secret: str) -> "SettingsContext":

@@ -1,65 +1,14 @@
-"""Futures that know their state without a server; there is none in these tests."""
+"""How many processes a run has, and a Dask cluster's address."""
 
 import socket
-from concurrent.futures import Future
 from contextlib import ExitStack, suppress
 from types import SimpleNamespace
-from typing import Any
-from uuid import uuid4
 
 import pytest
-from prefect.client.schemas.objects import State
-from prefect.exceptions import UpstreamTaskError
-from prefect.settings import PREFECT_API_URL, temporary_settings
-from prefect.states import Completed, Failed
 
 from flows.eval import runners
-from flows.eval.runners import (
-    MANY_RESPONSES,
-    EndedFuture,
-    LocalFuture,
-    ProcessFuture,
-    processes_for,
-    task_runner_named,
-)
+from flows.eval.runners import MANY_RESPONSES, processes_for, task_runner_named
 from flows.plan.steps import Cell
-
-
-@pytest.fixture(autouse=True)
-def no_server() -> Any:
-    with temporary_settings({PREFECT_API_URL: "http://127.0.0.1:9/api"}):
-        yield
-
-
-def test_a_future_is_pending_until_its_thread_has_returned() -> None:
-    running: Future[State[int]] = Future()
-    future: LocalFuture[Any] = LocalFuture(uuid4(), running)  # type: ignore[arg-type]
-    assert future.state.is_pending()
-    running.set_result(Completed(data=3))
-    assert future.state.is_completed()
-
-
-def test_a_cancelled_future_stays_pending() -> None:
-    running: Future[State[int]] = Future()
-    running.cancel()
-    assert LocalFuture(uuid4(), running).state.is_pending()  # type: ignore[arg-type]
-
-
-def test_a_task_of_another_process_behind_a_failed_one_is_not_ready() -> None:
-    running: Future[State[int]] = Future()
-    running.set_exception(UpstreamTaskError("serve did not reach a 'COMPLETED' state"))
-    future: ProcessFuture[Any] = ProcessFuture(uuid4(), running)  # type: ignore[arg-type]
-    future.wait()
-    assert (future.state.name, future.state.message) == (
-        "NotReady",
-        "serve did not reach a 'COMPLETED' state",
-    )
-
-
-def test_a_task_that_may_fail_is_waited_for_and_no_more() -> None:
-    running: Future[State[int]] = Future()
-    running.set_result(Failed())
-    assert EndedFuture(uuid4(), running).state.is_completed()  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(

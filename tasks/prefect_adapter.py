@@ -1,0 +1,176 @@
+"""What is used of Prefect beyond its documented interface, all of it: an upgrade that breaks something breaks
+a test of ``tests/tasks/test_prefect_adapter.py``, which says what and for whom.
+
+**Futures that know their state by themselves.** Prefect's ask the server for the state of a future that has
+not ended, once for every pair of tasks that hang together: a call that costs milliseconds, and the whole run
+when the server is away just then.
+
+**A pool of processes in which tasks may fail.** Prefect's knows no upstream task that is allowed to fail, and
+where one failed that is not, it raises in the flow, with which all other tasks end. Here a task behind a
+failed one is NotReady, as among threads.
+
+**Storage of result records** that is called from threads and loops, and **settings** that hold in threads
+which Prefect starts for itself.
+"""
+
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any, TypeVar
+
+import prefect.context
+from prefect import Task
+from prefect.client.schemas.objects import State
+from prefect.context import SettingsContext
+from prefect.exceptions import UpstreamTaskError
+from prefect.filesystems import WritableFileSystem
+from prefect.futures import PrefectConcurrentFuture, PrefectFuture
+from prefect.results import ResultRecord  # type: ignore[attr-defined]
+from prefect.states import Completed, Pending
+from prefect.task_runners import ProcessPoolTaskRunner, TaskRunner, ThreadPoolTaskRunner
+
+from tasks.workers import import_stages
+
+R = TypeVar("R")
+
+
+class LocalFuture(PrefectConcurrentFuture[R]):
+    """A future of this process: its state is what its thread returned, Pending until then."""
+
+    @property
+    def state(self) -> State[Any]:
+        """The final state, or Pending."""
+        if self._final_state is None and self.wrapped_future.done() and not self.wrapped_future.cancelled():
+            self.wait()
+        return self._final_state or Pending()
+
+
+class LocalThreads(ThreadPoolTaskRunner[Any]):
+    """Prefect's thread pool with futures that need no server."""
+
+    def submit(
+        self,
+        task: "Task[Any, Any]",
+        parameters: dict[str, Any],
+        wait_for: Iterable[PrefectFuture[Any]] | None = None,
+        dependencies: dict[str, set[Any]] | None = None,
+    ) -> LocalFuture[Any]:
+        """As Prefect's."""
+        future = super().submit(task, parameters, wait_for, dependencies)
+        return LocalFuture(future.task_run_id, future.wrapped_future)
+
+
+class ProcessFuture(LocalFuture[R]):
+    """A future of another process: a task that never began, since one before it failed, is NotReady."""
+
+    def wait(self, timeout: float | None = None) -> None:
+        """As Prefect's, but raises nothing for what failed upstream."""
+        try:
+            super().wait(timeout)
+        except UpstreamTaskError as error:
+            self._final_state = Pending(name="NotReady", message=str(error))
+
+
+class EndedFuture(ProcessFuture[R]):
+    """A future that is waited for and not asked how it ended."""
+
+    @property
+    def state(self) -> State[Any]:
+        """Completed, as the task run that it is of; with data, without which a result is a missing one."""
+        return Completed(data="ended", state_details=super().state.state_details)
+
+
+class LocalProcesses(ProcessPoolTaskRunner):
+    """Prefect's process pool, with upstream tasks that may fail."""
+
+    def submit(
+        self,
+        task: "Task[Any, Any]",
+        parameters: dict[str, Any],
+        wait_for: Iterable[PrefectFuture[Any]] | None = None,
+        dependencies: dict[str, set[Any]] | None = None,
+    ) -> ProcessFuture[Any]:
+        """As Prefect's, for futures of its own."""
+        upstream = [_allowed(entry) for entry in wait_for or ()]
+        future = super().submit(task, parameters, upstream, dependencies)
+        return ProcessFuture(future.task_run_id, future.wrapped_future)
+
+
+def _allowed(upstream: Any) -> PrefectFuture[Any]:
+    """A future whose failure is allowed as one that only ends; any other as it is."""
+    if isinstance(upstream, PrefectFuture):
+        return upstream
+    future: PrefectConcurrentFuture[Any] = upstream.unwrap()
+    return EndedFuture(future.task_run_id, future.wrapped_future)
+
+
+def warm_dask(**options: Any) -> TaskRunner[Any]:
+    """Prefect's Dask runner with these options, whose workers import what steps need side by side, and not
+    one after another when the first step comes to each: that takes longer than a small step.
+
+    Raises ImportError without the extra ``dask``.
+    """
+    from prefect_dask.task_runners import DaskTaskRunner
+
+    class WarmDask(DaskTaskRunner):
+        @property
+        def client(self) -> Any:
+            """As Prefect's; the first to ask for it warms the workers."""
+            new = self._client is None
+            client = super().client
+            if new:
+                _import_in(client)
+            return client
+
+    return WarmDask(**options)
+
+
+def _import_in(client: Any) -> None:
+    from distributed import Client, fire_and_forget
+
+    for worker in client.scheduler_info()["workers"]:
+        # Dask's own submit: the client of the extra takes Prefect's tasks.
+        imported = Client.submit(client, import_stages, workers=[worker], pure=False)
+        fire_and_forget(imported)  # type: ignore[no-untyped-call]
+
+
+class RecordStorage(WritableFileSystem):
+    """Where Prefect keeps result records, for a subclass that has ``read_path`` and ``write_path``.
+
+    Prefect calls the plain names with ``_sync=True`` from threads and the a-names from a loop.
+    """
+
+    def _resolve_path(self, _path: str) -> None:
+        """Keys are paths already: Prefect must not make them absolute."""
+
+    async def aread_path(self, path: str) -> bytes:
+        """As ``read_path``."""
+        content: bytes = self.read_path(path)  # type: ignore[assignment]
+        return content
+
+    async def awrite_path(self, path: str, content: bytes) -> Any:
+        """As ``write_path``."""
+        return self.write_path(path, content)
+
+
+def recorded_result(record: bytes) -> Any:
+    """The result in a record that ``RecordStorage`` was given."""
+    return ResultRecord.deserialize(record).result
+
+
+@contextmanager
+def settings_of_all_threads() -> Iterator[None]:
+    """A block in which the current settings hold in threads, too, that Prefect starts for itself: they have
+    no context of ours, and would start a server."""
+    before = prefect.context.GLOBAL_SETTINGS_CONTEXT
+    prefect.context.GLOBAL_SETTINGS_CONTEXT = SettingsContext.get() or before
+    try:
+        yield
+    finally:
+        prefect.context.GLOBAL_SETTINGS_CONTEXT = before
+
+
+def secret_block(name: str) -> str:
+    """The value of a Secret block; raises ValueError where the server has none of the name."""
+    from prefect.blocks.system import Secret
+
+    return str(Secret.load(name, _sync=True).get())  # type: ignore[call-arg, union-attr]

@@ -1,0 +1,237 @@
+"""Each private name that is used of Prefect, aiohttp, sacrebleu and Python's ``re``, tried alone: what fails
+here after an upgrade says what the upgrade broke. There is no server in these tests."""
+
+import ast
+import inspect
+import re
+import threading
+from collections.abc import Iterator
+from concurrent.futures import Future
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import pytest
+from prefect.client.schemas.objects import State
+from prefect.context import get_settings_context
+from prefect.exceptions import UpstreamTaskError
+from prefect.futures import PrefectConcurrentFuture
+from prefect.settings import PREFECT_API_URL, temporary_settings
+from prefect.states import Completed, Failed
+from prefect.task_runners import ProcessPoolTaskRunner, ThreadPoolTaskRunner
+
+from tasks import prefect_adapter
+from tasks.prefect_adapter import (
+    EndedFuture,
+    LocalFuture,
+    LocalProcesses,
+    LocalThreads,
+    ProcessFuture,
+    RecordStorage,
+    recorded_result,
+    settings_of_all_threads,
+)
+
+PROJECT = Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture(autouse=True)
+def no_server() -> Any:
+    with temporary_settings({PREFECT_API_URL: "http://127.0.0.1:9/api"}):
+        yield
+
+
+def test_a_future_is_pending_until_its_thread_has_returned() -> None:
+    running: Future[State[int]] = Future()
+    future: LocalFuture[Any] = LocalFuture(uuid4(), running)  # type: ignore[arg-type]
+    assert future.state.is_pending()
+    running.set_result(Completed(data=3))
+    assert future.state.is_completed()
+
+
+def test_a_cancelled_future_stays_pending() -> None:
+    running: Future[State[int]] = Future()
+    running.cancel()
+    assert LocalFuture(uuid4(), running).state.is_pending()  # type: ignore[arg-type]
+
+
+def test_a_task_of_another_process_behind_a_failed_one_is_not_ready() -> None:
+    running: Future[State[int]] = Future()
+    running.set_exception(UpstreamTaskError("serve did not reach a 'COMPLETED' state"))
+    future: ProcessFuture[Any] = ProcessFuture(uuid4(), running)  # type: ignore[arg-type]
+    future.wait()
+    assert (future.state.name, future.state.message) == (
+        "NotReady",
+        "serve did not reach a 'COMPLETED' state",
+    )
+
+
+def test_a_task_that_may_fail_is_waited_for_and_no_more() -> None:
+    running: Future[State[int]] = Future()
+    running.set_result(Failed())
+    assert EndedFuture(uuid4(), running).state.is_completed()  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("ours", "theirs"), [(LocalThreads, ThreadPoolTaskRunner), (LocalProcesses, ProcessPoolTaskRunner)]
+)
+def test_runners_are_called_as_prefects_are(ours: type, theirs: type) -> None:
+    """Prefect calls ``submit`` by these names; one more would be lost on its way through ours."""
+    parameters = [list(inspect.signature(runner.submit).parameters) for runner in (ours, theirs)]
+    assert parameters[0] == parameters[1] == ["self", "task", "parameters", "wait_for", "dependencies"]
+
+
+def test_a_future_is_made_of_a_task_runs_id_and_what_it_wraps() -> None:
+    names = list(inspect.signature(PrefectConcurrentFuture).parameters)
+    assert names == ["task_run_id", "wrapped_future"]
+    assert PrefectConcurrentFuture(uuid4(), Future())._final_state is None  # type: ignore[arg-type]
+
+
+def test_a_dask_runner_keeps_its_client_under_the_name_that_the_warm_one_reads() -> None:
+    pytest.importorskip("prefect_dask", reason="the extra dask is not installed")
+    runner = prefect_adapter.warm_dask(address="tcp://127.0.0.1:9")
+    assert runner._client is None  # type: ignore[attr-defined]
+    assert isinstance(type(runner).__mro__[1].client, property)  # type: ignore[attr-defined]
+
+
+class Kept(RecordStorage):
+    """Records in a folder."""
+
+    folder: str
+
+    def read_path(self, path: str, **_: Any) -> bytes:  # type: ignore[override]
+        """The bytes of a record."""
+        return (Path(self.folder) / path).read_bytes()
+
+    def write_path(self, path: str, content: bytes, **_: Any) -> str:  # type: ignore[override]
+        """Keeps a record under the name as it is."""
+        assert "/" not in path, path
+        (Path(self.folder) / path).write_bytes(content)
+        return path
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+async def test_storage_is_called_by_these_names_and_keys_stay_as_they_are(
+    tmp_path: Path, is_async: bool
+) -> None:
+    """``read_path`` and ``write_path`` from threads, their a-names from a loop, ``_resolve_path`` by both."""
+    from prefect.results import ResultStore
+
+    storage = Kept(folder=str(tmp_path))
+    kept = ResultStore(result_storage=storage, persist_result=True)
+    if is_async:
+        await kept.awrite({"value": 3}, key="a-key")
+        record: Any = await kept.aread("a-key")
+    else:
+        written = threading.Thread(target=lambda: kept.write({"value": 3}, key="a-key"))
+        written.start()
+        written.join()
+        record = None
+    assert [file.name for file in tmp_path.iterdir()] == ["a-key"]
+    assert recorded_result((tmp_path / "a-key").read_bytes()) == {"value": 3}
+    assert record is None or record.result == {"value": 3}
+
+
+def test_settings_hold_in_a_thread_without_a_context() -> None:
+    """``prefect.context.GLOBAL_SETTINGS_CONTEXT`` is what such a thread falls back on."""
+    found: list[str | None] = []
+    address = "http://127.0.0.1:9/api/of-this-test"
+
+    def look() -> None:
+        found.append(get_settings_context().settings.api.url)
+
+    with temporary_settings({PREFECT_API_URL: address}):
+        for hold in (True, False):
+            with settings_of_all_threads() if hold else temporary_settings({}):
+                thread = threading.Thread(target=look)
+                thread.start()
+                thread.join()
+    assert found[0] == address
+    assert found[1] != address
+
+
+def test_a_secret_block_is_loaded_without_a_loop() -> None:
+    """``_sync`` makes Prefect's ``load`` a plain call."""
+    from prefect.blocks.system import Secret
+
+    load = inspect.unwrap(Secret.load)
+    assert not inspect.iscoroutine(load)
+    with pytest.raises(Exception, match=r"Connection|attempts"):  # and not an unexpected keyword
+        prefect_adapter.secret_block("absent")
+
+
+def test_prefects_server_is_made_by_this_call() -> None:
+    from prefect.server.api.server import create_app
+
+    assert "final" in inspect.signature(create_app).parameters
+
+
+def test_leases_are_kept_in_files_by_the_module_that_the_server_is_told() -> None:
+    from importlib import import_module
+
+    from flows.server.app import settings
+
+    named = settings(4200, None)["PREFECT_SERVER_CONCURRENCY_LEASE_STORAGE"]
+    assert import_module(named).ConcurrencyLeaseStorage
+
+
+def test_the_ui_reads_the_password_where_the_link_of_a_terminal_puts_it() -> None:
+    import prefect
+
+    served = Path(prefect.__file__).parent / "server" / "ui"
+    assert any("prefect-password" in script.read_text("utf-8") for script in served.rglob("*.js"))
+
+
+def test_a_pool_of_connections_opens_them_by_this_call() -> None:
+    import aiohttp
+
+    taken = list(inspect.signature(aiohttp.TCPConnector._create_connection).parameters)
+    assert taken == ["self", "req", "traces", "timeout"]
+    assert inspect.iscoroutinefunction(aiohttp.TCPConnector._create_connection)
+
+
+def test_sacrebleu_counts_under_these_names() -> None:
+    from sacrebleu.metrics.bleu import BLEU
+    from sacrebleu.metrics.lib_ter import translation_edit_rate
+    from sacrebleu.tokenizers.tokenizer_ter import TercomTokenizer
+
+    assert BLEU()._extract_corpus_statistics(["a b"], [["a c"]]) == [[2, 2, 1, 0, 0, 0, 2, 1, 0, 0]]
+    assert translation_edit_rate(["a", "b"], ["a", "c"])[0] == 1
+    assert TercomTokenizer()("a  b") == "a b"
+
+
+def test_pythons_patterns_are_read_by_its_own_parser() -> None:
+    from re import _constants, _parser  # type: ignore[attr-defined]
+
+    tree = _parser.parse("a+", 0)
+    assert next(iter(tree))[0] is _constants.MAX_REPEAT
+    assert tree.state.flags == int(re.UNICODE)
+
+
+def _bases_of_prefect(file: Path) -> Iterator[str]:
+    """Names of classes in a file that are made of Prefect's, and modules that are private to Prefect."""
+    tree = ast.parse(file.read_text("utf-8"))
+    theirs = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and (node.module or "").partition(".")[0] in (
+            "prefect",
+            "prefect_dask",
+        ):
+            theirs |= {alias.asname or alias.name for alias in node.names}
+            if any(part.startswith("_") for part in str(node.module).split(".")):
+                yield str(node.module)
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ClassDef):
+            bases = [base.value if isinstance(base, ast.Subscript) else base for base in node.bases]
+            if any(isinstance(base, ast.Name) and base.id in theirs for base in bases):
+                yield node.name
+
+
+def test_nothing_else_is_made_of_prefects_classes() -> None:
+    found = {
+        str(file.relative_to(PROJECT)): names
+        for folder in ("flows", "tasks")
+        for file in sorted((PROJECT / folder).rglob("*.py"))
+        if (names := list(_bases_of_prefect(file)))
+    }
+    assert list(found) == ["tasks/prefect_adapter.py"], found
