@@ -28,7 +28,7 @@ from tasks.store.durations import Seconds
 from tasks.store.home import home, private_folder
 from tasks.store.keys import digest, file_digest
 
-SERVER_SCRIPT: Final = Path(__file__).with_name("transformers_server.py")
+SERVER_SCRIPT: Final = Path(__file__).with_name("transformers_server")
 
 
 @dataclass(frozen=True)

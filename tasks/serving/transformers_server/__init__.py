@@ -1,0 +1,1 @@
+"""The built-in model server, a program of its own (``http_server``)."""

@@ -1,0 +1,311 @@
+"""The one thread that runs the model: what waits together is worked on together."""
+
+import queue
+import time
+import traceback
+from typing import Any
+
+import torch
+
+from .jobs import Job, Overloaded, Refused, Sampling, SharedPrefix, shared_prefixes
+from .passes import ALIKE, KeptRows, Passes, PlainRows, last_line
+
+LENGTHS = ("max_position_embeddings", "n_positions", "n_ctx", "max_seq_len", "seq_length")
+
+BATCH_WAIT, BATCH_WAIT_AT_MOST = 0.003, 0.03
+"""How long a batch waits for company: after the last that came, and after the first."""
+
+POSITIONS = 16
+"""Of how many tokens all probabilities are looked at at once on a CPU: what its cache holds."""
+
+TAIL = 48
+"""Tokens of an answer's end in which a stop text is looked for at each step."""
+
+
+class DecodeBatch:
+    """Sequences that go on together, and the logits of their next tokens."""
+
+    def __init__(self, jobs: list[Job], rows: Any, logits: torch.Tensor) -> None:
+        self.jobs, self.rows, self.logits = jobs, rows, logits
+        self.generators = [_generator(job, logits.device) for job in jobs]
+
+    def take(self, other: "DecodeBatch") -> None:
+        """Goes on with another's sequences, too."""
+        self.rows.take(other.rows)
+        self.logits = torch.cat([self.logits, other.logits])
+        self.jobs = [*self.jobs, *other.jobs]
+        self.generators += other.generators
+
+    def keep(self, numbers: list[int]) -> None:
+        """Goes on with these sequences alone."""
+        self.rows.keep(numbers)
+        self.generators = [self.generators[number] for number in numbers]
+        self.jobs = [self.jobs[number] for number in numbers]
+
+
+def _generator(job: Job, device: torch.device) -> torch.Generator | None:
+    if job.sampling.temperature == 0:
+        return None
+    made = torch.Generator(device=device)
+    if job.sampling.seed is None:
+        made.seed()
+    else:
+        made.manual_seed(job.sampling.seed % (1 << 63))
+    return made
+
+
+class Worker:
+    """The one thread that runs the model."""
+
+    def __init__(self, model: Any, tokenizer: Any, cells: int, rows: int) -> None:
+        self.tokenizer = tokenizer
+        self.limit = context_length(model.config)
+        self.ends = _ends(model, tokenizer)
+        pad_id = tokenizer.pad_token_id if tokenizer.pad_token_id is not None else next(iter(self.ends), 0)
+        self.passes = Passes(model, pad_id, cells)
+        self._pad, self._rows = pad_id, rows
+        self._queue: queue.Queue[Job] = queue.Queue()
+        self._waiting: list[Job] = []
+        self._batches: list[DecodeBatch] = []
+        self._told: set[str] = set()
+
+    @property
+    def vocabulary(self) -> int:
+        """Tokens that the model knows."""
+        return int(self.passes.vocabulary)
+
+    def add(self, job: Job) -> None:
+        """Takes a job in."""
+        self._queue.put(job)
+
+    def run(self) -> None:
+        """Works until the process ends."""
+        with torch.inference_mode():
+            while True:
+                self._collect()
+                scores = [job for job in self._waiting if job.score]
+                if scores:
+                    self._guarded(self._score_batch, scores)
+                begun = [job for job in self._waiting if not job.score]
+                if begun and sum(len(batch.jobs) for batch in self._batches) < self._rows:
+                    self._guarded(self._begin, begun)
+                for batch in list(self._batches):
+                    self._guarded(lambda jobs, batch=batch: self._step(batch), batch.jobs)
+                    if not batch.jobs:
+                        self._batches.remove(batch)
+
+    def _collect(self) -> None:
+        """Takes what waits in the queue; waits where there is nothing else to do."""
+        busy = bool(self._waiting or self._batches)
+        try:
+            self._waiting.append(
+                self._queue.get(timeout=0 if busy else None) if not busy else self._queue.get_nowait()
+            )
+            first = time.monotonic()
+            while True:
+                now = time.monotonic()
+                left = 0.0 if busy else min(BATCH_WAIT, first + BATCH_WAIT_AT_MOST - now)
+                self._waiting.append(self._queue.get(timeout=left) if left > 0 else self._queue.get_nowait())
+        except queue.Empty:
+            return
+
+    def _guarded(self, work: Any, jobs: list[Job]) -> None:
+        """Runs a piece of work; what it raises is the answer of its jobs, and no end of the server."""
+        named = list(jobs)
+        try:
+            work(jobs)
+        except Exception as error:
+            said = last_line(error)
+            if said not in self._told:
+                self._told.add(said)
+                traceback.print_exc()
+            failure: Exception = Refused(f"a fault of the server, the same at every attempt: {said}")
+            if "out of memory" in str(error).lower():
+                failure = Overloaded(f"{said}; from now on fewer sequences go into a pass")
+                self.passes.cells = max(1, self.passes.cells // 2)
+                if self.passes.device.type == "cuda":
+                    torch.cuda.empty_cache()
+            for job in named:
+                job.error = failure
+                job.done.set()
+            failed = set(map(id, named))
+            self._waiting = [job for job in self._waiting if id(job) not in failed]
+            jobs[:] = [] if jobs is not self._waiting else jobs
+
+    def _score_batch(self, jobs: list[Job]) -> None:
+        """Scores the longest sequences that wait, as many as fit; a common beginning is worked on once."""
+        tokens = self.passes.cells // self.vocabulary
+        prefixes = self._fitting(shared_prefixes(jobs, self._rows if self.passes.keeps else 0, tokens))
+        rows = [(shared.common, same) for shared in prefixes for same in shared.rows]
+        tails = [list(same[0].inputs[common:]) or [self._pad] for common, same in rows]
+        if not prefixes[0].common:
+            logits = self.passes.whole(tails)
+        else:
+            begun = KeptRows(self.passes, [one.rows[0][0].inputs[: one.common] for one in prefixes])
+            first = begun.begin(last=False)
+            for number, shared in enumerate(prefixes):
+                self._tell(shared.jobs, first[number, -shared.common :], 0)
+            logits = begun.behind(
+                [number for number, shared in enumerate(prefixes) for _ in shared.rows], tails
+            )
+        for number, (common, same) in enumerate(rows):
+            self._tell(same, logits[number], common)
+        finished = [job for shared in prefixes for job in shared.jobs]
+        numbers = set(map(id, finished))
+        self._waiting = [job for job in self._waiting if id(job) not in numbers]
+        for job in finished:
+            job.done.set()
+
+    def _fitting(self, prefixes: list["SharedPrefix"]) -> list["SharedPrefix"]:
+        """Those of the longest beginnings, or else the longest sequences, that fit into one pass."""
+        prefixes = sorted(prefixes, key=lambda shared: (shared.common, shared.length), reverse=True)
+        first, rows, width = prefixes[0], 0, 0
+        for taken, shared in enumerate(prefixes):
+            rows += len(shared.rows)
+            width = max(width, shared.length - shared.common)
+            tokens = max((taken + 1) * first.common, rows * width)
+            alike = shared.common >= ALIKE * first.common and (
+                first.common > 0 or shared.length >= ALIKE * first.length
+            )
+            if taken and not (alike and tokens * self.vocabulary <= self.passes.cells):
+                return prefixes[:taken]
+        return prefixes
+
+    def _tell(self, jobs: list[Job], logits: torch.Tensor, start: int) -> None:
+        """Tells jobs the log-probabilities of the tokens behind ``start``, as far as the logits reach."""
+        if not start:
+            for job in jobs:
+                job.logprobs, job.tops = [None], [[]]
+        size = min(max(len(job.ids) for job in jobs) - 1 - start, len(logits))
+        most = min(max(job.top for job in jobs), logits.shape[-1])
+        step = POSITIONS if logits.device.type == "cpu" else max(size, 1)
+        for begin in range(0, size, step):
+            part = logits[begin : min(begin + step, size)].float()
+            whole = part.logsumexp(dim=-1, keepdim=True)
+            best = part.topk(most, dim=-1) if most > 1 else part.max(dim=-1, keepdim=True)
+            values, indices = (best.values - whole).tolist(), best.indices.tolist()
+            for job in jobs:
+                targets = torch.tensor(job.ids[start + begin + 1 :][: len(part)], device=part.device)
+                found = part[: len(targets)].gather(1, targets[:, None]) - whole[: len(targets)]
+                job.logprobs += found[:, 0].tolist()
+                job.tops += [
+                    list(zip(indices[at][: job.top], values[at][: job.top], strict=True))
+                    for at in range(len(targets))
+                ]
+
+    def _begin(self, jobs: list[Job]) -> None:
+        """Begins the longest prompts that wait, as many as fit, those of like length together."""
+        room = self._rows - sum(len(batch.jobs) for batch in self._batches)
+        chosen = sorted(jobs, key=lambda job: -len(job.ids))[:room]
+        numbers = set(map(id, chosen))
+        self._waiting = [job for job in self._waiting if id(job) not in numbers]
+        jobs[:] = chosen
+        while chosen:
+            width = len(chosen[0].ids)
+            most = max(1, self.passes.cells // (width * self.vocabulary))
+            alike = [job for job in chosen if len(job.ids) >= ALIKE * width][:most]
+            chosen = chosen[len(alike) :]
+            kind: Any = KeptRows if self.passes.keeps else PlainRows
+            rows = kind(self.passes, [job.ids for job in alike])
+            begun = DecodeBatch(alike, rows, rows.begin())
+            if self._batches:
+                self._batches[-1].take(begun)
+            else:
+                self._batches.append(begun)
+
+    def _step(self, batch: DecodeBatch) -> None:
+        """Adds one token to every sequence; those that end with it leave."""
+        likeliest = batch.logits.argmax(dim=-1).tolist()
+        tokens = [self._choose(batch, number, token) for number, token in enumerate(likeliest)]
+        stay = []
+        for number, (job, token) in enumerate(zip(batch.jobs, tokens, strict=True)):
+            job.new_ids.append(token)
+            if self._ended(job):
+                job.done.set()
+            else:
+                stay.append(number)
+        if not stay:
+            batch.jobs = []
+            return
+        if len(stay) < len(batch.jobs):
+            batch.keep(stay)
+            tokens = [tokens[number] for number in stay]
+        batch.logits = batch.rows.step(tokens)
+
+    def _choose(self, batch: DecodeBatch, number: int, likeliest: int) -> int:
+        """The next token of a sequence; ``likeliest`` is the one of its logits as they are."""
+        job, logits = batch.jobs[number], batch.logits[number]
+        how, token = job.sampling, likeliest
+        penalised = how.repetition != 1.0 or how.presence or how.frequency
+        if penalised:
+            logits = _penalised(logits.clone(), job)
+        generator = batch.generators[number]
+        if generator is None and penalised:
+            token = int(logits.argmax())
+        elif generator is not None:
+            shares = _narrowed(torch.softmax(logits / how.temperature, dim=-1), how)
+            token = int(torch.multinomial(shares, 1, generator=generator))
+        if job.top:
+            found = torch.log_softmax(batch.logits[number], dim=-1)
+            top = found.topk(min(job.top, found.shape[-1]))
+            job.new_logprobs.append(float(found[token]))
+            job.new_tops.append(list(zip(top.indices.tolist(), top.values.tolist(), strict=True)))
+        return token
+
+    def _ended(self, job: Job) -> bool:
+        if job.new_ids[-1] in self.ends:
+            job.finish = "stop"
+            return True
+        if job.stops:
+            tail = self.tokenizer.decode(job.new_ids[-TAIL:], skip_special_tokens=False)
+            if any(stop in tail for stop in job.stops):
+                job.finish = "stop"
+                return True
+        return len(job.new_ids) >= job.max_tokens
+
+    def text(self, job: Job) -> str:
+        """The answer's text, cut where the first stop text begins."""
+        said = self.tokenizer.decode(job.new_ids, skip_special_tokens=True)
+        for stop in job.stops:
+            said = said.partition(stop)[0]
+        return str(said)
+
+
+def _penalised(logits: torch.Tensor, job: Job) -> torch.Tensor:
+    how = job.sampling
+    if how.repetition != 1.0:
+        seen = torch.tensor(sorted({*job.ids, *job.new_ids}), device=logits.device)
+        there = logits[seen]
+        logits[seen] = torch.where(there > 0, there / how.repetition, there * how.repetition)
+    if job.new_ids and (how.presence or how.frequency):
+        counts = torch.bincount(torch.tensor(job.new_ids, device=logits.device), minlength=logits.shape[-1])[
+            : logits.shape[-1]
+        ]
+        logits -= how.presence * (counts > 0) + how.frequency * counts
+    return logits
+
+
+def _narrowed(shares: torch.Tensor, how: Sampling) -> torch.Tensor:
+    if 0 < how.top_k < shares.shape[-1]:
+        shares = shares.where(shares >= shares.topk(how.top_k).values[-1], 0)
+    if how.min_p > 0:
+        shares = shares.where(shares >= how.min_p * shares.max(), 0)
+    if how.top_p < 1:
+        ordered, order = shares.sort(descending=True)
+        # The token that crosses the line is kept; what comes behind it is not.
+        ordered[ordered.cumsum(-1) - ordered >= how.top_p * ordered.sum()] = 0
+        shares = torch.zeros_like(shares).scatter(-1, order, ordered)
+    return shares
+
+
+def context_length(config: Any) -> int:
+    """Tokens that the model takes in."""
+    text = config.get_text_config() if hasattr(config, "get_text_config") else config
+    told = [getattr(text, name, None) for name in LENGTHS]
+    return next((length for length in told if isinstance(length, int) and length > 1), 2048)
+
+
+def _ends(model: Any, tokenizer: Any) -> frozenset[int]:
+    told = [tokenizer.eos_token_id, getattr(model.generation_config, "eos_token_id", None)]
+    ids = [one for entry in told for one in (entry if isinstance(entry, list) else [entry])]
+    return frozenset(one for one in ids if one is not None)
