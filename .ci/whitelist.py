@@ -22,7 +22,7 @@ _.short_name
 
 # Called in a process that can be killed, by module and name
 step_alone
-doing
+run_trial
 processing
 
 # Columns of ``flows.catalog``, read by their names
@@ -31,6 +31,7 @@ _.applies_to
 # Code of benchmarks, which is given documents as the datasets library has them
 _.shuffle
 _.rename_column
+_.add_column
 _.to_dict
 
 # Those who call the packages from Python: notebooks and benches
@@ -98,6 +99,3 @@ _.request_queue_size
 _.writable
 _.seekable
 _.readinto
-
-# A process of its own calls it by its path
-_.run_trial
