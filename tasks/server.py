@@ -7,12 +7,13 @@ config of every model that lives there; of servers that runs start, ``concurrenc
 import json
 import logging
 import math
+import os
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 from uuid import UUID
 
 import httpx
@@ -171,6 +172,27 @@ def secret(name: str) -> str:
             f"api_key_secret: the Prefect server has no Secret block '{name}'; create it in the UI under "
             "Blocks, or name an environment variable in api_key_env"
         ) from error
+
+
+WEBHOOK: Final = "NIGHTJAR_WEBHOOK"
+WEBHOOK_BLOCK: Final = "nightjar-notifications"
+"""Where the address of notifications stands: in the environment, or encrypted on the server."""
+
+
+def webhook_address() -> str | None:
+    """Where notifications go; None where nobody wants any.
+
+    Raises httpx.TransportError while the server, which keeps the address, does not answer.
+    """
+    from prefect.blocks.webhook import Webhook
+
+    if address := os.environ.get(WEBHOOK):
+        return address
+    try:
+        block = Webhook.load(WEBHOOK_BLOCK, _sync=True)  # type: ignore[call-arg]
+    except ValueError:
+        return None
+    return str(block.url.get_secret_value())  # type: ignore[union-attr]
 
 
 T = TypeVar("T")

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, Literal, cast
 
 import orjson
-from prefect import Flow, flow, get_run_logger, task
+from prefect import flow, get_run_logger, task
 from prefect.artifacts import create_markdown_artifact
 from prefect.client.schemas.objects import FlowRun, State
 from prefect.context import FlowRunContext
@@ -46,6 +46,15 @@ from flows.suite.plan import (
     load_suite,
     plan_night,
 )
+from flows.suite.telling import (
+    BegunNight,
+    begin,
+    leave_record,
+    notice,
+    record_judged,
+    record_night_stopped,
+    tell,
+)
 from metrics.errors import NightjarError, printable
 from metrics.statistics.gate import Verdict, worst_of
 from tasks.comparison.compare import ComparedPair, ComparedRuns, Gate
@@ -61,11 +70,9 @@ from tasks.comparison.trends import PairCourse, pair_courses
 from tasks.history.layout import (
     Night,
     NightEvaluation,
+    Notice,
     Skipped,
     baseline_nights,
-    past_nights,
-    read_nights,
-    record_night,
 )
 from tasks.models.engine import RunControl, interrupted
 from tasks.models.errors import shortened
@@ -139,18 +146,19 @@ class JudgedNight:
         return tuple(pair for pair in pairs if pair.verdict == "regression")
 
 
-def judge_night(planned: PlannedNight, evaluations: tuple[NightEvaluation, ...]) -> JudgedNight:
-    """Holds a night against its baseline and the gate's anchor, and looks back on the nights before.
+def judge_night(
+    planned: PlannedNight, evaluations: tuple[NightEvaluation, ...], begun: BegunNight
+) -> JudgedNight:
+    """Holds a night against its baseline and the gate's anchor, and looks back on the nights before it.
 
     A loss against the anchor makes *worse* of a night that passes otherwise. Raises ConfigError for a
     baseline or an anchor that is not there.
     """
     store, gate = Store(planned.store), planned.suite.gate
-    started = datetime.now(UTC).isoformat(timespec="seconds")
-    night = Night(suite=planned.slug, run_id=planned.run_id, started=started, evaluations=evaluations)
-    recorded = read_nights(store, planned.slug)
-    past = [entry for entry in recorded.found.values() if entry.run_id != planned.run_id]
-    chosen = baseline_nights(store, past, planned.baseline, planned.suite.nights)
+    night = begun.own.model_copy(update={"evaluations": evaluations, "ended": True})
+    past, chosen = begun.past, begun.baseline
+    if chosen is None:
+        chosen = tuple(baseline_nights(store, past, planned.baseline, planned.suite.nights))
     tonight = open_night(night, store)
     night = night.model_copy(
         update={"evaluations": tuple(_with_requests(entry, tonight) for entry in evaluations)}
@@ -181,7 +189,7 @@ def judge_night(planned: PlannedNight, evaluations: tuple[NightEvaluation, ...])
         anchored=anchored,
         inconclusive=sum(1 for _ in undecided),
         spent=_spent(night, past, gate),
-        skipped=recorded.skipped,
+        skipped=begun.skipped,
     )
 
 
@@ -209,9 +217,11 @@ def _with_requests(entry: NightEvaluation, tonight: Mapping[str, ComparedRun]) -
         return entry
     names = ("sent", "cached", "same_night")
     counts = {name: sum(tally.get(name) or 0 for tally in models.values()) for name in names}
+    paid = tonight[entry.name].manifest.get("cost")
+    cost = {str(tonight[entry.name].manifest.get("currency") or ""): float(paid)} if paid else {}
     canaries = tonight[entry.name].manifest.get("canaries") or {}
     doubts = tuple(f"{name}: {found['said']}" for name, found in canaries.items() if found.get("said"))
-    return entry.model_copy(update={"requests": counts, "doubts": doubts})
+    return entry.model_copy(update={"requests": counts, "doubts": doubts, "cost": cost})
 
 
 def _compared(
@@ -240,7 +250,7 @@ def headline(judged: JudgedNight) -> str:
         sentences.append(f"failed: {_with_reasons(failed)}")
     if asked := [entry.requests for entry in entries if entry.requests is not None]:
         counts = {name: sum(entry[name] for entry in asked) for name in asked[0]}
-        sentences.append(asked_and_reused(counts))
+        sentences.append(asked_and_reused(counts, judged.night.attempt > 1))
     sentences += dict.fromkeys(doubt for entry in entries for doubt in entry.doubts)
     if judged.compared is None:
         sentences.append("nothing to compare with yet")
@@ -288,7 +298,8 @@ def _markdown(judged: JudgedNight) -> Iterator[str]:
     yield "| evaluation | state | answers | run | said |\n|---|---|---|---|---|"
     for entry in judged.night.evaluations:
         state = "complete" if entry.ok else "**failed**"
-        answers = "" if entry.requests is None else asked_and_reused(entry.requests)
+        again = judged.night.attempt > 1
+        answers = "" if entry.requests is None else asked_and_reused(entry.requests, again)
         yield f"| {entry.name} | {state} | {answers} | `{entry.run_id}` | {_cell(entry.message)} |"
     if judged.compared is not None:
         yield from _comparison(judged.compared)
@@ -414,38 +425,12 @@ def suite_run_name() -> str:
     return f"{name} {due:%Y-%m-%d %H:%M}" + (f"{due::%S}" if due.second else "")
 
 
-def record_night_stopped(flow: Flow[..., Any], flow_run: FlowRun, state: State[Any]) -> None:
-    """Records that a night ended in ``state`` and why, unless it was judged before.
-
-    Prefect calls it when a night was cancelled or crashed, in its process or, where that was killed, in the
-    worker's.
-    """
-    options = SuiteOptions.model_validate(flow_run.parameters.get("options") or {})
-    night = plan_night(load_suite(flow_run.parameters["suite"]), options, str(flow_run.id))
-    started = flow_run.start_time or flow_run.created
-    leave_record(night, state, started.isoformat(timespec="seconds") if started else "")
-
-
-def leave_record(night: PlannedNight, state: State[Any], started: str) -> None:
-    """The night with none of its evaluations complete, unless there is a record already."""
-    store = Store(night.store)
-    if night.run_id in {past.run_id for past in past_nights(store, night.slug)}:
-        return
-    reason = f"{state.name}: {state.message}"
-    evaluations = tuple(
-        NightEvaluation(name=entry.name, run_id=str(entry.options.run_id), ok=False, message=reason)
-        for entry in night.evaluations
-    )
-    record_night(
-        store, Night(suite=night.slug, run_id=night.run_id, started=started, evaluations=evaluations)
-    )
-
-
 @flow(
     name="suite",
     flow_run_name=suite_run_name,
     on_cancellation=[record_night_stopped],
     on_crashed=[record_night_stopped],
+    on_failure=[record_night_stopped],
 )
 async def run_suite(suite: str, options: SuiteOptions = DEFAULTS) -> State[Any]:
     """Evaluates a suite and compares the night with its baseline.
@@ -458,21 +443,40 @@ async def run_suite(suite: str, options: SuiteOptions = DEFAULTS) -> State[Any]:
     if not night.evaluations:
         return Completed(message="no checkpoint is new", name="NothingNew")
     label_verdict(str(flow_run.id), None, ())  # a retry has no verdict yet
-    _tell_missed(night)
+    begun = begin(night, _due())
+    _tell_missed(night, begun.past)
     for sentence in check_margins(night):
         get_run_logger().warning(sentence)
-    began = datetime.now(UTC).isoformat(timespec="seconds")
     with under_control(night.run_id, str(flow_run.id), night.suite.timeout) as control:
         evaluations = await evaluate_all(night, control)
     if control.stopped is not None:
         state = await stopped_state(control, str(flow_run.id))
-        leave_record(night, state, began)
+        if (run := _own_run()) is not None:
+            leave_record(night, state, run)
+        tell.submit(night, begun.past).wait()
         return state
-    judged: JudgedNight = judge.submit(night, evaluations).result()
+    judged: JudgedNight = judge.submit(night, evaluations, begun).result()
+    tell.submit(night, begun.past).wait()  # a message that can't be sent now fails no night
     message = printable(headline(judged))
     if not judged.ok:
         return Failed(message=message)
-    return Completed(message=message, name=STATE_NAMES.get(judged.outcome, "Completed"))
+    return Completed(message=message, name=_state_name(judged))
+
+
+def _own_run() -> FlowRun | None:
+    context = FlowRunContext.get()
+    return context.flow_run if context is not None else None
+
+
+def _due() -> str | None:
+    """When the run was to begin: that stays, whatever it waits for and however often it is retried."""
+    run = _own_run()
+    due = run.expected_start_time if run is not None else None
+    return due.isoformat(timespec="microseconds") if due is not None else None
+
+
+def _state_name(judged: JudgedNight) -> str:
+    return STATE_NAMES.get(judged.outcome, "Completed") if judged.ok else "Failed"
 
 
 async def evaluate_all(night: PlannedNight, control: RunControl) -> tuple[NightEvaluation, ...]:
@@ -515,26 +519,43 @@ def _evaluate(night: PlannedNight, planned: PlannedEvaluation) -> NightEvaluatio
 
 
 @task(name="compare", task_run_name="compare with {night.baseline}", persist_result=False)
-def judge(night: PlannedNight, evaluations: tuple[NightEvaluation, ...]) -> JudgedNight:
-    """Compares the night with its baseline, records it, and shows it on the run's page."""
-    judged = judge_night(night, evaluations)
-    record_night(Store(night.store), judged.night)
+def judge(night: PlannedNight, evaluations: tuple[NightEvaluation, ...], begun: BegunNight) -> JudgedNight:
+    """Compares the night with its baseline, records it with what is to be told, and shows it on the run's
+    page."""
+    judged = judge_night(night, evaluations, begun)
+    told_before = record_judged(night, judged.night, _notice(judged))
     _write(night, judged)
     sentence, page = printable(headline(judged)), printable(summary_markdown(judged))
     if_possible(
         lambda: create_markdown_artifact(page, key=f"suite-{night.artifact_key}", description=sentence)
     )
     label_verdict(str(flow_run.id), judged.outcome, noteworthy_pairs(judged))
-    if judged.outcome not in (None, "pass"):
+    if not told_before and judged.outcome not in (None, "pass"):
         _emit(night, str(judged.outcome), sentence, verdict=judged.outcome, pairs=noteworthy_pairs(judged))
     return judged
 
 
-def _tell_missed(night: PlannedNight) -> None:
+def _notice(judged: JudgedNight) -> Notice | None:
+    """What is told of the night; None where it passed, or there was nothing to compare it with."""
+    outcome = judged.outcome if judged.outcome not in (None, "pass") else None
+    run = _own_run()
+    if run is None or (outcome is None and judged.complete):
+        return None
+    return notice(
+        run,
+        judged.night.run_id,
+        outcome or "incomplete",
+        f"{_state_name(judged)}: {printable(headline(judged))}",
+        verdict=outcome,
+        pairs=noteworthy_pairs(judged),
+        cost=judged.night.cost,
+    )
+
+
+def _tell_missed(night: PlannedNight, past: Sequence[Night]) -> None:
     """Says of a night that the schedule began that the one before it is too long ago."""
-    context = FlowRunContext.get()
-    past = past_nights(Store(night.store), night.slug, before=night.run_id)
-    if not past or context is None or context.flow_run is None or not context.flow_run.auto_scheduled:
+    run = _own_run()
+    if not past or run is None or not run.auto_scheduled:
         return
     ago = datetime.now(UTC) - datetime.fromisoformat(past[-1].started)
     if ago > MISSED_AFTER:

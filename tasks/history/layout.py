@@ -231,12 +231,32 @@ class NightEvaluation(BaseModel):
     """Of its models: ``sent``, ``cached``, and of those ``same_night``; None where it came to nothing."""
     doubts: tuple[str, ...] = ()
     """What canaries say against reusing answers."""
+    cost: dict[str, float] = {}
+    """What its last attempt cost, by currency; the key is empty where the prices name none."""
+
+
+class Notice(BaseModel):
+    """What somebody is to be told of a night. ``key`` is the same each time that it is sent; ``delivered`` is
+    the receipt: when the webhook took it, None while it is outstanding. ``cost`` is by currency."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+    key: str
+    text: str
+    url: str | None = None
+    verdict: str | None = None
+    pairs: tuple[dict[str, Any], ...] = ()
+    cost: dict[str, float] = {}
+    written: str
+    delivered: str | None = None
 
 
 class Night(BaseModel):
     """One run of a suite. ``verdict`` is the gate's, None where there was nothing to compare with;
     ``spending`` tells the nights apart that take parts of another alpha, or against another named baseline.
 
+    A night is recorded when it is first due, with the baseline that its retries keep; ``ended`` says whether
+    its outcome is known by now. ``due`` is None in records of before, whose nights were due as they started.
     ``format`` is that of the store's records; a later version may add keys within one.
     """
 
@@ -249,13 +269,36 @@ class Night(BaseModel):
     baseline: tuple[str, ...] = ()
     verdict: str | None = None
     spending: str | None = None
+    due: str | None = None
+    ended: bool = True
+    attempt: int = 1
+    notices: tuple[Notice, ...] = ()
     format: int = FORMAT
+
+    @property
+    def place(self) -> str:
+        """Sorts nights by the time that they were due."""
+        return self.due or self.started
 
     @property
     def passed(self) -> bool:
         """Everything was evaluated, and nothing stands against it: the next night may be held against this
         one."""
-        return all(evaluation.ok for evaluation in self.evaluations) and self.verdict in (None, "pass")
+        complete = self.ended and all(evaluation.ok for evaluation in self.evaluations)
+        return complete and self.verdict in (None, "pass")
+
+    @property
+    def cost(self) -> dict[str, float]:
+        """What its evaluations cost together, by currency."""
+        total: dict[str, float] = {}
+        for currency, amount in (part for entry in self.evaluations for part in entry.cost.items()):
+            total[currency] = total.get(currency, 0.0) + amount
+        return total
+
+    @property
+    def outstanding(self) -> tuple[Notice, ...]:
+        """What nobody was told yet."""
+        return tuple(notice for notice in self.notices if notice.delivered is None)
 
 
 def record_run(store: Store, manifest: Mapping[str, Any], results: RowBatches, items: RowBatches) -> None:
@@ -291,22 +334,39 @@ def record_manifest(store: Store, manifest: Mapping[str, Any]) -> None:
 
 def record_night(store: Store, night: Night) -> None:
     """Adds a night to its suite's history, whole or not at all; a retry replaces its own record."""
-    name = f"{SUITES}/{check_run_id(night.suite)}/{check_run_id(night.run_id)}.json"
-    store.put_document(name, night.model_dump_json(indent=1).encode())
+    store.put_document(_night_file(night.suite, night.run_id), night.model_dump_json(indent=1).encode())
+
+
+def find_night(store: Store, suite: str, run_id: str) -> Night | None:
+    """A night's record; None where there is none. Raises HistoryError for one that can't be read."""
+    there = run_id in names_in(store, f"{SUITES}/{check_run_id(suite)}", ".json")
+    return _night(store, _night_file(suite, run_id)) if there else None
+
+
+def _night_file(suite: str, run_id: str) -> str:
+    return f"{SUITES}/{check_run_id(suite)}/{check_run_id(run_id)}.json"
 
 
 def read_nights(store: Store, suite: str) -> Records[Night]:
-    """All nights of a suite by their ids, oldest first, and the records that nobody can read."""
+    """All nights of a suite by their ids, in the order in which they were due, and the records that nobody
+    can read."""
     folder = f"{SUITES}/{check_run_id(suite)}"
     names = [(name, f"{folder}/{name}.json") for name in names_in(store, folder, ".json")]
     read = read_records(names, lambda name: _night(store, name))
-    return Records(dict(sorted(read.found.items(), key=lambda entry: entry[1].started)), read.skipped)
+    return Records(dict(sorted(read.found.items(), key=lambda entry: entry[1].place)), read.skipped)
 
 
 def past_nights(store: Store, suite: str, before: str | None = None) -> list[Night]:
-    """The suite's nights that can be read, oldest first, without the one called ``before`` (a retry is not
-    its own baseline)."""
-    return [night for night in read_nights(store, suite).found.values() if night.run_id != before]
+    """The suite's nights that ended and can be read, oldest first, without the one called ``before``."""
+    found = read_nights(store, suite).found.values()
+    return [night for night in found if night.ended and night.run_id != before]
+
+
+def nights_before(nights: Iterable[Night], own: Night) -> list[Night]:
+    """Those of ``nights`` that ended and were due before ``own``: a retry finds those of its first time."""
+    return [
+        night for night in nights if night.ended and night.run_id != own.run_id and night.place < own.place
+    ]
 
 
 def _night(store: Store, name: str) -> Night:

@@ -553,15 +553,21 @@ class Progress:
     """Gives, to any thread, the first items that are settled by now and their responses."""
 
 
-def asked_and_reused(requests: Mapping[str, Any]) -> str:
+def asked_and_reused(requests: Mapping[str, Any], retried: bool = False) -> str:
     """How many answers the night asked for, and how many it took from earlier ones, in words.
 
-    ``requests`` are the counts of a tally, or of a manifest.
+    ``requests`` are the counts of a tally, or of a manifest; those of a night that is ``retried`` are of its
+    last attempt.
 
     >>> asked_and_reused({"sent": 1300, "cached": 19, "same_night": 19})
     'asked 1,319, reused 0'
+    >>> asked_and_reused({"sent": 0, "cached": 300, "same_night": 300}, retried=True)
+    'asked 0, kept 300 from earlier in this night, reused 0'
     """
     same_night = requests.get("same_night") or 0
+    if retried and same_night:
+        sent, reused = requests.get("sent") or 0, (requests.get("cached") or 0) - same_night
+        return f"asked {sent:,}, kept {same_night:,} from earlier in this night, reused {reused:,}"
     asked, reused = (requests.get("sent") or 0) + same_night, (requests.get("cached") or 0) - same_night
     return f"asked {asked:,}, reused {reused:,}"
 

@@ -3,6 +3,7 @@ its own."""
 
 import fcntl
 import gc
+import http.server
 import itertools
 import json
 import os
@@ -12,6 +13,7 @@ import sqlite3
 import subprocess
 import sys
 import tempfile
+import threading
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager, suppress
@@ -344,6 +346,42 @@ def _replace_environment(environment: Mapping[str, str]) -> None:
     for name in set(os.environ) - set(environment):
         del os.environ[name]
     os.environ.update(environment)
+
+
+@pytest.fixture
+def told() -> list[dict[str, Any]]:
+    """What the webhook was sent, and took."""
+    return []
+
+
+@pytest.fixture
+def refusing() -> threading.Event:
+    """While it is set, the webhook refuses what it is sent."""
+    return threading.Event()
+
+
+@pytest.fixture
+def webhook(told: list[dict[str, Any]], refusing: threading.Event) -> Iterator[str]:
+    """The address of a webhook of the test's own."""
+
+    class Receiver(http.server.BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            message = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+            if not refusing.is_set():
+                told.append(message)
+            self.send_response(503 if refusing.is_set() else 200)
+            self.end_headers()
+
+        def log_message(self, *_: Any) -> None:
+            """Silent."""
+
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Receiver)
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True)
+    thread.start()
+    yield f"http://127.0.0.1:{server.server_address[1]}/"
+    server.shutdown()
+    server.server_close()
+    thread.join(5)
 
 
 @pytest.fixture

@@ -11,6 +11,7 @@ import pytest
 from flows.suite.__main__ import show_night
 from flows.suite.flow import JudgedNight, headline, judge_night, night_document, noteworthy_pairs
 from flows.suite.plan import SuiteOptions, check_margins, check_suite, load_suite, plan_night
+from flows.suite.telling import begin
 from metrics.errors import ConfigError
 from tasks.history.layout import Night, NightEvaluation, record_night, record_run
 from tasks.store.schemas import ITEM_ROWS, RESULTS
@@ -76,7 +77,8 @@ def night(tmp_path: Path) -> Judge:
         }  # fmt: skip
         results = pa.Table.from_pylist([result], schema=RESULTS)
         record_run(Store(planned.store), manifest, [results], [items])
-        found = judge_night(planned, (NightEvaluation(name=name, run_id=run_id, ok=ok),))
+        begun = begin(planned)
+        found = judge_night(planned, (NightEvaluation(name=name, run_id=run_id, ok=ok),), begun)
         record_night(Store(planned.store), found.night)
         return found
 

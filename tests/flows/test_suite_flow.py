@@ -12,7 +12,7 @@ import pytest
 
 import flows.suite.flow as suite_flow
 from flows.suite.plan import SuiteOptions, load_suite, plan_night
-from tasks.history.layout import Night, record_night
+from tasks.history.layout import Night, past_nights, record_night
 from tasks.store.storage import Store
 
 ITEMS = 42
@@ -148,6 +148,6 @@ def test_a_scheduled_night_says_that_the_one_before_it_is_too_long_ago(
         record_night(
             Store(night.store), Night(suite="night", run_id="night-0", started=started, evaluations=())
         )
-    suite_flow._tell_missed(night)
+    suite_flow._tell_missed(night, past_nights(Store(night.store), night.slug))
     assert [name for name, _ in emitted] == (["nightjar.suite.missed"] if told else [])
     assert not told or "night-0, was 50 hours ago" in emitted[0][1]["text"]

@@ -1,6 +1,5 @@
 """Services of the tests' own, all on loopback: Prefect servers, workers, PostgreSQL, model servers."""
 
-import http.server
 import json
 import os
 import pwd
@@ -10,7 +9,6 @@ import socket
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping
@@ -287,32 +285,6 @@ def _answers(served: Demo) -> bool:
         return bool(served.stats() is not None)
     except httpx.HTTPError:
         return False
-
-
-@pytest.fixture
-def told() -> list[dict[str, Any]]:
-    """What the webhook was sent."""
-    return []
-
-
-@pytest.fixture
-def webhook(told: list[dict[str, Any]]) -> Iterator[str]:
-    class Receiver(http.server.BaseHTTPRequestHandler):
-        def do_POST(self) -> None:
-            told.append(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
-            self.send_response(200)
-            self.end_headers()
-
-        def log_message(self, *_: Any) -> None:
-            """Silent."""
-
-    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Receiver)
-    thread = threading.Thread(target=server.serve_forever, daemon=True)
-    thread.start()
-    yield f"http://127.0.0.1:{server.server_address[1]}/"
-    server.shutdown()
-    server.server_close()
-    thread.join(5)
 
 
 @pytest.fixture

@@ -1,0 +1,110 @@
+"""What people are told of nights: messages to a webhook, with receipts in the nights' records.
+
+A message is written into its night's record before it is sent, and gets its receipt once the webhook took it.
+So a message that could not be delivered is known to whoever looks next: a retry, the next night, the watch. A
+process that dies between post and receipt has it sent again, under the same ``key``; else it is sent once.
+"""
+
+import json
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterable, Mapping
+from datetime import UTC, datetime
+from typing import Any, Final
+
+from metrics.errors import NightjarError
+from tasks.history.layout import Night, Notice, find_night, record_night
+from tasks.store.claims import claim
+from tasks.store.storage import Store
+
+POST_SECONDS: Final = 20.0
+Post = Callable[[Mapping[str, Any]], None]
+
+
+class NotDelivered(NightjarError):
+    """The webhook did not take a message."""
+
+
+def post_to(address: str) -> Post:
+    """What posts a message to a webhook as JSON, and raises NotDelivered where that does not take it."""
+
+    def post(message: Mapping[str, Any]) -> None:
+        headers = {"Content-Type": "application/json", "Idempotency-Key": str(message.get("key", ""))}
+        try:
+            request = urllib.request.Request(address, json.dumps(message).encode(), headers, method="POST")
+            with urllib.request.urlopen(request, timeout=POST_SECONDS):
+                return
+        except urllib.error.HTTPError as error:
+            reason = f"HTTP {error.code}"
+            error.close()
+        except (OSError, ValueError) as error:
+            reason = str(getattr(error, "reason", error))
+        # The address itself may let its readers in: it is in no log.
+        raise NotDelivered(f"the webhook did not take the message ({reason}); it is sent again later")
+
+    return post
+
+
+def message_of(notice: Notice) -> dict[str, Any]:
+    """The body that the webhook gets."""
+    return notice.model_dump(mode="json", exclude={"written", "delivered"})
+
+
+def now() -> str:
+    """This moment, as records have it."""
+    return datetime.now(UTC).isoformat(timespec="microseconds")
+
+
+def change_night(store: Store, suite: str, run_id: str, change: Callable[[Night | None], Night]) -> Night:
+    """Changes a night's record; one process at a time does, on whatever machine. Raises StoreError."""
+    with claim(store, _turn(run_id)):
+        before = find_night(store, suite, run_id)
+        after = change(before)
+        if after != before:
+            record_night(store, after)
+        return after
+
+
+def with_notice(night: Night, notice: Notice) -> Night:
+    """The night with something to tell, unless that is told or about to be."""
+    if notice.key in {known.key for known in night.notices}:
+        return night
+    return night.model_copy(update={"notices": (*night.notices, notice)})
+
+
+def deliver(store: Store, suite: str, run_id: str, post: Post) -> int:
+    """Sends what a night has not told yet, and returns how much that was. Raises NotDelivered, StoreError."""
+    sent = 0
+    with claim(store, _turn(run_id)):
+        night = find_night(store, suite, run_id)
+        while night is not None and night.outstanding:
+            notice = night.outstanding[0]
+            post(message_of(notice))
+            night = _with_receipt(night, notice)
+            record_night(store, night)
+            sent += 1
+    return sent
+
+
+def deliver_all(store: Store, nights: Iterable[Night], post: Post) -> tuple[int, tuple[str, ...]]:
+    """Sends what these nights have not told yet; how many messages went, and why others did not."""
+    sent, failures = 0, []
+    for night in nights:
+        if night.outstanding:
+            try:
+                sent += deliver(store, night.suite, night.run_id, post)
+            except NightjarError as error:
+                failures.append(f"{night.run_id}: {error}")
+    return sent, tuple(failures)
+
+
+def _with_receipt(night: Night, delivered: Notice) -> Night:
+    notices = tuple(
+        notice.model_copy(update={"delivered": now()}) if notice.key == delivered.key else notice
+        for notice in night.notices
+    )
+    return night.model_copy(update={"notices": notices})
+
+
+def _turn(run_id: str) -> str:
+    return f"night-{run_id}"

@@ -1,0 +1,283 @@
+"""What a night leaves in its record, and that it tells people once what came of it, whoever delivers it."""
+
+import json
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+from uuid import UUID, uuid4
+
+import pytest
+from prefect.client.schemas.objects import FlowRun, State, StateType
+
+from flows.suite.flow import headline, judge_night
+from flows.suite.plan import PlannedNight, SuiteOptions, load_suite, plan_night
+from flows.suite.telling import (
+    begin,
+    leave_record,
+    notice,
+    record_judged,
+    record_night_stopped,
+    tell,
+)
+from tasks.history.layout import Night, NightEvaluation, find_night, past_nights, record_night
+from tasks.history.notices import NotDelivered, deliver, post_to
+from tasks.store.storage import Store
+
+DEPLOYMENT = UUID("01a2022f-0000-70e6-ae1e-e78c36160d08")
+PAIRS = [{"benchmark": "sums", "pair": "exact_match,none", "verdict": "regression", "difference": -0.2}]
+
+
+@pytest.fixture
+def suite(tmp_path: Path) -> Path:
+    (tmp_path / "items.jsonl").write_text(json.dumps({"question": "1+1?", "answer": "2"}) + "\n")
+    benchmark = {
+        "name": "sums", "output_type": "generate_until", "dataset": "items.jsonl", "target": "{{answer}}",
+        "prompt_template": "{{question}}", "metric_list": ["exact_match"],
+        "models": [{"name": "own", "type": "demo"}],
+    }  # fmt: skip
+    (tmp_path / "sums.yaml").write_text(json.dumps(benchmark))
+    path = tmp_path / "suite.yaml"
+    path.write_text(json.dumps({"name": "night", "benchmarks": ["sums.yaml"]}))
+    return path
+
+
+@pytest.fixture
+def plan(suite: Path, tmp_path: Path) -> Callable[[str], PlannedNight]:
+    options = SuiteOptions(store=str(tmp_path / "store"), output=str(tmp_path / "out"))
+    return lambda unique: plan_night(load_suite(suite), options, unique)
+
+
+def due(hour: int) -> str:
+    return f"2026-11-23T{hour:02}:30:00.000000+00:00"
+
+
+def run(deployment: UUID | None = DEPLOYMENT, **about: Any) -> FlowRun:
+    return FlowRun(id=uuid4(), flow_id=uuid4(), name="night 02:30", deployment_id=deployment, **about)
+
+
+def ended(planned: PlannedNight, hour: int, verdict: str | None = "regression") -> Night:
+    """A night that was judged, and is recorded with what it has to tell."""
+    begun = begin(planned, due(hour))
+    night = begun.own.model_copy(update={"ended": True, "verdict": verdict})
+    told = notice(
+        run(), planned.run_id, "regression", "Failed: lost", verdict=verdict, pairs=PAIRS, cost={"USD": 0.25}
+    )
+    record_judged(planned, night, told if verdict == "regression" else None)
+    return night
+
+
+def record_of(planned: PlannedNight) -> Night:
+    found = find_night(Store(planned.store), planned.slug, planned.run_id)
+    assert found is not None
+    return found
+
+
+def test_a_night_posts_verdict_pairs_link_cost_and_key_and_has_a_receipt(
+    plan: Any, webhook: str, told: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("NIGHTJAR_WEBHOOK", webhook)
+    planned = plan("1")
+    ended(planned, 2)
+    assert record_of(planned).outstanding
+    for _ in range(2):  # a second time there is nothing to send
+        tell.fn(planned, ())
+    (message,) = told
+    assert message["key"] == f"{planned.run_id}:regression"
+    assert message["text"] == "night 02:30 ended Failed: lost"
+    assert (message["verdict"], message["pairs"], message["cost"]) == ("regression", PAIRS, {"USD": 0.25})
+    assert {"url"} < set(message)
+    (receipt,) = record_of(planned).notices
+    assert receipt.delivered is not None
+
+
+def test_the_next_night_delivers_what_the_one_before_could_not(
+    plan: Any,
+    webhook: str,
+    told: list[dict[str, Any]],
+    refusing: threading.Event,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("NIGHTJAR_WEBHOOK", webhook)
+    first, second = plan("1"), plan("2")
+    ended(first, 2)
+    refusing.set()
+    with pytest.raises(NotDelivered, match="HTTP 503"):
+        tell.fn(first, ())
+    assert record_of(first).outstanding
+    refusing.clear()
+    begun = begin(second, due(3))
+    tell.fn(second, begun.past)
+    assert [message["key"] for message in told] == [f"{first.run_id}:regression"]
+    assert not record_of(first).outstanding
+
+
+def test_who_can_not_be_reached_is_said_without_the_address() -> None:
+    with pytest.raises(NotDelivered) as raised:
+        post_to("http://127.0.0.1:9/secret-path")({"key": "k"})
+    assert "secret-path" not in str(raised.value)
+
+
+def test_several_that_deliver_at_once_send_a_message_once(
+    plan: Any, webhook: str, told: list[dict[str, Any]]
+) -> None:
+    planned = plan("1")
+    ended(planned, 2)
+    store = Store(planned.store)
+    with ThreadPoolExecutor(4) as pool:
+        sent = list(pool.map(lambda _: deliver(store, "night", planned.run_id, post_to(webhook)), range(4)))
+    assert sorted(sent) == [0, 0, 0, 1]
+    assert len(told) == 1
+
+
+def test_a_retry_with_the_same_outcome_is_not_told_again_and_another_outcome_is(
+    plan: Any, webhook: str, told: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("NIGHTJAR_WEBHOOK", webhook)
+    planned = plan("1")
+    for _ in range(2):
+        ended(planned, 2)
+        tell.fn(planned, ())
+    assert len(told) == 1
+    begin(planned, due(5))
+    leave_record(planned, State(type=StateType.CRASHED, name="Crashed", message="gone"), run())
+    tell.fn(planned, ())
+    assert [message["key"].rpartition(":")[2] for message in told] == ["regression", "Crashed"]
+
+
+@pytest.mark.parametrize("name", ["Crashed", "Cancelled", "TimedOut", "Failed"])
+def test_a_night_that_was_stopped_is_recorded_and_told_once(
+    suite: Path,
+    plan: Any,
+    webhook: str,
+    told: list[dict[str, Any]],
+    monkeypatch: pytest.MonkeyPatch,
+    name: str,
+) -> None:
+    monkeypatch.setenv("NIGHTJAR_WEBHOOK", webhook)
+    parameters = {"suite": str(suite), "options": {"store": plan("x").store}}
+    stopped = run(parameters=parameters)
+    planned = plan(str(stopped.id))
+    begin(planned, due(2))
+    state = State(type=StateType.FAILED, name=name, message="its process is gone")
+    for _ in range(2):
+        record_night_stopped(None, stopped, state)  # type: ignore[arg-type]
+    (message,) = told
+    assert message["text"] == f"night 02:30 ended {name}: its process is gone"
+    assert (message["verdict"], message["pairs"]) == (None, [])
+    night = record_of(planned)
+    assert night.ended
+    assert not night.passed
+    assert [entry.message for entry in night.evaluations] == [f"{name}: its process is gone"]
+
+
+def test_a_stopped_night_that_can_not_be_told_now_is_left_to_the_watch(
+    suite: Path, plan: Any, webhook: str, refusing: threading.Event, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("NIGHTJAR_WEBHOOK", webhook)
+    refusing.set()
+    stopped = run(parameters={"suite": str(suite), "options": {"store": plan("x").store}})
+    state = State(type=StateType.CRASHED, name="Crashed", message="gone")
+    record_night_stopped(None, stopped, state)  # type: ignore[arg-type]
+    assert [entry.key for entry in record_of(plan(str(stopped.id))).outstanding] == [
+        f"{plan(str(stopped.id)).run_id}:Crashed"
+    ]
+
+
+def test_the_failure_of_a_night_that_was_judged_is_not_told_a_second_time(
+    suite: Path, plan: Any, webhook: str, told: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("NIGHTJAR_WEBHOOK", webhook)
+    failed = run(parameters={"suite": str(suite), "options": {"store": plan("x").store}})
+    planned = plan(str(failed.id))
+    judged = ended(planned, 2)
+    state = State(type=StateType.FAILED, name="Failed", message="against …: regression")
+    record_night_stopped(None, failed, state)  # type: ignore[arg-type]
+    assert [message["verdict"] for message in told] == ["regression"]
+    assert record_of(planned).verdict == judged.verdict
+
+
+def test_a_run_by_hand_tells_nobody(plan: Any) -> None:
+    assert notice(run(deployment=None), "night-1", "regression", "Failed: lost") is None
+
+
+def test_the_baseline_of_a_night_is_fixed_when_it_is_first_due(plan: Any) -> None:
+    first, second, third = plan("1"), plan("2"), plan("3")
+    ended(first, 1, verdict=None)
+    ended(second, 2, verdict="regression")
+    assert record_of(second).baseline == (first.run_id,)
+    ended(third, 3, verdict="pass")
+    again = begin(second, due(9))  # a retry comes later, and is of the same night
+    assert again.baseline is not None
+    assert [night.run_id for night in again.baseline] == [first.run_id]
+    assert [night.run_id for night in again.past] == [first.run_id]
+    assert (again.own.due, again.own.attempt, again.own.ended) == (due(2), 2, False)
+    assert record_of(second).baseline == (first.run_id,)
+
+
+def test_a_night_that_had_no_baseline_has_none_on_a_retry_either(plan: Any) -> None:
+    first, second = plan("1"), plan("2")
+    ended(first, 1, verdict=None)
+    ended(second, 2, verdict="pass")
+    assert begin(first, due(8)).baseline == ()
+
+
+def test_only_nights_due_earlier_are_looked_back_on(plan: Any) -> None:
+    early, late = plan("1"), plan("2")
+    ended(late, 4, verdict=None)  # it overtook the other one
+    begun = begin(early, due(2))
+    assert (begun.past, begun.baseline) == ((), ())
+
+
+def test_a_night_of_before_keeps_the_baseline_that_it_was_judged_against(plan: Any) -> None:
+    store = Store(plan("1").store)
+    for number, verdict in ((1, None), (2, "regression"), (3, "pass")):
+        planned = plan(str(number))
+        evaluations = (NightEvaluation(name="sums × own", run_id=f"r{number}"),)
+        baseline = (plan("1").run_id,) if number == 2 else ()
+        started = datetime(2026, 11, number, tzinfo=UTC).isoformat()
+        record_night(
+            store,
+            Night(suite="night", run_id=planned.run_id, started=started, evaluations=evaluations,
+                  verdict=verdict, baseline=baseline),
+        )  # fmt: skip
+    again = begin(plan("2"), due(9))
+    assert again.baseline is not None
+    assert [night.run_id for night in again.baseline] == [plan("1").run_id]
+
+
+def test_a_night_that_has_only_begun_is_no_baseline_and_no_past_night(plan: Any) -> None:
+    first = plan("1")
+    begin(first, due(1))
+    assert not record_of(first).passed
+    assert past_nights(Store(first.store), "night") == []
+    assert begin(plan("2"), due(2)).baseline == ()
+
+
+def test_a_retry_says_what_it_asked_itself(plan: Any) -> None:
+    planned = plan("1")
+    begin(planned, due(1))
+    begun = begin(planned, due(2))
+    entry = NightEvaluation(
+        name="sums × own", run_id="r1", requests={"sent": 0, "cached": 300, "same_night": 300}
+    )
+    judged = judge_night(planned, (entry,), begun)
+    assert "asked 0, kept 300 from earlier in this night, reused 0" in headline(judged)
+
+
+def test_records_of_nights_are_read_once_a_night(plan: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    for number in range(1, 6):
+        ended(plan(str(number)), number, verdict="pass")
+    read: list[str] = []
+    real = Store.document
+    monkeypatch.setattr(
+        Store, "document", lambda self, name, *rest: read.append(name) or real(self, name, *rest)
+    )
+    planned = plan("9")
+    begun = begin(planned, due(9))
+    judged = judge_night(planned, (), begun)
+    record_judged(planned, judged.night, None)
+    others = [name for name in read if name.startswith("suites/") and planned.run_id not in name]
+    assert len(others) == len(set(others)) == 5
