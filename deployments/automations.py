@@ -1,7 +1,9 @@
-"""Creates the automations of automations.yaml on the Prefect server that PREFECT_API_URL names.
+"""Keeps the webhook on the Prefect server that PREFECT_API_URL names, and creates the automations of
+automations.yaml there; those of earlier versions are removed.
 
-``NIGHTJAR_WEBHOOK=https://… python deployments/automations.py``; run again, it replaces them, and starts the
-clocks of nights anew. The webhook gets a POST with a JSON object: ``text``, ``url``, ``verdict``, ``pairs``.
+``NIGHTJAR_WEBHOOK=https://… python deployments/automations.py``; ``make deploy`` calls it too. Without the
+variable, a webhook that the server keeps already stays. The webhook gets a POST with a JSON object: ``key``,
+``text``, ``url``, ``verdict``, ``pairs``, ``cost``.
 """
 
 import asyncio
@@ -16,26 +18,22 @@ import yaml
 from prefect import get_client
 from prefect.automations import AutomationCore
 from prefect.blocks.webhook import Webhook
-from prefect.client.schemas.filters import DeploymentFilter, DeploymentFilterTags
-from prefect.client.schemas.responses import DeploymentResponse
-from prefect.events import emit_event
-from prefect.events.worker import EventsWorker
+from prefect.exceptions import ObjectNotFound
 from pydantic import SecretStr
 
+from tasks.server import WEBHOOK, WEBHOOK_BLOCK
+
 FILE = Path(__file__).with_name("automations.yaml")
-BLOCK = "nightjar-notifications"
 PREFIX = "nightjar-"
-NIGHTLY = "nightly"
-"""Tag of the deployments whose nights are waited for."""
-TIMES = {"MISSED": "26h", "LATE": "10m", "WORKER": "5m", "PROCESS": "5m"}
-"""How long is waited before somebody is told; NIGHTJAR_MISSED_AFTER and so on say otherwise."""
+TIMES = {"WATCH": "10m"}
+"""How long is waited before somebody is told; NIGHTJAR_WATCH_AFTER and so on say otherwise."""
 UNITS = {"s": 1, "m": 60, "h": 3600}
 SHORTEST = 10
 """Seconds that Prefect waits for an event at least."""
 
 
 def times() -> dict[str, str]:
-    """The times as the YAML file names them: in words (LATE) and in seconds (LATE_SECONDS)."""
+    """The times as the YAML file names them: in words (WATCH) and in seconds (WATCH_SECONDS)."""
     found = {}
     for name, usual in TIMES.items():
         variable = f"NIGHTJAR_{name}_AFTER"
@@ -50,34 +48,33 @@ def times() -> dict[str, str]:
     return found
 
 
-async def create(address: str) -> list[str]:
-    """Saves the webhook and creates the automations anew; their names."""
-    block = await Webhook(method="POST", url=SecretStr(address)).save(BLOCK, overwrite=True)
-    text = Template(FILE.read_text(encoding="utf-8")).substitute(WEBHOOK_BLOCK=str(block), **times())
-    wanted: list[dict[str, Any]] = yaml.safe_load(text)["automations"]
+async def webhook_block(address: str | None) -> str | None:
+    """The id of the block with the webhook's address, which ``address`` becomes if it is given."""
+    if address:
+        saved = Webhook(method="POST", url=SecretStr(address)).save(WEBHOOK_BLOCK, overwrite=True)
+        return str(await saved)
+    async with get_client() as client:
+        try:
+            kept = await client.read_block_document_by_name(WEBHOOK_BLOCK, block_type_slug="webhook")
+        except ObjectNotFound:
+            return None
+    return str(kept.id)
+
+
+async def create(address: str | None) -> list[str]:
+    """Creates the automations anew, as far as there is a webhook; their names."""
+    block = await webhook_block(address)
+    wanted: list[dict[str, Any]] = []
+    if block is not None:
+        text = Template(FILE.read_text(encoding="utf-8")).substitute(WEBHOOK_BLOCK=block, **times())
+        wanted = yaml.safe_load(text)["automations"]
     async with get_client() as client:
         for old in await client.read_automations():
-            if old.name.startswith(PREFIX):  # those of an earlier version that are no more, too
+            if old.name.startswith(PREFIX):  # those of an earlier version would tell nights twice
                 await client.delete_automation(old.id)
         for automation in wanted:
             await client.create_automation(AutomationCore.model_validate(automation))
-        nightly = DeploymentFilter(tags=DeploymentFilterTags(all_=[NIGHTLY]))
-        for deployment in await client.read_deployments(deployment_filter=nightly):
-            watch(deployment)
     return [automation["name"] for automation in wanted]
-
-
-def watch(deployment: DeploymentResponse) -> None:
-    """Starts the clock of a deployment's nights: a first night that never comes is missed as well."""
-    role = "prefect.resource.role"
-    emit_event(
-        "nightjar.suite.watched",
-        resource={"prefect.resource.id": f"nightjar.suite.{deployment.name}"},
-        related=[
-            {"prefect.resource.id": f"prefect.deployment.{deployment.id}", role: "deployment"},
-            {"prefect.resource.id": f"prefect.tag.{NIGHTLY}", role: "tag"},
-        ],
-    )
 
 
 def refuse(reason: str) -> None:
@@ -86,13 +83,12 @@ def refuse(reason: str) -> None:
 
 
 def main() -> None:
-    """Says what is missing, or what was created."""
-    address = os.environ.get("NIGHTJAR_WEBHOOK")
-    if not address:
-        refuse("NIGHTJAR_WEBHOOK is not set: expected the address that notifications are sent to")
-    for name in asyncio.run(create(str(address))):
+    """Says what was created, or that nobody is told."""
+    created = asyncio.run(create(os.environ.get(WEBHOOK)))
+    for name in created:
         print(f"automation {name}")
-    EventsWorker.drain_all(timeout=30)
+    if not created:
+        print(f"nobody is told of nights: set {WEBHOOK} to the address that notifications are sent to")
 
 
 if __name__ == "__main__":

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # The whole of it on this machine, on loopback: `make ui` and `make deploy` call this.
 #   deployments/local.sh ui       a Prefect server with its UI
-#   deployments/local.sh deploy   the server, the work pool, the deployments of prefect.yaml, and a worker for them
-#   deployments/local.sh stop     the worker and the server
+#   deployments/local.sh deploy   the server, the work pool, the deployments of prefect.yaml, a worker for them and the watch
+#   deployments/local.sh stop     the watch, the worker and the server
 set -euo pipefail
 cd "$(dirname "$0")/.."
 PATH="$PWD/.venv/bin:$PATH"
@@ -17,10 +17,14 @@ use_server() {
   eval "$exports"
 }
 
-worker_runs() {
-  [ -f "$home/worker.pid" ] && kill -0 "$(cat "$home/worker.pid")" 2>/dev/null &&
-    tr '\0' ' ' <"/proc/$(cat "$home/worker.pid")/cmdline" 2>/dev/null | grep -q "worker start"
+# runs NAME WORDS: whether the process of NAME.pid lives and is what WORDS say.
+runs() {
+  [ -f "$home/$1.pid" ] && kill -0 "$(cat "$home/$1.pid")" 2>/dev/null &&
+    tr '\0' ' ' <"/proc/$(cat "$home/$1.pid")/cmdline" 2>/dev/null | grep -q "$2"
 }
+
+worker_runs() { runs worker "worker start"; }
+watch_runs() { runs watch "flows.watch"; }
 
 # Which server, and with which credential, an environment asks.
 server_in() { tr '\0' '\n' | grep -E '^PREFECT_API_(URL|AUTH_STRING)=.' | sort; }
@@ -50,6 +54,19 @@ start_worker() {
   echo "worker of the pool 'local' started (process $!, log $home/worker.log)"
 }
 
+# Anew each time: it asks the server of now, with the code of now.
+start_watch() {
+  stop_watch
+  setsid python -m flows.watch >>"$home/watch.log" 2>&1 </dev/null &
+  echo $! >"$home/watch.pid"
+  echo "watch started (process $!, log $home/watch.log)"
+}
+
+stop_watch() {
+  ! watch_runs || kill -TERM "$(cat "$home/watch.pid")"
+  rm -f "$home/watch.pid"
+}
+
 stop_worker() {
   if worker_runs; then
     pid="$(cat "$home/worker.pid")"
@@ -77,10 +94,13 @@ case "${1:-}" in
     use_server
     deployments/work-pools.sh local
     prefect --no-prompt deploy --all
+    python deployments/automations.py
     start_worker
+    start_watch
     echo "start a night now: eval \"\$(.venv/bin/python -m flows.server env)\" && .venv/bin/prefect deployment run suite/nightly"
     ;;
   stop)
+    stop_watch
     stop_worker
     python -m flows.server stop
     ;;

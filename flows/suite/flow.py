@@ -38,6 +38,7 @@ from flows.compare.runs import (
     told_pairs,
 )
 from flows.eval.flow import evaluate, stopped_state, under_control
+from flows.suite.order import let_earlier_nights_go_first
 from flows.suite.plan import (
     PlannedEvaluation,
     PlannedNight,
@@ -442,6 +443,7 @@ async def run_suite(suite: str, options: SuiteOptions = DEFAULTS) -> State[Any]:
     night = plan_night(load_suite(suite), options, str(flow_run.id))
     if not night.evaluations:
         return Completed(message="no checkpoint is new", name="NothingNew")
+    await let_earlier_nights_go_first(_own_run())
     label_verdict(str(flow_run.id), None, ())  # a retry has no verdict yet
     begun = begin(night, _due())
     _tell_missed(night, begun.past)

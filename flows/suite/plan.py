@@ -67,6 +67,17 @@ class SuiteBenchmark(BaseModel):
     set: dict[str, Any] = Field(default_factory=dict, description="Overrides, as --set on the command line")
 
 
+class WatchConfig(BaseModel):
+    """Who is told that nobody watches the nights."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    ping_url: str = Field(
+        pattern=r"^https?://",
+        description="Asked for after every look of the watch: a dead-man's switch elsewhere",
+    )
+
+
 class SuiteConfig(BaseModel):
     """A suite file."""
 
@@ -94,6 +105,7 @@ class SuiteConfig(BaseModel):
     timeout: Seconds | None = Field(
         None, description="How long a night may take, such as 6h; then it ends under the name TimedOut"
     )
+    watch: WatchConfig | None = Field(None, description="Who is told that nobody watches the nights")
     base_dir: str = Field(".", description="Folder that paths are relative to: the suite file's")
 
     @field_validator("name", mode="after")

@@ -1,0 +1,74 @@
+"""``python -m flows.watch [--once]``: watches the Prefect server until it is told to end.
+
+One watch for a server is enough. ``make deploy``, systemd and compose start it beside the worker.
+"""
+
+import signal
+import threading
+from typing import Annotated, Any
+
+import typer
+
+from flows.command_line import FAILED, command_line, new_app, quiet_prefect
+
+SECONDS: float = 60.0
+"""Between two looks."""
+PATIENCE: float = 75.0
+"""How long an answer is waited for: the server's own waiting for its database may take a minute."""
+
+app = new_app()
+
+
+@app.command()
+def watch_command(
+    once: Annotated[
+        bool, typer.Option("--once", help="look once, then end: exit code 1 if that failed")
+    ] = False,
+    every: Annotated[float, typer.Option(min=0.5, help="seconds between two looks")] = SECONDS,
+) -> None:
+    """Tells what no run can tell of itself: lost and dead runs, late ones, missed nights, missing workers."""
+    from flows.server import use_server
+
+    ui = use_server()  # before Prefect is imported
+    import httpx
+    from prefect.exceptions import PrefectException
+
+    from flows.server import ask
+    from flows.watch.look import Times
+    from flows.watch.memory import Memory
+    from flows.watch.view import View
+    from flows.watch.watch import Watch, say
+    from tasks.server import webhook_address
+    from tasks.store.home import home
+
+    def patient(path: str, body: Any = None) -> Any:
+        return ask(path, body, PATIENCE)
+
+    def address() -> str | None:
+        try:
+            return webhook_address()
+        except (httpx.HTTPError, PrefectException) as error:
+            raise ConnectionError(f"where notifications go is not known now: {error}") from error
+
+    watch = Watch(Times.from_environment(), Memory.load(), address, home() / "server" / "dlq")
+    over = threading.Event()
+    if not once:
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, lambda *_: over.set())
+        say(f"watching {ui}")
+    while True:
+        complete = watch.look(View(patient, ui))
+        if once:
+            raise typer.Exit(0 if complete else FAILED)
+        if over.wait(every):
+            return
+
+
+def main() -> None:
+    """Runs the command and exits."""
+    quiet_prefect()
+    command_line(app)
+
+
+if __name__ == "__main__":
+    main()

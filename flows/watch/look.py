@@ -1,0 +1,163 @@
+"""What is wrong, as findings: one for each trouble, under a key that stays the same while the trouble lasts.
+
+Each ``look`` takes the server as it is now and the times that are waited, and changes nothing.
+"""
+
+import json
+import os
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+from flows.compare.runs import STATE_NAMES
+from flows.watch.view import View, dead_letters, moment
+from metrics.errors import ConfigError
+from tasks.server import PAIRS_LABEL, VERDICT_LABEL
+
+NIGHTLY: Final = "nightly"
+"""Tag of the deployments whose nights are waited for."""
+USUAL: Final = {"MISSED": "26h", "LATE": "10m", "WORKER": "5m", "PROCESS": "5m", "PENDING": "90s"}
+"""How long is waited before somebody is told; NIGHTJAR_MISSED_AFTER and so on say otherwise."""
+UNITS: Final = {"s": 1, "m": 60, "h": 3600}
+WAITING: Final = ("AwaitingConcurrencySlot", "AwaitingRetry", "Resuming")
+"""Names of scheduled states in which a run waits for something else than a worker."""
+UNTOLD_SECONDS: Final = 20.0
+"""A run that ended has so long to tell it itself."""
+
+
+@dataclass(frozen=True)
+class Times:
+    """How long is waited, in seconds, and the same in words."""
+
+    seconds: Mapping[str, float]
+    words: Mapping[str, str]
+
+    @classmethod
+    def from_environment(cls) -> "Times":
+        """NIGHTJAR_LATE_AFTER and its like, else the usual times; raises ConfigError."""
+        words = {name: os.environ.get(f"NIGHTJAR_{name}_AFTER") or usual for name, usual in USUAL.items()}
+        return cls({name: _seconds(name, text) for name, text in words.items()}, words)
+
+
+def _seconds(name: str, text: str) -> float:
+    match = re.fullmatch(r"(\d+)\s*([smh])", text)
+    if match is None or int(match[1]) == 0:
+        raise ConfigError(
+            f"NIGHTJAR_{name}_AFTER: expected a time such as 90s, 10m or 26h, got '{text}'; correct it"
+        )
+    return float(int(match[1]) * UNITS[match[2]])
+
+
+@dataclass(frozen=True)
+class Finding:
+    """Something that people are told, once as long as it lasts."""
+
+    key: str
+    text: str
+    url: str | None = None
+    verdict: str | None = None
+    pairs: tuple[Mapping[str, Any], ...] = ()
+    cost: Mapping[str, float] = field(default_factory=dict)
+
+    @property
+    def message(self) -> dict[str, Any]:
+        """The body that the webhook gets."""
+        return {
+            "key": self.key, "text": self.text, "url": self.url, "verdict": self.verdict,
+            "pairs": list(self.pairs), "cost": dict(self.cost),
+        }  # fmt: skip
+
+
+def late_runs(view: View, times: Times) -> Iterator[Finding]:
+    """Runs that were due and that no worker has taken."""
+    for run in view.runs("SCHEDULED", deployment_id={"is_null_": False}):
+        state = run.get("state") or {}
+        due = (state.get("state_details") or {}).get("scheduled_time") or run.get("expected_start_time")
+        if state.get("name") not in WAITING and view.age(due) > times.seconds["LATE"]:
+            said = f"{run['name']} is {times.words['LATE']} late and has not started"
+            yield Finding(
+                f"late:{run['id']}", f"{said}: does a worker take runs of its pool?", view.run_link(run)
+            )
+
+
+def pools_without_a_worker(view: View, times: Times) -> Iterator[Finding]:
+    """Pools of deployments in which no worker has lived for a while."""
+    used = {str(deployment.get("work_pool_name")) for deployment in view.deployments.values()}
+    for name, pool in view.pools.items():
+        if (
+            name not in used
+            or pool.get("is_paused")
+            or str(pool.get("type", "")).endswith((":push", ":managed"))
+        ):
+            continue
+        beats = [moment(worker.get("last_heartbeat_time")) for worker in view.workers(name)]
+        last = max((beat for beat in beats if beat is not None), default=moment(pool.get("created")))
+        if last is not None and (view.now - last).total_seconds() > times.seconds["WORKER"]:
+            text = f"The work pool {name} has no worker: prefect worker start --pool {name}"
+            yield Finding(f"pool:{name}", text, view.link("work-pools/work-pool", name))
+
+
+def missed_nights(view: View, times: Times) -> Iterator[Finding]:
+    """Deployments of nights that have ended none for too long, however it ended, and have none under way."""
+    for deployment in view.deployments.values():
+        plans = [entry for entry in deployment.get("schedules") or () if entry.get("active")]
+        if NIGHTLY not in (deployment.get("tags") or ()) or not plans or deployment.get("paused"):
+            continue
+        body = {
+            "deployments": {"id": {"any_": [deployment["id"]]}},
+            "flow_runs": {
+                "state": {"type": {"any_": ["COMPLETED", "FAILED", "CRASHED", "CANCELLED", *UNDER_WAY]}}
+            },
+            "sort": "EXPECTED_START_TIME_DESC",
+            "limit": 20,
+        }
+        nights = view.ask("/flow_runs/filter", body)
+        if any(night["state_type"] in UNDER_WAY for night in nights):
+            continue
+        last = max([str(night["end_time"]) for night in nights if night.get("end_time")], default=None)
+        if view.age(last or deployment.get("created")) > times.seconds["MISSED"]:
+            said = f"No night of {deployment['name']} has ended for {times.words['MISSED']}"
+            yield Finding(
+                f"missed:{deployment['id']}:{last or 'never'}",
+                f"{said}: is it scheduled, and is there a worker?",
+                view.link("deployments/deployment", str(deployment["id"])),
+            )
+
+
+UNDER_WAY: Final = ("PENDING", "RUNNING", "PAUSED", "CANCELLING")
+
+
+def runs_that_ended(view: View, since: str) -> Iterator[tuple[dict[str, Any], Finding]]:
+    """Runs of deployments that ended since then without all of their results, or whose gate did not pass."""
+    ended = {"deployment_id": {"is_null_": False}, "end_time": {"after_": since}}
+    found = view.runs("FAILED", "CRASHED", "CANCELLED", **ended)
+    verdicts = list(STATE_NAMES.values())
+    body = {"state": {"type": {"any_": ["COMPLETED"]}, "name": {"any_": verdicts}}, **ended}
+    found += view.ask("/flow_runs/filter", {"flow_runs": body, "limit": 200})
+    for run in found:
+        if view.age(run.get("end_time")) < UNTOLD_SECONDS:
+            continue
+        state, labels = run.get("state") or {}, run.get("labels") or {}
+        yield (
+            run,
+            Finding(
+                key=f"{run['id']}:{run['run_count']}:{state.get('name')}",
+                text=f"{run['name']} ended {state.get('name')}: {state.get('message') or ''}",
+                url=view.run_link(run),
+                verdict=labels.get(VERDICT_LABEL) or None,
+                pairs=_pairs(labels.get(PAIRS_LABEL)),
+            ),
+        )
+
+
+def _pairs(text: Any) -> tuple[Mapping[str, Any], ...]:
+    return tuple(json.loads(text)) if text else ()
+
+
+def given_up_events(folder: Path, today: str) -> Iterator[Finding]:
+    """Events that the server could not handle and put aside: automations of your own did not see them."""
+    if count := dead_letters(folder):
+        text = f"The Prefect server gave up {count} events, which its automations did not see"
+        yield Finding(f"dead-letters:{today}", f"{text}: look at {folder}, then empty it")

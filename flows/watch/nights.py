@@ -1,0 +1,95 @@
+"""The nights of the deployments, as the watch sees them: what they have not told yet, and those whose process
+could not even record how they ended."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from flows.suite.plan import SuiteConfig, SuiteOptions, load_suite, plan_night
+from flows.watch.view import View
+from metrics.errors import NightjarError
+from tasks.history.layout import SUITES, find_night
+from tasks.history.notices import Post, deliver
+from tasks.store.home import default_store
+from tasks.store.storage import Store
+
+ENTRYPOINT: Final = "run_suite"
+
+
+def is_night(view: View, run: Mapping[str, Any]) -> bool:
+    """Whether a run of a deployment is a night."""
+    deployment = view.deployments.get(str(run.get("deployment_id")), {})
+    return str(deployment.get("entrypoint") or "").endswith(ENTRYPOINT)
+
+
+@dataclass(frozen=True)
+class WatchedSuite:
+    """A suite that a deployment runs, and where the records of its nights lie."""
+
+    suite: SuiteConfig
+    store: str
+
+    @property
+    def folder(self) -> str:
+        """Of its nights' records, below the store's root."""
+        return f"{SUITES}/{self.slug}"
+
+    @property
+    def slug(self) -> str:
+        """The suite's name in file names."""
+        from flows.eval.start import slug
+
+        return slug(self.suite.name)
+
+
+def suites_of(view: View) -> Iterator[WatchedSuite]:
+    """The suites of the deployments; one that can't be read costs itself: its night says so."""
+    for deployment in view.deployments.values():
+        if is_night(view, {"deployment_id": deployment["id"]}):
+            parameters = deployment.get("parameters") or {}
+            options = parameters.get("options") or {}
+            try:
+                suite = load_suite(str(parameters["suite"]))
+            except (NightjarError, KeyError):
+                continue
+            yield WatchedSuite(suite, options.get("store") or default_store())
+
+
+@dataclass
+class Receipts:
+    """Delivers what nights have not told. A record is read again only after it has changed."""
+
+    settled: dict[tuple[str, str], str] = field(default_factory=dict)
+
+    def deliver(self, watched: WatchedSuite, post: Post) -> int:
+        """Sends what is outstanding of a suite; how much that was. Raises NotDelivered, StoreError."""
+        store, sent = Store(watched.store), 0
+        for entry in store.entries(watched.folder):
+            name = entry.name.rpartition("/")[2]
+            place = (watched.store, f"{watched.folder}/{name}")
+            if not name.endswith(".json") or self.settled.get(place) == entry.token:
+                continue
+            sent += deliver(store, watched.slug, name.removesuffix(".json"), post)
+            self.settled[place] = entry.token
+        return sent
+
+
+def settle_night(run: Mapping[str, Any], post: Post | None) -> None:
+    """Records how a night ended that could not do so itself, and sends what it has to tell.
+
+    Raises ConfigError for a suite that can't be read, NotDelivered, StoreError.
+    """
+    from prefect.client.schemas.objects import FlowRun
+
+    from flows.suite.telling import leave_record
+
+    ended = FlowRun.model_validate(run)
+    parameters = run.get("parameters") or {}
+    options = SuiteOptions.model_validate(parameters.get("options") or {})
+    night = plan_night(load_suite(str(parameters["suite"])), options, str(ended.id))
+    store = Store(night.store)
+    known = find_night(store, night.slug, night.run_id)
+    if ended.state is not None and (known is None or not known.ended):
+        leave_record(night, ended.state, ended)
+    if post is not None:
+        deliver(store, night.slug, night.run_id, post)

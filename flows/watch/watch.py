@@ -1,0 +1,192 @@
+"""One look after another: what each does, and that one that fails does not keep the others from looking."""
+
+import sys
+import time
+import urllib.request
+import uuid
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Final
+
+from flows.watch import look, mend
+from flows.watch.look import Finding, Times
+from flows.watch.memory import Memory
+from flows.watch.nights import Receipts, WatchedSuite, is_night, settle_night, suites_of
+from flows.watch.view import View
+from metrics.errors import NightjarError
+from tasks.history.notices import NotDelivered, Post, post_to
+
+LOOKED: Final = "nightjar.watch.looked"
+"""The event of every look: an automation of the server tells that it stays away."""
+BACK: Final = timedelta(days=7)
+"""How far back a watch that was away looks for runs that ended."""
+GONE_SECONDS: Final = 300.0
+SLOW_SECONDS: Final = 10.0
+
+
+def say(text: str) -> None:
+    """A line of the watch's log."""
+    print(f"{datetime.now(UTC):%Y-%m-%d %H:%M:%S} {text}", file=sys.stderr, flush=True)
+
+
+@dataclass
+class Watch:
+    """``address`` says where notifications go; ``letters`` is the folder of events that the server gave up.
+
+    One that is away for a while goes on from its memory.
+    """
+
+    times: Times
+    memory: Memory
+    address: Callable[[], str | None]
+    letters: Path
+    receipts: Receipts = field(default_factory=Receipts)
+    known_address: str | None = None
+    away_since: float | None = None
+    answers_since: datetime | None = None
+
+    def look(self, view: View) -> bool:
+        """Looks once at everything, mends, tells; whether all of it could be looked at."""
+        if not self._answers(view):
+            return False
+        mends: tuple[Callable[[View], object], ...] = (
+            self._pending,
+            self._running,
+            self._ended,
+            self._receipts,
+        )
+        done = [self._attempted(step, view) for step in (self._find_address, *mends, self._silence)]
+        complete = all(done)
+        self.memory.looked = view.now.isoformat(timespec="seconds")
+        self._attempted(_beat, view)
+        if complete:
+            self._attempted(_ping, view)
+        self.memory.save()
+        return complete
+
+    def _attempted(self, step: Callable[[View], object], view: View) -> bool:
+        try:
+            step(view)
+        except (OSError, NightjarError) as error:
+            say(f"{step.__name__.strip('_')}: {error}")
+            return False
+        return True
+
+    def _answers(self, view: View) -> bool:
+        begun = time.monotonic()
+        try:
+            view.ask("/health")
+        except OSError as error:
+            self.away_since, self.answers_since = self.away_since or begun, None
+            say(f"the Prefect server does not answer: {error}")
+            if begun - self.away_since > GONE_SECONDS:
+                self._lasting(
+                    [Finding("server", f"The Prefect server does not answer at {view.ui}", view.ui)]
+                )
+            return False
+        finally:
+            if (took := time.monotonic() - begun) > SLOW_SECONDS:
+                self.memory.slow.append(f"{datetime.now(UTC).isoformat(timespec='seconds')} {took:.0f} s")
+        self.away_since = None
+        self.answers_since = self.answers_since or view.now
+        self.memory.lasting.pop("server", None)
+        return True
+
+    def _find_address(self, view: View) -> None:
+        self.known_address = self.address()
+
+    @property
+    def _post(self) -> Post | None:
+        return post_to(self.known_address) if self.known_address else None
+
+    def _pending(self, view: View) -> None:
+        self._lasting(mend.pending_runs(view, self.times, self.memory.taken), "pending:")
+
+    def _running(self, view: View) -> None:
+        # While the server was away, no sign of life could reach it.
+        if self.answers_since is not None and view.age(self.answers_since) > self.times.seconds["PROCESS"]:
+            mend.running_runs(view, self.times)
+
+    def _ended(self, view: View) -> None:
+        since = max(self.memory.since, (view.now - BACK).isoformat(timespec="seconds"))
+        for run, finding in look.runs_that_ended(view, since):
+            if finding.key in self.memory.told:
+                continue
+            if is_night(view, run):
+                try:
+                    settle_night(run, self._post)
+                except NotDelivered as error:
+                    say(f"{finding.key}: {error}")
+                    continue
+                except NightjarError as error:  # its suite can't be read: what the server says is told
+                    say(f"{run['name']}: {error}")
+                    if not self._told(finding):
+                        continue
+            elif run["state_type"] != "CANCELLED" and not self._told(finding):
+                continue
+            self.memory.told[finding.key] = self.memory_now()
+
+    def _receipts(self, view: View) -> None:
+        post = self._post
+        if post is None:
+            return
+        for watched in {(suite.store, suite.folder): suite for suite in suites_of(view)}.values():
+            if self.receipts.deliver(watched, post):
+                self.memory.delivered = self.memory_now()
+
+    def _silence(self, view: View) -> None:
+        self._lasting(look.late_runs(view, self.times), "late:")
+        self._lasting(look.pools_without_a_worker(view, self.times), "pool:")
+        self._lasting(look.missed_nights(view, self.times), "missed:")
+        self._lasting(look.given_up_events(self.letters, f"{view.now:%Y-%m-%d}"), "dead-letters:")
+
+    def _lasting(self, findings: Iterable[Finding], kind: str = "") -> None:
+        """Tells what is new among the findings of a kind, and forgets those that are over."""
+        found = {finding.key: finding for finding in findings}
+        for key in [key for key in self.memory.lasting if kind and key.startswith(kind) and key not in found]:
+            del self.memory.lasting[key]
+        for key, finding in found.items():
+            if key not in self.memory.lasting and self._told(finding):
+                self.memory.lasting[key] = self.memory_now()
+
+    def _told(self, finding: Finding) -> bool:
+        """Tells a finding; whether nobody needs to try again."""
+        say(finding.text)
+        if self._post is None:
+            return True
+        try:
+            self._post(finding.message)
+        except NotDelivered as error:
+            say(str(error))
+            return False
+        self.memory.delivered = self.memory_now()
+        return True
+
+    @staticmethod
+    def memory_now() -> str:
+        """This moment, as the memory has it."""
+        return datetime.now(UTC).isoformat(timespec="seconds")
+
+
+def _beat(view: View) -> None:
+    event = {
+        "id": str(uuid.uuid4()),
+        "occurred": datetime.now(UTC).isoformat(),
+        "event": LOOKED,
+        "resource": {"prefect.resource.id": "nightjar.watch"},
+        "payload": {},
+    }
+    view.ask("/events", [event])
+
+
+def _ping(view: View) -> None:
+    """Tells the outside switches that the suites name that somebody watches."""
+    for address in dict.fromkeys(_pings(suites_of(view))):
+        with urllib.request.urlopen(address, timeout=10):
+            pass
+
+
+def _pings(suites: Iterable[WatchedSuite]) -> Iterable[str]:
+    return (entry.suite.watch.ping_url for entry in suites if entry.suite.watch is not None)

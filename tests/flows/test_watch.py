@@ -1,0 +1,521 @@
+"""What the watch makes of a server's states: what it tells, once, what it mends, what it never touches."""
+
+import json
+import threading
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import pytest
+
+from flows.suite.plan import SuiteOptions, load_suite, plan_night
+from flows.suite.telling import begin
+from flows.watch.look import Times
+from flows.watch.memory import Memory
+from flows.watch.view import View
+from flows.watch.watch import Watch
+from metrics.errors import ConfigError
+from tasks.history.layout import Night, Notice, find_night, record_night
+from tasks.store.storage import Store
+
+NOW = datetime(2026, 11, 23, 12, 0, tzinfo=UTC)
+HERE = "this-machine"
+
+
+def at(minutes_ago: float) -> str:
+    return (NOW - timedelta(minutes=minutes_ago)).isoformat()
+
+
+@dataclass
+class Server:
+    """A Prefect server as far as the watch asks it, with the states that a test gives it."""
+
+    runs: dict[str, dict[str, Any]] = field(default_factory=dict)
+    deployments: list[dict[str, Any]] = field(default_factory=list)
+    workers: list[dict[str, Any]] = field(default_factory=list)
+    tasks: dict[str, dict[str, Any]] = field(default_factory=dict)
+    signs: dict[str, str] = field(default_factory=dict)
+    changed: list[tuple[str, dict[str, Any]]] = field(default_factory=list)
+    emitted: list[str] = field(default_factory=list)
+    away: bool = False
+
+    def ask(self, path: str, body: Any = None) -> Any:
+        if self.away:
+            raise ConnectionRefusedError("connection refused")
+        name, _, rest = path.removeprefix("/").partition("/")
+        if rest.endswith("/set_state"):
+            run = rest.removesuffix("/set_state")
+            self.changed.append((run, body["state"]))
+            return {"status": "ACCEPT"}
+        if name == "flow_runs" and body is None:
+            return self.runs[rest]
+        if name == "flow_runs":
+            return self._filtered(body)
+        if name == "events":
+            return self._event(rest, body)
+        answers: dict[str, Any] = {
+            "health": True,
+            "task_runs": self.tasks.get(rest),
+            "deployments": self.deployments,
+            "logs": [],
+            "work_pools": self.workers
+            if rest.endswith("workers/filter")
+            else [{"name": "local", "type": "process", "created": at(9999)}],
+        }
+        return answers[name]
+
+    def _event(self, rest: str, body: Any) -> Any:
+        if not rest:
+            self.emitted += [event["event"] for event in body]
+            return None
+        run = body["filter"]["resource"]["id"][0].rpartition(".")[2]
+        return {"events": [{"occurred": self.signs[run]}] if run in self.signs else []}
+
+    def _filtered(self, body: dict[str, Any]) -> list[dict[str, Any]]:
+        wanted = body["flow_runs"]
+        names = wanted["state"].get("name", {}).get("any_")
+        after = wanted.get("end_time", {}).get("after_", "")
+        only = body.get("deployments", {}).get("id", {}).get("any_")
+        return [
+            run
+            for run in self.runs.values()
+            if run["state_type"] in wanted["state"]["type"]["any_"]
+            and (names is None or run["state_name"] in names)
+            and str(run["end_time"] or "9") > after
+            and (only is None or run["deployment_id"] in only)
+            and (run["deployment_id"] is not None or "deployment_id" not in wanted)
+        ]
+
+    def add(
+        self, kind: str, minutes: float, name: str | None = None, worker: str | None = HERE, **about: Any
+    ) -> dict[str, Any]:
+        """A run that has been in a state for so many minutes."""
+        run_id, name = str(uuid4()), name or kind.capitalize()
+        labels = {"prefect.worker.name": worker, "prefect.work-pool.name": "local"} if worker else {}
+        state = {"type": kind, "name": name, "timestamp": at(minutes), "message": "said so",
+                 "state_details": {"scheduled_time": at(minutes)}}  # fmt: skip
+        ended = kind in ("COMPLETED", "FAILED", "CRASHED", "CANCELLED")
+        self.runs[run_id] = {
+            "id": run_id, "name": "nightly 02:30", "flow_id": str(uuid4()), "state_type": kind,
+            "state_name": name, "state_id": str(uuid4()), "state": state, "labels": labels,
+            "deployment_id": DEPLOYMENT, "run_count": 1, "parameters": {}, "parent_task_run_id": None,
+            "expected_start_time": at(minutes), "end_time": at(minutes) if ended else None, **about,
+        }  # fmt: skip
+        return self.runs[run_id]
+
+
+DEPLOYMENT = str(uuid4())
+
+
+@pytest.fixture
+def server() -> Server:
+    """One deployment, whose last night ended an hour ago, and one worker that lives."""
+    made = Server()
+    made.deployments.append(
+        {"id": DEPLOYMENT, "name": "nightly", "entrypoint": "flows.eval.evaluate", "tags": ["nightly"],
+         "work_pool_name": "local", "schedules": [{"active": True}], "created": at(9999), "parameters": {}}
+    )  # fmt: skip
+    made.workers.append({"name": HERE, "last_heartbeat_time": at(0.1), "heartbeat_interval_seconds": 30})
+    made.add("COMPLETED", 60)
+    return made
+
+
+@dataclass
+class Looking:
+    """A watch, and how it looks at a moment."""
+
+    server: Server
+    watch: Watch
+    living: list[str] = field(default_factory=list)
+
+    def look(self, minutes: float = 0) -> bool:
+        """Looks at the server, ``minutes`` later."""
+        moment = NOW + timedelta(minutes=minutes)
+        processes = lambda run: [1] if run in self.living else []  # noqa: E731
+        return self.watch.look(View(self.server.ask, "http://ui", moment, processes, HERE))
+
+
+@pytest.fixture
+def watch(server: Server, webhook: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Looking:
+    monkeypatch.setenv("NIGHTJAR_HOME", str(tmp_path / "home"))
+    memory = Memory(since=at(24 * 60))
+    made = Watch(Times.from_environment(), memory, lambda: webhook, tmp_path / "dlq")
+    made.answers_since = NOW - timedelta(hours=1)
+    return Looking(server, made)
+
+
+def texts(told: list[dict[str, Any]]) -> list[str]:
+    return [message["text"] for message in told]
+
+
+def test_a_quiet_server_is_told_nothing_and_says_that_it_was_looked_at(
+    watch: Looking, server: Server, told: list[dict[str, Any]]
+) -> None:
+    assert watch.look()
+    assert (told, server.changed) == ([], [])
+    assert server.emitted == ["nightjar.watch.looked"]
+    assert Memory.load().looked == NOW.isoformat()
+
+
+@pytest.mark.parametrize(
+    ("kind", "minutes", "name", "said", "place"),
+    [
+        ("SCHEDULED", 11, "Late", "is 10m late and has not started", "runs/flow-run"),
+        ("PENDING", 30, None, "has been Pending for 30 minutes", "runs/flow-run"),
+        ("FAILED", 5, None, "nightly 02:30 ended Failed: said so", "runs/flow-run"),
+        ("CRASHED", 5, None, "nightly 02:30 ended Crashed: said so", "runs/flow-run"),
+        ("FAILED", 5, "TimedOut", "nightly 02:30 ended TimedOut: said so", "runs/flow-run"),
+        ("COMPLETED", 5, "Worse", "nightly 02:30 ended Worse: said so", "runs/flow-run"),
+    ],
+)
+def test_a_run_that_needs_somebody_is_told_once(
+    watch: Looking, server: Server, told: list[dict[str, Any]],
+    kind: str, minutes: float, name: str | None, said: str, place: str,
+) -> None:  # fmt: skip
+    run = server.add(kind, minutes, name)
+    watch.living.append(run["id"])
+    for minute in range(3):
+        watch.look(minute / 60)
+    (message,) = told
+    assert said in message["text"]
+    assert message["url"] == f"http://ui/{place}/{run['id']}"
+    assert set(message) == {"key", "text", "url", "verdict", "pairs", "cost"}
+
+
+@pytest.mark.parametrize(
+    ("kind", "minutes", "name"),
+    [
+        ("SCHEDULED", 9, "Late"),
+        ("SCHEDULED", 600, "AwaitingConcurrencySlot"),
+        ("SCHEDULED", 600, "AwaitingRetry"),
+        ("PENDING", 1, None),
+        ("RUNNING", 600, None),
+        ("PAUSED", 600, "Paused"),
+        ("PAUSED", 600, "Suspended"),
+        ("COMPLETED", 5, None),
+        ("CANCELLED", 5, None),
+    ],
+)
+def test_a_run_that_is_as_it_should_be_is_left_alone(
+    watch: Looking, server: Server, told: list[dict[str, Any]], kind: str, minutes: float, name: str | None
+) -> None:
+    run = server.add(kind, minutes, name)
+    if kind == "RUNNING":
+        watch.living.append(run["id"])
+    watch.look()
+    assert (told, server.changed) == ([], [])
+
+
+def test_a_suspended_run_stays_so_whatever_beats_follow(watch: Looking, server: Server) -> None:
+    run = server.add("PAUSED", 30, "Suspended")
+    server.signs[run["id"]] = at(20)  # after it was suspended, and long ago
+    watch.look()
+    assert server.changed == []
+
+
+def test_a_late_run_that_is_deleted_is_not_spoken_of(
+    watch: Looking, server: Server, told: list[dict[str, Any]]
+) -> None:
+    run = server.add("SCHEDULED", 9, "Late")
+    watch.look()
+    del server.runs[run["id"]]
+    watch.look(2)
+    assert told == []
+
+
+def test_a_pending_run_whose_worker_is_gone_is_taken_again_and_told_if_that_does_not_help(
+    watch: Looking, server: Server, told: list[dict[str, Any]]
+) -> None:
+    server.workers[0]["last_heartbeat_time"] = at(2)
+    run = server.add("PENDING", 2, worker="another-machine")
+    watch.look()
+    ((changed, state),) = server.changed
+    assert (changed, state["type"]) == (run["id"], "SCHEDULED")
+    watch.look(0.1)
+    watch.look(0.2)
+    assert len(server.changed) == 2
+    assert [text for text in texts(told) if "Pending" in text] == [
+        "nightly 02:30 has been Pending for 2 minutes: "
+        "look at its worker's log, then cancel it or restart the worker"
+    ]
+
+
+def test_a_pending_run_without_a_process_is_taken_again_where_its_worker_was_started_anew(
+    watch: Looking, server: Server
+) -> None:
+    run = server.add("PENDING", 2)  # a worker of that name lives: another process
+    watch.look()
+    assert [changed for changed, _ in server.changed] == [run["id"]]
+
+
+@pytest.mark.parametrize("place", ["process", "worker"])
+def test_a_pending_run_that_is_about_to_start_is_left_alone(
+    watch: Looking, server: Server, place: str
+) -> None:
+    server.workers.append({"name": "another", "last_heartbeat_time": at(0.1)})
+    run = server.add("PENDING", 2, worker="another")
+    if place == "process":
+        server.workers.pop()
+        watch.living.append(run["id"])
+    watch.look()
+    assert server.changed == []
+
+
+@pytest.mark.parametrize(
+    ("worker", "sign", "living", "dead"),
+    [
+        (HERE, None, False, "this machine has none of it"),
+        (HERE, 20, False, "this machine has none of it"),
+        (HERE, 1, False, None),  # a process that is not seen from here may live
+        (HERE, 20, True, None),  # beats are lost, the process is there
+        ("another", 20, False, "no heartbeat for 5m"),
+        ("another", 1, False, None),
+        ("another", None, False, None),  # nothing is known of it
+    ],
+)
+def test_a_running_run_is_crashed_only_if_nothing_of_it_lives(
+    watch: Looking, server: Server, worker: str, sign: float | None, living: bool, dead: str | None
+) -> None:
+    run = server.add("RUNNING", 60, worker=worker)
+    if sign is not None:
+        server.signs[run["id"]] = at(sign)
+    if living:
+        watch.living.append(run["id"])
+    watch.look()
+    assert [state["type"] for _, state in server.changed] == ([] if dead is None else ["CRASHED"])
+    assert dead is None or dead in server.changed[0][1]["message"]
+
+
+def test_a_run_whose_state_changes_while_it_is_looked_at_is_left_alone(
+    watch: Looking, server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = server.add("RUNNING", 60)
+    real = Server._event
+
+    def suspended_meanwhile(self: Server, rest: str, body: Any) -> Any:
+        server.runs[run["id"]] = {**run, "state_type": "PAUSED", "state_id": "another"}
+        return real(self, rest, body)
+
+    monkeypatch.setattr(Server, "_event", suspended_meanwhile)
+    watch.look()
+    assert server.changed == []
+
+
+@pytest.mark.parametrize(("whole", "ended"), [("RUNNING", False), ("CRASHED", True), ("PAUSED", False)])
+def test_an_evaluation_of_a_night_ends_with_the_night(
+    watch: Looking, server: Server, whole: str, ended: bool
+) -> None:
+    night = server.add(whole, 60)
+    watch.living.append(night["id"])
+    server.tasks["task"] = {"flow_run_id": night["id"]}
+    part = server.add("RUNNING", 60, worker=None, deployment_id=None, parent_task_run_id="task")
+    watch.look()
+    assert [run for run, _ in server.changed] == ([part["id"]] if ended else [])
+
+
+def test_no_run_is_taken_for_dead_right_after_the_server_was_away(watch: Looking, server: Server) -> None:
+    run = server.add("RUNNING", 60, worker="another")
+    server.signs[run["id"]] = at(20)
+    server.away = True
+    assert not watch.look()
+    server.away = False
+    assert watch.look(1)
+    assert server.changed == []
+    watch.look(10)
+    assert len(server.changed) == 1
+
+
+@pytest.mark.parametrize("kind", ["COMPLETED", "FAILED", "CRASHED", "CANCELLED"])
+def test_any_night_that_ended_counts_as_one_that_came(
+    watch: Looking, server: Server, told: list[dict[str, Any]], kind: str
+) -> None:
+    server.runs.clear()
+    server.add(kind, 25 * 60)
+    watch.look()
+    assert told == []
+    watch.look(2 * 60)
+    watch.look(3 * 60)
+    assert [text for text in texts(told) if "No night" in text] == [
+        "No night of nightly has ended for 26h: is it scheduled, and is there a worker?"
+    ]
+
+
+def test_a_night_under_way_is_not_missed_and_an_inactive_schedule_is_not_waited_for(
+    watch: Looking, server: Server, told: list[dict[str, Any]]
+) -> None:
+    server.runs.clear()
+    run = server.add("RUNNING", 30 * 60)
+    watch.living.append(run["id"])
+    watch.look()
+    server.runs.clear()
+    server.deployments[0]["schedules"] = [{"active": False}]
+    watch.look()
+    assert told == []
+
+
+def test_a_pool_without_a_worker_is_told_once_and_anew_when_it_happens_again(
+    watch: Looking, server: Server, told: list[dict[str, Any]]
+) -> None:
+    for beat in (6, 6, -20, -20):
+        server.workers[0]["last_heartbeat_time"] = at(beat)
+        watch.look()
+    server.workers[0]["last_heartbeat_time"] = at(6)
+    watch.look()
+    said = "The work pool local has no worker: prefect worker start --pool local"
+    assert texts(told) == [said, said]
+
+
+def test_events_that_the_server_gave_up_are_told_once_a_day(
+    watch: Looking, tmp_path: Path, told: list[dict[str, Any]]
+) -> None:
+    (tmp_path / "dlq").mkdir()
+    (tmp_path / "dlq" / "event").touch()
+    for minute in (0, 1):
+        watch.look(minute)
+    (text,) = texts(told)
+    assert "gave up 1 events" in text
+
+
+def test_a_server_that_stays_away_is_told_once_and_looked_for_again(
+    watch: Looking, server: Server, told: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    watch.look()
+    server.away = True
+    monkeypatch.setattr("flows.watch.watch.GONE_SECONDS", 0.0)
+    for _ in range(3):
+        assert not watch.look()
+    assert texts(told) == ["The Prefect server does not answer at http://ui"]
+    server.away = False
+    assert watch.look()
+
+
+def test_what_the_webhook_refused_is_told_at_the_next_look(
+    watch: Looking, server: Server, told: list[dict[str, Any]], refusing: threading.Event
+) -> None:
+    server.add("FAILED", 5)
+    server.add("SCHEDULED", 30, "Late")
+    refusing.set()
+    watch.look()
+    refusing.clear()
+    watch.look(0.5)
+    watch.look(1)
+    assert len(told) == 2
+
+
+def test_a_watch_that_is_started_anew_tells_nothing_twice(
+    watch: Looking, server: Server, told: list[dict[str, Any]]
+) -> None:
+    server.add("FAILED", 5)
+    server.add("SCHEDULED", 30, "Late")
+    watch.look()
+    watch.watch.memory = Memory.load()
+    watch.look()
+    assert len(told) == 2
+
+
+def test_a_step_that_fails_does_not_keep_the_others_from_looking(
+    watch: Looking, server: Server, told: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server.add("FAILED", 5)
+
+    def locked(*_: Any) -> None:
+        raise OSError("503: database is locked")
+
+    monkeypatch.setattr("flows.watch.mend.pending_runs", locked)
+    assert not watch.look()
+    assert texts(told) == ["nightly 02:30 ended Failed: said so"]
+
+
+@pytest.mark.parametrize("text", ["ten minutes", "0m", "5"])
+def test_a_time_that_is_none_is_refused(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NIGHTJAR_LATE_AFTER", text)
+    with pytest.raises(ConfigError, match="NIGHTJAR_LATE_AFTER"):
+        Times.from_environment()
+
+
+@pytest.fixture
+def suite(server: Server, tmp_path: Path) -> dict[str, Any]:
+    """A suite that the deployment runs: its parameters."""
+    (tmp_path / "items.jsonl").write_text(json.dumps({"question": "1+1?", "answer": "2"}) + "\n")
+    benchmark = {
+        "name": "sums", "output_type": "generate_until", "dataset": "items.jsonl", "target": "{{answer}}",
+        "prompt_template": "{{question}}", "metric_list": ["exact_match"],
+        "models": [{"name": "own", "type": "demo"}],
+    }  # fmt: skip
+    (tmp_path / "sums.yaml").write_text(json.dumps(benchmark))
+    (tmp_path / "suite.yaml").write_text(json.dumps({"name": "night", "benchmarks": ["sums.yaml"]}))
+    parameters = {"suite": str(tmp_path / "suite.yaml"), "options": {"store": str(tmp_path / "store")}}
+    server.deployments[0] |= {"entrypoint": "flows.suite.run_suite", "parameters": parameters}
+    return parameters
+
+
+def test_messages_that_nights_could_not_deliver_are_delivered_once(
+    watch: Looking, suite: dict[str, Any], told: list[dict[str, Any]], refusing: threading.Event
+) -> None:
+    store = Store(suite["options"]["store"])
+    notice = Notice(key="night-1:worse", text="night ended Worse", verdict="worse", written=at(60))
+    record_night(
+        store, Night(suite="night", run_id="night-1", started=at(60), evaluations=(), notices=(notice,))
+    )
+    refusing.set()
+    watch.look()
+    refusing.clear()
+    for minute in (1, 2):
+        watch.look(minute)
+    assert [(message["key"], message["verdict"]) for message in told] == [("night-1:worse", "worse")]
+    night = find_night(store, "night", "night-1")
+    assert night is not None
+    assert not night.outstanding
+    assert watch.watch.memory.delivered is not None
+
+
+def test_a_night_whose_machine_died_is_recorded_and_told_by_the_watch(
+    watch: Looking, server: Server, suite: dict[str, Any], told: list[dict[str, Any]]
+) -> None:
+    run = server.add("CRASHED", 5, parameters=suite)
+    planned = plan_night(load_suite(suite["suite"]), SuiteOptions(store=suite["options"]["store"]), run["id"])
+    begin(planned, at(60))
+    for minute in range(2):
+        watch.look(minute)
+    assert [(message["key"], message["text"]) for message in told] == [
+        (f"{planned.run_id}:Crashed", "nightly 02:30 ended Crashed: said so")
+    ]
+    night = find_night(Store(planned.store), "night", planned.run_id)
+    assert night is not None
+    assert night.ended
+
+
+def test_a_night_whose_suite_is_gone_is_told_all_the_same(
+    watch: Looking, server: Server, suite: dict[str, Any], told: list[dict[str, Any]]
+) -> None:
+    server.add("FAILED", 5, parameters={"suite": "/nowhere/suite.yaml"})
+    for minute in range(2):
+        watch.look(minute)
+    assert texts(told) == ["nightly 02:30 ended Failed: said so"]
+
+
+def test_the_outside_switch_is_asked_after_each_whole_look_and_not_after_others(
+    watch: Looking, server: Server, suite: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[str] = []
+
+    class Answer:
+        def __enter__(self) -> None:
+            """Nothing to read."""
+
+        def __exit__(self, *_: object) -> None:
+            """Nothing to close."""
+
+    def urlopen(address: str, timeout: float) -> Answer:
+        asked.append(address)
+        return Answer()
+
+    monkeypatch.setattr("flows.watch.watch.urllib.request.urlopen", urlopen)
+    path = Path(suite["suite"])
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"watch": {"ping_url": "http://switch/1"}}))
+    watch.look()
+    server.away = True
+    watch.look()
+    assert asked == ["http://switch/1"]
