@@ -133,6 +133,7 @@ COMMANDS: Final = {
     "compare": "flows.compare.__main__",
     "history": "flows.history",
     "power": "flows.power",
+    "watch": "flows.watch.__main__",
     "why": "flows.why",
     "store": "flows.store",
     "catalog": "flows.catalog",

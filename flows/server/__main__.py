@@ -1,4 +1,4 @@
-"""``python -m flows.server start|stop|status|env|link``: the project's own Prefect server by hand."""
+"""``python -m flows.server start|stop|status|env|link|doctor``: the project's own Prefect server by hand."""
 
 import sys
 
@@ -12,7 +12,8 @@ USAGE = """usage: python -m flows.server COMMAND
   stop    ends it
   status  says whether it runs, and where
   env     prints what a shell needs for `prefect …`:  eval "$(python -m flows.server env)"
-  link    prints an address that opens its UI in a browser, once"""
+  link    prints an address that opens its UI in a browser, once
+  doctor  says what is wrong with the server and the watch, and what to do; exit code 1 if anything is"""
 
 
 def main() -> None:
@@ -20,6 +21,10 @@ def main() -> None:
     command = sys.argv[1] if len(sys.argv) == 2 else ""
     with shown_safely():
         try:
+            if command == "doctor":
+                from flows.server import doctor  # it looks at the store, too: others need not load that
+
+                raise SystemExit(doctor.main())
             print(_answer(command))
         except NightjarError as error:
             print(f"error: {error}", file=sys.stderr)

@@ -52,14 +52,10 @@ async def let_earlier_nights_go_first(run: FlowRun | None) -> None:
 
 
 def next_in_turn(run: FlowRun, waiting: Sequence[FlowRun], moment: datetime) -> FlowRun | None:
-    """The night that was due first among those that wait, if that is before ``run``; a retry is no such."""
+    """The night that was due first among those that wait, if that is before ``run``."""
     if run.expected_start_time is None:
         return None
-    due = [
-        (night.expected_start_time, night)
-        for night in waiting
-        if night.expected_start_time is not None and night.run_count == 0
-    ]
+    due = [(night.expected_start_time, night) for night in waiting if night.expected_start_time is not None]
     earlier = [(at, night) for at, night in due if at < run.expected_start_time and at <= moment]
     return min(earlier, key=lambda entry: entry[0])[1] if earlier else None
 

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
-from flows.command_line import FAILED, command_line, new_app, quiet_prefect
+from flows.command_line import FAILED, command_line, examples, new_app, quiet_prefect
 
 SECONDS: float = 60.0
 """Between two looks."""
@@ -19,7 +19,7 @@ PATIENCE: float = 75.0
 app = new_app()
 
 
-@app.command()
+@app.command(epilog=examples("python -m flows.watch", "python -m flows.watch --once"))
 def watch_command(
     once: Annotated[
         bool, typer.Option("--once", help="look once, then end: exit code 1 if that failed")
@@ -34,9 +34,9 @@ def watch_command(
     from prefect.exceptions import PrefectException
 
     from flows.server import ask
+    from flows.server.memory import Memory
+    from flows.server.view import View
     from flows.watch.look import Times
-    from flows.watch.memory import Memory
-    from flows.watch.view import View
     from flows.watch.watch import Watch, say
     from tasks.server import webhook_address
     from tasks.store.home import home

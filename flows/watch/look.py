@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from flows.compare.runs import STATE_NAMES
-from flows.watch.view import View, dead_letters, moment
+from flows.server.view import View, dead_letters, moment
 from metrics.errors import ConfigError
 from tasks.server import PAIRS_LABEL, VERDICT_LABEL
 

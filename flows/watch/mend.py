@@ -8,8 +8,8 @@ itself, before its state is changed.
 from collections.abc import Iterator, MutableMapping
 from typing import Any, Final
 
+from flows.server.view import View
 from flows.watch.look import Finding, Times
-from flows.watch.view import View
 
 TRIES: Final = 2
 """How often a run is taken again before somebody is told instead."""

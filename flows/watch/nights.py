@@ -5,8 +5,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from flows.server.view import View
 from flows.suite.plan import SuiteConfig, SuiteOptions, load_suite, plan_night
-from flows.watch.view import View
 from metrics.errors import NightjarError
 from tasks.history.layout import SUITES, find_night
 from tasks.history.notices import Post, deliver
@@ -69,7 +69,10 @@ class Receipts:
             place = (watched.store, f"{watched.folder}/{name}")
             if not name.endswith(".json") or self.settled.get(place) == entry.token:
                 continue
-            sent += deliver(store, watched.slug, name.removesuffix(".json"), post)
+            night = find_night(store, watched.slug, name.removesuffix(".json"))
+            if night is not None and night.outstanding:
+                sent += deliver(store, watched.slug, night.run_id, post)
+                continue  # its record is another now
             self.settled[place] = entry.token
         return sent
 

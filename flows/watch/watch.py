@@ -10,11 +10,11 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Final
 
+from flows.server.memory import Memory
+from flows.server.view import View
 from flows.watch import look, mend
 from flows.watch.look import Finding, Times
-from flows.watch.memory import Memory
 from flows.watch.nights import Receipts, WatchedSuite, is_night, settle_night, suites_of
-from flows.watch.view import View
 from metrics.errors import NightjarError
 from tasks.history.notices import NotDelivered, Post, post_to
 

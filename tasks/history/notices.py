@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 from typing import Any, Final
 
 from metrics.errors import NightjarError
-from tasks.history.layout import Night, Notice, find_night, record_night
+from tasks.history.layout import SUITES, Night, Notice, find_night, read_nights, record_night
 from tasks.store.claims import claim
 from tasks.store.storage import Store
 
@@ -96,6 +96,16 @@ def deliver_all(store: Store, nights: Iterable[Night], post: Post) -> tuple[int,
             except NightjarError as error:
                 failures.append(f"{night.run_id}: {error}")
     return sent, tuple(failures)
+
+
+def receipts(store: Store) -> tuple[str | None, int]:
+    """When a message of any night of the store was last delivered, and how many are outstanding."""
+    suites = {
+        entry.name.split("/")[-2] for entry in store.all_entries(SUITES) if entry.name.endswith(".json")
+    }
+    nights = [night for suite in suites for night in read_nights(store, suite).found.values()]
+    delivered = [notice.delivered for night in nights for notice in night.notices if notice.delivered]
+    return max(delivered, default=None), sum(len(night.outstanding) for night in nights)
 
 
 def _with_receipt(night: Night, delivered: Notice) -> Night:

@@ -98,7 +98,7 @@ def test_commands_parse(name: str) -> None:
     for line in commands(name, "python -m flows."):
         module, *arguments = shlex.split(line.replace("[", "").replace("]", ""))[2:]
         if module == "flows.server":
-            assert set(arguments) <= {"start", "stop", "status", "env", "link"}, line
+            assert set(arguments) <= {"start", "stop", "status", "env", "link", "doctor"}, line
             continue
         command = click_command(module)
         if arguments:  # without any it is only named

@@ -13,6 +13,7 @@ import pytest
 from prefect.client.schemas.objects import FlowRun, State, StateType
 
 from flows.suite.flow import headline, judge_night
+from flows.suite.order import next_in_turn
 from flows.suite.plan import PlannedNight, SuiteOptions, load_suite, plan_night
 from flows.suite.telling import (
     begin,
@@ -281,3 +282,16 @@ def test_records_of_nights_are_read_once_a_night(plan: Any, monkeypatch: pytest.
     record_judged(planned, judged.night, None)
     others = [name for name in read if name.startswith("suites/") and planned.run_id not in name]
     assert len(others) == len(set(others)) == 5
+
+
+def waiting(hour: int, run_count: int = 0) -> FlowRun:
+    at = datetime(2026, 11, 23, hour, tzinfo=UTC)
+    return run(expected_start_time=at, run_count=run_count)
+
+
+def test_the_night_that_was_due_first_goes_first_although_it_gave_its_place_back_before() -> None:
+    moment = datetime(2026, 11, 23, 12, tzinfo=UTC)
+    first, second, later = waiting(3, run_count=1), waiting(4), waiting(20)
+    assert next_in_turn(waiting(5), [second, first, later], moment) is first
+    assert next_in_turn(waiting(2), [second, first, later], moment) is None
+    assert next_in_turn(waiting(21), [later], moment) is None  # it is not due yet

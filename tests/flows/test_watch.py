@@ -10,11 +10,11 @@ from uuid import uuid4
 
 import pytest
 
+from flows.server.memory import Memory
+from flows.server.view import View
 from flows.suite.plan import SuiteOptions, load_suite, plan_night
 from flows.suite.telling import begin
 from flows.watch.look import Times
-from flows.watch.memory import Memory
-from flows.watch.view import View
 from flows.watch.watch import Watch
 from metrics.errors import ConfigError
 from tasks.history.layout import Night, Notice, find_night, record_night

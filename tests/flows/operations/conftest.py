@@ -177,12 +177,24 @@ class Prefect:
         return answer.json() if answer.content else None
 
     def automations(self, webhook: str, **times: str) -> None:
-        """Creates the automations; ``times`` are as their variables, ``missed="20s"``."""
+        """Keeps the webhook and creates the automations; ``times`` are as their variables, ``watch="20s"``.
+        Without a webhook, that which the server keeps stays."""
         env = {f"NIGHTJAR_{name.upper()}_AFTER": time for name, time in times.items()}
         subprocess.run(
             [sys.executable, "deployments/automations.py"], cwd=CHECKOUT, check=True, timeout=PATIENCE,
             env={**os.environ, **self.env, "NIGHTJAR_WEBHOOK": webhook, **env}, capture_output=True,
         )  # fmt: skip
+
+    @contextmanager
+    def watch(self, **times: str) -> Iterator[Process]:
+        """The watch, which looks every two seconds; ``times`` are as their variables, ``missed="20s"``."""
+        env = {f"NIGHTJAR_{name.upper()}_AFTER": time for name, time in times.items()}
+        command = [sys.executable, "-m", "flows.watch", "--every", "2"]
+        watch = Process(command, self.folder / "watch.log", self.env | env).start()
+        try:
+            yield watch
+        finally:
+            watch.stop(signal.SIGKILL)
 
     def deploy(self) -> None:
         """What ``make deploy`` registers, without a Python of its own for the pool."""

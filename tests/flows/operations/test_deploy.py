@@ -99,6 +99,28 @@ def test_no_key_is_in_the_database_a_log_or_a_file_of_the_run(
 
 
 @pytest.mark.services
+def test_automations_that_told_of_nights_before_are_removed(deployed: Any, webhook: str) -> None:
+    old = {
+        "name": "nightjar-night-ended",
+        "trigger": {
+            "type": "event", "posture": "Reactive", "expect": ["prefect.flow-run.Failed"], "threshold": 1,
+            "within": 0,
+        },
+        "actions": [{"type": "do-nothing"}],
+    }  # fmt: skip
+    own = {**old, "name": "somebody-elses"}
+
+    def names() -> list[str]:
+        return sorted(entry["name"] for entry in deployed.ask("POST", "/automations/filter", {}))
+
+    for address, left in (("", []), (webhook, ["nightjar-watch-gone"]), ("", ["nightjar-watch-gone"])):
+        deployed.ask("POST", "/automations/", old)
+        deployed.ask("POST", "/automations/", own)
+        deployed.automations(address)
+        assert [name for name in names() if name != "somebody-elses"] == left
+
+
+@pytest.mark.services
 def test_a_run_that_fails_is_told_to_the_webhook_in_words(
     prefect: Any,
     demo: Callable[..., Any],
@@ -110,12 +132,12 @@ def test_a_run_that_fails_is_told_to_the_webhook_in_words(
     path = benchmark_file(4, demo().base_url)
     (path.parent / "broken").touch()
     prefect.deploy()
-    for _ in range(2):  # a second time replaces them
-        prefect.automations(webhook)
-    assert len(prefect.ask("POST", "/automations/filter", {})) == 5
-    with prefect.worker():
+    prefect.automations(webhook)
+    with prefect.worker(), prefect.watch():
+        _until(lambda: (prefect.folder / "nightjar" / "watch.json").exists(), "the watch has looked")
         prefect.finished(prefect.trigger("evaluate/evaluate", form(path)))
         _until(lambda: told, "the webhook is called")
+    assert len(told) == 1
     assert "ended Failed" in told[0]["text"]
     assert "fragile,number" in told[0]["text"]
     assert "/runs/flow-run/" in told[0]["url"]

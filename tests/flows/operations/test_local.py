@@ -42,9 +42,12 @@ def test_stop_ends_the_worker_before_the_server_and_waits_for_it(
         local("deploy")
         worker = int((tmp_path / "worker.pid").read_text())
         assert _is_alive(worker)
+        watch = int((tmp_path / "watch.pid").read_text())
+        assert "flows.watch" in Path(f"/proc/{watch}/cmdline").read_text()
     finally:
         said = local("stop")
     assert not _is_alive(worker)
+    assert not (tmp_path / "watch.pid").exists()
     assert said.index("worker stopped") < said.index("stopped", said.index("worker stopped") + 14)
     assert not (tmp_path / "worker.pid").exists()
 
@@ -79,8 +82,8 @@ def test_the_units_start_a_server_and_a_worker_of_it(
     port = free_port()
     own = {"PREFECT_SERVER_API_PORT": str(port), "PREFECT_HOME": str(user / "server")}
     api = f"http://127.0.0.1:{port}/api"
-    own |= {"PREFECT_API_URL": api}
-    for name in ("server", "worker"):
+    own |= {"PREFECT_API_URL": api, "NIGHTJAR_HOME": str(user / "home")}
+    for name in ("server", "worker", "watch"):
         unit = (CHECKOUT / "deployments" / "systemd" / f"nightjar-{name}.service").read_text()
         unit = unit.replace("%h", str(user)).replace("%H", "this-machine")
         named = dict(line.split("=", 1) for line in re.findall(r"^Environment=(.*)$", unit, re.MULTILINE))
@@ -90,6 +93,7 @@ def test_the_units_start_a_server_and_a_worker_of_it(
             until(lambda: _answer(f"{api}/health"), "the server answers")
             httpx.post(f"{api}/work_pools/", json={"name": "local", "type": "process"}).raise_for_status()
     until(lambda: _answer(f"{api}/work_pools/local")["status"] == "READY", "the pool has a worker")
+    until(lambda: (user / "home" / "watch.json").exists(), "the watch has looked")
 
 
 def _answer(url: str) -> Any:

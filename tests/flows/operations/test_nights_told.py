@@ -1,0 +1,130 @@
+"""Through the real scheduler and worker: nights go in order, tell their verdict once, lost ones are found."""
+
+import json
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+from uuid import UUID
+
+import pytest
+
+from tasks.history.layout import past_nights
+from tasks.store.storage import Store
+
+pytestmark = pytest.mark.services
+ITEMS = 200
+
+
+@pytest.fixture
+def suite(tmp_path: Path) -> Path:
+    """A suite on recorded answers: whatever takes long in its nights is Prefect's."""
+    lines = (json.dumps({"id": str(n), "question": f"{n}+1?", "answer": str(n + 1)}) for n in range(ITEMS))
+    (tmp_path / "items.jsonl").write_text("\n".join(lines) + "\n")
+    benchmark = {
+        "name": "sums", "output_type": "generate_until", "dataset": "items.jsonl", "target": "{{answer}}",
+        "prompt_template": "{{question}}", "metric_list": ["exact_match"],
+        "models": [{"name": "recorded", "type": "replay", "config": {"path": "said.jsonl"}}],
+    }  # fmt: skip
+    (tmp_path / "sums.yaml").write_text(json.dumps(benchmark))
+    path = tmp_path / "suite.yaml"
+    path.write_text(json.dumps({"name": "night", "benchmarks": ["sums.yaml"], "gate": {"margin": 0.05}}))
+    return path
+
+
+def answer(folder: Path, wrong: int) -> None:
+    rows = (
+        {"item_id": str(n), "sample_index": 0, "response": "?" if n < wrong else str(n + 1)}
+        for n in range(ITEMS)
+    )
+    (folder / "said.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+
+
+def schedule(prefect: Any, suite: Path, count: int, seconds: int = 5) -> list[str]:
+    """Has Prefect's scheduler make nights that are due one after the other, soon; their ids in that order."""
+    nightly = prefect.ask("GET", "/deployments/name/suite/nightly")["id"]
+    first = datetime.now(UTC) + timedelta(seconds=seconds)
+    rule = f"DTSTART:{first:%Y%m%dT%H%M%S}\nRRULE:FREQ=SECONDLY;INTERVAL=1;COUNT={count}"
+    plan = {"schedule": {"rrule": rule, "timezone": "UTC"}, "active": True, "slug": "every-night"}
+    parameters = {"suite": str(suite), "options": {"output": str(suite.parent / "out")}}
+    prefect.ask("PATCH", f"/deployments/{nightly}", {"parameters": parameters, "schedules": [plan]})
+    body = {
+        "deployments": {"id": {"any_": [nightly]}},
+        "flow_runs": {"expected_start_time": {"after_": first.replace(microsecond=0).isoformat()}},
+        "sort": "EXPECTED_START_TIME_ASC",
+    }
+    for _ in range(600):
+        found = [run for run in prefect.ask("POST", "/flow_runs/filter", body) if run["auto_scheduled"]]
+        if len(found) == count:
+            return [str(run["id"]) for run in found]
+    raise AssertionError("the scheduler made no nights")
+
+
+def test_five_waiting_nights_run_in_the_order_in_which_they_were_due_and_tell_their_verdict_once(
+    prefect: Any, suite: Path, told: list[dict[str, Any]], webhook: str
+) -> None:
+    prefect.deploy()
+    prefect.automations(webhook)
+    answer(suite.parent, 0)
+    with prefect.worker():
+        first = prefect.finished(prefect.trigger("suite/nightly", {"suite": str(suite)}))
+        assert first["state_name"] == "Completed", first["state"]
+        answer(suite.parent, 100)
+        ids = schedule(prefect, suite, 5)
+        ended = [prefect.finished(run, patience=600) for run in ids]
+    assert [run["state_name"] for run in ended] == ["Failed"] * 5, [run["state"] for run in ended]
+    nights = past_nights(Store(str(prefect.folder / "store")), "night")[1:]
+    assert [night.run_id for night in nights] == [f"night-{UUID(run).hex}" for run in ids]
+    assert [night.started for night in nights] == sorted(night.started for night in nights)
+    assert {night.baseline for night in nights} == {(f"night-{UUID(first['id']).hex}",)}
+    assert [message["key"] for message in told] == [f"{night.run_id}:regression" for night in nights]
+    assert all(notice.delivered for night in nights for notice in night.notices)
+
+
+def test_a_run_that_a_lost_worker_left_pending_gives_its_place_back_and_is_taken_again(
+    prefect: Any, suite: Path, until: Callable[..., Any]
+) -> None:
+    prefect.deploy()
+    answer(suite.parent, 0)
+    run = prefect.trigger("suite/nightly", {"suite": str(suite)})
+    # What a worker does before it starts a process; then it is killed.
+    prefect.set_state(run, {"type": "PENDING", "name": "Pending"})
+    with prefect.watch(pending="5s"):
+        until(lambda: prefect.flow_run(run)["state_type"] == "SCHEDULED", "the run is scheduled anew")
+        with prefect.worker():
+            assert prefect.finished(run)["state_name"] == "Completed"
+
+
+def test_a_verdict_that_nobody_could_be_told_is_told_once_by_the_watch_after_a_restart_of_the_server(
+    prefect: Any,
+    suite: Path,
+    told: list[dict[str, Any]],
+    refusing: Any,
+    webhook: str,
+    until: Callable[..., Any],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    prefect.deploy()
+    prefect.automations(webhook)
+    parameters = {"suite": str(suite)}
+    nightly = prefect.ask("GET", "/deployments/name/suite/nightly")["id"]
+    prefect.ask("PATCH", f"/deployments/{nightly}", {"parameters": parameters})
+    refusing.set()
+    with prefect.worker():
+        for wrong, state in ((0, "Completed"), (100, "Failed")):
+            answer(suite.parent, wrong)
+            run = prefect.finished(prefect.trigger("suite/nightly", parameters), patience=400)
+            assert run["state_name"] == state, run["state"]
+    assert told == []
+    with prefect.watch():
+        prefect.stop()
+        refusing.clear()
+        prefect.start()
+        until(lambda: told, "the watch delivers what is outstanding")
+        until(lambda: "watch.looked" in _events(prefect), "it looks again")
+    assert [message["verdict"] for message in told] == ["regression"]
+
+
+def _events(prefect: Any) -> str:
+    body = {"filter": {"event": {"name": ["nightjar.watch.looked"]}}, "limit": 5}
+    return json.dumps(prefect.ask("POST", "/events/filter", body)["events"])
