@@ -3,9 +3,9 @@
     python -m bench.execution [--programs N] [--peer PYTHON] [--code-eval FOLDER]
 
 ``subprocess.run`` starts a bare interpreter for each program, with no sandbox and no verdict that could be
-trusted: whoever does not fork a warm interpreter is no faster. The stage runs the same programs with a
-journal, each in namespaces of its own, as many at once as there are cores; wanted are 50 a second on two
-quiet ones. ``code_eval`` is the library's own (``--code-eval`` names a copy of the folder
+trusted: what a sandbox costs is seen beside it. The stage runs the same programs with a journal, each by a
+Python and in namespaces of its own, as many at once as there are cores; wanted are 80 a second on two quiet
+ones. ``code_eval`` is the library's own (``--code-eval`` names a copy of the folder
 ``metrics/code_eval`` where it can't be fetched); without it its line says so.
 """
 
@@ -23,10 +23,11 @@ from pathlib import Path
 from bench.lm_eval.peer import peer_python
 from scorers.config import Program, ProgramLimits
 from tasks.rows.execution import CORES, OutcomeStore, ProgramRunner
-from tasks.sandboxes.run import PYTHON, SANDBOXES, Sandbox, run_program, trouble
+from tasks.sandboxes.kinds import SANDBOXES, Sandbox
+from tasks.sandboxes.run import run_program, trouble
 from tasks.store.storage import Store
 
-PROGRAMS, WANTED = 200, 50.0
+PROGRAMS, WANTED = 200, 80.0
 SMALL = "def add(a, b):\n    return a + b\n\nassert add({n}, 1) == {n} + 1\nassert add({n}, 2) != {n}\n"
 LIMITS = ProgramLimits(seconds=30)
 PEER = """
@@ -68,7 +69,9 @@ def by_subprocess(programs: Sequence[Program]) -> float:
     """A bare interpreter for each, as many at once."""
 
     def one(program: Program) -> None:
-        subprocess.run([sys.executable, *PYTHON, "-c", program.text], check=True, capture_output=True)
+        subprocess.run(
+            [sys.executable, "-I", "-S", "-B", "-c", program.text], check=True, capture_output=True
+        )
 
     with ThreadPoolExecutor(CORES) as pool:
         return rate(len(programs), lambda: list(pool.map(one, programs)))

@@ -226,7 +226,8 @@ def _evaluation_metrics() -> Iterator[CatalogEntry]:
 
 def _sandboxes() -> Iterator[CatalogEntry]:
     """The sandboxes, strongest first: each is tried, and says why it does not work here."""
-    from tasks.sandboxes.run import SANDBOXES, trouble
+    from tasks.sandboxes.kinds import SANDBOXES
+    from tasks.sandboxes.run import trouble
 
     for sandbox in SANDBOXES:
         reason = trouble(sandbox.name)
@@ -234,8 +235,12 @@ def _sandboxes() -> Iterator[CatalogEntry]:
             "sandboxes",
             sandbox.name,
             _summary(type(sandbox)),
-            applies_to="works here" if reason is None else f"not here: {reason}",
+            applies_to=_works(sandbox.not_enforced()) if reason is None else f"not here: {reason}",
         )
+
+
+def _works(not_enforced: str | None) -> str:
+    return f"works here; not enforced: {not_enforced}" if not_enforced else "works here"
 
 
 def _servers() -> Iterator[CatalogEntry]:

@@ -46,7 +46,8 @@ from tasks.rows.execution import asked_by_row
 from tasks.rows.parts import PairSetup
 from tasks.rows.references import Referenced, reference_warnings
 from tasks.rows.scoring import whole_answer
-from tasks.sandboxes.run import SandboxError, chosen_sandbox
+from tasks.sandboxes.interpreters import SandboxError
+from tasks.sandboxes.run import chosen_sandbox
 from tasks.server import hold, if_possible
 from tasks.serving.launch import Launch, check_launch
 from tasks.serving.records import log_text

@@ -76,7 +76,8 @@ def pytest_sessionfinish() -> None:
 @pytest.fixture
 def sandbox() -> None:
     """Skips where no sandbox works, with the sentence that a run is refused with."""
-    from tasks.sandboxes.run import SandboxError, chosen_sandbox
+    from tasks.sandboxes.interpreters import SandboxError
+    from tasks.sandboxes.run import chosen_sandbox
 
     try:
         chosen_sandbox()

@@ -40,7 +40,8 @@ from tasks.judge import MethodSetup, MetricSetup
 from tasks.reduction.verdict_metrics import build_evaluation_metric
 from tasks.rows.parts import PairSetup, pending, reads_responses
 from tasks.running import RunningScore
-from tasks.sandboxes.run import VERSION, interpreter_at
+from tasks.sandboxes.interpreters import interpreter_at
+from tasks.sandboxes.run import VERSION
 from tasks.store.home import named_path
 from tasks.store.keys import Step
 from tasks.store.schemas import CELL_FACETS

@@ -32,7 +32,10 @@ from scorers.config import Program, ProgramOutcome
 from tasks.models.answers.journal import FLUSH_SECONDS, Journal, restore
 from tasks.models.answers.segments import AnswerStore, ModelAnswers, Segment
 from tasks.models.records import KeptAnswer, Lookup
-from tasks.sandboxes.run import VERSION, Sandbox, end_free_servers, interpreter_at, run_program
+from tasks.sandboxes.interpreters import interpreter_at
+from tasks.sandboxes.judges import end_free_judges
+from tasks.sandboxes.kinds import Sandbox
+from tasks.sandboxes.run import VERSION, run_program
 from tasks.store.keys import canonical_json, digest
 from tasks.store.storage import ArtifactRef, Store
 from tasks.usercode.evaluate import Asked, CodeVerdict, collecting
@@ -89,7 +92,7 @@ class ProgramRunner:
         return self
 
     def __exit__(self, *_: object) -> None:
-        end_free_servers()
+        end_free_judges()
         self._kept.close()
 
     def run(self, programs: Sequence[Program | None]) -> list[ProgramOutcome | None]:

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from flows.catalog import catalog
-from tasks.sandboxes.run import SANDBOXES, trouble
+from tasks.sandboxes.kinds import SANDBOXES
+from tasks.sandboxes.run import trouble
 from tests.flows.conftest import PROJECT
 from tests.flows.test_code_eval import MODELS, made, mbpp_rows
 

@@ -8,8 +8,10 @@ from dataclasses import dataclass, replace
 import pytest
 
 from scorers.config import ProgramLimits
-from tasks.sandboxes import run
-from tasks.sandboxes.run import SANDBOXES, Interpreter, Invocation, Sandbox, trouble
+from tasks.sandboxes import judges
+from tasks.sandboxes.interpreters import Interpreter
+from tasks.sandboxes.kinds import SANDBOXES, Invocation, Sandbox
+from tasks.sandboxes.run import trouble
 
 NOBODY = 65_534
 
@@ -22,48 +24,33 @@ class Place:
     interpreter: str
 
 
+@dataclass(frozen=True)
 class _AsOrdinaryUser:
-    """Starts a sandbox as a user without rights, where the tests are root's."""
+    """Starts a sandbox as a user without rights, where the tests are root's, with the judge."""
 
-    def __init__(self, sandbox: Sandbox) -> None:
-        self._sandbox, self.name = sandbox, sandbox.name
+    _sandbox: Sandbox
+    _python: str
 
-    def missing(self) -> str | None:
-        return self._sandbox.missing()
-
-    def start(self, interpreter: Interpreter, limits: ProgramLimits) -> Invocation:
-        return _without_rights(lambda: self._sandbox.start(interpreter, limits))
-
-    def serve(self, interpreter: Interpreter) -> Invocation:
-        return _without_rights(lambda: self._sandbox.serve(interpreter))
-
-
-class StartedAnew:
-    """A sandbox without its fork server: it is started for each program."""
-
-    def __init__(self, sandbox: Sandbox) -> None:
-        self._sandbox, self.name = sandbox, sandbox.name
+    @property
+    def name(self) -> str:
+        return self._sandbox.name
 
     def missing(self) -> str | None:
         return self._sandbox.missing()
 
-    def start(self, interpreter: Interpreter, limits: ProgramLimits) -> Invocation:
-        return self._sandbox.start(interpreter, limits)
+    def not_enforced(self) -> str | None:
+        return self._sandbox.not_enforced()
 
-    def serve(self, interpreter: Interpreter) -> None:
-        """There is none."""
-
-
-def _without_rights(make: Callable[[], Invocation | None]) -> Invocation:
-    getuid = os.getuid
-    os.getuid = lambda: NOBODY
-    try:
-        invocation = make()
-    finally:
-        os.getuid = getuid
-    assert invocation is not None
-    user = [f"--reuid={NOBODY}", f"--regid={NOBODY}", "--clear-groups", "--"]
-    return replace(invocation, command=["setpriv", *user, *invocation.command])
+    def start(self, interpreter: Interpreter, limits: ProgramLimits, text: bytes) -> Invocation:
+        getuid = os.getuid
+        os.getuid = lambda: NOBODY
+        try:
+            invocation = self._sandbox.start(interpreter, limits, text)
+        finally:
+            os.getuid = getuid
+        user = ["setpriv", f"--reuid={NOBODY}", f"--regid={NOBODY}", "--clear-groups", "--"]
+        command = [*user, self._python, "-I", "-S", "-B", str(judges.JUDGE)]
+        return replace(invocation, judge=tuple(command), group=None)
 
 
 @pytest.fixture(params=[sandbox.name for sandbox in SANDBOXES])
@@ -73,12 +60,10 @@ def kind(request: pytest.FixtureRequest) -> Sandbox:
     return next(sandbox for sandbox in SANDBOXES if sandbox.name == request.param)
 
 
-@pytest.fixture(params=["as we are", "as an ordinary user", "started anew"])
-def place(request: pytest.FixtureRequest, kind: Sandbox, tmp_path_factory: pytest.TempPathFactory) -> Place:
+@pytest.fixture(params=["as we are", "as an ordinary user"])
+def place(request: pytest.FixtureRequest, kind: Sandbox) -> Place:
     if request.param == "as we are":
         return Place(kind, "")
-    if request.param == "started anew":
-        return Place(StartedAnew(kind), "")
     if os.getuid():
         pytest.skip("the tests run as an ordinary user anyway")
     if kind.name in ("docker", "podman"):
@@ -86,18 +71,18 @@ def place(request: pytest.FixtureRequest, kind: Sandbox, tmp_path_factory: pytes
     python = shutil.which("python3", path="/usr/bin:/usr/local/bin")
     if python is None or shutil.which("setpriv") is None:
         pytest.skip("no python3 in /usr that every user can read, or no setpriv")
-    return Place(_AsOrdinaryUser(kind), python)
+    return Place(_AsOrdinaryUser(kind, python), python)
 
 
 @pytest.fixture
 def readable(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> Callable[[], None]:
-    """The sandbox's own programs where every user can read them: a checkout may lie in a home folder."""
-    folder = tmp_path_factory.getbasetemp() / "inside"  # one for all tests: one fork server
+    """The judge where every user can read it: a checkout may lie in a home folder."""
+    folder = tmp_path_factory.getbasetemp() / "judge"  # one for all tests: one process
     folder.mkdir(exist_ok=True)
     for parent in (folder, *folder.parents):
         if parent.owner() == folder.owner() and str(parent).startswith("/tmp/"):
             parent.chmod(0o755)
-    copy = shutil.copy(run.INSIDE, folder / run.INSIDE.name)
+    copy = shutil.copy(judges.JUDGE, folder / judges.JUDGE.name)
     os.chmod(copy, 0o644)
-    monkeypatch.setattr(run, "INSIDE", folder / run.INSIDE.name)
+    monkeypatch.setattr(judges, "JUDGE", folder / judges.JUDGE.name)
     return lambda: None

@@ -13,7 +13,9 @@ import pytest
 import yaml
 
 from scorers.config import Program, ProgramLimits
-from tasks.sandboxes.run import Sandbox, interpreter_at, run_program
+from tasks.sandboxes.interpreters import interpreter_at
+from tasks.sandboxes.kinds import Sandbox
+from tasks.sandboxes.run import run_program
 from tests.tasks.sandboxes.conftest import Place
 
 PROGRAMS = yaml.safe_load(Path(__file__).with_name("plain.yaml").read_text(encoding="utf-8"))
@@ -41,7 +43,7 @@ def plain_python(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, str
     @cache
     def python(interpreter: str) -> str:
         folder = tmp_path_factory.mktemp("plain")
-        base = interpreter_at(interpreter).executable
+        base = interpreter_at(interpreter).base
         subprocess.run([base, "-m", "venv", "--without-pip", str(folder)], check=True)
         return str(folder / "bin" / "python")
 
@@ -82,7 +84,7 @@ def test_annotations_are_evaluated_as_the_program_asks(place: Place, script: boo
 
 def environment_with_package(folder: Path, interpreter: str) -> Path:
     """The Python of a new environment that has a package ``packaged``."""
-    python = interpreter_at(interpreter).executable
+    python = interpreter_at(interpreter).base
     subprocess.run([python, "-m", "venv", "--without-pip", str(folder)], check=True)
     (packages,) = folder.glob("lib/python3*/site-packages")
     (packages / "packaged").mkdir()

@@ -12,17 +12,11 @@ import pytest
 import yaml
 
 from scorers.config import Program, ProgramLimits
-from tasks.sandboxes.run import (
-    Bubblewrap,
-    Container,
-    Invocation,
-    SandboxError,
-    chosen_sandbox,
-    install_command,
-    interpreter_at,
-    run_program,
-    trouble,
-)
+from tasks.sandboxes.interpreters import SandboxError, interpreter_at
+from tasks.sandboxes.judge import BEGUN
+from tasks.sandboxes.judges import end_free_judges
+from tasks.sandboxes.kinds import Container, Invocation
+from tasks.sandboxes.run import chosen_sandbox, install_command, run_program, trouble
 from tests.tasks.sandboxes.conftest import Place
 
 HOSTILE = yaml.safe_load(Path(__file__).with_name("hostile.yaml").read_text(encoding="utf-8"))
@@ -71,7 +65,7 @@ def test_what_a_program_sees(place: Place) -> None:
     text = """
 import os, sys, json
 assert os.getcwd() == "/tmp" and os.listdir("/tmp") == ["program.py"]
-assert set(os.environ) == {"PATH", "HOME", "TMPDIR", "LANG", "OMP_NUM_THREADS"}, os.environ
+assert set(os.environ) == {"PATH", "HOME", "TMPDIR", "LANG", "OMP_NUM_THREADS", "PWD"}, os.environ
 assert os.getuid() != 0 and os.getgid() != 0
 assert __name__ == "__main__" and sys.argv == ["program.py"]
 assert sys.stdin.read() == ""
@@ -154,44 +148,50 @@ os.wait()
     assert outcome.cpu_seconds >= 0.5
 
 
-def test_a_sandbox_that_does_not_answer_says_nothing_about_the_program() -> None:
-    class Broken:
-        name = "broken"
+class Scripted:
+    """A sandbox whose command is a shell's."""
 
-        def missing(self) -> str | None:
-            return None
+    name = "scripted"
 
-        def start(self, interpreter: Any, limits: Any) -> Any:
-            return Invocation(["sh", "-c", "echo no such namespace >&2; exit 7"], None)
+    def __init__(self, script: str, status: bool = True) -> None:
+        self._command = ["sh", "-c", script, "sh", *(["@status", "@block"] if status else [])]
 
-        def serve(self, interpreter: Any) -> None:
-            """There is none."""
+    def missing(self) -> str | None:
+        return None
 
-    outcome = run_program(Program("assert True", LIMITS), Broken())
+    def not_enforced(self) -> str | None:
+        return None
+
+    def start(self, interpreter: Any, limits: Any, text: bytes) -> Invocation:
+        return Invocation(self._command)
+
+
+def test_a_sandbox_that_does_not_start_says_nothing_about_the_program() -> None:
+    outcome = run_program(Program("assert True", LIMITS), Scripted("echo no such namespace >&2; exit 7"))
     assert outcome.verdict == "sandbox_error"
-    assert outcome.error == "sandbox broken: it ended with exit code 7: no such namespace"
+    assert outcome.error == "sandbox scripted: it ended with exit code 7: no such namespace"
 
 
-@pytest.mark.parametrize("ended", ["timeout", "memory", "failed"])
-def test_a_program_that_never_began_is_not_judged(ended: str) -> None:
-    class Slow:
-        name = "slow"
+@pytest.mark.parametrize(
+    ("script", "ended"),
+    [
+        ("echo broken >&2; exit 0", "it ended with exit code 0: broken"),
+        ("kill -9 $$", "it ended with exit code -9: no word"),
+        ("exit 1", "it ended with exit code 1: no word"),
+    ],
+)
+def test_a_program_that_never_began_is_not_judged(script: str, ended: str) -> None:
+    """Whatever else happened: bubblewrap says of each whether the program was begun."""
+    outcome = run_program(Program("assert True", LIMITS), Scripted(script))
+    assert (outcome.verdict, outcome.error) == ("sandbox_error", f"sandbox scripted: {ended}")
 
-        def missing(self) -> str | None:
-            return None
 
-        def start(self, interpreter: Any, limits: Any) -> Invocation:
-            run = {
-                "ended": ended, "begun": False, "exit_code": None, "signal": 9, "cpu_seconds": 0.0,
-                "wall_seconds": 0.0, "stdout": "", "stderr": "",
-            }  # fmt: skip
-            return Invocation(["echo", json.dumps({"runs": [run]})], None)
-
-        def serve(self, interpreter: Any) -> None:
-            """There is none."""
-
-    outcome = run_program(Program("assert True", LIMITS), Slow())
-    assert (outcome.verdict, outcome.error) == ("sandbox_error", "sandbox slow: the program never began")
+def test_what_a_container_engine_fails_at_before_the_program_is_not_judged() -> None:
+    assert BEGUN == b"\0begun\n"
+    begun = "printf '\\000begun\\n' >&2;"
+    for code, first, verdict in ((125, "", "sandbox_error"), (1, "", "sandbox_error"), (1, begun, "failed")):
+        script = f"{first} exit {code}"
+        assert run_program(Program("assert True", LIMITS), Scripted(script, False)).verdict == verdict
 
 
 def test_without_a_sandbox_nothing_runs_and_the_remedy_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -225,7 +225,9 @@ import json, os, sys
 with open({log!r}, "a") as log:
     log.write(json.dumps(sys.argv[1:]) + "\\n")
 if sys.argv[1] == "run":
-    os.execvp({command!r}[0], {command!r})
+    inside = sys.argv[sys.argv.index("--entrypoint") + 3:]
+    command = {command!r} + [{image!r}, *inside]
+    os.execvp(command[0], command)
 """
 
 
@@ -236,31 +238,45 @@ def test_a_container_engine_is_told_to_isolate_and_its_verdicts_are_taken(
     if os.getuid() or (reason := trouble("bubblewrap")) is not None:
         pytest.skip("the stand-in is bubblewrap, as root" if os.getuid() else f"bubblewrap: {reason}")
     # The image's Python is another one than ours, where this machine has another.
-    image = interpreter_at(shutil.which("python3", path="/usr/bin:/usr/local/bin") or "")
-    command = Bubblewrap().start(image, PATIENT).command
+    image = interpreter_at(shutil.which("python3", path="/usr/bin:/usr/local/bin") or "").base
+    command = ["bwrap", "--ro-bind", "/", "/", "--proc", "/proc", "--dev", "/dev", "--tmpfs", "/tmp"]
+    command += ["--unshare-pid", "--die-with-parent", "--chdir", "/tmp", "--"]
     engine, log = tmp_path / "docker", tmp_path / "asked"
-    engine.write_text(ENGINE.format(python=sys.executable, log=str(log), command=list(command)))
+    engine.write_text(
+        ENGINE.format(python=sys.executable, log=str(log), command=command, image=image), encoding="utf-8"
+    )
     engine.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    end_free_judges()
     docker = Container("docker")
     assert docker.missing() is None
     programs = {
         "assert 1 + 1 == 2": "passed",
         "import fractions, decimal, csv": "passed",
+        "import sys; assert sys.stdin.read() == ''": "passed",
         "raise SystemExit": "failed",
         "while True: pass": "timeout",
-        "import os; assert os.getuid() >= 1000": "passed",
+        "held = bytearray(1 << 30)": "memory",
+        "while True: print('x' * 1000)": "output",
     }
     limits = ProgramLimits(seconds=3, memory_mb=300, processes=7, disk_mb=21)
     for text, verdict in programs.items():
         outcome = run_program(Program(text, limits), docker)
         assert (outcome.verdict, outcome.sandbox) == (verdict, "docker"), outcome
-    asked = json.loads(log.read_text().splitlines()[-1])
-    assert asked[0] == "run"
-    said = " ".join(asked)
+    doubled = Program("print(2 * int(input()))", limits, ("2", "3"), ("4", "6"))
+    assert run_program(doubled, docker).cases == ("passed", "passed")
+    asked = [json.loads(line) for line in log.read_text(encoding="utf-8").splitlines()]
+    started = [told for told in asked if told[0] == "run"][-1]
+    said = " ".join(started)
     for option in (
         "--network none", "--read-only", "--cap-drop ALL", "--security-opt no-new-privileges", "--rm",
-        "--memory 428m", "--pids-limit 11", "mode=1777,size=21m", "--entrypoint python3",
+        "--init", "--memory 337m", "--pids-limit 8", "mode=1777,nr_inodes=5376,size=21m",
+        "--entrypoint python3",
     ):  # fmt: skip
         assert option in said, option
-    assert said.count("--volume") == 1, "nothing of this machine but the judge"
+    assert "--volume" not in started, "nothing of this machine is inside"
+    named = {told[told.index("--name") + 1] for told in asked if told[0] == "run"}
+    stopped = [told[-1] for told in asked if told[:2] == ["rm", "--force"]]
+    assert len(stopped) == 2, "what took too much time or room"
+    assert set(stopped) <= named
+    end_free_judges()
