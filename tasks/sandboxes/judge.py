@@ -2,8 +2,8 @@
 limits, and says how it ended.
 
 It is a program of its own that imports nothing of the project, and runs outside of every sandbox. Jobs
-come on stdin and results go to stdout, each with its length before it. It ends when stdin does, and with it all
-that it started. A program holds nothing of it: its stdin is a file that can't be changed, its stdout and
+come on stdin and results go to stdout, each with its length before it. It ends when stdin does, and with it
+all that it started. A program holds nothing of it: its stdin is a file that can't be changed, its stdout and
 stderr are pipes that anything may be written to. What is known of a program is its exit status, what it
 printed, and what the kernel tells of its processes.
 
@@ -126,6 +126,7 @@ class Run:
                 os.close(fd)
         self.pipes = {out[0]: "stdout", err[0]: "stderr", status[0]: "status"}
         self.block = block[1]
+        self.waited_for = [block[1]] if self.by_status else []
 
     def _watch(self) -> None:
         look = self.started + TICK
@@ -149,8 +150,16 @@ class Run:
 
     def _listen(self, wait: float) -> bool:
         """Takes what is printed and told within ``wait`` seconds; False where there was nothing."""
-        ready, _, _ = select.select([0, *self.pipes], [], [], wait)
-        for fd in ready:
+        waiting = select.poll()
+        for fd in (0, *self.pipes):
+            waiting.register(fd, select.POLLIN)
+        for fd in self.waited_for:
+            waiting.register(fd, 0)
+        ready = waiting.poll(wait * 1_000)
+        for fd, _ in ready:
+            if fd == self.block:  # it has read our word and closed its end: all is set up
+                self.waited_for, self.began = [], time.monotonic()
+                continue
             if fd == 0:  # nobody waits for this any more
                 self._kill()
                 os._exit(0)
@@ -175,7 +184,7 @@ class Run:
                     self._begin(told["child-pid"])
 
     def _begin(self, first: int) -> None:
-        """The first process of the sandbox, which waits for us, gets its limits; then the clock starts."""
+        """The first process of the sandbox, which will wait for our word, gets its limits, and the word."""
         with contextlib.suppress(ProcessLookupError, BrokenPipeError):  # it has ended, and said why
             self.first_fd = os.pidfd_open(first)
             self.first = first
@@ -183,7 +192,6 @@ class Run:
                 resource.prlimit(first, kind, (value, value))
             if self.job["cgroup"]:
                 self.group = Cgroup(self.job["cgroup"], self.limits, first)
-            self.began = time.monotonic()
             os.write(self.block, b"\n")
 
     def _printed(self, stream: str, data: bytes) -> None:
@@ -196,7 +204,7 @@ class Run:
 
     def _look(self) -> None:
         """Ends a program whose processes hold too much memory, or that made too many files."""
-        if self.first is None:
+        if self.first is None or self.began is None:  # its folders are this machine's until all is set up
             return
         allowed = self.limits["memory_mb"] << 20
         if memory_of(self.first) > allowed and memory_of(self.first, exactly=True) > allowed:
@@ -282,7 +290,8 @@ class Run:
     def reason(self) -> str:
         """Why nothing of the program ran."""
         if self.ended_by is not None:
-            return f"it did not begin within {START_SECONDS:g} s"
+            seconds = START_SECONDS if self.began is None else self.limits["seconds"]
+            return f"it did not begin within {seconds:g} s"
         said = self.output["stderr"].decode("utf-8", "replace").strip()[-2_000:]
         return f"it ended with exit code {self.process.returncode}: {said or 'no word'}"
 
