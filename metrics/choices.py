@@ -59,7 +59,8 @@ def exact_match_mc(batch: ChoiceBatch) -> Scores:
     rows = row_of(batch.gold_offsets)
     inside = (batch.gold != IGNORED_TARGET) & (batch.gold >= 0) & (batch.gold < counts[rows])
     place = np.where(inside, batch.offsets[:-1][rows] + batch.gold, 0)
-    greedy = inside & (batch.is_greedy[place] if len(batch.is_greedy) else False)
+    flags = known_greedy("exact_match_mc", batch)
+    greedy = inside & (flags[place] if len(flags) else False)
     score = segment_any(greedy, batch.gold_offsets).astype(np.float64)
     return scalar_scores(nan_where_undefined(batch, score, batch.lls))
 
@@ -67,8 +68,20 @@ def exact_match_mc(batch: ChoiceBatch) -> Scores:
 @metric("acc_greedy", style="choices", output_type="loglikelihood", source=HARNESS)
 def acc_greedy(batch: ChoiceBatch) -> Scores:
     """1 if greedy decoding would have produced the continuation: what ``acc`` means for a loglikelihood."""
-    score = segment_any(batch.is_greedy, batch.offsets).astype(np.float64)
+    score = segment_any(known_greedy("acc", batch), batch.offsets).astype(np.float64)
     return scalar_scores(nan_where_undefined(batch, score, batch.lls))
+
+
+def known_greedy(name: str, batch: ChoiceBatch) -> Bools:
+    """What greedy decoding would have produced, choice by choice; MetricError with the first item of which
+    it is not known."""
+    if batch.greedy_unknown is not None and batch.greedy_unknown.any():
+        raise MetricError(
+            f"{name} needs is_greedy, and the recorded response has none; add it to the record, or leave the "
+            "metric out",
+            int(np.flatnonzero(batch.greedy_unknown)[0]),
+        )
+    return batch.is_greedy
 
 
 def choice_of_largest(batch: ChoiceBatch, weights: Floats) -> Ints:

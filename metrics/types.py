@@ -81,6 +81,7 @@ class ChoiceBatch:
     within the item; -100 is ignored. ``chars``, ``bytes`` and ``words`` are the lengths of the choices (of
     the whole document for a rolling log-likelihood, where an item has one "choice"); all 1 where a benchmark
     has no choices. Log-likelihoods are in nats, ``unconditional`` those of the same choices without context.
+    ``greedy_unknown`` are the items whose record has no ``is_greedy``; None: it is known of all.
     """
 
     lls: Floats  # (m,)
@@ -94,6 +95,7 @@ class ChoiceBatch:
     unconditional: Floats | None = None  # (m,)
     tokens: NDArray[np.int32] | None = None  # (m,), as the server cut them; -1: not known
     texts: Any = None  # an Arrow array (m,) of the choices' texts, where a benchmark has choices
+    greedy_unknown: Bools | None = None  # (n,)
 
     def __len__(self) -> int:
         return len(self.offsets) - 1
@@ -106,12 +108,13 @@ class LikelihoodResult:
     The lists have an entry a choice, in nats where they are log-likelihoods; ``unconditional_lls`` are those
     without the context (mutual information), None where they were not asked for. ``targets`` are the indices
     of the right choices, ``predicted`` that of the likeliest. ``token_lengths`` counts each continuation's
-    tokens as the server cut them; None where that is not known (recorded responses).
+    tokens as the server cut them; it and ``is_greedy`` are None where they are not known (recorded
+    responses).
     """
 
     choices: list[str]
     lls: list[float]
-    is_greedy: list[bool]
+    is_greedy: list[bool] | None
     targets: list[int]
     predicted: int
     char_lengths: list[int]
@@ -135,7 +138,9 @@ def likelihood_results(batch: ChoiceBatch, predicted: Ints) -> list[LikelihoodRe
             LikelihoodResult(
                 choices=[] if batch.texts is None else batch.texts[start:stop].to_pylist(),
                 lls=of(batch.lls, batch.offsets, row),
-                is_greedy=of(batch.is_greedy, batch.offsets, row),
+                is_greedy=None
+                if batch.greedy_unknown is not None and batch.greedy_unknown[row]
+                else of(batch.is_greedy, batch.offsets, row),
                 targets=of(batch.gold, batch.gold_offsets, row),
                 predicted=int(predicted[row]),
                 char_lengths=of(batch.chars, batch.offsets, row),

@@ -90,8 +90,9 @@ def choice_batch(columns: ChoiceColumns, *, rolling: bool = False) -> ChoiceBatc
     continuations = _of_scored(ListColumn.of(columns.continuations), scored)
     texts = continuations if rolling else _of_scored(ListColumn.of(columns.choices), scored)
     _require_equal_lengths(columns, lls, continuations, "log-likelihoods", "requests")
+    unknown = (greedy.lengths == 0) & (lls.lengths > 0)
     if not rolling:  # greediness says nothing about a document
-        _require_equal_lengths(columns, greedy, lls, "greedy flags", "log-likelihoods")
+        _require_equal_lengths(columns, greedy, lls, "greedy flags", "log-likelihoods", unknown)
     if len(texts.values):
         _require_equal_lengths(columns, texts, lls, "choices", "log-likelihoods")
     m = len(lls.values)
@@ -101,7 +102,7 @@ def choice_batch(columns: ChoiceColumns, *, rolling: bool = False) -> ChoiceBatc
     gold = ListColumn.of(columns.gold)
     return ChoiceBatch(
         lls=lls.numbers(np.float64),
-        is_greedy=greedy.numbers(np.bool_) if len(greedy.values) == m else np.zeros(m, dtype=np.bool_),
+        is_greedy=_greedy(greedy, lls, m),
         offsets=lls.offsets,
         gold=_valid_gold(gold, lls),
         gold_offsets=gold.offsets,
@@ -111,7 +112,16 @@ def choice_batch(columns: ChoiceColumns, *, rolling: bool = False) -> ChoiceBatc
         unconditional=_unconditional(columns, lls),
         texts=texts.values if len(texts.values) else None,
         tokens=_token_lengths(columns, lls),
+        greedy_unknown=unknown if unknown.any() and not rolling else None,
     )
+
+
+def _greedy(greedy: ListColumn, lls: ListColumn, m: int) -> NDArray[np.bool_]:
+    """Beside each log-likelihood; False where it is not known."""
+    found = np.zeros(m, dtype=np.bool_)
+    known = greedy.lengths == lls.lengths
+    found[np.repeat(known, lls.lengths)] = greedy.numbers(np.bool_)[np.repeat(known, greedy.lengths)]
+    return found
 
 
 def take_items(batch: ChoiceBatch, rows: NDArray[np.intp]) -> ChoiceBatch:
@@ -130,6 +140,7 @@ def take_items(batch: ChoiceBatch, rows: NDArray[np.intp]) -> ChoiceBatch:
         unconditional=None if batch.unconditional is None else batch.unconditional[choices],
         texts=None if batch.texts is None else batch.texts.take(choices),
         tokens=None if batch.tokens is None else batch.tokens[choices],
+        greedy_unknown=None if batch.greedy_unknown is None else batch.greedy_unknown[rows],
     )
 
 
@@ -146,9 +157,15 @@ def _of_scored(lists: ListColumn, scored: NDArray[np.bool_]) -> ListColumn:
 
 
 def _require_equal_lengths(
-    columns: ChoiceColumns, one: ListColumn, other: ListColumn, what: str, than: str
+    columns: ChoiceColumns,
+    one: ListColumn,
+    other: ListColumn,
+    what: str,
+    than: str,
+    lacking: NDArray[np.bool_] | None = None,
 ) -> None:
-    wrong = np.flatnonzero(one.lengths != other.lengths)
+    """Raises naming the first item whose lists differ in length; not of those that are ``lacking`` one."""
+    wrong = np.flatnonzero((one.lengths != other.lengths) & ~(False if lacking is None else lacking))
     if len(wrong):
         row = int(wrong[0])
         raise ScorerError(

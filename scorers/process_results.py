@@ -149,7 +149,9 @@ class ProcessResultsScorer(BaseScorer):
         lls = choices.lls[of_row].tolist()
         if self.rolling:
             return list(lls)
-        results = list(zip(lls, choices.is_greedy[of_row].tolist(), strict=True))
+        unknown = choices.greedy_unknown is not None and choices.greedy_unknown[row]
+        flags = [None] * len(lls) if unknown else choices.is_greedy[of_row].tolist()
+        results: list[tuple[float, bool | None]] = list(zip(lls, flags, strict=True))
         if choices.unconditional is not None:
             results += [(ll, False) for ll in choices.unconditional[of_row].tolist()]
         return results

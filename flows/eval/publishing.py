@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from prefect.runtime import flow_run
 
@@ -38,6 +39,7 @@ from tasks.reporting.exports import RunInfo
 from tasks.reporting.view import CellArtifacts
 from tasks.store.home import PROJECT, results_folder
 from tasks.store.keys import Accounts, Step, digest
+from tasks.store.schemas import ABSENT
 from tasks.store.storage import ArtifactRef
 from tasks.workers import workers
 
@@ -177,13 +179,18 @@ def _present(futures: Mapping[str, Future]) -> dict[str, ArtifactRef]:
 
 def _over_budget(run: Run) -> dict[str, str]:
     """Model → sentence, for each model with more failed requests than allowed; their tasks are the red ones
-    in the UI."""
+    in the UI.
+
+    What a recording does not hold was never asked: metrics over evaluation results alone do not miss it.
+    """
     tallies: dict[str, RequestTally] = {}
     for model, answered, _ in [*run.answered("model"), *run.answered("judge")]:
         counts = RequestTally.from_dict(answered.accounts.tally)
         tallies[model] = tallies[model].merged(counts) if model in tallies else counts
     found = {}
     for model, counts in tallies.items():
+        if not run.plan.pairs():
+            counts = counts.without_absent()
         if not counts.failed and not counts.model_errors:
             continue
         step: Step[ErrorBudget] = Step(name=f"errors {model}", identity={}, setup=run.plan.config.errors)
@@ -307,18 +314,21 @@ def _recordings(run: Run, grid: GridResponses) -> list[dict[str, Any]]:
     store = run.workspace.open()
     for path, names in by_path.items():
         used: set[int] = set()
+        absent: list[str] = []
         for cell, future in grid.responses.items():
             if cell.model in names and finished(future).is_completed():
-                rows = store.table(future.result().responses, ["recorded_row"]).column("recorded_row")
-                used.update(rows.drop_null().unique().to_pylist())
+                table = store.table(future.result().responses, ["sample_id", "recorded_row"])
+                used.update(table.column("recorded_row").drop_null().unique().to_pylist())
+                lacking = table.filter(pc.equal(table.column("recorded_row"), ABSENT))
+                absent += lacking.column("sample_id").to_pylist()
         try:
             # Where the responses were looked up, the file's index is at hand.
             rows, models = workers().offer(recorded_counts, path).result()
         except DataError:  # gone or changed since it was read: what was read is in the store
             continue
         others = {name: count for name, count in sorted(models.items()) if name not in names}
-        entry = {"path": str(path), "rows": rows, "used": len(used), "other_models": others}
-        found.append(entry)
+        entry = {"path": str(path), "rows": rows, "used": len(used - {ABSENT}), "other_models": others}
+        found.append(entry | {"absent": len(absent), "first_absent": absent[0] if absent else None})
     return found
 
 

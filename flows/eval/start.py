@@ -21,6 +21,7 @@ from prefect.runtime import flow_run
 
 from flows.config.files import kept_outputs
 from flows.config.models import IsNew, with_checkpoints
+from flows.config.recorded_prompts import with_recorded_prompts
 from flows.config.schema import EvalConfig, Phase, RunOptions
 from flows.eval.run import Run
 from flows.plan.build import make_plan
@@ -102,13 +103,12 @@ def config_for_phase(config: EvalConfig, options: RunOptions) -> EvalConfig:
     they were asked for now.
     """
     config = with_checkpoints(config, is_new_checkpoint(config, options))
-    if options.phase is not Phase.SCORE or options.output is None:
-        return config
-    recorded = Path(options.output) / RESPONSES
-    if not recorded.is_file():
-        return config
-    models = tuple(_replayed(model, recorded.resolve(), config.base_dir) for model in config.models)
-    return config.model_copy(update={"models": models})
+    if options.phase is Phase.SCORE and options.output is not None:
+        recorded = Path(options.output) / RESPONSES
+        if recorded.is_file():
+            models = tuple(_replayed(model, recorded.resolve(), config.base_dir) for model in config.models)
+            config = config.model_copy(update={"models": models})
+    return with_recorded_prompts(config)
 
 
 def settled_models(config: EvalConfig, ask: bool = True) -> EvalConfig:

@@ -95,7 +95,11 @@ class RecordingFile:
         """Rows by model_name; empty for a file without such a field."""
         self.most_samples = 0
         """Of the item with the highest sample_index."""
-        self._index()
+        self.metadata_prompts: tuple[str, ...] = ()
+        """What rows say in ``metadata.prompt_template``, where they say their prompt there alone."""
+        if not self._index() and len(self.metadata_prompts) > 1:
+            self.models.clear()
+            self._index(by_metadata=True)
 
     @property
     def rows(self) -> int:
@@ -119,14 +123,19 @@ class RecordingFile:
         vars(self).update(state)
         self._ordered = self._hashes.data
 
-    def _index(self) -> None:
+    def _index(self, by_metadata: bool = False) -> bool:
+        """Whether the index can be used: rows that tell their prompts apart ``by_metadata`` need one so."""
         hashes: list[int] = []
         positions: list[int] = []
         numbers: list[int] = []
         unnumbered: dict[tuple[str | None, ...], int] = {}
         shapes: dict[tuple[bool, bool], int] = {}  # which of model and prompt a row has → the first such row
+        said: dict[str | None, None] = {}
         for position, number, head in self._source.heads():
             parts = self._parts(head, number)
+            if parts[1] is None:
+                said[found := _prompt_in_metadata(head)] = None
+                parts[1] = found if by_metadata else None
             model, prompt, item, index = parts
             shape = (model is not None, prompt is not None)
             if shape not in shapes:
@@ -145,7 +154,12 @@ class RecordingFile:
             positions.append(position)
             numbers.append(number)
         self.columns = frozenset({*self._named(shapes), "item_id", "sample_index"})
+        if None not in said and (by_metadata or "prompt_template" not in self.columns):
+            self.metadata_prompts = tuple(map(str, said))
+            if len(said) > 1 and not by_metadata:
+                return False
         self._sort(hashes, positions, numbers)
+        return True
 
     def _parts(self, head: Mapping[str, Any], number: int) -> list[str | None]:
         """What row ``number`` joins on, by JOIN_FIELDS; an index that it does not say is None."""
@@ -186,6 +200,20 @@ class RecordingFile:
                 f"{self.path}: {self._source.unit} {first} and {self._source.unit} {second} answer the same "
                 "item, sample, model and prompt; keep one of them"
             )
+
+
+def _prompt_in_metadata(head: Mapping[str, Any]) -> str | None:
+    metadata = head.get("metadata")
+    prompt = metadata.get("prompt_template") if isinstance(metadata, Mapping) else None
+    return prompt if isinstance(prompt, str) and prompt else None
+
+
+def says_prompts_in_metadata(path: Path) -> bool:
+    """Whether the first row of a file of responses names its prompt in its metadata alone; raises DataError
+    or OSError for a file that can't be read."""
+    source: RecordedRows = ParquetSource(path) if path.suffix == ".parquet" else LinesSource(path)
+    first = next((head for _, _, head in source.heads()), None)
+    return first is not None and first.get("prompt_template") is None and bool(_prompt_in_metadata(first))
 
 
 _SAMPLE = re.compile(r"_sample_(\d+)$")
@@ -275,7 +303,7 @@ class ParquetSource:
     def heads(self) -> Iterator[tuple[int, int, Mapping[str, Any]]]:
         """See ``RecordedRows``."""
         known = self._file.schema_arrow.names
-        columns = [name for name in (*JOIN_FIELDS, "sample_id") if name in known]
+        columns = [name for name in (*JOIN_FIELDS, "sample_id", "metadata") if name in known]
         position = 0
         for batch in self._file.iter_batches(columns=columns):
             for row in batch.to_pylist():

@@ -309,8 +309,9 @@ class RequestTally:
     ``sent`` counts requests that went to the endpoint, ``attempts`` their HTTP attempts, ``answered`` those
     with an answer; ``failed`` are those without, of which ``retryable`` are worth asking again.
     ``model_errors`` are settled errors of the model. ``same_night`` are the cached requests that this night
-    asked: in an earlier attempt, in another evaluation, or once for several of them. ``seconds`` is the sum
-    over requests. ``served`` counts answers by the model name that the server gave.
+    asked: in an earlier attempt, in another evaluation, or once for several of them. ``absent`` are the
+    failed ones that a recording does not hold. ``seconds`` is the sum over requests. ``served`` counts
+    answers by the model name that the server gave.
     """
 
     requests: int = 0
@@ -321,6 +322,7 @@ class RequestTally:
     failed: int = 0
     retryable: int = 0
     model_errors: int = 0
+    absent: int = 0
     attempts: int = 0
     retries: int = 0
     prompt_tokens: int = 0
@@ -347,6 +349,13 @@ class RequestTally:
     def error_rate(self) -> float:
         """Share of the requests without an answer, between 0 and 1: what the error budget is held against."""
         return (self.failed + self.model_errors) / self.requests if self.requests else 0.0
+
+    def without_absent(self) -> "RequestTally":
+        """The counts without what a recording does not hold; as they are where it holds nothing."""
+        if self.absent == self.requests:
+            return self
+        requests, failed = self.requests - self.absent, self.failed - self.absent
+        return replace(self, requests=requests, failed=failed, absent=0)
 
     def add(self, answer: KeptAnswer, price: Price | None) -> None:
         """Counts an answer that was just given."""

@@ -58,6 +58,7 @@ class ResultCell:
     n_samples: int
     n_scored: int
     unscored: Sequence[str]
+    samples: Codes  # of each item that belongs to it, scored or not
     repeats: Codes | None = None  # scored samples of each of the n items
     outcomes: Mapping[str, int] = field(default_factory=dict)  # samples by COUNTED
 
@@ -406,6 +407,7 @@ class _AllColumns:
             n_samples=int(self.n_samples[rows].sum()),
             n_scored=int(self.n_scored[rows].sum()),
             unscored=unscored,
+            samples=self.n_samples[rows],
             repeats=self.n_scored[valid],
             outcomes={name: int(counts[rows].sum()) for name, counts in self.outcomes.items()},
         )

@@ -80,18 +80,24 @@ def trials(k: int, num_trials: int, aggregation: str) -> SampleEstimator:
 
 
 def first_cells(num_trials: int, aggregation: "Aggregation") -> SampleEstimator:
-    """The cells of an item's first ``num_trials`` samples, added up: whole samples are counted."""
+    """The cells of an item's first ``num_trials`` samples that count, added up: whole samples are counted.
+
+    A sample's last statistic says whether it counts; an item's says how many of its samples do.
+    """
     from metrics.reductions.reduction import Reduced, scored_only
 
     def reduce(repeats: "Repeats") -> "Reduced":
         scored = scored_only(repeats)
-        place = np.arange(len(scored.score)) - np.repeat(scored.offsets[:-1], scored.counts)
-        own = np.zeros((len(place), aggregation.k)) if scored.statistics is None else scored.statistics
-        counted = np.where(place[:, None] < num_trials, own, 0.0)
-        cells = segment_sum(counted, scored.offsets)
+        samples = len(scored.score)
+        own = np.zeros((samples, aggregation.k)) if scored.statistics is None else scored.statistics
+        counts = own[:, -1] > 0
+        before = np.concatenate([[0], np.cumsum(counts)])
+        place = before[:-1] - np.repeat(before[scored.offsets[:-1]], scored.counts)
+        cells = np.where((counts & (place < num_trials))[:, None], own[:, :-1], 0.0)
+        table = segment_sum(np.column_stack([cells, counts]).astype(np.float64), scored.offsets)
         there = scored.counts > 0
         value = np.full(len(scored), np.nan)
-        return Reduced("mean", value, cells, None, repeats.counts, scored.counts, there)
+        return Reduced("mean", value, table, None, repeats.counts, scored.counts, there)
 
     return SampleEstimator(reduce, aggregation)
 

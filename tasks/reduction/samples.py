@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from metrics.errors import NightjarError
 from tasks.reduction.facets import Codes, FacetGroups, Vocabulary, group, integers
-from tasks.rows.parts import UNKNOWN, Part, item_field, locate, resolve, resolve_json
+from tasks.rows.parts import UNKNOWN, Part, item_field, locate, resolve, resolve_detail_json, resolve_json
 from tasks.store.keys import text_value
 from tasks.store.schemas import OUTCOMES, REQUESTS
 
@@ -93,7 +93,7 @@ def read_statistics(
         codes = {facet: vocabularies[facet].encode(batch.column(name)) for facet, name in own.items()}
         for facet, path in details.items():
             codes[facet] = vocabularies[facet].encode(
-                batch.column("details_json"), partial(resolve_json, path=path)
+                batch.column("details_json"), partial(resolve_detail_json, path=path)
             )
         tables.append(replace(_numbers(batch, number, layout, labels), facets=codes))
     return concatenate(tables) if tables else empty_table([*own, *details])

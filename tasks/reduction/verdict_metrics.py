@@ -32,7 +32,7 @@ from tasks.reduction.estimators import (
 from tasks.reduction.facets import Codes, FacetGroups, Vocabulary, facets_text, integers, parse_facets
 from tasks.reduction.reduce import reduce_by, reduce_samples
 from tasks.reduction.samples import Loaded, StatisticsLayout, load
-from tasks.rows.parts import UNKNOWN, FailedPart, PairIdentity, Part, Row, resolve
+from tasks.rows.parts import UNKNOWN, FailedPart, PairIdentity, Part, Row, resolve_detail
 from tasks.store.keys import canonical_json
 from tasks.store.schemas import RESULTS
 from tasks.verdicts.config import (
@@ -43,9 +43,9 @@ from tasks.verdicts.config import (
     PassAtKParams,
     PercentileParams,
 )
-from tasks.verdicts.labels import details_json, measure, measures_of, with_cells
+from tasks.verdicts.labels import CELLS, details_json, measure, measures_of, with_cells
 from tasks.verdicts.methods import accepted_keywords
-from tasks.verdicts.rows import JudgedPart, evaluation_rows, is_scored
+from tasks.verdicts.rows import JudgedPart, is_scored, placed_rows
 
 if TYPE_CHECKING:
     from metrics.aggregation import Aggregation
@@ -130,7 +130,12 @@ def reduce_metric(
     if metric.function is not None:
         return
     cells = metric.config.type == "classification"
-    read = [replace(part, statistics=with_cells(part.statistics)) for part in parts] if cells else list(parts)
+    ignored = metric.estimator is not None
+    read = (
+        [replace(part, statistics=with_cells(part.statistics, ignored)) for part in parts]
+        if cells
+        else list(parts)
+    )
     layout = StatisticsLayout(facets=metric.facets, kind="sums" if cells else "score", score=metric.score)
     loaded = load(read, layout)
     loaded = replace(loaded, groups=_as_rows_say(loaded.groups, metric))
@@ -364,13 +369,19 @@ def _estimate_of(metric: EvaluationMetric, cell: ResultCell) -> "Estimator | Non
 
 
 def _too_few(metric: EvaluationMetric, cell: ResultCell) -> str | None:
-    """Why trials can't be cut: the group has fewer samples than its items need."""
+    """Why trials can't be cut: some item of the group has fewer samples than they need.
+
+    Samples that are there and could not be scored leave their item unscored, and are counted as such.
+    """
     needed = metric.config.required_samples()
-    if cell.n_samples >= needed * cell.n_items:
+    fewer = cell.samples[cell.samples < needed]
+    if not len(fewer):
         return None
+    named = f": {', '.join(cell.unscored)}" if cell.n_lost == len(fewer) <= len(cell.unscored) else ""
     return (
         f"metric {metric.name!r} needs {needed} samples of every item (k × num_trials), and {cell.n_items} "
-        f"items have {cell.n_samples} together; lower k or num_trials, or group by fewer facets"
+        f"items have {cell.n_samples} together. Too few have {len(fewer)} of them, the least {fewer.min()}"
+        f"{named}. Lower k or num_trials, group by fewer facets, or complete the file"
     )
 
 
@@ -396,17 +407,19 @@ def _own_values(metric: EvaluationMetric, cell: ResultCell, row: Row) -> dict[st
             about = {"num_trials": params.num_trials, "aggregation": params.aggregation} if several else {}
             return {f"pass_at_{params.k}": value, **own, **about}
         case PercentileParams():
-            return {f"percentile_{params.percentile:g}": value, **own, "sample_count": cell.n_scored}
+            given = config.params.get("percentile", params.percentile)  # as it is written: 95 or 95.0
+            return {f"percentile_{given}": value, **own, "sample_count": cell.n_scored}
         case ClassificationParams() if cell.statistics is not None:
             zero = params.estimator == "trials"
+            counted = int(cell.statistics[:, -1].sum()) if zero else cell.n_scored
             counts = {
                 "num_trials": params.num_trials if zero else None,
-                "sample_count": cell.n_scored,
-                "ignored_count": cell.n_samples - cell.n_scored,
+                "sample_count": counted,
+                "ignored_count": cell.n_samples - counted,
                 "total_count": cell.n_samples,
             }
             shown = {name: count for name, count in counts.items() if count is not None}
-            return measures_of(cell.statistics, zero) | shown
+            return measures_of(cell.statistics[:, : len(CELLS)], zero) | shown
     if config.type == "count":
         return own if value is None else {"count": int(value)}
     if config.type == "pass_rate" and metric.estimator is not None and cell.statistics is not None:
@@ -444,6 +457,15 @@ class _Group:
     label: str
     facets: dict[str, Any]
     rows: list[Row] = field(default_factory=list)
+    places: list[int | None] = field(default_factory=list)  # in the file that they were recorded in
+
+    def in_file_order(self) -> "_Group":
+        """The group with its rows as the file has them, where all of them were recorded."""
+        places = [place for place in self.places if place is not None]
+        if len(places) < len(self.rows):
+            return self
+        order = np.argsort(places, kind="stable").tolist()
+        return replace(self, rows=[self.rows[row] for row in order])
 
 
 def call_metric(
@@ -467,7 +489,7 @@ def _groups(metric: EvaluationMetric, judged: Sequence[JudgedPart]) -> list[_Gro
     numbers = Vocabulary()
     labels = metric.config.labels
     for entry in judged:
-        for row in evaluation_rows(entry):
+        for place, row in placed_rows(entry):
             if labels is not None and not labels.keeps(row["label"]):
                 continue
             values = [facet_of_row(metric, facet, _facet(row, facet)) for facet in metric.facets]
@@ -475,13 +497,14 @@ def _groups(metric: EvaluationMetric, judged: Sequence[JudgedPart]) -> list[_Gro
             if number == len(groups):
                 groups.append(_Group(row["label"], dict(zip(metric.facets, values, strict=True))))
             groups[number].rows.append(row)
-    return groups
+            groups[number].places.append(place)
+    return [group.in_file_order() for group in groups]
 
 
 def _facet(row: Row, facet: str) -> Any:
     """The value at the path in the row, else in its metadata, as the reductions find it."""
     for record in (row, row["metadata"]):
-        if (value := resolve(record, facet)) is not None:
+        if (value := resolve_detail(record, facet)) is not None:
             return value
     return UNKNOWN
 

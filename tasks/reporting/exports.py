@@ -20,7 +20,7 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from itertools import groupby
+from itertools import groupby, zip_longest
 from operator import itemgetter
 from pathlib import Path
 from typing import Any
@@ -354,9 +354,13 @@ def _answer(row: Row, request: Row) -> list[Any]:
 def _likelihoods(row: Row, request: Row) -> list[Any]:
     if request["kind"] == "rolling":
         return list(map(str, row["lls"] or ()))
-    lls = [*(row["lls"] or ()), *(row["unconditional_lls"] or ())]
-    greedy = [*(row["is_greedy"] or ()), *(row["unconditional_greedy"] or ())]
-    return [[str(likelihood), str(flag)] for likelihood, flag in zip(lls, greedy, strict=False)]
+    told = [
+        [str(likelihood), None if flag is None else str(flag)]
+        for lls, greedy in (("lls", "is_greedy"), ("unconditional_lls", "unconditional_greedy"))
+        for likelihood, flag in zip_longest(row[lls] or (), (row[greedy] or ())[: len(row[lls] or ())])
+    ]
+    # A record may have less than was asked for.
+    return told and [*told, *[None] * (_requests(request) - len(told))]
 
 
 def _requests(request: Row) -> int:

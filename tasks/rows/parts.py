@@ -181,6 +181,27 @@ def resolve_json(text: str | None, path: str) -> Any:
     return None if text is None else resolve(orjson.loads(text), path)
 
 
+_LABEL_FIELDS: Final = "detailed_results.custom_fields."
+
+
+def resolve_detail(record: Any, path: str) -> Any:
+    """``resolve`` in what a method said: a label's ``custom_fields`` stand in ``detailed_results`` itself,
+    and are found where the two-phase framework has them, too.
+
+    >>> resolve_detail({"detailed_results": {"why": "x"}}, "detailed_results.custom_fields.why")
+    'x'
+    """
+    found = resolve(record, path)
+    if found is None and path.startswith(_LABEL_FIELDS):
+        return resolve(record, "detailed_results." + path.removeprefix(_LABEL_FIELDS))
+    return found
+
+
+def resolve_detail_json(text: str | None, path: str) -> Any:
+    """``resolve_detail`` in JSON text; None where there is no text."""
+    return None if text is None else resolve_detail(orjson.loads(text), path)
+
+
 class PairSetup(Unkeyed):
     """Which pair it is, and what its scorer and metric are built from: user functions cross processes by
     name, and ``own_modules`` says that their files are imported for each step alone (see ``UserModules``)."""

@@ -103,7 +103,9 @@ RESPONSES: Final = pa.schema(
         pa.field("reasoning_tokens", pa.int64()),
         pa.field("logprobs_json", pa.string()),  # only if asked for
         pa.field("metadata_json", pa.string()),  # of recorded responses: whatever came with them
-        pa.field("recorded_row", pa.int64()),  # of recorded responses: their place in the file, from 1
+        pa.field(
+            "recorded_row", pa.int64()
+        ),  # of recorded responses: their place in the file, from 1; ABSENT: it has none
         pa.field("lls", FLOATS),  # log-likelihoods, beside the item's prompts; null for generation
         pa.field("is_greedy", pa.list_(pa.bool_())),  # would greedy decoding have produced the continuation
         pa.field("unconditional_lls", FLOATS),  # beside the item's unconditional continuations
@@ -111,6 +113,9 @@ RESPONSES: Final = pa.schema(
         pa.field("token_lengths", pa.list_(pa.int32())),  # tokens of each continuation, as the server cut it
     ]
 )
+
+ABSENT: Final = 0
+"""``recorded_row`` of a sample that was asked for and that the recording does not hold."""
 
 ANSWERS: Final = (
     "item_id", "doc_id", "sample_index", "response", "tool_calls_json", "status", "error", "finish_reason",

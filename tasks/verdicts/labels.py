@@ -260,14 +260,16 @@ def without_cases(name: str, cells: Floats) -> Floats:
 def measure(name: str, zero: bool = False) -> "Aggregation":
     """The aggregation of one measure: items' cells add up, whatever their number.
 
-    Without cases it is NaN, with ``zero`` 0.
+    Without cases it is NaN, with ``zero`` 0; then the number of samples that were counted stands behind
+    the cells.
     """
     from metrics.aggregation import Aggregation
 
     def compute(total: Floats, n: Any) -> Floats:
-        return without_cases(name, total) if zero else MEASURES[name](total)
+        cells = total[..., : len(CELLS)]
+        return without_cases(name, cells) if zero else MEASURES[name](cells)
 
-    return Aggregation(name, k=len(CELLS), compute=compute, bounds=(0.0, 1.0))
+    return Aggregation(name, k=len(CELLS) + zero, compute=compute, bounds=(0.0, 1.0))
 
 
 def measures_of(statistics: Floats, zero: bool = False) -> dict[str, float | None]:
@@ -282,18 +284,33 @@ def measures_of(statistics: Floats, zero: bool = False) -> dict[str, float | Non
     return known | dict(zip(CELL_NAMES, counts, strict=True))
 
 
-def with_cells(source: BatchSource) -> BatchSource:
-    """The same statistics with the cells in place of the vectors; verdicts without cells are unscored."""
+def with_cells(source: BatchSource, ignored: bool = False) -> BatchSource:
+    """The same statistics with the cells in place of the vectors; verdicts without cells are unscored.
+
+    With ``ignored`` such a verdict has four zeros instead, and behind the cells stands whether it counts: the
+    two-phase framework ignores a verdict about which nothing is said beside passed and score.
+    """
+    read = _cells_or_zeros if ignored else _cells
 
     def batches(columns: Sequence[str]) -> Iterable[pa.RecordBatch]:
         for batch in source(list(dict.fromkeys([*columns, "details_json", "scored"]))):
-            yield _replaced(batch, list(columns))
+            yield _replaced(batch, list(columns), read)
 
     return batches
 
 
-def _replaced(batch: pa.RecordBatch, columns: Sequence[str]) -> pa.RecordBatch:
-    vectors = [_cells(text) for text in batch.column("details_json").to_pylist()]
+def _cells_or_zeros(details: str | None) -> list[float]:
+    cells = _cells(details)
+    if cells is not None:
+        return [*cells, 1.0]
+    said = details is not None and bool(orjson.loads(details).get("detailed_results"))
+    return [0.0] * len(CELLS) + [float(said)]
+
+
+def _replaced(
+    batch: pa.RecordBatch, columns: Sequence[str], read: Callable[[str | None], list[float] | None]
+) -> pa.RecordBatch:
+    vectors = [read(text) for text in batch.column("details_json").to_pylist()]
     held = zip(batch.column("scored").to_pylist(), vectors, strict=True)
     made = {
         "statistics": pa.array(vectors, FLOATS),

@@ -18,7 +18,7 @@ from metrics.types import CutOff
 from tasks.rows.outcomes import OUTCOME_COLUMNS, outcome_of
 from tasks.rows.parts import RESPONSE_METADATA, BatchSource, Origin, Part
 from tasks.store.keys import iso_time
-from tasks.store.schemas import STATISTICS, TEXT, row_dicts
+from tasks.store.schemas import ABSENT, STATISTICS, TEXT, row_dicts
 from tasks.verdicts.labels import Verdict
 from tasks.verdicts.methods import (
     COLUMNS_WITH_DOCUMENTS,
@@ -31,7 +31,7 @@ from tasks.verdicts.methods import (
     metadata,
 )
 
-_READ = ("item_id", "doc_id", "sample_index", *OUTCOME_COLUMNS)
+_READ = ("item_id", "doc_id", "sample_index", "recorded_row", *OUTCOME_COLUMNS)
 
 
 def evaluate(
@@ -45,20 +45,29 @@ def evaluate(
 
     A response whose request failed, or on which the method failed, is unscored. Its label is the built-in's,
     and null where only the user's function could have named it: reductions count it under every label of the
-    method. One that was cut off has not passed a built-in; a user's function judges the empty text.
+    method. One that was cut off has not passed a built-in; a user's function judges the empty text. A sample
+    that its recording does not hold has no row: there is nothing that a method could have judged.
     """
     cursor = RequestCursor(requests(method.request_columns))
     columns = list(dict.fromkeys((*_READ, *method.response_columns)))
     for batch in responses(columns):
-        if len(batch):
-            yield _evaluate_batch(method, origin, cursor, batch, cut_off)
+        present = _without_absent(batch)
+        if len(present):
+            yield _evaluate_batch(method, origin, cursor, present, cut_off)
+
+
+def _without_absent(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """The responses that were asked for, or that their recording holds."""
+    absent = pc.fill_null(pc.equal(batch.column("recorded_row"), ABSENT), False)
+    return batch.filter(pc.invert(absent)) if pc.any(absent).as_py() else batch
 
 
 @dataclass
 class VerdictTally:
-    """How many responses were judged, on how many the method failed, the first reason, and the labels it
-    gave to others."""
+    """How many rows there are, how many responses were judged, on how many the method failed, the first
+    reason, and the labels it gave to others."""
 
+    rows: int = 0
     judged: int = 0
     failed: int = 0
     unreadable: int = 0
@@ -69,8 +78,10 @@ class VerdictTally:
         """Why the method's numbers can't be had; None: they can.
 
         A method that judged nothing has failed, and so has one that raised, or whose labels could not be
-        read, on a larger share of the responses than ``max_rate``.
+        read, on a larger share of the responses than ``max_rate``. One without a row had nothing to judge.
         """
+        if not self.rows:
+            return None
         if not self.judged or (self.failed < self.judged and self.unreadable <= max_rate * self.judged):
             return None
         of = "every one" if self.failed == self.judged else f"{self.failed}"
@@ -86,6 +97,7 @@ TALLIED = ("doc_id", "sample_index", "label", "error", "evaluation_time")
 def tally_verdicts(tally: VerdictTally, batches: Iterable[pa.RecordBatch]) -> None:
     """Counts the verdicts of batches that hold ``TALLIED`` of STATISTICS."""
     for batch in batches:
+        tally.rows += len(batch)
         rows = batch.filter(batch.column("evaluation_time").is_valid())
         known = rows.column("label").cast(pa.string())
         tally.labels |= dict.fromkeys(known.drop_null().unique().to_pylist())
@@ -193,7 +205,7 @@ _VERDICTS = (
     *("evaluation_time", "evaluated_at"),
 )
 _RESPONSES = (
-    *("item_id", "doc_id", "sample_id", "sample_index", "status", "error", "metadata_json"),
+    *("item_id", "doc_id", "sample_id", "sample_index", "status", "error", "metadata_json", "recorded_row"),
     *RESPONSE_METADATA,
 )
 
@@ -219,6 +231,11 @@ def evaluation_rows(judged: JudgedPart) -> Iterator[Row]:
     neither passed nor score: its ``status`` is the request's or ``unscored``, and ``error`` says why. The
     status of one that was cut off is ``cut_off``, judged or not.
     """
+    return (row for _, row in placed_rows(judged))
+
+
+def placed_rows(judged: JudgedPart) -> Iterator[tuple[int | None, Row]]:
+    """``evaluation_rows``, beside each its response's place in the file that it was recorded in."""
     part = judged.part
     responses = _rows(part.responses(_RESPONSES))
     cursor = RequestCursor(part.requests(COLUMNS_WITH_DOCUMENTS))
@@ -234,7 +251,7 @@ def evaluation_rows(judged: JudgedPart) -> Iterator[Row]:
         shared = _shared(judged, response, cursor.find(verdict["doc_id"]))
         labels = judged.labels if verdict["label"] is None else [verdict["label"]]
         for label in labels or [part.method]:
-            yield _row(judged, label, verdict, response, shared)
+            yield response["recorded_row"], _row(judged, label, verdict, response, shared)
 
 
 def is_scored(row: Mapping[str, Any]) -> bool:

@@ -32,7 +32,7 @@ from tasks.models.records import InferenceOptions, PartitionResponses, RequestTa
 from tasks.models.registry import provider
 from tasks.store.home import named_path
 from tasks.store.keys import file_digest, iso_time, unix_seconds
-from tasks.store.schemas import RESPONSES, row_batch, row_dicts
+from tasks.store.schemas import ABSENT, RESPONSES, row_batch, row_dicts
 from tasks.thresholds import Threshold
 
 ROWS_AT_ONCE = Threshold("rows_replayed", 1_024)
@@ -43,6 +43,7 @@ CALLS = "tool_calls"
 COUNTS = ("prompt_tokens", "completion_tokens", "total_tokens", "cached_tokens", "reasoning_tokens")
 LIKELIHOODS = ("lls", "unconditional_lls")
 FLAGS = ("is_greedy", "unconditional_greedy")
+UNCONDITIONAL = frozenset({"unconditional_lls", "unconditional_greedy"})
 RECORDED_FIELDS = (*TEXTS, "inference_time", "timestamp", *COUNTS, *LIKELIHOODS, *FLAGS)
 """What a row takes over as it was recorded."""
 KNOWN_FIELDS = frozenset(RECORDED_FIELDS) | {
@@ -50,7 +51,7 @@ KNOWN_FIELDS = frozenset(RECORDED_FIELDS) | {
     "response", "status", "error", "attempts", "metadata", "metadata_json", "timestamp_unix", CALLS,
 }  # fmt: skip
 """Fields of a recorded row that mean something here; all others are its metadata."""
-ASKED = ("item_id", "doc_id", "prompt_template", "kind", "prompts", "doc_json")
+ASKED = ("item_id", "doc_id", "prompt_template", "kind", "prompts", "unconditional", "doc_json")
 """What of a request decides which recorded response answers it."""
 PLAIN_FIELDS = frozenset({*("item_id", "sample_index", "model_name", "prompt_template"), "response"})
 """Of a row with no other fields only the response is taken over."""
@@ -72,6 +73,9 @@ class ReplayConfig(Frozen):
         None, description=".jsonl or .parquet with item_id, response, and optionally more"
     )
     field: str | None = Field(None, description="dotted path into the item, e.g. gpt.solution")
+    prompts: dict[str, str] = Field(
+        default_factory=dict, description="name of a prompt → what its rows call it, where that differs"
+    )
 
     @model_validator(mode="after")
     def _one_source(self) -> Self:
@@ -96,7 +100,8 @@ class Replay(RecordedProvider[ReplayConfig]):
             return {"field": self.config.field}
         try:
             # A file may hold several models' rows: the name is part of the join, so it decides answers.
-            return {"file": file_digest(path), "model_name": self.model.name}
+            facts = {"file": file_digest(path), "model_name": self.model.name}
+            return facts | ({"prompts": self.config.prompts} if self.config.prompts else {})
         except (OSError, ValueError) as error:  # no such file, or no name that a file can have
             reason = getattr(error, "strerror", None) or error
             raise ConfigError(
@@ -121,7 +126,7 @@ class Replay(RecordedProvider[ReplayConfig]):
         if path is None:
             find = _field_lookup(str(self.config.field))
         else:
-            find = _file_lookup(self.model.name, path)
+            find = _file_lookup(self.model.name, path, self.config.prompts)
             recording = recording_file(path)
             source.may_hold_more = recording.most_samples > source.samples
             names = recording.models
@@ -130,6 +135,9 @@ class Replay(RecordedProvider[ReplayConfig]):
                 source.hint = (
                     f"; its rows are of model_name {known}, and this model is called {self.model.name!r}"
                 )
+            elif len(recording.metadata_prompts) > 1:
+                prompts = ", ".join(map(shown, recording.metadata_prompts[:SHOWN]))
+                source.hint = f"; its rows are of metadata.prompt_template {prompts}"
         return PartitionResponses(_batches(requests, find, source), tally)
 
 
@@ -163,11 +171,12 @@ class _Source:
             )
 
 
-def _file_lookup(model_name: str, path: Path) -> FindRecorded:
+def _file_lookup(model_name: str, path: Path, prompts: Mapping[str, str]) -> FindRecorded:
     recordings = recording_file(path)
 
     def find(row: Mapping[str, Any], sample: int) -> Recorded:
-        return recordings.find(RecordedKey(model_name, row["prompt_template"], row["item_id"], sample))
+        prompt = prompts.get(row["prompt_template"], row["prompt_template"])
+        return recordings.find(RecordedKey(model_name, prompt, row["item_id"], sample))
 
     return find
 
@@ -218,7 +227,7 @@ def _row(request: Mapping[str, Any], sample: int, recorded: Recorded, source: _S
         "doc_id": request["doc_id"],
         "sample_id": f"{request['item_id']}_sample_{sample}",
         "sample_index": sample,
-        "recorded_row": None if recorded is None else recorded.number,
+        "recorded_row": ABSENT if recorded is None else recorded.number,
         "request_key": hashlib.sha256(identity.encode("utf-8", "replace")).hexdigest(),
         "prompt": prompt,
         **_content(request, sample, recorded, source),
@@ -228,6 +237,7 @@ def _row(request: Mapping[str, Any], sample: int, recorded: Recorded, source: _S
     source.tally.model_errors += row["status"] == "model_error"
     if row["status"] == "infra_error":
         source.tally.failed += 1
+        source.tally.absent += recorded is None
         source.tally.errors["not recorded"] = source.tally.errors.get("not recorded", 0) + 1
     return row
 
@@ -245,7 +255,7 @@ def _content(request: Mapping[str, Any], sample: int, recorded: Recorded, source
     ):
         return {"response": fields["response"], "status": "ok", "attempts": 1}
     flat = {**_flattened(fields.get("metadata")), **fields}
-    content, kept = _taken(recorded, flat, source)
+    content, kept = _taken(recorded, flat, source, _unasked(request))
     likelihood = request["kind"] != "generate"
     status, error = _outcome(recorded, content, likelihood)
     response = fields.get("response")
@@ -298,10 +308,18 @@ def _outcome(recorded: RecordedRow, content: Mapping[str, Any], likelihood: bool
     return str(status), error
 
 
+def _unasked(request: Mapping[str, Any]) -> frozenset[str]:
+    """Log-likelihoods that the request does not ask for: a row may hold more than this run looks at."""
+    if request["kind"] == "generate":
+        return frozenset((*LIKELIHOODS, *FLAGS))
+    return frozenset() if request["unconditional"] else UNCONDITIONAL
+
+
 def _taken(
-    recorded: RecordedRow, flat: Mapping[str, Any], source: _Source
+    recorded: RecordedRow, flat: Mapping[str, Any], source: _Source, unasked: frozenset[str]
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The columns that a recorded row fills, and what of it belongs into its metadata."""
+    """The columns that a recorded row fills, and what of it belongs into its metadata: what is not known, not
+    usable or not asked for."""
     fields = recorded.fields
     content: dict[str, Any] = {}
     kept = {name: value for name, value in fields.items() if name not in KNOWN_FIELDS}
@@ -310,6 +328,9 @@ def _taken(
     for name in RECORDED_FIELDS:
         value = flat.get(name)
         if value is None:
+            continue
+        if name in unasked:
+            kept |= {name: value} if name in fields else {}
             continue
         usable = usable_value(name, value)
         if usable is not None:

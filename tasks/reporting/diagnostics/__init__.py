@@ -42,6 +42,7 @@ class Diagnosis:
         findings = [finding for check in self._checks for finding in check.finish()]
         findings += answers.format_gaps(view.results, self._options)
         findings += responses.unused_recordings(view.manifest)
+        findings += responses.absent_recordings(view.manifest)
         findings += answers.arena_findings(view.manifest)
         return tuple(chain.from_iterable(grouped(findings)))
 

@@ -212,6 +212,20 @@ def unused_recordings(manifest: Mapping[str, Any]) -> Iterator[Diagnostic]:
             )
 
 
+def absent_recordings(manifest: Mapping[str, Any]) -> Iterator[Diagnostic]:
+    """Samples that a recording does not hold."""
+    for recording in manifest.get("recordings", ()):
+        if absent := recording.get("absent"):
+            yield Diagnostic(
+                "recording_absent",
+                "warning",
+                f"{recording['path']}: {numbers.plural(absent, 'sample')} that the run asks for "
+                f"{'is' if absent == 1 else 'are'} not there, the first {recording['first_absent']}. Metrics "
+                "over evaluation results leave them out, and other pairs count them as unscored.",
+                absent,
+            )
+
+
 class EmptyResponses(TallyCheck):
     """Responses without any text."""
 
