@@ -600,9 +600,12 @@ def _tallies(graph: Graph, entry: MethodVerdicts) -> Tallies:
 def _failures(graph: Graph, entry: MethodVerdicts, tallies: Tallies) -> dict[Cell, str]:
     """The cells of which a method's verdicts can't be used, and why."""
     failures = {}
+    answered = {model for (model, _), tally in tallies.items() if tally.rows}
     for cell, future in entry.verdicts.items():
         tally, allowed = tallies[cell.model, cell.prompt], graph.plan.config.errors.max_rate
         reason = graph.failure(future) or tally.failure(entry.method.name, allowed)
+        if reason is None and cell.model not in answered:
+            reason = f"there is no response of model {cell.model!r} to judge: its recording holds none"
         if reason is not None:
             failures[cell] = reason
     return failures

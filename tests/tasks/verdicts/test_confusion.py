@@ -62,9 +62,31 @@ def test_a_named_cell_counts_as_one(asking: Any, judged: Callable[..., Part]) ->
     assert (row["recall"], row["precision"]) == (0.5, 1.0)
 
 
-def test_verdicts_without_cells_are_unscored(asking: Any, judged: Callable[..., Part]) -> None:
-    row = row_of(judged("exact_match", asking({"a": "1"}), {"a": ["1"]}))
+def test_a_label_without_cells_gives_zeros_and_by_items_it_is_unscored(
+    asking: Any, judged: Callable[..., Part]
+) -> None:
+    part = judged("exact_match", asking({"a": "1"}), {"a": ["1"]})
+    row = row_of(part)
+    assert (row["status"], row["value"], row["n_unscored"]) == ("ok", 0.0, 0)
+    assert (row["sample_count"], row["ignored_count"], row["total_count"]) == (0, 1, 1)
+    row = row_of(part, estimator="items")
     assert (row["status"], row["value"], row["n_unscored"]) == ("failed", None, 1)
+
+
+def test_what_says_something_without_cells_counts_and_what_says_nothing_is_ignored(
+    asking: Any, judged: Callable[..., Part]
+) -> None:
+    """The first sample that says something takes the trial; one with passed and score alone does not."""
+
+    def judge(response: str, **_: Any) -> Any:
+        said = {"tp": {"tp": True}, "why": {"note": "unsure"}}.get(response, {})
+        return {"label": "x", "result": {"passed": True, "score": 1.0, **said}}
+
+    items = asking({"a": "1", "b": "1"})
+    row = row_of(judged(OWN, items, {"a": ["", "tp"], "b": ["why", "tp"]}, function=judge))
+    assert (row["true_positives"], row["sample_count"], row["ignored_count"]) == (1, 3, 1)
+    row = row_of(judged(OWN, items, {"a": ["", "tp"], "b": ["why", "tp"]}, function=judge), num_trials=2)
+    assert row["true_positives"] == 2
 
 
 def test_a_measure_without_cases_is_no_zero() -> None:

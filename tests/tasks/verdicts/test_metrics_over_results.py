@@ -244,8 +244,74 @@ def test_groups_with_fewer_samples_than_the_trials_need_have_failed(worked_examp
     [row] = rows_of(pass_at(2, 2), [worked_example])
     assert (row["status"], row["value"]) == ("failed", None)
     assert "needs 4 samples of every item (k × num_trials), and 2 items have 6 together" in row["error"]
+    assert "Too few have 2 of them, the least 3: a, b." in row["error"]
     rows = rows_of(pass_at(2, None, facets=["sample_index"]), [worked_example])
     assert [row["status"] for row in rows] == ["failed"] * 3
+
+
+def test_one_item_with_too_few_samples_fails_the_number(asking: Any, judged: Callable[..., Part]) -> None:
+    """The others' samples do not make up for it, and no count says that something is unscored."""
+    items = asking({"a": "1", "b": "2"})
+    part = judged("exact_match", items, {"a": ["1", "1", "1", "1"], "b": ["2"]})
+    for config in (pass_at(1, 2), unbiased(2)):
+        [row] = rows_of(config, [part])
+        assert (row["status"], row["value"], row["n_unscored"]) == ("failed", None, 0)
+        assert "Too few have 1 of them, the least 1: b." in row["error"]
+
+
+def test_a_response_without_the_label_is_a_sample_too_few(asking: Any, judged: Callable[..., Part]) -> None:
+    def judge(response: str, **_: Any) -> Any:
+        labels = ["both", *(["some"] if response != "3" else [])]
+        return [{"label": label, "result": {"passed": True}} for label in labels]
+
+    own = {"name": "j", "function": "f.py:judge"}
+    part = judged(own, asking({"a": "1", "b": "2"}), {"a": ["1", "1"], "b": ["2", "3"]}, function=judge)
+    rows = {row["label"]: row for row in rows_of(pass_at(1, 2), [part])}
+    assert (rows["both"]["status"], rows["both"]["value"]) == ("ok", 1.0)
+    assert (rows["some"]["status"], rows["some"]["value"]) == ("failed", None)
+
+
+def test_a_row_that_the_recording_lacks_is_no_sample(asking: Any, judged: Callable[..., Part]) -> None:
+    """The framework's own numbers: the first row of each item in the file is right."""
+    absent = {"status": "infra_error", "error": "no recorded response", "recorded_row": 0}
+    other = [
+        {"response": text, "recorded_row": place} for text, place in (("n", 2), ("n", 3), ("1", 1), ("n", 4))
+    ]
+    here = [{"response": text, "recorded_row": place} for text, place in (("n", 7), ("n", 6), ("2", 5))]
+    part = judged("exact_match", asking({"a": "1", "b": "2"}), {"a": other, "b": [*here, absent]})
+    [row] = rows_of(pass_at(1, None, facets=["status"]), [part])
+    assert (row["value"], row["facets"]) == (1.0, {"status": "ok"})
+    assert (row["n_samples"], row["n_items"], row["n_unscored"]) == (7, 2, 0)
+    [whole] = rows_of(pass_at(4, None), [part])
+    assert whole["status"] == "failed"
+
+
+def test_a_field_of_a_label_is_a_facet_by_either_path(asking: Any, judged: Callable[..., Part]) -> None:
+    def judge(response: str, **_: Any) -> Any:
+        fields = {"why": response, "deep": {"n": len(response)}}
+        return {"label": "x", "result": {"passed": True, "custom_fields": fields}}
+
+    part = judged(
+        {"name": "j", "function": "f.py:judge"}, asking({"a": "1"}), {"a": ["p", "qq"]}, function=judge
+    )
+    for place in ("detailed_results", "detailed_results.custom_fields"):
+        rows = rows_of({"name": "count", "facets": [f"{place}.why", f"{place}.deep.n"]}, [part])
+        assert [tuple(row["facets"].values()) for row in rows] == [("p", 1), ("qq", 2)]
+
+
+@pytest.mark.parametrize(
+    ("params", "key"),
+    [
+        ({}, "percentile_95.0"),
+        ({"percentile": 95}, "percentile_95"),
+        ({"percentile": 99.5}, "percentile_99.5"),
+    ],
+)
+def test_a_percentile_stands_under_its_number_as_it_was_given(
+    worked_example: Part, params: dict[str, Any], key: str
+) -> None:
+    [row] = rows_of({"name": "percentile", "params": params}, [worked_example])
+    assert row[key] == row["value"]
 
 
 def test_trials_follow_the_order_of_the_file(asking: Any, judged: Callable[..., Part]) -> None:
