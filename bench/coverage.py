@@ -179,6 +179,55 @@ def clusters() -> Iterator[Setting]:
         )  # fmt: skip
 
 
+def _zipf(groups: int) -> Floats:
+    return np.maximum(1, np.round(7 * groups / np.arange(1, groups + 1)))
+
+
+def _one_holds(share: float, groups: int) -> Floats:
+    sizes = np.full(groups, 10.0)
+    sizes[0] = round(10 * (groups - 1) * share / (1 - share))
+    return sizes
+
+
+UNEVEN = {
+    **{f"one of {g} has half": _one_holds(1 / 2, g) for g in (8, 20, 42, 101)},
+    **{f"one of {g} has a third": _one_holds(1 / 3, g) for g in (20, 101)},
+    **{f"Zipf sizes, {g}": _zipf(g) for g in (20, 42, 101)},
+    "two of 42 have a third each": np.concatenate([[400.0, 400.0], np.full(40, 10.0)]),
+    "lognormal sizes, 42": np.round(np.exp(2 + 1.2 * np.linspace(-2, 2, 42))),
+}
+
+
+def uneven_clusters() -> Iterator[Setting]:
+    """Clusters of unequal size: right or wrong, and numbers."""
+    for called, sizes in UNEVEN.items():
+        groups = np.repeat(np.arange(len(sizes)), sizes.astype(int))
+        for p, rho in ((0.7, 0.3), (0.9, 0.1), (0.0, 0.3)):
+
+            def draw(
+                rng: Rng,
+                count: int,
+                p: float = p,
+                rho: float = rho,
+                groups: Any = groups,
+                g: int = len(sizes),
+            ) -> Iterator[tuple[Any, Any, Any]]:
+                for _ in range(count):
+                    if p:
+                        own = rng.beta(p * (1 / rho - 1), (1 - p) * (1 / rho - 1), g)[groups]
+                        rows = (rng.random(len(groups)) < own).astype(np.float64)
+                    else:
+                        rows = math.sqrt(rho) * rng.normal(0, 1, g)[groups]
+                        rows = rows + math.sqrt(1 - rho) * rng.normal(0, 1, len(groups))
+                    yield rows.reshape(-1, 1), None, groups
+
+            kind = f"p {p}, ρ {rho}" if p else f"numbers, ρ {rho}"
+            yield Setting(
+                "uneven clusters", f"{called}, {kind}", SHARE if p else MEAN, draw, p, rounds=2_000,
+                discrete=True,
+            )  # fmt: skip
+
+
 def crossed_clusters() -> Iterator[Setting]:
     """Questions × prompts that both differ, all of them asked or every other: right or wrong, and numbers."""
     for questions, prompts, spread, whole in (
@@ -207,6 +256,30 @@ def crossed_clusters() -> Iterator[Setting]:
             yield Setting(
                 "crossed clusters", called, SHARE if kind == "0/1" else MEAN, draw, truth, rounds=4_000
             )
+    yield from _one_prompt()
+
+
+def _one_prompt() -> Iterator[Setting]:
+    """Questions × prompts of which one has half of the items."""
+    for questions, prompts, kind in ((100, 30, "0/1"), (100, 30, "numbers")):
+        times = np.concatenate([[prompts - 1], np.ones(prompts - 1)]).astype(int)
+        prompt = np.tile(np.repeat(np.arange(prompts), times), questions)
+        question = np.repeat(np.arange(questions), times.sum())
+
+        def draw(
+            rng: Rng, count: int, question: Any = question, prompt: Any = prompt, cut: bool = kind == "0/1",
+        ) -> Iterator[tuple[Any, Any, Any]]:  # fmt: skip
+            for _ in range(count):
+                numbers = rng.normal(0, 0.7, question.max() + 1)[question] + rng.normal(1.2, 1, len(prompt))
+                numbers = numbers + rng.normal(0, 0.7, prompt.max() + 1)[prompt]
+                rows = (numbers > 0).astype(np.float64) if cut else numbers
+                yield rows.reshape(-1, 1), None, np.column_stack([question, prompt])
+
+        truth = NormalDist().cdf(1.2 / math.sqrt(1.98)) if kind == "0/1" else 1.2
+        yield Setting(
+            "crossed clusters", f"{questions} × {prompts}, one prompt has half, {kind}",
+            SHARE if kind == "0/1" else MEAN, draw, truth, rounds=1_000, discrete=True,
+        )  # fmt: skip
 
 
 def grades() -> Iterator[Setting]:
@@ -357,8 +430,8 @@ def own_functions() -> Iterator[Setting]:
 
 
 FAMILIES = (
-    shares, repeats, passes, clusters, crossed_clusters, grades, texts, error_rates, likelihoods, numbers,
-    quantiles, classes, own_functions,
+    shares, repeats, passes, clusters, uneven_clusters, crossed_clusters, grades, texts, error_rates,
+    likelihoods, numbers, quantiles, classes, own_functions,
 )  # fmt: skip
 
 

@@ -11,8 +11,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from metrics.statistics.intervals import Shape
+from metrics.statistics.intervals import Shape, effective_units, standard_error
 from metrics.types import Floats, Ints
+
+FEW_CLUSTERS = 10
+ROUNDING = 1e-9
 
 
 def numbered(clusters: Ints | None) -> Ints | None:
@@ -35,6 +38,32 @@ def counts(ways: Ints) -> tuple[int, ...]:
     """Number of clusters of each field."""
     columns = ways.reshape(len(ways), -1).T
     return tuple(int(column.max(initial=-1)) + 1 for column in columns)
+
+
+def sizes(groups: Ints) -> Floats:
+    """Items of each cluster (n,) of one field."""
+    return np.bincount(groups).astype(np.float64)
+
+
+def effective(ways: Ints) -> float:
+    """The number of equal clusters that the items' clusters count as; of two fields, that of the field that
+    has fewer."""
+    return min(effective_units(sizes(column)) for column in ways.reshape(len(ways), -1).T)
+
+
+def few_clusters(ways: Ints | None) -> str | None:
+    """A doubt where there are few clusters, or a few that hold most of the items."""
+    if ways is None or min(counts(ways)) < 2:
+        return None
+    number, equal = min(counts(ways)), effective(ways)
+    if number < FEW_CLUSTERS:
+        return f"only {number} clusters: the error bar is a rough guide"
+    if equal >= FEW_CLUSTERS - ROUNDING:
+        return None
+    return (
+        f"clusters of unequal size count as {equal:.1f} equal ones: the error bar is a rough guide; "
+        f"{FEW_CLUSTERS} and more are safer"
+    )
 
 
 def wider(ways: Ints) -> Ints:
@@ -92,7 +121,7 @@ class Crossed:
         The variance is never below that of either field alone. Its degrees of freedom are those of its parts
         (Satterthwaite): few prompts that differ count as few.
         """
-        parts = [_part(influence, column) for column in (*ways.T, combined(ways))]
+        parts = [_squared(*between_clusters(influence, column)) for column in (*ways.T, combined(ways))]
         (first, of_first), (second, of_second), (both, _) = parts
         variance = max(first + second - both, first, second)
         way = int(second > first)
@@ -106,11 +135,14 @@ class Crossed:
         return cls(variance, Shape(skew, degrees), way)
 
 
-def _part(influence: Floats, groups: Ints) -> tuple[float, Shape]:
-    """The variance between the clusters of one field, and its shape."""
+def between_clusters(influence: Floats, groups: Ints) -> tuple[float, Shape]:
+    """The standard error between the clusters of one field, and its shape; ``influence`` (n,) is of items."""
     sums: Floats = np.bincount(groups, weights=influence).astype(np.float64)
-    units = len(sums)
-    if units < 2:
+    if len(sums) < 2:
         return 0.0, Shape(0.0, 0.0)
-    variance = units / (units - 1) * float(sums @ sums) / len(influence) ** 2
-    return variance, Shape.of(sums)
+    scaled, items = sums * (len(sums) / len(influence)), sizes(groups)
+    return standard_error(scaled, items), Shape.of_unequal(scaled, items)
+
+
+def _squared(stderr: float, shape: Shape) -> tuple[float, Shape]:
+    return stderr**2, shape

@@ -9,9 +9,9 @@ import numpy as np
 
 from metrics.aggregation import Aggregation
 from metrics.errors import MetricError
-from metrics.statistics.clusters import Crossed, Members, counts, numbered, wider
-from metrics.statistics.formulas import FEW_CLUSTERS, FEW_UNITS, Sampled, influences
-from metrics.statistics.intervals import PairedShares, Shape, skewed
+from metrics.statistics.clusters import Crossed, Members, counts, few_clusters, numbered, sizes, wider
+from metrics.statistics.formulas import FEW_UNITS, Sampled, influences
+from metrics.statistics.intervals import PairedShares, Shape, effective_units, skewed, standard_error
 from metrics.statistics.power import mcnemar, mcnemar_mde, shift_mde, units_needed
 from metrics.statistics.resampling import MAX_BLOCKS, MAX_ITEM_DRAWS, crossed_picks, resampled_totals
 from metrics.statistics.significance import sign_flip
@@ -242,7 +242,7 @@ def _by_permutation(
     higher_is_better: bool,
 ) -> Difference:
     n, kind = len(differences), "items" if groups is None else "clusters"
-    sizes = np.ones(n) if groups is None else np.bincount(groups).astype(np.float64)
+    own = np.ones(n) if groups is None else sizes(groups)
     units = differences if groups is None else np.bincount(groups, weights=differences)
     sums = np.asarray(units, dtype=np.float64)
     count, alpha = len(sums), 1 - options.ci_level
@@ -252,14 +252,14 @@ def _by_permutation(
     if not differing and not math.isfinite(width):
         said = "the runs do not differ on any item, and the metric's range is not known"
         return Difference(0.0, test, 1.0, math.nan, warning=said)
-    influence = (sums - sizes * mean) * (count / n)
-    stderr = math.sqrt(float(influence @ influence) / (count - 1) / count)
+    influence = (sums - own * mean) * (count / n)
+    stderr = standard_error(influence, None if groups is None else own)
     # What a unit differs by, where it does; units that tie hide how many more may differ (Agresti and Min).
     typical = float((sums * sums).sum()) / differing if differing else (width * n / count) ** 2
     ties = 1 - differing / count
     hidden = ties if groups is None else 1 + ties  # few clusters say little of the others' size
     spread = math.sqrt(stderr**2 + hidden * typical / n**2)
-    shape = Shape.of(influence)
+    shape = Shape.of(influence) if groups is None else Shape.of_unequal(influence, own)
     largest = (width * n / count) if math.isfinite(width) else 0.0
     shift = _Shift(mean, spread, shape, ties * _size_of_change(sums, largest) / n, width)
     flipped = sign_flip(sums, options.bootstrap_iters, np.random.default_rng(options.seed))
@@ -382,9 +382,9 @@ def _apart(difference: float, stderr: float) -> float:
 
 
 def _few_units(groups: Ints | None, count: int, width: float) -> str | None:
-    if groups is not None and count < FEW_CLUSTERS:
-        return f"only {count} clusters: the error bar is a rough guide"
-    if groups is None and count < FEW_UNITS and not math.isfinite(width):
+    if groups is not None:
+        return few_clusters(groups)
+    if count < FEW_UNITS and not math.isfinite(width):
         return f"only {count} items: the test holds for differences without rare large ones"
     return None
 
@@ -419,6 +419,8 @@ def _by_bootstrap(
         return Difference(stderr, test, p_value, math.nan, ends, lambda value: p_value, said)
     influence = _influence_of_difference(aggregation, tables, groups, units, options)
     shape = Shape(0.0, units - 1.0) if influence is None else Shape.of(influence)
+    if groups is not None:
+        shape, stderr = _of_unequal(influence, sizes(groups), stderr)
     swapped = _Swapped.of(aggregation, tables, groups, options)
     return Difference(
         stderr,
@@ -429,6 +431,16 @@ def _by_bootstrap(
         lambda value: shape.chance((observed - value) / stderr),
         _few_units(groups, units, math.inf),
     )
+
+
+def _of_unequal(influence: Floats | None, items: Floats, stderr: float) -> tuple[Shape, float]:
+    """Shape and standard error of clusters of so many items: resamples know as little as residuals do how
+    much of the estimate a large one made."""
+    if influence is None or len(influence) != len(items):
+        return Shape(0.0, max(effective_units(items) - 1.0, 1.0)), stderr
+    plain = standard_error(influence)
+    ratio = standard_error(influence, items) / plain if plain > 0 else 1.0
+    return Shape.of_unequal(influence, items), stderr * max(ratio, 1.0)
 
 
 def _by_crossed_jackknife(

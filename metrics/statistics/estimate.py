@@ -17,8 +17,8 @@ import numpy as np
 
 from metrics.aggregation import Aggregation
 from metrics.errors import ConfigError
-from metrics.statistics.clusters import counts, numbered
-from metrics.statistics.formulas import FEW_CLUSTERS, Sampled, Spread
+from metrics.statistics.clusters import counts, few_clusters, numbered
+from metrics.statistics.formulas import Sampled, Spread
 from metrics.statistics.intervals import normal_quantile, student_quantile, wilson
 from metrics.statistics.rules import METHODS, rule_of
 from metrics.types import Estimate, Floats, Ints, Values
@@ -111,7 +111,7 @@ def _estimate(
     low, high = max(spread.low, min(lowest, value)), min(spread.high, max(highest, value))
     method = spread.method if groups is None else f"{spread.method}, {clustered(groups)}"
     wide = "the spread is too wide for a standard error" if math.isinf(spread.stderr) else None
-    said = "; ".join(sentence for sentence in (wide, spread.warning, _few(groups)) if sentence)
+    said = "; ".join(sentence for sentence in (wide, spread.warning, few_clusters(groups)) if sentence)
     stderr = math.nan if wide else spread.stderr
     made = Estimate(value, stderr, method, low, high, n, said or None)
     return possible(made, aggregation.bounds)
@@ -144,13 +144,6 @@ def _impossible(made: Estimate, bounds: tuple[float, float]) -> str | None:
 def clustered(groups: Ints) -> str:
     """How ``stderr_method`` and the name of a test end."""
     return "clustered" if groups.ndim == 1 else "clustered two ways"
-
-
-def _few(groups: Ints | None) -> str | None:
-    clusters = 0 if groups is None else min(counts(groups))
-    if not 1 < clusters < FEW_CLUSTERS:
-        return None
-    return f"only {clusters} clusters: the error bar is a rough guide"
 
 
 def _without_error(value: float, n: int, warning: str | None) -> Estimate:

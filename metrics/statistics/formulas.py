@@ -10,13 +10,22 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from metrics.aggregation import Aggregation, total_of
-from metrics.statistics.clusters import Crossed, counts
+from metrics.statistics.clusters import (
+    FEW_CLUSTERS,
+    ROUNDING,
+    Crossed,
+    between_clusters,
+    counts,
+    few_clusters,
+)
 from metrics.statistics.intervals import (
     Bounded,
     Shape,
     clopper_pearson,
+    effective_units,
     jeffreys,
     skewed,
+    standard_error,
     student_quantile,
     wilson,
     wilson_near_bounds,
@@ -29,7 +38,6 @@ if TYPE_CHECKING:
 
 _UNKNOWN = (-math.inf, math.inf)
 FEW_UNITS = 15
-FEW_CLUSTERS = 10
 _FEW_WEIGHTS = 35
 _PROPORTIONS: dict[str, Callable[[float, float, float], tuple[float, float]]] = {
     "clopper_pearson": clopper_pearson,
@@ -95,6 +103,13 @@ class Sampled:
         return self.units if self.ways is None else min(counts(self.ways))
 
     @property
+    def few_clusters(self) -> bool:
+        """Whether so few clusters, or so uneven ones, are there that every interval warns of it."""
+        if self.ways is not None:
+            return few_clusters(self.ways) is not None
+        return self.clustered and effective_units(self.sizes) < FEW_CLUSTERS - ROUNDING
+
+    @property
     def n(self) -> float:
         """Number of items."""
         return float(self.sizes.sum())
@@ -110,8 +125,10 @@ class Sampled:
 
     def spread(self, influence: Floats) -> tuple[float, Shape]:
         """Standard error and shape of an estimate that each unit raises by ``influence`` (G,) over G."""
+        if self.ways is None and not self.clustered:
+            return standard_error(influence), Shape.of(influence)
         if self.ways is None:
-            return _stderr(influence), Shape.of(influence)
+            return standard_error(influence, self.sizes), Shape.of_unequal(influence, self.sizes)
         crossed = Crossed.of(influence, self.ways)
         return crossed.stderr, crossed.shape
 
@@ -122,8 +139,8 @@ class Sampled:
 
 
 def mean_error(sampled: Sampled) -> Spread:
-    """Standard error of a mean, s / √n; clustered as Miller 2024 with the factor G / (G - 1) for few
-    clusters. Where the metric's range is known, the interval is Wilson's at an effective size."""
+    """Standard error of a mean, s / √n; clustered as Miller 2024, bias reduced for few clusters of unequal
+    size. Where the metric's range is known, the interval is Wilson's at an effective size."""
     low, high = _range(sampled)
     if math.isfinite(low) and math.isfinite(high) and high > low:
         return _bounded_mean(sampled, low, high)
@@ -173,13 +190,14 @@ def bounded_share(sampled: Sampled, low: float, width: float) -> Bounded:
     stderr, shape = sampled.spread(_mean_influence(sampled))
     sums, sizes = _of_larger_way(sampled)
     means = (sums / sizes - low) / width
+    equal = effective_units(sizes)
     return Bounded(
         value=min(max((float(sampled.table[:, 0].sum()) / sampled.n - low) / width, 0.0), 1.0),
         variance=(stderr / width) ** 2,
-        units=len(sums),
+        units=equal,
         degrees=shape.degrees,
         extreme=float(((means <= 0) | (means >= 1)).mean()),
-        least=sampled.n**2 / float((sizes**2).sum()),
+        least=equal,
         most=_most(sampled, low, width),
     )
 
@@ -208,11 +226,6 @@ def _mean_influence(sampled: Sampled) -> Floats:
     return np.asarray(residual * (sampled.units / sampled.n))
 
 
-def _stderr(influence: Floats) -> float:
-    units = len(influence)
-    return math.sqrt(float(influence @ influence) / (units - 1) / units)
-
-
 def _skewed(sampled: Sampled, influence: Floats, method: str, stderr: float | None = None) -> Spread:
     """The interval of an estimate without known ends, with a doubt where there are too few units for one."""
     own, shape = sampled.spread(influence)
@@ -229,7 +242,7 @@ def _few_units(sampled: Sampled) -> str | None:
     if math.isfinite(low) and math.isfinite(high):
         return None
     kind = "clusters" if sampled.clustered else "items"
-    if sampled.clustered and sampled.independent < FEW_CLUSTERS:
+    if sampled.few_clusters:
         return None  # said whatever the interval is
     if sampled.independent < FEW_UNITS:
         return (
@@ -384,15 +397,13 @@ def woodruff(values: Floats, clusters: Ints, q: float, level: float) -> tuple[fl
     values' own distribution, is the quantile's.
     """
     ordered = np.sort(values)
-    n, below = len(values), np.asarray((values <= np.quantile(values, q)) - q, dtype=np.float64)
+    below = np.asarray((values <= np.quantile(values, q)) - q, dtype=np.float64)
     if clusters.ndim == 2:
         crossed = Crossed.of(below, clusters)
-        spread, degrees = crossed.stderr, crossed.shape.degrees
+        spread, shape = crossed.stderr, crossed.shape
     else:
-        groups = int(clusters.max()) + 1
-        residual = np.bincount(clusters, weights=below, minlength=groups)
-        spread, degrees = math.sqrt(groups / (groups - 1) * float(residual @ residual)) / n, groups - 1.0
-    reach = student_quantile(level, degrees)
+        spread, shape = between_clusters(below, clusters)
+    reach = student_quantile(level, shape.degrees)
     low, high = (
         float(np.quantile(ordered, min(max(q + sign * reach * spread, 0.0), 1.0))) for sign in (-1, 1)
     )

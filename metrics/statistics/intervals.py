@@ -18,6 +18,7 @@ _HIDDEN = 1.25  # by simulation: bench/coverage.py
 _STRAIGHT = 1e-9  # a skewness below this bends nothing
 _WHOLE = 1e-6  # a count may be so far from whole by rounding
 _EXCEPTIONS = 3
+_BENT_DEGREES = 5  # below them Student's quantile is found, not interpolated
 _HALVINGS = 40
 
 
@@ -36,7 +37,7 @@ def _student(level: float, degrees: int) -> float:
 def student_quantile(level: float, degrees: float) -> float:
     """Half-width of a two-sided interval with ``degrees`` of freedom; infinite for none of them.
 
-    Between whole degrees the logarithm is interpolated in 1 / degrees: right to a thousandth from two on.
+    Between whole degrees from five on the logarithm is interpolated in 1 / degrees, to a ten-thousandth.
 
     >>> round(student_quantile(0.95, 9), 6)
     2.262157
@@ -47,6 +48,8 @@ def student_quantile(level: float, degrees: float) -> float:
     first = _student(level, below)
     if below == degrees or below > 400:
         return first
+    if below < _BENT_DEGREES:
+        return _inverse(lambda t: student_coverage(t, degrees), level)
     share = (1 / below - 1 / degrees) * below * (below + 1)
     return float(first * (_student(level, below + 1) / first) ** share)
 
@@ -233,6 +236,27 @@ class PairedShares:
         return far
 
 
+def effective_units(sizes: Floats) -> float:
+    """The number of equal units that units of these sizes count as: (Σ n)² / Σ n² (Kish 1965)."""
+    return float(sizes.sum()) ** 2 / float(sizes @ sizes)
+
+
+def standard_error(influence: Floats, sizes: Floats | None = None) -> float:
+    """Of an estimate that each of G units raises by ``influence`` (G,) over G; ``sizes`` are the items of
+    each, where they differ.
+
+    A large unit pulls the estimate towards itself, and its residual is too small by as much: each is divided
+    by what is left of it on average, if units are alike within (CR2: Bell and McCaffrey 2002, Bias reduction
+    in standard errors for linear regression with multi-stage samples). Of equal units that is G / (G - 1).
+    """
+    units = len(influence)
+    if sizes is None:
+        return math.sqrt(float(influence @ influence) / (units - 1) / units)
+    weights = sizes / sizes.sum()
+    left = 1 - 2 * weights + float(weights @ weights)
+    return math.sqrt(float((influence * influence / left).sum())) / units
+
+
 @dataclass(frozen=True)
 class Shape:
     """What the units' influence says beyond the standard error.
@@ -244,6 +268,15 @@ class Shape:
 
     skew: float
     degrees: float
+
+    @classmethod
+    def of_unequal(cls, influence: Floats, sizes: Floats) -> "Shape":
+        """From the influence (G,) of units of so many items: at most one degree less than the equal units
+        that they count as. The skewness that sizes alone bring is none of the numbers', and shrinks with
+        them."""
+        plain, effective = cls.of(influence), effective_units(sizes)
+        skew = plain.skew * effective / len(sizes)
+        return cls(skew, max(min(plain.degrees, effective - 1.0), 1.0))
 
     @classmethod
     def of(cls, influence: Floats) -> "Shape":
@@ -302,14 +335,14 @@ def skewed(value: float, stderr: float, shape: Shape, level: float) -> tuple[flo
 class Bounded:
     """A mean within [0, 1] of G independent units, for Wilson's interval at an effective size.
 
-    ``variance`` is that of the mean, ``extreme`` the share of units at 0 or 1 throughout, ``least`` the size
-    that the units have even if each is right or wrong as a whole, ``most`` the number of samples where these
-    are 0 or 1 each.
+    ``units`` are G, or the equal ones that they count as. ``variance`` is that of the mean, ``extreme`` the
+    share of units at 0 or 1 throughout, ``least`` the size that the units have even if each is right or wrong
+    as a whole, ``most`` the number of samples where these are 0 or 1 each.
     """
 
     value: float
     variance: float
-    units: int
+    units: float
     degrees: float
     extreme: float
     least: float
@@ -325,7 +358,7 @@ class Bounded:
         """
         spread = self.value * (1 - self.value)
         if self.variance <= 0 or spread <= 0:
-            return float(self.units)
+            return self.units
         effect = self.variance * self.units / spread  # of a unit, against one that is right or wrong
         hidden = _HIDDEN * self.extreme
         effect = (self.degrees * effect + hidden) / (self.degrees + hidden)

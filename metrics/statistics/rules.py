@@ -90,7 +90,7 @@ class MeanRule(Rule):
     """Of a mean of the items' numbers."""
 
     averages: ClassVar[bool] = True
-    stderr = "s / √n; clustered with the factor G / (G − 1)"
+    stderr = "s / √n; clustered: CR2"
     interval = "Wilson's at an effective size where the metric's range is known; else Student's, bent"
 
     def check(self, aggregation: Aggregation) -> None:

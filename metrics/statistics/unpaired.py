@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from metrics.aggregation import Aggregation
-from metrics.statistics.clusters import counts, numbered
+from metrics.statistics.clusters import counts, effective, numbered
 from metrics.statistics.comparison import (
     Comparison,
     Difference,
@@ -100,13 +100,16 @@ def _difference(
             ]
             shares = [_Share.of(one, low, high - low) for one in sampled]
             found = _of_shares(shares[0], shares[1], high - low, options, higher_is_better)
-            clustered = any(own is not None for own in groups)
-            return _unforeseen(found, min(units)) if clustered and min(units) < FEW_UNITS else found
+            clusters = min((effective(own) for own in groups if own is not None), default=math.inf)
+            return _unforeseen(found, clusters) if clusters < FEW_UNITS else found
     return _by_welch(aggregation, runs, groups, options)
 
 
-def _unforeseen(found: Difference, clusters: int) -> Difference:
-    said = f"only {clusters} clusters: the error bar is a rough guide, and what would be found is not known"
+def _unforeseen(found: Difference, clusters: float) -> Difference:
+    said = (
+        f"only {clusters:.3g} clusters of equal size, or as many as those there are count for: the error bar "
+        "is a rough guide, and what would be found is not known"
+    )
     return replace(found, mde=math.nan, warning=said)
 
 

@@ -26,8 +26,8 @@ from numpy.typing import NDArray
 from metrics.aggregation import Aggregation, Count, Total, as_column, build_aggregation
 from metrics.config import StatisticsConfig
 from metrics.errors import ConfigError, MetricError
-from metrics.statistics.clusters import counts, numbered
-from metrics.statistics.formulas import FEW_CLUSTERS, Sampled, bounded_share, influences
+from metrics.statistics.clusters import counts, few_clusters, numbered
+from metrics.statistics.formulas import Sampled, bounded_share, influences
 from metrics.statistics.intervals import Bounded, Shape, normal_quantile, skewed, wilson
 from metrics.statistics.rules import NoErrorBar
 from metrics.types import Estimate, Floats, Ints, Scores
@@ -333,9 +333,7 @@ def corrected_estimate(
     units = n if groups is None else min(counts(groups))
     if groups is not None and units < 2:
         return Estimate(value, np.nan, "none", np.nan, np.nan, n, "one cluster has no spread")
-    few = None
-    if groups is not None and units < FEW_CLUSTERS:
-        few = f"only {units} clusters: the error bar is a rough guide"
+    few = few_clusters(groups)
     z = normal_quantile(level)
     size = _effective_size(positives, rate, groups, level)
     p, n_p = (size * rate + z * z / 2) / (size + z * z), size + z * z

@@ -17,7 +17,7 @@ import numpy as np
 from metrics.aggregation import build_aggregation
 from metrics.config import StatisticsConfig
 from metrics.errors import MetricError
-from metrics.statistics.clusters import counts, numbered
+from metrics.statistics.clusters import few_clusters, numbered
 from metrics.statistics.comparison import (
     Comparison,
     Difference,
@@ -210,7 +210,6 @@ def _separate(
     noise = sum(part**2 / max(d, 1.0) for part, d in zip([items, *people], degrees, strict=True))
     both = Shape(0.0, variance**2 / noise if noise > 0 else float(n - 1))
     spread = math.sqrt(variance)
-    fewest = n if groups is None else min(counts(groups))
 
     def ends(level: float) -> tuple[float, float]:
         below, above = both.ends(level)
@@ -223,9 +222,7 @@ def _separate(
         shift_mde(spread, both.degrees, 0.0, 1.0, 1 - options.ci_level),
         ends,
         lambda value: both.chance((difference - value) / spread),
-        f"only {fewest} clusters: the error bar is a rough guide"
-        if groups is not None and fewest < 10
-        else None,
+        few_clusters(groups),
     )
 
 

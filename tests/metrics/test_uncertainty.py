@@ -128,10 +128,17 @@ def test_clustered_standard_errors_are_those_of_the_formula() -> None:
     rng = np.random.default_rng(3)
     clusters = np.sort(rng.integers(0, 25, 200))
     values = rng.normal(size=200) + clusters % 3
-    residual = values - values.mean()
-    sums = [residual[clusters == cluster].sum() for cluster in np.unique(clusters)]
-    groups = len(sums)
-    expected = math.sqrt(groups / (groups - 1) * sum(total**2 for total in sums)) / 200
+    # CR2 by its matrices: residuals of each cluster, times the inverse root of what is left of their variance
+    # where clusters are alike within.
+    same = (clusters[:, None] == clusters[None, :]).astype(float)
+    maker = np.eye(200) - np.full((200, 200), 1 / 200)
+    left = maker @ same @ maker
+    sums = []
+    for cluster in np.unique(clusters):
+        own = clusters == cluster
+        due, seen = float(own.sum()) ** 2, float(left[np.ix_(own, own)].sum())
+        sums.append(float((maker @ values)[own].sum()) * math.sqrt(due / seen))
+    expected = math.sqrt(sum(total**2 for total in sums)) / 200
     made = of_numbers("mean", values, clusters)
     assert made.stderr == pytest.approx(expected, rel=1e-12)
     assert made.stderr_method == "closed form, clustered"
