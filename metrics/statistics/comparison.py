@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 Method = Literal["auto", "mcnemar", "permutation", "bootstrap", "unpaired"]
 Ends = Callable[[float], tuple[float, float]]
 Chance = Callable[[float], float]
+Remedy = Callable[[float, float], str | None]  # of a margin and a level: what would decide it
 
 
 @dataclass(frozen=True)
@@ -67,6 +68,7 @@ class Comparison:
     warning: str | None = None
     ends: Ends | None = field(default=None, repr=False, compare=False)
     chance: Chance | None = field(default=None, repr=False, compare=False)
+    remedy: Remedy | None = field(default=None, repr=False, compare=False)
 
     def interval(self, level: float) -> tuple[float, float]:
         """The interval of another level, with 0 in it unless the test finds a difference at that level."""

@@ -128,6 +128,30 @@ class Labelled:
         return left / (self.people - 2) * (1 + 1 / max(self.people - 3, 1))
 
     @property
+    def calibration(self) -> "Calibration | None":
+        """Verdicts as counts of right and wrong answers; None for grades, and where all are of one kind."""
+        if not self._verdicts:
+            return None
+        m, both = self.people, self.covariance + self.human * self.judged
+        right, found = round(m * self.human), round(m * both)
+        if right in (0, m):
+            return None
+        return Calibration(right, found, m - right, m - right - round(m * self.judged) + found)
+
+    @property
+    def response(self) -> tuple[float, float]:
+        """By how much the judge's grade rises with people's, and the variance of that; (0, ∞) where people's
+        do not differ. Of verdicts it is Youden's informedness."""
+        counted = self.calibration
+        if counted is not None:
+            return counted.informedness, sum(counted.noise)
+        if self.human_variance <= 0:
+            return 0.0, math.inf
+        slope = self.covariance / self.human_variance
+        left = max(self.judged_variance - slope**2 * self.human_variance, 0.0)
+        return slope, left / self.human_variance / max(self.people - 2, 1)
+
+    @property
     def _verdicts(self) -> bool:
         """Whether people and judge said right or wrong, and nothing between."""
         pairs = ((self.human, self.human_variance), (self.judged, self.judged_variance))

@@ -1,8 +1,9 @@
 """Two runs' corrected rates: by how much they differ, with what people's verdicts leave open.
 
 Runs that share one calibration share its errors too: the difference of the judge's own numbers then decides,
-divided by the judge's informedness where error rates are corrected for. That holds as far as the judge errs
-on both runs' answers alike. With a calibration each, of the run's own answers, nothing is assumed, and both
+divided by the judge's response: by how much its grades rise with people's, which for verdicts is its
+informedness. That holds as far as the judge errs on both runs' answers alike; people's labels of one run's
+answers rectify that run only. With a calibration each, of the run's own answers, nothing is assumed, and both
 calibrations add to the error.
 """
 
@@ -23,21 +24,25 @@ from metrics.statistics.comparison import (
     Difference,
     ItemColumn,
     Method,
+    Remedy,
     compare_items,
     score_column,
 )
 from metrics.statistics.formulas import Sampled, influences
 from metrics.statistics.intervals import Shape, normal_quantile
-from metrics.statistics.power import shift_mde
+from metrics.statistics.power import POWER, shift_mde
 from metrics.types import Floats, Ints
 from scorers.judge.calibration import CORRECTED_RATE, Calibration, Labelled
 
 SHARED = (
-    "both runs share one calibration: the difference is that of the judge's grades, which holds as far as it "
-    "errs on both alike; a calibration of each run's own answers assumes less"
+    "both runs share one calibration: the difference is that of the judge's grades over its response to "
+    "people's, which holds as far as it errs on both alike; a calibration of each run's own answers assumes "
+    "less"
 )
 _NORMAL = NormalDist()
 _STEPS = 60
+_MOST_LABELS = 1 << 24
+_FAR = 1e6  # standard errors, where a grade has no range
 Runs = tuple[ItemColumn, ItemColumn]
 
 
@@ -67,6 +72,50 @@ class Correction:
     def doubt(self) -> str | None:
         """Why nothing can be corrected, if so."""
         return self.by.doubt if isinstance(self.by, Calibration) else None
+
+    @property
+    def response(self) -> tuple[float, float]:
+        """By how much the judge's mean rises with people's, and the variance of that."""
+        if isinstance(self.by, Labelled):
+            return self.by.response
+        return self.by.informedness, sum(self.by.noise)
+
+    @property
+    def doubt_of_both(self) -> str | None:
+        """Why one calibration says nothing of two runs' difference, if so: the judge's response lies within
+        two standard errors of none."""
+        slope, noise = self.response
+        if isinstance(self.by, Calibration) or slope > 2 * math.sqrt(noise):
+            return self.doubt
+        return (
+            f"both runs share one calibration, whose {self.by.people} answers can't tell whether the judge's "
+            "grades rise with people's: it decides no difference; label answers of each run"
+        )
+
+    def labels_needed(self, runs: "Runs", margin: float, alpha: float, power: float = POWER) -> int | None:
+        """Labelled answers of each run's own that decide a margin on these items; None where no number
+        does."""
+        n, by = len(runs[0]), self.by
+        if isinstance(by, Calibration) or margin <= 0 or n < 2:
+            return None
+        reach = normal_quantile(1 - alpha) + normal_quantile(2 * power - 1)
+        moved, high = score_column(runs[1]) - score_column(runs[0]), 3
+        spread = float(moved.var(ddof=1)) / n
+
+        def error(people: int) -> float:
+            own = replace(by, people=people)
+            weight = float(own.weight(n))
+            return reach * math.sqrt(weight**2 * spread + 2 * own.variance(weight))
+
+        while error(high) > margin:
+            high *= 2
+            if high > _MOST_LABELS:
+                return None
+        low = high // 2
+        while high - low > 1:
+            middle = (low + high) // 2
+            low, high = (low, middle) if error(middle) <= margin else (middle, high)
+        return high
 
     def value(self, rate: float, n: int) -> float:
         """The corrected rate behind the judge's over n items."""
@@ -106,8 +155,9 @@ def compare_corrected(
     """Compares the corrected rates of two runs on the same items, whose columns hold the judge's verdicts or
     grades.
 
-    ``candidate`` is the base's rate plus the difference. Raises MetricError for runs that are corrected in
-    different ways.
+    ``base`` and ``candidate`` are the runs' own rates; of runs that share people's grades, the difference is
+    found without these, and may be another than that of the rates. Raises MetricError for runs that are
+    corrected in different ways.
     """
     first, second = corrections
     if type(first.by) is not type(second.by):
@@ -118,20 +168,20 @@ def compare_corrected(
     n = len(runs[0])
     rates = [float(score_column(run).mean()) if n else math.nan for run in runs]
     values = [one.value(rate, n) if n else math.nan for one, rate in zip(corrections, rates, strict=True)]
-    doubt = first.doubt or second.doubt
+    one = first == second
+    doubt = first.doubt_of_both if one else first.doubt or second.doubt
+    difference = values[1] - values[0]
     if doubt or math.isnan(plain.p_value):
-        found, difference = Difference.unsaid(doubt or plain.warning or "nothing can be tested"), math.nan
-        difference = values[1] - values[0]
-    elif first == second:
+        found = Difference.unsaid(doubt or plain.warning or "nothing can be tested")
+    elif one:
         found, difference = _shared(plain, first, options)
     else:
-        difference = values[1] - values[0]
         found = _separate(runs, corrections, (rates[0], rates[1]), clusters, options, difference)
     low, high = found.interval(options.ci_level)
     return replace(
         plain,
         base=values[0],
-        candidate=values[0] + difference,
+        candidate=values[1],
         difference=difference,
         stderr=found.stderr,
         ci_low=low,
@@ -142,17 +192,25 @@ def compare_corrected(
         warning=found.warning,
         ends=found.ends,
         chance=found.chance,
+        remedy=_label(first, runs) if one else None,
     )
 
 
+def _label(correction: Correction, runs: Runs) -> Remedy:
+    """What would decide a margin that one calibration does not."""
+
+    def remedy(margin: float, alpha: float) -> str | None:
+        needed = correction.labels_needed(runs, margin, alpha)
+        return None if needed is None else f"{needed:,} labelled answers of each run's own would decide it"
+
+    return remedy
+
+
 def _shared(plain: Comparison, correction: Correction, options: StatisticsConfig) -> tuple[Difference, float]:
-    """One calibration: the judge's difference, over its informedness where that is corrected for. Whether
-    there is any difference does not depend on the calibration, how large it is does (Fieller 1954)."""
+    """One calibration: the judge's difference, over its response. Whether there is any difference does not
+    depend on the calibration, how large it is does (Fieller 1954)."""
     said = "; ".join(filter(None, (SHARED, plain.warning)))
-    if isinstance(correction.by, Labelled):
-        same = Difference(plain.stderr, plain.test, plain.p_value, plain.mde, plain.ends, plain.chance, said)
-        return same, plain.difference
-    informed, noise = correction.by.informedness, sum(correction.by.noise)
+    (informed, noise), width = correction.response, _width(correction)
     difference = plain.difference / informed
     inner = plain.chance
     if plain.ends is None or inner is None:
@@ -168,11 +226,18 @@ def _shared(plain: Comparison, correction: Correction, options: StatisticsConfig
         return math.erfc(apart / widened / math.sqrt(2))
 
     def ends(level: float) -> tuple[float, float]:
-        return _end(chance, difference, -1.0, 1 - level), _end(chance, difference, 1.0, 1 - level)
+        return _end(chance, difference, -farthest, 1 - level), _end(chance, difference, farthest, 1 - level)
 
     stderr = math.hypot(plain.stderr / informed, difference * math.sqrt(noise) / informed)
+    farthest = width if math.isfinite(width) else abs(difference) + _FAR * stderr
     found = Difference(stderr, plain.test, plain.p_value, plain.mde / informed, ends, chance, said)
     return found, difference
+
+
+def _width(correction: Correction) -> float:
+    """The range of a rate, or of a grade; of one without a range, what a judge may be off by at most."""
+    low, high = correction.by.bounds if isinstance(correction.by, Labelled) else (0.0, 1.0)
+    return high - low
 
 
 def _end(chance: Any, start: float, farthest: float, level: float) -> float:

@@ -440,18 +440,19 @@ def _judged(pair: ComparedPair, beyond: float | None, different: float | None) -
         comparison=shown,
         p_adjusted=beyond if found.verdict == "regression" else different,
         verdict=found.verdict,
-        reason=_why(shown, found.verdict, terms.margin),
+        reason=_why(shown, found.verdict, terms),
     )
 
 
-def _why(comparison: Comparison, found: Verdict, margin: float) -> str | None:
+def _why(comparison: Comparison, found: Verdict, terms: GateTerms) -> str | None:
     """What an inconclusive pair lacks."""
     if found != "inconclusive":
         return None
+    remedy = comparison.remedy(terms.margin, terms.alpha) if comparison.remedy is not None else None
     if math.isnan(comparison.p_value) or math.isnan(comparison.mde):
-        return comparison.warning
+        return "; ".join(filter(None, (comparison.warning, remedy))) or None
     found_from = f"{comparison.n_items} items find differences from {comparison.mde:.4g} on"
-    return f"{found_from}; the margin is {margin:.4g}"
+    return "; ".join(filter(None, (found_from, f"the margin is {terms.margin:.4g}", remedy)))
 
 
 LIKELIHOODS: Final = frozenset({"acc", "acc_norm", "acc_bytes", "acc_mutual_info"})
