@@ -28,7 +28,7 @@ PYTEST = $(RUN) -m pytest -n $(WORKERS) --dist worksteal
 BASE := $(VENV)/.base-installed
 DEV := $(VENV)/.dev-installed
 
-.PHONY: eval test test-slow test-services test-serving test-nights check format bench ui stop deploy docs reference locks clean
+.PHONY: eval test test-slow test-services test-serving test-nights check format bench ui stop deploy worker docs reference locks clean
 
 eval: $(BASE)
 	$(RUN) -m flows.eval
@@ -102,6 +102,9 @@ ui: $(BASE)
 
 deploy: $(BASE)
 	deployments/local.sh deploy
+
+worker: $(BASE)
+	deployments/local.sh worker
 
 docs: $(BASE)
 	$(RUN) docs/build.py

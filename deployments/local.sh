@@ -2,6 +2,7 @@
 # The whole of it on this machine, on loopback: `make ui` and `make deploy` call this.
 #   deployments/local.sh ui       a Prefect server with its UI
 #   deployments/local.sh deploy   the server, the work pool, the deployments of prefect.yaml, a worker for them and the watch
+#   deployments/local.sh worker   the server, the work pool, the watch, and a worker for what `nightjar deploy` registered
 #   deployments/local.sh stop     the watch, the worker and the server
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -99,13 +100,19 @@ case "${1:-}" in
     start_watch
     echo "start a night now: eval \"\$(.venv/bin/python -m flows.server env)\" && .venv/bin/prefect deployment run suite/nightly"
     ;;
+  worker)
+    use_server
+    deployments/work-pools.sh local
+    start_worker
+    start_watch
+    ;;
   stop)
     stop_watch
     stop_worker
     python -m flows.server stop
     ;;
   *)
-    sed -n '2,5s/^# //p' "$0" >&2
+    sed -n '2,6s/^# //p' "$0" >&2
     exit 2
     ;;
 esac

@@ -128,8 +128,11 @@ def clear_status() -> None:
 
 
 COMMANDS: Final = {
+    "init": "flows.init",
+    "check": "flows.check",
     "eval": "flows.eval.__main__",
     "suite": "flows.suite.__main__",
+    "deploy": "flows.deploy",
     "compare": "flows.compare.__main__",
     "history": "flows.history",
     "power": "flows.power",

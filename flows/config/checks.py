@@ -179,7 +179,9 @@ def item_places(config: EvalConfig, items: Sequence[Item]) -> list[str]:
     dataset = config.dataset
     if dataset is None or dataset.path is None:
         return [f"item '{item.item_id}'" for item in items]
-    places = row_places(named_path(config.base_dir, dataset.path), [item.doc_id for item in items])
+    places = row_places(
+        named_path(config.base_dir, dataset.path), [item.doc_id for item in items], dataset.form
+    )
     return [places.get(item.doc_id, f"item '{item.item_id}'") for item in items]
 
 

@@ -111,10 +111,10 @@ class NativeBenchmark:
         return total.hexdigest() if found else None
 
     def _place(self, item: Item) -> str:
-        path = self._dataset().path
-        if path is None:
+        dataset = self._dataset()
+        if dataset.path is None:
             return ""
-        places = row_places(named_path(self._fields.base_dir, path), [item.doc_id])
+        places = row_places(named_path(self._fields.base_dir, dataset.path), [item.doc_id], dataset.form)
         return f"{places[item.doc_id]}: " if item.doc_id in places else ""
 
     def references(self, item: Item) -> tuple[Any, ...]:

@@ -1,12 +1,23 @@
 """The dataset's part of a config, the error of datasets, and dotted paths by which configs name fields."""
 
+import codecs
 from collections.abc import Mapping
-from typing import Annotated, Any
+from typing import Annotated, Any, Final, NamedTuple
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from metrics.config import NamesFile
 from metrics.errors import ConfigError
+
+
+class TextForm(NamedTuple):
+    """How a file's text is written; None: UTF-8, and a comma between the fields of CSV."""
+
+    encoding: str | None = None
+    delimiter: str | None = None
+
+
+AS_USUAL: Final = TextForm()
 
 
 class DatasetConfig(BaseModel):
@@ -19,6 +30,15 @@ class DatasetConfig(BaseModel):
 
     path: Annotated[str | None, NamesFile()] = Field(
         default=None, description="File of items, relative to the config: .jsonl, .json, .csv or .parquet"
+    )
+    encoding: str | None = Field(
+        default=None, description="Encoding of a text file that is not UTF-8, such as cp1252 or utf-16"
+    )
+    delimiter: str | None = Field(
+        default=None,
+        min_length=1,
+        max_length=1,
+        description='What stands between the fields of a .csv file instead of a comma, such as ";" or "\\t"',
     )
     function: str | None = Field(
         default=None, description="Loader 'file.py:function' that returns an iterable of items"
@@ -54,18 +74,39 @@ class DatasetConfig(BaseModel):
         if len(sources) != 1:
             found = " and ".join(sources) if sources else "none of them"
             raise ValueError(f"a dataset is one of path, function or hub; found {found}")
-        for key, owner in (("params", "function"), ("name", "hub"), ("split", "hub"), ("revision", "hub")):
+        owners = {"params": "function", "encoding": "path", "delimiter": "path", "name": "hub"}
+        for key, owner in (owners | {"split": "hub", "revision": "hub"}).items():
             if getattr(self, key) and sources != [owner]:
                 raise ValueError(f"'{key}' belongs to a dataset with '{owner}', this one has '{sources[0]}'")
         if self.hub is not None and self.split is None:
             raise ValueError(f"dataset '{self.hub}' of the hub needs a split, such as split: test")
+        if self.delimiter is not None and not str(self.path).lower().endswith(".csv"):
+            raise ValueError("'delimiter' belongs to a .csv file")
+        if self.encoding is not None:
+            _check_encoding(self.encoding)
         return self
+
+    @property
+    def form(self) -> TextForm:
+        """How the file's text is written."""
+        return TextForm(self.encoding, self.delimiter)
 
     def describe(self) -> str:
         """The source in a few words, for messages."""
         if self.hub is not None:
             return "/".join(part for part in (self.hub, self.name, self.split) if part)
         return self.path or self.function or ""
+
+
+def _check_encoding(name: str) -> None:
+    """Raises ValueError for what is no encoding of text."""
+    try:
+        b"".decode(codecs.lookup(name).name)
+    except LookupError:
+        message = (
+            f"encoding '{name}' is not known; expected utf-8, cp1252, latin-1, utf-16 or another of Python's"
+        )
+        raise ValueError(message) from None
 
 
 class DatasetError(ConfigError):

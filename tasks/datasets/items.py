@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from metrics.errors import ConfigError
-from tasks.datasets.config import DatasetConfig, DatasetError, field_at
+from tasks.datasets.config import AS_USUAL, DatasetConfig, DatasetError, TextForm, field_at
 from tasks.datasets.item import Item
 from tasks.store.home import named_path
 from tasks.store.keys import digest, file_digest
@@ -39,17 +39,27 @@ BYTE_ORDER_MARK: Final = b"\xef\xbb\xbf"
 
 
 class SourceRow(NamedTuple):
-    """A row as it was read. ``place`` continues the source's name in a message: ":12" or ", row 3"."""
+    """A row as it was read. ``place`` continues the source's name in a message: ":12" or ", row 3".
+
+    ``value`` is a DatasetError for a row that can't be read, where those after it can.
+    """
 
     place: str
     value: Any
 
 
-def read_rows(path: Path) -> Iterator[SourceRow]:
+def read_rows(path: Path, form: TextForm = AS_USUAL) -> Iterator[SourceRow]:
     """The rows of a file by its suffix, in order; only JSON is read as a whole.
 
     Raises DataError naming the file, and the line where one is at fault.
     """
+    for row in _rows_of_file(path, form):
+        if isinstance(row.value, DatasetError):
+            raise row.value
+        yield row
+
+
+def _rows_of_file(path: Path, form: TextForm) -> Iterator[SourceRow]:
     reader = READERS.get(path.suffix.lower())
     if reader is None:
         raise DatasetError(
@@ -59,7 +69,7 @@ def read_rows(path: Path) -> Iterator[SourceRow]:
         found = "is a folder, not a file" if os.path.isdir(path) else "is not there"
         raise DatasetError(f"{path.name} {found}: expected a dataset at {path}")
     try:
-        yield from reader(path)
+        yield from reader(path, form)
     except OSError as error:
         raise DatasetError(f"{path.name} can't be read: {error.strerror or error}") from error
 
@@ -72,14 +82,14 @@ def data_digest(path: Path) -> str:
         raise DatasetError(f"{path.name} can't be read: {error.strerror or error} ({path})") from error
 
 
-def row_places(path: Path, positions: Collection[int]) -> dict[int, str]:
+def row_places(path: Path, positions: Collection[int], form: TextForm = AS_USUAL) -> dict[int, str]:
     """Position of a row → where it stands, as "questions.jsonl:7"; empty where the file is not there any
     more."""
     if not positions:
         return {}
     try:
-        numbered = path.suffix.lower() == ".jsonl"
-        rows = _numbers(path) if numbered else (row.place for row in read_rows(path))
+        numbered = path.suffix.lower() == ".jsonl" and form.encoding is None
+        rows = _numbers(path) if numbered else (row.place for row in read_rows(path, form))
         last = max(positions)
         wanted = set(positions)
         return {
@@ -99,34 +109,64 @@ def _numbers(path: Path) -> Iterator[str]:
                 yield f":{number}"
 
 
-def _jsonl(path: Path) -> Iterator[SourceRow]:
+def _jsonl(path: Path, form: TextForm) -> Iterator[SourceRow]:
+    for number, line in enumerate(_lines(path, form.encoding), 1):
+        if line.strip():
+            place = f":{number}"
+            try:
+                value = parse_json(line.strip(), f"{path.name}{place}")
+            except DatasetError as error:
+                value = error
+            yield SourceRow(place, value)
+
+
+def _lines(path: Path, encoding: str | None) -> Iterator[bytes | str]:
+    if encoding is not None:
+        yield from _decoded(path, encoding).split("\n")
+        return
     with path.open("rb") as file:
         for number, line in enumerate(file, 1):
-            if number == 1:
-                line = line.removeprefix(BYTE_ORDER_MARK)
-            if line.strip():
-                place = f":{number}"
-                yield SourceRow(place, parse_json(line.strip(), f"{path.name}{place}"))
+            yield line.removeprefix(BYTE_ORDER_MARK) if number == 1 else line
 
 
-def _json(path: Path) -> Iterator[SourceRow]:
-    rows = parse_json(path.read_bytes().removeprefix(BYTE_ORDER_MARK), path.name)
+def _json(path: Path, form: TextForm) -> Iterator[SourceRow]:
+    text = path.read_bytes().removeprefix(BYTE_ORDER_MARK)
+    rows = parse_json(text if form.encoding is None else _decoded(path, form.encoding), path.name)
     if not isinstance(rows, list):
         raise DatasetError(f"{path.name}: expected a JSON list of items, got {type_name(rows)}")
     for number, row in enumerate(rows, 1):
         yield SourceRow(f", item {number}", row)
 
 
-def parse_json(text: bytes, where: str) -> Any:
+def _decoded(path: Path, encoding: str | None) -> str:
+    """The file's text; raises DatasetError naming the line that holds no such text."""
+    data = path.read_bytes()
+    try:
+        return data.decode(encoding or "utf-8").removeprefix("\ufeff")
+    except UnicodeDecodeError as error:
+        line = data.count(b"\n", 0, error.start) + 1
+        raise DatasetError(_not_in(f"{path.name}:{line}", encoding, error)) from error
+
+
+def _not_in(where: str, encoding: str | None, error: UnicodeDecodeError) -> str:
+    """What is said of bytes that are no text, with the encoding that they may have."""
+    found = f"byte 0x{error.object[error.start]:02x}"
+    if encoding is not None:
+        return f"{where}: is not {encoding} ({found}); give the file's own encoding in 'encoding'"
+    marks = {b"\xff\xfe": "utf-16", b"\xfe\xff": "utf-16"}
+    guess = marks.get(bytes(error.object[:2]), "cp1252")
+    named = f"{{path: …, encoding: {guess}}}"
+    return f"{where}: is not UTF-8 ({found}); save the file as UTF-8, or name its encoding: {named}"
+
+
+def parse_json(text: bytes | str, where: str) -> Any:
     """The JSON value of ``text``; raises DataError naming ``where`` and the fault. NaN and infinities are
     no JSON.
     """
     try:
-        return _DECODER.decode(text.decode("utf-8"))
+        return _DECODER.decode(text if isinstance(text, str) else text.decode("utf-8"))
     except UnicodeDecodeError as error:
-        raise DatasetError(
-            f"{where}: is not UTF-8 (byte {error.start + 1}); save the file as UTF-8"
-        ) from error
+        raise DatasetError(_not_in(where, None, error)) from error
     except json.JSONDecodeError as error:
         spot = f"column {error.colno}" if error.lineno == 1 else f"line {error.lineno}, column {error.colno}"
         raise DatasetError(f"{where}: malformed JSON at {spot}: {error.msg}") from error
@@ -152,13 +192,13 @@ def _refuse_constant(text: str) -> Any:
 _DECODER = json.JSONDecoder(parse_constant=_refuse_constant, object_pairs_hook=_without_twins)
 
 
-def _csv(path: Path) -> Iterator[SourceRow]:
+def _csv(path: Path, form: TextForm) -> Iterator[SourceRow]:
     csv.field_size_limit(sys.maxsize)  # the module's default refuses documents beyond 128 KB
-    with path.open(encoding="utf-8-sig", newline="") as file:
-        reader = csv.reader(file, strict=True)
+    with path.open(encoding=form.encoding or "utf-8-sig", newline="") as file:
+        reader = csv.reader(file, strict=True, delimiter=form.delimiter or ",")
         try:
             header = next(reader, [])
-            refuse_twins(header, f"{path.name}:1")
+            _check_header(header, form, f"{path.name}:1")
             start = reader.line_num + 1
             for values in reader:
                 if values:
@@ -167,18 +207,32 @@ def _csv(path: Path) -> Iterator[SourceRow]:
         except csv.Error as error:
             raise DatasetError(f"{path.name}:{reader.line_num}: malformed CSV: {error}") from error
         except UnicodeDecodeError as error:
-            raise DatasetError(
-                f"{path.name}: is not UTF-8 after line {reader.line_num}; save the file as UTF-8"
-            ) from error
+            _decoded(path, form.encoding)  # says in which line
+            raise DatasetError(_not_in(path.name, form.encoding, error)) from error
 
 
-def _csv_row(header: list[str], values: list[str], where: str) -> dict[str, str]:
+DELIMITERS: Final = {";": "';'", "\t": '"\\t"', "|": "'|'"}
+"""What stands between fields instead of a comma, as YAML has it."""
+
+
+def _check_header(header: list[str], form: TextForm, where: str) -> None:
+    refuse_twins(header, where)
+    if form.delimiter is not None or len(header) != 1:
+        return
+    for delimiter, written in DELIMITERS.items():
+        if delimiter in header[0]:
+            found = f"the header has no comma, and {header[0].count(delimiter)} times {written}"
+            said = f"say so: {{path: …, delimiter: {written}}}"
+            raise DatasetError(f"{where}: {found}; if that parts the columns, {said}")
+
+
+def _csv_row(header: list[str], values: list[str], where: str) -> "dict[str, str] | DatasetError":
     if len(values) != len(header):
-        raise DatasetError(f"{where}: {len(values)} fields, but the header has {len(header)} columns")
+        return DatasetError(f"{where}: {len(values)} fields, but the header has {len(header)} columns")
     return dict(zip(header, values, strict=True))
 
 
-def _parquet(path: Path) -> Iterator[SourceRow]:
+def _parquet(path: Path, form: TextForm) -> Iterator[SourceRow]:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -227,7 +281,7 @@ def _python_row(row: "pa.RecordBatch | pa.Table", where: str) -> dict[str, Any]:
     return values
 
 
-READERS: Final[dict[str, Callable[[Path], Iterator[SourceRow]]]] = {
+READERS: Final[dict[str, Callable[[Path, TextForm], Iterator[SourceRow]]]] = {
     ".jsonl": _jsonl,
     ".json": _json,
     ".csv": _csv,
@@ -251,6 +305,8 @@ def type_name(value: Any) -> str:
 
 
 DERIVED_ID_DIGITS = 16
+FAULTS: Final = 20
+"""Mistakes of a dataset that one refusal lists, at most."""
 Cluster = str | Sequence[str] | None
 """Dotted path of the field whose equal values belong together, or of two that cross."""
 
@@ -260,22 +316,48 @@ def open_dataset(config: DatasetConfig, base_dir: str | Path, cluster: Cluster =
 
     A row is either ``{"id", "data": {…}, "ground_truth"}`` or flat. ``cluster`` is the dotted path of the
     field whose equal values belong together, or those of two fields that cross. Raises DataError, naming the
-    source and the line, for a row that is no item, an id that came before, and a dataset without items.
+    source and the line, for a row that is no item, an id that came before, and a dataset without items. The
+    rows after a fault are looked at, too, so that one refusal lists up to FAULTS.
     """
     source = Path(config.path).name if config.path is not None else f"dataset {config.describe()}"
     places: dict[str, str] = {}
+    faults: list[str] = []
     doc_id = -1
-    for doc_id, row in enumerate(source_rows(config, base_dir)):
-        where = source + row.place
-        item = _item(row, doc_id, config, where)
-        if cluster is not None:
-            item = _clustered(item, cluster, where)
-        first = places.setdefault(item.item_id, row.place)
-        if first is not row.place:
-            raise DatasetError(_duplicate_message(item, row, where, source + first))
-        yield item
+    rows = source_rows(config, base_dir)
+    while len(faults) < FAULTS:
+        try:
+            row = next(rows)
+        except StopIteration:
+            break
+        except DatasetError as error:  # nothing behind it can be read
+            faults.append(str(error))
+            break
+        doc_id, where = doc_id + 1, source + row.place
+        try:
+            item = _checked(row, doc_id, config, where, cluster)
+            first = places.setdefault(item.item_id, row.place)
+            if first is not row.place:
+                raise DatasetError(_duplicate_message(item, row, where, source + first))
+        except DatasetError as error:
+            faults.append(str(error))
+            if config.path is None:  # a function's rows may have no end
+                break
+        else:
+            if not faults:
+                yield item
+    if len(faults) == FAULTS:
+        faults.append(f"{source}: these are the first {FAULTS} mistakes; there may be more")
+    if faults:
+        raise DatasetError("\n".join(faults))
     if doc_id < 0:
         raise DatasetError(f"{source} holds no items; a dataset needs at least one")
+
+
+def _checked(row: SourceRow, doc_id: int, config: DatasetConfig, where: str, cluster: Cluster) -> Item:
+    if isinstance(row.value, DatasetError):
+        raise row.value
+    item = _item(row, doc_id, config, where)
+    return item if cluster is None else _clustered(item, cluster, where)
 
 
 def dataset_digest(config: DatasetConfig, base_dir: str | Path, cluster: Cluster = None) -> str:
@@ -288,7 +370,8 @@ def dataset_digest(config: DatasetConfig, base_dir: str | Path, cluster: Cluster
     if config.path is not None:
         path = named_path(base_dir, config.path)
         if os.path.isfile(path):
-            return digest({**reading, "suffix": path.suffix.lower(), "bytes": data_digest(path)})
+            written = {name: value for name, value in config.form._asdict().items() if value is not None}
+            return digest({**reading, **written, "suffix": path.suffix.lower(), "bytes": data_digest(path)})
     total = hashlib.sha256(digest(reading).encode())
     for item in open_dataset(config, base_dir, cluster):
         total.update(content_digest(item).encode() + item.item_id.encode() + b"\0")
@@ -439,7 +522,7 @@ def _scalar(value: Any, where: str, depth: int) -> Any:
 def source_rows(config: DatasetConfig, base_dir: str | Path) -> Iterator[SourceRow]:
     """The rows of the configured source, in order; raises DataError or ConfigError naming the source."""
     if config.path is not None:
-        return read_rows(named_path(base_dir, config.path))
+        return _rows_of_file(named_path(base_dir, config.path), config.form)
     if config.function is not None:
         return _numbered(_function_rows(config, load_function(config.function, base_dir)), config.describe())
     return _numbered(_hub_rows(config), config.describe())

@@ -28,6 +28,7 @@ from pathlib import Path
 from typing import Any, Final, TextIO
 
 from tasks.comparison.trends import LearningCurve
+from tasks.datasets.config import TextForm
 from tasks.datasets.items import row_places
 from tasks.reporting import numbers
 from tasks.reporting.context import Usage, page_context
@@ -305,10 +306,10 @@ def places_of(positions: Collection[int], manifest: Mapping[str, Any]) -> dict[i
     dataset is no file, or is not there any more."""
     config = manifest.get("config")
     dataset = config.get("dataset") if isinstance(config, Mapping) else None
-    path = dataset.get("path") if isinstance(dataset, Mapping) else None
-    if not path or not isinstance(config, Mapping):
+    if not isinstance(config, Mapping) or not isinstance(dataset, Mapping) or not dataset.get("path"):
         return {}
-    return row_places(named_path(str(config.get("base_dir") or "."), str(path)), positions)
+    form = TextForm(dataset.get("encoding"), dataset.get("delimiter"))
+    return row_places(named_path(str(config.get("base_dir") or "."), str(dataset["path"])), positions, form)
 
 
 def placed(diagnostics: Sequence[Diagnostic], manifest: Mapping[str, Any]) -> tuple[Diagnostic, ...]:

@@ -5,10 +5,11 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from pydantic import ValidationError
 
 from tasks.datasets.config import DatasetConfig, DatasetError
 from tasks.datasets.item import Item
-from tasks.datasets.items import content_digest, dataset_digest, open_dataset
+from tasks.datasets.items import content_digest, dataset_digest, open_dataset, row_places
 from tasks.store.schemas import cluster_ways
 
 ROWS = [{"id": "a", "question": "2+2?", "answer": "4"}, {"id": "b", "question": "3+3?", "answer": "6"}]
@@ -128,7 +129,32 @@ REFUSED = {
         '{"q": NaN}\n',
         "x.jsonl:1: malformed JSON: NaN is not a JSON value; write null",
     ),
-    "not UTF-8": ("x.jsonl", b'{"q": "\xff"}\n', "x.jsonl:1: is not UTF-8 (byte 8); save the file as UTF-8"),
+    "not UTF-8": (
+        "x.jsonl",
+        b'{"q": "\xff"}\n',
+        "x.jsonl:1: is not UTF-8 (byte 0xff); save the file as UTF-8, or name its encoding: "
+        "{path: …, encoding: cp1252}",
+    ),
+    "not UTF-8 in a table": (
+        "x.csv",
+        b"q,a\n1,2\n\xe9,3\n",
+        "x.csv:3: is not UTF-8 (byte 0xe9); save the file as UTF-8, or name its encoding: "
+        "{path: …, encoding: cp1252}",
+    ),
+    "semicolons": (
+        "x.csv",
+        "q;a\n1;2\n",
+        "x.csv:1: the header has no comma, and 1 times ';'; if that parts the columns, say so: "
+        "{path: …, delimiter: ';'}",
+    ),
+    "several": (
+        "x.jsonl",
+        '{"id": 1}\n{\n{"id": 2}\n[]\n{"id": 1}\n',
+        "x.jsonl:2: malformed JSON at column 2: Expecting property name enclosed in double quotes\n"
+        "x.jsonl:4: an item is a mapping of fields, got a list\n"
+        "x.jsonl:5: item id '1' was already used at x.jsonl:1; every item needs its own",
+    ),
+    "many": ("x.csv", "q,a\n" + "1\n" * 30, None),
     "a row that is no mapping": ("x.jsonl", "[1]\n", "x.jsonl:1: an item is a mapping of fields, got a list"),
     "empty": ("x.jsonl", "", "x.jsonl holds no items; a dataset needs at least one"),
     "blank": ("x.jsonl", "\n\n", "x.jsonl holds no items; a dataset needs at least one"),
@@ -196,7 +222,8 @@ def test_a_named_field_that_a_row_lacks_is_refused(tmp_path: Path, key: str) -> 
     with pytest.raises(DatasetError) as refused:
         read(tmp_path, {"path": name, key: "nope"})
     expected = f"x.jsonl:1: no field 'nope' ({key} in the dataset's config); it has id, question, answer"
-    assert str(refused.value) == expected
+    assert str(refused.value).splitlines()[0] == expected
+    assert str(refused.value).splitlines()[1].startswith("x.jsonl:2: no field 'nope'")
 
 
 def test_an_empty_id_is_refused_where_the_config_names_the_field(tmp_path: Path) -> None:
@@ -219,7 +246,8 @@ def test_two_cluster_fields_make_a_text_that_can_be_told_apart_again(tmp_path: P
 def test_a_cluster_field_that_a_row_lacks_is_refused(tmp_path: Path) -> None:
     with pytest.raises(DatasetError) as refused:
         read(tmp_path, write(tmp_path, "x.jsonl", ROWS), "passage")
-    assert str(refused.value) == "x.jsonl:1: no field 'passage' (cluster); it has id, question, answer"
+    lines = str(refused.value).splitlines()
+    assert lines[0] == "x.jsonl:1: no field 'passage' (cluster); it has id, question, answer"
 
 
 def test_digest_changes_with_everything_that_decides_the_items_and_not_with_the_name(tmp_path: Path) -> None:
@@ -238,3 +266,46 @@ def test_digest_changes_with_everything_that_decides_the_items_and_not_with_the_
 def test_content_digest_leaves_id_and_position_out() -> None:
     assert content_digest(Item("a", 0, {"q": 1}, 2)) == content_digest(Item("b", 9, {"q": 1}, 2))
     assert content_digest(Item("a", 0, {"q": 1}, 2)) != content_digest(Item("a", 0, {"q": 1}, 3))
+
+
+def test_twenty_mistakes_are_listed_and_no_more(tmp_path: Path) -> None:
+    (tmp_path / "x.csv").write_text("q,a\n" + "1\n" * 30)
+    with pytest.raises(DatasetError) as refused:
+        read(tmp_path, "x.csv")
+    lines = str(refused.value).splitlines()
+    assert [line.partition(":")[2].partition(":")[0] for line in lines[:20]] == [str(n) for n in range(2, 22)]
+    assert lines[20:] == ["x.csv: these are the first 20 mistakes; there may be more"]
+
+
+@pytest.mark.parametrize(
+    ("name", "form", "content"),
+    [
+        ("x.csv", {"encoding": "cp1252"}, "q,a\nGröße,1\n".encode("cp1252")),
+        ("x.csv", {"delimiter": ";"}, "q;a\nGröße;1\n".encode()),
+        ("x.csv", {"delimiter": "\t", "encoding": "utf-16"}, "q\ta\nGröße\t1\n".encode("utf-16")),
+        ("x.jsonl", {"encoding": "cp1252"}, '{"q": "Größe", "a": "1"}\n'.encode("cp1252")),
+        ("x.json", {"encoding": "utf-16"}, '[{"q": "Größe", "a": "1"}]'.encode("utf-16")),
+    ],
+)
+def test_encoding_and_delimiter_are_what_the_config_says(
+    tmp_path: Path, name: str, form: dict[str, str], content: bytes
+) -> None:
+    (tmp_path / name).write_bytes(content)
+    config = DatasetConfig.model_validate({"path": name, **form})
+    (item,) = open_dataset(config, tmp_path)
+    assert (item.data["q"], str(item.data["a"])) == ("Größe", "1")
+    assert dataset_digest(config, tmp_path) != dataset_digest(DatasetConfig(path=name), tmp_path)
+    assert row_places(tmp_path / name, [0], config.form)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        ({"path": "x.jsonl", "delimiter": ";"}, "belongs to a .csv file"),
+        ({"path": "x.csv", "encoding": "utf8-nonsense"}, "is not known"),
+        ({"function": "a.py:b", "encoding": "cp1252"}, "belongs to a dataset with 'path'"),
+    ],
+)
+def test_encoding_and_delimiter_are_checked_with_the_config(wrong: dict[str, str], said: str) -> None:
+    with pytest.raises(ValidationError, match=said):
+        DatasetConfig.model_validate(wrong)

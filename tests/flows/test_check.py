@@ -1,0 +1,45 @@
+"""``nightjar check``: all mistakes of a config's dataset at once, with their lines."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from flows.check import main
+
+
+def check(capsys: pytest.CaptureFixture[str], *arguments: object) -> tuple[Any, str, str]:
+    with pytest.raises(SystemExit) as ended:
+        main([str(argument) for argument in arguments])
+    said = capsys.readouterr()
+    return ended.value.code, said.out, said.err
+
+
+def config(folder: Path, **keys: Any) -> Path:
+    entry = {
+        "name": "sums", "dataset": "items.csv", "prompt_template": "{{question}}", "target": "{{answer}}",
+        "metric_list": ["exact_match"], "models": [{"name": "own", "type": "demo"}],
+    }  # fmt: skip
+    (folder / "config.yaml").write_text(json.dumps(entry | keys))
+    return folder / "config.yaml"
+
+
+def test_all_mistakes_of_a_dataset_are_told_with_their_lines(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "items.csv").write_text("question,answer\n1+1?,2\nlost\n2+2?,4,5\n1+1?,2\n3+3?,6\n")
+    code, _, said = check(capsys, config(tmp_path))
+    assert code == 2
+    assert [line.split("items.csv:")[1][0] for line in said.splitlines()] == ["3", "4", "5"]
+
+
+def test_a_dataset_without_mistakes_is_told_with_encoding_delimiter_and_empty_answers(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "items.csv").write_text("question;answer\nGröße?;2\n2+2?;\n", encoding="cp1252")
+    dataset = {"path": "items.csv", "encoding": "cp1252", "delimiter": ";"}
+    code, said, _ = check(capsys, config(tmp_path, dataset=dataset))
+    assert code == 0
+    assert "sums: no mistakes, 2 items, encoding cp1252, delimiter ';'" in said
+    assert "items.csv:3" in said
