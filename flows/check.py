@@ -13,7 +13,7 @@ from flows.config.schema import EvalConfig
 app = new_app()
 
 
-@app.command(epilog=examples("nightjar check my_benchmark.yaml"))
+@app.command(epilog=examples("python -m flows.check my_benchmark.yaml"))
 def check_command(
     configs: Annotated[list[Path], typer.Argument(help="YAML files of evaluations")],
     overrides: Annotated[list[str] | None, typer.Option("--set", help="KEY=VALUE, over the config")] = None,

@@ -22,7 +22,7 @@ app = new_app()
 
 @app.command(
     epilog=examples(
-        'nightjar deploy my_benchmark/suite.yaml --cron "30 2 * * *" --timezone Europe/Berlin',
+        'python -m flows.deploy suite.yaml --cron "30 2 * * *" --timezone Europe/Berlin',
     )
 )
 def deploy_command(
@@ -93,8 +93,8 @@ def register(name: str, suite: Path, schedule: Any) -> str:
         work_pool_name=POOL,
         entrypoint_type=EntrypointType.MODULE_PATH,
     )
-    deployment.storage = LocalStorage(str(Path.cwd()))
-    applied = deployment.apply()
+    here = {"storage": LocalStorage(str(Path.cwd()))}
+    applied = deployment.model_copy(update=here).apply()
     assert isinstance(applied, UUID), "apply() waits where no loop runs"
     return str(applied)
 

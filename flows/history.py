@@ -1,6 +1,8 @@
 """``python -m flows.history "SELECT …"``, ``--prune`` or ``--compact``: SQL over all runs of a store, and its
 upkeep."""
 
+import csv
+import math
 import os
 import sys
 from collections.abc import Iterable, Sequence
@@ -49,6 +51,7 @@ def history_command(
         int, typer.Option(min=1, help="Without SQL: how many of the latest runs are listed")
     ] = 20,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON document on stdout")] = False,
+    as_csv: Annotated[bool, typer.Option("--csv", help="With SQL: the rows as CSV on stdout")] = False,
     remove: Annotated[
         bool, typer.Option("--prune", help="Remove artifacts that no kept run refers to")
     ] = False,
@@ -76,10 +79,12 @@ def history_command(
         raise ConfigError("--keep, --retention and --dry-run belong to --prune")
     if keep is not None and retention is not None:
         raise ConfigError("--keep is part of --retention: name one of them")
+    if as_csv and (as_json or sql is None):
+        raise ConfigError("--csv belongs to a SQL query, without --json")
     if sql is not None:
         found = query(opened, sql)
         warn_of(found.skipped)
-        print_rows(found, as_json)
+        print_csv(found) if as_csv else print_rows(found, as_json)
         return
     if not remove and not anew:
         from tasks.reporting.overview import glances
@@ -152,7 +157,7 @@ def _path_of(run: "Glance") -> str:
 def print_rows(found: QueryResult, as_json: bool) -> None:
     """Prints the rows: a table, or a JSON list of objects."""
     if as_json:
-        rows = [dict(zip(found.columns, row, strict=True)) for row in found.rows]
+        rows = [dict(zip(found.columns, map(_told_apart, row), strict=True)) for row in found.rows]
         print_json(rows, default=_json_value)
         return
     from tasks.reporting.numbers import plural
@@ -161,6 +166,23 @@ def print_rows(found: QueryResult, as_json: bool) -> None:
 
     console().print(FittedTable([*map(Column, found.columns)], [[*map(_cell, row)] for row in found.rows]))
     console().print(plural(len(found.rows), "row"))
+
+
+def print_csv(found: QueryResult) -> None:
+    """Prints the rows as CSV. A text that a spreadsheet would run as a formula begins with an apostrophe."""
+    writer = csv.writer(sys.stdout, lineterminator="\n")
+    writer.writerow(map(_no_formula, found.columns))
+    writer.writerows(map(_no_formula, row) for row in found.rows)
+
+
+def _no_formula(value: Any) -> Any:
+    """What a cell of CSV holds.
+
+    >>> _no_formula("=1+1"), _no_formula("-x"), _no_formula(-1.5), _no_formula(None)
+    ("'=1+1", "'-x", -1.5, None)
+    """
+    is_formula = isinstance(value, str) and value[:1] in ("=", "+", "-", "@", "\t", "\r")
+    return f"'{value}" if is_formula else value
 
 
 def print_pruning(pruned: "Pruned", dry_run: bool, as_json: bool) -> None:
@@ -190,6 +212,13 @@ def _cell(value: Any) -> str:
     if value is None:
         return ""
     return f"{value:.6g}" if isinstance(value, float) else str(value)
+
+
+def _told_apart(value: Any) -> Any:
+    """A number that JSON has no word for, as text; null stays for what is not there."""
+    if not isinstance(value, float) or math.isfinite(value):
+        return value
+    return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
 
 
 def _json_value(value: Any) -> Any:

@@ -75,7 +75,7 @@ FILES = {
 app = new_app()
 
 
-@app.command(epilog=examples("nightjar init my_benchmark", "nightjar eval my_benchmark/benchmark.yaml"))
+@app.command(epilog=examples("python -m flows.init my_benchmark"))
 def init_command(
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="The folder; made if it is not there")] = Path(
         "my_benchmark"

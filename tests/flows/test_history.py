@@ -9,6 +9,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from flows.history import app, main
+from metrics.errors import ConfigError
 from tasks.history.layout import record_run
 from tasks.store.schemas import ITEM_ROWS, RESULTS
 from tasks.store.storage import ArtifactRef, Store
@@ -27,12 +28,21 @@ def stray(store: Store) -> ArtifactRef:
     return store.write("filter", "a" * 64, pa.schema([("x", pa.int64())]), [pa.table({"x": [1]})])
 
 
-def test_rows_come_as_one_json_document_with_null_for_nan(store: Store) -> None:
-    record_run(store, {"run_id": "monday"}, [RESULTS.empty_table()], [ITEM_ROWS.empty_table()])
-    answer = history(
-        store, "SELECT run_id, 'nan'::DOUBLE AS value, 1.5::DECIMAL(3, 1) AS cost FROM runs", "--json"
+def test_json_tells_null_from_what_is_no_number_and_from_infinity(store: Store) -> None:
+    numbers = (
+        "'nan'::DOUBLE AS a, 'inf'::DOUBLE AS b, '-inf'::DOUBLE AS c, NULL AS d, 1.5::DECIMAL(3, 1) AS e"
     )
-    assert json.loads(answer.stdout) == [{"run_id": "monday", "value": None, "cost": 1.5}]
+    answer = history(store, f"SELECT {numbers}", "--json")
+    (row,) = json.loads(answer.stdout)
+    assert row == {"a": "NaN", "b": "Infinity", "c": "-Infinity", "d": None, "e": 1.5}
+
+
+def test_csv_holds_no_formula(store: Store) -> None:
+    answer = history(
+        store, "SELECT '=1+1' AS a, '@x' AS b, 'a,b' AS c, -1.5::DOUBLE AS d, NULL AS e", "--csv"
+    )
+    assert (answer.exit_code, answer.stdout) == (0, "a,b,c,d,e\n'=1+1,'@x,\"a,b\",-1.5,\n")
+    assert isinstance(history(store, "--csv").exception, ConfigError)
 
 
 def test_rows_are_a_table_without_json(store: Store) -> None:
