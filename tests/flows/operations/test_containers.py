@@ -150,7 +150,8 @@ async def test_the_kubernetes_pool_makes_a_job_without_a_key_in_it(monkeypatch: 
     pod = job["spec"]["template"]["spec"]
     (container,) = pod["containers"]
     env = {entry["name"]: entry for entry in container["env"]}
-    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "OPENAI_API_KEY"):
+    keys = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "OPENAI_API_KEY", "PREFECT_API_AUTH_STRING")
+    for name in keys:
         assert env[name]["valueFrom"]["secretKeyRef"]["name"] == "nightjar"
     assert [name for name, entry in env.items() if ("value" in entry) == ("valueFrom" in entry)] == []
     assert env["NIGHTJAR_STORE"]["value"].startswith("s3://")
@@ -186,8 +187,45 @@ async def test_a_deployments_values_reach_the_job() -> None:
     ):
         assert value in text
     assert "http://minio:9000" in text
-    assert text.count('"name": "keys"') == 3
+    assert text.count('"name": "keys"') == 4
     assert "{{" not in text
+
+
+CREDENTIAL = "somebody:what-only-the-server-knows"
+
+
+@pytest.mark.parametrize("values", [{}, {"env": {"MORE": "1"}}], ids=["shipped", "with-env"])
+async def test_no_job_carries_the_servers_credential_in_clear(values: dict[str, Any]) -> None:
+    from prefect.settings import PREFECT_API_AUTH_STRING, temporary_settings
+    from prefect_docker.worker import DockerWorkerJobConfiguration
+    from prefect_kubernetes.worker import KubernetesWorkerJobConfiguration
+
+    with temporary_settings({PREFECT_API_AUTH_STRING: CREDENTIAL}):
+        docker = await configured(DockerWorkerJobConfiguration, "docker-pool.json", values)
+        kubernetes = await configured(KubernetesWorkerJobConfiguration, "kubernetes-pool.json", values)
+    assert docker.env.get("MORE") == values.get("env", {}).get("MORE")
+    assert CREDENTIAL not in docker.model_dump_json() + kubernetes.model_dump_json()
+    (container,) = kubernetes.job_manifest["spec"]["template"]["spec"]["containers"]
+    (given,) = [entry for entry in container["env"] if entry["name"] == "PREFECT_API_AUTH_STRING"]
+    assert given["valueFrom"]["secretKeyRef"] == {"name": "nightjar", "key": "prefect-auth", "optional": True}
+
+
+def test_a_container_without_the_credential_takes_it_from_the_volume(tmp_path: Path) -> None:
+    (entrypoint,) = [json.loads(arguments) for name, arguments in instructions() if name == "ENTRYPOINT"]
+    shown = "import os; print(os.environ.get('PREFECT_API_AUTH_STRING'))"
+
+    def started(**env: str) -> str:
+        home = {"PATH": os.environ["PATH"], "NIGHTJAR_HOME": str(tmp_path)}
+        command = [*entrypoint, sys.executable, "-c", shown]
+        return subprocess.run(
+            command, cwd=CHECKOUT, env=home | env, check=True, capture_output=True, text=True
+        ).stdout.strip()
+
+    assert started() == "None"
+    assert started(PREFECT_API_AUTH_STRING=CREDENTIAL) == CREDENTIAL
+    assert started() == CREDENTIAL
+    (kept,) = tmp_path.iterdir()
+    assert kept.stat().st_mode & 0o777 == 0o600
 
 
 def test_every_variable_of_a_template_is_declared_and_used() -> None:
