@@ -3,7 +3,9 @@
 One watch for a server is enough. ``make deploy``, systemd and compose start it beside the worker.
 """
 
+import os
 import signal
+import sys
 import threading
 from typing import Annotated, Any
 
@@ -19,6 +21,23 @@ PATIENCE: float = 75.0
 app = new_app()
 
 
+def connected() -> str | None:
+    """The address of the server's pages; None while it does not answer, or does not prove to be the own one.
+
+    A watch may be there before its server, which must not cost it the credential.
+    """
+    from flows.server import use_server
+    from flows.server.connection import CREDENTIAL
+
+    credential = os.environ.get(CREDENTIAL)
+    ui = use_server()
+    if credential and CREDENTIAL not in os.environ:
+        os.environ[CREDENTIAL] = credential
+        print(f"waiting for the Prefect server at {ui}", file=sys.stderr, flush=True)
+        return None
+    return ui
+
+
 @app.command(epilog=examples("python -m flows.watch", "python -m flows.watch --once"))
 def watch_command(
     once: Annotated[
@@ -27,9 +46,13 @@ def watch_command(
     every: Annotated[float, typer.Option(min=0.5, help="seconds between two looks")] = SECONDS,
 ) -> None:
     """Tells what no run can tell of itself: lost and dead runs, late ones, missed nights, missing workers."""
-    from flows.server import use_server
-
-    ui = use_server()  # before Prefect is imported
+    over = threading.Event()
+    if not once:
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, lambda *_: over.set())
+    while (ui := connected()) is None:  # before Prefect is imported
+        if once or over.wait(min(every, PATIENCE / 10)):
+            raise typer.Exit(FAILED if once else 0)
     import httpx
     from prefect.exceptions import PrefectException
 
@@ -51,13 +74,10 @@ def watch_command(
             raise ConnectionError(f"where notifications go is not known now: {error}") from error
 
     watch = Watch(Times.from_environment(), Memory.load(), address, home() / "server" / "dlq")
-    over = threading.Event()
-    if not once:
-        for number in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(number, lambda *_: over.set())
-        say(f"watching {ui}")
+    pages = (os.environ.get("PREFECT_UI_URL") or ui).rstrip("/")
+    say(f"watching {ui}")
     while True:
-        complete = watch.look(View(patient, ui))
+        complete = watch.look(View(patient, pages))
         if once:
             raise typer.Exit(0 if complete else FAILED)
         if over.wait(every):

@@ -1,6 +1,7 @@
 """What the watch makes of a server's states: what it tells, once, what it mends, what it never touches."""
 
 import json
+import os
 import threading
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
@@ -519,3 +520,19 @@ def test_the_outside_switch_is_asked_after_each_whole_look_and_not_after_others(
     server.away = True
     watch.look()
     assert asked == ["http://switch/1"]
+
+
+def test_a_watch_that_is_there_before_its_server_keeps_the_credential(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from flows.server.boundary import credential
+    from flows.watch.__main__ import connected
+
+    monkeypatch.setenv("NIGHTJAR_HOME", str(tmp_path))
+    own = credential()
+    monkeypatch.setenv("PREFECT_API_URL", "http://127.0.0.1:9/api")
+    monkeypatch.setenv("PREFECT_API_AUTH_STRING", own)
+    assert connected() is None
+    assert os.environ["PREFECT_API_AUTH_STRING"] == own
+    monkeypatch.setenv("PREFECT_API_AUTH_STRING", "somebody:else")
+    assert connected() == "http://127.0.0.1:9"

@@ -1,7 +1,11 @@
 """Through the real scheduler and worker: nights go in order, tell their verdict once, lost ones are found."""
 
 import json
-from collections.abc import Callable
+import signal
+import sqlite3
+import time
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, closing, contextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -12,7 +16,6 @@ import pytest
 from tasks.history.layout import past_nights
 from tasks.store.storage import Store
 
-pytestmark = pytest.mark.services
 ITEMS = 200
 
 
@@ -60,6 +63,7 @@ def schedule(prefect: Any, suite: Path, count: int, seconds: int = 5) -> list[st
     raise AssertionError("the scheduler made no nights")
 
 
+@pytest.mark.services
 def test_five_waiting_nights_run_in_the_order_in_which_they_were_due_and_tell_their_verdict_once(
     prefect: Any, suite: Path, told: list[dict[str, Any]], webhook: str
 ) -> None:
@@ -81,6 +85,7 @@ def test_five_waiting_nights_run_in_the_order_in_which_they_were_due_and_tell_th
     assert all(notice.delivered for night in nights for notice in night.notices)
 
 
+@pytest.mark.services
 def test_a_run_that_a_lost_worker_left_pending_gives_its_place_back_and_is_taken_again(
     prefect: Any, suite: Path, until: Callable[..., Any]
 ) -> None:
@@ -95,6 +100,7 @@ def test_a_run_that_a_lost_worker_left_pending_gives_its_place_back_and_is_taken
             assert prefect.finished(run)["state_name"] == "Completed"
 
 
+@pytest.mark.services
 def test_a_verdict_that_nobody_could_be_told_is_told_once_by_the_watch_after_a_restart_of_the_server(
     prefect: Any,
     suite: Path,
@@ -123,6 +129,63 @@ def test_a_verdict_that_nobody_could_be_told_is_told_once_by_the_watch_after_a_r
         until(lambda: told, "the watch delivers what is outstanding")
         until(lambda: "watch.looked" in _events(prefect), "it looks again")
     assert [message["verdict"] for message in told] == ["regression"]
+
+
+@contextmanager
+def frozen(prefect: Any) -> Iterator[None]:
+    """The server's process stands still."""
+    prefect.process.send(signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        prefect.process.send(signal.SIGCONT)
+
+
+@contextmanager
+def locked(prefect: Any) -> Iterator[None]:
+    """Whatever the server would write, SQLite says that it is busy."""
+    with closing(sqlite3.connect(prefect.folder / "server" / "prefect.db", timeout=60)) as other:
+        other.execute("BEGIN EXCLUSIVE")
+        yield
+        other.rollback()
+
+
+@contextmanager
+def restarted(prefect: Any) -> Iterator[None]:
+    """The server is gone, and comes back."""
+    prefect.stop()
+    yield
+    prefect.start()
+
+
+@pytest.mark.nights
+@pytest.mark.parametrize(("trouble", "seconds"), [(frozen, 75), (locked, 60), (restarted, 20)])
+def test_a_verdict_is_told_once_whatever_the_server_goes_through(
+    prefect: Any,
+    suite: Path,
+    told: list[dict[str, Any]],
+    webhook: str,
+    until: Callable[..., Any],
+    trouble: Callable[[Any], AbstractContextManager[None]],
+    seconds: float,
+) -> None:
+    prefect.deploy()
+    prefect.automations(webhook)
+    parameters = {"suite": str(suite)}
+    with prefect.worker(), prefect.watch():
+        answer(suite.parent, 0)
+        first = prefect.finished(prefect.trigger("suite/nightly", parameters), patience=400)
+        assert first["state_name"] == "Completed", first["state"]
+        answer(suite.parent, 100)
+        run = prefect.trigger("suite/nightly", parameters)
+        until(lambda: prefect.flow_run(run)["state_type"] == "RUNNING", "the night has begun")
+        with trouble(prefect):
+            time.sleep(seconds)
+        ended = prefect.finished(run, patience=600)
+        until(lambda: told, "the night is told")
+        time.sleep(30)  # another message would come now
+    assert ended["state_name"] == "Failed", ended["state"]
+    assert [message["verdict"] for message in told] == ["regression"], told
 
 
 def _events(prefect: Any) -> str:
