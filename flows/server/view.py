@@ -93,11 +93,14 @@ class View:
         last = worker.get("last_heartbeat_time")
         return last is not None and self.age(last) <= 3 * interval
 
+    def is_of_a_process_pool(self, run: Mapping[str, Any]) -> bool:
+        """Whether a run is a process that its worker starts."""
+        return self.pools.get(str(run.get("work_pool_name")), {}).get("type") == "process"
+
     def is_of_this_machine(self, run: Mapping[str, Any]) -> bool:
         """Whether a process worker of this machine took the run, so that its process would be seen here."""
-        labels = run.get("labels") or {}
-        pool = self.pools.get(str(labels.get("prefect.work-pool.name")), {})
-        return pool.get("type") == "process" and labels.get("prefect.worker.name") == self.host
+        worker = (run.get("labels") or {}).get("prefect.worker.name")
+        return self.is_of_a_process_pool(run) and worker == self.host
 
     def last_sign(self, run: Mapping[str, Any]) -> datetime | None:
         """When a run was last heard of: a heartbeat or a line of its log."""

@@ -75,6 +75,7 @@ from tasks.history.layout import (
     Skipped,
     baseline_nights,
 )
+from tasks.history.notices import outstanding
 from tasks.models.engine import RunControl, interrupted
 from tasks.models.errors import shortened
 from tasks.models.records import asked_and_reused
@@ -455,14 +456,21 @@ async def run_suite(suite: str, options: SuiteOptions = DEFAULTS) -> State[Any]:
         state = await stopped_state(control, str(flow_run.id))
         if (run := _own_run()) is not None:
             leave_record(night, state, run)
-        tell.submit(night, begun.past).wait()
+        _tell(night, begun)
         return state
     judged: JudgedNight = judge.submit(night, evaluations, begun).result()
-    tell.submit(night, begun.past).wait()  # a message that can't be sent now fails no night
+    _tell(night, begun)
     message = printable(headline(judged))
     if not judged.ok:
         return Failed(message=message)
     return Completed(message=message, name=_state_name(judged))
+
+
+def _tell(night: PlannedNight, begun: BegunNight) -> None:
+    """Sends what a deployment's night has to tell; a message that can't be sent now fails no night."""
+    run = _own_run()
+    if run is not None and run.deployment_id is not None:
+        tell.submit(night, [entry for entry in begun.past if outstanding(entry)]).wait()
 
 
 def _own_run() -> FlowRun | None:

@@ -159,7 +159,8 @@ def record_night_stopped(flow: Flow[..., Any], flow_run: FlowRun, state: State[A
     options = SuiteOptions.model_validate(flow_run.parameters.get("options") or {})
     night = plan_night(load_suite(flow_run.parameters["suite"]), options, str(flow_run.id))
     leave_record(night, state, flow_run)
-    tell_now(night)
+    if flow_run.deployment_id is not None:
+        tell_now(night)
 
 
 def leave_record(night: PlannedNight, state: State[Any], run: FlowRun) -> None:

@@ -37,8 +37,11 @@ def pending_runs(view: View, times: Times, taken: MutableMapping[str, int]) -> I
 
 
 def _is_lost(view: View, run: dict[str, Any]) -> bool:
-    """Whether nobody is about to start the run: no process of it here, and no worker that might be."""
-    if view.processes(run["id"]):
+    """Whether nobody is about to start the run: no process of it here, and no worker that might be.
+
+    A container's or a cluster's job may be on its way whatever becomes of its worker.
+    """
+    if view.processes(run["id"]) or not view.is_of_a_process_pool(run):
         return False
     return view.is_of_this_machine(run) or not view.worker_lives(run)
 

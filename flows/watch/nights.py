@@ -9,7 +9,7 @@ from flows.server.view import View
 from flows.suite.plan import SuiteConfig, SuiteOptions, load_suite, plan_night
 from metrics.errors import NightjarError
 from tasks.history.layout import SUITES, find_night
-from tasks.history.notices import Post, deliver
+from tasks.history.notices import Post, deliver, outstanding
 from tasks.store.home import default_store
 from tasks.store.storage import Store
 
@@ -70,7 +70,7 @@ class Receipts:
             if not name.endswith(".json") or self.settled.get(place) == entry.token:
                 continue
             night = find_night(store, watched.slug, name.removesuffix(".json"))
-            if night is not None and night.outstanding:
+            if night is not None and outstanding(night):
                 sent += deliver(store, watched.slug, night.run_id, post)
                 continue  # its record is another now
             self.settled[place] = entry.token

@@ -63,14 +63,14 @@ class Watch:
         self._attempted(_beat, view)
         if complete:
             self._attempted(_ping, view)
-        self.memory.save()
+        self._attempted(self._save, view)
         return complete
 
     def _attempted(self, step: Callable[[View], object], view: View) -> bool:
         try:
             step(view)
-        except (OSError, NightjarError) as error:
-            say(f"{step.__name__.strip('_')}: {error}")
+        except Exception as error:  # whatever it is, the other steps look, and the watch lives
+            say(f"{step.__name__.strip('_')}: {type(error).__name__}: {error}")
             return False
         return True
 
@@ -93,6 +93,9 @@ class Watch:
         self.answers_since = self.answers_since or view.now
         self.memory.lasting.pop("server", None)
         return True
+
+    def _save(self, view: View) -> None:
+        self.memory.save()
 
     def _find_address(self, view: View) -> None:
         self.known_address = self.address()

@@ -295,11 +295,6 @@ class Night(BaseModel):
             total[currency] = total.get(currency, 0.0) + amount
         return total
 
-    @property
-    def outstanding(self) -> tuple[Notice, ...]:
-        """What nobody was told yet."""
-        return tuple(notice for notice in self.notices if notice.delivered is None)
-
 
 def record_run(store: Store, manifest: Mapping[str, Any], results: RowBatches, items: RowBatches) -> None:
     """Adds a run to the store's history: its result rows, its item rows, and last its manifest.

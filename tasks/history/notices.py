@@ -9,7 +9,7 @@ import json
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterable, Mapping
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
 from metrics.errors import NightjarError
@@ -18,6 +18,8 @@ from tasks.store.claims import claim
 from tasks.store.storage import Store
 
 POST_SECONDS: Final = 20.0
+STALE: Final = timedelta(days=7)
+"""What could not be delivered for so long is no news any more."""
 Post = Callable[[Mapping[str, Any]], None]
 
 
@@ -65,6 +67,12 @@ def change_night(store: Store, suite: str, run_id: str, change: Callable[[Night 
         return after
 
 
+def outstanding(night: Night) -> tuple[Notice, ...]:
+    """What nobody was told yet, and is still worth telling."""
+    oldest = (datetime.now(UTC) - STALE).isoformat()
+    return tuple(entry for entry in night.notices if entry.delivered is None and entry.written > oldest)
+
+
 def with_notice(night: Night, notice: Notice) -> Night:
     """The night with something to tell, unless that is told or about to be."""
     if notice.key in {known.key for known in night.notices}:
@@ -74,23 +82,23 @@ def with_notice(night: Night, notice: Notice) -> Night:
 
 def deliver(store: Store, suite: str, run_id: str, post: Post) -> int:
     """Sends what a night has not told yet, and returns how much that was. Raises NotDelivered, StoreError."""
-    sent = 0
     with claim(store, _turn(run_id)):
         night = find_night(store, suite, run_id)
-        while night is not None and night.outstanding:
-            notice = night.outstanding[0]
+        if night is None:
+            return 0
+        notices = outstanding(night)
+        for notice in notices:
             post(message_of(notice))
             night = _with_receipt(night, notice)
             record_night(store, night)
-            sent += 1
-    return sent
+        return len(notices)
 
 
 def deliver_all(store: Store, nights: Iterable[Night], post: Post) -> tuple[int, tuple[str, ...]]:
     """Sends what these nights have not told yet; how many messages went, and why others did not."""
     sent, failures = 0, []
     for night in nights:
-        if night.outstanding:
+        if outstanding(night):
             try:
                 sent += deliver(store, night.suite, night.run_id, post)
             except NightjarError as error:
@@ -105,7 +113,7 @@ def receipts(store: Store) -> tuple[str | None, int]:
     }
     nights = [night for suite in suites for night in read_nights(store, suite).found.values()]
     delivered = [notice.delivered for night in nights for notice in night.notices if notice.delivered]
-    return max(delivered, default=None), sum(len(night.outstanding) for night in nights)
+    return max(delivered, default=None), sum(len(outstanding(night)) for night in nights)
 
 
 def _with_receipt(night: Night, delivered: Notice) -> Night:

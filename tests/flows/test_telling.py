@@ -24,7 +24,7 @@ from flows.suite.telling import (
     tell,
 )
 from tasks.history.layout import Night, NightEvaluation, find_night, past_nights, record_night
-from tasks.history.notices import NotDelivered, deliver, post_to
+from tasks.history.notices import NotDelivered, deliver, outstanding, post_to
 from tasks.store.storage import Store
 
 DEPLOYMENT = UUID("01a2022f-0000-70e6-ae1e-e78c36160d08")
@@ -82,7 +82,7 @@ def test_a_night_posts_verdict_pairs_link_cost_and_key_and_has_a_receipt(
     monkeypatch.setenv("NIGHTJAR_WEBHOOK", webhook)
     planned = plan("1")
     ended(planned, 2)
-    assert record_of(planned).outstanding
+    assert outstanding(record_of(planned))
     for _ in range(2):  # a second time there is nothing to send
         tell.fn(planned, ())
     (message,) = told
@@ -107,12 +107,12 @@ def test_the_next_night_delivers_what_the_one_before_could_not(
     refusing.set()
     with pytest.raises(NotDelivered, match="HTTP 503"):
         tell.fn(first, ())
-    assert record_of(first).outstanding
+    assert outstanding(record_of(first))
     refusing.clear()
     begun = begin(second, due(3))
     tell.fn(second, begun.past)
     assert [message["key"] for message in told] == [f"{first.run_id}:regression"]
-    assert not record_of(first).outstanding
+    assert not outstanding(record_of(first))
 
 
 def test_who_can_not_be_reached_is_said_without_the_address() -> None:
@@ -182,7 +182,7 @@ def test_a_stopped_night_that_can_not_be_told_now_is_left_to_the_watch(
     stopped = run(parameters={"suite": str(suite), "options": {"store": plan("x").store}})
     state = State(type=StateType.CRASHED, name="Crashed", message="gone")
     record_night_stopped(None, stopped, state)  # type: ignore[arg-type]
-    assert [entry.key for entry in record_of(plan(str(stopped.id))).outstanding] == [
+    assert [entry.key for entry in outstanding(record_of(plan(str(stopped.id))))] == [
         f"{plan(str(stopped.id)).run_id}:Crashed"
     ]
 
@@ -295,3 +295,16 @@ def test_the_night_that_was_due_first_goes_first_although_it_gave_its_place_back
     assert next_in_turn(waiting(5), [second, first, later], moment) is first
     assert next_in_turn(waiting(2), [second, first, later], moment) is None
     assert next_in_turn(waiting(21), [later], moment) is None  # it is not due yet
+
+
+def test_what_could_not_be_told_for_a_week_is_no_news(
+    plan: Any, webhook: str, told: list[dict[str, Any]]
+) -> None:
+    planned = plan("1")
+    ended(planned, 2)
+    store, night = Store(planned.store), record_of(planned)
+    (old,) = night.notices
+    longer_ago = old.model_copy(update={"written": "2026-01-01T00:00:00+00:00"})
+    record_night(store, night.model_copy(update={"notices": (longer_ago,)}))
+    assert deliver(store, "night", planned.run_id, post_to(webhook)) == 0
+    assert told == []

@@ -19,6 +19,7 @@ from flows.watch.look import Times
 from flows.watch.watch import Watch
 from metrics.errors import ConfigError
 from tasks.history.layout import Night, Notice, find_night, record_night
+from tasks.history.notices import outstanding
 from tasks.store.storage import Store
 
 NOW = datetime(2026, 11, 23, 12, 0, tzinfo=UTC)
@@ -63,7 +64,10 @@ class Server:
             "logs": [],
             "work_pools": self.workers
             if rest.endswith("workers/filter")
-            else [{"name": "local", "type": "process", "created": at(9999)}],
+            else [
+                {"name": kind, "type": kind.replace("local", "process"), "created": at(9999)}
+                for kind in ("local", "kubernetes")
+            ],
         }
         return answers[name]
 
@@ -90,18 +94,20 @@ class Server:
         ]
 
     def add(
-        self, kind: str, minutes: float, name: str | None = None, worker: str | None = HERE, **about: Any
-    ) -> dict[str, Any]:
+        self, kind: str, minutes: float, name: str | None = None, worker: str | None = HERE,
+        pool: str = "local", **about: Any,
+    ) -> dict[str, Any]:  # fmt: skip
         """A run that has been in a state for so many minutes."""
         run_id, name = str(uuid4()), name or kind.capitalize()
-        labels = {"prefect.worker.name": worker, "prefect.work-pool.name": "local"} if worker else {}
+        labels = {"prefect.worker.name": worker, "prefect.work-pool.name": pool} if worker else {}
         state = {"type": kind, "name": name, "timestamp": at(minutes), "message": "said so",
                  "state_details": {"scheduled_time": at(minutes)}}  # fmt: skip
         ended = kind in ("COMPLETED", "FAILED", "CRASHED", "CANCELLED")
         self.runs[run_id] = {
             "id": run_id, "name": "nightly 02:30", "flow_id": str(uuid4()), "state_type": kind,
             "state_name": name, "state_id": str(uuid4()), "state": state, "labels": labels,
-            "deployment_id": DEPLOYMENT, "run_count": 1, "parameters": {}, "parent_task_run_id": None,
+            "deployment_id": DEPLOYMENT, "run_count": 1, "work_pool_name": pool,
+            "parameters": {}, "parent_task_run_id": None,
             "expected_start_time": at(minutes), "end_time": at(minutes) if ended else None, **about,
         }  # fmt: skip
         return self.runs[run_id]
@@ -241,6 +247,15 @@ def test_a_pending_run_whose_worker_is_gone_is_taken_again_and_told_if_that_does
         "nightly 02:30 has been Pending for 2 minutes: "
         "look at its worker's log, then cancel it or restart the worker"
     ]
+
+
+def test_a_pending_job_of_a_cluster_is_told_and_not_taken_again(
+    watch: Looking, server: Server, told: list[dict[str, Any]]
+) -> None:
+    server.add("PENDING", 8, worker="gone", pool="kubernetes")
+    watch.look()
+    assert server.changed == []
+    assert "has been Pending for 8 minutes" in texts(told)[0]
 
 
 def test_a_pending_run_without_a_process_is_taken_again_where_its_worker_was_started_anew(
@@ -456,7 +471,9 @@ def test_messages_that_nights_could_not_deliver_are_delivered_once(
     watch: Looking, suite: dict[str, Any], told: list[dict[str, Any]], refusing: threading.Event
 ) -> None:
     store = Store(suite["options"]["store"])
-    notice = Notice(key="night-1:worse", text="night ended Worse", verdict="worse", written=at(60))
+    notice = Notice(
+        key="night-1:worse", text="night ended Worse", verdict="worse", written=datetime.now(UTC).isoformat()
+    )
     record_night(
         store, Night(suite="night", run_id="night-1", started=at(60), evaluations=(), notices=(notice,))
     )
@@ -468,7 +485,7 @@ def test_messages_that_nights_could_not_deliver_are_delivered_once(
     assert [(message["key"], message["verdict"]) for message in told] == [("night-1:worse", "worse")]
     night = find_night(store, "night", "night-1")
     assert night is not None
-    assert not night.outstanding
+    assert not outstanding(night)
     assert watch.watch.memory.delivered is not None
 
 
