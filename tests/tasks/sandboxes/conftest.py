@@ -2,8 +2,10 @@
 
 import os
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from typing import Any
 
 import pytest
 
@@ -51,6 +53,12 @@ class _AsOrdinaryUser:
         user = ["setpriv", f"--reuid={NOBODY}", f"--regid={NOBODY}", "--clear-groups", "--"]
         command = [*user, self._python, "-I", "-S", "-B", str(judges.JUDGE)]
         return replace(invocation, judge=tuple(command), group=None)
+
+
+def at_once(run: Callable[[Any], str | None], entries: Sequence[Any]) -> list[str]:
+    """What was found wrong with the entries, as many looked at at once as there are cores."""
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        return [found for found in pool.map(run, entries) if found is not None]
 
 
 @pytest.fixture(params=[sandbox.name for sandbox in SANDBOXES])
