@@ -11,7 +11,7 @@ import pytest
 
 from scorers.config import ProgramLimits
 from tasks.sandboxes import judges
-from tasks.sandboxes.interpreters import Interpreter
+from tasks.sandboxes.interpreters import Interpreter, interpreter_at
 from tasks.sandboxes.kinds import SANDBOXES, Invocation, Sandbox
 from tasks.sandboxes.run import trouble
 
@@ -79,6 +79,8 @@ def place(request: pytest.FixtureRequest, kind: Sandbox) -> Place:
     python = shutil.which("python3", path="/usr/bin:/usr/local/bin")
     if python is None or shutil.which("setpriv") is None:
         pytest.skip("no python3 in /usr that every user can read, or no setpriv")
+    if interpreter_at(python).about < "cpython 3.11":
+        pytest.skip(f"{python} is older than the programs of the tables")
     return Place(_AsOrdinaryUser(kind, python), python)
 
 

@@ -46,6 +46,7 @@ def _of_programs() -> set[int]:
     return found
 
 
+@pytest.mark.services
 def test_hostile_programs_never_pass_and_are_never_unscored(place: Place) -> None:
     """Each ends with a verdict that is right for it, and with the reason, and leaves nothing."""
     assert len({entry["name"] for entry in HOSTILE}) == len(HOSTILE) >= 100
@@ -200,6 +201,30 @@ def test_what_a_container_engine_fails_at_before_the_program_is_not_judged() -> 
     for code, first, verdict in ((125, "", "sandbox_error"), (1, "", "sandbox_error"), (1, begun, "failed")):
         script = f"{first} exit {code}"
         assert run_program(Program("assert True", LIMITS), Scripted(script, False)).verdict == verdict
+
+
+def test_a_program_that_is_larger_than_its_room_is_wrong(place: Place) -> None:
+    limits = PATIENT.model_copy(update={"disk_mb": 1})
+    text = f"x = '{'x' * (1 << 20)}'"
+    outcome = run_program(Program(text, limits, interpreter=place.interpreter), place.sandbox)
+    assert (outcome.verdict, outcome.error) == ("failed", None)
+    assert "limits.disk_mb" in outcome.stderr
+
+
+def test_no_process_is_left_and_no_file_is_open_but_the_three(place: Place) -> None:
+    text = """
+import os
+assert sorted(name for name in os.listdir("/proc") if name.isdigit()) == sorted(["1", str(os.getpid())])
+held = []
+for fd in range(3, 4096):
+    try:
+        held.append((fd, os.readlink(f"/proc/self/fd/{fd}")))
+    except OSError:
+        pass
+assert not held, held
+"""
+    outcome = run_program(Program(text, PATIENT, interpreter=place.interpreter), place.sandbox)
+    assert outcome.verdict == "passed", outcome
 
 
 def test_without_a_sandbox_nothing_runs_and_the_remedy_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
