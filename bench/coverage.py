@@ -410,6 +410,76 @@ def classes() -> Iterator[Setting]:
         )  # fmt: skip
 
 
+def near_bounds() -> Iterator[Setting]:
+    """Numbers between two ends, where hardly an item errs: F1, MCC, ratios, BLEU, pass@k over trials."""
+    few = StatisticsConfig(bootstrap_iters=500)
+    for n in (42, 100, 200, 500):
+        for wrong in (0.005, 0.03):
+            cells = np.array([0.5 * (1 - wrong), 0.5 * wrong, 0.5 * wrong, 0.5 * (1 - wrong)])
+
+            def labels(
+                rng: Rng, count: int, n: int = n, cells: Any = cells
+            ) -> Iterator[tuple[Any, Any, Any]]:
+                for _ in range(count):
+                    yield np.eye(4)[rng.choice(4, size=n, p=cells)], None, None
+
+            def pairs(rng: Rng, count: int, n: int = n, cells: Any = cells) -> Iterator[tuple[Any, Any, Any]]:
+                for _ in range(count):
+                    yield None, [divmod(cell, 2) for cell in rng.choice(4, size=n, p=cells).tolist()], None
+
+            yield Setting(
+                "F1", f"{wrong:.1%} wrong, n {n}", build_aggregation("f1"), labels, 1 - wrong, rounds=1_000,
+                discrete=True, options=few,
+            )  # fmt: skip
+            yield Setting(
+                "MCC", f"{wrong:.1%} wrong, n {n}", build_aggregation("mcc"), pairs, 1 - 2 * wrong,
+                rounds=1_000, discrete=True, options=few,
+            )  # fmt: skip
+    for name in ("nanmean", "weighted_mean"):
+        for p, n in ((0.99, 42), (0.99, 200), (0.9, 100), (0.5, 100)):
+
+            def sample(rng: Rng, shape: Any, p: float = p, name: str = name) -> tuple[Floats, Floats]:
+                weights = rng.integers(1, 9, shape) if name == "weighted_mean" else rng.random(shape) < 0.9
+                return (rng.random(shape) < p) * weights.astype(np.float64), weights.astype(np.float64)
+
+            known = replace(build_aggregation(name), bounds=(0.0, 1.0))
+            yield Setting(name, f"p {p}, n {n}", known, _pairs(sample, n), p, rounds=2_000, discrete=True)
+    for n in (42, 200):
+        yield _copies(n)
+    for p in (0.99, 0.5):
+        for n in (42, 200):
+            trials = replace(
+                build_aggregation("mean"), name="trials", rule=None, k=4, bounds=(0.0, 1.0),
+                compute=lambda total, n: np.mean(total / np.asarray(n)[..., None], axis=-1),
+            )  # fmt: skip
+
+            def passed(rng: Rng, count: int, p: float = p, n: int = n) -> Iterator[tuple[Any, Any, Any]]:
+                for _ in range(count):
+                    chance = rng.beta(3 * p, 3 * (1 - p), (n, 1))
+                    yield (rng.random((n, 4)) < chance).astype(np.float64), None, None
+
+            yield Setting(
+                "pass rate of 4 trials", f"p {p}, n {n}", trials, passed, p, rounds=2_000, discrete=True
+            )
+
+
+def _copies(n: int) -> Setting:
+    """BLEU of texts of which 97 % are exact copies, the others of another wording."""
+
+    def draw(rng: Rng, count: int) -> Iterator[tuple[Any, Any, Any]]:
+        for _ in range(count):
+            length = rng.integers(10, 40, n)
+            possible = np.stack([np.maximum(length - order, 0) for order in range(4)], axis=1)
+            other = rng.binomial(possible, np.array([0.5, 0.3, 0.2, 0.1]))
+            matched = np.where((rng.random(n) < 0.97)[:, None], possible, other)
+            yield np.column_stack([length, length, matched, possible]).astype(np.float64), None, None
+
+    bleu = build_aggregation("bleu")
+    parts = 0.97 + 0.03 * np.array([0.5, 0.3, 0.2, 0.1])
+    truth = 100 * float(np.exp(np.log(parts).mean()))
+    return Setting("BLEU", f"97 % exact copies, n {n}", bleu, draw, truth, rounds=1_000, discrete=True)
+
+
 def _own(function: Callable[[Any], float]) -> Aggregation:
     return build_aggregation("own.py:fn", None, lambda _: lambda values: function(np.asarray(values)))
 
@@ -431,7 +501,7 @@ def own_functions() -> Iterator[Setting]:
 
 FAMILIES = (
     shares, repeats, passes, clusters, uneven_clusters, crossed_clusters, grades, texts, error_rates,
-    likelihoods, numbers, quantiles, classes, own_functions,
+    likelihoods, numbers, quantiles, classes, near_bounds, own_functions,
 )  # fmt: skip
 
 

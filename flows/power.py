@@ -4,8 +4,9 @@ samples, requests, tokens and cost, from history or assumed.
 An item's difference between two runs spreads as it did between the last two runs of the benchmark that
 the history holds and that asked for their answers each: a rerun from kept answers is the same run once more,
 and items that rest on a shared answer are left out. Of one run, its repeats tell, or its share of right
-answers, as if both runs were unrelated. Without any, a share of items is assumed to differ. ``--dry-run`` and
-suites' checks say the same numbers.
+answers, as if both runs were unrelated. Without any, a share of items is assumed to differ. What of that more
+samples take away is measured by repeats; where it was not, the numbers are a range: from all of it to none.
+``--dry-run`` and suites' checks say the same numbers.
 """
 
 import math
@@ -76,12 +77,14 @@ class Cost:
 @dataclass(frozen=True)
 class Design:
     """So many samples of so many items decide; ``items`` is None where no number of them does, ``fits``
-    whether the dataset has them."""
+    whether the dataset has them. ``fewest`` would do if samples took away all that items differ by, where
+    that was not measured; else it is ``items``."""
 
     samples: int
     items: int | None
     fits: bool
     cost: Cost | None
+    fewest: int | None = None
 
 
 @dataclass(frozen=True)
@@ -99,6 +102,7 @@ class PairPower:
     finds: float | None
     assumed: bool
     designs: tuple[Design, ...]
+    warning: str | None = None
 
     def as_dict(self) -> dict[str, Any]:
         """As JSON has it."""
@@ -125,19 +129,23 @@ def _pair_power(
     config: EvalConfig, of: tuple[str, str, bool], history: "_History", asked: Asked
 ) -> PairPower | None:
     name, pair, shares = of
+    model = next(entry for entry in config.models if entry.name == name)
+    sampling = config.sampling(model)
+    samples, greedy = sampling.num_samples, sampling.temperature == 0
     known = history.spread(name, pair, shares)
     if known is None:
         if not shares:
             return None
         share = ASSUMED if asked.differ is None else asked.differ
-        known = PairSpread.of_share(share), f"{ASSUMES}: {share:.0%} of the items differ"
-    spread, source = known
-    model = next(entry for entry in config.models if entry.name == name)
-    samples = config.sampling(model).num_samples
-    decides = spread.margin(asked.items, samples, asked.alpha, asked.power)
-    finds = spread.loss_found(asked.margin, asked.items, samples, asked.alpha, asked.power)
+        known = _Known.of_total(share, 1, 1.0, f"{ASSUMES}: {share:.0%} of the items differ")
+    spreads = known.greedy(samples) if greedy else known.spreads
+    decides = max(one.margin(asked.items, samples, asked.alpha, asked.power) for one in spreads)
+    finds = max(
+        one.loss_found(asked.margin, asked.items, samples, asked.alpha, asked.power) for one in spreads
+    )
+    source = known.source
     designs = tuple(
-        _design(spread, count, asked, _cost_each(config, name, history.runs))
+        _design(spreads, count, asked, _cost_each(config, name, history.runs))
         for count in sorted({*SAMPLES, samples})
     )
     return PairPower(
@@ -151,14 +159,40 @@ def _pair_power(
         finds=None if math.isnan(finds) else finds,
         assumed=source.startswith(ASSUMES),
         designs=designs,
+        warning=_same_request(samples) if greedy and samples > 1 else None,
     )
 
 
-def _design(spread: PairSpread, samples: int, asked: Asked, each: "_Each") -> Design:
-    items = spread.items_for(asked.margin, samples, asked.alpha, asked.power)
-    if items is None:
-        return Design(samples, None, False, None)
-    return Design(samples, items, items <= asked.items, each.of(items * samples))
+def _same_request(samples: int) -> str:
+    return f"{samples} samples at temperature 0 are {samples} times the same request: they say what one says"
+
+
+def _design(spreads: Sequence[PairSpread], samples: int, asked: Asked, each: "_Each") -> Design:
+    found = [one.items_for(asked.margin, samples, asked.alpha, asked.power) for one in spreads]
+    known = [items for items in found if items is not None]
+    fewest = min(known, default=None)
+    if len(known) < len(found):
+        return Design(samples, None, False, None, fewest)
+    items = max(known)
+    return Design(samples, items, items <= asked.items, each.of(items * samples), fewest)
+
+
+@dataclass(frozen=True)
+class _Known:
+    """What is known of an item's difference, from where: one spread, or two between which it lies."""
+
+    spreads: tuple[PairSpread, ...]
+    source: str
+
+    @classmethod
+    def of_total(cls, variance: float, samples: int, width: float, source: str) -> "_Known":
+        """Of a variance at so many samples of which nothing says what more of them take away."""
+        kept, taken = PairSpread(variance, 0.0, width), PairSpread(0.0, variance * samples, width)
+        return cls((kept, taken), source)
+
+    def greedy(self, samples: int) -> tuple[PairSpread, ...]:
+        """The same where each sample is the same answer: more of them take nothing away."""
+        return tuple({PairSpread(one.variance(samples), 0.0, one.width): None for one in self.spreads})
 
 
 @dataclass(frozen=True)
@@ -231,26 +265,34 @@ class _History:
         self.runs = runs
         self._shared = SharedAnswers(store)
 
-    def spread(self, model: str, pair: str, shares: bool) -> tuple[PairSpread, str] | None:
+    def spread(self, model: str, pair: str, shares: bool) -> _Known | None:
         """The spread that the runs tell, and how; None where they don't."""
         newest = _row(self.runs[0], model, pair) if self.runs else None
         if newest is None or not newest["n_items"] or newest["stderr"] is None:
             return None
         width = 1.0 if shares else math.inf
-        samples = max(round(newest["n_samples"] / newest["n_items"]), 1)
-        sampling = 2 * samples * newest["n_items"] * (newest["stderr_sampling"] or 0.0) ** 2
+        items, name = newest["n_items"], self.runs[0].name
+        samples = max(round(newest["n_samples"] / items), 1)
+        measured = newest["stderr_sampling"]
+        sampling = None if measured is None else 2 * samples * items * measured**2
         second = self._second(newest, model, pair)
         if second is not None:
-            other, variance, items = second
-            sampling = min(sampling, variance * samples) or (variance * samples if shares else 0.0)
-            spread = PairSpread(max(variance - sampling / samples, 0.0), sampling, width)
-            return spread, f"from {items:,} items of {other} and {self.runs[0].name}"
-        items = newest["n_items"]
-        if newest["stderr_sampling"] is not None:
-            return PairSpread(0.0, sampling, width), f"from the repeats of {self.runs[0].name}"
-        unrelated = 2 * newest["n_items"] * newest["stderr"] ** 2
-        spread = PairSpread(0.0, unrelated, width) if shares else PairSpread(unrelated, 0.0, width)
-        return spread, f"from {self.runs[0].name}, as if another run were unrelated"
+            other, variance, own = second
+            source = f"from {own:,} items of {other} and {name}"
+            if sampling is None:
+                return _Known.of_total(variance, samples, width, source)
+            sampling = min(sampling, variance * samples)
+            return _Known((PairSpread(variance - sampling / samples, sampling, width),), source)
+        if sampling:
+            return _Known((PairSpread(0.0, sampling, width),), f"from the repeats of {name}")
+        if sampling == 0 and shares:  # repeats that are all the same say nothing of another run
+            kept = PairSpread(ASSUMED, 0.0, width)
+            return _Known((kept,), f"{ASSUMES}: {ASSUMED:.0%} of the items differ; {name}'s repeats do not")
+        source = f"from {name}, as if another run were unrelated"
+        unrelated = 2 * items * newest["stderr"] ** 2
+        if not shares:
+            return _Known((PairSpread(unrelated, 0.0, width),), source)
+        return _Known.of_total(unrelated, samples, width, source)
 
     def _second(self, newest: Mapping[str, Any], model: str, pair: str) -> tuple[str, float, int] | None:
         """The last run before with answers of its own: its name, the variance of an item's difference to it,
@@ -379,6 +421,8 @@ def _show(benchmark: str, pairs: Sequence[object], currency: str | None) -> None
         out.print(
             f"  {said_to_decide(pair.items, pair.samples, pair.decides)}{finds}; to decide {pair.margin:g}:"
         )
+        if pair.warning:
+            out.print(f"  {pair.warning}")
         cost = f"Cost ({currency})" if currency else "Cost"
         names = ("Samples", "Items", "Requests", "Prompt tokens", "Completion tokens", cost, "Note")
         rows = [_design_cells(design) for design in pair.designs]
@@ -397,6 +441,15 @@ def _design_cells(design: Design) -> list[str]:
         numbers.money(taken.cost if taken else None),
         "" if design.fits or design.items is None else "more than there are",
     ]
+
+
+def _items(design: Design) -> str:
+    from tasks.reporting import numbers
+
+    most = "no number" if design.items is None else numbers.count(design.items)
+    if design.fewest is None or design.fewest == design.items:
+        return most
+    return f"{numbers.count(design.fewest)} to {most}"
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

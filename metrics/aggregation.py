@@ -54,7 +54,8 @@ class Aggregation:
     ``tabulate`` turns values into statistics after all, once all are known, with the aggregation of those;
     ``merge`` averages the values of repeats. ``rule`` is the way to the standard error (None: the jackknife
     of sums, the bootstrap of values), ``bounds`` are the ends of the value's range, ``weight`` the column
-    that items weigh by in a ratio of sums, ``function`` a user's own.
+    that items weigh by in a ratio of sums, ``proportional`` says that the value lies among the items' own
+    numbers, as a weighted mean does, ``function`` a user's own.
     """
 
     name: str
@@ -71,6 +72,7 @@ class Aggregation:
     bounds: tuple[float, float] = (-math.inf, math.inf)
     leaves_out: Callable[[Floats], int] | None = None  # items (n, k) that do not count, for whoever reads it
     weight: int | None = None
+    proportional: bool = False
     parameters: Mapping[str, Any] = field(default_factory=dict)
     function: Callable[..., Any] | None = None  # the user's own, for keys
 

@@ -7,6 +7,7 @@ are there. Labels lead in the arrays of counts, so that 100,000 resamples are a 
 
 import math
 from collections.abc import Callable, Hashable, Mapping, Sequence
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -21,6 +22,7 @@ from metrics.types import IGNORED_TARGET, Bools, ChoiceBatch, Floats, Ints, Scor
 LabelStatistic = Callable[[Floats, Floats, Floats], Floats]
 """From the counts of right, gold and predicted labels (labels, ...) to a number (...)."""
 Pair = tuple[Hashable, Hashable]
+_OTHER = "another label"
 AVERAGES = ("binary", "macro", "micro", "weighted")
 SKLEARN_F1 = "scikit-learn f1_score; lm-evaluation-harness"
 SKLEARN_MCC = "Matthews 1975; scikit-learn matthews_corrcoef; lm-evaluation-harness"
@@ -188,6 +190,7 @@ def pair_table(
     rows, pairs, weights = _entries(values)
     columns = {pair: -1 if pair[0] == IGNORED_TARGET else 0 for pair in dict.fromkeys(pairs)}
     counted_pairs = [pair for pair, column in columns.items() if column == 0]
+    counted_pairs += _unseen(counted_pairs)
     columns.update(zip(counted_pairs, range(len(counted_pairs)), strict=True))
     places = np.fromiter(map(columns.__getitem__, pairs), dtype=np.int64, count=len(pairs))
     counted = places >= 0
@@ -209,6 +212,17 @@ def pair_table(
         bounds=(lowest, 1.0),
     )
     return sums, table
+
+
+def _unseen(pairs: Sequence[Pair]) -> list[Pair]:
+    """A wrong pair where all are right, a right one where all are wrong: what an error bar must allow for."""
+    if not pairs:
+        return []
+    labels = list(dict.fromkeys(label for pair in pairs for label in pair))
+    right = [pair[0] == pair[1] for pair in pairs]
+    if all(right):
+        return [(label, other) for label, other in pairwise([*labels, labels[0] if labels[1:] else _OTHER])]
+    return [] if any(right) else [(label, label) for label in labels]
 
 
 def _entries(values: Values) -> tuple[Ints, list[Pair], Floats]:

@@ -46,7 +46,7 @@ def nanmean() -> Aggregation:
     def odd(table: Floats) -> int:
         return int((table[:, 1] == 0).sum())
 
-    return Aggregation("nanmean", k=2, compute=_ratio, encode=split, leaves_out=odd)
+    return Aggregation("nanmean", k=2, compute=_ratio, encode=split, leaves_out=odd, proportional=True)
 
 
 @aggregation_factory(
@@ -144,7 +144,12 @@ def _bits(total: Total, n: Count) -> Floats:
 def weighted_mean() -> Aggregation:
     """Σa / Σb over pairs (a, b)."""
     return Aggregation(
-        "weighted_mean", k=2, compute=_ratio, weight=1, read=_read_pairs("weighted_mean", _ratio)
+        "weighted_mean",
+        k=2,
+        compute=_ratio,
+        weight=1,
+        read=_read_pairs("weighted_mean", _ratio),
+        proportional=True,
     )
 
 

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from metrics.config import StatisticsConfig
 
 _ROUNDING = 1e-9
+_POINT = 1e-12  # of an end: an interval that rounding alone makes
 
 
 def estimate(
@@ -105,6 +106,7 @@ def _of_values(
 def _estimate(
     value: float, spread: Spread, n: int, aggregation: Aggregation, groups: Ints | None
 ) -> Estimate:
+    spread = _no_point(spread, aggregation)
     if not math.isfinite(spread.stderr) and not math.isfinite(spread.low):
         return _without_error(value, n, spread.warning or f"no error bar for {aggregation.name}")
     lowest, highest = aggregation.bounds  # rounding may carry the value itself a hair beyond
@@ -115,6 +117,18 @@ def _estimate(
     stderr = math.nan if wide else spread.stderr
     made = Estimate(value, stderr, method, low, high, n, said or None)
     return possible(made, aggregation.bounds)
+
+
+def _no_point(spread: Spread, aggregation: Aggregation) -> Spread:
+    """The spread without an interval of no width: items that are all alike say nothing of others."""
+    apart = abs(spread.high - spread.low)
+    nothing = math.isfinite(apart) and apart <= _POINT * max(abs(spread.low), abs(spread.high))
+    if not nothing or aggregation.bounds[0] == aggregation.bounds[1]:
+        return spread
+    said = "nothing varies in the sample, and no interval of other items is known"
+    return replace(
+        spread, low=math.nan, high=math.nan, warning="; ".join(filter(None, (spread.warning, said)))
+    )
 
 
 def possible(made: Estimate, bounds: tuple[float, float]) -> Estimate:

@@ -152,7 +152,7 @@ def wilson_near_bounds(share: float, n: float, level: float) -> tuple[float, flo
 @lru_cache(maxsize=4096)
 def _one_sided(count: int, n: int, level: float) -> float:
     """The share of which ``count`` or more of n come with a chance of 1 - ``level``."""
-    return _beta_quantile(1 - level, count, n - count + 1)
+    return beta_quantile(1 - level, count, n - count + 1)
 
 
 def clopper_pearson(share: float, n: float, level: float) -> tuple[float, float]:
@@ -163,8 +163,8 @@ def clopper_pearson(share: float, n: float, level: float) -> tuple[float, float]
     [0.0123, 0.317]
     """
     right, tail = share * n, (1 - level) / 2
-    low = 0.0 if right <= 0 else _beta_quantile(tail, right, n - right + 1)
-    high = 1.0 if right >= n else _beta_quantile(1 - tail, right + 1, n - right)
+    low = 0.0 if right <= 0 else beta_quantile(tail, right, n - right + 1)
+    high = 1.0 if right >= n else beta_quantile(1 - tail, right + 1, n - right)
     return low, high
 
 
@@ -176,12 +176,13 @@ def jeffreys(share: float, n: float, level: float) -> tuple[float, float]:
     [0.0214, 0.2839]
     """
     right, tail = share * n, (1 - level) / 2
-    low = 0.0 if right <= 0 else _beta_quantile(tail, right + 0.5, n - right + 0.5)
-    high = 1.0 if right >= n else _beta_quantile(1 - tail, right + 0.5, n - right + 0.5)
+    low = 0.0 if right <= 0 else beta_quantile(tail, right + 0.5, n - right + 0.5)
+    high = 1.0 if right >= n else beta_quantile(1 - tail, right + 0.5, n - right + 0.5)
     return low, high
 
 
-def _beta_quantile(level: float, a: float, b: float) -> float:
+def beta_quantile(level: float, a: float, b: float) -> float:
+    """Where P(B ≤ x) of the beta distribution reaches ``level``."""
     return _inverse(lambda x: beta_share(x, a, b), level)
 
 

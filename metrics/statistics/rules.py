@@ -8,13 +8,14 @@ what the rules say of themselves.
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, ClassVar, Final
 
 import numpy as np
 
 from metrics.aggregation import Aggregation, ErrorRule
 from metrics.errors import ConfigError
+from metrics.statistics.bounded import bounded_interval
 from metrics.statistics.formulas import (
     NOTHING,
     Sampled,
@@ -151,6 +152,24 @@ class JackknifeRule(Rule):
 
 
 @dataclass(frozen=True)
+class SumsRule(JackknifeRule):
+    """Of any function of sums that names no rule: the jackknife, and an interval within the range."""
+
+    interval = "Wilson's at an effective size where the range is known; else Student's, bent"
+
+    def of_sums(self, sampled: Sampled) -> Spread:
+        """The jackknife; its interval where the number has no ends."""
+        return _within_range(jackknife(sampled), sampled)
+
+
+def _within_range(spread: Spread, sampled: Sampled, by_cells: bool = False) -> Spread:
+    if not math.isfinite(spread.stderr) or sampled.independent < 2:
+        return spread
+    ends = bounded_interval(sampled, spread.stderr, by_cells)
+    return spread if ends is None else replace(spread, low=ends[0], high=ends[1])
+
+
+@dataclass(frozen=True)
 class DeltaRule(Rule):
     """Of a smooth function of sums, by its gradient."""
 
@@ -198,15 +217,19 @@ class ConfusionRule(Rule):
 
     rarest: Callable[[Floats], float] | None = None
     stderr = "bootstrap of the confusion cells"
-    interval = "BCa"
+    interval = "Wilson's at an effective size"
 
     def check(self, aggregation: Aggregation) -> None:
         """Needs counts of cells."""
         self._require_sums(aggregation)
 
     def of_sums(self, sampled: Sampled) -> Spread:
-        """The accelerated bootstrap."""
-        return BootstrapRule(accelerated=True).of_sums(sampled)
+        """The bootstrap's error, and an interval that has a width where no cell but one is filled."""
+        spread = BootstrapRule(accelerated=True).of_sums(sampled)
+        made = _within_range(spread, sampled, by_cells=True)
+        if made is spread or sampled.ways is not None:
+            return made
+        return replace(made, method="bootstrap")
 
     def doubt(self, sampled: Sampled) -> str | None:
         """A doubt where a handful of items decides: fewer than ten that are not of the commonest kind, or
@@ -273,7 +296,7 @@ METHODS: Final[dict[str, Rule]] = {
 }
 """What ``statistics.method`` puts in place of the rule of an aggregation of sums."""
 
-_OF_SUMS, _OF_VALUES = JackknifeRule(), BootstrapRule()
+_OF_SUMS, _OF_VALUES = SumsRule(), BootstrapRule()
 
 
 def rule_of(aggregation: Aggregation) -> Rule:

@@ -55,7 +55,7 @@ def trials(k: int, num_trials: int, aggregation: str) -> SampleEstimator:
     """
     from metrics.aggregation import Aggregation
     from metrics.reductions.reduction import Reduced, scored_only
-    from metrics.statistics.rules import BootstrapRule, JackknifeRule, MeanRule
+    from metrics.statistics.rules import BootstrapRule, MeanRule
 
     over = _OVER_TRIALS[aggregation]
 
@@ -72,7 +72,7 @@ def trials(k: int, num_trials: int, aggregation: str) -> SampleEstimator:
         return over(total / np.asarray(n, dtype=np.float64)[..., None])
 
     name = "trial" if num_trials == 1 else f"{aggregation} of {num_trials} trials"
-    several = JackknifeRule() if aggregation == "mean" else BootstrapRule()
+    several = None if aggregation == "mean" else BootstrapRule()
     rule = MeanRule() if num_trials == 1 else several
     return SampleEstimator(
         reduce, Aggregation(name, k=num_trials, compute=compute, rule=rule, bounds=(0.0, 1.0))

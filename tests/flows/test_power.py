@@ -114,8 +114,43 @@ def test_the_last_two_runs_tell_how_items_differ_and_what_a_request_takes(
         50 * requests,
     )
     assert design["cost"]["cost"] == pytest.approx(requests * (100 * 1.0 + 50 * 2.0) / 1e6)
-    samples = {entry["samples"]: entry["items"] for entry in pair["designs"]}
-    assert samples[16] < samples[1]
+    # Nothing says what of that more samples take away: a range, from all of it to none.
+    many, one = pair["designs"][-1], pair["designs"][0]
+    assert (many["samples"], one["samples"]) == (16, 1)
+    assert many["fewest"] < one["items"] / 4
+    assert many["items"] > one["items"] / 2
+
+
+def test_a_sampling_variance_that_was_measured_counts_though_it_is_none(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Two runs of 16 samples at temperature 0: one sample says what sixteen do."""
+    store, rng = Store(str(tmp_path / "store")), np.random.default_rng(2)
+    first = (rng.random(ITEMS) < 0.7).astype(float)
+    second = np.where(rng.random(ITEMS) < 0.1, 1 - first, first)
+    repeats = {"n_samples": 16 * ITEMS, "stderr_sampling": 0.0, "stderr_items": 0.03}
+    recorded(store, "before", first, 2.0, **repeats)
+    recorded(store, "now", second, 3.0, **repeats)
+    sampling = {"temperature": 0, "num_samples": 16}
+    path = config(tmp_path, sample_params=sampling)
+    (pair,) = planned(capsys, path, "--store", store.uri, "--margin", 0.05)["pairs"]
+    items = [design["items"] for design in pair["designs"]]
+    variance = float(np.var(second - first, ddof=1))
+    assert items[0] == pytest.approx(PairSpread(variance, 0.0, 1.0).items_for(0.05, 1, 0.05), rel=0.01)
+    assert max(items) < 2 * min(items)
+    assert all(design["items"] == design["fewest"] for design in pair["designs"])
+    assert pair["warning"].startswith("16 samples at temperature 0 are 16 times the same request")
+
+
+def test_repeats_that_are_all_the_same_do_not_promise_that_another_run_is_too(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    store = Store(str(tmp_path / "store"))
+    right = (np.random.default_rng(2).random(ITEMS) < 0.7).astype(float)
+    recorded(store, "only", right, 1.0, n_samples=4 * ITEMS, stderr_sampling=0.0, stderr_items=0.03)
+    (pair,) = planned(capsys, config(tmp_path), "--store", store.uri)["pairs"]
+    assert pair["source"] == "assumed: 10% of the items differ; only's repeats do not"
+    assert pair["decides"] == pytest.approx(PairSpread.of_share(0.1).margin(ITEMS, 1, 0.05))
 
 
 def test_repeats_of_a_single_run_tell_what_sampling_adds(
