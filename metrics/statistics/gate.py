@@ -136,11 +136,6 @@ class PairSpread:
     sampling: float
     width: float = math.inf
 
-    @classmethod
-    def of_share(cls, share: float) -> "PairSpread":
-        """Of items that are right or wrong, of which that share differs, for chance as it were."""
-        return cls(0.0, share, 1.0)
-
     def variance(self, samples: int) -> float:
         """Of an item's difference, each side being the mean of so many samples."""
         return self.items + self.sampling / samples

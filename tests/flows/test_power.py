@@ -75,7 +75,7 @@ def test_without_history_a_share_of_items_is_assumed_to_differ(
 ) -> None:
     found = planned(capsys, config(tmp_path), "--store", tmp_path / "store", "--differ", 0.2)
     (pair,) = found["pairs"]  # BLEU is no mean of items
-    expected = PairSpread.of_share(0.2)
+    expected = PairSpread(0.0, 0.2, 1.0)
     assert (pair["pair"], pair["model"], pair["items"], pair["samples"]) == (
         "exact_match,none",
         "own",
@@ -150,7 +150,7 @@ def test_repeats_that_are_all_the_same_do_not_promise_that_another_run_is_too(
     recorded(store, "only", right, 1.0, n_samples=4 * ITEMS, stderr_sampling=0.0, stderr_items=0.03)
     (pair,) = planned(capsys, config(tmp_path), "--store", store.uri)["pairs"]
     assert pair["source"] == "assumed: 10% of the items differ; only's repeats do not"
-    assert pair["decides"] == pytest.approx(PairSpread.of_share(0.1).margin(ITEMS, 1, 0.05))
+    assert pair["decides"] == pytest.approx(PairSpread(0.0, 0.1, 1.0).margin(ITEMS, 1, 0.05))
 
 
 def test_repeats_of_a_single_run_tell_what_sampling_adds(

@@ -26,7 +26,7 @@ def test_more_samples_take_away_what_sampling_adds_and_nothing_else() -> None:
 
 
 def test_the_fewest_items_are_the_fewest() -> None:
-    spread = PairSpread.of_share(0.1)
+    spread = PairSpread(0.0, 0.1, 1.0)
     items = spread.items_for(0.02, 1, 0.05)
     assert items is not None
     assert spread.margin(items, 1, 0.05) <= 0.02 < spread.margin(items - 1, 1, 0.05)
@@ -40,18 +40,18 @@ def test_the_margin_that_is_planned_is_one_that_runs_without_a_difference_pass(n
     """Nor is a gate decided by fewer items than the gate itself asks for."""
     column = ItemColumn(np.ones(n), np.ones((n, 1)))
     made = compare_items(SHARE, column, column, None, StatisticsConfig())
-    planned = PairSpread.of_share(0.0).margin(n, 1, 0.05)
+    planned = PairSpread(0.0, 0.0, 1.0).margin(n, 1, 0.05)
     assert decide(made, planned, 0.05).verdict == "pass"
     assert decide(made, 0.5 * planned, 0.05).verdict == "inconclusive"
 
 
 def test_items_that_never_differed_may_yet() -> None:
-    assert PairSpread.of_share(0.0).margin(100, 1, 0.05) > 0.01
+    assert PairSpread(0.0, 0.0, 1.0).margin(100, 1, 0.05) > 0.01
     assert PairSpread(0.0, 0.0).margin(100, 1, 0.05) == 0  # of numbers without a range nothing is known
 
 
 SPREADS: dict[str, tuple[PairSpread, int, float]] = {
-    **{f"{share:.0%} differ, margin {margin}": (PairSpread.of_share(share), 1, margin)
+    **{f"{share:.0%} differ, margin {margin}": (PairSpread(0.0, share, 1.0), 1, margin)
        for share, margin in ((0.01, 0.05), (0.02, 0.02), (0.1, 0.02), (0.1, 0.05), (0.3, 0.05))},
     **{f"{samples} samples": (PairSpread(0.0, 2 * 0.7 * 0.3 * 0.75, 1.0), samples, 0.05)
        for samples in (1, 4, 16)},
