@@ -142,6 +142,8 @@ def print_latest(runs: Sequence["Glance"], as_json: bool) -> None:
         if run.costs:
             paid = ", ".join(f"{place} {cost:.4g}" for place, cost in run.costs.items())
             told.append(f"cost: {paid}" + (f" {run.currency}" if run.currency else ""))
+        if run.unpriced:
+            told.append(f"unpriced: {', '.join(run.unpriced)}")
         told += [_path_of(run)] if run.output else []
         for line in told:
             out.print(Padding(Text(line, overflow="fold"), (0, 0, 0, 4), expand=False))

@@ -350,7 +350,8 @@ def _paired(
 def said_to_decide(items: int, samples: int, decides: float | None) -> str:
     """What a run decides, in words."""
     taken = f"{numbers.plural(items, 'item')} × {numbers.plural(samples, 'sample')}"
-    return f"{taken} decide no margin" if decides is None else f"{taken} decide a margin of {decides:.2g}"
+    what = "no loss" if decides is None else f"losses over {decides:.2g}"
+    return f"{taken} can rule out {what}"
 
 
 app = new_app()
@@ -419,7 +420,7 @@ def _show(benchmark: str, pairs: Sequence[object], currency: str | None) -> None
         out.print(f"{benchmark}, {pair.pair}, {pair.model}: {pair.source}")
         finds = "" if pair.finds is None else f", and call a loss of {pair.finds:.2g} a regression"
         out.print(
-            f"  {said_to_decide(pair.items, pair.samples, pair.decides)}{finds}; to decide {pair.margin:g}:"
+            f"  {said_to_decide(pair.items, pair.samples, pair.decides)}{finds}; to rule out {pair.margin:g}:"
         )
         if pair.warning:
             out.print(f"  {pair.warning}")

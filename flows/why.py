@@ -5,7 +5,8 @@ of and how that differs from the last record of the same step. Values are shown 
 switches or short words; texts and whatever may be a secret are kept as digests and only said to have changed.
 """
 
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
@@ -35,9 +36,11 @@ def why_command(
         str | None, typer.Argument(help="stage, or a part of a step's name, such as exact_match")
     ] = None,
     store: Annotated[str | None, typer.Option(help="URI of the artifact store")] = None,
+    every: Annotated[bool, typer.Option("--all", help="without STEP: each step, not the summary")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="one JSON document on stdout")] = False,
 ) -> None:
-    """Says why each step of a run was computed or came from the cache; with STEP, all that differed."""
+    """Says why the steps of a run were computed or came from the cache: a summary, or with STEP or --all each
+    step, and with STEP all that differed."""
     place = Store(store or default_store())
     place.check_readable()
     manifest = manifest_of(run, place)
@@ -48,12 +51,36 @@ def why_command(
     if as_json:
         print_json({"run": run, "steps": explained})
         return
+    if step is None and not every:
+        for line in summary_lines(explained):
+            print(line)
+        return
     for entry in explained:
         print(_line(entry))
         for detail in entry["differences"][1:] if step is not None else ():
             print(f"    and {detail}")
         if step is not None and entry["compared_with"] is not None:
             print(f"    compared with {entry['compared_with']}")
+
+
+REASONS = 5
+"""Reasons that the summary names for each stage, at most."""
+
+
+def summary_lines(explained: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    """How many steps of each stage were computed, cached or failed, and the most frequent reasons."""
+    stages: dict[str, list[Mapping[str, Any]]] = {}
+    for entry in explained:
+        stages.setdefault(str(entry["stage"]), []).append(entry)
+    for stage, entries in stages.items():
+        outcomes = Counter(str(entry["outcome"]) for entry in entries)
+        yield f"{stage}: {', '.join(f'{n:,} {outcome}' for outcome, n in outcomes.items())}"
+        reasons = Counter((str(entry["outcome"]), str(entry["differences"][0])) for entry in entries)
+        for (outcome, reason), n in reasons.most_common(REASONS):
+            yield f"    {n:,} {outcome}: {reason}"
+        if len(reasons) > REASONS:
+            yield f"    and {len(reasons) - REASONS:,} more reasons"
+    yield f"{len(explained):,} steps; --all lists them, a stage or a part of a step's name shows those"
 
 
 def manifest_of(run: str, store: Store) -> dict[str, Any]:

@@ -107,6 +107,11 @@ def described(error: BaseException) -> str:
 
 
 ALSO_CALLED = {
+    "prompt": ("prompt_template",),
+    "template": ("prompt_template",),
+    "data": ("dataset",),
+    "metrics_list": ("metric_list",),
+    "filters": ("filter_list",),
     "accuracy": ("acc", "exact_match"),
     "em": ("exact_match",),
     "f1_score": ("f1", "token_f1"),

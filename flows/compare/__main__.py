@@ -3,6 +3,7 @@
 The exit code is the gate's verdict. The flow that does the same on a worker is ``flows.compare.compare``.
 """
 
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
@@ -10,7 +11,7 @@ from typing import Annotated
 import typer
 
 from flows.command_line import FAILED, UNDECIDED, command_line, examples, new_app, print_json
-from flows.compare.runs import compare_opened, comparison_document, load_gate, write_comparison
+from flows.compare.runs import PAGE, compare_opened, comparison_document, load_gate, write_comparison
 from metrics.errors import ConfigError
 from tasks.comparison.compare import ComparedRuns
 from tasks.comparison.runs import open_run
@@ -60,6 +61,8 @@ def compare_command(
     document = comparison_document(compared)
     if output is not None:
         write_comparison(output, compared, document)
+        page = output / PAGE if (output / PAGE).is_file() else output / "comparison.json"
+        print(f"comparison: {page}", file=sys.stderr)
     if as_json:
         print_json(document)
     else:

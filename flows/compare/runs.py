@@ -176,12 +176,30 @@ class ComparisonTable:
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         """The table first, then words."""
         compared = self.compared
+        yield Text(heading(compared), style="bold")
         yield _table(
             [pair for pair in compared.pairs if pair.comparison is not None], compared.gate is not None
         )
         yield Group(*_sentences(compared, self.flips))
         if compared.verdict is not None:
             yield Text(f"gate: {compared.verdict}", style=STYLES[compared.verdict])
+
+
+def heading(compared: ComparedRuns) -> str:
+    """What is compared, by its models where the two sides have different ones."""
+    before, after = (sorted(models) for models in models_of(compared))
+    said = [
+        f"{name} ({', '.join(models)})" if models and before != after else name
+        for name, models in ((compared.base, before), (compared.candidate, after))
+    ]
+    return f"base: {said[0]}; candidate: {said[1]}"
+
+
+def models_of(compared: ComparedRuns) -> tuple[set[str], set[str]]:
+    """The models of each side, as far as the pairs' facets hold them."""
+    base = {model for pair in compared.pairs if (model := pair.key.facet("model_name")) is not None}
+    keys = [pair.match.candidate for pair in compared.pairs if pair.match.candidate is not None]
+    return base, {model for key in keys if (model := key.facet("model_name")) is not None}
 
 
 def comparison_document(compared: ComparedRuns) -> dict[str, Any]:

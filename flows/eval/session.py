@@ -45,6 +45,7 @@ from flows.server import link, send, serving
 from metrics.errors import ConfigError, NightjarError, nearest
 from tasks.benchmarks.open import open_benchmark
 from tasks.caching import peek
+from tasks.comparison.runs import unpriced
 from tasks.history.prune import begin_night, continued_night, end_night
 from tasks.load import keep_ahead, load
 from tasks.models.engine import interrupted
@@ -345,15 +346,17 @@ def print_evaluation(evaluation: Evaluation, document: dict[str, Any]) -> None:
         out.print(f"{model}: {reason}", style="bold red")
     if document["status"] != "Completed":
         helping = next_command(evaluation.manifest, command)
-        out.print(f"mend what the reasons name; this computes only what is missing: {helping}")
+        out.print(f"Fix the errors above, then rerun. This computes only what is missing: {helping}")
     page = link(document["flow_run_url"])
     out.print(f"report:  {evaluation.report}\nPrefect: {page}  (make stop ends the server)")
+    left_out = unpriced(evaluation.manifest)
     tokens, cost = document["tokens"]["total"], numbers.money(document["cost"], document["currency"])
     out.print(
         f"{numbers.duration(document['wall_seconds'])}; requests: {asked_and_reused(requests)}, "
         f"{requests['failed']:,} failed; "
         f"steps: {computed} computed, {cached} cached; {numbers.count(tokens)} tokens"
         + (f"; {cost}" if document["cost"] else "")
+        + (f" (unpriced: {', '.join(left_out)})" if left_out else "")
     )
 
 
@@ -411,8 +414,8 @@ def _print_forecast(out: "Console", entry: dict[str, Any]) -> None:
         told = ", ".join(f"{key} {value!r}" for key, value in expected["parameters"].items())
         out.print(f"    asked with {told}", markup=False)
     for judge, count in entry["judges"].items():
-        to_send = "as many as the responses call for" if count["to_send"] is None else count["to_send"]
-        out.print(f"  of them to {judge}: {to_send} to send, {count['cached']} cached", markup=False)
+        sent = f"{count['to_send']} of them" if count["to_send"] is not None else _DEPENDS
+        out.print(f"  {judge} judges: {sent}, {count['cached']} cached", markup=False)
     for user, expected in entry["expected_users"].items():
         out.print(f"  {user} as the user: {_expectation(expected, entry['currency'])}", markup=False)
     for turn in entry["turns"] if any(turn["turn"] > 1 for turn in entry["turns"]) else ():
@@ -434,6 +437,9 @@ def _print_forecast(out: "Console", entry: dict[str, Any]) -> None:
         out.print(FORCE)
 
 
+_DEPENDS = "how many depends on the answers"
+
+
 def _to_send(count: dict[str, Any]) -> str:
     """How many requests, where answers decide between which numbers."""
     most = count.get("to_send_at_most")
@@ -443,7 +449,7 @@ def _to_send(count: dict[str, Any]) -> str:
 def _server_line(server: dict[str, Any]) -> str:
     """Which server would start, where, and for how many requests."""
     count = (
-        "as many requests as the responses call for"
+        f"requests; {_DEPENDS}"
         if server["requests"] is None
         else numbers.plural(server["requests"], "request")
     )

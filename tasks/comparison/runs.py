@@ -185,7 +185,27 @@ def costs(manifest: Mapping[str, Any]) -> dict[tuple[str, str], float]:
         for model, account in accounts.items() if isinstance(accounts, Mapping) else ():
             if isinstance(account, Mapping):
                 found[str(model), stage] = (account.get("cost") or 0.0) + (account.get("saved_cost") or 0.0)
-    return found if any(found.values()) else {}
+    left_out = unpriced(manifest)
+    priced = {place: cost for place, cost in found.items() if place[0] not in left_out}
+    return priced if any(priced.values()) else {}
+
+
+def unpriced(manifest: Mapping[str, Any]) -> tuple[str, ...]:
+    """The models and judges that used tokens and that ``prices`` does not name: a total leaves them out.
+
+    Empty where nothing has a price, for then there is no total.
+    """
+    prices = (manifest.get("config") or {}).get("prices") or {}
+    if not set(prices) - {"currency"}:
+        return ()
+    used = ("prompt_tokens", "completion_tokens", "saved_tokens")
+    named = {
+        str(model)
+        for key in STAGES
+        for model, account in (manifest.get(key) or {}).items()
+        if isinstance(account, Mapping) and any(account.get(name) for name in used)
+    }
+    return tuple(sorted(named - set(prices)))
 
 
 def cost_changes(base: Mapping[str, Any], candidate: Mapping[str, Any]) -> list[CostChange]:

@@ -10,6 +10,7 @@ from datetime import UTC, datetime
 from typing import Any, Final
 from urllib.parse import urlencode
 
+from tasks.comparison.runs import unpriced
 from tasks.models.records import asked_and_reused
 from tasks.reporting import numbers
 from tasks.reporting.diagnostics.findings import SHOWN_OF_A_KIND, Diagnostic, Example, grouped
@@ -203,6 +204,8 @@ def costs(manifest: Mapping[str, Any]) -> list[tuple[str, str]]:
             continue
         if key == "cost":
             found.append((key, numbers.money(value, manifest.get("currency"))))
+            if left_out := unpriced(manifest):
+                found.append(("unpriced", ", ".join(left_out)))
         elif key == "saved" and isinstance(value, Mapping):
             money = numbers.money(value.get("cost"), manifest.get("currency"))
             found += [*flat(key, {name: part for name, part in value.items() if name != "cost"})]

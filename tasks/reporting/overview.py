@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, Final
 from urllib.parse import quote
 
-from tasks.comparison.runs import changes, costs
+from tasks.comparison.runs import changes, costs, unpriced
 from tasks.comparison.trends import Known, known_of_models, ordering_facet
 from tasks.history.query import query
 from tasks.reporting import numbers
@@ -85,6 +85,8 @@ class Glance:
     changed: tuple[str, ...] = ()
     costs: Mapping[str, float] = field(default_factory=dict)
     """"MODEL answering" or "MODEL judging" → what its answers cost, reused ones too."""
+    unpriced: tuple[str, ...] = ()
+    """Models and judges that have no price beside others that have: the cost leaves them out."""
 
     @property
     def short_name(self) -> str:
@@ -158,6 +160,7 @@ def _glance(row: Sequence[Any], scores: Iterable[Score], before: Sequence[Any] |
         scores=tuple(scores),
         changed=_changed(before, row) if before else (),
         costs={" ".join(place): cost for place, cost in costs(_accounts(row)).items()},
+        unpriced=unpriced(_accounts(row)),
     )
 
 
@@ -171,7 +174,8 @@ def _changed(before: Sequence[Any], after: Sequence[Any]) -> tuple[str, ...]:
 
 
 def _accounts(row: Sequence[Any]) -> dict[str, Any]:
-    return dict(zip(("models", "judges"), (json.loads(part or "null") for part in row[15:17]), strict=True))
+    names = ("config", "models", "judges")
+    return dict(zip(names, (json.loads(part or "null") for part in row[14:17]), strict=True))
 
 
 def _manifest(row: Sequence[Any]) -> dict[str, Any]:

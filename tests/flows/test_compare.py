@@ -74,6 +74,19 @@ def compare(capsys: pytest.CaptureFixture[str], *arguments: object) -> tuple[int
     return ended.value.code, captured.out, captured.err
 
 
+def test_a_comparison_is_headed_by_its_models_and_says_where_its_page_is(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name, model in (("monday", "qwen"), ("tuesday", "gpt")):
+        folder(tmp_path / name, 200)
+        rows = item_rows(200, 300, facets=json.dumps({"model_name": model}))
+        pq.write_table(pa.Table.from_pylist(rows), tmp_path / name / "items.parquet")
+    base, candidate = tmp_path / "monday", tmp_path / "tuesday"
+    _, said, err = compare(capsys, base, candidate, "--output", tmp_path / "out")
+    assert said.splitlines()[0] == f"base: {base} (qwen); candidate: {candidate} (gpt)"
+    assert f"comparison: {tmp_path / 'out' / 'comparison.json'}" in err
+
+
 @pytest.mark.parametrize(
     ("right", "margin", "code", "verdict"),
     [(200, 0.05, 0, "pass"), (100, 0.05, 1, "regression"), (190, 0.05, 3, "inconclusive")],
@@ -118,7 +131,8 @@ def test_run_ids_are_looked_up_in_the_store(tmp_path: Path, capsys: pytest.Captu
     assert not (tmp_path / "out" / "comparison.html").exists()
     assert err.splitlines() == [
         "no comparison.html: it needs the output folders of both runs, "
-        "and monday and tuesday are known by id only"
+        "and monday and tuesday are known by id only",
+        f"comparison: {tmp_path / 'out' / 'comparison.json'}",
     ]
     code, _, err = compare(capsys, "monday", "tuesdy", "--store", store.uri)
     assert code == 2
@@ -134,7 +148,7 @@ def test_two_folders_make_a_page_that_runs_nothing_a_model_wrote(
     arguments = ("--output", tmp_path / "out", "--gate", gate(tmp_path, "margin: 0.05\n"))
     code, _, err = compare(capsys, base, candidate, *arguments)
     page = (tmp_path / "out" / "comparison.html").read_text()
-    assert (code, err) == (3, "")
+    assert (code, err.startswith("comparison: ")) == (3, True)
     assert str(candidate) in page
     assert "exact_match,none" in page
     assert "inconclusive" in page

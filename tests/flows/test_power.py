@@ -171,7 +171,7 @@ def test_the_table_says_it_in_words(tmp_path: Path, capsys: pytest.CaptureFixtur
     out = capsys.readouterr().out
     assert not ended.value.code
     assert "sums, exact_match,none, own: assumed: 10% of the items differ" in out
-    assert "200 items × 1 sample decide a margin of 0.071" in out
+    assert "200 items × 1 sample can rule out losses over 0.071" in out
     assert "more than there are" in out
 
 
@@ -182,7 +182,7 @@ def test_a_dry_run_says_the_same(evaluate: Any, tmp_path: Path, capsys: pytest.C
     assert dry["power"] == [
         {name: pair[name] for name in ("pair", "model", "items", "samples", "decides", "source")}
     ]
-    assert "200 items × 1 sample decide a margin of" in evaluate(path, "--dry-run").out
+    assert "200 items × 1 sample can rule out losses over" in evaluate(path, "--dry-run").out
 
 
 def sized(folder: Path, capsys: pytest.CaptureFixture[str], *more: object) -> dict[str, Any]:

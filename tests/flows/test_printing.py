@@ -17,7 +17,7 @@ from prefect.settings import PREFECT_API_AUTH_STRING, PREFECT_API_URL, temporary
 from rich.table import Table
 from rich.text import Text
 
-from flows import catalog, history, power, why
+from flows import catalog, check, deploy, history, init, power, why
 from flows import command_line as lines
 from flows.server import ask, status
 from flows.server.boundary import credential
@@ -157,6 +157,10 @@ def test_other_commands_print_nothing_that_is_obeyed(
         (power_app, [str(config), "--json", *store]),
         (power_app, [str(config), "--set", f"prices.currency={json.dumps(HOSTILE)}", *store]),
         (power_app, [HOSTILE, *store]),
+        (check_app, [HOSTILE]),
+        (check_app, [str(config), "--set", f"{HOSTILE}=1"]),
+        (init_app, [f"/dev/null/{HOSTILE}"]),
+        (deploy_app, [HOSTILE, "--cron", HOSTILE]),
         (store_app, ["--store", f"{HOSTILE}://x"]),
         (store_app, ["--verify", *store]),
         (store_app, ["--json", *store]),
@@ -185,7 +189,20 @@ def test_every_command_line_has_its_cases_here() -> None:
         ["git", "grep", "-l", '__name__ == "__main__"', "--", "flows"],
         cwd=PROJECT, capture_output=True, text=True, check=True,
     ).stdout.split()  # fmt: skip
-    tried = {"catalog", "compare", "eval", "history", "power", "server", "store", "suite", "why"}
+    tried = {
+        "check",
+        "deploy",
+        "init",
+        "catalog",
+        "compare",
+        "eval",
+        "history",
+        "power",
+        "server",
+        "store",
+        "suite",
+        "why",
+    }
     commands = {
         path.removeprefix("flows/").removesuffix("/__main__.py").removesuffix(".py") for path in found
     }
@@ -251,6 +268,18 @@ def server_command(arguments: list[str]) -> None:
 
     with as_new_process(dict(os.environ), ["flows.server", *arguments]):
         main()
+
+
+def check_app(arguments: list[str]) -> None:
+    lines.command_line(check.app, arguments)
+
+
+def init_app(arguments: list[str]) -> None:
+    lines.command_line(init.app, arguments)
+
+
+def deploy_app(arguments: list[str]) -> None:
+    lines.command_line(deploy.app, arguments)
 
 
 def store_app(arguments: list[str]) -> None:

@@ -192,7 +192,7 @@ class ConstantScores:
                     "zero_variance",
                     "warning",
                     f"{pair}: all {numbers.plural(seen.n, 'item')} of {model} with prompt {prompt} score "
-                    f"{seen.low:g}. The benchmark tells nothing apart here, or its scoring is broken.",
+                    f"{seen.low:g}. The benchmark is too hard or too easy, or its scoring is broken.",
                     seen.n,
                 )
 

@@ -35,6 +35,16 @@ def test_costs_are_told_by_model_and_stage(store: Store) -> None:
     assert [dict(run.costs) for run in glances(store)] == [{}, {"a answering": 0.75, "j judging": 0.125}]
 
 
+def test_what_has_no_price_beside_others_that_have_is_told_and_in_no_cost(store: Store) -> None:
+    models = {"a": {"cost": 0.5, "prompt_tokens": 9}, "b": {"cost": 0.0, "completion_tokens": 7}}
+    prices = {"currency": "USD", "a": {"prompt": 1}}
+    record(store, "monday", 1, row("a", 0.5), models=models, config={"prices": prices})
+    record(store, "tuesday", 2, row("a", 0.5), models=models, config={"prices": {"currency": "USD"}})
+    unpriced, priced = glances(store)
+    assert (dict(priced.costs), priced.unpriced) == ({"a answering": 0.5}, ("b",))
+    assert unpriced.unpriced == (), "without any price there is no total"
+
+
 def test_what_was_changed_is_told_against_the_run_of_that_benchmark_before(store: Store) -> None:
     record(store, "monday", 1, row("a", 0.5))
     record(store, "other", 2, row("a", 0.5, benchmark="products"), config={"sample_params": {"seed": 9}})
