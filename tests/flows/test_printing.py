@@ -157,6 +157,7 @@ def test_other_commands_print_nothing_that_is_obeyed(
         (power_app, [str(config), "--json", *store]),
         (power_app, [str(config), "--set", f"prices.currency={json.dumps(HOSTILE)}", *store]),
         (power_app, [HOSTILE, *store]),
+        (watch_app, [HOSTILE]),
         (check_app, [HOSTILE]),
         (check_app, [str(config), "--set", f"{HOSTILE}=1"]),
         (init_app, [f"/dev/null/{HOSTILE}"]),
@@ -202,6 +203,7 @@ def test_every_command_line_has_its_cases_here() -> None:
         "store",
         "suite",
         "why",
+        "watch",
     }
     commands = {
         path.removeprefix("flows/").removesuffix("/__main__.py").removesuffix(".py") for path in found
@@ -272,6 +274,13 @@ def server_command(arguments: list[str]) -> None:
 
 def check_app(arguments: list[str]) -> None:
     lines.command_line(check.app, arguments)
+
+
+def watch_app(arguments: list[str]) -> None:
+    """``python -m flows.watch``."""
+    from flows.watch.__main__ import app
+
+    lines.command_line(app, arguments)
 
 
 def init_app(arguments: list[str]) -> None:
