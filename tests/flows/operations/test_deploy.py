@@ -144,7 +144,7 @@ def test_a_run_that_fails_is_told_to_the_webhook_in_words(
     assert (told[0]["verdict"], told[0]["pairs"]) == (None, [])
 
 
-def _until(found: Callable[[], Any], what: str, patience: float = 90) -> None:
+def _until(found: Callable[[], Any], what: str, patience: float = 180) -> None:
     deadline = time.monotonic() + patience
     while not found():
         assert time.monotonic() < deadline, f"{what}: did not happen within {patience:.0f} s"

@@ -33,7 +33,7 @@ def test_stop_ends_the_worker_before_the_server_and_waits_for_it(
     def local(command: str) -> str:
         done = subprocess.run(
             ["deployments/local.sh", command], cwd=CHECKOUT, env=environment, capture_output=True, text=True,
-            timeout=300, check=False,
+            timeout=600, check=False,
         )  # fmt: skip
         assert done.returncode == 0, done.stdout + done.stderr
         return done.stdout
