@@ -141,7 +141,7 @@ def compare_items(
     first, second = (
         aggregation.value(run.statistics, aggregated_values(aggregation, run)) for run in (base, candidate)
     )
-    found = _difference(aggregation, (base, candidate), groups, options, method, higher_is_better)
+    found = _difference(aggregation, (base, candidate), groups, options, method)
     low, high = found.interval(options.ci_level)
     better = candidate.value - base.value if higher_is_better else base.value - candidate.value
     return Comparison(
@@ -172,7 +172,6 @@ def _difference(
     groups: Ints | None,
     options: "StatisticsConfig",
     method: Method,
-    higher_is_better: bool,
 ) -> Difference:
     n, units = len(runs[0]), len(runs[0]) if groups is None else min(counts(groups))
     if n == 0 or units < 2:
@@ -195,10 +194,10 @@ def _difference(
     if method == "mcnemar" and not (binary and groups is None):
         raise MetricError("a McNemar test takes scores of 0 and 1 without clusters; use permutation")
     if binary and groups is None and method != "permutation":
-        return _by_mcnemar(first, second, options, higher_is_better)
+        return _by_mcnemar(first, second, options)
     if groups is not None and groups.ndim == 2:
         return _by_crossed(second - first, groups, options, width)
-    return _by_permutation(second - first, groups, options, width, higher_is_better)
+    return _by_permutation(second - first, groups, options, width)
 
 
 def range_of(aggregation: Aggregation, first: Floats, second: Floats) -> tuple[float, float]:
@@ -213,26 +212,33 @@ def range_of(aggregation: Aggregation, first: Floats, second: Floats) -> tuple[f
     return (0.0, 1.0) if known else (-math.inf, math.inf)
 
 
-def _by_mcnemar(
-    first: Floats, second: Floats, options: "StatisticsConfig", higher_is_better: bool
-) -> Difference:
+def _by_mcnemar(first: Floats, second: Floats, options: "StatisticsConfig") -> Difference:
     n, (gained, lost) = len(first), discordant(first, second)
     shares = PairedShares(gained, lost, n)
-    mde = mcnemar_mde(n, gained if higher_is_better else lost, 1 - options.ci_level)
+    alpha, p_value = 1 - options.ci_level, mcnemar(gained, lost)
+    mde = _either_way(n, gained, lost, alpha)
     return Difference(
         _standard_error(second - first, None),
         "McNemar, exact",
-        mcnemar(gained, lost),
+        p_value,
         mde,
         shares.ends,
         shares.chance,
-        _undetectable(mde, n, "items"),
+        _undetectable(mde, n, "items", p_value < alpha),
     )
 
 
-def _undetectable(mde: float, units: int, kind: str) -> str | None:
+def _either_way(n: int, gained: int, lost: int, alpha: float) -> float:
+    """The larger of the losses of either run that are found; NaN where any loss of one is missed."""
+    found = [mcnemar_mde(n, better, alpha) for better in (gained, lost)]
+    return math.nan if any(map(math.isnan, found)) else max(found)
+
+
+def _undetectable(mde: float, units: int, kind: str, differs: bool) -> str | None:
     if not math.isnan(mde):
         return None
+    if differs:
+        return f"{units} {kind} find this difference; of others it is not known which they find"
     return f"{units} {kind} are too few to find any difference four times of five"
 
 
@@ -241,7 +247,6 @@ def _by_permutation(
     groups: Ints | None,
     options: "StatisticsConfig",
     width: float,
-    higher_is_better: bool,
 ) -> Difference:
     n, kind = len(differences), "items" if groups is None else "clusters"
     own = np.ones(n) if groups is None else sizes(groups)
@@ -277,9 +282,9 @@ def _by_permutation(
         warning += "comparison would find is not known"
         mde = math.nan
     elif groups is None and differing < _SPARSE and ties > 0.5:
-        better = int((sums > 0).sum() if higher_is_better else (sums < 0).sum())
-        mde = mcnemar_mde(count, better, alpha) * math.sqrt(typical)
-        warning = _undetectable(mde, count, kind)
+        gained, lost = int((sums > 0).sum()), int((sums < 0).sum())
+        mde = _either_way(count, gained, lost, alpha) * math.sqrt(typical)
+        warning = _undetectable(mde, count, kind, p_value < alpha)
     else:
         size = float(np.abs(sums).sum()) / n
         mde = shift_mde(spread, shape.degrees, ties, size, alpha)

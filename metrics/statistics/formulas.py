@@ -39,6 +39,7 @@ if TYPE_CHECKING:
 _UNKNOWN = (-math.inf, math.inf)
 FEW_UNITS = 15
 _FEW_WEIGHTS = 35
+_NEARLY = 1.4  # times its tail an end may be passed: five items' extremes hold the median with .94
 _PROPORTIONS: dict[str, Callable[[float, float, float], tuple[float, float]]] = {
     "clopper_pearson": clopper_pearson,
     "jeffreys": jeffreys,
@@ -379,7 +380,7 @@ def order_statistic_interval(ordered: Floats, q: float, level: float) -> tuple[f
     """Interval of the q-quantile between two order statistics, and whether it reaches ``level``.
 
     The binomial distribution says between which ranks the quantile lies with at least that probability,
-    whatever the distribution of the values. With too few items the interval ends at the extremes.
+    whatever the distribution of the values. With too few items it has no end on that side.
     """
     n = len(ordered)
     tail = (1 - level) / 2
@@ -387,7 +388,10 @@ def order_statistic_interval(ordered: Floats, q: float, level: float) -> tuple[f
     lower = int(np.searchsorted(below, tail, side="right"))  # values that may all lie under it
     upper = int(np.searchsorted(below, 1 - tail, side="left")) + 1
     reached = lower >= 1 and upper <= n
-    return float(ordered[max(lower, 1) - 1]), float(ordered[min(upper, n) - 1]), reached
+    # An extreme beyond which the quantile lies too often is no end.
+    low = -math.inf if lower < 1 and below[0] > _NEARLY * tail else ordered[max(lower, 1) - 1]
+    high = math.inf if upper > n and q**n > _NEARLY * tail else ordered[min(upper, n) - 1]
+    return float(low), float(high), reached
 
 
 def woodruff(values: Floats, clusters: Ints, q: float, level: float) -> tuple[float, float, float]:
