@@ -3,6 +3,7 @@
 from metrics.aggregation import Aggregation, statistics_of
 from metrics.build import CorpusMetric
 from metrics.errors import ConfigError, MetricError, NightjarError
+from metrics.instances import LLResults
 from metrics.metric import Metric
 from metrics.reductions.reduction import Reduced, Reduction, Repeats, reduction_key
 from metrics.registry import AGGREGATIONS, METRICS, REDUCTIONS, aggregation, metric, reduction
@@ -17,6 +18,7 @@ __all__ = [
     "ConfigError",
     "CorpusMetric",
     "Estimate",
+    "LLResults",
     "Metric",
     "MetricError",
     "NightjarError",

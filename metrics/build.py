@@ -2,6 +2,7 @@
 refused here where it does not fit. The scorers' factory builds every metric with it.
 """
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -81,8 +82,9 @@ def build_column(config: "MetricConfig", resolve: Resolve) -> Metric:
     definition = known or MetricDefinition(config.metric, _computed_elsewhere, output_types=OUTPUT_TYPES)
     name = config.alias or config.metric
     record = _metric_record(config, definition, name, aggregation, resolve, {}, None)
-    if known is not None and known.bounds == (0.0, 1.0):
-        record = record.within(known.bounds)
+    own = known or METRICS.get(config.metric.partition(",")[0])  # exact_match,strict-match
+    if own is not None and all(map(math.isfinite, own.bounds)):
+        record = record.within(own.bounds)
     return replace(record, output_types=OUTPUT_TYPES, style="item", libraries=definition.libraries)
 
 

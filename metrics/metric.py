@@ -15,6 +15,7 @@ import numpy as np
 
 from metrics.aggregation import Aggregation
 from metrics.errors import ConfigError, MetricError, described
+from metrics.instances import LLResults, takes_ll_results
 from metrics.patterns import bounded
 from metrics.reductions.reduction import Reduction
 from metrics.registry import CallStyle, Patterns, RightAnswers
@@ -109,6 +110,12 @@ class Metric:
         return self._takes("result")
 
     @property
+    def takes_ll_results(self) -> bool:
+        """Whether the function is written for ``LLResults`` as its predictions."""
+        given = self.style == "item" and self.function is not None and not self.takes_result
+        return given and takes_ll_results(self.function)  # type: ignore[arg-type]  # it is not None
+
+    @property
     def takes_answer(self) -> bool:
         """Whether the function wants the sample's whole ``answer``: its calls of tools, the transcript."""
         return self._takes("answer")
@@ -154,6 +161,9 @@ class Metric:
         if self.style == "batched":
             return self._as_scores(self.function(references, predictions, **self.kwargs), len(predictions))
         known: list[dict[str, Any]] = [{}] * len(predictions)
+        if results is not None and self.takes_ll_results:
+            returned = [self._ll_result(i, result) for i, result in enumerate(results)]
+            return read_user_results(returned, self.name, self.entry, self.aggregation)
         if results is not None:
             known = [{"result": result} for result in results]
         elif answers is not None:
@@ -209,6 +219,15 @@ class Metric:
                 **known,
                 **self.kwargs,
             )
+        except Exception as error:
+            raise MetricError(
+                f"metric {self.name!r} failed on row {index}: {described(error)}", index
+            ) from error
+
+    def _ll_result(self, index: int, result: LikelihoodResult) -> Any:
+        assert self.function is not None
+        try:
+            return self.function(**LLResults.of(result).to_metric_inputs(), **self.kwargs)
         except Exception as error:
             raise MetricError(
                 f"metric {self.name!r} failed on row {index}: {described(error)}", index

@@ -10,8 +10,10 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from importlib import import_module
+from types import MappingProxyType
 from typing import Any, Generic, Literal, TypeVar
 
+from metrics.aliases import METRIC_ALIASES
 from metrics.errors import ConfigError, nearest
 from metrics.types import OUTPUT_TYPES, OutputType
 
@@ -97,9 +99,12 @@ class NamedFunction:
 class Registry(Generic[T]):
     """Name → definition. Unknown names raise ``ConfigError`` with the nearest known one."""
 
-    def __init__(self, kind: str, package: str, deep: bool = True):
-        """``deep``: modules of packages inside the package register, too."""
+    def __init__(
+        self, kind: str, package: str, deep: bool = True, aliases: Mapping[str, str] = MappingProxyType({})
+    ):
+        """``deep``: modules of packages inside the package register, too; ``aliases`` are other names."""
         self.kind = kind
+        self._aliases = aliases
         self._deep = deep
         self._package = package
         self._entries: dict[str, T] = {}
@@ -121,18 +126,22 @@ class Registry(Generic[T]):
     def __getitem__(self, name: str) -> T:
         self._load()
         try:
-            return self._entries[name]
+            return self._entries[self._own(name)]
         except KeyError:
             raise ConfigError(self.unknown(name)) from None
 
     def get(self, name: str) -> T | None:
         """The definition, or None if the name is not known."""
         self._load()
-        return self._entries.get(name)
+        return self._entries.get(self._own(name))
 
     def __contains__(self, name: object) -> bool:
         self._load()
-        return name in self._entries
+        return isinstance(name, str) and self._own(name) in self._entries
+
+    def _own(self, name: str) -> str:
+        """The name itself where it is known: a user's metric may have the name of an alias."""
+        return name if name in self._entries else self._aliases.get(name, name)
 
     def __iter__(self) -> Iterator[str]:
         self._load()
@@ -157,7 +166,7 @@ class Registry(Generic[T]):
             import_module(module.name)
 
 
-METRICS: Registry[MetricDefinition] = Registry("metric", "metrics")
+METRICS: Registry[MetricDefinition] = Registry("metric", "metrics", aliases=METRIC_ALIASES)
 AGGREGATIONS: Registry[NamedFunction] = Registry("aggregation", "metrics")
 REDUCTIONS: Registry[NamedFunction] = Registry("reduction", "metrics")
 

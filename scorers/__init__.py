@@ -7,6 +7,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from metrics.instances import GenerationScorer, GenResult, Instance, LLResults
     from scorers.base import (
         ALL_FILTERS,
         Batch,
@@ -27,6 +28,10 @@ _HOMES = {
     "Batch": "scorers.base",
     "FilterError": "scorers.base",
     "FilterPipeline": "scorers.filters.pipeline",
+    "GenResult": "metrics.instances",
+    "GenerationScorer": "metrics.instances",
+    "Instance": "metrics.instances",
+    "LLResults": "metrics.instances",
     "ModelReply": "scorers.base",
     "SampleScores": "scorers.base",
     "Scorer": "scorers.base",
@@ -43,6 +48,10 @@ __all__ = [
     "Batch",
     "FilterError",
     "FilterPipeline",
+    "GenResult",
+    "GenerationScorer",
+    "Instance",
+    "LLResults",
     "ModelReply",
     "SampleScores",
     "Scorer",

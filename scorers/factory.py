@@ -12,6 +12,7 @@ from metrics.build import build_column
 from metrics.config import MetricConfig
 from metrics.errors import ConfigError, nearest
 from metrics.metric import Metric
+from metrics.registry import METRICS
 from metrics.types import Resolve
 from scorers.agreement import FILTER_AGREEMENT, AgreementScorer
 from scorers.arena import WIN_RATE, ArenaScorer, is_arena
@@ -225,12 +226,20 @@ def user_scorer(config: ScoringConfig, chosen: UserScorerConfig, resolve: Resolv
     user_class = resolve(chosen.type)
     if not inspect.isclass(user_class):
         raise ConfigError(f"scorer {chosen.type!r} is not a class")
-    check_call(chosen.type, user_class, (), tuple(chosen.kwargs))
+    arguments = dict(chosen.kwargs)
+    by_instances = callable(getattr(user_class, "score_instances", None))
+    if by_instances and "task_config" in inspect.signature(user_class).parameters:
+        arguments.setdefault("task_config", config.model_dump())
+    check_call(chosen.type, user_class, (), tuple(arguments))
     try:
-        instance = user_class(**chosen.kwargs)
+        instance = user_class(**arguments)
     except Exception as error:
         raise ConfigError(f"scorer {chosen.type!r} could not be constructed: {error}") from error
     metrics_of_class = getattr(instance, "get_metrics", None)
+    if by_instances:
+        if getattr(user_class, "get_metrics", None) is getattr(Scorer, "get_metrics", None):
+            metrics_of_class = None  # the protocol's own says nothing
+        vars(instance)["metrics"] = _metrics_of_instances(config, resolve)
 
     def named(one: FilterConfig) -> Sequence[MetricConfig]:
         entries = (
@@ -242,10 +251,12 @@ def user_scorer(config: ScoringConfig, chosen: UserScorerConfig, resolve: Resolv
             item if isinstance(item, MetricConfig) else MetricConfig.model_validate(item) for item in entries
         ]
 
-    metrics = {
-        one.name: unique_metrics(named(one), lambda item: build_listed_column(item, resolve), one.name)
-        for one in config.filters
-    }
+    def column(item: MetricConfig) -> Metric:
+        if by_instances:  # what it gives for each answer is averaged; arguments are those of its metrics
+            item = item.model_copy(update={"aggregation": item.aggregation or "mean", "kwargs": {}})
+        return build_listed_column(item, resolve)
+
+    metrics = {one.name: unique_metrics(named(one), column, one.name) for one in config.filters}
     if getattr(instance, "across_filters", False):
         if not callable(metrics_of_class):
             raise ConfigError(
@@ -257,6 +268,20 @@ def user_scorer(config: ScoringConfig, chosen: UserScorerConfig, resolve: Resolv
             named(everything), lambda item: build_listed_column(item, resolve), ALL_FILTERS
         )
     return UserScorer(chosen.type, instance, metrics)
+
+
+def _metrics_of_instances(config: ScoringConfig, resolve: Resolve) -> MetricsByFilter:
+    """The metrics of each filter that ``score_instances`` may compute: those that have a function."""
+    known = {
+        one.name: [
+            item for item in metric_list_of(config, one) or () if item.function or item.metric in METRICS
+        ]
+        for one in config.filters
+    }
+    return {
+        name: unique_metrics(items, lambda item: build_listed_metric(config, item, resolve), name)
+        for name, items in known.items()
+    }
 
 
 def _member(config: ScoringConfig, member: EnsembleMember, place: int, resolve: Resolve) -> WeightedScorer:

@@ -43,5 +43,6 @@ def _evaluate(metric: Metric, choices: ChoiceBatch, best: NDArray[np.int64]) -> 
     if metric.input == "choices":
         return metric.evaluate_choices(choices)
     gold = np.split(choices.gold, choices.gold_offsets[1:-1])
-    results = likelihood_results(choices, best) if metric.takes_result else None
+    wanted = metric.takes_result or metric.takes_ll_results
+    results = likelihood_results(choices, best) if wanted else None
     return metric.evaluate([right.tolist() for right in gold], best.tolist(), results)

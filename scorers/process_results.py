@@ -22,6 +22,14 @@ from scorers.base import (
 from scorers.config import split_result_name
 from scorers.user_functions import as_json
 
+
+def _cure(metric: Metric, value: Any) -> str:
+    """What to write where the function computed the number that the metric's aggregation would."""
+    if not isinstance(value, NUMBER_TYPES):
+        return ""
+    return f". A number for each sample is averaged: write {{metric: {metric.name}, aggregation: mean}}"
+
+
 ResultValues = dict[str, Any]
 """What ``process_results`` returned for one sample: metric → value."""
 
@@ -92,7 +100,8 @@ class ProcessResultsScorer(BaseScorer):
             scores = metric.scores_of(values)
         except MetricError as error:
             where = "" if error.index is None else f"{batch.name(int(rows[error.index]))}: "
-            raise ScorerError(f"{where}metric {metric.name!r}: {error}") from error
+            cure = _cure(metric, values[error.index]) if error.index is not None else ""
+            raise ScorerError(f"{where}metric {metric.name!r}: {error}{cure}") from error
         any_details = details if any(details) else None
         kept = scores.values
         if kept is None and any(not isinstance(value, NUMBER_TYPES) for value in values):

@@ -5,7 +5,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from metrics.errors import ConfigError, described, nearest
+from metrics.instances import FilteredAnswers, Instance, scores_of_item
 from metrics.metric import Metric
 from scorers.agreement import combined
 from scorers.base import (
@@ -21,6 +24,25 @@ from scorers.base import (
 from scorers.user_functions import as_json
 
 USER = "user"
+
+
+def _instance(batch: Batch, number: int, rows: Sequence[int], filter_name: str) -> Instance:
+    """One item's rows as an instance; across filters a prediction is {filter: prediction}."""
+    predictions = [batch.predictions[row] for row in rows]
+    if filter_name == ALL_FILTERS:
+        answers = {name: [one.get(name) for one in predictions] for name in predictions[0]}
+    else:
+        answers = FilteredAnswers({filter_name: predictions})
+    for name, found in answers.items():  # no prediction is the empty text, as for users' metrics
+        answers[name] = ["" if one is None else one for one in found]
+    references = list(batch.references[rows[0]])
+    return Instance(
+        doc_id=number,
+        doc=batch.docs[rows[0]],
+        target=references[0] if len(references) == 1 else references,
+        resps=[batch.responses[row] for row in rows],
+        filtered_resps=answers,
+    )
 
 
 @dataclass(frozen=True)
@@ -39,8 +61,15 @@ class UserScorer(BaseScorer):
     metrics: Mapping[str, tuple[Metric, ...]]
 
     def __post_init__(self) -> None:
-        if not callable(getattr(self.instance, "score", None)):
-            raise ConfigError(f"scorer {self.name!r} has no method score(batch)")
+        if not self.by_instances and not callable(getattr(self.instance, "score", None)):
+            raise ConfigError(
+                f"scorer {self.name!r} has no method score(batch), and no score_instances(instances, filter)"
+            )
+
+    @property
+    def by_instances(self) -> bool:
+        """Whether the class is written for the instances of one item at a time."""
+        return callable(getattr(self.instance, "score_instances", None))
 
     def needs(self, metric: Metric) -> str | None:
         """One set of requests for all metrics, if the class asks anything."""
@@ -84,7 +113,10 @@ class UserScorer(BaseScorer):
     def score(self, batch: Batch, metric: Metric, replies: Sequence[ModelReply | None] = ()) -> SampleScores:
         """The class's numbers for ``metric``; raises ScorerError naming the scorer where they do not fit the
         batch."""
-        result = self._call(self.instance.score, batch, metric=metric, replies=replies)
+        if self.by_instances:
+            result: Any = self._scores_by_item(batch.for_user(), metric)
+        else:
+            result = self._call(self.instance.score, batch, metric=metric, replies=replies)
         if isinstance(result, SampleScores):
             return self._checked(result, batch)
         if isinstance(result, Mapping):
@@ -101,6 +133,25 @@ class UserScorer(BaseScorer):
         if len(values) != len(batch):
             raise ScorerError(f"scorer {self.name!r} returned {len(values)} numbers for {len(batch)} samples")
         return score_values(batch, metric, values, [f"scorer {self.name!r} gave no number"] * len(batch))
+
+    def _scores_by_item(self, batch: Batch, metric: Metric) -> list[Any]:
+        """What ``score_instances`` says of each item's scored rows; None for the others."""
+        rows_of: dict[str, list[int]] = {}
+        for row in np.flatnonzero(batch.scored).tolist():
+            rows_of.setdefault(batch.item_ids[row], []).append(row)
+        place = next((name for name, own in self.metrics.items() if metric in own), ALL_FILTERS)
+        values: list[Any] = [None] * len(batch)
+        for number, rows in enumerate(rows_of.values()):
+            try:
+                returned = self.instance.score_instances([_instance(batch, number, rows, place)], place)
+                found = scores_of_item(returned, metric.name, len(rows))
+            except Exception as error:
+                raise ScorerError(
+                    f"{batch.name(rows[0])}: scorer {self.name!r} raised {described(error)}"
+                ) from error
+            for row, value in zip(rows, found, strict=True):
+                values[row] = value
+        return values
 
     def _call(self, method: Callable[..., Any], batch: Batch, **offered: Any) -> Any:
         batch = batch.for_user()

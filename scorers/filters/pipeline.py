@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Literal, TypeVar, get_type_hints
 
+from metrics.aliases import own_arguments
 from metrics.errors import ConfigError, described, nearest
 from metrics.patterns import bounded
 from metrics.registry import Registry
@@ -224,17 +225,15 @@ def _build_step(config: FilterStepConfig, resolve: Resolve) -> FilterStep:
     if config.function == "custom":
         return _custom_step(config, resolve)
     definition = FILTERS[config.function]
-    function = definition.function
-    check_arguments(definition.name, function, config.kwargs)
+    function, arguments = definition.function, own_arguments(definition.name, config.kwargs)
+    check_arguments(definition.name, function, arguments)
     if function.__module__.startswith("scorers."):
-        check_types(definition.name, function, config.kwargs)
-        run: Callable[..., list[list[Any]]] = partial(function, **config.kwargs)
+        check_types(definition.name, function, arguments)
+        run: Callable[..., list[list[Any]]] = partial(function, **arguments)
     else:
-        run = UserStep(definition.name, function, config.kwargs)
-    patterns = tuple(_patterns(definition, config.kwargs))
-    return FilterStep(
-        definition.name, run, function, definition.keeps, definition.text, config.kwargs, patterns
-    )
+        run = UserStep(definition.name, function, arguments)
+    patterns = tuple(_patterns(definition, arguments))
+    return FilterStep(definition.name, run, function, definition.keeps, definition.text, arguments, patterns)
 
 
 def _patterns(definition: FilterDefinition, kwargs: Mapping[str, Any]) -> Iterator[str]:

@@ -297,7 +297,7 @@ def user_method(config: EvaluationMethodConfig, function: Callable[..., Any]) ->
                 "inference_result": row,
             }
             started = time.perf_counter()
-            verdicts = _called(config, function, {name: offered[name] for name in given})
+            verdicts = _called(config, function, {name: offered[name] for name in given}, row["item"])
             yield verdicts, time.perf_counter() - started
 
     return EvaluationMethod(
@@ -316,7 +316,10 @@ def _total_samples(request: RequestRow, origin: Origin) -> int | None:
 
 
 def _called(
-    config: EvaluationMethodConfig, function: Callable[..., Any], given: Mapping[str, Any]
+    config: EvaluationMethodConfig,
+    function: Callable[..., Any],
+    given: Mapping[str, Any],
+    item: Mapping[str, Any],
 ) -> list[Verdict]:
     """What the user's function says; a response that it fails on is unscored, with the reason.
 
@@ -327,8 +330,22 @@ def _called(
         returned = function(**given, **config.params)
         return read_verdicts(returned, config.name)
     except Exception as error:
-        said = f"evaluation method {config.name!r}: {type(error).__name__}: {error}"
+        said = f"{type(error).__name__}: {error}"
+        if given.get("ground_truth", item) is None and "NoneType" in said:
+            said = _without_truth(said, item)
+        said = f"evaluation method {config.name!r}: {said}"
         return [Verdict(label=None, error=said, details=_returned(returned))]
+
+
+def _without_truth(error: str, item: Mapping[str, Any]) -> str:
+    """What to write where a method reads a ground truth that the item does not have."""
+    fields = [name for name in item if name not in ("id", "ground_truth")]
+    reads_fields = "subscriptable" in error or "attribute" in error
+    field = "data" if reads_fields or not fields else fields[-1]
+    return (
+        f"the item has no ground_truth to read; set dataset: {{path: …, ground_truth: {field}}} ({error}; "
+        f"its fields are {', '.join(fields) or 'none'}, and data is all that a row has under data)"
+    )
 
 
 def _returned(value: Any) -> str | None:
