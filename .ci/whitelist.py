@@ -99,3 +99,9 @@ _.request_queue_size
 _.writable
 _.seekable
 _.readinto
+
+# Users' metrics and scorers read these of what they are given
+_.lls_mutual_info
+_.char_len
+_.byte_len
+_.word_len
