@@ -5,7 +5,7 @@ is shown: as a table with sentences for people, and as one JSON document for pro
 import math
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any
 
@@ -388,7 +388,7 @@ def _pair(pair: ComparedPair) -> dict[str, Any]:
 
 
 def _numbers(comparison: Comparison | None) -> dict[str, Any]:
-    names = [name for name in Comparison.__dataclass_fields__ if name not in ("ends", "chance")]
+    names = [field.name for field in fields(Comparison) if field.repr]  # what is shown: numbers and words
     if comparison is None:
         return dict.fromkeys(names)
     values = {name: getattr(comparison, name) for name in names}

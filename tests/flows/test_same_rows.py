@@ -321,14 +321,15 @@ OF_ONE_RUN = {
 """Times, and ids that are given anew."""
 
 
-def rows_of(output: Path, kind: str) -> dict[str, list[Any]]:
-    """The rows of results, items, responses and samples; times and ids aside."""
+def rows_of(output: Path, kind: str, place: Path) -> dict[str, list[Any]]:
+    """The rows of results, items, responses and samples; times, ids and the benchmark's own folder aside."""
     tables = {name: pq.read_table(output / f"{name}.parquet").to_pylist() for name in ("results", "items")}
     files = {
         name: [json.loads(line) for line in (output / name).read_text("utf-8").splitlines()]
         for name in ("responses.jsonl", f"samples_{kind}.jsonl")
     }
-    findings = json.loads((output / "manifest.json").read_text("utf-8"))["diagnostics"]
+    manifest = (output / "manifest.json").read_text("utf-8").replace(f"{place}/", "")
+    findings = json.loads(manifest)["diagnostics"]
     return {name: without(rows) for name, rows in {**tables, **files, "findings": findings}.items()}
 
 
@@ -408,7 +409,7 @@ def first(
                 amounts = recorded(patch)
                 ran = evaluate(path, "--json", "--store", f"{output}-store", "--output", output)
             assert ran.code == 0, ran.err
-            firsts[kind] = First(rows_of(output, kind), dict(amounts))
+            firsts[kind] = First(rows_of(output, kind, path.parent), dict(amounts))
         return firsts[kind]
 
     return call
@@ -481,7 +482,7 @@ def test_every_way_gives_the_same_rows(
     )  # fmt: skip
     assert ran.code == 0, f"{way['runner']}, {setting}: {ran.out}{ran.err}"
     assert not re.search("warning|error:|Traceback", ran.err), ran.err  # a slow run says how far it is
-    found = differences(expected.rows, rows_of(tmp_path / "out", way["kind"]))[:5]
+    found = differences(expected.rows, rows_of(tmp_path / "out", way["kind"], tmp_path / "benchmark"))[:5]
     assert found == [], f"{way['runner']}, {setting}: {found[0][:1000]}"
 
 

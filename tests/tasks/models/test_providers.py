@@ -197,7 +197,7 @@ def test_adding_a_provider_takes_one_file(
     assert bench.ask(model, problems(1)).column("response") == ["Dear Que, plain"]
     assert list(schemas()) == ["openai", "demo", "letters", "replay"]
     assert "## models.config (type letters)" in as_markdown()
-    assert "LetterConfig" in json_schema()["$defs"]
+    assert '{"const": "letters"}' in json.dumps(json_schema()["$defs"]["ModelConfig"])
     assert "letters" in {entry.name for entry in catalog("models")}
     with pytest.raises(ValueError, match="tune"):
         ModelConfig.model_validate({"name": "m", "type": "letters", "config": {**fields, "tune": "x"}})
