@@ -353,7 +353,12 @@ def weird_metric(references, predictions):
     return {"score_1": 0.8, "score_2": 0.6}
 
 
+def exact_match_hf_evaluate(predictions, references):
+    return {"exact_match": 0.95}
+
+
 """
+IN_DICTIONARIES = ("simple_metric", "my_metric", "weird_metric", "exact_match_hf_evaluate")
 
 
 @pytest.mark.parametrize("printed", [False, True], ids=["here", "document"])
@@ -362,17 +367,62 @@ def test_numbers_and_dictionaries_are_both_scores(evaluate: Evaluate, tmp_path: 
     text = DICTIONARIES_HERE
     if printed:
         whole = document(DICTIONARIES)
-        names = ("simple_metric", "my_metric", "weird_metric")
         pattern = r"^def {}\(.*?\n(?=\n|```)"
-        found = [re.search(pattern.format(name), whole, re.DOTALL | re.MULTILINE) for name in names]
+        found = [re.search(pattern.format(name), whole, re.DOTALL | re.MULTILINE) for name in IN_DICTIONARIES]
         text = "\n\n".join(one[0] for one in found if one is not None)
     (tmp_path / "own.py").write_text(text, encoding="utf-8")
-    own = [f"own.py:{name}" for name in ("simple_metric", "my_metric", "weird_metric")]
+    own = [f"own.py:{name}" for name in IN_DICTIONARIES]
     config = texts(tmp_path, {}, metric_list=own)
     ran = evaluate(config, "--json")
     assert ran.code == 0, ran.err
-    values = [ran.value(f"{name},none") for name in ("simple_metric", "my_metric", "weird_metric")]
-    assert values == [0.95, 0.75, 0.8]
+    values = [ran.value(f"{name},none") for name in IN_DICTIONARIES]
+    assert values == [0.95, 0.75, 0.8, 0.95]
+
+
+EXACT_MATCH_HERE = """
+@metric("exact_match", output_type="generate_until", aggregation="mean")
+def exact_match_fn(references, predictions, multiple_targets=False, **kwargs):
+    if multiple_targets:
+        targets = references[0] if isinstance(references[0], list) else references
+        pairs = [(p, t) for p in predictions for t in targets]
+        result = _exact_match_hf_evaluate(predictions=[p for p, _ in pairs], references=[t for _, t in pairs])
+        found = np.array(result["exact_match"]).reshape(len(predictions), len(targets)).any(axis=1)
+        return {"exact_match": found.astype(int).tolist()}
+    single = cast("list[str]", references)
+    return _exact_match_hf_evaluate(predictions=predictions, references=single, **kwargs)
+
+
+"""
+NOT_IN_THE_DOCUMENT = """
+from typing import cast
+
+
+def _exact_match_hf_evaluate(predictions, references, **kwargs):
+    return {"exact_match": [int(p == r) for p, r in zip(predictions, references, strict=True)]}
+
+
+"""
+
+
+@pytest.mark.parametrize("printed", [False, True], ids=["here", "document"])
+@pytest.mark.parametrize(
+    ("target", "keys", "value"),
+    [("{{answer}}", {}, 0.5), ("{{[answer, '8']}}", {"multiple_targets": True}, 1.0)],
+    ids=["one target", "several"],
+)
+def test_a_metric_that_gives_a_list_in_a_dictionary_runs(
+    evaluate: Evaluate, tmp_path: Path, printed: bool, target: str, keys: Mapping[str, Any], value: float
+) -> None:
+    text = EXACT_MATCH_HERE
+    if printed:
+        text = between(document(METRICS), '@metric(\n    "exact_match",', "\nAggregation Functions")
+    (tmp_path / "own.py").write_text(PRELUDE + NOT_IN_THE_DOCUMENT + text, encoding="utf-8")
+    metrics = [{"metric": "own.py:exact_match_fn", **keys}]
+    steps = [{"function": "regex", "regex_pattern": "Answer: (.*)"}, {"function": "take_first"}]
+    filters = [{"name": "strict", "filter": steps, "metric_list": metrics}]
+    ran = evaluate(texts(tmp_path, {"filter_list": filters}, target=target), "--json")
+    assert ran.code == 0, ran.err
+    assert ran.value("exact_match_fn,strict") == value
 
 
 GSM8K_HERE = """
