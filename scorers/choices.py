@@ -165,7 +165,8 @@ def _require_equal_lengths(
     lacking: NDArray[np.bool_] | None = None,
 ) -> None:
     """Raises naming the first item whose lists differ in length; not of those that are ``lacking`` one."""
-    wrong = np.flatnonzero((one.lengths != other.lengths) & ~(False if lacking is None else lacking))
+    unequal = one.lengths != other.lengths
+    wrong = np.flatnonzero(unequal if lacking is None else unequal & ~lacking)
     if len(wrong):
         row = int(wrong[0])
         raise ScorerError(
