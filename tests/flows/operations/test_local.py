@@ -24,7 +24,7 @@ def _is_alive(pid: int) -> bool:
 
 @pytest.mark.services
 def test_stop_ends_the_worker_before_the_server_and_waits_for_it(
-    tmp_path: Path, migrated_database: Any
+    tmp_path: Path, migrated_database: Any, until: Callable[..., Any]
 ) -> None:
     migrated_database.lend(tmp_path / "server")
     environment = {**os.environ, "NIGHTJAR_HOME": str(tmp_path)}
@@ -41,9 +41,9 @@ def test_stop_ends_the_worker_before_the_server_and_waits_for_it(
     try:
         local("deploy")
         worker = int((tmp_path / "worker.pid").read_text())
-        assert _is_alive(worker)
-        watch = int((tmp_path / "watch.pid").read_text())
-        assert "flows.watch" in Path(f"/proc/{watch}/cmdline").read_text()
+        until(lambda: _is_alive(worker), "the shell's copy has become the worker")
+        watch = Path("/proc", (tmp_path / "watch.pid").read_text().strip(), "cmdline")
+        until(lambda: "flows.watch" in watch.read_text(), "the shell's copy has become the watch")
     finally:
         said = local("stop")
     assert not _is_alive(worker)
