@@ -380,7 +380,8 @@ def test_a_container_gets_weights_port_and_devices(
     programs.mkdir()
     # A stand-in: it runs what it is asked to run here, with the paths as the container would see them.
     (programs / "podman").write_text(
-        f"#!{sys.executable}\n"
+        # By way of the shell: the first line of a script can't name a program whose path has a blank.
+        f"#!/bin/sh\n''':'\nexec '{sys.executable}' \"$0\" \"$@\"\n'''\n"
         "import os, sys\n"
         f"open({str(tmp_path / 'podman')!r}, 'a').write(repr(sys.argv[1:]) + '\\n')\n"
         "if sys.argv[1] == 'kill': sys.exit(0)\n"
