@@ -33,6 +33,8 @@ Resolve = Callable[[str], Callable[..., Any]]
 
 NUMBER_TYPES = (int, float, np.number, np.bool_)
 """What counts as one number where a user's code returns something."""
+HIGHEST_LOG_PROBABILITY = 1e-4
+"""What rounding makes of the 0 of a certain token, at most: a number above it is no log-probability."""
 NO_PREDICTION = -1
 """Code of a sample without a prediction, which has no vote in a majority."""
 IGNORED_TARGET = -100

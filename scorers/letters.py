@@ -13,6 +13,7 @@ from string import ascii_uppercase
 from typing import Any, Final
 
 from metrics.metric import Metric
+from metrics.types import HIGHEST_LOG_PROBABILITY
 from scorers.base import BaseScorer, Batch, ModelReply, SampleScores, score_values
 
 ACC_LETTER: Final = "acc_letter"
@@ -149,6 +150,9 @@ def read_first_token(logprobs: Any, n: int, coverage: float) -> Reading:
         return Reading(
             FIRST_TOKEN, error="the answer came without top_logprobs, which choices_by: first_token needs"
         )
+    if impossible := [value for _, value in tops if value > HIGHEST_LOG_PROBABILITY]:
+        said = f"{impossible[0]} is no log-probability: none is above 0; the server is broken"
+        return Reading(FIRST_TOKEN, error=said)
     weights = [0.0] * n
     for token, value in tops:
         letter = token.strip(SPACES)
@@ -181,7 +185,10 @@ def first_alternatives(logprobs: Any) -> list[tuple[str, float]]:
     return [
         (token, float(value))
         for token, value in pairs
-        if isinstance(token, str) and isinstance(value, int | float) and not math.isnan(value)
+        if isinstance(token, str)
+        and isinstance(value, int | float)
+        and not isinstance(value, bool)
+        and not math.isnan(value)
     ]
 
 

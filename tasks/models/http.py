@@ -7,13 +7,14 @@ client, in ``official.py`` for endpoints that need it, costs about four times th
 """
 
 import asyncio
+import codecs
 import email.utils
 import json
 import math
 import os
 import re
 import time
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Protocol
@@ -44,7 +45,6 @@ from tasks.models.records import Call, Reply
 
 HEADERS = {"Content-Type": "application/json", "Accept": "application/json, text/event-stream"}
 CONNECT_TIMEOUT = 15.0
-LARGEST_LINE = 1 << 24
 LARGEST_BODY_MB = 64
 LOOPBACK = ("localhost", "127.0.0.1", "::1")
 
@@ -79,7 +79,6 @@ class HttpTransport:
             headers={**HEADERS, **headers},
             trust_env=urlsplit(base_url).hostname
             not in LOOPBACK,  # a proxy never stands before this machine itself
-            read_bufsize=LARGEST_LINE,
             auto_decompress=True,
         )
 
@@ -141,14 +140,16 @@ class HttpTransport:
         return content.replace(self._secret, b"***") if self._secret and self._secret in content else content
 
     async def _streamed_body(self, response: aiohttp.ClientResponse) -> Mapping[str, Any]:
-        answer = self._wire.stream()
+        answer, lines = self._wire.stream(), EventLines()
         size, limit = 0, largest_body()
-        async for line in response.content:
-            size += len(line)
+        async for piece in response.content.iter_any():
+            size += len(piece)
             if size > limit:
                 raise _too_large(limit)
-            if line.startswith(b"data:"):
-                answer.add(self._redacted(line[5:].strip()))
+            for data in lines.add(piece):
+                answer.add(self._redacted(data))
+        for data in lines.rest():
+            answer.add(self._redacted(data))
         return answer.body()
 
 
@@ -222,6 +223,32 @@ class StaggeredConnector(aiohttp.TCPConnector):
         return await super()._create_connection(*arguments, **options)
 
 
+class EventLines:
+    """The data of a stream's events, one a line; a line ends in LF, CR LF or CR, as server-sent events have
+    it."""
+
+    def __init__(self) -> None:
+        self._open: list[bytes] = []
+        """What came of the line that has not ended."""
+
+    def add(self, piece: bytes) -> Iterator[bytes]:
+        """The data of the lines that this piece of the stream ends."""
+        *ended, rest = re.split(rb"[\r\n]", piece)  # between CR and LF stands a line without data
+        for line in ended:
+            yield from self._data(line)
+        self._open.append(rest)
+
+    def rest(self) -> Iterator[bytes]:
+        """The data of a last line that does not end."""
+        return self._data(b"")
+
+    def _data(self, last: bytes) -> Iterator[bytes]:
+        line = b"".join((*self._open, last)).removeprefix(codecs.BOM_UTF8)
+        self._open = []
+        if line.startswith(b"data:"):
+            yield line[5:].strip()
+
+
 TEXTS = ("content", "reasoning_content", "reasoning", "refusal")
 
 
@@ -268,7 +295,7 @@ class StreamedAnswer:
 
     def _extend(self, piece: Any) -> None:
         index = (piece.get("index") or 0) if isinstance(piece, dict) else None
-        if not isinstance(index, int):
+        if not isinstance(index, int) or isinstance(index, bool):
             raise MalformedBody("a choice in an event of the stream is not a JSON object with a number")
         choice = self._choices.setdefault(index, {"index": index, "finish_reason": None})
         choice["finish_reason"] = piece.get("finish_reason") or choice["finish_reason"]

@@ -88,3 +88,15 @@ def test_results_say_in_which_way_letters_were_asked_for(resolve):
         (metric,) = build_scorer(config, resolve).get_metrics("none")
         signatures.append(metric.signature())
     assert ["choices_by:letter" in signatures[0], "choices_by:first_token" in signatures[1]] == [True, True]
+
+
+@pytest.mark.parametrize("value", [5.0, 2e-4, math.inf])
+def test_a_first_token_whose_log_probability_cannot_be_is_unscored(value):
+    reading = read_first_token({"top_logprobs": [{" A": -0.1, "B": value}]}, 2, 0.5)
+    assert reading.position is None
+    assert "no log-probability" in reading.error
+    assert read_first_token({"top_logprobs": [{" A": 5e-5, "B": -30}]}, 2, 0.5).position == 0
+
+
+def test_a_first_tokens_true_is_no_number():
+    assert "without top_logprobs" in read_first_token({"top_logprobs": [{" A": True}]}, 2, 0.5).error

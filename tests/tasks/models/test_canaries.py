@@ -48,11 +48,12 @@ def model(serving: Serving, **fields: Any) -> ModelConfig:
 
 
 def shift(monkeypatch: pytest.MonkeyPatch, by: float) -> None:
-    """Moves every log-probability that the server gives."""
+    """Moves every log-probability that the server gives, up to 0 at most."""
     own = protocol.score
 
     def shifted(tokens: Any) -> list[tuple[float, int, float]]:
-        return [(value + by, best, best_value + by) for value, best, best_value in own(tokens)]
+        given = own(tokens)
+        return [(min(0.0, value + by), best, min(0.0, best_value + by)) for value, best, best_value in given]
 
     monkeypatch.setattr(protocol, "score", shifted)
 

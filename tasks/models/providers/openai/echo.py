@@ -23,6 +23,7 @@ from tasks.models.errors import (
     ServerFault,
     TransientError,
 )
+from tasks.models.providers.openai.choices import ordered_choices
 from tasks.models.providers.openai.spans import KeptForm, kept_span, likelihood
 from tasks.models.providers.openai.tokens import (
     DEFAULT_MAX_LENGTH,
@@ -183,22 +184,12 @@ class Likelihood(Codec):
     ) -> Iterator[tuple[Mapping[str, Any], int | None]]:
         """For each span, in order, what the server gave for it and how many tokens it says it generated."""
         for reply in replies:
-            choices = reply.body.get("choices")
             expected = min(remaining, self.batch)
-            if not isinstance(choices, list) or len(choices) != expected:
-                raise MalformedBody(f"the answer does not have the {expected} choices that were asked for")
             remaining -= expected
             counts = expected == 1 and self.mode.listed == self.mode.max_tokens
             counted = usage_of(reply.body, 1)[0]["completion_tokens"] if counts else None
-            for choice in sorted(choices, key=_index):
+            for choice in ordered_choices(reply.body, expected):
                 yield choice, counted
-
-
-def _index(choice: Any) -> int:
-    index = choice.get("index", 0) if isinstance(choice, Mapping) else None
-    if not isinstance(index, int):
-        raise MalformedBody("a choice of the answer is not a JSON object with a number")
-    return index
 
 
 def _summed(parts: Iterator[dict[str, int | None]]) -> dict[str, int]:

@@ -28,6 +28,7 @@ from tasks.models.errors import (
     SettledError,
     shortened,
 )
+from tasks.models.providers.openai.choices import ordered_choices
 from tasks.models.providers.openai.config import EndpointConfig
 from tasks.models.records import (
     Answer,
@@ -232,10 +233,7 @@ class Generation(Codec):
     def parts(self, requests: Sequence[Request], replies: Sequence[Reply]) -> list[Mapping[str, Any]]:
         """Each request's choice and the usage, with the stop sequences that the endpoint did not take."""
         (reply,) = replies
-        choices = reply.body.get("choices")
-        if not isinstance(choices, list) or len(choices) < len(requests):
-            got = len(choices) if isinstance(choices, list) else "no list of"
-            raise MalformedBody(f"the answer has {got} choices where {len(requests)} were asked for")
+        choices = ordered_choices(reply.body, len(requests), alike=True)
         beside: dict[str, Any] = {"usage": reply.body.get("usage")}
         if reply.headers:
             beside["headers"] = reply.headers
@@ -245,8 +243,7 @@ class Generation(Codec):
             return [{"choice": choices[0], **beside}]
         together = len(requests)
         return [
-            {"choice": choice, **beside, "share": [place, together]}
-            for place, choice in enumerate(choices[:together])
+            {"choice": choice, **beside, "share": [place, together]} for place, choice in enumerate(choices)
         ]
 
     def read(self, request: Request, part: Mapping[str, Any]) -> Answer:

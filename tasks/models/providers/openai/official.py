@@ -12,7 +12,15 @@ from typing import Any
 import aiohttp
 
 from tasks.models.errors import ConnectionFault, RequestError, RequestTimeout
-from tasks.models.http import StreamedAnswer, answer_body, body_within_limit, status_error, unreadable
+from tasks.models.http import (
+    EventLines,
+    StreamedAnswer,
+    answer_body,
+    body_within_limit,
+    kept_headers,
+    status_error,
+    unreadable,
+)
 from tasks.models.records import Call, Reply
 
 NO_KEY = "none"
@@ -42,7 +50,7 @@ class OfficialTransport:
         start = time.perf_counter()
         try:
             async with asyncio.timeout(timeout):  # the client's own time-out begins anew with every piece
-                content = self._redacted(await self._content(call, timeout))
+                content, headers = await self._content(call, timeout)
         except RequestError:
             raise
         except (TimeoutError, self._openai.APITimeoutError) as error:
@@ -54,14 +62,15 @@ class OfficialTransport:
             if isinstance(error, (self._openai.APIConnectionError, OSError)) or _is_of_connection(cause):
                 raise ConnectionFault(f"connection failed: {cause or error}") from error
             raise unreadable(error) from error
-        return Reply(_body(content), time.perf_counter() - start)
+        body = _body(self._redacted(content), headers)
+        return Reply(body, time.perf_counter() - start, kept_headers(headers))
 
     async def close(self) -> None:
         """Closes the client and its pool."""
         await self._client.close()
 
-    async def _content(self, call: Call, timeout: float) -> bytes:
-        """The body as it came; all but the required fields go along as ``extra_body``."""
+    async def _content(self, call: Call, timeout: float) -> tuple[bytes, Mapping[str, str]]:
+        """The body as it came, and the headers; all but the required fields go along as ``extra_body``."""
         rest = dict(call.body)
         model = rest.pop("model")
         create: Any
@@ -73,7 +82,7 @@ class OfficialTransport:
             model=model, **required, extra_body=rest, timeout=timeout
         )
         async with asked as response:
-            return await body_within_limit(response.iter_bytes())
+            return await body_within_limit(response.iter_bytes()), response.headers
 
     async def _refuse_status(self, response: Any) -> None:
         """Raises what a status other than 200 stands for, before the client reads its body."""
@@ -90,12 +99,11 @@ def _is_of_connection(cause: BaseException | None) -> bool:
     return isinstance(cause, (aiohttp.ClientError, OSError))
 
 
-def _body(content: bytes) -> dict[str, Any]:
+def _body(content: bytes, headers: Mapping[str, str]) -> dict[str, Any]:
     """The body of an answer, of a stream of events put together."""
-    if not content.startswith(b"data:"):
+    if "text/event-stream" not in headers.get("content-type", "") and not content.startswith(b"data:"):
         return answer_body(content)
-    answer = StreamedAnswer()
-    for line in content.splitlines():
-        if line.startswith(b"data:"):
-            answer.add(line[5:].strip())
+    answer, lines = StreamedAnswer(), EventLines()
+    for data in (*lines.add(content), *lines.rest()):
+        answer.add(data)
     return answer.body()

@@ -11,6 +11,7 @@ continuation begins and ends among them: prompts that went as token ids are coun
 the tokens' own texts, and where these do not tell, the server's text offsets do.
 """
 
+import math
 import re
 from bisect import bisect_left
 from collections.abc import Iterator, Mapping, Sequence
@@ -18,6 +19,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Literal, NamedTuple
 
+from metrics.types import HIGHEST_LOG_PROBABILITY
 from tasks.models.errors import BadRequest, MalformedBody
 from tasks.models.tokenizers import Tokenizer
 
@@ -124,15 +126,23 @@ class ScoredTokens:
 
 
 def scored(choice: Mapping[str, Any], source: LogprobSource) -> ScoredTokens:
-    """Reads a choice's log-probabilities; raises MalformedBody where there are none."""
+    """Reads a choice's log-probabilities; raises MalformedBody where there are none, or one that can't be."""
     try:
         found = _scored(choice, source)
-        fits = all(value is None or isinstance(value, int | float) for value in found.logprobs)
-    except (AttributeError, LookupError, TypeError, ValueError, StopIteration):
-        fits = False
-    if not fits:
-        raise MalformedBody("the answer's log-probabilities are of no known form")
+        for value in found.logprobs:
+            if value is not None:
+                _require_log_probability(value)
+    except (AttributeError, LookupError, TypeError, ValueError, StopIteration) as error:
+        raise MalformedBody("the answer's log-probabilities are of no known form") from error
     return found
+
+
+def _require_log_probability(value: Any) -> None:
+    """NaN passes, which servers write where they have none; a sum of it does not."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise TypeError(value)
+    if value > HIGHEST_LOG_PROBABILITY:
+        raise MalformedBody(f"{value} is no log-probability: none is above 0; the server is broken")
 
 
 def _scored(choice: Mapping[str, Any], source: LogprobSource) -> ScoredTokens:
@@ -152,10 +162,11 @@ def _scored(choice: Mapping[str, Any], source: LogprobSource) -> ScoredTokens:
 
 def _greedy(values: Sequence[float | None], tops: Sequence[Any] | None) -> list[bool | None]:
     """Whether each token was the likeliest, as lm-evaluation-harness tells it: nothing exceeds its value."""
+    for top in tops or ():
+        for value in top.values() if isinstance(top, Mapping) else ():
+            _require_log_probability(value)
     return [
-        value == max(map(float, top.values()))
-        if value is not None and isinstance(top, Mapping) and top
-        else None
+        value == max(top.values()) if value is not None and isinstance(top, Mapping) and top else None
         for value, top in zip(values, tops or [None] * len(values), strict=True)
     ]
 
@@ -219,6 +230,8 @@ def sum_of(tokens: ScoredTokens, begin: int, end: int) -> tuple[float, bool | No
             "the server gives no log-probability for a text's first token; name a tokenizer: for this model"
         )
     flag = None if None in greedy else all(greedy)
+    if any(math.isnan(value) for value in values if value is not None):
+        raise MalformedBody("a token of the continuation has NaN as its log-probability")
     return float(sum(value for value in values if value is not None)), flag
 
 

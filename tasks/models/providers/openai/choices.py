@@ -1,0 +1,30 @@
+"""Which choice of a reply answers which request: their ``index`` says it, not their order."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from tasks.models.errors import MalformedBody
+
+
+def ordered_choices(body: Mapping[str, Any], asked: int, alike: bool = False) -> Sequence[Mapping[str, Any]]:
+    """The choices of a reply to ``asked`` prompts, in the order of the prompts.
+
+    A choice alone need not have an index, nor need samples of one prompt (``alike``). Raises MalformedBody
+    where there are fewer or more choices, or one whose index was not asked for.
+    """
+    choices = body.get("choices")
+    if not isinstance(choices, list) or len(choices) != asked:
+        got = len(choices) if isinstance(choices, list) else "no list of"
+        raise MalformedBody(f"the answer has {got} choices where {asked} were asked for")
+    if not all(isinstance(choice, Mapping) for choice in choices):
+        raise MalformedBody("a choice of the answer is not a JSON object")
+    indexes = [choice.get("index") for choice in choices]
+    if (alike or asked == 1) and all(index is None for index in indexes):
+        return choices
+    counts = [index for index in indexes if isinstance(index, int) and not isinstance(index, bool)]
+    if sorted(counts) != list(range(asked)):
+        told = ", ".join(map(str, indexes[:8])) + (" …" if asked > 8 else "")
+        raise MalformedBody(
+            f"the choices of the answer have the index {told} where 0 to {asked - 1} were asked for"
+        )
+    return sorted(choices, key=lambda choice: choice["index"])
