@@ -105,3 +105,4 @@ _.lls_mutual_info
 _.char_len
 _.byte_len
 _.word_len
+_.every_eval_ever  # the name of an entry of publish:, by getattr

@@ -5,8 +5,8 @@ import inspect
 import math
 import sys
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from dataclasses import asdict, dataclass, replace
+from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar
 
 import typer
 from pydantic import BaseModel
@@ -14,11 +14,22 @@ from pydantic import BaseModel
 from flows.command_line import command_line, examples, new_app, print_json
 from metrics.aggregation import build_aggregation
 from metrics.errors import ConfigError, nearest
-from metrics.registry import AGGREGATIONS, METRICS, REDUCTIONS, MetricDefinition, NamedFunction
+from metrics.registry import (
+    AGGREGATIONS,
+    METRICS,
+    REDUCTIONS,
+    MetricDefinition,
+    NamedFunction,
+    load_plugin,
+    plugin_origin,
+    plugins,
+)
 from metrics.statistics.rules import rule_of
 
 if TYPE_CHECKING:
     from rich.console import Console
+
+T = TypeVar("T")
 
 OF_METRIC: Final = "the metric's"
 OWN: Final = "this project"
@@ -72,20 +83,41 @@ def catalog(kind: str | None = None) -> list[CatalogEntry]:
     return [entry for listing in listings for entry in listing()]
 
 
+def _listed(
+    kind: str,
+    group: str,
+    names: Iterable[str],
+    find: Callable[[str], T],
+    entry_of: Callable[[str, T], CatalogEntry],
+) -> Iterator[CatalogEntry]:
+    """An entry for each name. The source of a plugin of the ``group`` is its distribution; of one that does
+    not load the entry says why."""
+    added = plugins(group)
+    for name in names:
+        try:
+            entry = entry_of(name, find(name))
+        except ConfigError as error:
+            yield CatalogEntry(kind, name, str(error), applies_to="not here")
+            continue
+        yield replace(entry, source=plugin_origin(added[name])) if name in added else entry
+
+
 def _metrics() -> Iterator[CatalogEntry]:
-    for name in METRICS:
-        definition = METRICS[name]
-        yield CatalogEntry(
-            "metrics",
-            name,
-            definition.summary,
-            range=_span(definition.bounds),
-            direction="higher is better" if definition.higher_is_better else "lower is better",
-            default=_metric_default(definition),
-            applies_to=", ".join(definition.output_types),
-            source=definition.source or OWN,
-        )
+    yield from _listed("metrics", "nightjar.metrics", METRICS, METRICS.__getitem__, _metric)
     yield from _metrics_of_scorers()
+
+
+def _metric(name: str, definition: MetricDefinition) -> CatalogEntry:
+    return CatalogEntry(
+        "metrics",
+        name,
+        definition.summary,
+        range=_span(definition.bounds),
+        direction="higher is better" if definition.higher_is_better else "lower is better",
+        default=_metric_default(definition),
+        applies_to=", ".join(definition.output_types),
+        source=definition.source or OWN,
+    )
 
 
 def _metrics_of_scorers() -> Iterator[CatalogEntry]:
@@ -108,7 +140,8 @@ def _metric_default(definition: MetricDefinition) -> str:
 def _aggregations() -> Iterator[CatalogEntry]:
     users: dict[str, list[str]] = {}
     for name in METRICS:
-        users.setdefault(METRICS[name].aggregation, []).append(name)
+        if name not in METRICS.plugins:
+            users.setdefault(METRICS[name].aggregation, []).append(name)
     for name in AGGREGATIONS:
         found = users.get(name, [])
         default = f"of {', '.join(found)}" if found else ""
@@ -139,12 +172,12 @@ def _named(kind: str, name: str, definition: NamedFunction, default: str, span: 
 
 
 def _filters() -> Iterator[CatalogEntry]:
-    from scorers.filters import FILTERS
+    from scorers.filters import FILTERS, FilterDefinition
 
     repeats = {"all": "keeps every repeat", "first": "keeps the first repeats", "one": "one for all repeats"}
-    for name in FILTERS:
-        definition = FILTERS[name]
-        yield CatalogEntry(
+
+    def entry(name: str, definition: FilterDefinition) -> CatalogEntry:
+        return CatalogEntry(
             "filters",
             name,
             definition.summary,
@@ -152,6 +185,8 @@ def _filters() -> Iterator[CatalogEntry]:
             applies_to=repeats.get(definition.keeps or "", "keeps what the function keeps"),
             source=definition.source,
         )
+
+    yield from _listed("filters", "nightjar.filters", FILTERS, FILTERS.__getitem__, entry)
 
 
 def _scorers() -> Iterator[CatalogEntry]:
@@ -190,16 +225,28 @@ def _scorers() -> Iterator[CatalogEntry]:
     for name, config in configs.items():
         keys = ", ".join(key for key in config.model_fields if key != "type")
         yield CatalogEntry("scorers", name, _summary(config), applies_to=f"keys: {keys}")
+    added = plugins("nightjar.scorers")
+    yield from _listed(
+        "scorers", "nightjar.scorers", added, lambda name: load_plugin(added[name]), _own_scorer
+    )
     yield CatalogEntry("scorers", "file.py:Class", "A user's own class with score(batch).")
 
 
-def _models() -> Iterator[CatalogEntry]:
-    from tasks.models.registry import DEFAULT, schemas
+def _own_scorer(name: str, kind: Any) -> CatalogEntry:
+    return CatalogEntry("scorers", name, _summary(kind))
 
-    for name, config in schemas().items():
-        keys = ", ".join(config.model_fields)
+
+def _models() -> Iterator[CatalogEntry]:
+    from tasks.models.registry import DEFAULT, PROVIDERS, default_first
+
+    def entry(name: str, kind: Any) -> CatalogEntry:
+        keys = ", ".join(kind.schema.model_fields)
         default = "where no type is named" if name == DEFAULT else ""
-        yield CatalogEntry("models", name, _summary(config), default=default, applies_to=f"config: {keys}")
+        return CatalogEntry(
+            "models", name, _summary(kind.schema), default=default, applies_to=f"config: {keys}"
+        )
+
+    yield from _listed("models", "nightjar.providers", default_first(), PROVIDERS.__getitem__, entry)
 
 
 def _evaluation_methods() -> Iterator[CatalogEntry]:
@@ -245,17 +292,19 @@ def _works(not_enforced: str | None) -> str:
 
 def _servers() -> Iterator[CatalogEntry]:
     """The servers that ``serve: {preset: NAME}`` starts, with their commands."""
-    from tasks.serving.config import PRESETS
+    from tasks.serving.config import PRESETS, Preset
 
-    for preset in PRESETS.values():
+    def entry(name: str, preset: Preset) -> CatalogEntry:
         command = " ".join((*preset.command, *preset.many_gpus))
-        yield CatalogEntry(
+        return CatalogEntry(
             "servers",
-            preset.name,
+            name,
             preset.about,
             default=f"{command}; ready when {preset.ready} answers 200",
             applies_to=f"needs: {preset.install}",
         )
+
+    yield from _listed("servers", "nightjar.servers", PRESETS, PRESETS.__getitem__, entry)
 
 
 def _stages() -> Iterator[CatalogEntry]:

@@ -2,14 +2,18 @@
 
 The package's modules are imported by name when something is first looked up, so that importing one costs
 nothing. In keys a module that lists its package reaches all of it.
+
+An installed distribution adds names by entry points of the groups ``nightjar.metrics``, ``.filters``,
+``.providers``, ``.scorers`` and ``.servers``: plugins. One is imported when its name is first looked up.
 """
 
 import inspect
 import pkgutil
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import cache, lru_cache
 from importlib import import_module
+from importlib.metadata import EntryPoint, entry_points
 from types import MappingProxyType
 from typing import Any, Generic, Literal, TypeVar
 
@@ -96,14 +100,59 @@ class NamedFunction:
         return _first_paragraph(self.function)
 
 
+@cache
+def plugins(group: str) -> Mapping[str, EntryPoint]:
+    """The plugins of a group by name, such as those of "nightjar.metrics".
+
+    Raises ConfigError where two distributions give one name: nobody could say which of them computed a
+    number.
+    """
+    found: dict[str, EntryPoint] = {}
+    for entry in entry_points(group=group):
+        other = found.setdefault(entry.name, entry)
+        if other.value != entry.value or _distribution(other) != _distribution(entry):
+            raise ConfigError(
+                f"{group} has two plugins named {entry.name!r}: {other.value} of {_distribution(other)}, "
+                f"{entry.value} of {_distribution(entry)}; uninstall one of them"
+            )
+    return MappingProxyType(found)
+
+
+def load_plugin(entry: EntryPoint) -> Any:
+    """The object that a plugin names; raises ConfigError with its distribution where that fails."""
+    try:
+        return entry.load()
+    except Exception as error:  # another's code runs here: it may raise anything
+        raise ConfigError(
+            f"plugin {entry.name!r} ({entry.value} of {_distribution(entry)}) does not load: "
+            f"{type(error).__name__}: {error}; upgrade or uninstall {_distribution(entry)}"
+        ) from error
+
+
+def plugin_origin(entry: EntryPoint) -> str:
+    """The distribution that a plugin comes from, with its version."""
+    return f"{_distribution(entry)} {entry.dist.version}" if entry.dist is not None else "a folder"
+
+
+def _distribution(entry: EntryPoint) -> str:
+    return str(entry.dist.name) if entry.dist is not None else "a folder"
+
+
 class Registry(Generic[T]):
     """Name → definition. Unknown names raise ``ConfigError`` with the nearest known one."""
 
     def __init__(
-        self, kind: str, package: str, deep: bool = True, aliases: Mapping[str, str] = MappingProxyType({})
+        self,
+        kind: str,
+        package: str,
+        deep: bool = True,
+        aliases: Mapping[str, str] = MappingProxyType({}),
+        group: str | None = None,
     ):
-        """``deep``: modules of packages inside the package register, too; ``aliases`` are other names."""
+        """``deep``: modules of packages inside the package register, too; ``aliases`` are other names;
+        plugins of the ``group`` are names as well."""
         self.kind = kind
+        self._group = group
         self._aliases = aliases
         self._deep = deep
         self._package = package
@@ -124,20 +173,46 @@ class Registry(Generic[T]):
         self._entries[name] = definition
 
     def __getitem__(self, name: str) -> T:
-        self._load()
-        try:
-            return self._entries[self._own(name)]
-        except KeyError:
-            raise ConfigError(self.unknown(name)) from None
+        found = self.get(name)
+        if found is None:
+            raise ConfigError(self.unknown(name))
+        return found
 
     def get(self, name: str) -> T | None:
-        """The definition, or None if the name is not known."""
+        """The definition, or None if the name is not known; raises ConfigError for a plugin that does not
+        load or registers another name."""
         self._load()
-        return self._entries.get(self._own(name))
+        found = self._entries.get(self._own(name))
+        return found if found is not None or name not in self.plugins else self._of_plugin(name)
+
+    @property
+    def plugins(self) -> Mapping[str, EntryPoint]:
+        """What installed distributions add, by name; nothing of it is imported. Raises ConfigError for one
+        that has the name of one of this program's."""
+        self._load()
+        found = plugins(self._group) if self._group is not None else {}
+        for name in found.keys() & self._entries.keys():
+            if _module(self._entries[name]).startswith(f"{self._package}."):
+                owner = _distribution(found[name])
+                raise ConfigError(
+                    f"plugin {name!r} of {owner} has the name of a {self.kind} of this program; give it "
+                    f"another, or uninstall {owner}"
+                )
+        return found
+
+    def _of_plugin(self, name: str) -> T:
+        entry = self.plugins[name]
+        load_plugin(entry)
+        if name not in self._entries:
+            raise ConfigError(
+                f"plugin {name!r} ({entry.value} of {_distribution(entry)}) registers no {self.kind} of "
+                "that name when it is imported; its decorator must give this name"
+            )
+        return self._entries[name]
 
     def __contains__(self, name: object) -> bool:
         self._load()
-        return isinstance(name, str) and self._own(name) in self._entries
+        return isinstance(name, str) and (self._own(name) in self._entries or name in self.plugins)
 
     def _own(self, name: str) -> str:
         """The name itself where it is known: a user's metric may have the name of an alias."""
@@ -145,11 +220,10 @@ class Registry(Generic[T]):
 
     def __iter__(self) -> Iterator[str]:
         self._load()
-        return iter(sorted(self._entries))
+        return iter(sorted({*self._entries, *self.plugins}))
 
     def __len__(self) -> int:
-        self._load()
-        return len(self._entries)
+        return len(list(iter(self)))
 
     def unknown(self, name: str) -> str:
         """The sentence for a name that is not known."""
@@ -166,7 +240,9 @@ class Registry(Generic[T]):
             import_module(module.name)
 
 
-METRICS: Registry[MetricDefinition] = Registry("metric", "metrics", aliases=METRIC_ALIASES)
+METRICS: Registry[MetricDefinition] = Registry(
+    "metric", "metrics", aliases=METRIC_ALIASES, group="nightjar.metrics"
+)
 AGGREGATIONS: Registry[NamedFunction] = Registry("aggregation", "metrics")
 REDUCTIONS: Registry[NamedFunction] = Registry("reduction", "metrics")
 

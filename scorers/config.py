@@ -22,6 +22,7 @@ from pydantic import (
 
 from metrics.config import MetricConfig, RunsProgram
 from metrics.errors import check_name, nearest
+from metrics.registry import plugins
 from metrics.types import CutOff, OutputType
 from scorers.judge.config import (
     ChoiceReading,
@@ -435,7 +436,7 @@ class ArenaConfig(_Frozen):
 class UserScorerConfig(_Frozen):
     """A scorer class in the user's file; all other keys are arguments of its constructor."""
 
-    type: str = Field(description="file.py:Class")
+    type: str = Field(description="file.py:Class, or the name of an installed plugin")
     depends_on: tuple[str, ...] = Field((), description="Files and folders that the class reads unseen")
     kwargs: dict[str, Any] = Field(
         default_factory=dict, description="Arguments of the class; they may stand beside type as well"
@@ -453,12 +454,16 @@ class UserScorerConfig(_Frozen):
     @field_validator("type")
     @classmethod
     def _names_a_class(cls, value: str) -> str:
-        if ":" not in value:
-            raise ValueError(
-                f"scorer type {value!r} is not known{nearest(value, SCORER_TYPES)} (known: "
-                f"{', '.join(SCORER_TYPES)}, or file.py:Class)"
-            )
-        return value
+        if ":" in value:
+            return value
+        added = plugins("nightjar.scorers")
+        if value in added:
+            return added[value].value
+        names = [*SCORER_TYPES, *added]
+        raise ValueError(
+            f"scorer type {value!r} is not known{nearest(value, names)} (known: {', '.join(names)}, or "
+            "file.py:Class)"
+        )
 
     @model_serializer
     def _flat(self) -> dict[str, Any]:

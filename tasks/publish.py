@@ -12,7 +12,7 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from prefect import get_run_logger
+from prefect import get_run_logger, task
 from prefect.artifacts import create_link_artifact, create_table_artifact
 from prefect.assets import Asset, AssetProperties, materialize
 
@@ -25,6 +25,7 @@ from tasks.comparison.trends import LearningCurve, known_of_models, learning_cur
 from tasks.history.layout import record_manifest, record_rows
 from tasks.judge import judged_parts
 from tasks.messages.media import kept_media
+from tasks.publishers import FinishedRun, PublishConfig
 from tasks.reduction.aggregate import aggregate_pair
 from tasks.reporting.diagnostics.responses import ALL_CUT_OFF
 from tasks.reporting.exports import (
@@ -206,6 +207,21 @@ def publish(publication: Publication, workspace: Workspace) -> Published:
     _show(publication, results, written.path)
     fatal = tuple(finding.message for finding in written.diagnostics if finding.kind == ALL_CUT_OFF)
     return Published(results=results, report=str(written.path), fatal=fatal)
+
+
+@task(
+    name="publish to",
+    task_run_name="publish to {config.name}",
+    persist_result=False,
+    retries=1,  # a destination replaces what a first time left
+    retry_delay_seconds=1,
+)
+def publish_to(config: PublishConfig, folder: str) -> Sequence[str]:
+    """Sends the numbers of a published run to one destination; returns where they are found."""
+    places = config.publisher.send(FinishedRun(Path(folder)))
+    for place in places:
+        get_run_logger().info("published to %s: %s", config.name, place)
+    return places
 
 
 def _first_pass(

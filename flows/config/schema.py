@@ -21,6 +21,7 @@ from tasks.benchmarks.config import BenchmarkFields, PlacedError
 from tasks.datasets.selection import Selection
 from tasks.models.config import Answers, ErrorBudget, ModelConfig, Prices, RunLimits, SampleParams
 from tasks.models.providers.provider import provider_of
+from tasks.publishers import PublishConfig
 from tasks.store.durations import Seconds
 from tasks.verdicts.config import EvaluationMethodConfig, EvaluationMetricConfig, lacking_samples
 
@@ -94,6 +95,10 @@ class EvalConfig(BenchmarkFields):
     prices: Prices = Field(
         default_factory=Prices, description="Prices per million tokens, by model, and their currency"
     )
+    publish: tuple[PublishConfig, ...] = Field(
+        default=(),
+        description="Where the numbers go besides the run's folder; what is away fails its own step only",
+    )
     timeout: Seconds | None = Field(
         default=None, description="How long a run may take, such as 6h; then it ends under the name TimedOut"
     )
@@ -132,7 +137,7 @@ class EvalConfig(BenchmarkFields):
 
     @model_validator(mode="after")
     def _is_sound(self) -> "EvalConfig":
-        for key in ("models", "filter_list", "evaluation_methods", "metrics"):
+        for key in ("models", "filter_list", "evaluation_methods", "metrics", "publish"):
             _refuse_twice(key, [entry.name for entry in getattr(self, key) or ()])
         _refuse_twice("facets", self.facets)
         if self.filter_list is not None and not self.filter_list:

@@ -20,7 +20,6 @@ from tasks.store.outputs import RESPONSES
 
 MODEL_TYPES: Final = ("openai", "vllm", "llama.cpp")
 IN_CONTAINERS: Final = ("vllm", "llama.cpp")
-NATIVE_TYPES: Final = tuple(name for name in PROVIDERS if name not in MODEL_TYPES)
 METHOD_TYPES: Final = ("custom", "built_in")
 _VARIABLE = re.compile(r"\$\{(\w+)\}$")
 _SAMPLING: Final = frozenset(SampleParams.model_fields)
@@ -279,21 +278,26 @@ def _models(made: _Translation, settings: _RunKeys) -> Any:
 
 def _model(made: _Translation, at: Location, entry: Any, settings: _RunKeys, extra: Mapping[str, Any]) -> Any:
     named = {"name": entry} if isinstance(entry, str) else entry
-    if not isinstance(named, Mapping) or named.get("type") in NATIVE_TYPES:
+    if not isinstance(named, Mapping) or _is_native(named.get("type")):
         return entry
     if settings.recorded is not None:
         place = str(settings.recorded.resolve())
         return {"name": named.get("name"), "type": "replay", "config": {"path": place}}
     kind = named.get("type", "openai")
     if kind not in MODEL_TYPES:
-        hint = nearest(str(kind), [*MODEL_TYPES, *NATIVE_TYPES])
-        known = ", ".join([*MODEL_TYPES, *NATIVE_TYPES])
+        types = [*MODEL_TYPES, *(name for name in PROVIDERS if name not in MODEL_TYPES)]
+        known, hint = ", ".join(types), nearest(str(kind), types)
         raise made.refuse((*at, "type"), f"expected one of {known}, got '{kind}'{hint}")
     config, sampling = _endpoint(made, at, named, settings, extra)
     if kind in IN_CONTAINERS or named.get("docker") or named.get("model_path"):
         made.note(at, f"no container is started: '{named.get('name')}' is asked at {config['base_url']}")
     kept = {key: value for key, value in named.items() if key in ModelConfig.model_fields}
     return {**kept, "type": "openai", "config": config, **({"sample_params": sampling} if sampling else {})}
+
+
+def _is_native(kind: Any) -> bool:
+    """Whether it is a model type of ours that the two-phase files have no word for."""
+    return isinstance(kind, str) and kind not in MODEL_TYPES and kind in PROVIDERS
 
 
 _MODEL_KEYS: Final = ("endpoint", "api_key", "model_name", "model_path", "docker", "inference", "params")

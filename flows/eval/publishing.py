@@ -10,7 +10,7 @@ import platform
 import shlex
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -22,7 +22,7 @@ from prefect.runtime import flow_run
 
 from flows.config.files import kept_outputs
 from flows.config.schema import Phase
-from flows.eval.run import Future, Run, finished
+from flows.eval.run import Future, Run, finished, reason_of
 from flows.eval.start import git_revision
 from flows.graph.stages import GridResponses, MethodVerdicts, PairResults, PairStatistics
 from flows.plan.steps import Cell
@@ -34,11 +34,12 @@ from tasks.models.config import ErrorBudget
 from tasks.models.identity import model_identity
 from tasks.models.recordings import recorded_counts
 from tasks.models.records import RequestTally
-from tasks.publish import LostPair, PairNumbers, Publication, Published, publish, run_assets
+from tasks.publish import LostPair, PairNumbers, Publication, Published, publish, publish_to, run_assets
 from tasks.reporting.exports import RunInfo
 from tasks.reporting.view import CellArtifacts
-from tasks.store.home import PROJECT, results_folder
+from tasks.store.home import PROJECT, results_folder, write_json
 from tasks.store.keys import Accounts, Step, digest
+from tasks.store.outputs import MANIFEST
 from tasks.store.schemas import ABSENT
 from tasks.store.storage import ArtifactRef
 from tasks.workers import workers
@@ -98,7 +99,28 @@ def publish_run(run: Run, task_runs: TaskRuns) -> RunOutcome:
     )
     made = publish.with_options(assets=run_assets(info.run_id, info.benchmark, publication.output))
     published: Published = made.submit(publication, workspace=run.workspace).result()
-    return _outcome(run, published, over_budget)
+    outcome = _outcome(run, published, over_budget)
+    unsent = [
+        f"not published to {name}: {entry['error']}"
+        for name, entry in _send(run, Path(publication.output)).items()
+        if entry["error"] is not None
+    ]
+    return replace(outcome, summary="; ".join([outcome.summary, *unsent]))
+
+
+def _send(run: Run, folder: Path) -> dict[str, dict[str, Any]]:
+    """Sends the numbers to each destination. Says in the manifest where they are, and which did not take
+    them: their steps are red, and the numbers stand."""
+    futures = {entry.name: publish_to.submit(entry, str(folder)) for entry in run.plan.config.publish}
+    sent: dict[str, dict[str, Any]] = {}
+    for name, future in futures.items():
+        done = finished(future)
+        places = list(future.result()) if done.is_completed() else []
+        sent[name] = {"places": places, "error": None if done.is_completed() else reason_of(done)}
+    if sent:
+        manifest = json.loads((folder / MANIFEST).read_text("utf-8"))
+        write_json(folder / MANIFEST, manifest | {"published": sent})
+    return sent
 
 
 def _index_folder(output: str) -> str | None:

@@ -344,6 +344,10 @@ def print_evaluation(evaluation: Evaluation, document: dict[str, Any]) -> None:
     cached = sum(entry["cached"] for entry in steps.values())
     for model, reason in evaluation.manifest["over_budget"].items():
         out.print(f"{model}: {reason}", style="bold red")
+    for name, entry in (evaluation.manifest.get("published") or {}).items():
+        if entry["error"] is not None:
+            out.print(f"not published to {name}: {entry['error']}", style="bold red", markup=False)
+            out.print("The numbers are complete; the same command sends them again.")
     if document["status"] != "Completed":
         helping = next_command(evaluation.manifest, command)
         out.print(f"Fix the errors above, then rerun. This computes only what is missing: {helping}")

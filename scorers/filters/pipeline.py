@@ -65,7 +65,7 @@ class FilterRegistry(Registry[FilterDefinition]):
         return super().unknown(name)
 
 
-FILTERS: FilterRegistry = FilterRegistry("filter", "scorers.filters")
+FILTERS: FilterRegistry = FilterRegistry("filter", "scorers.filters", group="nightjar.filters")
 
 
 def filter_step(

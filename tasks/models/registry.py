@@ -12,7 +12,9 @@ from pydantic import BaseModel
 
 from metrics.registry import Registry
 
-PROVIDERS: Final[Registry[Any]] = Registry("model type", "tasks.models.providers", deep=False)
+PROVIDERS: Final[Registry[Any]] = Registry(
+    "model type", "tasks.models.providers", deep=False, group="nightjar.providers"
+)
 DEFAULT: Final = "openai"
 """The type of a model that names none."""
 P = TypeVar("P", bound=type)
@@ -30,8 +32,12 @@ def provider(name: str) -> Callable[[P], P]:
 
 def schemas() -> dict[str, type[BaseModel]]:
     """What ``config`` of a model holds, for each registered type, the default one first."""
-    names = sorted(PROVIDERS, key=lambda name: (name != DEFAULT, name))
-    return {name: PROVIDERS[name].schema for name in names}
+    return {name: PROVIDERS[name].schema for name in default_first()}
+
+
+def default_first() -> list[str]:
+    """The names of the registered types, the default one first."""
+    return sorted(PROVIDERS, key=lambda name: (name != DEFAULT, name))
 
 
 def is_recorded(kind: str) -> bool:

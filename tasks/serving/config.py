@@ -13,10 +13,10 @@ is read once. A name of a hub counts by its revision.
 
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, Final, Self
 
@@ -24,6 +24,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_valida
 
 from metrics.config import RunsProgram
 from metrics.errors import ConfigError, nearest
+from metrics.registry import load_plugin, plugin_origin, plugins
 from tasks.store.durations import Seconds
 from tasks.store.home import home, private_folder
 from tasks.store.keys import digest, file_digest
@@ -54,8 +55,35 @@ class Preset:
 
 _WHERE: Final = ("--host", "{host}", "--port", "{port}")
 
-PRESETS: Final[Mapping[str, Preset]] = {
-    preset.name: preset
+
+class Presets(Mapping[str, Preset]):
+    """The servers by name: those of this program, and plugins of "nightjar.servers", each a ``Preset``."""
+
+    def __init__(self, own: Iterable[Preset]) -> None:
+        self._own = {preset.name: preset for preset in own}
+
+    def __getitem__(self, name: str) -> Preset:
+        if name in self._own:
+            return self._own[name]
+        entry = plugins("nightjar.servers")[name]
+        preset = load_plugin(entry)
+        if not isinstance(preset, Preset) or preset.name != name:
+            raise ConfigError(
+                f"plugin {name!r} ({entry.value}): expected a tasks.serving.config.Preset of that name, got "
+                f"{preset!r}"
+            )
+        # Its command is in no key: the distribution's version stands for it.
+        return replace(preset, version=", ".join(filter(None, (preset.version, plugin_origin(entry)))))
+
+    def __iter__(self) -> Iterator[str]:
+        return iter({**self._own, **plugins("nightjar.servers")})
+
+    def __len__(self) -> int:
+        return len(list(iter(self)))
+
+
+PRESETS: Final = Presets(
+    preset
     for preset in (
         Preset(
             "transformers",
@@ -108,7 +136,7 @@ PRESETS: Final[Mapping[str, Preset]] = {
             install="pip install 'llama-cpp-python[server]'",
         ),
     )
-}  # fmt: skip
+)  # fmt: skip
 
 
 DEFAULT_PRESET = "transformers"

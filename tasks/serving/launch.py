@@ -210,7 +210,8 @@ def installed_version(name: str, python: str) -> str:
     preset = PRESETS[name]
     if not preset.packages:
         program = shutil.which(preset.command[0])
-        return _first_line([program, "--version"]) if program is not None else ""
+        version = _first_line([program, "--version"]) if program is not None else ""
+        return ", ".join(filter(None, (preset.version, version)))
     code = "import sys; from importlib.metadata import version as v; print(*(v(n) for n in sys.argv[1:]))"
     found = _first_line([python, "-c", code, *preset.packages]).split()
     if len(found) != len(preset.packages):

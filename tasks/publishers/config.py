@@ -1,0 +1,53 @@
+"""``publish:`` of a config: each entry names one destination, alone or with its keys."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, Field, model_serializer, model_validator
+
+from metrics.errors import nearest
+from tasks.publishers.every_eval_ever import EveryEvalEver
+from tasks.publishers.publisher import Publisher
+
+
+class PublishConfig(BaseModel):
+    """One destination: its name, or its name with its keys. Its fields are all there are."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    every_eval_ever: EveryEvalEver | None = Field(
+        default=None, description="The field's common record: one JSON document for each model"
+    )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _name_alone(cls, value: Any) -> Any:
+        named = {value: {}} if isinstance(value, str) else value
+        if not isinstance(named, Mapping):
+            return value
+        names = ", ".join(cls.model_fields)
+        for name in named:
+            if name not in cls.model_fields:
+                raise ValueError(
+                    f"expected one of {names}, got {name!r}{nearest(str(name), cls.model_fields)}"
+                )
+        chosen = {name: keys if keys is not None else {} for name, keys in named.items()}
+        if len(chosen) != 1:
+            raise ValueError(f"expected one destination an entry, of {names}; got {len(chosen)}")
+        return chosen
+
+    @model_serializer
+    def _chosen(self) -> dict[str, Any]:
+        return {self.name: self.publisher.model_dump(mode="json")}
+
+    @property
+    def name(self) -> str:
+        """The destination's name."""
+        (name,) = self.model_fields_set
+        return name
+
+    @property
+    def publisher(self) -> Publisher:
+        """The destination."""
+        found: Publisher = getattr(self, self.name)
+        return found

@@ -1,0 +1,134 @@
+"""The numbers of a run go where ``publish:`` says. What is away fails its own step, never the run."""
+
+import json
+import shutil
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+
+from tasks.publishers.every_eval_ever import EveryEvalEver
+from tasks.publishers.publisher import FinishedRun
+
+SCHEMA = json.loads(
+    (Path(__file__).parents[1] / "fixtures" / "every_eval_ever" / "eval.schema.json").read_text("utf-8")
+)
+ITEMS = [{"id": str(n), "question": f"{n}?", "answer": "a b", "topic": "ab"[n % 2]} for n in range(12)]
+
+
+def written(folder: Path, publish: Any, **more: Any) -> Path:
+    (folder / "items.jsonl").write_text("".join(json.dumps(item) + "\n" for item in ITEMS))
+    for model in ("org/one", "two"):
+        rows = [{"item_id": item["id"], "response": "a b" if n % 3 else "c"} for n, item in enumerate(ITEMS)]
+        text = "".join(json.dumps(row) + "\n" for row in rows)
+        (folder / f"{model.partition('/')[2] or model}.jsonl").write_text(text)
+    config = {
+        "name": "sums & more",
+        "dataset": "items.jsonl",
+        "prompt_template": "{{question}}",
+        "target": "{{answer}}",
+        "metric_list": ["exact_match", "bleu", "ter"],
+        "facets": ["model_name", "topic"],
+        "models": [
+            {"name": "org/one", "type": "replay", "config": {"path": "one.jsonl"}},
+            {"name": "two", "type": "replay", "config": {"path": "two.jsonl"}},
+        ],
+        "publish": publish,
+        **more,
+    }
+    (folder / "sums.yaml").write_text(json.dumps(config))
+    return folder / "sums.yaml"
+
+
+def documents(folder: Path) -> dict[str, Mapping[str, Any]]:
+    """Each document by its path below the run's folder."""
+    found = sorted((folder / "every_eval_ever").rglob("*.json"))
+    return {str(path.relative_to(folder)): json.loads(path.read_text("utf-8")) for path in found}
+
+
+def test_each_model_has_a_document_of_the_common_record(evaluate: Callable[..., Any], tmp_path: Path) -> None:
+    keys = {"organization": "Lab", "relationship": "third_party"}
+    ran = evaluate(written(tmp_path, [{"every_eval_ever": keys}]), "--json")
+    assert ran.code == 0, ran.err
+    folder = Path(ran.document["output"])
+    found = documents(folder)
+    assert [path.rpartition("/")[0] for path in found] == [
+        "every_eval_ever/data/sums_more/org/one",
+        "every_eval_ever/data/sums_more/unknown/two",
+    ]
+    for document in found.values():
+        jsonschema.Draft7Validator(SCHEMA).validate(document)
+        assert document["source_metadata"]["source_organization_name"] == "Lab"
+    told = [
+        (document["model_info"]["name"], entry["metric_config"]["metric_name"], entry["score_details"])
+        for document in found.values()
+        for entry in document["evaluation_results"]
+    ]
+    rows = ran.document["results"]
+    assert len(told) == len(rows) == 2 * 3 * 3  # of each topic, and of both
+    for row in rows:
+        (mine,) = [
+            details
+            for model, metric, details in told
+            if (model, metric) == (row["model_name"], row["metric"])
+            and details["details"].get("facet.topic") == row["facets"].get("topic")
+        ]
+        assert mine["score"] == row["value"]
+        assert mine["uncertainty"]["standard_error"]["value"] == row["stderr"]
+        assert mine["uncertainty"]["confidence_interval"]["lower"] == row["ci_low"]
+    lower = {
+        entry["metric_config"]["metric_name"]: entry["metric_config"]["lower_is_better"]
+        for entry in next(iter(found.values()))["evaluation_results"]
+    }
+    assert lower == {"exact_match": False, "bleu": False, "ter": True}
+    again = list(EveryEvalEver.model_validate(keys).send(FinishedRun(folder)))
+    assert sorted(again) == sorted(str(folder / path) for path in found)
+    assert documents(folder) == found
+
+
+def test_a_destination_that_is_away_costs_its_step_only_and_the_next_run_mends_it(
+    evaluate: Callable[..., Any], tmp_path: Path
+) -> None:
+    config, output = written(tmp_path, ["every_eval_ever"]), tmp_path / "there"
+    output.mkdir()
+    (output / "every_eval_ever").write_text("in the way")
+    ran = evaluate(config, "--output", output)
+    assert ran.code == 0, ran.err
+    assert "not published to every_eval_ever" in ran.out + ran.err
+    assert (output / "results.json").exists()
+    assert json.loads((output / "manifest.json").read_text())["published"]["every_eval_ever"]["error"]
+    (output / "every_eval_ever").unlink()
+    again = evaluate(config, "--output", output)
+    assert again.code == 0, again.err
+    assert "not published" not in again.out + again.err
+    assert len(documents(output)) == 2
+
+
+@pytest.mark.parametrize(
+    ("publish", "told"),
+    [
+        (["every_eval"], "did you mean 'every_eval_ever'"),
+        ([{"every_eval_ever": {"organisation": "Lab"}}], "did you mean 'organization'"),
+        (["every_eval_ever", "every_eval_ever"], "twice"),
+        ([{}], "one destination an entry"),
+    ],
+)
+def test_an_entry_that_names_no_destination_is_refused(
+    evaluate: Callable[..., Any], tmp_path: Path, publish: Any, told: str
+) -> None:
+    ran = evaluate(written(tmp_path, publish))
+    assert ran.code == 2
+    assert told in ran.err
+
+
+def test_a_model_without_a_number_has_no_document(evaluate: Callable[..., Any], tmp_path: Path) -> None:
+    config = written(tmp_path, ["every_eval_ever"])
+    (tmp_path / "two.jsonl").write_text(json.dumps({"item_id": "absent", "response": "x"}) + "\n")
+    ran = evaluate(config, "--force", "--output", tmp_path / "there")
+    assert ran.code == 1
+    assert [document["model_info"]["name"] for document in documents(tmp_path / "there").values()] == [
+        "org/one"
+    ]
+    shutil.rmtree(tmp_path / "there")
