@@ -3,12 +3,14 @@ next.
 
 A run comes to a line: its headline number, the first pair of the config that has one, for each model and
 prompt. ``glances`` reads it from the history for any number of runs with one query; ``index.html`` of a
-folder of results shows leaderboard, curves over time, runs and comparisons in one file.
+folder of results shows leaderboard, curves over time, runs and comparisons. What grows with every night, the
+older runs and the points of curves, lies as data in ``index-runs.js`` beside it: the page stays small.
 """
 
 import json
 import math
 import os
+import secrets
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -288,6 +290,11 @@ def courses(runs: Sequence[Glance]) -> dict[tuple[str, str], list[Course]]:
 
 SCRIPTS: Final = ("dom.js", "page.js", "index.js")
 PAGE: Final = "index.html"
+BESIDE: Final = "index-runs.js"
+NEWEST: Final = 25
+"""Runs that are in the page itself."""
+POINTS: Final = 60
+"""Points of a curve's line, at most; each run has its mark."""
 COMPARISON: Final = "comparison.html"
 LINES: Final = 8
 """Curves of one picture, at most: the models with the newest runs."""
@@ -296,23 +303,30 @@ LEFT, RIGHT, TOP, BOTTOM = 44.0, 348.0, 10.0, 186.0
 
 def write_index(store: Store, folder: Path) -> Path:
     """Writes the page of the store's runs into ``folder``; reports and comparisons below it are linked."""
-    runs = glances(store)
+    runs, nonce = glances(store), secrets.token_urlsafe(16)
+    rows = [_row(run, folder) for run in runs]
+    pictures = [
+        [_curves(f"{benchmark}: {pair}", lines) for (benchmark, pair), lines in courses(runs).items()],
+        [_steps(f"{benchmark}: {pair}", *found) for (benchmark, pair), found in sweeps(runs).items()],
+    ]
     context = {
         "title": "All runs",
         "run": f"store {store.uri}",
-        "runs": [_row(run, folder) for run in runs],
+        "runs": rows,
+        "newest": NEWEST,
+        "beside": BESIDE,
         "boards": [_board_shown(board, folder) for board in boards(runs)],
-        "curves": [
-            _curves(f"{benchmark}: {pair}", lines) for (benchmark, pair), lines in courses(runs).items()
-        ],
-        "steps": [
-            _steps(f"{benchmark}: {pair}", *found) for (benchmark, pair), found in sweeps(runs).items()
-        ],
+        "curves": pictures[0],
+        "steps": pictures[1],
         "comparisons": _comparisons(folder),
         "written": datetime.now().astimezone().strftime("%Y-%m-%d %H:%M"),
     }
-    before, after = page_parts("index.html", context, SCRIPTS)
+    marks = [line["marks"] for drawn in pictures for picture in drawn for line in picture["lines"]]
+    beside = json.dumps({"runs": [*map(_row_beside, rows[NEWEST:])], "marks": marks}, ensure_ascii=False)
+    before, after = page_parts("index.html", context, SCRIPTS, nonce)
     path = folder / PAGE
+    with replacing(folder / BESIDE) as file:
+        file.write(f"globalThis.nightjarRuns = {beside};\n")
     with replacing(path) as file:
         file.write(before)
         file.write(after)
@@ -328,6 +342,25 @@ def _row(run: Glance, folder: Path) -> dict[str, Any]:
         "best": run.scores[0] if run.scores else None,
         "more": len(run.scores) - 1,
     }
+
+
+def _row_beside(row: Mapping[str, Any]) -> dict[str, Any]:
+    """A row as the script beside the page has it: what the page shows, and what it sorts by."""
+    run, best = row["glance"], row["best"]
+    return {
+        "when": row["when"], "name": run.short_name, "id": run.run_id, "link": row["link"],
+        "status": run.status, "failed": run.status != "ok", "benchmark": run.benchmark,
+        "models": row["models"], "text": best and best.text, "pair": best and best.pair, "more": row["more"],
+        "value": best and _finite(best.value), "n_items": best and best.n_items,
+        "items": numbers.count(best.n_items) if best else "",
+        "n_asked": run.asked, "asked": numbers.count(run.asked),
+        "n_cost": run.cost or None, "cost": numbers.money(run.cost, run.currency),
+        "changed": ", ".join(run.changed),
+    }  # fmt: skip
+
+
+def _finite(value: float) -> float | None:
+    return value if math.isfinite(value) else None
 
 
 def _board_shown(board: Any, folder: Path) -> dict[str, Any]:
@@ -383,8 +416,8 @@ def _curves(title: str, lines: Sequence[Course]) -> Mapping[str, Any]:
         drawn.append(
             {
                 "name": line.model,
-                "points": path([(x(run), y(score.value)) for run, score in line.points]),
-                "band": path(upper + lower[::-1]),
+                "points": path(_thinned([(x(run), y(score.value)) for run, score in line.points])),
+                "band": path(_thinned(upper) + _thinned(lower)[::-1]),
                 "marks": [
                     (x(run), y(score.value), f"{run.name}, {run.started[:16]}: {score.text}")
                     for run, score in line.points
@@ -428,8 +461,8 @@ def _steps(title: str, run: Glance, scores: Sequence[Score]) -> Mapping[str, Any
         lines.append(
             {
                 "name": f"{run.short_name} · {prompt}" if prompt not in ("", "default") else run.short_name,
-                "points": path([(x(score), y(score.value)) for score in own]),
-                "band": path(upper + lower[::-1]),
+                "points": path(_thinned([(x(score), y(score.value)) for score in own])),
+                "band": path(_thinned(upper) + _thinned(lower)[::-1]),
                 "marks": [(x(score), y(score.value), f"{score.model}: {score.text}") for score in own],
             }
         )
@@ -441,6 +474,14 @@ def _steps(title: str, run: Glance, scores: Sequence[Score]) -> Mapping[str, Any
         "lines": lines,
         "left_out": 0,
     }
+
+
+def _thinned(points: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
+    """So many of the points that a small picture can show, evenly, the first and the last among them."""
+    if len(points) <= POINTS:
+        return list(points)
+    last = len(points) - 1
+    return [points[round(number * last / (POINTS - 1))] for number in range(POINTS)]
 
 
 def _value(axis: Axis, at: float) -> float:

@@ -41,22 +41,26 @@ BLOCK_BYTES: Final = 1 << 18
 OPTIONS: Final = orjson.OPT_NON_STR_KEYS | orjson.OPT_SERIALIZE_NUMPY
 
 
-def page_parts(template: str, context: Mapping[str, Any], scripts: Sequence[str]) -> tuple[str, str]:
+def page_parts(
+    template: str, context: Mapping[str, Any], scripts: Sequence[str], nonce: str | None = None
+) -> tuple[str, str]:
     """The page before and after its samples.
 
     ``template`` names a file in the assets that holds the marker ``<!-- samples -->`` once; ``scripts`` are
-    joined in order into the page's one script.
+    joined in order into the page's one script. ``nonce`` lets a page load the script that lies beside it: no
+    text that was written before knows it.
     """
     style = read_asset("page.css")
     script = "(() => {\n'use strict';\n" + "\n".join(map(read_asset, scripts)) + "\n})();"
+    beside = f" 'nonce-{nonce}'" if nonce is not None else ""
     policy = (
-        f"default-src 'none'; script-src {_digest(script)}; style-src {_digest(style)}; "
+        f"default-src 'none'; script-src {_digest(script)}{beside}; style-src {_digest(style)}; "
         "img-src data:; base-uri 'none'; form-action 'none'"
     )
     page = (
         environment()
         .get_template(template)
-        .render(**context, style=Markup(style), script=Markup(script), policy=policy)
+        .render(**context, style=Markup(style), script=Markup(script), policy=policy, nonce=nonce)
     )
     before, after = page.split("<!-- samples -->")
     return before, after

@@ -1,7 +1,9 @@
 """All runs at a glance: headlines, leaderboard with ties, courses."""
 
+import html
 import json
 import math
+import re
 from pathlib import Path
 
 import pytest
@@ -112,3 +114,31 @@ def test_the_page_links_what_is_there_and_escapes_names(store: Store, tmp_path: 
     assert 'href="base%20vs%20new/comparison.html"' in text
     assert "&lt;b&gt;a&lt;/b&gt;" in text
     assert "<b>a</b>" not in text
+
+
+def test_the_page_of_300_nights_is_small_and_the_script_beside_it_has_the_others(
+    store: Store, tmp_path: Path
+) -> None:
+    for number in range(300):
+        rows = [row(f"model-{place}", 0.5 + number / 1000, metric="em") for place in range(2)]
+        record(store, f"night-{number}", number, *rows)
+    page = write_index(store, tmp_path / "results")
+    assert page.stat().st_size < 100_000
+    text = page.read_text(encoding="utf-8")
+    assert "275 older runs" in text
+    beside = (page.parent / "index-runs.js").read_text(encoding="utf-8")
+    found = json.loads(beside.removeprefix("globalThis.nightjarRuns = ").removesuffix(";\n"))
+    names = [f"night-{number}" for number in reversed(range(300))]
+    assert [run["id"] for run in found["runs"]] == names[25:]
+    assert [f">{name}<" in text for name in names[:26]] == [True] * 25 + [False]
+    assert [len(marks) for marks in found["marks"]] == [300, 300]
+    assert found["runs"][0]["value"] == pytest.approx(0.774)
+
+
+def test_the_script_beside_a_page_has_its_nonce_and_no_other_is_let_in(store: Store, tmp_path: Path) -> None:
+    record(store, "here", 1, row("a", 0.5))
+    texts = [write_index(store, tmp_path / "results").read_text(encoding="utf-8") for _ in range(2)]
+    nonces = [re.findall(r"'nonce-([^']+)'", html.unescape(text)) for text in texts]
+    assert [len(found) for found in nonces] == [1, 1]
+    assert nonces[0] != nonces[1]
+    assert f'<script src="index-runs.js" nonce="{nonces[0][0]}"></script>' in texts[0]

@@ -359,7 +359,8 @@ def test_a_page_can_be_read_and_used_everywhere(
     assert min(contrasts.values()) >= 4.5, contrasts
     assert page.evaluate("document.documentElement.scrollWidth") <= window
     assert opened.logged == []
-    assert opened.requested == [pages[name].as_uri()]
+    beside = [pages[name].with_name("index-runs.js").as_uri()] if name == "index" else []
+    assert opened.requested == [pages[name].as_uri(), *beside]
     opened.context.close()
 
 
@@ -408,6 +409,8 @@ def test_a_thousand_runs_are_looked_through(browser: Any, pages: dict[str, Path]
     assert page.locator("#leaderboard table").count() == 5
     assert page.locator("#leaderboard .chip.full").count() == 5
     assert page.locator("#curves figure").count() == 5
+    assert page.locator("#curves circle").count() == 1000
+    assert page.locator("#older").count() == 0
     page.locator("#find").focus()
     page.keyboard.type("benchmark-3 model-2")
     assert page.locator("#status").inner_text() == "50 of 1,000 runs"
